@@ -13,7 +13,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-s3 demo ui test test-long test-ui screenshots wheel-test unit docs lint format lock clean
-.PHONY: spark-s3 bench size kills cluster-kills crash-matrix modes-matrix double-starts ends mutants model soak lives
+.PHONY: audit sbom spark-s3 bench size kills cluster-kills crash-matrix power-cuts modes-matrix double-starts ends mutants model soak lives proofs
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -76,6 +76,11 @@ crash-matrix: setup $(if $(filter s3,$(LAKE)),setup-s3) ## Kill runs everywhere,
 	@$(in_a_store) $(in_postgres) SINK=$(SINK) $(bin)/python -m tests.crash --minutes $(or $(MINUTES),60) --seed $(or $(SEED),1) \
 		$(foreach way,$(WAYS),--way $(way)) $(if $(TRIALS),--trials $(TRIALS))
 
+power-cuts: setup ## Cut the power of a run's disk, everywhere (CUTS=1000 MINUTES=60 SEED=1; needs root)
+	@$(bin)/python -m tests.power --cuts $(or $(CUTS),1000) --seed $(or $(SEED),1)
+	@$(bin)/python -m tests.crash --power --results .proofs/power-cuts.jsonl \
+		--minutes $(or $(MINUTES),60) --seed $(or $(SEED),1) $(if $(TRIALS),--trials $(TRIALS))
+
 modes-matrix: setup ## Kill every write mode around its commit, in batches of 1, 7, 1,000 and all
 	@MODES_MATRIX=1 $(bin)/pytest $(in_parallel) tests/modes
 
@@ -97,9 +102,12 @@ soak: setup ## Ingest while things go wrong (MINUTES=10 RUNNER=sensor|follow)
 	@$(bin)/python -m tests.soak --minutes $(or $(MINUTES),10) --seed $(or $(SEED),1) \
 		--records $(or $(RECORDS),200000) --runner $(or $(RUNNER),sensor)
 
-lives: setup ## Live random lives of streams, whose tables are damaged meanwhile (STEPS=60 SEED=1)
+proofs: setup ## Run all of these long proofs in pieces, and go on where it was (MINUTES=600)
+	@$(bin)/python -m tests.proofs --minutes $(or $(MINUTES),600)
+
+lives: setup ## Do to streams what people do, in any order (STEPS=60 SEED=1 FOLDER=; in a folder, goes on where it was)
 	@$(bin)/python -m tests.lives --steps $(or $(STEPS),60) --seed $(or $(SEED),1) \
-		--minutes $(or $(MINUTES),30)
+		$(if $(FOLDER),--folder $(FOLDER))
 
 docs: setup ## Build the documentation as a site in site/, strictly
 	@NO_MKDOCS_2_WARNING=1 $(bin)/mkdocs build --strict
@@ -124,10 +132,30 @@ bench: setup ## Measure it all beside naive Spark, delta-rs by hand and dlt (LAR
 size: .venv/.installed ## Count the lines of code of each package
 	@$(bin)/python -m bench.size
 
+audit: .venv-audit/.installed ## Ask OSV for known vulnerabilities of the locked Python packages
+	@mkdir -p build
+	@rm -f build/audit.txt
+	@.venv-audit/bin/pip-audit $(foreach id,$(ACCEPTED),--ignore-vuln $(id)) --strict --disable-pip \
+		--require-hashes --vulnerability-service osv --progress-spinner off \
+		$(foreach locked,$(audited),--requirement $(locked)) --output build/audit.txt 2> build/audit.log || \
+		{ [ -s build/audit.txt ] || { tail -n 1 build/audit.log; echo "audit: OSV did not answer, so" \
+			"nothing is known of the packages. Next: make audit, where OSV can be reached"; exit 2; }; \
+		cat build/audit.txt; echo "audit: see above. Next: raise the package's bound in" \
+			"pyproject.toml, and make lock"; exit 1; } >&2
+	@echo "audit: nothing is known against the packages of $(audited)"
+
+# Known vulnerabilities that do not concern this project: SECURITY.md has the reason of each.
+ACCEPTED :=
+audited := requirements.lock requirements-uv.lock
+
+sbom: setup-s3 ## Write what the product is made of to build/oncelake.cdx.json (CycloneDX)
+	@$(bin)/python -m bench.sbom build/oncelake.cdx.json
+
 lock: .venv/.tools ## Bring the lock files in line with pyproject.toml and ivy.xml
 	@echo uv | $(bin)/uv pip compile $(compile) -o requirements-uv.lock -
 	@$(bin)/uv pip compile $(compile) --all-extras -o requirements.lock pyproject.toml
 	@$(bin)/uv pip compile $(compile) -o bench/requirements.lock bench/requirements.in
+	@$(bin)/uv pip compile $(compile) -o .ci/audit.lock .ci/audit.in
 	@$(MAKE) .venv/.installed
 	@$(bin)/python -m ingestion.local.jars --lock
 
@@ -143,7 +171,7 @@ spark-s3: setup-s3 ## Compile what is ours of Spark on S3 into ingestion/local/s
 java := $(addprefix ingestion/local/,ConditionalLogStore.java FolderlessS3.java)
 
 clean: ## Remove the set-up and the caches; the lake and the embedded Kafka's records stay
-	rm -rf .venv .venv-bench .jars *.egg-info build dist site
+	rm -rf .venv .venv-bench .venv-audit .jars *.egg-info build dist site
 	rm -rf .pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -167,6 +195,11 @@ compile := --quiet --universal --python-version 3.11 --generate-hashes --no-anno
 	@$(bin)/uv venv --quiet --clear --python $(bin)/python .venv-bench
 	@$(bin)/uv pip install --quiet --python .venv-bench/bin/python --require-hashes \
 		-r bench/requirements.lock
+	@touch $@
+
+.venv-audit/.installed: .venv/.tools .ci/audit.lock
+	@$(bin)/uv venv --quiet --clear --python $(bin)/python .venv-audit
+	@$(bin)/uv pip install --quiet --python .venv-audit/bin/python --require-hashes -r .ci/audit.lock
 	@touch $@
 
 .jars/.tests-fetched: .jars/.fetched

@@ -22,6 +22,7 @@ from dagster._core.storage.asset_check_execution_record import (
 )
 
 from assets.checks import check_specs
+from assets.failures import as_markdown
 from ingestion.declaration.loader import DeclaredStream
 from ingestion.errors import DependencyError, counted
 
@@ -107,7 +108,7 @@ def _post_in_time(webhook: str, messages: Sequence[str]) -> int:
         if time.monotonic() > deadline:
             return told
         try:
-            post(webhook, message)
+            post(webhook, as_markdown(message))
         except DependencyError:
             if not told:
                 raise

@@ -16,6 +16,7 @@ import dagster as dg
 
 from assets.asset_specs import ledger_key, quarantine_key
 from assets.evidence import Evidence
+from assets.failures import as_markdown
 from assets.proof import metadata_of, sentences
 from ingestion.declaration.loader import DeclaredStream
 from ingestion.declaration.spec import StreamSpec
@@ -162,7 +163,7 @@ def retention_result(measured: Retention) -> dg.AssetCheckResult:
         check_name="retention",
         passed=measured.level == "ok",
         severity=ERROR if measured.level in {"critical", "lost"} else WARN,
-        description=str(measured),
+        description=as_markdown(str(measured)),
         metadata={
             "level": measured.level,
             "headroom_seconds": least.seconds if least else "nothing unread to lose",
@@ -293,7 +294,7 @@ def _result(
         check_name=name,
         passed=passed,
         severity=severity,
-        description=says,
+        description=as_markdown(says),
         metadata=metadata,
     )
 

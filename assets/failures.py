@@ -6,6 +6,7 @@ of that it shows what it was given. So ours are of this kind, too.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -14,7 +15,7 @@ import dagster as dg
 from dagster._core.errors import DagsterUserCodeProcessError
 from dagster_shared.error import SerializableErrorInfo
 
-from ingestion.errors import IngestionError, TransientError
+from ingestion.errors import IngestionError, TransientError, harmless
 
 
 class StreamFailureError(DagsterUserCodeProcessError, dg.Failure):
@@ -79,6 +80,15 @@ def metadata_of_failure(error: Exception) -> dict[str, str]:
         "error": type(error).__name__,
         "next": getattr(error, "remedy", "see the description"),
     }
+
+
+def as_markdown(text: str) -> str:
+    """Write a text so that Dagster, which renders some as Markdown, shows it as it is.
+
+    What a record put into it must be no picture that each reader's browser fetches from elsewhere,
+    no link under another name, and no tag.
+    """
+    return re.sub(r"\](?=[(:])", r"]\\", harmless(text)).replace("<", "&lt;")
 
 
 def _without_stack(says: str) -> list[SerializableErrorInfo]:

@@ -15,7 +15,12 @@ from pydantic import Field
 from assets.checks import ERROR, check_results, check_specs
 from assets.doctor.runs import UNDER_WAY, Runs
 from assets.evidence import gather
-from assets.failures import StreamFailureError, metadata_of_failure, translate_errors
+from assets.failures import (
+    StreamFailureError,
+    as_markdown,
+    metadata_of_failure,
+    translate_errors,
+)
 from assets.jobs import FOLLOW_JOB, FOLLOW_SENSOR, chosen, op_job
 from assets.metadata import metadata_of, recovered_materializations, side_observations
 from assets.sensors import Tick, report_under_way
@@ -138,7 +143,7 @@ class _Events:
                     asset_key=spec.asset_key,
                     check_name=spec.name,
                     severity=ERROR,
-                    description=str(error),
+                    description=as_markdown(str(error)),
                     metadata=metadata_of_failure(error),
                 )
                 for spec in check_specs(declared)

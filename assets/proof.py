@@ -9,7 +9,7 @@ from typing import Any
 import dagster as dg
 from pydantic import Field
 
-from assets.failures import StreamFailureError, translate_errors
+from assets.failures import StreamFailureError, as_markdown, translate_errors
 from assets.jobs import chosen, op_job
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import IngestionError
@@ -81,5 +81,7 @@ def metadata_of(verdict: Verdict) -> dict[str, Any]:
         "quarantined": verdict.quarantined,
         "delta_version": verdict.delta_version,
         "seq": verdict.seq,
-        "says": dg.MetadataValue.md("\n".join(f"- {each}" for each in sentences(verdict))),
+        "says": dg.MetadataValue.md(
+            "\n".join(f"- {as_markdown(each)}" for each in sentences(verdict))
+        ),
     }

@@ -79,6 +79,17 @@ def first_line(error: Exception) -> str:
     return str(error).partition("\n")[0]
 
 
+def harmless(text: str) -> str:
+    """Write as an escape every character that is not plain, but for the ends of lines.
+
+    Control characters would move a terminal's cursor or run its commands; marks of direction and
+    characters without width would show a person something else than what is there.
+    """
+    return "".join(
+        c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text
+    )
+
+
 def counted(number: int, one: str, many: str = "") -> str:
     """Write a number with its noun, in the plural where it is one.
 

@@ -1,7 +1,8 @@
 """How commands speak: reports on stdout, everything else on stderr, Spark's own output included.
 
 Text is never read as rich markup, since offsets and column lists are full of brackets, and is
-never cut to a width where nobody has a screen.
+never cut to a width where nobody has a screen. What a record, a schema or a server put into it
+reaches a terminal as plain characters, all others as escapes.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+
+from ingestion.errors import harmless
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -48,12 +51,12 @@ def err() -> Console:
 
 def say(text: str, style: str = "") -> None:
     """Print a line of a report."""
-    out().print(Text(text, style=style), soft_wrap=True)
+    out().print(_plain_text(text, style), soft_wrap=True)
 
 
 def note(text: str, style: str = "") -> None:
     """Print a line beside the report."""
-    err().print(Text(text, style=style), soft_wrap=True)
+    err().print(_plain_text(text, style), soft_wrap=True)
 
 
 def print_failure(failure: Failure) -> None:
@@ -65,13 +68,12 @@ def print_failure(failure: Failure) -> None:
 
 def document(value: Any) -> None:
     """Print the one JSON document of a command; values of ours become objects of their fields."""
-    text = json.dumps(value, indent=2, ensure_ascii=False, default=_plain)
-    sys.stdout.write(text + "\n")
+    sys.stdout.write(_as_json(value, indent=2) + "\n")
 
 
 def json_line(value: Any) -> None:
     """Print one of many JSON documents, on a line of its own and at once."""
-    sys.stdout.write(json.dumps(value, ensure_ascii=False, default=_plain) + "\n")
+    sys.stdout.write(_as_json(value) + "\n")
     sys.stdout.flush()
 
 
@@ -85,7 +87,7 @@ def table(
             column, justify="right" if column in set(right) else "left", overflow="fold"
         )
     for row in rows:
-        drawn.add_row(*(Text(_cell(value)) for value in row))
+        drawn.add_row(*(_plain_text(_cell(value)) for value in row))
     out().print(drawn)
 
 
@@ -123,7 +125,7 @@ def progress(*, of_many: bool = False) -> Iterator[Tell]:
         yield tell
         return
     with console.status("") as shown:
-        yield lambda text: shown.update(Text(text))
+        yield lambda text: shown.update(_plain_text(text))
 
 
 def session(settings: Settings, tell: Tell, backlog: int | None) -> SparkSession:
@@ -156,6 +158,16 @@ def row_document(row: LedgerRow, *more: str) -> dict[str, Any]:
 def next_document(reached: Offsets) -> list[dict[str, Any]]:
     """Return the next offset of each partition as a list of objects."""
     return [{**at._asdict(), "offset": offset} for at, offset in reached.items()]
+
+
+def _plain_text(text: str, style: str = "") -> Text:
+    return Text(harmless(text), style=style)
+
+
+def _as_json(value: Any, *, indent: int | None = None) -> str:
+    """Write JSON that a person can read, and whose other characters are escapes of JSON."""
+    text = json.dumps(value, indent=indent, ensure_ascii=False, default=_plain)
+    return "".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text)
 
 
 def _plain(value: object) -> object:

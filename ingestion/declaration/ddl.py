@@ -56,7 +56,7 @@ _ELSEWHERE: Final = {
 }
 
 # Delta stores a column name with any of these only under column mapping, a protocol upgrade.
-_UNSTORABLE: Final = re.compile(r"[ ,;{}()\n\t=.`]")
+_UNSTORABLE: Final = re.compile(r"[ ,;{}()=.`\x00-\x1f\x7f]")
 
 _COLUMNS: Final = "write columns as `name TYPE [NOT NULL] [COMMENT 'text']`, separated by commas"
 _BACKTICKS: Final = "a name of other than letters, digits and _ needs backticks"

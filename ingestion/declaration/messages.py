@@ -14,6 +14,7 @@ from ingestion.declaration.parts import FollowPace, Maintenance, QuarantineRate,
 from ingestion.declaration.spec import StreamSpec
 from ingestion.declaration.violations import RuleViolationsError
 from ingestion.declaration.yaml_reader import FieldPath
+from ingestion.errors import harmless
 
 _FIELDS_OF: Final[Mapping[FieldPath, tuple[str, ...]]] = {
     (): tuple(
@@ -170,15 +171,11 @@ def _short(value: str | float) -> str:
 
 
 def printable(raw: bytes | str | None, *, longest: int = 120) -> str:
-    """Write bytes as text that is safe to show: cut, and with escapes for all that is not plain.
-
-    Control characters would move a terminal's cursor or run its commands; marks of direction and
-    characters without width would show a person something else than what is there.
-    """
+    """Write bytes as one line of text that is safe to show: cut, and ``harmless``."""
     if raw is None:
         return "null"
     text = raw if isinstance(raw, str) else raw[: 4 * longest].decode(errors="backslashreplace")
-    safe = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    safe = harmless(text).replace("\n", "\\n")
     unit = "characters" if isinstance(raw, str) else "bytes"
     is_whole = len(safe) <= longest and len(raw) <= 4 * longest
     return safe if is_whole else f"{safe[:longest]}… ({len(raw):,} {unit})"

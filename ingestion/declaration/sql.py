@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import re
+import sys
+import sysconfig
+from importlib import metadata
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Final
 
 # What sqlglot says of itself.
@@ -14,6 +18,8 @@ _VOLATILE: Final = {
     *("now", "currenttimestamp", "currentdate", "localtimestamp", "currenttime"),
     *("current_timestamp", "current_date", "currentuser", "current_user", "session_user"),
     *("monotonically_increasing_id", "spark_partition_id", "input_file_name"),
+    # They call any method of Java, which may also tell what the process alone should know.
+    *("java_method", "reflect", "try_reflect"),
 }
 
 
@@ -71,10 +77,14 @@ def names_in(text: str | None) -> frozenset[str]:
 
 
 def refuse_absent_module(name: str) -> None:
-    """Raise a ``ValueError`` if a function's module is not there; imports only its package."""
-    module = name.rpartition(".")[0]
+    """Raise a ``ValueError`` if a function's module is not there, or no part of the project.
+
+    Imports only its package. A library's function could do anything with what it is given, and no
+    reader of a declaration would expect that.
+    """
+    module, package = name.rpartition(".")[0], name.partition(".")[0]
     try:
-        is_there = find_spec(module) is not None
+        is_there = _is_of_project(package) and find_spec(module) is not None
     except (ImportError, ValueError):
         is_there = False
     except Exception as error:
@@ -84,6 +94,21 @@ def refuse_absent_module(name: str) -> None:
         ) from error
     if not is_there:
         raise ValueError(
-            f"there is no module `{module}`; the function is named as package.module.function, and "
-            "its package must be importable where the run starts"
+            f"the project has no module `{module}`; the function is named as "
+            "package.module.function, its package must be importable where the run starts, and be "
+            "no library: one that is installed beside Oncelake must require oncelake itself"
         )
+
+
+def _is_of_project(package: str) -> bool:
+    """Tell whether a package is neither Python's own nor that of a library."""
+    found = None if package in sys.stdlib_module_names else find_spec(package)
+    if found is None:
+        return False
+    places = [*filter(None, [found.origin]), *(found.submodule_search_locations or ())]
+    libraries = [sysconfig.get_path(name) for name in ("purelib", "platlib")]
+    if not any(Path(place).is_relative_to(folder) for place in places for folder in libraries):
+        return True
+    of_package = metadata.packages_distributions().get(package, ())
+    needs = (each for name in of_package for each in metadata.requires(name) or ())
+    return any(re.match(r"oncelake\b", each) for each in needs)

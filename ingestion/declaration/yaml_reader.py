@@ -100,7 +100,7 @@ class _PlainValues:
         self._of_tag = {
             f"{_TAG}null": lambda _: None,
             f"{_TAG}bool": scalars.construct_yaml_bool,
-            f"{_TAG}int": lambda node: int(scalars.construct_yaml_int(node)),
+            f"{_TAG}int": lambda node: _of_64_bits(scalars.construct_yaml_int(node)),
             f"{_TAG}float": lambda node: float(scalars.construct_yaml_float(node)),
             **dict.fromkeys(_TEXT, _text),
         }
@@ -121,7 +121,7 @@ class _PlainValues:
         except (ValueError, KeyError) as error:
             if isinstance(error, BadYamlError):
                 raise
-            raise _refused(node, f"{node.value!r} is not of {name}") from error
+            raise _refused(node, f"{node.value!r:.100} is not of {name}") from error
 
     def _map(self, node: MappingNode, path: FieldPath) -> dict[str, Any]:
         values: dict[str, Any] = {}
@@ -139,6 +139,13 @@ class _PlainValues:
     def _item(self, node: Node, path: FieldPath) -> Any:
         self.lines[path] = _line(node)
         return self.value_of(node, path)
+
+
+def _of_64_bits(number: int) -> int:
+    """Return a number as it is; those of many digits cannot even be written in a message."""
+    if not -(2**63) <= number < 2**63:
+        raise ValueError(number.bit_length())
+    return int(number)
 
 
 def _text(node: ScalarNode) -> str:

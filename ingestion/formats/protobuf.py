@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import base64
 import binascii
+import subprocess
+import sys
 import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -249,19 +250,30 @@ def _already_compiled(name: str, text: str) -> FileDescriptorProto | None:
 
 
 def _protoc(texts: dict[str, str], names: list[str]) -> FileDescriptorSet:
-    from grpc_tools import protoc
+    """Compile in a process of its own, whose complaints quote the schema and are shown to nobody.
 
+    The names come from the registry: none may be an option of the compiler, or leave the folder.
+    """
+    for name in (*texts, *names):
+        _refuse_no_file_name(name)
     with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "descriptors"
+        given = Path(folder, "in")
         for name, text in texts.items():
-            path = (Path(folder) / "in" / name).resolve()
-            if not path.is_relative_to(Path(folder).resolve()):
-                raise ValueError(f"{name} is no name of a file")
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)
-        includes = [f"-I{folder}/in"] if texts else []
-        includes.append(f"-I{files('grpc_tools') / '_proto'}")
-        command = ["protoc", *includes, "--include_imports", f"--descriptor_set_out={out}", *names]
-        if protoc.main(command) != 0:
+            try:
+                (given / name).parent.mkdir(parents=True, exist_ok=True)
+                (given / name).write_text(text)
+            except (FileExistsError, IsADirectoryError, NotADirectoryError) as error:
+                raise ValueError(f"{name} is a file and a folder at once") from error
+        out = Path(folder, "descriptors")
+        includes = [f"-I{given}"] if texts else []
+        command = [sys.executable, "-m", "grpc_tools.protoc", *includes]
+        command += ["--include_imports", f"--descriptor_set_out={out}", *names]
+        if subprocess.run(command, capture_output=True, check=False).returncode != 0:
             raise ValueError("protoc cannot compile it")
         return FileDescriptorSet.FromString(out.read_bytes())
+
+
+def _refuse_no_file_name(name: str) -> None:
+    is_path = all(part.strip(".") for part in name.split("/")) and len(name.encode()) <= 250
+    if not (is_path and name.isprintable()) or name.startswith(("-", "@")):
+        raise ValueError(f"{name!r} is no name of a file")

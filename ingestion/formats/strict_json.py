@@ -16,6 +16,7 @@ MOST_NESTED: Final = 900
 LONGEST_NUMBER: Final = 1_000
 _SURROGATE: Final = re.compile(r"\\u[dD][89a-fA-F]")
 _STRING: Final = r'"(?:[^"\\]|\\.)*"'
+_TOKENS: Final = re.compile(rf"{_STRING}|[^\s\[\]{{}},:\"]+", re.DOTALL)
 _BRACKETS: Final = re.compile(rf"{_STRING}|[\[{{]|[\]}}]", re.DOTALL)
 
 
@@ -28,8 +29,8 @@ class BadTokenError(BadBytesError):
 
     def locate(self, text: str) -> None:
         """Say at which character the token is, in a text in which it is the first of its kind."""
-        tokens = re.compile(rf"{_STRING}|{re.escape(self.token)}", re.DOTALL).finditer(text)
-        at = next((each.start() for each in tokens if each[0] == self.token), None)
+        found = (each for each in _TOKENS.finditer(text) if each[0].startswith(self.token))
+        at = next((each.start() for each in found), None)
         if at is not None:
             self.args = (f"{self} at character {at + 1}",)
 

@@ -34,7 +34,7 @@ REASONS: Final[dict[str, str]] = {
     "short_header": "fewer than five bytes, so that there is no schema id",
     "unknown_schema_id": "the registry does not know the schema id",
     "wrong_schema_type": "the schema id is one of another format",
-    "unusable_schema": "the schema cannot be understood, or a type of it contains itself",
+    "unusable_schema": "the schema cannot be understood, contains itself, or has no bound",
     "type_mismatch": "a value that its column cannot hold without a loss",
     "unknown_field": "a name is not declared, and the stream says `extra_fields: reject`",
 }

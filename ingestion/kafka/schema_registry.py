@@ -97,7 +97,7 @@ class Registry:
 
         try:
             schema = _client(self._settings).get_schema(number)
-            references = dict(self._referred(schema))
+            references = dict(self._referred(schema, set()))
         except SchemaRegistryError as error:
             # Any other 404 comes from a server that is not a registry.
             if error.error_code == _NOT_FOUND:
@@ -112,12 +112,18 @@ class Registry:
             references=tuple(references.items()),
         )
 
-    def _referred(self, schema: Schema) -> Iterator[tuple[str, str]]:
+    def _referred(
+        self, schema: Schema, known: set[tuple[str, str, int]]
+    ) -> Iterator[tuple[str, str]]:
+        """Yield what a schema refers to, each once: they may refer to one another in circles."""
         for each in schema.references or ():
-            subject, version = str(each.subject), int(each.version or 1)
+            name, subject, version = place = str(each.name), str(each.subject), each.version or 1
+            if place in known:
+                continue
+            known.add(place)
             found = _client(self._settings).get_version(subject, version).schema
-            yield from self._referred(found)
-            yield str(each.name), str(found.schema_str)
+            yield from self._referred(found, known)
+            yield name, str(found.schema_str)
 
     def _unreachable(self, error: Exception) -> DependencyError:
         said = redact(first_line(error), self._settings) or type(error).__name__

@@ -3,18 +3,16 @@
 Beside every ``name`` that the JVM writes on a local disk Hadoop leaves ``.name.crc``: a header, the
 length of a chunk, and a CRC-32 of each. Spark checks it on every read. delta-rs neither writes nor
 checks it, and would take a flipped digit for the offset that was committed: so what delta-rs has
-committed is sealed here, in Hadoop's words, and every run checks what it builds on.
+committed is sealed, in Hadoop's words, and every run checks what it builds on.
 
 A store keeps checksums of its own, and checks them: nothing is sealed there, and nothing doubted.
 """
 
 from __future__ import annotations
 
-import json
 import struct
 import zlib
 from typing import Final
-from urllib.parse import unquote
 
 from ingestion.lake.location import Location
 
@@ -22,6 +20,7 @@ _HEADER = struct.Struct(">4sI")
 _MAGIC = b"crc\0"
 # Hadoop reads the length from the header; its own, 512 bytes, is thrice the work.
 _CHUNK_BYTES: Final = 64 * 1024
+_OURS: Final = _HEADER.pack(_MAGIC, _CHUNK_BYTES)
 
 
 def sidecar_of(file: Location) -> Location:
@@ -54,27 +53,38 @@ def matches_checksum(file: Location, content: bytes | None = None) -> bool:
 
 
 def seal(file: Location) -> None:
-    """Write the checksums of a file as it is now."""
+    """Write a file to the disk as it is now, and then its checksums, whole or not at all."""
     if file.is_local:
-        header = _HEADER.pack(_MAGIC, _CHUNK_BYTES)
-        sidecar_of(file).put(header + _checksums(file.read()))
+        file.sync()
+        sidecar_of(file).put_durably(_sidecar(file))
 
 
-def seal_commit(table: Location, version: int) -> None:
-    """Seal what delta-rs has just committed: the data files, and then the log's.
+def has_seal(file: Location) -> bool:
+    """Tell whether ``seal`` has written a file's checksums: the JVM's are of smaller chunks."""
+    return (sidecar_of(file).read_if_there() or b"").startswith(_OURS)
 
-    A crash before the end leaves files that nobody doubts, as they are without this.
-    """
-    if not table.is_local:
+
+def seal_data(file: Location) -> None:
+    """Write a file, if it is there, and the JVM's checksums or else our own to the disk."""
+    if file.size() is None:
         return
-    log = table / "_delta_log"
-    commit = log / f"{version:020d}.json"
-    actions = [json.loads(line) for line in commit.read().splitlines()]
-    for added in (action["add"] for action in actions if "add" in action):
-        seal(table / unquote(added["path"]))
-    seal(commit)
-    if (checkpoint := log / f"{version:020d}.checkpoint.parquet").exists():
-        seal(checkpoint)
+    if (sidecar := sidecar_of(file)).size() is None or are_checksums_cut(file):
+        sidecar.put(_sidecar(file))
+    file.sync()
+    sidecar.sync()
+
+
+def are_checksums_cut(file: Location) -> bool:
+    """Tell whether there are checksums of a file that is there, and fewer than it needs."""
+    sidecar, size = sidecar_of(file).read_if_there(), file.size() or 0
+    if sidecar is None:
+        return False
+    length = _HEADER.unpack_from(sidecar)[1] if len(sidecar) >= _HEADER.size else 0
+    return not length or len(sidecar) < _HEADER.size + 4 * -(-size // length)
+
+
+def _sidecar(file: Location) -> bytes:
+    return _OURS + _checksums(file.read())
 
 
 def _checksums(content: bytes, length: int = _CHUNK_BYTES) -> bytes:

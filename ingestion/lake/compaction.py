@@ -12,9 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from ingestion.lake.checksums import matches_checksum, seal, seal_commit
+from ingestion.lake.checksums import matches_checksum, seal
 from ingestion.lake.damage import damaged_table
 from ingestion.lake.delta import open_delta, read_delta
+from ingestion.lake.durability import seal_commits
 from ingestion.lake.failpoints import Failpoint, hit
 from ingestion.lake.location import Location
 from ingestion.lake.log_files import COMMIT, log_files
@@ -90,14 +91,12 @@ def compact(path: Location, *, target_bytes: int, cluster_by: Sequence[str] = ()
     for name in every if is_clustered else small:
         if not matches_checksum(path / name):
             raise damaged_table(path, f"data file {name} is not as it was written")
-    before = table.version()
     with translate_conflicts(path.name):
         if is_clustered:
             table.optimize.z_order(cluster_by, target_size=target_bytes)
         else:
             table.optimize.compact(target_size=target_bytes)
-    for version in range(before + 1, table.version() + 1):
-        seal_commit(path, version)
+    seal_commits(path)
     hit(Failpoint.COMPACTED)
 
 
@@ -138,8 +137,8 @@ def remove_unreferenced(path: Location, *, is_fenced: bool) -> int:
     there = {name for name in path.files() if not _KEPT.fullmatch(name)}
     if not is_fenced:
         with translate_conflicts(path.name):
-            append_nothing(table := open_delta(path), EXACTLY)
-        seal_commit(path, table.version())
+            append_nothing(open_delta(path), EXACTLY)
+        seal_commits(path)
     # Who compacts is rebased on every later version, but on none that has left the log.
     checkpoint(path)
     newest = open_delta(path)
@@ -159,8 +158,8 @@ def checkpoint(path: Location) -> None:
     if file.size() is not None:
         return
     table.create_checkpoint()
-    table.cleanup_metadata()
     seal(file)
+    table.cleanup_metadata()
 
 
 def drop_log_before(path: Location, version: int) -> None:

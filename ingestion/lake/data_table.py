@@ -182,6 +182,10 @@ class DataTable(ABC):
     def notes(self, through: int) -> Iterator[tuple[int, int | None, str | None]]:
         """Yield version, fence and note of each commit up to a version, oldest first, as kept."""
 
+    def seal(self) -> None:
+        """Write what was committed to the disk, where its keeper has not done that."""
+        return
+
     def refuse_damaged(self, log: CommitLog) -> None:
         """Make sure that what keeps the rows is as it was written, where that can be told.
 

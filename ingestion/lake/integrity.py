@@ -29,6 +29,7 @@ from ingestion.lake.checksums import matches_checksum
 from ingestion.lake.commit_log import Commit
 from ingestion.lake.damage import damaged_table
 from ingestion.lake.delta import read_delta
+from ingestion.lake.durability import find_half_written
 from ingestion.lake.location import Location
 from ingestion.lake.log_files import CHECKPOINT, log_files
 from ingestion.lake.storage import is_storage_error
@@ -47,6 +48,13 @@ def refuse_damaged(log: TableLog) -> None:
     Raises:
         DamagedTableError: something is missing, cut short or not as it was written; names it.
     """
+    if problem := find_half_written(log.path):
+        stream = log.path.name.partition("__")[0]
+        raise DamagedTableError(
+            stream,
+            f"{log.path}: {problem}, as a power cut leaves it. Nobody was told of that commit.",
+            remedy=f"oncelake run {stream}, which undoes it and reads its records again",
+        )
     with _translate_log_errors(log.path):
         for problem in _log_problems(log):
             raise damaged_table(log.path, problem)

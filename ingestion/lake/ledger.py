@@ -39,6 +39,7 @@ from ingestion.lake.commit_metadata import (
 )
 from ingestion.lake.damage import damaged_table
 from ingestion.lake.delta import is_delta, open_delta, open_whole, storage_options
+from ingestion.lake.durability import seal_commits
 from ingestion.lake.integrity import refuse_damaged, translate_read_errors
 from ingestion.lake.location import Location
 from ingestion.lake.log_files import log_files
@@ -257,6 +258,7 @@ class Ledger:
         merger.when_not_matched_insert_all().execute()
         if len(table.file_uris()) >= _MOST_FILES:
             table.optimize.compact()
+        seal_commits(self.path)
 
 
 def _in_order(rows: Iterable[LedgerRow]) -> tuple[LedgerRow, ...]:

@@ -208,6 +208,23 @@ class Location(os.PathLike[str]):
         with self._translated(is_put=True):
             obstore.put(self._store, self.key, content)
 
+    def put_durably(self, content: bytes) -> None:
+        """Put an object there, whole and on the disk before it gets this name; see ``create``."""
+        if not self.is_local:
+            self.put(content)
+            return
+        with self._draft(content) as draft:
+            draft.replace(self.path)
+
+    def sync(self) -> None:
+        """Write a file, or the names in a folder, to the disk; a store has done so."""
+        if self.is_local:
+            opened = os.open(self.path, os.O_RDONLY)
+            try:
+                os.fsync(opened)
+            finally:
+                os.close(opened)
+
     def create(self, content: bytes) -> Tag:
         """Put an object there if there is none; it outlives a power cut.
 
@@ -237,8 +254,7 @@ class Location(os.PathLike[str]):
             # Two that do this at once may both succeed: what hangs on it here is a courtesy.
             if not self.exists() or self.read_tagged()[1] != tag:
                 raise ObjectChangedError(str(self))
-            with self._draft(content) as draft:
-                draft.replace(self.path)
+            self.put_durably(content)
             return self.read_tagged()[1]
         with self._translated():
             try:
@@ -294,6 +310,8 @@ class Location(os.PathLike[str]):
         """
         if self.is_local:
             shutil.copytree(self, other)
+            for copied in (other.path, *other.path.rglob("*")):
+                Location.of(copied).sync()
             return
 
         def copy(name: str) -> None:
@@ -330,9 +348,9 @@ class Location(os.PathLike[str]):
         draft = self.with_name(f"{self.name}.{uuid.uuid4().hex}.draft")
         draft.put(content)
         try:
-            _sync(draft.path)
+            draft.sync()
             yield draft.path
-            _sync(draft.parent.path)
+            draft.parent.sync()
         finally:
             draft.delete()
 
@@ -360,14 +378,6 @@ class Location(os.PathLike[str]):
                 denied = PermissionError if self.is_local else StoreDeniedError
                 raise denied(errno.EACCES, said, str(self)) from error
             raise StoreError(errno.EREMOTEIO, said, str(self)) from error
-
-
-def _sync(path: Path) -> None:
-    opened = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)
 
 
 @cache

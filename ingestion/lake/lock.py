@@ -255,7 +255,7 @@ def _leased(paths: StreamPaths, holder: Holder, *more_pids: int) -> Iterator[Non
             raise _locked(paths) from None
         if not paths.lease.is_local:
             try_store(paths)
-        for table in (paths.data, paths.quarantine, paths.tombstones, paths.ledger):
+        for table in paths.tables:
             # What others have committed before is seen from now on.
             log_files(table).forget()
         try:

@@ -7,7 +7,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import cast
 
+from ingestion.declaration.names import name_problem
 from ingestion.declaration.sinks import SINKS, SinkSpec
+from ingestion.errors import InvalidSpecError
 from ingestion.lake.data_table import DataTable
 from ingestion.lake.location import Location
 from ingestion.settings import Settings
@@ -55,14 +57,25 @@ class StreamPaths:
     restored: Location
 
     @property
+    def tables(self) -> tuple[Location, ...]:
+        """The stream's Delta tables, whether they are there or not."""
+        return (self.data, self.quarantine, self.tombstones, self.ledger)
+
+    @property
     def written(self) -> tuple[Path, ...]:
         """Every folder of this machine that a run writes to; each may be a volume of its own."""
-        tables = (self.data, self.quarantine, self.tombstones, self.ledger, self.lock.parent)
-        return (*(each.path for each in tables if each.is_local), self.checkpoints)
+        folders = (*self.tables, self.lock.parent)
+        return (*(each.path for each in folders if each.is_local), self.checkpoints)
 
     @classmethod
     def of(cls, stream: str, settings: Settings, sink: SinkSpec | None = None) -> StreamPaths:
-        """Return the places of a stream, whose rows are in the lake unless ``sink`` says where."""
+        """Return the places of a stream, whose rows are in the lake unless ``sink`` says where.
+
+        Raises:
+            InvalidSpecError: no stream can have that name, which might lead out of the lake.
+        """
+        if problem := name_problem(stream):
+            raise InvalidSpecError(f"{stream!r}: {problem}. Next: oncelake status")
         sink = sink or SinkSpec()
         lake = Location.of(settings.lake, cache=settings.state / "mirror")
         locks = lake / ".locks"

@@ -12,10 +12,11 @@ from pyspark.sql import functions as F
 
 from ingestion.declaration.modes import COORDINATES
 from ingestion.declaration.spec import StreamSpec, engine_version, fingerprint
+from ingestion.declaration.sql import literal
 from ingestion.lake.attempts import MARKS, ROWS, Attempts, Leftovers, find_leftovers
-from ingestion.lake.checksums import seal_commit
 from ingestion.lake.commit_metadata import CommitMetadata
 from ingestion.lake.delta import is_delta, open_delta, read_delta
+from ingestion.lake.durability import seal_commits
 from ingestion.lake.location import Location
 from ingestion.lake.side_tables import add_columns
 
@@ -46,15 +47,15 @@ def quarantine_rows(metadata: CommitMetadata, spec: StreamSpec, *, bare: str = "
     key, value, headers, detail = (
         f"CASE WHEN {bare} THEN NULL ELSE _{name} END AS {name}" for name in (*_RAW, "detail")
     )
-    declared = fingerprint(spec).replace("'", "''")
+    declared, run_id = literal(fingerprint(spec)), literal(metadata.run_id)
     return (
         "SELECT _topic, _partition, _offset, _timestamp, "
         f"CAST({metadata.seq} AS BIGINT) AS _seq, CAST({metadata.attempt} AS BIGINT) AS _attempt, "
         f"{key}, {value}, {headers}, _reason AS reason, {detail}, "
         "CAST(NULL AS BIGINT) AS redriven_seq, CAST(NULL AS BIGINT) AS redriven_attempt, "
         f"TRY_CAST(regexp_extract(_detail, '{_SCHEMA_ID}', 1) AS INTEGER) AS schema_id, "
-        f"'{engine_version()}' AS engine_version, '{metadata.run_id}' AS run_id, "
-        f"'{declared}' AS declaration, "
+        f"'{engine_version()}' AS engine_version, {run_id} AS run_id, "
+        f"{declared} AS declaration, "
         f"CASE WHEN {bare} THEN 'read before an erase' END AS removed "
         "FROM batch WHERE _disposition = 'quarantined'"
     )
@@ -124,15 +125,12 @@ def remove_payloads(path: Location, where: str, why: str, *, redriven: bool = Fa
     if not is_delta(path):
         return 0
     add_columns(path, read_delta(path), ADDED, stats_on=STATISTICS)
-    table = open_delta(path)
-    before = table.version()
     meant = "removed IS NULL" if redriven else "removed IS NULL AND redriven_seq IS NULL"
-    done = table.update(
-        updates={**dict.fromkeys((*_RAW, "detail"), "NULL"), "removed": f"'{why}'"},
+    done = open_delta(path).update(
+        updates={**dict.fromkeys((*_RAW, "detail"), "NULL"), "removed": literal(why)},
         predicate=f"{meant} AND ({where})",
     )
-    if table.version() != before:
-        seal_commit(path, table.version())
+    seal_commits(path)
     return int(done["num_updated_rows"])
 
 

@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame
 
 from ingestion.lake.attempts import ROWS, Attempt, Attempts, Columns, find_leftovers
 from ingestion.lake.delta import is_delta, open_delta, open_rows
+from ingestion.lake.durability import seal_commits
 from ingestion.lake.integrity import translate_read_errors
 from ingestion.lake.location import Location
 from ingestion.lake.log_files import log_files
@@ -50,6 +51,7 @@ def overwrite_attempt(
     else:
         writer = writer.option(_STATISTICS, ",".join(stats_on))
     writer.save(str(path))
+    seal_commits(path)
     log_files(path).forget()
 
 

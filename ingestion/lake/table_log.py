@@ -15,7 +15,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from ingestion.errors import CommitConflictError, TableBusyError
-from ingestion.lake.checksums import matches_checksum, seal_commit
+from ingestion.lake.checksums import matches_checksum
 from ingestion.lake.commit_log import (
     DELETED,
     INSERTED,
@@ -28,6 +28,7 @@ from ingestion.lake.commit_log import (
 from ingestion.lake.commit_metadata import CommitMetadata, DamagedMetadataError, app_id
 from ingestion.lake.damage import damaged_table
 from ingestion.lake.delta import is_delta, open_delta, open_rows, read_delta, recorded_txn
+from ingestion.lake.durability import seal_commits
 from ingestion.lake.location import Location
 from ingestion.lake.log_files import COMMIT, log_files
 
@@ -234,7 +235,7 @@ def _commit(
     with unless_committed(TableLog(table), stream, metadata, DeltaError):
         commit_again(attempt, stream)
     commit = committed(TableLog(table), stream, metadata)
-    seal_commit(table, commit.version)
+    seal_commits(table)
     return commit
 
 
@@ -354,6 +355,5 @@ def delete_rows(
         merger.when_matched_delete().execute()
         if table.version() == version and properties is not None:
             append_nothing(table, properties)
-    if table.version() != version:
-        seal_commit(path, table.version())
+    seal_commits(path)
     return table.version()

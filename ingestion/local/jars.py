@@ -48,7 +48,7 @@ def fetch(folder: Path, configurations: Iterable[str] = CONFIGURATIONS) -> Itera
         SetupError: a jar is not the one that was locked; a rerun downloads it again.
         DependencyError: a jar could not be fetched.
     """
-    locked = _read_lock()
+    locked = locked_jars()
     for conf in configurations:
         expected = {name: sha for name, sha in locked.items() if name.startswith(f"{conf}/")}
         if _sums(folder, conf) == expected:
@@ -63,7 +63,7 @@ def fetch(folder: Path, configurations: Iterable[str] = CONFIGURATIONS) -> Itera
 
 def missing_jars(folder: Path, configurations: tuple[str, ...] = CONFIGURATIONS) -> tuple[str, ...]:
     """List the locked jars that are not in ``folder``, without checking their contents."""
-    names = (name for name in _read_lock() if name.startswith(configurations))
+    names = (name for name in locked_jars() if name.startswith(configurations))
     return tuple(name for name in names if not (folder / name).is_file())
 
 
@@ -134,7 +134,8 @@ def _complaints(output: str) -> Iterable[str]:
     return islice(dict.fromkeys(f"  {line}" for line in lines), 12)
 
 
-def _read_lock() -> dict[str, str]:
+def locked_jars() -> dict[str, str]:
+    """Return the sha256 of each jar, by configuration and name."""
     pairs = (line.split("  ", 1) for line in _LOCK.read_text().splitlines())
     return {name: sha for sha, name in pairs}
 

@@ -179,13 +179,18 @@ def _known_erase(entry: Archived, paths: StreamPaths) -> dt.datetime:
 
 
 def _last_erase(folder: Location, paths: StreamPaths) -> dt.datetime:
-    """Return when a key was last erased; until a run heals it, the log alone may tell."""
+    """Return when a key was last erased; until a run heals it, the log alone may tell.
+
+    An erase that a rebuild took over was made when it was first.
+    """
     rows = Ledger(folder / paths.ledger.name).rows()
     newest = max((row.delta_version for row in rows), default=-1)
     unknown = TableLog(folder / paths.data.name).newest_first(down_to=newest + 1)
-    erased = [row.committed_at for row in rows if row.kind == "erase"]
-    erased += [each.committed_at for each in unknown if each.metadata and each.metadata.erased]
-    return max(erased, default=_NEVER)
+    erased = {row.committed_at: row.erased or {} for row in rows if row.kind == "erase"}
+    made = {each.committed_at: each.metadata for each in unknown}
+    erased |= {at: metadata.erased for at, metadata in made.items() if metadata and metadata.erased}
+    times = (dt.datetime.fromisoformat(said.get("at", f"{at}")) for at, said in erased.items())
+    return max(times, default=_NEVER)
 
 
 def _describe(each: Archived, paths: StreamPaths) -> ArchiveEntry:

@@ -20,9 +20,9 @@ from deltalake import write_deltalake
 
 from ingestion.declaration.spec import StreamSpec
 from ingestion.lake.attempts import Attempts, find_leftovers
-from ingestion.lake.checksums import seal_commit
 from ingestion.lake.compaction import TableSize, TableUpkeep, checkpoint, compact, vacuum
 from ingestion.lake.delta import is_delta, open_delta, open_rows
+from ingestion.lake.durability import seal_commits
 from ingestion.lake.failpoints import Failpoint, hit
 from ingestion.lake.ledger import LedgerRow, copy_ledger, standing_rows
 from ingestion.lake.location import Location
@@ -168,7 +168,7 @@ def _forget_deletes(
     forgotten: int = table.count() - kept.num_rows
     if forgotten:
         write_deltalake(table, kept, mode="overwrite")
-        seal_commit(path, table.version())
+        seal_commits(path)
     return forgotten
 
 

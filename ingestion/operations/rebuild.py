@@ -234,7 +234,7 @@ def _erased_before(
         of_now = {at: offset for at, offset in until.items() if at.topic in dict(topics)}
         if of_now:
             _refuse_other_keys(spec, row, set(erased["columns"]))
-            yield {**erased, "until": Offsets(of_now).to_json()}
+            yield {"at": row.committed_at.isoformat(), **erased, "until": Offsets(of_now).to_json()}
 
 
 def _refuse_other_keys(spec: StreamSpec, row: LedgerRow, names: set[str]) -> None:

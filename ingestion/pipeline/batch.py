@@ -278,6 +278,7 @@ class BatchWriter:
             sink.commit(metadata)
         hit(Failpoint.COMMITTED)
         commit = self._find(metadata, after=after)
+        self._table.seal()
         hit(Failpoint.READ_BACK)
         return commit
 

@@ -63,8 +63,7 @@ def find_gaps(
     ]
     asked = policy == "always" or (policy == "auto" and len(holes) <= ASKED_AT_MOST)
     left = _still_there(holes, kafka) if asked else []
-    missed = list(kafka.records_in(left))
-    if missed:
+    if missed := list(kafka.records_in(left)):
         raise _missed(missed)
     return Gaps(holes=tuple(holes), proven=left == holes)
 

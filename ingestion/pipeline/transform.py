@@ -168,8 +168,7 @@ def _analysed(spec: StreamSpec, field: str, make: Callable[[], DataFrame]) -> Da
         problem = f"Spark cannot apply it to the value's columns: {sentence_of(error)}"
         raise _wrong(spec, field, problem) from error
     plan = made._jdf.queryExecution().analyzed()
-    others = sorted(set(_nodes(plan)) - _ROW_BY_ROW)
-    if others:
+    if others := sorted(set(_nodes(plan)) - _ROW_BY_ROW):
         raise _wrong(
             spec,
             field,

@@ -101,6 +101,8 @@ def heal_ledger(spec: StreamSpec, snapshot: TableSnapshot, position: Position) -
     paths, recorded = snapshot.paths, snapshot.rows
     unrecorded = read_unrecorded(paths, position.seq, recorded)
     healing = plan_healing(spec, position.table_id, recorded, unrecorded)
+    if healing.recovered:
+        paths.table.seal()
     ledger = Ledger(paths.ledger)
     ledger.add(*snapshot.ledger.copied, *healing.recovered)
     ledger.put(*healing.accepted)
@@ -108,9 +110,8 @@ def heal_ledger(spec: StreamSpec, snapshot: TableSnapshot, position: Position) -
     # That the tombstones are damaged is refused by whoever needs them.
     with suppress(DamagedTableError), translate_read_errors(paths.tombstones):
         finish_erasures(paths.tombstones, healing.rows)
-    known = {row.seq for row in healing.rows}
-    unknown = tuple(seq for seq in range(1, position.seq + 1) if seq not in known)
-    return replace(healing, unknown=unknown)
+    unknown = set(range(1, position.seq + 1)) - {row.seq for row in healing.rows}
+    return replace(healing, unknown=tuple(sorted(unknown)))
 
 
 def known_rows(snapshot: TableSnapshot) -> tuple[LedgerRow, ...]:

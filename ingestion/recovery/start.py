@@ -11,6 +11,7 @@ from ingestion.kafka.admin import Kafka, Topics
 from ingestion.kafka.offsets import Offsets, TopicPartition
 from ingestion.lake.archive import finish_swap
 from ingestion.lake.attempts import Attempts
+from ingestion.lake.durability import undo_half_written
 from ingestion.lake.erasure import Erasure, erasures, unfinished
 from ingestion.lake.ledger import LedgerRow, load_or_archive_ledger, written_seqs
 from ingestion.lake.stream import Stream
@@ -73,6 +74,7 @@ def plan_start(stream: Stream) -> Start | None:
     """
     spec, paths, kafka = stream.spec, stream.paths, stream.kafka
     finish_swap(paths)
+    undone = tuple(undo_half_written(*paths.tables))
     snapshot = read_snapshot(paths, load_or_archive_ledger(paths), is_swap_finished=True)
     position = position_of(snapshot)
     if position is None:
@@ -103,6 +105,7 @@ def plan_start(stream: Stream) -> Start | None:
         recovered=healing.recovered,
         erasures=erasures(healing.rows),
         notices=(
+            *undone,
             *_ledger_notices(snapshot, healing),
             *(
                 f"the erase of batch {erasure.seq} was cut short: older versions may hold the key. "
@@ -141,10 +144,9 @@ def _ledger_notices(snapshot: TableSnapshot, healing: Healing) -> Iterator[str]:
     """Report what became of a ledger that was damaged, or had lost rows."""
     ledger = snapshot.ledger
     if ledger.damage is not None:
-        again = "the table's log holds no batch to rebuild it from"
-        if healing.recovered:
-            batches = written_seqs(row.seq for row in healing.recovered)
-            again = f"rebuilt from the commits in the table's log, seq {batches}"
+        batches = written_seqs(row.seq for row in healing.recovered)
+        again = f"rebuilt from the commits in the table's log, seq {batches}"
+        again = again if batches else "the table's log holds no batch to rebuild it from"
         yield f"{ledger.damage} It was archived as {ledger.archived}, and {again}"
     if ledger.copied:
         batches = written_seqs(row.seq for row in ledger.copied)
@@ -172,8 +174,7 @@ def offsets_to_read(
         TopicTruncatedError: a partition ends before the offset to begin at.
     """
     begin = begin_offsets(position, topics)
-    lost = begin.ranges_below(kafka.earliest(topics.partitions))
-    if lost:
+    if lost := begin.ranges_below(kafka.earliest(topics.partitions)):
         raise OffsetsExpiredError(
             spec.name,
             f"Kafka has deleted records that were never read: {', '.join(map(str, lost))} "

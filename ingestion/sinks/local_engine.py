@@ -24,10 +24,10 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from ingestion.errors import BatchTooLargeError
 from ingestion.kafka.offsets import Range, cut
 from ingestion.lake.attempts import MARKS, Attempt
-from ingestion.lake.checksums import seal_commit
 from ingestion.lake.commit_log import unless_committed
 from ingestion.lake.commit_metadata import CommitMetadata
 from ingestion.lake.delta import is_delta, open_delta, open_rows, storage_options
+from ingestion.lake.durability import seal_commits
 from ingestion.lake.location import Location
 from ingestion.lake.table_log import EXACTLY, TableLog, append_nothing, fenced_commit
 from ingestion.sinks import sql as text
@@ -186,8 +186,7 @@ class LocalEngine:
                 write_deltalake(
                     str(path), rows, configuration=settings, storage_options=storage_options(path)
                 )
-                table = open_delta(path)
-            seal_commit(path, table.version())
+            seal_commits(path)
 
         _retry(write, path.name)
 
@@ -198,9 +197,7 @@ class LocalEngine:
         records, marked = self.arrow(sql), dict(zip(MARKS, attempt, strict=True))
 
         def mark() -> None:
-            table = open_delta(quarantine)
-            before = table.version()
-            merger = table.merge(
+            merger = open_delta(quarantine).merge(
                 records,
                 marks(within),
                 source_alias="s",
@@ -210,8 +207,7 @@ class LocalEngine:
             merger.when_matched_update(
                 {name: f"CAST({value} AS BIGINT)" for name, value in marked.items()}
             ).execute()
-            if table.version() != before:
-                seal_commit(quarantine, table.version())
+            seal_commits(quarantine)
 
         _retry(mark, quarantine.name)
 
@@ -289,7 +285,6 @@ def _commit(
             unless_committed(TableLog(path), stream, metadata, DeltaError),
         ):
             write(table, properties)
-        seal_commit(path, table.version())
 
     _retry(attempt, stream)
 

@@ -12,9 +12,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from ingestion.declaration.ddl import system_columns
-from ingestion.lake.checksums import seal_commit
 from ingestion.lake.compaction import retention_properties
 from ingestion.lake.delta import storage_options
+from ingestion.lake.durability import seal_commits
 from ingestion.lake.log_files import log_files
 from ingestion.lake.stream import Stream
 from ingestion.sinks.choose_engine import EngineName
@@ -37,6 +37,7 @@ def make_table(engine: EngineName, spark: SparkSession, stream: Stream, schema: 
     spec = stream.spec
     if spec.sink.name == "delta":
         _make_delta(engine, spark, stream, schema)
+        seal_commits(stream.paths.data)
         log_files(stream.paths.data).forget()
         return
     columns = (*spec.table_columns, *system_columns())
@@ -67,7 +68,6 @@ def _make_delta(
             configuration=properties,
             storage_options=storage_options(path),
         )
-        seal_commit(path, 0)
         return
     builder = DeltaTable.createIfNotExists(spark).location(str(path))
     builder = builder.addColumns(schema).comment(spec.description)

@@ -18,6 +18,7 @@ from ingestion.declaration.sql import quoted
 from ingestion.kafka.offsets import Range
 from ingestion.lake.attempts import MARKS, Attempt
 from ingestion.lake.commit_metadata import CommitMetadata
+from ingestion.lake.durability import seal_commits
 from ingestion.lake.location import Location
 from ingestion.lake.log_files import log_files
 from ingestion.lake.side_tables import overwrite_attempt
@@ -144,6 +145,7 @@ class SparkEngine:
             merger.whenMatchedUpdate(set=values).execute()
 
         retry_on_conflict(mark, stream=quarantine.name)
+        seal_commits(quarantine)
         log_files(quarantine).forget()
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
 """Run the crash matrix, or go on with it, and say what has been found so far.
 
-python -m tests.crash [--minutes 60] [--seed 1] [--way kill_group ...] [--trials 60] [--renames]
-    [--results FILE] [--report]
+python -m tests.crash [--minutes 60] [--seed 1] [--way kill_group ...] [--trials 60]
+    [--renames | --power] [--results FILE] [--report]
 
 In a store: python -m tests.support.in_a_store .venv/bin/python -m tests.crash ...
 """
@@ -27,6 +27,7 @@ from tests.crash.matrix import (
     broker_of_its_own,
     cells,
     engine_version,
+    power_cuts,
     renames,
     results,
     summary,
@@ -34,6 +35,7 @@ from tests.crash.matrix import (
     workers,
 )
 from tests.crash.trial import SINK, Cell
+from tests.power.cuts import POWER_CUT
 from tests.support.world import ROOT
 
 
@@ -41,7 +43,9 @@ def main() -> int:
     """Run until the matrix is full or the time is up; 1 when there is evidence against us."""
     asked = _arguments()
     asked.results.parent.mkdir(parents=True, exist_ok=True)
-    every = renames(asked.seed) if asked.renames else cells(asked.seed)
+    every = cells(asked.seed)
+    if asked.renames or asked.power:
+        every = renames(asked.seed) if asked.renames else power_cuts(asked.seed)
     every = [cell for cell in every if not asked.way or cell.way in asked.way][: asked.trials]
     done = {_name(each) for each in results(asked.results)}
     todo = [cell for cell in every if _name_of(cell) not in done]
@@ -60,6 +64,7 @@ def _arguments() -> argparse.Namespace:
     name = f"crash-matrix{where and '-'}{where}.jsonl"
     parser.add_argument("--results", type=Path, default=ROOT / ".proofs" / name)
     parser.add_argument("--renames", action="store_true", help="kill at the N-th rename instead")
+    parser.add_argument("--power", action="store_true", help="cut the power of the disk instead")
     parser.add_argument("--report", action="store_true", help="only say what was found so far")
     return parser.parse_args()
 
@@ -92,7 +97,7 @@ def _run(asked: argparse.Namespace, every: list[Cell], todo: list[Cell]) -> None
 def _report(asked: argparse.Namespace) -> int:
     found = results(asked.results)
     table = Table(title=f"engine {engine_version()}, {len(found)} trials")
-    names = [*WAYS, NTH_RENAME, "not reached", "wrong"]
+    names = [*WAYS, NTH_RENAME, POWER_CUT, "not reached", "wrong"]
     for name in ("place", *names):
         table.add_column(name, justify="left" if name == "place" else "right")
     counts = summary(found)
@@ -100,9 +105,11 @@ def _report(asked: argparse.Namespace) -> int:
         table.add_row(place, *(str(of[name]) for name in names))
     console = Console(width=140)
     console.print(table)
+    cuts = sum(of[POWER_CUT] for of in counts.values())
     kills = sum(of[way] for of in counts.values() for way in (*KILLS, NTH_RENAME))
     wrong = [each for each in found if each["evidence"]]
-    console.print(f"{kills} real kills, {len(wrong)} trials with evidence against the guarantee")
+    console.print(f"{kills} real kills and {cuts} power cuts")
+    console.print(f"{len(wrong)} trials with evidence against the guarantee")
     console.print(f"engines that crashed: {dict(Counter(each['engines'][1] for each in found))}")
     for each in wrong:
         console.print(_name(each), each["evidence"], markup=False)

@@ -32,6 +32,8 @@ from ingestion.settings import Settings
 from tests.crash.child_process import NTH_RENAME
 from tests.crash.failpoint_hook import EVENT_WRITTEN, WAYS
 from tests.crash.trial import FOLLOW_UPS, Cell, attempt
+from tests.power.cuts import DONE, POWER_CUT, RANDOM, SYNCS
+from tests.power.disk import mounted_disk
 from tests.support.world import JARS, ROOT, World, settings_in
 
 KILLS = ("kill_group", "kill_python", "kill_jvm")
@@ -69,6 +71,18 @@ def renames(seed: int, *, up_to: int = 40) -> list[Cell]:
     return [
         Cell(place=f"rename {nth}", way=NTH_RENAME, follow_up=follow_up, seed=seed * 10_000 + nth)
         for nth, follow_up in zip(range(1, up_to + 1), cycle(FOLLOW_UPS), strict=False)
+    ]
+
+
+def power_cuts(seed: int) -> list[Cell]:
+    """Return a trial for each place, each sync and many moments at which the power may be cut."""
+    of_another_process = {EVENT_WRITTEN, Failpoint.EVIDENCE_GATHERED, Failpoint.BEFORE_LOCK}
+    places = [place for place in PLACES if place not in of_another_process]
+    every = [*places * 2, *[DONE, RANDOM] * 40, *SYNCS]
+    random.Random(seed).shuffle(every)
+    return [
+        Cell(place=place, way=POWER_CUT, follow_up=follow_up, seed=seed * 10_000 + number)
+        for number, (place, follow_up) in enumerate(zip(every, cycle(FOLLOW_UPS), strict=False))
     ]
 
 
@@ -125,7 +139,7 @@ def summary(found: list[dict[str, Any]]) -> dict[str, Counter[str]]:
     """Return, for each place, how often it was met in each way, and how often in vain."""
     table: dict[str, Counter[str]] = {place: Counter() for place in PLACES}
     for each in found:
-        at = table.setdefault(each["place"], Counter())
+        at = table.setdefault(each["place"].rstrip("0123456789 "), Counter())
         at[each["way"]] += each["ended"] != "not reached"
         at["not reached"] += each["ended"] == "not reached"
         at["wrong"] += bool(each["evidence"])
@@ -141,7 +155,11 @@ def _settings(folder: Path, address: str) -> Settings:
 
 @contextmanager
 def _volume(settings: Settings, cell: Cell) -> Iterator[None]:
-    """Give a lake that is to run full a small disk of its own, which takes root."""
+    """Give a lake that is to run full, or dark, a small disk of its own, which takes root."""
+    if cell.way == POWER_CUT:
+        with mounted_disk(Path(settings.lake).parent, megabytes=256):
+            yield
+        return
     if cell.way != "disk_full":
         yield
         return
@@ -176,4 +194,4 @@ def broker_of_its_own() -> Iterator[str]:
 
 def workers() -> int:
     """Return how many trials run at once: as many as this machine has cores, three at most."""
-    return min(3, os.cpu_count() or 1)
+    return min(3, int(os.environ.get("TRIALS_AT_ONCE", os.cpu_count() or 1)))

@@ -26,13 +26,13 @@ from tests.assets.shell import materialize
 from tests.crash.child_process import IN_PROCESS
 from tests.crash.failpoint_hook import EVENT_WRITTEN
 from tests.crash.trial import Cell, attempt
-from tests.support.long import twins
+from tests.support.long import IS_LONG, twins
 from tests.support.proof import find_problems
 from tests.support.world import ROOT, World, row
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.slow]
 
-RANDOM_KILLS = int(os.environ.get("RANDOM_KILLS", "1"))
+RANDOM_KILLS = int(os.environ.get("RANDOM_KILLS", "1" if IS_LONG else "0"))
 SEED = int(os.environ.get("SEED", "20130101"))
 
 CELLS = (
@@ -94,6 +94,7 @@ def test_nobody_but_a_test_can_plan_a_crash(world: World, monkeypatch: pytest.Mo
     failpoints._hook.cache_clear()
 
 
+@pytest.mark.skipif(not RANDOM_KILLS, reason="left to make test-long and make kills")
 def test_kills_at_random_moments_lose_and_double_nothing(world: World) -> None:
     """After kills at random moments of runs, one plain run gives the rows of the fold."""
     world.declare(max_offsets_per_trigger=150, sequence_by=["at"])

@@ -1,4 +1,7 @@
-"""Rewind, replay, maintain, erase: killed by SIGKILL between their steps, and run again."""
+"""Rewind, replay, maintain, erase: killed by SIGKILL between their steps, and run again.
+
+In ``make test`` they die in process, in random lives and in the tests of each operation.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +16,11 @@ from pyspark.sql import SparkSession
 from ingestion.lake.failpoints import Failpoint
 from tests.crash.child_process import run_to_its_end
 from tests.crash.failpoint_hook import PlannedCrash
-from tests.support.long import IS_LONG
+from tests.support.long import only_long
 from tests.support.proof import find_problems, prove
 from tests.support.world import World, row
 
-pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.slow, only_long]
 
 ERASED = 3
 OPERATIONS = {
@@ -32,13 +35,10 @@ PLACES = {
     "maintain": (Failpoint.RETIRED, Failpoint.COMPACTED, Failpoint.VACUUMED),
     "erase": (Failpoint.DECIDED, Failpoint.SIDES_CLEARED, Failpoint.VACUUMED),
 }
-# The others die in process in the tests of each operation.
-IN_SHORT = {("rewind", Failpoint.DECIDED), ("erase", Failpoint.SIDES_CLEARED)}
 TRIED = [
     pytest.param(name, place, id=f"{name}-{place}")
     for name, places in PLACES.items()
     for place in places
-    if IS_LONG or (name, place) in IN_SHORT
 ]
 
 

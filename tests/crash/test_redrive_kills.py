@@ -15,11 +15,11 @@ from ingestion.operations.redrive import RedriveReport
 from ingestion.settings import Settings
 from tests.crash.child_process import IN_PROCESS, run_to_its_end
 from tests.crash.failpoint_hook import PlannedCrash
-from tests.support.long import twins
+from tests.support.long import only_long
 from tests.support.proof import find_problems
 from tests.support.world import World, row
 
-pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.slow, only_long]
 
 _SECONDS = 120.0
 
@@ -52,11 +52,9 @@ def world(settings: Settings, spark: SparkSession) -> Iterator[World]:
     [
         pytest.param(Failpoint.PREPARED, IN_PROCESS, False, id="prepared"),
         pytest.param(Failpoint.COMMITTED, IN_PROCESS, True, id="committed"),
-        *twins(
-            pytest.param(Failpoint.PREPARED, "kill_jvm", False, id="prepared, killed"),
-            pytest.param(Failpoint.COMMITTED, "kill_group", True, id="committed, killed"),
-            pytest.param(Failpoint.QUARANTINED, "kill_group", False, id="marked, killed"),
-        ),
+        pytest.param(Failpoint.PREPARED, "kill_jvm", False, id="prepared, killed"),
+        pytest.param(Failpoint.COMMITTED, "kill_group", True, id="committed, killed"),
+        pytest.param(Failpoint.QUARANTINED, "kill_group", False, id="marked, killed"),
     ],
 )
 def test_a_redrive_that_dies_is_whole_or_nothing(

@@ -16,6 +16,7 @@ from ingestion.lake.log_files import log_files
 from ingestion.pipeline.report import RunReport
 from tests.crash.child_process import IN_PROCESS, NTH_RENAME, run_to_its_end, run_when_free
 from tests.crash.failpoint_hook import PlannedCrash
+from tests.power.cuts import POWER_CUT, Acknowledged, lost_of, run_and_cut
 from tests.support.proof import find_problems
 from tests.support.traffic import GONE, Traffic
 from tests.support.world import World
@@ -86,7 +87,11 @@ def attempt(world: World, cell: Cell) -> Outcome:
         visits=str(visits),
         volume=str(world.settings.lake) if world.paths.lake.is_local else "",
     )
-    ended, evidence = run_to_its_end(world, crash)
+    acknowledged: Acknowledged = {}
+    if cell.way == POWER_CUT:
+        (ended, acknowledged), evidence = run_and_cut(world, cell.place, crash.nth, dice), ()
+    else:
+        ended, evidence = run_to_its_end(world, crash)
     FOLLOW_UPS[cell.follow_up](world, traffic)
     _use(world, healing)
     began = time.monotonic()
@@ -94,7 +99,8 @@ def attempt(world: World, cell: Cell) -> Outcome:
     took = time.monotonic() - began
     if report.lag or runs > 2:
         evidence = (*evidence, f"lag {report.lag} after {runs} runs")
-    if cell.way not in {NTH_RENAME, IN_PROCESS} and cell.place not in _places(visits):
+    evidence = (*evidence, *lost_of(world, acknowledged))
+    if cell.way not in {NTH_RENAME, IN_PROCESS, POWER_CUT} and cell.place not in _places(visits):
         ended = "not reached"
     return Outcome(
         ended=ended, runs=runs, seconds=took, evidence=(*evidence, *find_problems(world))
@@ -149,8 +155,8 @@ def _declare_sink(world: World, dice: random.Random) -> None:
 
 def _nth(place: str, dice: random.Random) -> int:
     """Choose at which of its batches a run crashes; other places are reached once."""
-    if place.startswith("rename "):
-        return int(place.removeprefix("rename "))
+    if place.startswith(("rename ", "sync ")):
+        return int(place.split()[1])
     of_a_batch = list(Failpoint)[
         list(Failpoint).index(Failpoint.BATCH_PLANNED) : list(Failpoint).index(
             Failpoint.QUERY_ENDED

@@ -288,6 +288,7 @@ def test_anchors_are_fine(folder: Path) -> None:
             + "".join(f"a{n + 1}: &a{n + 1} [{', '.join([f'*a{n}'] * 9)}]\n" for n in range(20)),
             id="aliases that unfold without end",
         ),
+        pytest.param("max_offsets_per_trigger: 0x" + "f" * 10_000, id="a number of 12,000 digits"),
     ],
 )
 def test_a_bomb_is_refused(folder: Path, text: str) -> None:

@@ -225,10 +225,27 @@ def test_a_bad_name_has_a_good_neighbour(name: str) -> None:
         ({"apply_as_deletes": "at < current_timestamp()"}, "which answers differently"),
         ({"select": {"nam": "upper(name)"}}, "'nam' is not a column of `schema`"),
         ({"value_schema": "other INT"}, "nothing gives id"),
-        ({"transform": "no_such_package.clean"}, "there is no module `no_such_package`"),
-        ({"transform": "json.loads", "select": {"id": "id"}}, "either `select` or `transform`"),
+        ({"transform": "no_such_package.clean"}, "the project has no module `no_such_package`"),
+        ({"transform": "os.system"}, "the project has no module `os`"),
+        ({"transform": "pyspark.sql.functions.broadcast"}, "and be no library"),
+        ({"where": "reflect('java.lang.System', 'getenv', 'X') > ''"}, r"has reflect\(\)"),
+        (
+            {"transform": "tests.support.transforms.doubling", "select": {"id": "id"}},
+            "either `select` or `transform`",
+        ),
     ],
-    ids=["syntax", "chance", "the clock", "column", "missing", "module", "both"],
+    ids=[
+        "syntax",
+        "chance",
+        "the clock",
+        "column",
+        "missing",
+        "module",
+        "Python's",
+        "library",
+        "Java",
+        "both",
+    ],
 )
 def test_a_transformation_that_cannot_work_is_refused(fields: dict[str, Any], says: str) -> None:
     """What can be known without Spark is said when the file is loaded."""

@@ -32,6 +32,7 @@ from tests.support.frail_broker import free_ports
 from tests.support.long import twins
 from tests.support.proxy import Proxy
 from tests.support.secure_broker import PASSWORD, STRANGER, WAYS, SecureBroker, unique
+from tests.support.token_server import TokenServer
 from tests.support.world import World, environment_of, row, settings_in
 
 pytestmark = [pytest.mark.kafka]
@@ -198,6 +199,25 @@ def test_both_clients_know_every_property(door: Door, tmp_path: Path) -> None:
     assert set(PROPERTIES) == set(_ALLOWED)
     assert set(PROPERTIES) <= set(known)
     assert admin(door) == java(door) == len(RECORDS)
+
+
+@pytest.mark.parametrize("door", ["oauth"], indirect=True)
+def test_a_token_endpoint_has_authorities_of_its_own(
+    secure_broker: SecureBroker, door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both clients trust those that are set; confluent-kafka's otherwise those of the system."""
+    authority = secure_broker.authority
+    with TokenServer.started(authority.certify("tokens", "127.0.0.1")) as tokens:
+        tokens.act_for(secure_broker.tokens)
+        here = {"kafka_oauth_token_endpoint": tokens.url}
+        unknown = door.settings.model_copy(update=here)
+        door.settings = unknown.model_copy(update={"kafka_oauth_ca": authority.file})
+
+        assert admin(door) == java(door) == len(RECORDS)
+        with pytest.raises(KafkaSettingsError, match="Next: set ONCELAKE_KAFKA_OAUTH_CA to"):
+            Kafka(unknown.model_copy(update={"kafka_timeout_seconds": 3.0})).cluster_id()
+        monkeypatch.setenv("SSL_CERT_FILE", str(authority.file))
+        assert Kafka(unknown).cluster_id()
 
 
 @pytest.mark.spark

@@ -69,6 +69,7 @@ from ingestion.lake.tables import iceberg_files as files
 from ingestion.lake.tables.iceberg import IcebergTable, open_table
 from ingestion.settings import Settings
 from tests.crash.failpoint_hook import PlannedError, crashing_at
+from tests.power.disk import mounted_disk
 from tests.support.store import environment_of_store, make_bucket, moto
 
 ROOT = Path(__file__).parents[2]
@@ -1303,3 +1304,15 @@ def test_a_scan_reads_a_part_of_a_file_at_a_time(
     batches = list(table.scan(["name"]))
 
     assert [(len(batch), batch.num_columns) for batch in batches] == [(2, 1), (2, 1), (1, 1)]
+
+
+def test_what_was_committed_outlives_a_power_cut(tmp_path: Path) -> None:
+    """The catalog, which is on the disk with each commit, names only files that are there, too."""
+    with mounted_disk(tmp_path / "disk") as disk:
+        table = opened(disk.path)
+        table.create(COLUMNS, keys=KEYS, description="")
+        commit(table, 0, change(0, inserted={1: "a", 2: "b"}))
+
+        disk.lose_power()
+
+        assert names_in(opened(disk.path)) == {1: "a", 2: "b"}

@@ -1,142 +1,131 @@
-"""Live random lives of streams: is a healthy table ever called damaged, or a damaged one proven?
+"""Live random lives of streams, by the thousand steps: is every promise kept after each?
 
-python -m tests.lives [--steps 60] [--minutes 30] [--seed 1] [--keep-going]
+python -m tests.lives [--steps 60] [--length 50] [--seed 1] [--folder FOLDER] [--life N]
 
-Each step does something to one of four streams, or to a table of it behind the product's back; then
-every command that looks must say what is so.
+Each step does something to a stream, or to a table of it behind the product's back; then every
+command that looks must say what is so. A life is drawn from the seed and its number. Those that
+``FOLDER/lives.jsonl`` tells of are not lived again; one that broke a promise is there with the
+fewest steps that do, which ``--life N`` plays again.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
-import random
 import shutil
-import signal
 import sys
 import tempfile
 import time
+import traceback
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
-
-from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient
+from typing import Any
 
 from ingestion.local import broker
 from ingestion.pipeline.session import start_session
-from tests.lives.harm import inflict, live_through
-from tests.lives.streams import KINDS, Kind
-from tests.lives.subject import BrokenPromiseError, Chronicle, Subject
-from tests.support.world import JARS, World, settings_in
-
-_OPERATIONS = ("run", "redrive", "erase", "rewind", "replay", "maintain", "rebuild", "harm")
-_WEIGHTS = (5, 2, 1, 1.2, 1, 1.2, 0.8, 3)
+from tests.lives.life import Ground, live, play
+from tests.lives.step import Step
+from tests.lives.streams import KINDS
+from tests.lives.subject import Chronicle
+from tests.support.world import JARS, settings_in
 
 
 def main() -> int:
     """Live, and return 1 when a promise was broken."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     arguments = _arguments()
-    folder, chronicle = (
-        Path(tempfile.mkdtemp(prefix="lives-")),
-        Chronicle(goes_on=arguments.keep_going),
-    )
-    is_whole = False
-    try:
-        with _subjects(folder, arguments.seed, chronicle) as subjects:
-            _live(subjects, arguments, chronicle)
-        is_whole = not chronicle.broken
-    except BrokenPromiseError:
-        chronicle.steps.append(chronicle.step)
-    finally:
-        _report(arguments.seed, chronicle)
-        if is_whole:
-            shutil.rmtree(folder)
-        else:
-            print("\n".join(chronicle.steps), f"the lake is in {folder}", sep="\n")
-    return 0 if is_whole else 1
+    file = arguments.folder / "lives.jsonl"
+    lives = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+    lives = [life for life in lives if life["seed"] == arguments.seed]
+    with _ground(arguments.folder) as ground:
+        if arguments.life is not None:
+            _play_again(lives[arguments.life], ground)
+            return 0
+        while sum(life["played"] for life in lives) < arguments.steps:
+            lives.append(_live_next(len(lives), ground, arguments))
+            with file.open("a") as written:
+                written.write(json.dumps(lives[-1]) + "\n")
+    _report(lives)
+    return int(any(life["promise"] for life in lives))
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.lives", description=__doc__)
     parser.add_argument("--steps", type=int, default=60)
-    parser.add_argument("--minutes", type=float, default=30.0, help="stop after so long")
+    parser.add_argument("--length", type=int, default=50, help="steps of one life")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--keep-going", action="store_true", help="count what is broken, and go on")
-    return parser.parse_args()
+    parser.add_argument("--folder", type=Path, default=None, help="where results and lakes are")
+    parser.add_argument("--life", type=int, help="play the steps of a life again that are recorded")
+    parser.add_argument("--shrink-minutes", type=float, default=10.0)
+    arguments = parser.parse_args()
+    arguments.folder = (arguments.folder or Path(tempfile.mkdtemp(prefix="lives-"))).absolute()
+    arguments.folder.mkdir(parents=True, exist_ok=True)
+    return arguments
 
 
 @contextmanager
-def _subjects(folder: Path, seed: int, chronicle: Chronicle) -> Iterator[list[Subject]]:
-    """Start broker and Spark, and let four streams read their first records."""
-    # So that no other project's settings, and no Dagster, are found.
-    (folder / "dagster.yaml").touch()
-    os.chdir(folder)
+def _ground(folder: Path) -> Iterator[Ground]:
+    """Start broker and Spark, in an environment without settings of this machine."""
     for name in [name for name in os.environ if name.startswith(("ONCELAKE_", "DAGSTER_"))]:
         del os.environ[name]
-    address = broker.up(folder / "kafka", jars=JARS, tied_to_caller=True).address
-    settings = settings_in(folder, address)
-    client = {"bootstrap.servers": address, "log_level": 0}
-    spark = start_session(settings)
-
-    def subject(kind: Kind) -> Subject:
-        parts = {"admin": AdminClient(client), "producer": Producer(client), "topic": kind.name}
-        world = World(settings=settings, spark=spark, **parts)
-        world.create_topic()
-        os.environ.update(world.environment())
-        return Subject(
-            kind=kind,
-            world=world,
-            folder=folder,
-            dice=random.Random(f"{seed} {kind.name}"),
-            chronicle=chronicle,
-            clock=int(time.time()) - 3_600,
-        )
-
+    kafka = Path(tempfile.mkdtemp(prefix="lives-kafka-"))
+    address = broker.up(kafka, jars=JARS, tied_to_caller=True).address
+    spark = start_session(settings_in(kafka, address))
     try:
-        yield [subject(kind) for kind in KINDS]
+        yield Ground(kafka=address, spark=spark, folder=folder)
     finally:
         spark.stop()
-        broker.down(folder / "kafka")
+        broker.down(kafka)
+        shutil.rmtree(kafka)
 
 
-def _live(subjects: list[Subject], arguments: argparse.Namespace, chronicle: Chronicle) -> None:
-    dice, deadline = random.Random(arguments.seed), time.monotonic() + arguments.minutes * 60
-    for step in range(1, arguments.steps + 1):
-        subject = dice.choice(subjects)
-        (name,) = dice.choices(_OPERATIONS, weights=_WEIGHTS)
-        chronicle.step, began = f"{step}: {subject.name} {name}", time.monotonic()
-        _harm(subject) if name == "harm" else getattr(subject, name)()
-        if not subject.is_spoilt:
-            subject.look()
-        if subject.is_spoilt:
-            subject.start_over()
-        chronicle.steps.append(f"{chronicle.step} ({time.monotonic() - began:.0f} s)")
-        print(chronicle.steps[-1], flush=True)
-        if time.monotonic() > deadline:
-            break
-    for subject in subjects:
-        subject.look()
+def _live_next(nth: int, ground: Ground, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Live the N-th life of a seed, and return what is recorded of it."""
+    kind, began = KINDS[nth % len(KINDS)], time.monotonic()
+    chronicle = Chronicle(tell=partial(print, flush=True))
+    length = min(arguments.length, arguments.steps)
+    chronicle.tell(f"life {nth} of seed {arguments.seed}: {kind.name}")
+    evidence = ""
+    try:
+        number, seconds = 1_000 * arguments.seed + nth, arguments.shrink_minutes * 60
+        live(kind, ground, chronicle, length=length, number=number, shrink_seconds=seconds)
+    except Exception as error:  # noqa: BLE001 (an error of the oracle ends no other life)
+        chronicle.promise = chronicle.promise or f"the oracle: {error!r}"
+        evidence = "\n".join([*map(str, error.args), *traceback.format_exception(error)[-3:]])
+        chronicle.tell(f"{evidence}\n{len(chronicle.fewest)} steps: {chronicle.fewest}")
+    return {
+        "seed": arguments.seed,
+        "nth": nth,
+        "kind": kind.name,
+        "seconds": round(time.monotonic() - began),
+        "played": len(chronicle.steps),
+        "counts": chronicle.counts,
+        "promise": chronicle.promise,
+        "evidence": evidence,
+        "steps": list(map(asdict, chronicle.fewest or chronicle.steps)),
+    }
 
 
-def _harm(subject: Subject) -> None:
-    subject.type("run", subject.name)
-    harm = inflict(subject)
-    if harm is not None:
-        harmless = "" if harm.matters else ", harmless"
-        subject.chronicle.step += f" {harm.table}: {harm.what}{harmless}"
-        subject.chronicle.counts[f"harm: {harm.table}, {harm.what}{harmless}"] += 1
-        live_through(subject, harm)
+def _play_again(life: dict[str, Any], ground: Ground) -> None:
+    (kind,) = (kind for kind in KINDS if kind.name == life["kind"])
+    play(kind, [Step(**step) for step in life["steps"]], ground, Chronicle())
 
 
-def _report(seed: int, chronicle: Chronicle) -> None:
-    print(f"\nseed {seed}: {len(chronicle.steps)} steps")
-    for name, count in sorted(chronicle.counts.items()):
+def _report(lives: list[dict[str, Any]]) -> None:
+    """Sum up what was done in all lives."""
+    counts = sum((Counter(life["counts"]) for life in lives), Counter[str]())
+    for name, count in sorted(counts.items()):
         print(f"{count:>6} {name}")
-    print(f"violations: {chronicle.broken.total()}")
-    for promise, count in chronicle.broken.most_common():
-        print(f"{count:>6} {promise}")
+    steps, seconds = (sum(life[name] for life in lives) for name in ("played", "seconds"))
+    print(f"{len(lives)} lives of {steps} steps in {seconds} s")
+    broken = [life for life in lives if life["promise"]]
+    print(f"violations: {len(broken)}")
+    for life in broken:
+        print(f"life {life['nth']}, {len(life['steps'])} steps: {life['promise']}")
 
 
 if __name__ == "__main__":

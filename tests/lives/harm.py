@@ -60,7 +60,7 @@ class Harm:
             shutil.copy2(self.copy / self.file.relative_to(self.path), self.file)
 
 
-def inflict(subject: Subject) -> Harm | None:
+def _inflict(subject: Subject) -> Harm | None:
     """Harm one table, and find out whether that matters; ``None`` where there is no such file."""
     dice, stream = subject.dice, subject.name
     there = [name for name in _TABLES if DeltaTable.is_deltatable(str(subject.path(name)))]
@@ -97,8 +97,17 @@ def _content(table: str, path: Path, stream: str) -> tuple[object, ...]:
     return sorted(map(repr, rows)), opened.transaction_version(f"oncelake:{stream}")
 
 
-def live_through(subject: Subject, harm: Harm) -> None:
-    """Look at a harmed stream, work on it, and bring it back by the copy or by the messages."""
+def live_through_harm(subject: Subject) -> None:
+    """Harm a stream, look at it, work on it, and bring it back by the copy or by the messages."""
+    subject.type("run", subject.name)
+    harm = _inflict(subject)
+    if harm is None:
+        return
+    harmless = "" if harm.matters else ", harmless"
+    subject.chronicle.step += f" {harm.table}: {harm.what}{harmless}"
+    subject.chronicle.counts[f"harm: {harm.table}, {harm.what}{harmless}"] += 1
+    # What goes into the archive from now on may be damaged.
+    subject.entries.clear()
     answers = _look(subject, harm)
     # Whatever works on the stream writes a lost ledger again, and not only a run.
     if subject.dice.random() < 0.5 and not subject.life.has_forgotten and harm.table != "ledger":
@@ -106,12 +115,11 @@ def live_through(subject: Subject, harm: Harm) -> None:
     if harm.matters and subject.dice.random() < 0.35:
         subject.chronicle.counts["restored from the copy"] += 1
         harm.restore()
-    elif not subject.is_spoilt:
+    else:
         _recover(subject, harm, answers)
-    if not subject.is_spoilt:
-        answer = subject.type("run", subject.name)
-        if answer.code:
-            subject.spoil(f"restored {harm.table}: run exits {answer.code}: {answer.gist}", answer)
+    answer = subject.type("run", subject.name)
+    promise = f"restored {harm.table}: run exits {answer.code}: {answer.gist}"
+    subject.expect(not answer.code, promise, answer)
 
 
 def _recover(subject: Subject, harm: Harm, answers: Mapping[str, Answer]) -> None:
@@ -124,10 +132,9 @@ def _recover(subject: Subject, harm: Harm, answers: Mapping[str, Answer]) -> Non
         answer = subject.type("run", subject.name, "--json")
         _judge_run(subject, harm, answer, answers["status"])
         recovery.add(answer)
-    if not subject.is_spoilt and not recovery.succeeds():
-        subject.chronicle.counts["dead ends"] += 1
-        promise = f"harmed {harm.table}: dead end: {recovery.story[-1].gist}"
-        subject.spoil(promise, *recovery.story)
+    has_succeeded = recovery.succeeds()
+    promise = f"harmed {harm.table}: dead end: {recovery.story[-1].gist}"
+    subject.expect(has_succeeded, promise, *recovery.story)
     if harm.file and (not harm.matters or harm.is_quiet):
         harm.restore()
 
@@ -218,11 +225,10 @@ def _judge_run(subject: Subject, harm: Harm, answer: Answer, status: Answer) -> 
     subject.expect(not is_surprise, promise, status, answer)
     if answer.code or not harm.matters or harm.is_quiet:
         return
-    if harm.table != "ledger":
-        subject.spoil(f"harmed {harm.table}: run exits 0 as if nothing were", answer)
-        return
+    promise = f"harmed {harm.table}: run exits 0 as if nothing were"
+    subject.expect(harm.table == "ledger", promise, answer)
     ledger = subject.type("ledger", subject.name, "--json")
-    if ledger_of(ledger.document, subject.life) != subject.life.ledger:
-        subject.spoil("harmed ledger: run exits 0, and has not healed it", answer, ledger)
+    is_healed = ledger_of(ledger.document, subject.life) == subject.life.ledger
+    subject.expect(is_healed, "harmed ledger: run exits 0, and has not healed it", answer, ledger)
     is_reported = answer.document["recovered"] or answer.document["notices"]
     subject.expect(bool(is_reported), "harmed ledger: run heals it, and does not say so", answer)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,11 +31,13 @@ class Deed(NamedTuple):
         key: What an erase erases.
         reason: Of which reason a redrive takes records; all when it is empty.
         lenient: Columns that the declaration is lenient about.
+        restores: Whether a table of the past may take the place.
     """
 
     key: str = ""
     reason: str = ""
     lenient: tuple[str, ...] = ()
+    restores: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,6 +90,7 @@ class Life:
         bare: Records in quarantine without bytes, which no longer wait.
         barrier: The last batch behind which no rewind goes.
         has_forgotten: Whether deletes are forgotten, so that an old record may bring a key back.
+        past: Each life of the stream as it was, by the commit that was its newest.
     """
 
     kind: Kind
@@ -103,6 +106,7 @@ class Life:
     bare: set[Place] = field(default_factory=set)
     barrier: int = 0
     has_forgotten: bool = False
+    past: dict[bytes, Life] = field(default_factory=dict, repr=False)
 
     @property
     def state(self) -> State:
@@ -119,6 +123,16 @@ class Life:
         """Fold what was applied."""
         living = [records[at] for at in self.state.applied - self.dead]
         return sorted(self.kind.fold(sorted(living, key=lambda it: it.place)), key=repr)
+
+    def copy(self) -> Life:
+        """Return one that goes on apart from it."""
+        return replace(
+            self,
+            states=dict(self.states),
+            ledger=dict(self.ledger),
+            dead=set(self.dead),
+            bare=set(self.bare),
+        )
 
     def take(self, metadata: Mapping[str, Any], records: Records, deed: Deed) -> None:
         """Follow one commit."""
@@ -164,7 +178,7 @@ class Life:
     def _erase(self, metadata: Mapping[str, Any], records: Records, key: str) -> None:
         """Bury the records of a key, or all that were dead in the table that this one replaces."""
         self.barrier, state = metadata["seq"], self.state
-        read = json.loads(metadata["erased"]["until"]).get(self.kind.name, {})
+        (read,) = json.loads(metadata["erased"]["until"]).values()
         self.until = tuple(max(at, read.get(str(n), 0)) for n, at in enumerate(self.until))
         if metadata["reason"] == _INHERITED:
             self.dead |= self.buried
@@ -183,20 +197,37 @@ def follow(life: Life, table: Path, records: Records, deed: Deed) -> Life:
     if not DeltaTable.is_deltatable(str(table)):
         return life
     table_id = str(DeltaTable(table).metadata().id)
-    if table_id != life.table_id:
-        life = Life(kind=life.kind, table_id=table_id, buried=frozenset(life.dead))
-    for version, metadata in _commits(table, life.version):
-        life.version = version
+    if deed.restores or table_id != life.table_id:
+        life = _recall(life, table, table_id)
+    commits = [file for file in _commits(table) if int(file.stem) > life.version]
+    if not commits:
+        return life
+    life = life.copy()
+    for file in commits:
+        life.version = int(file.stem)
+        metadata = _metadata(file)
         if metadata is not None:
             life.take(metadata, records, deed)
+    life.past[commits[-1].read_bytes()] = life
     return life
 
 
-def _commits(table: Path, since: int) -> Iterator[tuple[int, dict[str, Any] | None]]:
-    """Read what the commits behind a version say of themselves; nothing of another writer's."""
-    for file in sorted((table / "_delta_log").glob("[0-9]*.json")):
-        if len(file.stem) == 20 and int(file.stem) > since:
-            actions = map(json.loads, file.read_text().splitlines())
-            texts = (action.get("commitInfo", {}).get("userMetadata") for action in actions)
-            ours = next((text for text in texts if text and '"oncelake"' in text), None)
-            yield int(file.stem), json.loads(ours) if ours else None
+def _recall(life: Life, table: Path, table_id: str) -> Life:
+    """Return the life of a table as its newest commit that is known left it, or a new one."""
+    known = (life.past.get(file.read_bytes()) for file in reversed(_commits(table)))
+    new = Life(kind=life.kind, table_id=table_id, buried=frozenset(life.dead), past=life.past)
+    return next(filter(None, known), new)
+
+
+def _commits(table: Path) -> list[Path]:
+    return [
+        file for file in sorted((table / "_delta_log").glob("[0-9]*.json")) if len(file.stem) == 20
+    ]
+
+
+def _metadata(commit: Path) -> dict[str, Any] | None:
+    """Read what a commit says of itself; nothing of another writer's."""
+    actions = map(json.loads, commit.read_text().splitlines())
+    texts = (action.get("commitInfo", {}).get("userMetadata") for action in actions)
+    ours = next((text for text in texts if text and '"oncelake"' in text), None)
+    return json.loads(ours) if ours else None

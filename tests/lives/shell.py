@@ -23,9 +23,11 @@ from tests.lives.streams import KINDS
 from tests.support.world import ROOT
 
 _SECONDS = 300.0
+_INTERRUPTED = (130, 143)
 _OPTIONS = r"--(?:reason '[^']*'|to seq:\w+|from earliest|without-lost|yes|force)"
 _COMMAND = re.compile(rf"oncelake ([a-z-]+) (\w+)((?: {_OPTIONS})*)")
-_VARIABLE = re.compile(rf"\S*/\S*|\d+|\b({'|'.join(kind.name for kind in KINDS)})\b")
+_NAMES = "|".join(kind.name for kind in KINDS)
+_VARIABLE = re.compile(rf"\S*/\S*|\bt[0-9a-f]{{12}}\b|\d+|\b({_NAMES})\b")
 _UNEXPECTED = re.compile(r"^unexpected \w+", re.MULTILINE)
 _LOOKING = {"history", "verify", "ledger", "status", "quarantine", "plan", "doctor"}
 # Elsewhere than on a terminal these need it, as the docs say.
@@ -77,6 +79,8 @@ def type_words(*words: str, crash_at: str = "") -> Answer:
     while True:
         with crashing_at(crash_at) if crash_at else nullcontext():
             result = CliRunner().invoke(app, ["--debug", *words])
+        if result.exit_code in _INTERRUPTED:
+            raise KeyboardInterrupt
         if result.exit_code != LOCKED or time.monotonic() > deadline:
             return Answer(words=words, code=result.exit_code, out=result.stdout, err=result.stderr)
         time.sleep(0.5)

@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
 PARTITIONS = 2
 KEYS = tuple(f"k{number}" for number in range(12))
-COLUMNS = ("id", "name", "at", "amount", "size")
+# Columns that a declaration gets one by one, while the stream runs.
+ADDED = {"colour": "STRING", "weight": "INT"}
+COLUMNS = ("id", "name", "at", "amount", "size", *ADDED)
 # A declaration that takes numbers in quotes here cures records that it refused before.
 CURABLE = ("amount", "size")
 _SCHEMA = "id STRING NOT NULL, name STRING, at INT NOT NULL, amount INT, size INT"
+_OF: Mapping[str, Sequence[Any]] = {"colour": ["red", "blue", None], "weight": range(9)}
 _GONE = "gone"
 _UNREADABLE = {"malformed_json": b'{"id": "k1"', "not_an_object": b"[1]"}
 
@@ -32,7 +35,7 @@ class Record:
 
     Attributes:
         place: Partition and offset; the offset is -1 before it is sent.
-        values: The columns of ``COLUMNS``.
+        values: The columns of ``COLUMNS``; null where it was sent before the column was declared.
         items: Elements, of the stream that explodes them.
         fault: Why it is quarantined; empty for a good one.
         cure: The column whose leniency makes it good.
@@ -88,13 +91,29 @@ class Kind:
         """Tell whether it explodes arrays, and rows have no key."""
         return "explode" in self.declared
 
-    def record(self, dice: random.Random, clock: int, *, may_be_late: bool) -> Record:
+    def declared_with(self, added: Collection[str]) -> dict[str, Any]:
+        """Return the declaration with columns more, which the next run gives the table."""
+        more = "".join(f", {name} {ADDED[name]}" for name in added)
+        fields = self.declared.keys() & {"schema", "value_schema"}
+        return {
+            **self.declared,
+            **{field: self.declared[field] + more for field in fields},
+            "schema_change": "evolve",
+        }
+
+    def record(
+        self, dice: random.Random, clock: int, *, may_be_late: bool, added: Collection[str]
+    ) -> Record:
         """Make a record of the second ``clock``, or of an earlier one."""
         at = clock - dice.randrange(1, 60) if may_be_late and dice.random() < 0.25 else clock
         values = {"id": dice.choice(KEYS), "name": dice.choice(["a", "b", None]), "at": at}
         values |= {"amount": dice.choice([None, at]), "size": dice.randrange(9)}
+        values |= dict.fromkeys(ADDED) | {name: dice.choice(_OF[name]) for name in added}
         items = tuple(dice.randrange(-1, 4) for _ in range(dice.randrange(4)))
-        wire: dict[str, Any] = {**values, **({"items": items} if self.is_append else {})}
+        wire: dict[str, Any] = {
+            name: value for name, value in values.items() if name not in ADDED or name in added
+        }
+        wire |= {"items": items} if self.is_append else {}
         raw, fields = self._changed(dice, values, wire)
         has_key, anywhere = raw is None or dice.random() < 0.5, dice.randrange(PARTITIONS)
         return Record(

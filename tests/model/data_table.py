@@ -34,6 +34,9 @@ class ModelData:
         state = self._table.states[commit.version]
         return sum(row.seq == seq for row in state.values())
 
+    def seal(self) -> None:
+        """Do nothing: memory does not wait to be written."""
+
     def refuse_damaged(self, log: CommitLog) -> None:
         """Find nothing: memory is not damaged."""
         del log

@@ -190,6 +190,7 @@ class Paths:
     holder: str = "holder"
     world: Any = None
     written: tuple[Any, ...] = ()
+    tables: tuple[Any, ...] = ()
     archive: Any = None
 
     @property

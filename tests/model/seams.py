@@ -94,7 +94,10 @@ def _seams() -> tuple[tuple[Any, dict[str, Any]], ...]:
                 "refuse_half_swapped": nothing,
             },
         ),
-        (ingestion.recovery.start, {"finish_swap": nothing}),
+        (
+            ingestion.recovery.start,
+            {"finish_swap": nothing, "undo_half_written": lambda *tables: ()},
+        ),
         (
             ingestion.lake.lock,
             {
@@ -155,7 +158,7 @@ def _seams() -> tuple[tuple[Any, dict[str, Any]], ...]:
             ingestion.sinks.local_engine,
             {
                 "open_delta": engine.ModelDeltaTable,
-                "seal_commit": nothing,
+                "seal_commits": nothing,
                 "unless_committed": lambda log, stream, metadata, *errors: nullcontext(),
             },
         ),

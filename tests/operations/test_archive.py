@@ -20,7 +20,7 @@ from ingestion.errors import (
 )
 from ingestion.kafka.offsets import Offsets
 from ingestion.lake.archive import archive_table, finish_swap, refuse_half_swapped
-from ingestion.lake.commit_metadata import UNKNOWN, CommitMetadata
+from ingestion.lake.commit_metadata import UNKNOWN, CommitMetadata, Identity
 from ingestion.lake.ledger import Ledger, load_or_archive_ledger
 from ingestion.lake.location import Location
 from ingestion.lake.lock import Holder, held_by_python
@@ -212,6 +212,24 @@ def test_what_was_erased_is_not_brought_back(settings: Settings) -> None:
 
     with pytest.raises(RefusedError, match=f"oncelake archive prune orders {entry.entry}"):
         archive.restore("orders", entry.entry, settings, run_id="r")
+
+
+def test_an_erase_that_a_rebuild_took_over_is_as_old_as_it_was(settings: Settings) -> None:
+    """A table that was archived behind an erase holds no erased key, whatever is rebuilt later."""
+    (entry,) = archive.list_archive("orders", settings)
+    before = (entry.at - dt.timedelta(seconds=1)).isoformat()
+    taken_over = row(
+        2,
+        kind="erase",
+        committed_at=dt.datetime.now(dt.UTC),
+        identity=Identity(cluster_id="c", topic_ids={}, keys=("id",), order=()),
+        erased={"columns": ["id"], "salt": "s", "digest": "d", "at": before},
+    )
+    Ledger(StreamPaths.of("orders", settings).ledger).put(taken_over)
+
+    archive.restore("orders", entry.entry, settings, run_id="r")
+
+    assert value_of(settings) == 0
 
 
 def test_an_erase_that_died_before_its_ledger_row_counts(settings: Settings) -> None:

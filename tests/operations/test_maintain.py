@@ -21,7 +21,7 @@ from ingestion.operations.maintain import UpkeepReport, maintain
 from ingestion.operations.rewind import read_history, rewind
 from ingestion.settings import Settings
 from tests.crash.failpoint_hook import PlannedError, crashing_at
-from tests.support.long import only_long, twins
+from tests.support.long import only_long
 from tests.support.proof import find_problems, prove
 from tests.support.world import World, row
 
@@ -202,9 +202,8 @@ def test_a_stream_that_was_idle_for_its_window_goes_on(
         assert find_problems(world) == ()
 
 
-@pytest.mark.parametrize(
-    "place", [Failpoint.COMPACTED, *twins(Failpoint.RETIRED, Failpoint.VACUUMED)]
-)
+@only_long
+@pytest.mark.parametrize("place", [Failpoint.COMPACTED, Failpoint.RETIRED, Failpoint.VACUUMED])
 def test_maintenance_that_dies_is_run_again(
     ingested: World, world: World, place: Failpoint
 ) -> None:

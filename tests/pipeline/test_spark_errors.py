@@ -105,7 +105,7 @@ def declared(**fields: Any) -> StreamSpec:
 )
 def test_a_full_disk_is_no_fault_of_the_declaration(error: Exception) -> None:
     """What fails beside the declared function or expression keeps its own words."""
-    spec = declared(transform="json.dumps", where="id > 0")
+    spec = declared(transform="tests.support.transforms.doubling", where="id > 0")
 
     with pytest.raises(type(error)) as raised, translate_expression_errors(spec, PLANNED):
         raise error
@@ -134,7 +134,7 @@ def test_a_record_that_reads_like_a_full_disk_is_a_record() -> None:
 )
 def test_every_field_that_may_have_failed_is_named(error: Exception, says: str) -> None:
     """Where Spark quotes nothing all expressions are candidates, and none is accused alone."""
-    spec = declared(transform="json.dumps", where="id > 0")
+    spec = declared(transform="tests.support.transforms.doubling", where="id > 0")
 
     with pytest.raises(BadFieldError, match=says), translate_expression_errors(spec, PLANNED):
         raise error

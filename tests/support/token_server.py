@@ -71,6 +71,10 @@ class TokenServer:
         """The public key by which brokers check tokens."""
         return {"keys": [self._key.as_dict(private=False)]}
 
+    def act_for(self, other: TokenServer) -> None:
+        """Sign as another does, for the same clients."""
+        self._key, self.clients = other._key, other.clients
+
     def token(self, client: str, scope: str, *, seconds: int = 3600) -> str:
         """Sign a token; one of negative ``seconds`` has expired."""
         now = int(time.time())

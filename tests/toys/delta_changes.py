@@ -15,9 +15,9 @@ import pyarrow as pa
 from deltalake import DeltaTable, Schema
 
 from ingestion.declaration.ddl import DeclaredColumn
-from ingestion.lake.checksums import seal_commit
 from ingestion.lake.commit_metadata import CommitMetadata
 from ingestion.lake.data_table import Change, Transaction, counts_of, seq_conflict
+from ingestion.lake.durability import seal_commits
 from ingestion.lake.tables.delta import DeltaData
 from ingestion.pipeline.schema import type_of_columns
 from ingestion.sinks import sql
@@ -36,7 +36,7 @@ class DeltaChanges(DeltaData):
         del keys
         schema = Schema.from_json(type_of_columns(columns).json())
         DeltaTable.create(str(self.path), schema, mode="ignore", description=description)
-        seal_commit(self.path, 0)
+        seal_commits(self.path)
 
     def begin(self, seq: int) -> Transaction:
         """Look at the newest version."""

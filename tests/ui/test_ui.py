@@ -9,9 +9,11 @@ from __future__ import annotations
 import os
 import re
 
+import dagster as dg
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
+from assets.failures import as_markdown
 from assets.jobs import INGEST_JOB, LAG_SENSOR
 from tests.support.world import ROOT
 from tests.ui.installation import LOCATION, PATIENCE_SECONDS, Installation, order
@@ -100,6 +102,32 @@ def test_the_check_of_the_quarantine_leads_there(shop: Installation, page: Page)
     expect(page.get_by_text("Records that could not be applied, raw")).to_be_visible()
     page.goto(f"{shop.url}/assets/orders__quarantine?view=events")
     expect(value_of(page, "waiting", "2")).to_be_visible()
+
+
+@whole
+def test_a_text_from_a_record_is_shown_as_it_is(shop: Installation, page: Page) -> None:
+    """No browser fetches a picture that a key of a record names, and no link has another name."""
+    elsewhere = "http://127.0.0.1:9/"
+    hostile = (
+        f'![p]({elsewhere}) [l]({elsewhere}) <img src="{elsewhere}"> [r][1]\n\n[1]: {elsewhere}'
+    )
+    requested: list[str] = []
+    page.on("request", lambda request: requested.append(request.url))
+    shop.report(
+        dg.AssetCheckEvaluation(
+            asset_key=dg.AssetKey("visits"),
+            check_name="books_balance",
+            passed=False,
+            description=as_markdown(hostile),
+            metadata={"says": dg.MetadataValue.md(as_markdown(hostile)), hostile: hostile},
+        )
+    )
+
+    page.goto(f"{shop.url}/assets/visits?view=checks&checkDetail=books_balance")
+
+    expect(page.get_by_text(f"![p]({elsewhere})").first).to_be_visible()
+    expect(page.locator(f'a[href^="{elsewhere}"]', has_text=re.compile("^[lr]$"))).to_have_count(0)
+    assert not [url for url in requested if url.startswith(elsewhere)]
 
 
 @whole

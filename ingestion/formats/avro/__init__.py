@@ -7,6 +7,7 @@ cannot represent, such as the year 0.
 from __future__ import annotations
 
 import json
+import math
 import struct
 from collections.abc import Callable
 from io import BytesIO
@@ -19,9 +20,10 @@ from ingestion.formats import wire_format
 from ingestion.formats.avro.columns import flat_decoding
 from ingestion.formats.avro.types import (
     converter,
+    expanded_size,
     fields,
+    has_endless_arrays,
     is_record,
-    is_recursive,
     logical_types_set_aside,
 )
 from ingestion.formats.coerce import columns_of
@@ -33,6 +35,7 @@ REASONS: Final[dict[str, str]] = {
     **wire_format.REASONS,
     "malformed_avro": "the bytes are not what the schema says, or some are left over",
 }
+_MOST_TYPES: Final = 10_000
 _UNUSABLE = (ValueError, TypeError, KeyError, AttributeError, IndexError, RecursionError)
 _MALFORMED = (EOFError, LookupError, ValueError, OverflowError, MemoryError, struct.error)
 
@@ -75,14 +78,27 @@ def parsed(schema: WriterSchema) -> tuple[Callable[[bytes], Any], Any]:
         for text in [*(text for _, text in schema.references), schema.text]:
             plain = logical_types_set_aside(json.loads(text))
             root = parse_schema(plain, named_schemas=named)
+            _refuse_explosion(root, named)
             type_ = parse_schema(plain, named_schemas=expanded, expand=True)
-        is_endless = is_recursive(type_)
+    except BadBytesError:
+        raise
     except _UNUSABLE as error:
         raise BadBytesError("unusable_schema", f"{type(error).__name__}: {error}") from None
-    if is_endless:
+    if has_endless_arrays(type_):
+        raise BadBytesError("unusable_schema", "an array whose items take no bytes")
+    return _reader(root), type_
+
+
+def _refuse_explosion(root: Any, named: dict[str, Any]) -> None:
+    """Refuse a schema before it is expanded, which would take as long and as much as it says."""
+    size = expanded_size(root, named, {})
+    if size == math.inf:
         # On a deeply nested record fastavro's compiled reader would crash the process.
         raise BadBytesError("unusable_schema", "a type that contains itself")
-    return _reader(root), type_
+    if size > _MOST_TYPES:
+        types = counted(int(size), "type")
+        detail = f"{types} once all names are expanded; at most {_MOST_TYPES:,}"
+        raise BadBytesError("unusable_schema", detail)
 
 
 def _reader(root: Any) -> Callable[[bytes], Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import uuid
 from collections.abc import Mapping
 from typing import Any, Final
@@ -86,16 +87,44 @@ def fields(record: Any) -> dict[str, Any]:
     return {each["name"]: each["type"] for each in kind(record)[1].get("fields", ())}
 
 
-def is_recursive(node: Any) -> bool:
-    """Tell whether a type contains itself: there fastavro leaves the name when it expands it."""
+def parts_of(node: Any) -> list[Any]:
+    """Return the types that a type is made of."""
     word, found = kind(node)
     if word == "union":
-        return any(map(is_recursive, node))
-    if word == "record":
-        return any(map(is_recursive, fields(node).values()))
-    if word in {"array", "map"}:
-        return is_recursive(found["items" if word == "array" else "values"])
-    return not found and word not in {*_PLAIN, "null"}
+        return list(node)
+    inner = {"array": "items", "map": "values"}.get(word)
+    return [found[inner]] if inner else list(fields(node).values())
+
+
+def expanded_size(node: Any, named: Mapping[str, Any], known: dict[str, float]) -> float:
+    """Count the types in a type with all names expanded; infinite where one contains itself.
+
+    Args:
+        node: The type, parsed and not expanded.
+        named: The types that have names.
+        known: Takes the sizes of these, so that each is counted once.
+    """
+    word, found = kind(node)
+    name = found.get("name") or word
+    if name not in named:
+        return 1 + sum(expanded_size(each, named, known) for each in parts_of(node))
+    if name not in known:
+        known[name] = math.inf
+        of_parts = (expanded_size(each, named, known) for each in parts_of(named[name]))
+        known[name] = 1 + sum(of_parts)
+    return known[name]
+
+
+def has_endless_arrays(node: Any) -> bool:
+    """Tell whether a few bytes can stand for any number of items, since an item takes none."""
+    is_endless = kind(node)[0] == "array" and _takes_no_bytes(parts_of(node)[0])
+    return is_endless or any(map(has_endless_arrays, parts_of(node)))
+
+
+def _takes_no_bytes(node: Any) -> bool:
+    word, found = kind(node)
+    is_empty_record = word == "record" and all(map(_takes_no_bytes, parts_of(node)))
+    return word == "null" or found.get("size") == 0 or is_empty_record
 
 
 def converter(node: Any, target: sql.DataType) -> Convert:

@@ -32,6 +32,7 @@ from ingestion.lake.commit_metadata import CommitMetadata, app_id
 from ingestion.lake.compaction import remove_unreferenced
 from ingestion.lake.data_table import DataTable, Transaction
 from ingestion.lake.delta import read_delta, scan_rows
+from ingestion.lake.durability import seal_commits
 from ingestion.lake.integrity import (
     altered_sources,
     refuse_damaged,
@@ -132,6 +133,10 @@ class DeltaData(DataTable):
             if version <= through:
                 content = (log / f"{version:020d}.json").read()
                 yield version, *_fence_and_note(content, app_id(self.stream))
+
+    def seal(self) -> None:
+        """Do so: neither delta-rs nor Spark has."""
+        seal_commits(self.path)
 
     def refuse_damaged(self, log: CommitLog) -> None:
         """Compare the log with its checksums, and its files with what it says of them."""

@@ -28,6 +28,7 @@ from pyiceberg.exceptions import (
     RESTError,
     UnauthorizedError,
 )
+from pyiceberg.io import PY_IO_IMPL
 from pyiceberg.manifest import DataFile, ManifestContent
 from pyiceberg.table import ManifestGroupPlanner, Table
 from pyiceberg.table.refs import MAIN_BRANCH
@@ -52,7 +53,7 @@ from ingestion.errors import (
 )
 from ingestion.lake.commit_log import UnknownOutcomeError
 from ingestion.lake.location import Location
-from ingestion.lake.tables.iceberg_files import is_live
+from ingestion.lake.tables.iceberg_files import DurableFileIO, is_live
 
 AGAIN: Final = "run the same command again"
 # Of two processes that commit, one waits for the other for so long.
@@ -134,7 +135,9 @@ class CatalogEntry:
                 ) from error
         self.folder.mkdir(parents=True, exist_ok=True)
         uri = f"sqlite:///{self.folder}/catalog.db?timeout={_SQLITE_SECONDS}"
-        properties = {"uri": uri, "warehouse": f"{self.folder}/warehouse"}
+        durable = f"{DurableFileIO.__module__}.{DurableFileIO.__name__}"
+        warehouse = f"{self.folder}/warehouse"
+        properties = {"uri": uri, "warehouse": warehouse, PY_IO_IMPL: durable}
         # Another process may make the catalog's tables at the same moment.
         with suppress(OperationalError):
             return SqlCatalog("oncelake", **properties)
@@ -268,6 +271,9 @@ class CatalogEntry:
         try:
             with closing(self._catalog) as catalog:
                 answer = catalog.commit_table(table, _requirements(table), tuple(updates))
+                if self.folder is not None:
+                    # SQLite commits by removing its journal, of which only the folder tells.
+                    Location.of(self.folder).sync()
                 catalog._delete_old_metadata(table.io, table.metadata, answer.metadata)
         except (CommitFailedException, *_REFUSALS) as error:
             # Whoever asks again for what got no answer is told that the table has changed.

@@ -13,6 +13,8 @@ import uuid
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
+from io import BufferedWriter
+from io import FileIO as RawFile
 from typing import Any, Final, cast
 
 import duckdb
@@ -25,6 +27,7 @@ from pyiceberg import types as iceberg
 from pyiceberg.conversions import from_bytes
 from pyiceberg.io import FileIO
 from pyiceberg.io.pyarrow import (
+    PyArrowFile,
     PyArrowFileIO,
     parquet_file_to_data_file,
     parquet_path_to_id_mapping,
@@ -40,6 +43,7 @@ from pyiceberg.table.update.snapshot import _MergeAppendFiles, _OverwriteFiles
 from pyiceberg.typedef import EMPTY_DICT
 
 from ingestion.declaration.sql import identifier
+from ingestion.lake.location import Location
 
 Mask = npt.NDArray[np.bool_]
 
@@ -66,6 +70,31 @@ _ORDERED: Final = (
     iceberg.DecimalType,
     *map(type, _NUMBERED),
 )
+
+
+class DurableFileIO(PyArrowFileIO):
+    """The files of a catalog on this machine: what the catalog is told of is on the disk."""
+
+    def new_output(self, location: str) -> PyArrowFile:
+        """Return a file that is on the disk once it is closed."""
+        made = super().new_output(location)
+        return _DurableFile(location=location, path=made._path, fs=made._filesystem)
+
+
+class _DurableFile(PyArrowFile):
+    def create(self, overwrite: bool = False) -> pa.PythonFile:
+        """Make the file, and its folder; it is synced when it is closed."""
+        super().create(overwrite).close()
+        return pa.PythonFile(BufferedWriter(_SyncedFile(self._path, "wb")), mode="w")
+
+
+class _SyncedFile(RawFile):
+    def close(self) -> None:
+        """Write the file, and its name, to the disk."""
+        if not self.closed:
+            Location.of(str(self.name)).sync()
+            Location.of(str(self.name)).parent.sync()
+        super().close()
 
 
 def arrow_schema(schema: Schema) -> pa.Schema:

@@ -30,6 +30,8 @@ _FEWEST_KEYS: Final = 5
 _NOT_FINITE: Final = frozenset({"NaN", "Infinity", "-Infinity"})
 # A type that so many values have is the column's; the others are mistakes.
 _NEARLY_ALL: Final = 0.9
+# No key of YAML in one line is longer than 1,024 characters, with quotes and escapes.
+_LONGEST_NAME: Final = 255
 
 
 class FractionText(str):
@@ -107,7 +109,7 @@ def without_twins(columns: Mapping[str, Guess]) -> dict[str, Guess]:
 
 def name_trouble(name: str) -> str:
     """Say why a column cannot have this name; empty if it can."""
-    if "`" in name or not name.isprintable():
+    if "`" in name or not name.isprintable() or len(name) > _LONGEST_NAME:
         return "a table cannot have a column of this name"
     try:
         parse_columns(f"{quoted(name)} INT")

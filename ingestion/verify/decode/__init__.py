@@ -121,7 +121,7 @@ class ReadFramed:
             return _refuse(BadRecordError, f"it is {schema.type}, not {self._type}")
         try:
             return self._compile(schema)
-        except BadRecordError as error:
+        except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
             return _refuse(BadRecordError, str(error))
 
 

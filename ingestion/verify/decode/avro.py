@@ -7,6 +7,7 @@ the schema first: logical types, which are ours to understand, and defaults, whi
 from __future__ import annotations
 
 import json
+import math
 import uuid
 from collections.abc import Mapping
 from io import BytesIO
@@ -27,6 +28,7 @@ from ingestion.verify.decode.coerce import TICKS, BadRecordError, Read, refuse
 _CLOCKS: Final = {"Timestamp": 10**3, "MicroTimestamp": 10**6, "NanoTimestamp": 10**9}
 _KEPT: Final = (*("name", "namespace", "size", "symbols"), *("precision", "scale", "connect.name"))
 _LOGICAL: Final = "logical"
+_MOST_TYPES: Final = 10_000
 
 
 def reading(expected: Expected) -> ReadFramed:
@@ -56,12 +58,12 @@ def opened(
 
 
 def parse_schema(schema: WriterSchema) -> Schema:
-    """Parse a schema, and those that it refers to; refuse one that contains itself."""
+    """Parse a schema, and those that it refers to; refuse one that explodes."""
     names = Names(validate_names=False)
     try:
         for text in (*(text for _, text in schema.references), schema.text):
             parsed = make_avsc_object(_undecorated(json.loads(text)), names, False, False)
-        _refuse_recursion(parsed, (), set())
+        _refuse_explosion(parsed)
     except (AvroException, ValueError, LookupError, TypeError, RecursionError) as error:
         raise BadRecordError(f"the schema cannot be understood: {error!r:.200}") from None
     return parsed
@@ -85,14 +87,33 @@ def _undecorated(schema: Any) -> Any:
     return {"type": type_, _LOGICAL: schema.get("logicalType"), **kept, **inner}
 
 
-def _refuse_recursion(node: Any, above: tuple[Schema, ...], done: set[int]) -> None:
-    if any(node is other for other in above):
-        raise ValueError(f"{node.name} contains itself")
-    if id(node) in done:
-        return
-    for other in (*fields_of(node).values(), *branches_of(node), *_items_of(node)):
-        _refuse_recursion(other, (*above, node), done)
-    done.add(id(node))
+def _refuse_explosion(node: Schema) -> None:
+    if _size(node, {}) > _MOST_TYPES or _has_endless_arrays(node):
+        raise ValueError("it contains itself, too many types, or arrays of nothing")
+
+
+def _size(node: Any, known: dict[int, float]) -> float:
+    """Count the types in a type, those of a name each time; infinite where it contains itself."""
+    if id(node) not in known:
+        known[id(node)] = math.inf
+        known[id(node)] = 1 + sum(_size(each, known) for each in _parts_of(node))
+    return known[id(node)]
+
+
+def _has_endless_arrays(node: Any) -> bool:
+    """Tell whether an array has items of no bytes, so that a few bytes say how many it has."""
+    is_endless = node.type == "array" and _is_of_no_bytes(node.items)
+    return is_endless or any(map(_has_endless_arrays, _parts_of(node)))
+
+
+def _is_of_no_bytes(node: Any) -> bool:
+    if node.type == "record":
+        return all(map(_is_of_no_bytes, fields_of(node).values()))
+    return bool(node.type == "null" or (node.type == "fixed" and node.size == 0))
+
+
+def _parts_of(node: Any) -> list[Any]:
+    return [*fields_of(node).values(), *branches_of(node), *_items_of(node)]
 
 
 def fields_of(node: Any) -> dict[str, Any]:

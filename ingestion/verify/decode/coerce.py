@@ -233,13 +233,13 @@ def real(type_: SqlType) -> Read | None:
 def scaled(type_: SqlType, scale: int) -> Read | None:
     """Take a decimal, given as its unscaled whole number."""
     if type_.word == "DECIMAL":
-        return lambda value: exact_decimal(Fraction(value) / Fraction(10) ** scale, type_)
+        return lambda value: exact_decimal(_shifted(value, scale), type_)
     within = whole(type_) if type_.word in _BITS else None
     if within is None:
         return None
 
     def read(value: int) -> Any:
-        number = Fraction(value) / Fraction(10) ** scale
+        number = _shifted(value, scale)
         return within(int(number)) if number.denominator == 1 else refuse(value)
 
     return read
@@ -271,11 +271,14 @@ def moment(type_: SqlType, ticks: int, *, zoned: bool) -> Read | None:
 
 def unscaled(digits: bytes, scale: int, type_: SqlType) -> Decimal:
     """Return a decimal that is given by its digits and their scale."""
-    number = int.from_bytes(digits, signed=True)
+    return exact_decimal(_shifted(int.from_bytes(digits, signed=True), scale), type_)
+
+
+def _shifted(number: int, scale: int) -> Fraction:
+    """Return a number with its point so many digits from the right; too far is refused."""
     if number and abs(scale) > _FARTHEST:
         refuse(number)
-    scale = scale if number else 0
-    return exact_decimal(Fraction(number) / Fraction(10) ** scale, type_)
+    return Fraction(number) / Fraction(10) ** (scale if number else 0)
 
 
 def unscaled_text(digits: bytes, scale: int) -> str:

@@ -6,6 +6,7 @@ import datetime as dt
 import re
 from collections.abc import Callable, Iterator
 from fractions import Fraction
+from itertools import islice
 from typing import Any, Final
 
 from ingestion.declaration.formats import CsvOptions
@@ -29,9 +30,10 @@ def reading(expected: Expected) -> Decode:
     readers = [_reader(type_) for type_ in coerce.provable_types(expected.columns).values()]
 
     def read(raw: bytes, *_: object) -> DecodedRecord:
-        fields = list(_fields(coerce.utf8(raw), options.delimiter, options.quote))
+        found = _fields(coerce.utf8(raw), options.delimiter, options.quote)
+        fields = list(islice(found, len(readers) + 1))
         if len(fields) != len(readers):
-            raise BadRecordError(counted(len(fields), "field"))
+            raise BadRecordError(f"not {counted(len(readers), 'field')}")
         return DecodedRecord(
             values=tuple(
                 None if field == (options.null_value, False) else take(field[0])
@@ -62,15 +64,15 @@ def _fields(line: str, delimiter: str, quote: str) -> Iterator[tuple[str, bool]]
 
 
 def _quoted(rest: str, quote: str) -> tuple[str, str]:
-    text, at = "", 1
+    parts, at = [], 1
     while True:
         end = rest.find(quote, at)
         if end < 0:
             raise BadRecordError("a quote that is never closed")
-        text += rest[at:end]
+        parts.append(rest[at:end])
         if not rest.startswith(quote, end + 1):
-            return text, rest[end + 1 :]
-        text, at = text + quote, end + 2
+            return quote.join(parts), rest[end + 1 :]
+        at = end + 2
 
 
 def _reader(type_: SqlType) -> Callable[[str], Any]:

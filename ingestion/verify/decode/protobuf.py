@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
+import subprocess
+import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -29,6 +32,9 @@ from ingestion.verify.decode import (
 )
 from ingestion.verify.decode.coerce import BadRecordError, Read, refuse
 
+# Of a file that a schema names: no option of the compiler, and nothing outside of its folder.
+_PART: Final = r"(?!\.+(/|$))[^/]+"
+_FILE: Final = re.compile(f"(?![-@]){_PART}(/{_PART})*")
 _WRAPPERS: Final = frozenset(
     f"google.protobuf.{each}Value"
     for each in ("Bool", "Int32", "Int64", "UInt32", "UInt64", "Float", "Double", "String", "Bytes")
@@ -135,18 +141,27 @@ def _messages_of(schema: WriterSchema) -> list[Any]:
 def _compiled_files(schema: WriterSchema) -> FileDescriptorSet:
     texts = {**dict(schema.references), "the.proto": schema.text}
     compiled = {name: _compiled(name, text) for name, text in texts.items()}
+    given = [file for file in compiled.values() if file is not None]
+    needed = sorted({name for file in given for name in file.dependency} - compiled.keys())
+    names = needed if given else ["the.proto"]
+    written = {name: text for name, text in texts.items() if compiled[name] is None}
+    for name in (*written, *names):
+        if not (_FILE.fullmatch(name) and name.isprintable() and len(name.encode()) <= 250):
+            raise BadRecordError(f"{name!r:.200} is no name of a file")
     with tempfile.TemporaryDirectory() as folder:
-        for name, text in texts.items():
-            path = Path(folder, name)
-            if compiled[name] is None and ".." not in name:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_text(text)
-        given = [file for file in compiled.values() if file is not None]
-        needed = sorted({name for file in given for name in file.dependency} - compiled.keys())
-        names = needed if given else ["the.proto"]
+        for name, text in written.items():
+            _write(Path(folder, name), text)
         files = _run_protoc(folder, names) if names else FileDescriptorSet()
     files.file.extend(given)
     return files
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    except (FileExistsError, IsADirectoryError, NotADirectoryError, UnicodeError) as error:
+        raise BadRecordError(f"the schema cannot be written down: {error}") from None
 
 
 def _compiled(name: str, text: str) -> FileDescriptorProto | None:
@@ -159,11 +174,9 @@ def _compiled(name: str, text: str) -> FileDescriptorProto | None:
 
 
 def _run_protoc(folder: str, names: list[str]) -> FileDescriptorSet:
-    import grpc_tools
-    from grpc_tools import protoc
-
-    out, own = Path(folder, "out.bin"), Path(grpc_tools.__file__).parent / "_proto"
-    given = ["", f"-I{folder}", f"-I{own}", "--include_imports", f"--descriptor_set_out={out}"]
-    if protoc.main([*given, *names]):
+    out = Path(folder, "out.bin")
+    options = [f"-I{folder}", "--include_imports", f"--descriptor_set_out={out}"]
+    command = [sys.executable, "-m", "grpc_tools.protoc", *options, *names]
+    if subprocess.run(command, capture_output=True, check=False).returncode:
         raise BadRecordError("protoc cannot compile the schema")
     return FileDescriptorSet.FromString(out.read_bytes())

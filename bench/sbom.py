@@ -1,0 +1,101 @@
+"""What the product is made of, as a bill of materials (CycloneDX), from the lock files.
+
+python -m bench.sbom FILE
+
+Every Python package of ``requirements.lock``, those of the tests included, and every jar that
+``make setup-s3`` fetches, with its sha256, and those that PySpark brings along. The same locks give
+the same file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from ingestion.declaration.spec import engine_version
+from ingestion.kafka.java import pyspark_home
+from ingestion.local.jars import CONFIGURATIONS, STORE_CONFIGURATIONS, locked_jars
+from ingestion.settings import load_settings
+
+_PACKAGE: Final = re.compile(r"^([\w.-]+)==([^\s;]+)(?: ; ([^\\\n]+?))? ?\\?$", re.MULTILINE)
+_JAR: Final = re.compile(r"(.+?)-(\d.*)\.jar")
+_NAMESPACE: Final = uuid.UUID("5e0c62f4-6a3a-4f0e-9a53-0c6b7a7f2c55")
+
+
+def bill_of_materials(root: Path, jars: Path) -> dict[str, Any]:
+    """Return the document of the locks in a checkout, whose jars are in a folder."""
+    components = [
+        *_packages((root / "requirements.lock").read_text()),
+        *_locked_jars(jars),
+        *_jars_of_pyspark(),
+    ]
+    name = f"pkg:pypi/oncelake@{engine_version()}"
+    content = json.dumps([name, components])
+    return {
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.5",
+        "serialNumber": f"urn:uuid:{uuid.uuid5(_NAMESPACE, content)}",
+        "version": 1,
+        "metadata": {
+            "component": {
+                "type": "application",
+                "bom-ref": "oncelake",
+                "name": "oncelake",
+                "version": engine_version(),
+                "purl": name,
+            }
+        },
+        "components": components,
+    }
+
+
+def _packages(lock: str) -> Iterator[dict[str, Any]]:
+    for name, version, where in _PACKAGE.findall(lock):
+        only = [{"name": "oncelake:installed-where", "value": where}] if where else []
+        purl = f"pkg:pypi/{name}@{version}"
+        yield _library(name, version, purl) | ({"properties": only} if only else {})
+
+
+def _locked_jars(folder: Path) -> Iterator[dict[str, Any]]:
+    """Yield the jars of the product; Ivy's cache says which group each is of."""
+    groups = {path.name: path.parts[-4:-2] for path in (folder / "ivy").glob("*/*/*s/*.jar")}
+    for place, sha256 in locked_jars().items():
+        configuration, _, file = place.partition("/")
+        if configuration in (*CONFIGURATIONS, *STORE_CONFIGURATIONS):
+            group, name = groups[file]
+            version = file.removeprefix(f"{name}-").removesuffix(".jar")
+            jar = _library(name, version, f"pkg:maven/{group}/{name}@{version}", place)
+            yield {**jar, "group": group, "hashes": [{"alg": "SHA-256", "content": sha256}]}
+
+
+def _jars_of_pyspark() -> Iterator[dict[str, Any]]:
+    for path in sorted(pyspark_home().glob("jars/*.jar")):
+        found = _JAR.fullmatch(path.name)
+        name, version = found.groups() if found else (path.stem, "")
+        sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
+        jar = _library(name, version, None, f"pyspark/{path.name}")
+        yield {**jar, "hashes": [{"alg": "SHA-256", "content": sha256}]}
+
+
+def _library(name: str, version: str, purl: str | None, place: str = "") -> dict[str, Any]:
+    described = {"type": "library", "bom-ref": place or purl, "name": name, "version": version}
+    return described | ({"purl": purl} if purl else {})
+
+
+def main() -> None:
+    """Write the document to the file that is named."""
+    target = Path(sys.argv[1])
+    found = bill_of_materials(Path(__file__).parents[1], load_settings().jars)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text(json.dumps(found, indent=2) + "\n")
+    print(f"{target}: {len(found['components']):,} packages and jars")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,135 @@
+"""What a commit promises of a power cut: once a run has gone on from it, it is on the disk.
+
+Neither delta-rs nor Hadoop writes a file to the disk before it gets its name: for half a minute a
+power cut may leave any file of a commit empty. So behind each commit its files are written there,
+and last the seal of the commit itself. A newest commit without one, of which something is missing,
+was acknowledged to nobody, and is undone: its records are read again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from itertools import islice, takewhile
+from typing import Final
+from urllib.parse import unquote
+
+from ingestion.lake.checksums import are_checksums_cut, has_seal, seal, seal_data, sidecar_of
+from ingestion.lake.location import Location
+from ingestion.lake.log_files import COMMIT, log_files
+
+_NO_COMMIT: Final = "none"
+# By which a file of Parquet ends.
+_PARQUET: Final = b"PAR1"
+# Before the seals, Spark may have written any number of commits.
+_MOST_SEALED: Final = 100
+
+
+def seal_commits(table: Location) -> None:
+    """Write what was committed since the last seal to the disk, and seal it; needs the lock.
+
+    What others have committed meanwhile is sealed, too. A crash before the end leaves files that
+    nobody doubts, as they are without this.
+    """
+    if table.is_local:
+        unsealed = takewhile(lambda each: not has_seal(each), _newest_first(table))
+        for commit in reversed(list(islice(unsealed, _MOST_SEALED))):
+            _seal_commit(table, commit)
+
+
+def _seal_commit(table: Location, commit: Location) -> None:
+    for file in (*(table / name for name in _added(commit)), _checkpoint_of(commit)):
+        # There may be no checkpoint, and of a commit that is long ago no file.
+        seal_data(file)
+    table.sync()
+    if _number(commit) == 0:
+        table.parent.sync()
+    seal(commit)
+
+
+def undo_half_written(*tables: Location) -> Iterator[str]:
+    """Undo the newest commits that a power cut has left half-written; needs the stream's lock.
+
+    Yields:
+        What was undone, and why, a sentence each.
+    """
+    for table in tables:
+        while found := _find_half_written(table):
+            file, problem = found
+            _undo(table, file)
+            log_files(table).forget()
+            yield f"{table}: {problem}, as a power cut leaves it: undone, as it was not yet needed"
+
+
+def find_half_written(table: Location) -> str | None:
+    """Say what is missing of the newest commit, where that was never wholly on the disk."""
+    found = _find_half_written(table)
+    return found[1] if found else None
+
+
+def _find_half_written(table: Location) -> tuple[Location, str] | None:
+    """Return also the file to be undone: that of the commit, or its checkpoint."""
+    commit = next(_newest_first(table), None) if table.is_local else None
+    if commit is None:
+        return None
+    content = (checkpoint := _checkpoint_of(commit)).read_if_there()
+    if content is not None and not content.endswith(_PARQUET) and not has_seal(checkpoint):
+        return checkpoint, f"_delta_log/{checkpoint.name} is empty or cut short"
+    if has_seal(commit):
+        return None
+    try:
+        added = _added(commit)
+    except ValueError:
+        return commit, f"_delta_log/{commit.name} is empty or cut short"
+    for file, size in ((commit, 0), *((table / name, size) for name, size in added.items())):
+        if (file.size() or 0) < size or are_checksums_cut(file):
+            return commit, f"{file.name}, or what holds its checksums, is missing or cut short"
+    return None
+
+
+def _undo(table: Location, file: Location) -> None:
+    """Take a checkpoint out of the log, or a commit with its checkpoint; it may be killed."""
+    is_commit = COMMIT.fullmatch(file.name)
+    if is_commit and _number(file) == 0:
+        table.delete_all()
+        return
+    delta_checksum = file.with_name(f"{_number(file):020d}.crc")
+    for beside in (file.with_name("_last_checkpoint"), delta_checksum, _checkpoint_of(file)):
+        beside.delete()
+        sidecar_of(beside).delete()
+    if is_commit:
+        file.path.rename(file.with_name(f"{file.name}.undone").path)
+        sidecar_of(file).delete()
+    file.parent.sync()
+
+
+def _newest_first(table: Location) -> Iterator[Location]:
+    """Walk the commits back, as far as none is missing; a log may have many thousands."""
+    log = table / "_delta_log"
+    names = os.listdir(log.path) if log.exists() else ()
+    commit = log / max(filter(COMMIT.fullmatch, names), default=_NO_COMMIT)
+    while commit.exists():
+        yield commit
+        commit = log / f"{_number(commit) - 1:020d}.json"
+
+
+def _number(commit: Location) -> int:
+    return int(commit.name.partition(".")[0])
+
+
+def _checkpoint_of(commit: Location) -> Location:
+    return commit.with_name(f"{_number(commit):020d}.checkpoint.parquet")
+
+
+def _added(commit: Location) -> dict[str, int]:
+    """Return the data files that a commit adds, with their length in bytes.
+
+    Raises:
+        ValueError: it is not whole.
+    """
+    actions = [json.loads(line) for line in commit.read().splitlines()]
+    if not actions or not all(isinstance(action, dict) for action in actions):
+        raise ValueError(f"{commit} holds no actions")
+    added = (action["add"] for action in actions if "add" in action)
+    return {unquote(each["path"]): each["size"] for each in added}

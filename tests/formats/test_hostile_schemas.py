@@ -1,0 +1,120 @@
+"""What a schema registry may answer to do harm: such a record is refused, and nothing else."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from ingestion.declaration.ddl import parse_columns
+from ingestion.kafka.schema_registry import Registry, WriterSchema
+from ingestion.settings import Settings
+from ingestion.verify.decode import avro, protobuf
+from ingestion.verify.decode.coerce import BadRecordError, provable_types
+from tests.corpus.hostile_schemas import AVRO, PROTOBUF, HostileSchema, plugin_schema
+from tests.support.decoding import decoded, opened
+from tests.support.registry import framed
+
+DDL = "id BIGINT"
+
+
+def reason_of(schema: WriterSchema, payload: bytes) -> str | None:
+    """Return why the engine refuses a record that is written by a schema."""
+    decode = opened(schema.type.lower(), DDL, schemas=[schema])
+    (found,) = decoded(decode, [framed(schema.id, payload)])
+    reason: str | None = found["reason"]
+    return reason
+
+
+def prove(schema: WriterSchema, payload: bytes) -> None:
+    """Read such a record as the proof does."""
+    wanted = provable_types(parse_columns(DDL))
+    if schema.type == "AVRO":
+        avro.opened(schema, wanted, is_key=False, rejects=False)(payload)
+    else:
+        protobuf.opened(schema, wanted, "ignore")(payload)
+
+
+@pytest.mark.parametrize("hostile", [*AVRO, *PROTOBUF], ids=lambda hostile: hostile.name)
+def test_a_schema_that_explodes_or_leads_astray_is_unusable(
+    hostile: HostileSchema, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Engine and proof both refuse it, at once, and print nothing of it."""
+    assert reason_of(hostile.schema, hostile.payload) == "unusable_schema"
+    with pytest.raises(BadRecordError):
+        prove(hostile.schema, hostile.payload)
+
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_schema_cannot_make_the_compiler_run_a_program(tmp_path: Path) -> None:
+    """An import that is an option of the compiler is refused before the compiler sees it."""
+    program, mark = tmp_path / "program", tmp_path / "ran"
+    program.write_text(f"#!/bin/sh\ntouch {mark}\n")
+    program.chmod(0o755)
+    schema = plugin_schema(str(program), str(tmp_path))
+
+    assert reason_of(schema, b"\0\x08\x01") == "unusable_schema"
+    with pytest.raises(BadRecordError):
+        prove(schema, b"\0\x08\x01")
+    assert not mark.exists()
+
+
+def test_the_proof_writes_no_file_that_a_schema_names(tmp_path: Path) -> None:
+    """A reference whose name is a path is not followed."""
+    target = tmp_path / "written.proto"
+    schema = WriterSchema(
+        id=1, type="PROTOBUF", text="", references=((str(target), 'syntax = "proto3";'),)
+    )
+
+    with pytest.raises(BadRecordError):
+        prove(schema, b"\0")
+    assert not target.exists()
+
+
+def test_schemas_that_refer_to_one_another_in_circles_are_read_once() -> None:
+    """A registry whose schemas refer to each other, twice each, answers each request once."""
+    with circular_registry() as (address, requests):
+        found = Registry(Settings(schema_registry=address)).schemas([1])
+
+    assert [name for name, _ in found[1].references] == ["a2", "a1", "a0"]
+    assert len(requests) == 4
+
+
+@contextmanager
+def circular_registry() -> Iterator[tuple[str, list[str]]]:
+    """Serve schemas of which each refers twice to the next, and the last to the first."""
+    requests: list[str] = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            requests.append(self.path)
+            subject = self.path.split("/")[2] if self.path.startswith("/subjects") else "a2"
+            after = f"a{(int(subject[1]) + 1) % 3}"
+            reference = {"name": after, "subject": after, "version": 1}
+            answer = {"schema": "{}", "references": [reference, reference]}
+            answer |= {"subject": subject, "version": 1, "id": 7}
+            body = json.dumps(answer).encode()
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing."""
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}", requests
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join(10)

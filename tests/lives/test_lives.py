@@ -1,0 +1,29 @@
+"""A short life of each kind of stream; ``make lives`` lives long ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.lives.life import Ground, live
+from tests.lives.streams import KINDS, Kind
+from tests.lives.subject import Chronicle
+from tests.support.long import IS_LONG
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.slow]
+
+LENGTH = 50 if IS_LONG else 7
+# From this number on, four short lives contain every operation, and one real kill.
+FIRST = 572
+
+
+@pytest.mark.parametrize(("nth", "kind"), enumerate(KINDS), ids=[kind.name for kind in KINDS])
+def test_no_step_of_a_random_life_breaks_a_promise(
+    nth: int, kind: Kind, kafka_address: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    """Whatever is done to a stream, in any order, rows, books and words are the oracle's."""
+    ground = Ground(kafka=kafka_address, spark=spark, folder=tmp_path)
+
+    live(kind, ground, Chronicle(tell=print), length=LENGTH, number=FIRST + nth)

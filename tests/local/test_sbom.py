@@ -1,0 +1,25 @@
+"""The bill of materials lists what the lock files lock."""
+
+from __future__ import annotations
+
+import re
+
+from bench.sbom import bill_of_materials
+from ingestion.local.jars import locked_jars
+from tests.support.world import JARS, ROOT
+
+
+def test_every_locked_package_and_jar_is_listed_with_its_checksum() -> None:
+    """Twice the same: the packages of the lock, its jars for Spark and Kafka, and PySpark's own."""
+    found = bill_of_materials(ROOT, JARS)
+
+    listed = {each["bom-ref"]: each for each in found["components"]}
+    packages = re.findall(r"^([\w.-]+==[^\s;]+)", (ROOT / "requirements.lock").read_text(), re.M)
+    assert {f"pkg:pypi/{each.replace('==', '@')}" for each in packages} <= listed.keys()
+    for jar, sha256 in locked_jars().items():
+        if not jar.startswith(("registry/", "capture/")):
+            assert listed[jar]["hashes"] == [{"alg": "SHA-256", "content": sha256}]
+            assert re.fullmatch(r"pkg:maven/[\w.-]+/[\w.-]+@[\w.-]+", listed[jar]["purl"])
+    assert any(ref.startswith("pyspark/spark-core_") for ref in listed)
+    assert len(listed) == len(found["components"])
+    assert bill_of_materials(ROOT, JARS) == found

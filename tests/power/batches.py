@@ -1,0 +1,217 @@
+"""Batches of literal rows on a disk whose power is cut, again and again, without Kafka and Spark.
+
+    quarantine → table → ledger, as a run writes them → cut, at a sync or at any moment →
+    what is there is undone or healed, and is what so many batches make → the next batch
+
+What batch N changes depends on N alone, so that the table says how many of them it must hold.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import errno
+import os
+import random
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final
+from unittest.mock import patch
+
+import pyarrow as pa
+
+from ingestion.declaration.ddl import DeclaredColumn, parse_type, system_columns
+from ingestion.errors import DamagedTableError
+from ingestion.kafka.offsets import Offsets
+from ingestion.lake.attempts import Attempt, new_name
+from ingestion.lake.commit_metadata import CommitMetadata, Identity
+from ingestion.lake.data_table import Change
+from ingestion.lake.delta import open_rows
+from ingestion.lake.durability import undo_half_written
+from ingestion.lake.integrity import refuse_damaged
+from ingestion.lake.ledger import Ledger, LedgerRow
+from ingestion.lake.paths import StreamPaths
+from ingestion.lake.table_log import TableLog
+from ingestion.settings import Settings
+from ingestion.sinks.local_engine import LocalEngine
+from tests.power.cuts import Acknowledged
+from tests.power.disk import Disk, cut_power
+from tests.toys.delta_changes import DeltaChanges
+
+STREAM: Final = "orders"
+_COLUMNS: Final = (
+    DeclaredColumn(name="id", type=parse_type("BIGINT"), nullable=True, comment=""),
+    *system_columns(),
+)
+# A batch makes about so many syncs, and takes about so long.
+_SYNCS, _SECONDS = 30, 0.5
+_NOTE: Final = CommitMetadata(
+    kind="ingest",
+    seq=0,
+    run_id="r",
+    epoch=1,
+    identity=Identity(cluster_id="c", topic_ids={}, keys=("id",), order=()),
+    columns="id BIGINT",
+    next=Offsets(),
+    counts={"read": 3},
+)
+
+
+def rows_after(batches: int) -> dict[int, int]:
+    """Return which batch wrote each row, by id: batch N writes N and again N-1, and deletes N-3."""
+    rows: dict[int, int] = {}
+    for seq in range(1, batches + 1):
+        rows |= {seq: seq, seq - 1: seq} if seq > 1 else {seq: seq}
+        rows.pop(seq - 3, None)
+    return rows
+
+
+@dataclass
+class Subject:
+    """A stream's tables on a disk.
+
+    Attributes:
+        acknowledged: The batches that were gone on from.
+        undone: How many commits a power cut has left half-written.
+    """
+
+    disk: Disk
+    acknowledged: Acknowledged = field(default_factory=dict)
+    undone: int = 0
+
+    @property
+    def paths(self) -> StreamPaths:
+        """The places of its tables."""
+        folder = self.disk.path
+        return StreamPaths.of(STREAM, Settings(lake=folder / "lake", state=folder / "state"))
+
+    @property
+    def table(self) -> DeltaChanges:
+        """The table of its rows."""
+        return DeltaChanges(STREAM, self.paths.data)
+
+    def write(self, seq: int) -> None:
+        """Write a batch as a run does."""
+        if not self.table.log().exists:
+            self.table.create(_COLUMNS, keys=["id"], description="")
+        metadata = replace(_NOTE, seq=seq, attempt=new_name())
+        self._quarantine(Attempt(seq, metadata.attempt))
+        change = Change(
+            inserted=_rows({seq}, seq),
+            updated=_rows({seq - 1} if seq > 1 else set(), seq),
+            deleted=pa.table({"id": pa.array([seq - 3] if seq > 3 else [], pa.int64())}),
+        )
+        with closing(self.table.begin(seq)) as transaction:
+            transaction.commit(change, metadata)
+        commit = self.table.log().find(STREAM, seq)
+        assert commit is not None, f"batch {seq} is not in the log"
+        self.table.seal()
+        table_id = self.table.log().table_id()
+        Ledger(self.paths.ledger).put(LedgerRow.of(metadata, commit, table_id, counts={}))
+        self.acknowledged[seq] = metadata.attempt
+
+    def _quarantine(self, attempt: Attempt) -> None:
+        bad = pa.table({"_seq": [attempt.seq], "_attempt": [attempt.name]})
+        with (
+            tempfile.TemporaryDirectory() as scratch,
+            closing(LocalEngine(STREAM, Path(scratch))) as engine,
+        ):
+            engine.hold(bad)
+            text = "SELECT * FROM batch"
+            engine.replace_attempt(text, self.paths.quarantine, attempt, stats_on=("_seq",))
+
+    def heal(self) -> int:
+        """Undo what is half-written, as a run does, and return how many batches are there."""
+        self.undone += len(list(undo_half_written(*self.paths.tables)))
+        log = self.table.log()
+        return (log.last_seq(STREAM) or 0) if log.exists else 0
+
+    def problems(self, last: int) -> Iterator[str]:
+        """Yield what is wrong with tables that should hold so many batches."""
+        logs = [TableLog(table) for table in self.paths.tables]
+        try:
+            for log in logs:
+                if log.exists:
+                    refuse_damaged(log)
+        except DamagedTableError as error:
+            yield str(error)
+            return
+        if logs[0].exists:
+            found = open_rows(self.paths.data).to_table(columns=["id", "_seq"]).to_pylist()
+            there = sorted((row["id"], row["_seq"]) for row in found)
+            if there != sorted(rows_after(last).items()):
+                yield f"the rows are not those of {last} batches: {there}"
+        yield from self._lost({note.seq: note.attempt for note in logs[0].standing() if note.seq})
+
+    def _lost(self, made: Acknowledged) -> Iterator[str]:
+        """Yield what log, ledger and quarantine have of other batches than those of the log."""
+        entered = {row.seq: row.attempt for row in Ledger(self.paths.ledger).rows()}
+        for seq, attempt in self.acknowledged.items():
+            if not made.get(seq) == entered.get(seq) == attempt:
+                found = f"{made.get(seq)} in the log, {entered.get(seq)} in the ledger"
+                yield f"batch {seq} was acknowledged as {attempt}: {found}"
+        if unknown := entered.items() - made.items():
+            yield f"the ledger has batches that nobody committed: {unknown}"
+        is_there = TableLog(self.paths.quarantine).exists
+        bad = open_rows(self.paths.quarantine).to_table().to_pylist() if is_there else []
+        kept = [(row["_seq"], row["_attempt"]) for row in bad]
+        for batch in made.items():
+            if kept.count(batch) != 1:
+                yield f"attempt {batch} has {kept.count(batch)} rows in quarantine"
+
+
+def _rows(ids: set[int], seq: int) -> pa.Table:
+    at = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+    row = {"_topic": "t", "_partition": 0, "_offset": 0, "_timestamp": at, "_epoch": 1, "_seq": seq}
+    types = [("id", pa.int64()), ("_topic", pa.string()), ("_partition", pa.int32())]
+    types += [("_offset", pa.int64()), ("_timestamp", pa.timestamp("us", "UTC"))]
+    types += [("_epoch", pa.int32()), ("_seq", pa.int64())]
+    return pa.Table.from_pylist([{"id": each, **row} for each in sorted(ids)], pa.schema(types))
+
+
+def cut_while_writing(subject: Subject, dice: random.Random) -> tuple[str, ...]:
+    """Write batches until the power is cut, and return what is wrong then."""
+    disk = subject.disk
+    last = subject.heal()
+    with disk.busy() if dice.random() < 0.5 else nullcontext(), _cutting(disk, dice) as over:
+        try:
+            while not over.is_set():
+                last += 1
+                subject.write(last)
+        except Exception:
+            if not over.is_set():
+                raise
+    disk.lose_power()
+    return tuple(subject.problems(subject.heal()))
+
+
+@contextmanager
+def _cutting(disk: Disk, dice: random.Random) -> Iterator[threading.Event]:
+    """Cut the power at a sync, or at any moment; yields what tells whether it was."""
+    over, fsync, at_sync = threading.Event(), os.fsync, dice.random() < 0.5
+    left = dice.randrange(2 * _SYNCS)
+
+    def cut() -> None:
+        over.set()
+        cut_power(disk.path)
+
+    def sync(opened: int) -> None:
+        nonlocal left
+        left -= 1
+        if at_sync and left < 0:
+            if not over.is_set():
+                cut()
+            raise OSError(errno.EIO, "the power was cut")
+        fsync(opened)
+
+    timer = threading.Timer(dice.uniform(0, 2 * _SECONDS), cut)
+    with patch.object(os, "fsync", sync):
+        if not at_sync:
+            timer.start()
+        try:
+            yield over
+        finally:
+            timer.cancel()
