@@ -46,7 +46,7 @@ def main() -> int:
             _play_again(lives[arguments.life], ground)
             return 0
         while sum(life["played"] for life in lives) < arguments.steps:
-            lives.append(_live_next(len(lives), ground, arguments))
+            lives.append(_live_next(lives, ground, arguments))
             with file.open("a") as written:
                 written.write(json.dumps(lives[-1]) + "\n")
     _report(lives)
@@ -60,7 +60,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--folder", type=Path, default=None, help="where results and lakes are")
     parser.add_argument("--life", type=int, help="play the steps of a life again that are recorded")
-    parser.add_argument("--shrink-minutes", type=float, default=10.0)
+    parser.add_argument("--shrink-minutes", type=int, default=10)
     arguments = parser.parse_args()
     arguments.folder = (arguments.folder or Path(tempfile.mkdtemp(prefix="lives-"))).absolute()
     arguments.folder.mkdir(parents=True, exist_ok=True)
@@ -83,8 +83,11 @@ def _ground(folder: Path) -> Iterator[Ground]:
         shutil.rmtree(kafka)
 
 
-def _live_next(nth: int, ground: Ground, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Live the N-th life of a seed, and return what is recorded of it."""
+def _live_next(
+    lives: list[dict[str, Any]], ground: Ground, arguments: argparse.Namespace
+) -> dict[str, Any]:
+    """Live the next life of a seed, and return what is recorded of it."""
+    nth, known = len(lives), {life["promise"] for life in lives}
     kind, began = KINDS[nth % len(KINDS)], time.monotonic()
     chronicle = Chronicle(tell=partial(print, flush=True))
     length = min(arguments.length, arguments.steps)
@@ -92,7 +95,8 @@ def _live_next(nth: int, ground: Ground, arguments: argparse.Namespace) -> dict[
     evidence = ""
     try:
         number, seconds = 1_000 * arguments.seed + nth, arguments.shrink_minutes * 60
-        live(kind, ground, chronicle, length=length, number=number, shrink_seconds=seconds)
+        parts = {"length": length, "number": number, "shrink_seconds": seconds, "known": known}
+        live(kind, ground, chronicle, **parts)
     except Exception as error:  # noqa: BLE001 (an error of the oracle ends no other life)
         chronicle.promise = chronicle.promise or f"the oracle: {error!r}"
         evidence = "\n".join([*map(str, error.args), *traceback.format_exception(error)[-3:]])

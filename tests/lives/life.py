@@ -9,7 +9,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import chdir, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,20 +67,22 @@ def live(
     *,
     length: int,
     number: int,
-    shrink_seconds: float = 300,
+    shrink_seconds: int = 300,
+    known: Collection[str] = (),
 ) -> None:
     """Draw a life by the seed ``number``, and play it; where it breaks a promise, with less.
+
+    A promise that is ``known`` to be broken is not worth the time.
 
     Raises:
         BrokenPromiseError: a command has broken one, which the chronicle names.
     """
-    with_shrinking = [Phase.shrink] if shrink_seconds else []
 
     @seed(number)
     @settings(
         # The first of two examples is the least one, which has no step.
         max_examples=2,
-        phases=[Phase.generate, *with_shrinking],
+        phases=[Phase.generate, Phase.shrink],
         deadline=None,
         database=None,
         suppress_health_check=list(HealthCheck),
@@ -88,7 +90,7 @@ def live(
     @given(st.data())
     def draw(data: st.DataObject) -> None:
         many = data.draw(st.sampled_from([0, length]))
-        attempt = Chronicle() if chronicle.promise else chronicle
+        attempt = Chronicle() if chronicle.steps else chronicle
         try:
             play(kind, (data.draw(STEPS) for _ in range(many)), ground, attempt)
         except BrokenPromiseError as error:
@@ -98,15 +100,17 @@ def live(
                 chronicle.tell(f"VIOLATION in step {len(chronicle.steps)}: {chronicle.step}")
                 chronicle.tell(evidence)
                 chronicle.promise = promise
+                engine.MAX_SHRINKING_SECONDS = 0 if promise in known else shrink_seconds
             elif promise != chronicle.promise:
                 # Another one is not what is shrunk here.
                 reject()
             chronicle.fewest = attempt.steps
+            chronicle.tell(f"broken by {len(attempt.steps)} steps")
             raise
 
     # Constants that hypothesis finds in modules, as far as they are loaded by then, are no dice.
     no_constants = patch.object(HypothesisProvider, "_maybe_draw_constant", return_value=None)
-    with no_constants, patch.object(engine, "MAX_SHRINKING_SECONDS", shrink_seconds):
+    with no_constants, patch.object(engine, "MAX_SHRINKING_SECONDS", 0):
         draw()
 
 
