@@ -49,7 +49,7 @@ PROOFS: Final = (
     Proof("model", 10, "make model SCHEDULES=100000 SEED={seed}"),
     Proof("soak", 2, "make soak MINUTES=60 SEED={seed} RECORDS=400000"),
     Proof("soak, follow", 1, "make soak MINUTES=60 SEED={seed} RUNNER=follow RECORDS=400000"),
-    Proof("lives", 4, "make lives SEED={seed} MINUTES=90"),
+    Proof("lives", 4, "make lives SEED={seed} STEPS=500"),
 )
 
 
