@@ -19,7 +19,7 @@ LENGTH = 50 if IS_LONG else 7
 FIRST = 572
 
 
-@pytest.mark.parametrize(("nth", "kind"), enumerate(KINDS), ids=[kind.name for kind in KINDS])
+@pytest.mark.parametrize(("nth", "kind"), list(enumerate(KINDS)), ids=[kind.name for kind in KINDS])
 def test_no_step_of_a_random_life_breaks_a_promise(
     nth: int, kind: Kind, kafka_address: str, spark: SparkSession, tmp_path: Path
 ) -> None:
