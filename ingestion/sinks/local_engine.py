@@ -29,6 +29,7 @@ from ingestion.lake.commit_metadata import CommitMetadata
 from ingestion.lake.delta import is_delta, open_delta, open_rows, storage_options
 from ingestion.lake.durability import seal_commits
 from ingestion.lake.location import Location
+from ingestion.lake.log_files import log_files
 from ingestion.lake.table_log import EXACTLY, TableLog, append_nothing, fenced_commit
 from ingestion.sinks import sql as text
 from ingestion.sinks.engine import Clause, Merge, marks, translate_failure
@@ -186,6 +187,8 @@ class LocalEngine:
                 write_deltalake(
                     str(path), rows, configuration=settings, storage_options=storage_options(path)
                 )
+                # Of a store it is remembered that there was no table.
+                log_files(path).forget()
             seal_commits(path)
 
         _retry(write, path.name)
