@@ -15,7 +15,7 @@ from zlib import crc32
 import pytest
 
 from ingestion.declaration.types import SqlType
-from tests.support.long import twins
+from tests.support.long import only_long, twins
 from tests.support.proof import find_problems
 from tests.support.world import ROOT, World
 
@@ -124,6 +124,7 @@ def exactly(value: Any) -> Any:
         ),
     ],
 )
+@only_long
 def test_a_table_of_a_real_database_is_followed(world: World, schemas: bool, runs: int) -> None:
     """Whatever its types, and whatever happened to it: each value is the database's."""
     how = {"schemas": True} if schemas else {"timestamps": TIMESTAMPS}

@@ -8,6 +8,7 @@ from pyspark.sql import functions as F
 
 from ingestion.verify.verify import verify
 from tests.corpus.json_messages import MESSAGES, SCHEMA
+from tests.support.long import only_long
 from tests.support.proof import find_problems
 from tests.support.world import World
 
@@ -61,6 +62,7 @@ def test_fields_that_are_not_declared_are_counted_by_name(read: World) -> None:
     }
 
 
+@only_long
 def test_fields_may_be_kept(world: World) -> None:
     """With `extra_fields: keep` they lie in a column of their own, and the rest is as before."""
     world.declare(extra_fields="keep")

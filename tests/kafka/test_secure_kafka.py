@@ -221,7 +221,7 @@ def test_a_token_endpoint_has_authorities_of_its_own(
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("way", ["mtls", "oauth", *twins(*sorted(WAYS.keys() - {"mtls", "oauth"}))])
+@pytest.mark.parametrize("way", ["oauth", *twins(*sorted(WAYS.keys() - {"oauth"}))])
 def test_a_stream_is_run_and_proven(
     secure_broker: SecureBroker, tmp_path: Path, spark: SparkSession, way: str
 ) -> None:

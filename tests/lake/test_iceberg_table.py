@@ -70,6 +70,7 @@ from ingestion.lake.tables.iceberg import IcebergTable, open_table
 from ingestion.settings import Settings
 from tests.crash.failpoint_hook import PlannedError, crashing_at
 from tests.power.disk import mounted_disk
+from tests.support.long import only_long
 from tests.support.store import environment_of_store, make_bucket, moto
 
 ROOT = Path(__file__).parents[2]
@@ -1032,6 +1033,7 @@ def test_a_catalog_that_is_not_configured_is_named(tmp_path: Path) -> None:
         open_table(STREAM, IcebergSink(), Settings(), store)
 
 
+@only_long
 def test_many_writers_commit_each_seq_once(tmp_path: Path) -> None:
     """Processes that race to create, and for every seq, make one table; one wins each seq."""
     with multiprocessing.get_context("spawn").Pool(3) as pool:

@@ -74,6 +74,7 @@ def test_a_replay_adds_to_an_append_only_what_is_missing(world: World) -> None:
     assert sorted(offsets) == [0, 1, 2, 102]
 
 
+@only_long
 def test_a_group_is_not_replayed_and_not_continued_by_another_fold(world: World) -> None:
     """What would count a record again, or fold another column into a total, is refused."""
     world.declare(mode="aggregate", aggregates={"total": "sum(at)"})
@@ -121,6 +122,7 @@ def test_the_clock_is_that_of_the_slowest_partition(world: World) -> None:
     assert world.ledger[-1].counts["clock_ms"] == ten - 10 * 60 * 1_000
 
 
+@only_long
 def test_the_clock_goes_back_with_a_rewind(world: World) -> None:
     """What an undone batch has seen of the future makes no later window final."""
     world.declare(

@@ -22,7 +22,7 @@ from ingestion.errors import (
 from ingestion.lake.location import Location
 from ingestion.lake.lock import Holder, held_by_jvm
 from ingestion.operations.decisions import adopt_topic, reset
-from tests.support.long import twins
+from tests.support.long import only_long, twins
 from tests.support.proof import find_problems
 from tests.support.world import World, row
 
@@ -176,6 +176,7 @@ def test_a_rebuild_goes_on_where_it_was(written: World) -> None:
     assert written.rows() == [row(1, "A", 2), row(3, "c", 1)]
 
 
+@only_long
 def test_a_rebuild_in_place_of_another_table_is_none(written: World) -> None:
     """A reset, or a restore, begins elsewhere than the table whose place was to be taken."""
     written.declare(max_offsets_per_trigger=2)

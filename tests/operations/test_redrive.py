@@ -18,6 +18,7 @@ from ingestion.lake.attempts import MARKS
 from ingestion.operations.decisions import accept, adopt_topic
 from ingestion.operations.redrive import RedriveReport
 from ingestion.verify.verify import verify
+from tests.support.long import only_long
 from tests.support.proof import find_problems
 from tests.support.world import World, row
 
@@ -205,6 +206,7 @@ def test_marks_of_a_redrive_that_died_are_taken_away(world: World) -> None:
     assert find_problems(world) == ()
 
 
+@only_long
 def test_a_record_of_an_earlier_epoch_loses_against_what_came_later(world: World) -> None:
     """Each record is sent in with its own epoch, one commit an epoch, whatever its offset."""
     world.declare(schema=LENIENT)

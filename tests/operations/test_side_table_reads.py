@@ -17,7 +17,7 @@ from ingestion.operations.doctor.examine import examine_leftovers
 from ingestion.operations.erase import erase
 from ingestion.operations.maintain import maintain
 from ingestion.settings import Settings
-from tests.support.long import twins
+from tests.support.long import only_long, twins
 from tests.support.world import World
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
@@ -53,6 +53,7 @@ def prepare(world: World) -> None:
 
 
 @pytest.mark.parametrize("engine", ["delta_rs", *twins("spark")])
+@only_long
 def test_every_read_of_a_side_table_finds_it_whole(
     settings: Settings, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, engine: str
 ) -> None:

@@ -190,6 +190,7 @@ def test_a_commit_whose_answer_is_lost_is_there_once(
 
 
 @pytest.mark.spark
+@only_long
 def test_a_merge_asks_little_of_the_store(
     worker: SparkWorker, table: str, proxy: StoreProxy
 ) -> None:

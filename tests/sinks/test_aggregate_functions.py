@@ -21,7 +21,7 @@ from ingestion.declaration.ddl import parse_type
 from ingestion.declaration.spec import StreamSpec
 from ingestion.sinks.aggregate_functions import folded, of_records, place_in
 from ingestion.verify.fold.aggregate import AGGREGATES
-from tests.support.long import IS_LONG
+from tests.support.long import only_long
 
 pytestmark = [pytest.mark.spark]
 
@@ -68,12 +68,13 @@ records = st.lists(
 
 
 @settings(
-    max_examples=3 if IS_LONG else 1,
+    max_examples=3,
     deadline=None,
     phases=[Phase.generate],
     suppress_health_check=list(HealthCheck),
 )
 @given(told=records)
+@only_long
 def test_states_fold_together_in_any_order(spark: SparkSession, told: list[Any]) -> None:
     """(a·b)·c, a·(b·c) and c·(b·a) are the state of all records, and what Python says it is."""
     rows = [
