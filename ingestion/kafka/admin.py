@@ -141,7 +141,7 @@ class Kafka:
         described = {}
         for name, each in self._describe(names):
             try:
-                described[name] = self._answer(each, right=_describe(name))
+                described[name] = self._answer(each, right=_right_to_describe(name))
             except DependencyError as error:
                 is_hidden = isinstance(error, MissingRightError) and not refuse_hidden
                 if not is_hidden and code_of(error.__cause__) != KafkaError.UNKNOWN_TOPIC_OR_PART:
@@ -239,7 +239,7 @@ class Kafka:
             request_timeout=self._timeout,
         )
         allowed = {
-            name: self._answer(answer, right=_describe(name)).authorized_operations
+            name: self._answer(answer, right=_right_to_describe(name)).authorized_operations
             for name, answer in asked.items()
         }
         return tuple(
@@ -310,7 +310,7 @@ class Kafka:
 
     def _described(self, stream: str, name: str, asked: Future[Any]) -> Any:
         try:
-            return self._answer(asked, of=f"topic {name!r}", right=_describe(name))
+            return self._answer(asked, of=f"topic {name!r}", right=_right_to_describe(name))
         except DependencyError as error:
             if code_of(error.__cause__) != KafkaError.UNKNOWN_TOPIC_OR_PART:
                 raise
@@ -332,7 +332,7 @@ class Kafka:
             try:
                 return Offsets(
                     {
-                        at: self._answer(answer, right=_describe(at.topic)).offset
+                        at: self._answer(answer, right=_right_to_describe(at.topic)).offset
                         for at, answer in asked.items()
                     }
                 )
@@ -426,7 +426,7 @@ class _RecordReader:
         return message
 
 
-def _describe(topic: str) -> str:
+def _right_to_describe(topic: str) -> str:
     return f"DESCRIBE on topic {topic!r}"
 
 

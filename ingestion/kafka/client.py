@@ -65,18 +65,16 @@ def unreachable(
         return missing_right(settings, right)
     why = [each for each in heard if each.code() != KafkaError._ALL_BROKERS_DOWN]
     said = list(dict.fromkeys(filter(None, map(_reason, (cause, *why[-1:])))))
-    code, kind = code_of(cause), DependencyError
-    answer = f"refuses {of}".rstrip()
-    if code <= 0:
-        answer = f"does not answer within {settings.kafka_timeout_seconds:g} s"
+    kind, answer = DependencyError, f"refuses {of}".rstrip()
     remedy = (
         f"check {settings.kafka_variable}, the brokers, and that they expect {_security(settings)}"
     )
-    if found := diagnose(settings, code, (said or [""])[0 if code > 0 else -1]):
-        said, remedy = [found.cause], found.remedy
-        answer = answer if code > 0 else "cannot be connected to"
-        kind = KafkaSettingsError if found.is_of_settings else DependencyError
-    login = settings.kafka_sasl_username or settings.kafka_oauth_client_id
+    if code_of(cause) <= 0:
+        answer = f"does not answer within {settings.kafka_timeout_seconds:g} s"
+        if found := diagnose(settings, said[-1] if said else ""):
+            said, remedy, answer = [found.cause], found.remedy, "cannot be connected to"
+            kind = KafkaSettingsError if found.is_of_settings else DependencyError
+    login = _login(settings)
     return kind(
         f"Kafka at {settings.bootstrap_servers()}"
         + (f", as user {login!r}, " if login else " ")
@@ -88,7 +86,7 @@ def unreachable(
 
 def missing_right(settings: Settings, right: str) -> MissingRightError:
     """Return the error of a request that the ACLs refuse for want of a right."""
-    login = settings.kafka_sasl_username or settings.kafka_oauth_client_id
+    login = _login(settings)
     # Kafka answers the same for a topic that is not there, so that nobody can try names out.
     or_absent = ", or it is not there" if right.startswith("DESCRIBE on topic") else ""
     return MissingRightError(
@@ -97,6 +95,10 @@ def missing_right(settings: Settings, right: str) -> MissingRightError:
         + f" lacks {right}{or_absent}. Next: grant it (docs/rights.md), then run the same command "
         "again"
     )
+
+
+def _login(settings: Settings) -> str | None:
+    return settings.kafka_sasl_username or settings.kafka_oauth_client_id
 
 
 def _security(settings: Settings) -> str:

@@ -57,16 +57,13 @@ class Diagnosis:
     is_of_settings: bool
 
 
-def diagnose(settings: Settings, code: int, reported: str) -> Diagnosis | None:
-    """Return what is known of a request that failed.
+def diagnose(settings: Settings, reported: str) -> Diagnosis | None:
+    """Return what is known of a request that no broker has answered.
 
     Args:
-        code: Kafka's code of its error; positive from a broker.
-        reported: What the client has reported of it, and of its connections.
+        reported: What the client has reported of it, or of its connections.
     """
     here = settings.kafka_variable
-    if code > 0:
-        return None
     if settings.kafka_sasl_mechanism == "AWS_MSK_IAM" and "SASL auth" in reported:
         remedy = "let the AWS identity of this process kafka-cluster:Connect"
         return Diagnosis(cause=reported, remedy=remedy, is_of_settings=False)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Final
 
 from ingestion.errors import SetupError
+
+_CAUSE: Final = re.compile(r"^Caused by: (.*)$", re.MULTILINE)
 
 
 def find_java() -> str:
@@ -34,3 +38,8 @@ def pyspark_home() -> Path:
     if pyspark is None or pyspark.origin is None:
         raise SetupError("PySpark, which includes Ivy, is not installed. Next: pip install pyspark")
     return Path(pyspark.origin).resolve().parent
+
+
+def first_cause(trace: str) -> str:
+    """Return what a stack trace ends with, the first thing that went wrong; empty without one."""
+    return next(iter(reversed(_CAUSE.findall(trace))), "")

@@ -25,7 +25,7 @@ from py4j.protocol import Py4JError
 
 from ingestion.errors import DependencyError, IngestionError, SetupError
 from ingestion.kafka.admin import Kafka
-from ingestion.kafka.java import find_java, pyspark_home
+from ingestion.kafka.java import find_java, first_cause, pyspark_home
 from ingestion.kafka.offsets import TopicPartition
 from ingestion.kafka.security import java_options, redact
 from ingestion.settings import Settings
@@ -228,11 +228,11 @@ def java_admin(settings: Settings) -> Iterator[JavaAdmin]:
         with closing(JavaAdmin(gateway, settings)) as admin:
             yield admin
     except Py4JError as error:
-        lines = str(error).splitlines()
-        causes = [line for line in lines if line.startswith("Caused by: ")]
-        said = redact(causes[-1] if causes else " ".join(lines[:2]), settings)
+        cause = first_cause(trace := str(error))
+        said = f"Caused by: {cause}" if cause else " ".join(trace.splitlines()[:2])
         raise DependencyError(
-            f"Kafka at {settings.bootstrap_servers()} did not answer its Java client: {said}"
+            f"Kafka at {settings.bootstrap_servers()} did not answer its Java client: "
+            f"{redact(said, settings)}"
         ) from error
     finally:
         gateway.shutdown()

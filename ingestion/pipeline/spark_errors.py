@@ -17,6 +17,7 @@ from ingestion.declaration.loader import locating_problems
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import BadFieldError, DependencyError
 from ingestion.kafka.client import missing_right
+from ingestion.kafka.java import first_cause
 from ingestion.kafka.offsets import Range
 from ingestion.lake.damage import damaged_table
 from ingestion.lake.integrity import refuse_unreadable
@@ -119,7 +120,8 @@ def translate_spark_errors(stream: str, settings: Settings) -> Iterator[None]:
         said = _kafkas_word(str(error))
         if said is None:
             raise
-        cause = _first_cause(error)
+        # Why a client could not be made, or not log in.
+        cause = first_cause(getattr(error, "_stackTrace", None) or str(error))[:_LONGEST]
         said = said if cause in said else f"{said} ({cause})"
         kafka = f"{stream}: Kafka at {settings.bootstrap_servers()}"
         raise DependencyError(
@@ -219,13 +221,6 @@ def _said_of_record(error: Exception) -> str:
         lines = [line.strip() for line in str(error).splitlines()]
         return next(line for line in reversed(lines) if line and "SQLSTATE" not in line) + "."
     return sentence_of(error)
-
-
-def _first_cause(error: Exception) -> str:
-    """Return what Java's trace ends with: why a client could not be made, or not log in."""
-    trace = getattr(error, "_stackTrace", None) or str(error)
-    causes = re.findall(r"^Caused by: (.*)$", trace, re.MULTILINE)
-    return causes[-1][:_LONGEST] if causes else ""
 
 
 def _kafkas_word(text: str) -> str | None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import http.server
 import json
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +16,7 @@ from ingestion.verify.decode import avro, protobuf
 from ingestion.verify.decode.coerce import BadRecordError, provable_types
 from tests.corpus.hostile_schemas import AVRO, PROTOBUF, HostileSchema, plugin_schema
 from tests.support.decoding import decoded, opened
+from tests.support.http_server import Handler, served
 from tests.support.registry import framed
 
 DDL = "id BIGINT"
@@ -91,30 +90,15 @@ def circular_registry() -> Iterator[tuple[str, list[str]]]:
     """Serve schemas of which each refers twice to the next, and the last to the first."""
     requests: list[str] = []
 
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
+    class _Circle(Handler):
+        def get(self) -> None:
             requests.append(self.path)
             subject = self.path.split("/")[2] if self.path.startswith("/subjects") else "a2"
             after = f"a{(int(subject[1]) + 1) % 3}"
             reference = {"name": after, "subject": after, "version": 1}
             answer = {"schema": "{}", "references": [reference, reference]}
             answer |= {"subject": subject, "version": 1, "id": 7}
-            body = json.dumps(answer).encode()
-            self.send_response(200)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+            self.answer(200, json.dumps(answer).encode())
 
-        def log_message(self, *_: object) -> None:
-            """Say nothing."""
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}", requests
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join(10)
+    with served(_Circle) as url:
+        yield url, requests

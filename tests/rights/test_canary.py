@@ -11,7 +11,6 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import chain
 from pathlib import Path
 from threading import Event, Thread
@@ -48,6 +47,7 @@ from ingestion.lake import location
 from ingestion.operations.status import StatusReader
 from ingestion.settings import Settings, load_settings, variable
 from tests.cli.shell import declare, oncelake
+from tests.support.http_server import Handler, served
 from tests.support.http_sink import http_sink
 from tests.support.long import IS_LONG
 from tests.support.secure_broker import SecureBroker, unique
@@ -158,33 +158,23 @@ def canaries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Canaries:
     return made
 
 
-class _Echo(BaseHTTPRequestHandler):
+class _Echo(Handler):
     """Refuses, and says all that it was told: no server should, and some do."""
 
-    def do_GET(self) -> None:
+    def get(self) -> None:
         told = " ".join(f"{name}: {value}" for name, value in self.headers.items())
         body = f'{{"error_code": 40301, "message": "refused: {told.replace(chr(34), "")}"}}'
         if "AWS4" in told:
             request = f"<CanonicalRequest>{told}</CanonicalRequest>"
             body = f"<Error><Code>SignatureDoesNotMatch</Code>{request}</Error>"
-        self.send_response(403)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body.encode())
-
-    def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        self.answer(403, body.encode(), type_="text/plain")
 
 
 @pytest.fixture(scope="module")
 def echo() -> Iterator[str]:
     """The address of a server that refuses and says all that it was told."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), _Echo) as server:
-        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-        thread.start()
-        yield f"127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
+    with served(_Echo) as url:
+        yield url.removeprefix("http://")
 
 
 @dataclass(frozen=True)

@@ -6,17 +6,13 @@ import base64
 import json
 import shutil
 import socket
-import ssl
-import sys
 import tarfile
-import threading
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,6 +25,7 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 from ingestion.kafka.java import find_java
 from ingestion.local.process import launch, recorded_process, stop
 from tests.support.certificates import Authority
+from tests.support.http_server import Handler, served
 from tests.support.world import JARS
 
 _MAIN = "io.quarkus.runner.GeneratedMain"
@@ -132,59 +129,24 @@ def guarded(address: str, folder: Path) -> Iterator[Guard]:
     authority = Authority(folder, "registry's authority")
     made = authority.certify("registry", "127.0.0.1")
     login = base64.b64encode(b"reader:let me in").decode()
-    server = _Guarding(("127.0.0.1", 0), partial(_Gate, address, f"Basic {login}"))
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(made.certificate, made.key)
-    # The handshake is for the connection's thread: the listener would wait for a slow one.
-    server.socket = context.wrap_socket(
-        server.socket, server_side=True, do_handshake_on_connect=False
-    )
-    thread = threading.Thread(target=server.serve_forever, name="guard", daemon=True)
-    thread.start()
-    try:
-        port = server.server_address[1]
-        yield Guard(f"https://127.0.0.1:{port}", authority.file, "reader", "let me in")
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join(10)
+    with served(partial(_Gate, address, f"Basic {login}"), made) as url:
+        yield Guard(url, authority.file, "reader", "let me in")
 
 
-class _Guarding(ThreadingHTTPServer):
-    """Answers each client in a thread of its own."""
-
-    daemon_threads = True
-
-    def handle_error(self, *whose: Any) -> None:
-        """Tell of everything but a client that does not trust the certificate, and hangs up."""
-        if not isinstance(sys.exception(), ssl.SSLError):
-            super().handle_error(*whose)
-
-
-class _Gate(BaseHTTPRequestHandler):
+class _Gate(Handler):
     """Passes GET on to the registry, for who may."""
 
     def __init__(self, registry: str, login: str, *arguments: Any) -> None:
         self._registry, self._login = registry, login
         super().__init__(*arguments)
 
-    def do_GET(self) -> None:
+    def get(self) -> None:
         if self.headers.get("Authorization") != self._login:
-            self._answer(401, b'{"error_code": 401, "message": "Unauthorized"}')
+            self.answer(401, b'{"error_code": 401, "message": "Unauthorized"}')
             return
         try:
             with urllib.request.urlopen(f"{self._registry}{self.path}", timeout=30) as found:
-                self._answer(found.status, found.read())
+                self.answer(found.status, found.read())
         except urllib.error.HTTPError as error:
             with error:
-                self._answer(error.code, error.read())
-
-    def _answer(self, status: int, body: bytes) -> None:
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        """Say nothing."""
+                self.answer(error.code, error.read())

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import base64
 import json
-import ssl
-import sys
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
 from urllib.parse import parse_qs
 
 from joserfc import jwt
 from joserfc.jwk import RSAKey
 
 from tests.support.certificates import Certificate
+from tests.support.http_server import Handler, served
 
 AUDIENCE = "kafka"
 
@@ -34,9 +30,9 @@ class TokenServer:
         audience: Whom its tokens are for.
     """
 
-    def __init__(self, address: str) -> None:
-        """Take where it listens."""
-        self.url, self.jwks_url = f"{address}/token", f"{address}/jwks"
+    def __init__(self) -> None:
+        """Make its key; ``started`` says where it listens."""
+        self.url = self.jwks_url = ""
         self.clients: dict[str, str] = {}
         self.late: set[str] = set()
         self.scopes: list[str] = []
@@ -48,23 +44,10 @@ class TokenServer:
     @contextmanager
     def started(cls, certificate: Certificate | None = None) -> Iterator[TokenServer]:
         """Answer as long as the block lasts; by HTTPS with a certificate."""
-        server = _Server(("127.0.0.1", 0), BaseHTTPRequestHandler)
-        tokens = cls(f"http{'s' * bool(certificate)}://127.0.0.1:{server.server_address[1]}")
-        if certificate is not None:
-            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            context.load_cert_chain(certificate.certificate, certificate.key)
-            server.socket = context.wrap_socket(
-                server.socket, server_side=True, do_handshake_on_connect=False
-            )
-        server.RequestHandlerClass = partial(_Handler, tokens)
-        thread = threading.Thread(target=server.serve_forever, name="tokens", daemon=True)
-        thread.start()
-        try:
+        tokens = cls()
+        with served(partial(_Handler, tokens), certificate) as address:
+            tokens.url, tokens.jwks_url = f"{address}/token", f"{address}/jwks"
             yield tokens
-        finally:
-            server.shutdown()
-            server.server_close()
-            thread.join(10)
 
     @property
     def keys(self) -> dict[str, object]:
@@ -89,24 +72,15 @@ class TokenServer:
         return jwt.encode({"alg": "RS256", "kid": "of-the-tests"}, claims, self._key)
 
 
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-
-    def handle_error(self, *whose: Any) -> None:
-        """Tell of everything but a client that hangs up."""
-        if not isinstance(sys.exception(), OSError):
-            super().handle_error(*whose)
-
-
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(Handler):
     def __init__(self, tokens: TokenServer, *arguments: object) -> None:
         self._tokens = tokens
         super().__init__(*arguments)  # type: ignore[arg-type]
 
-    def do_GET(self) -> None:
+    def get(self) -> None:
         self._answer(200, self._tokens.keys)
 
-    def do_POST(self) -> None:
+    def post(self) -> None:
         body = parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())
         login = base64.b64decode(self.headers.get("Authorization", "").removeprefix("Basic "))
         client, _, secret = login.decode().partition(":")
@@ -124,12 +98,4 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(200, {"access_token": token, "token_type": "Bearer", "expires_in": 3600})
 
     def _answer(self, status: int, content: object) -> None:
-        body = json.dumps(content).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        self.answer(status, json.dumps(content).encode())
