@@ -1,13 +1,14 @@
 """The long proofs, one after the other and each in pieces: python -m tests.proofs [--minutes 600].
 
 A piece is a command with a seed of its own. What came of it is appended to a file of JSON lines
-with the version, so that this may be stopped at any time, and goes on with the pieces that the
-version does not have yet.
+with the version of the engine, that is of its source text, so that this may be stopped at any
+time, and goes on with the pieces that the version does not have yet.
 """
 
 from __future__ import annotations
 
 import argparse
+import datetime as dt
 import json
 import shlex
 import subprocess
@@ -20,9 +21,10 @@ from typing import Any, Final
 from rich.console import Console
 from rich.table import Table
 
+from tests.crash.matrix import engine_version
 from tests.support.world import ROOT
 
-RESULTS: Final = ROOT / ".proofs" / "proofs.jsonl"
+RESULTS: Final = ROOT / "docs" / "proofs.jsonl"
 
 
 @dataclass(frozen=True)
@@ -44,11 +46,11 @@ PROOFS: Final = (
     Proof("power cuts", 5, "make power-cuts SEED={seed} TRIALS=40 MINUTES=120"),
     Proof("modes", 1, "make modes-matrix"),
     Proof("double starts", 2, "make double-starts"),
-    Proof("operations", 5, "env LONG=1 .venv/bin/pytest tests/crash/test_operation_kills.py"),
+    Proof("operations", 10, "env LONG=1 .venv/bin/pytest tests/crash/test_operation_kills.py"),
     Proof("planted bugs", 1, "make mutants"),
     Proof("model", 10, "make model SCHEDULES=100000 SEED={seed}"),
-    Proof("soak", 2, "make soak MINUTES=60 SEED={seed} RECORDS=400000"),
-    Proof("soak, follow", 1, "make soak MINUTES=60 SEED={seed} RUNNER=follow RECORDS=400000"),
+    Proof("soak", 1, "make soak MINUTES=60 SEED={seed} RECORDS=400000"),
+    Proof("soak, follow", 1, "make soak MINUTES=120 SEED={seed} RUNNER=follow RECORDS=800000"),
     Proof("lives", 4, "make lives SEED={seed} STEPS=500"),
 )
 
@@ -78,39 +80,33 @@ def _missing(proofs: list[Proof]) -> Iterator[tuple[Proof, int]]:
 
 def _run(proof: Proof, seed: int) -> None:
     command, begun = proof.command.format(seed=seed), time.monotonic()
-    ended = subprocess.run(shlex.split(command), cwd=ROOT, capture_output=True, text=True)
-    result = {
-        "version": _version(),
+    piece = {
+        "engine": engine_version(),
+        "began": f"{dt.datetime.now(dt.UTC):%Y-%m-%d %H:%M}",
         "proof": proof.name,
         "seed": seed,
         "command": command,
+    }
+    ended = subprocess.run(shlex.split(command), cwd=ROOT, capture_output=True, text=True)
+    result = {
+        **piece,
         "exit_code": ended.returncode,
         "minutes": round((time.monotonic() - begun) / 60, 1),
         # By which each of these commands ends: its counts.
         "said": [line for line in ended.stdout.splitlines() if line.strip()][-8:],
     }
-    RESULTS.parent.mkdir(exist_ok=True)
     with RESULTS.open("a") as file:
         file.write(json.dumps(result) + "\n")
 
 
 def _results() -> list[dict[str, Any]]:
     lines = RESULTS.read_text().splitlines() if RESULTS.exists() else []
-    version = _version()
-    return [each for each in map(json.loads, lines) if each["version"] == version]
-
-
-def _version() -> str:
-    """Name the commit; a tree that is not as committed is another version, and none to record."""
-    describe = ["git", "describe", "--always", "--dirty", "--abbrev=12"]
-    return subprocess.run(describe, cwd=ROOT, capture_output=True, text=True, check=True).stdout[
-        :-1
-    ]
+    return [each for each in map(json.loads, lines) if each["engine"] == engine_version()]
 
 
 def _report() -> int:
     results = _results()
-    table = Table("proof", "pieces", "failed", "minutes", "last words", title=_version())
+    table = Table("proof", "pieces", "failed", "minutes", "last words", title=engine_version())
     for proof in PROOFS:
         mine = [each for each in results if each["proof"] == proof.name]
         failed, minutes = sum(map(_failed, mine)), sum(each["minutes"] for each in mine)

@@ -1,4 +1,4 @@
-"""Rewind, replay, maintain, erase: killed by SIGKILL between their steps, and run again.
+"""The operations of day two: killed by SIGKILL between their steps, and typed again.
 
 In ``make test`` they die in process, in random lives and in the tests of each operation.
 """
@@ -14,6 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from ingestion.lake.failpoints import Failpoint
+from ingestion.operations import archive
 from tests.crash.child_process import run_to_its_end
 from tests.crash.failpoint_hook import PlannedCrash
 from tests.support.long import only_long
@@ -23,17 +24,23 @@ from tests.support.world import World, row
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.slow, only_long]
 
 ERASED = 3
+# Stands for the archive's only entry.
+ENTRY = "ENTRY"
 OPERATIONS = {
     "rewind": ["--to", "seq:1", "--reason", "a test", "--yes"],
     "replay": ["--from", "earliest"],
     "maintain": [],
     "erase": ["--key", json.dumps({"id": ERASED}), "--reason", "a test", "--yes"],
+    "rebuild": ["--reason", "a test"],
+    "archive restore": [ENTRY, "--yes"],
 }
 PLACES = {
     "rewind": (Failpoint.LEDGER_HEALED, Failpoint.DECIDED, Failpoint.SIDES_CLEARED),
     "replay": (Failpoint.PREPARED, Failpoint.COMMITTED, Failpoint.AUDITED),
     "maintain": (Failpoint.RETIRED, Failpoint.COMPACTED, Failpoint.VACUUMED),
     "erase": (Failpoint.DECIDED, Failpoint.SIDES_CLEARED, Failpoint.VACUUMED),
+    "rebuild": (Failpoint.COMMITTED, Failpoint.SWAP_BEGUN, Failpoint.SWAP_CLEARED),
+    "archive restore": (Failpoint.SWAP_BEGUN, Failpoint.SWAP_CLEARED),
 }
 TRIED = [
     pytest.param(name, place, id=f"{name}-{place}")
@@ -52,7 +59,9 @@ class Operated(World):
     def command(self) -> list[str]:
         """What is done in another process."""
         name, *options = self.operation
-        return [sys.executable, "-m", "ingestion", name, self.topic, *options]
+        entries = [entry.entry for entry in archive.list_archive(self.topic, self.settings)]
+        words = [entries[0] if option == ENTRY else option for option in options]
+        return [sys.executable, "-m", "ingestion", *name.split(), self.topic, *words]
 
 
 @pytest.fixture(scope="module")
@@ -80,6 +89,8 @@ def test_an_operation_that_is_killed_is_done_again(
         operation=[name, *OPERATIONS[name]],
     )
     world.settings.state.mkdir()
+    if name == "archive restore":
+        world.rebuild()
     before = world.rows()
     crash = PlannedCrash(place=place, nth=1, way="kill_group", visits=str(tmp_path / "visits"))
 
