@@ -57,7 +57,7 @@ def lag_sensor(streams: Sequence[DeclaredStream]) -> dg.SensorDefinition:
     """Return the sensor of all streams that do not opt out; a person switches it on."""
     sensed = [each for each in streams if each.spec is not None and each.spec.is_sensed]
     pauses = [each.spec.sensor_seconds for each in sensed if each.spec is not None]
-    watches: dict[str, _Watch] = {}
+    watches: dict[Settings, _Watch] = {}
 
     @dg.sensor(
         name=LAG_SENSOR,
@@ -71,7 +71,7 @@ def lag_sensor(streams: Sequence[DeclaredStream]) -> dg.SensorDefinition:
     ) -> Tick:
         try:
             settings = settings_of(kafka, lake, most_seconds=_MOST_SECONDS)
-            watch = watches.setdefault(repr(settings), _Watch(sensed, settings))
+            watch = watches.setdefault(settings, _Watch(sensed, settings))
             return watch.tick(context.instance, context.cursor)
         except IngestionError as error:
             return dg.SkipReason(f"a run would not go through: {error}")

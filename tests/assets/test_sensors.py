@@ -169,6 +169,31 @@ def test_each_stream_is_looked_at_as_often_as_it_declares(
     assert looked == ["orders seldom", "orders", "orders", "orders seldom"]
 
 
+def test_a_password_that_was_changed_is_used_by_the_next_tick(
+    tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Settings are told apart by what they hold, and not by how they are shown."""
+    used: list[str] = []
+
+    def read(reader: LagReader, specs: Sequence[StreamSpec]) -> dict[str, dict[str, int]]:
+        password = reader._settings.kafka_sasl_password
+        used.append(password.get_secret_value() if password else "")
+        return {}
+
+    monkeypatch.setattr("assets.sensors.LagReader.read", read)
+    monkeypatch.setenv("ONCELAKE_KAFKA_SECURITY_PROTOCOL", "SASL_SSL")
+    monkeypatch.setenv("ONCELAKE_KAFKA_SASL_MECHANISM", "PLAIN")
+    monkeypatch.setenv("ONCELAKE_KAFKA_SASL_USERNAME", "reader")
+    sensor = lag_sensor([declared(tmp_path)])
+    resources = {"kafka": KafkaResource(), "lake": LakeResource()}
+    for password in ("of-yesterday", "of-today"):
+        monkeypatch.setenv("ONCELAKE_KAFKA_SASL_PASSWORD", password)
+        with dg.build_sensor_context(instance=instance, resources=resources) as context:
+            sensor(context)
+
+    assert used == ["of-yesterday", "of-today"]
+
+
 def test_every_stream_that_is_behind_gets_a_run_of_its_own(
     tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
