@@ -17,7 +17,7 @@ from urllib.parse import unquote
 
 from ingestion.lake.checksums import are_checksums_cut, has_seal, seal, seal_data, sidecar_of
 from ingestion.lake.location import Location
-from ingestion.lake.log_files import COMMIT, log_files
+from ingestion.lake.log_files import COMMIT, commit_file, log_files
 
 _NO_COMMIT: Final = "none"
 # By which a file of Parquet ends.
@@ -111,7 +111,7 @@ def _newest_first(table: Location) -> Iterator[Location]:
     commit = log / max(filter(COMMIT.fullmatch, names), default=_NO_COMMIT)
     while commit.exists():
         yield commit
-        commit = log / f"{_number(commit) - 1:020d}.json"
+        commit = log / commit_file(_number(commit) - 1)
 
 
 def _number(commit: Location) -> int:

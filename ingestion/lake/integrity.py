@@ -31,7 +31,7 @@ from ingestion.lake.damage import damaged_table
 from ingestion.lake.delta import read_delta
 from ingestion.lake.durability import find_half_written
 from ingestion.lake.location import Location
-from ingestion.lake.log_files import CHECKPOINT, log_files
+from ingestion.lake.log_files import CHECKPOINT, commit_file, log_files
 from ingestion.lake.storage import is_storage_error
 from ingestion.lake.table_log import TableLog, data_files, versions_in
 
@@ -121,11 +121,11 @@ def _log_problems(log: TableLog) -> Iterator[str]:
             yield f"_delta_log/{name} says that a commit is gone: the newest left is {newest}"
     if newest >= 0 and newest not in versions:
         # A reader takes the checkpoint in its place; nothing can be committed behind it.
-        yield f"_delta_log/{newest:020d}.json is missing, which is the newest commit"
+        yield f"_delta_log/{commit_file(newest)} is missing, which is the newest commit"
     begin = max(checkpoints, default=-1)
     for version in range(begin + 1, newest + 1):
         if version not in versions:
-            yield f"_delta_log/{version:020d}.json is missing, and {newest} is the newest commit"
+            yield f"_delta_log/{commit_file(version)} is missing, and {newest} is the newest commit"
         log.read(version)
     for name in names:
         at = CHECKPOINT.fullmatch(name)

@@ -34,6 +34,11 @@ _HOLDS_SECONDS: Final = 1.0
 _LISTED_AT_ONCE: Final = 1000
 
 
+def commit_file(version: int) -> str:
+    """Return the name of a commit's file in the log."""
+    return f"{version:020d}.json"
+
+
 class LogFiles:
     """The files of the log of a table on this machine."""
 
@@ -123,7 +128,7 @@ class MirroredLogFiles(LogFiles):
         self._listed_at = seconds_since_boot()
         # Whose commit the next one is to follow: ours by now, and not only what was opened.
         written = self.writer.version() if self.writer is not None else -1
-        if written > self._opened_at and (seen := self._listed.get(f"{written:020d}.json")):
+        if written > self._opened_at and (seen := self._listed.get(commit_file(written))):
             self._opened_at, self._opened_tag = written, seen.tag
 
     def forget(self) -> None:
@@ -134,13 +139,13 @@ class MirroredLogFiles(LogFiles):
         """Return the table to write to: the one that was opened last, if it still is that table."""
         with self._busy:
             names = self.names()
-            known = self._listed.get(f"{self._opened_at:020d}.json", _GONE).tag
+            known = self._listed.get(commit_file(self._opened_at), _GONE).tag
             if self.writer is not None and known is not None and known == self._opened_tag:
                 self.writer.update_incremental()
             else:
                 self.writer = open_anew()
             self._opened_at = max(map(_number, filter(COMMIT.fullmatch, names)), default=-1)
-            self._opened_tag = self._listed.get(f"{self._opened_at:020d}.json", _GONE).tag
+            self._opened_tag = self._listed.get(commit_file(self._opened_at), _GONE).tag
             return self.writer
 
     def read(self, name: str) -> bytes:
@@ -156,7 +161,7 @@ class MirroredLogFiles(LogFiles):
     def table_here(self, version: int | None = None) -> Path:
         """Fetch the checkpoint before a version, and the commits since, as they were listed."""
         with self._busy:
-            if version is None or f"{version:020d}.json" not in self._listed:
+            if version is None or commit_file(version) not in self._listed:
                 self.names()
             newest = version if version is not None else max(map(_number, self._listed), default=-1)
             checkpoints = filter(CHECKPOINT.fullmatch, self._listed)

@@ -30,7 +30,7 @@ from ingestion.lake.damage import damaged_table
 from ingestion.lake.delta import is_delta, open_delta, open_rows, read_delta, recorded_txn
 from ingestion.lake.durability import seal_commits
 from ingestion.lake.location import Location
-from ingestion.lake.log_files import COMMIT, log_files
+from ingestion.lake.log_files import COMMIT, commit_file, log_files
 
 # delta-rs has other words for what Delta counts.
 _METRICS: Final = {
@@ -145,9 +145,9 @@ class TableLog(CommitLog):
         return str(self.snapshot.metadata().id)
 
     def _actions(self, version: int) -> list[dict[str, Any]]:
-        name = f"_delta_log/{version:020d}.json"
+        name = f"_delta_log/{commit_file(version)}"
         try:
-            content = log_files(self.path).read(f"{version:020d}.json")
+            content = log_files(self.path).read(commit_file(version))
             lines = content.splitlines()
             actions: list[dict[str, Any]] = [json.loads(line) for line in lines if line.strip()]
         except ValueError as error:

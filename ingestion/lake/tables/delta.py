@@ -40,7 +40,7 @@ from ingestion.lake.integrity import (
     translate_read_errors,
 )
 from ingestion.lake.location import Location
-from ingestion.lake.log_files import COMMIT, log_files
+from ingestion.lake.log_files import COMMIT, commit_file, log_files
 from ingestion.lake.side_tables import count_rows
 from ingestion.lake.table_log import (
     AGAIN,
@@ -131,7 +131,7 @@ class DeltaData(DataTable):
         versions = (int(found[1]) for found in map(COMMIT.fullmatch, log.files()) if found)
         for version in sorted(versions):
             if version <= through:
-                content = (log / f"{version:020d}.json").read()
+                content = (log / commit_file(version)).read()
                 yield version, *_fence_and_note(content, app_id(self.stream))
 
     def seal(self) -> None:
