@@ -165,6 +165,8 @@ class DataTable(ABC):
     ) -> Iterator[pa.RecordBatch]:
         """Yield the columns of those names, as of a version or the newest, in any order.
 
+        A column that was not there then is null.
+
         Args:
             names: ``_seq`` among them where ``since_seq`` is given.
             version: Of the log; the newest without one.

@@ -91,9 +91,13 @@ def scan_rows(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the columns of those names, as of a version or the newest, few rows at once.
 
-    With ``since_seq``, those rows alone that this batch or a later one has written.
+    A column that was not there then is null. With ``since_seq``, those rows alone that this batch
+    or a later one has written.
     """
-    yield from open_rows(table, version).to_batches(
+    rows = open_rows(table, version)
+    if not set(names) <= set(rows.schema.names):
+        rows = rows.replace_schema(open_rows(table).schema)
+    yield from rows.to_batches(
         columns=list(names),
         filter=None if since_seq is None else pc.field("_seq") >= since_seq,
         batch_size=_ROWS_AT_ONCE,

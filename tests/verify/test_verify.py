@@ -435,6 +435,19 @@ def test_a_log_that_has_aged_out_is_a_limit_and_the_rest_is_proven(damaged: Worl
     assert len(differences(damaged)) == 1
 
 
+def test_a_version_before_a_column_was_added_is_read_without_it(damaged: World) -> None:
+    """Where the ledger is gone, the version to prove is older than the newest column."""
+    damaged.declare(schema=f"{COLUMNS}, colour STRING", schema_change="evolve")
+    damaged.send(row(9, "new", at=1) | {"colour": "red"})
+    damaged.run()
+    shutil.rmtree(damaged.paths.ledger)
+
+    verdict = verdict_of(damaged)
+
+    assert (verdict.holds, verdict.seq, verdict.obstacles) == (False, 0, ())
+    assert all("not in the ledger" in str(each) for each in verdict.differences)
+
+
 def test_an_ambiguous_condition_is_not_proven(damaged: World) -> None:
     """What only Spark can evaluate is no proof, and no difference either."""
     damaged.declare(apply_as_deletes="name rlike '^gone$'")
