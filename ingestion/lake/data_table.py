@@ -182,7 +182,14 @@ class DataTable(ABC):
 
     @abstractmethod
     def notes(self, through: int) -> Iterator[tuple[int, int | None, str | None]]:
-        """Yield version, fence and note of each commit up to a version, oldest first, as kept."""
+        """Yield version, fence and note of each commit up to a version, oldest first, as kept.
+
+        Of one that is not as it was written neither fence nor note is told.
+        """
+
+    def altered_commits(self) -> Iterator[str]:
+        """Yield a sentence for each of those."""
+        yield from ()
 
     def seal(self) -> None:
         """Write what was committed to the disk, where its keeper has not done that."""

@@ -132,6 +132,8 @@ class _Proof:
 
     def _prove_the_ledger(self, snapshot: Snapshot) -> None:
         mine, add = snapshot.ledger_of_table, self._differences.add
+        altered = self._paths.table.altered_commits()
+        add(Difference("ledger", f"{each}: restore it from a backup") for each in altered)
         standing = without_undone(mine)
         unknown = snapshot.unknown
         add(ledger.broken_numbers(snapshot.ledger, table_id=snapshot.table_id, unknown=unknown))

@@ -448,6 +448,36 @@ def test_a_version_before_a_column_was_added_is_read_without_it(damaged: World) 
     assert all("not in the ledger" in str(each) for each in verdict.differences)
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        pytest.param(b"name STRING", b"name SURING", id="columns"),
+        pytest.param(rb"\"run_id\"", rb"\"ruo_id\"", id="a field"),
+        pytest.param(b"commitInfo", b"commitInfn", id="an action"),
+        pytest.param(b'"oncelake', b'"once', id="cut short"),
+    ],
+)
+def test_a_commit_that_a_disk_has_changed_is_named(
+    damaged: World, before: bytes, after: bytes
+) -> None:
+    """What it says of its batch is not believed; no reader needs it behind a checkpoint."""
+    DeltaTable(damaged.paths.data.path).create_checkpoint()
+    *_, commit, _ = sorted((damaged.paths.data.path / "_delta_log").glob("*.json"))
+    content = commit.read_bytes()
+    at = content.index(before)
+    rest = content[at + len(before) :] if len(before) == len(after) else b""
+    commit.write_bytes(content[:at] + after + rest)
+
+    verdict = verdict_of(damaged)
+
+    assert list(map(str, verdict.differences)) == [
+        f"_delta_log/{commit.name} is cut short, or not as it was written: restore it from a "
+        "backup",
+        "batch 2: the log has no commit of it; the ledger says version 3",
+    ]
+    assert (verdict.obstacles, verdict.rows > 0) == ((), True)
+
+
 def test_an_ambiguous_condition_is_not_proven(damaged: World) -> None:
     """What only Spark can evaluate is no proof, and no difference either."""
     damaged.declare(apply_as_deletes="name rlike '^gone$'")

@@ -127,12 +127,21 @@ class DeltaData(DataTable):
 
     def notes(self, through: int) -> Iterator[tuple[int, int | None, str | None]]:
         """Read the log as plain JSON, apart from ``TableLog``."""
+        for version, told in self._notes():
+            if version <= through:
+                yield version, *(told or (None, None))
+
+    def altered_commits(self) -> Iterator[str]:
+        """Compare them with their checksums; a store does that itself."""
+        for version, told in self._notes() if self.path.is_local else ():
+            if told is None:
+                yield f"_delta_log/{commit_file(version)} is cut short, or not as it was written"
+
+    def _notes(self) -> Iterator[tuple[int, tuple[int | None, str | None] | None]]:
         log = self.path / "_delta_log"
         versions = (int(found[1]) for found in map(COMMIT.fullmatch, log.files()) if found)
         for version in sorted(versions):
-            if version <= through:
-                content = (log / commit_file(version)).read()
-                yield version, *_fence_and_note(content, app_id(self.stream))
+            yield version, _fence_and_note(log / commit_file(version), app_id(self.stream))
 
     def seal(self) -> None:
         """Do so: neither delta-rs nor Spark has."""
@@ -245,11 +254,18 @@ def _type_of(stored: Any) -> SqlType:
     return SqlType(word=word, parts={name: _type_of(part) for name, part in parts.items()})
 
 
-def _fence_and_note(commit: bytes, application: str) -> tuple[int | None, str | None]:
+def _fence_and_note(commit: Location, application: str) -> tuple[int | None, str | None] | None:
+    content = commit.read()
     # A commit's other actions are about files, which may be many.
-    lines = (n for n in commit.splitlines() if n.startswith((b'{"commitInfo"', b'{"txn"')))
+    lines = (n for n in content.splitlines() if n.startswith((b'{"commitInfo"', b'{"txn"')))
     fence, note = None, None
-    for action in map(json.loads, lines):
+    try:
+        actions = [json.loads(line) for line in lines]
+    except ValueError:
+        return None
+    if not matches_checksum(commit, content):
+        return None
+    for action in actions:
         note = action.get("commitInfo", {}).get("userMetadata", note)
         if (mark := action.get("txn", {})).get("appId") == application:
             fence = mark["version"]
