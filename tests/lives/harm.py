@@ -204,7 +204,8 @@ class _Recovery:
         return True
 
     def _follow_one(self) -> bool:
-        if not self.named and "restore" not in self.story[-1].err:
+        last = self.story[-1]
+        if not self.named and "restore" not in f"{last.err}{last.out}":
             return False
         words = self.named.pop(0) if self.named else ("restore",)
         self.subject.chronicle.counts[f"remedy {words[0]}"] += 1
