@@ -150,6 +150,7 @@ class _Plan:
 def _plan_of(declared: DeclaredStream, settings: Settings, reader: StatusReader) -> _Plan:
     from ingestion.declaration.notices import notices_of
     from ingestion.lake.paths import StreamPaths
+    from ingestion.lake.storage import translate_disk_errors
     from ingestion.operations.init.unfilled_columns import unfilled_columns
     from ingestion.recovery.schema_diff import plan_schema_change
 
@@ -157,7 +158,8 @@ def _plan_of(declared: DeclaredStream, settings: Settings, reader: StatusReader)
     status = reader.read_status(declared)
     try:
         if spec:
-            diff = plan_schema_change(spec, StreamPaths.of(spec.name, settings, spec.sink))
+            with translate_disk_errors(spec.name):
+                diff = plan_schema_change(spec, StreamPaths.of(spec.name, settings, spec.sink))
     except IngestionError as error:
         status.add(error)
     sampled = tuple[str, ...]()
@@ -166,11 +168,13 @@ def _plan_of(declared: DeclaredStream, settings: Settings, reader: StatusReader)
         with suppress(IngestionError):
             sampled = tuple(unfilled_columns(spec, settings))
     problems = {failure.message: failure for failure in status.problems}.values()
+    # Without the table nothing is planned; without Kafka all but what it would refuse.
+    silent = [each for each in problems if each.exit_code == UNREACHABLE and diff is not None]
     return _Plan(
         stream=declared.name,
         diff=diff,
-        refusals=tuple(each for each in problems if each.exit_code != UNREACHABLE),
-        unknown=tuple(each.message for each in problems if each.exit_code == UNREACHABLE),
+        refusals=tuple(each for each in problems if each not in silent),
+        unknown=tuple(each.message for each in silent),
         notices=(*(notices_of(spec) if spec else ()), *status.notices, *sampled),
     )
 
