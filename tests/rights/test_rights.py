@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -26,14 +25,13 @@ from ingestion.lake.tables.topic import TopicTable, open_table
 from ingestion.operations.lag import LagReader
 from ingestion.settings import Settings
 from tests.cli.shell import oncelake
+from tests.rights.page import Right, documented
 from tests.support.long import only_long, twins
 from tests.support.secure_broker import SecureBroker, unique
-from tests.support.world import ROOT, World, environment_of, row, settings_in
+from tests.support.world import World, environment_of, row, settings_in
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
-_ROW: Final = re.compile(r"^\| (`[a-z-]+`.*) \|$", re.MULTILINE)
-_CODE: Final = re.compile(r"`([\w-]+)`")
 # Which resource a column of the table is about.
 _COLUMNS: Final = ("source", "rows", "notes", "ids")
 # What is left of a right that is taken away in half.
@@ -56,25 +54,9 @@ _TYPED: Final = [
     *(each for each in _WORDS if each not in (*_LONG, "reset")),
     *twins(*_LONG),
 ]
-Right = tuple[str, str]
 
 
-def documented() -> dict[str, frozenset[Right]]:
-    """Return the rights of each command, as pairs of resource and operation."""
-    page = (ROOT / "docs" / "rights.md").read_text().partition("## Kafka")[2].partition("\n## ")[0]
-    rights = {}
-    for line in _ROW.findall(page):
-        commands, *cells = line.split(" | ")
-        needed = {
-            (column, operation)
-            for column, cell in zip(_COLUMNS, cells, strict=True)
-            for operation in _CODE.findall(cell)
-        }
-        rights |= dict.fromkeys(_CODE.findall(commands), frozenset(needed))
-    return rights
-
-
-RIGHTS: Final = documented()
+RIGHTS: Final = documented("Kafka", _COLUMNS)
 _CASES: Final = [
     (command, *right) for command in _TYPED for right in sorted(RIGHTS[command], reverse=True)
 ]
