@@ -154,7 +154,7 @@ def _plan_of(declared: DeclaredStream, settings: Settings, reader: StatusReader)
     from ingestion.operations.init.unfilled_columns import unfilled_columns
     from ingestion.recovery.schema_diff import plan_schema_change
 
-    spec, diff = declared.spec, None
+    spec, diff, unread = declared.spec, None, ""
     status = reader.read_status(declared)
     try:
         if spec:
@@ -162,6 +162,7 @@ def _plan_of(declared: DeclaredStream, settings: Settings, reader: StatusReader)
                 diff = plan_schema_change(spec, StreamPaths.of(spec.name, settings, spec.sink))
     except IngestionError as error:
         status.add(error)
+        unread = str(error)
     sampled = tuple[str, ...]()
     if spec and not status.exists and not status.problems:
         # An empty topic says nothing.
@@ -169,7 +170,7 @@ def _plan_of(declared: DeclaredStream, settings: Settings, reader: StatusReader)
             sampled = tuple(unfilled_columns(spec, settings))
     problems = {failure.message: failure for failure in status.problems}.values()
     # Without the table nothing is planned; without Kafka all but what it would refuse.
-    silent = [each for each in problems if each.exit_code == UNREACHABLE and diff is not None]
+    silent = [each for each in problems if each.exit_code == UNREACHABLE and each.message != unread]
     return _Plan(
         stream=declared.name,
         diff=diff,
