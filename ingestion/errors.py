@@ -11,7 +11,7 @@
         ├── StreamLockedError        another run holds the stream (exit 4)
         ├── TableBusyError           commits by others conflicted repeatedly (exit 5)
         └── DependencyError          Kafka, or the Spark JVM, does not answer (exit 5)
-            ├── MissingRightError        Kafka's ACLs refuse what a command needs
+            ├── MissingRightError        Kafka, store or PostgreSQL refuse what a command needs
             ├── KafkaSettingsError       Kafka answers, and not to such settings (exit 2)
             ├── SinkSilentError          what keeps the rows does not answer
             └── StorageError             a volume is full, read-only or failing
@@ -265,7 +265,7 @@ class DependencyError(TransientError):
 
 
 class MissingRightError(DependencyError):
-    """Kafka's ACLs refuse what a command needs; the message names user, right and resource."""
+    """Kafka, a store or PostgreSQL refuses what a command needs; the message names what."""
 
 
 class KafkaSettingsError(DependencyError):

@@ -150,27 +150,32 @@ class _Plan:
 def _plan_of(declared: DeclaredStream, settings: Settings, reader: StatusReader) -> _Plan:
     from ingestion.declaration.notices import notices_of
     from ingestion.lake.paths import StreamPaths
+    from ingestion.lake.storage import translate_disk_errors
     from ingestion.operations.init.unfilled_columns import unfilled_columns
     from ingestion.recovery.schema_diff import plan_schema_change
 
-    spec, diff = declared.spec, None
+    spec, diff, unread = declared.spec, None, ""
     status = reader.read_status(declared)
     try:
         if spec:
-            diff = plan_schema_change(spec, StreamPaths.of(spec.name, settings, spec.sink))
+            with translate_disk_errors(spec.name):
+                diff = plan_schema_change(spec, StreamPaths.of(spec.name, settings, spec.sink))
     except IngestionError as error:
         status.add(error)
+        unread = str(error)
     sampled = tuple[str, ...]()
     if spec and not status.exists and not status.problems:
         # An empty topic says nothing.
         with suppress(IngestionError):
             sampled = tuple(unfilled_columns(spec, settings))
     problems = {failure.message: failure for failure in status.problems}.values()
+    # Without the table nothing is planned; without Kafka all but what it would refuse.
+    silent = [each for each in problems if each.exit_code == UNREACHABLE and each.message != unread]
     return _Plan(
         stream=declared.name,
         diff=diff,
-        refusals=tuple(each for each in problems if each.exit_code != UNREACHABLE),
-        unknown=tuple(each.message for each in problems if each.exit_code == UNREACHABLE),
+        refusals=tuple(each for each in problems if each not in silent),
+        unknown=tuple(each.message for each in silent),
         notices=(*(notices_of(spec) if spec else ()), *status.notices, *sampled),
     )
 

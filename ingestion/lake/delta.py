@@ -58,7 +58,8 @@ def read_delta(table: Location, version: int | None = None) -> DeltaTable:
 def is_delta(table: Location) -> bool:
     """Tell whether there is a Delta table here, as against nothing or stray files."""
     if table.is_local:
-        return DeltaTable.is_deltatable(str(table))
+        # delta-rs finds no table in a folder that this user may not search.
+        return table.exists() and DeltaTable.is_deltatable(str(table))
     return any(map(COMMIT.fullmatch, log_files(table).names()))
 
 

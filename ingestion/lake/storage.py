@@ -18,7 +18,14 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from ingestion.errors import IngestionError, SetupError, StorageError, UnfitStorageError
+from ingestion.errors import (
+    DependencyError,
+    IngestionError,
+    MissingRightError,
+    SetupError,
+    StorageError,
+    UnfitStorageError,
+)
 from ingestion.lake.location import ECHOED, ObjectChangedError, StoreError
 from ingestion.lake.paths import StreamPaths
 
@@ -39,7 +46,17 @@ _PATH: Final = re.compile(r"/[^\s'\":(){}\[\],;]+")
 _STORE: Final = re.compile(
     r"Generic (S3|GCS|MicrosoftAzure) error\b|\bAWS Error\b"
     r"|\bfs\.s3a\b|AWSS3IOException|SdkClientException"
+    r"|The operation lacked (the necessary privileges|valid authentication)"
 )
+# A request that a store refuses to the keys that it was made with.
+_REFUSED: Final = re.compile(
+    r"Error performing (?P<verb>[A-Z]+) (?P<url>[^\s?]+)(?P<query>\S*) in .*?: "
+    r"(?P<status>40[13] \w+)(?:.*?<Code>(?P<code>\w+))?",
+    re.DOTALL,
+)
+_VERBS: Final = {"?list-type": "LIST", "?delete": "DELETE"}
+# The same of a file of this machine, as delta-rs tells it.
+_NO_PERMISSION: Final = re.compile(r"(/[^\s#:]+)[^\s:]*: Permission denied \(os error 13\)")
 _COLOURS: Final = re.compile(r"\x1b\[[0-9;]*m|↳")
 
 
@@ -61,15 +78,17 @@ def translate_disk_errors(stream: str, *folders: Path) -> Iterator[None]:
 
     Raises:
         StorageError: names the volume and what is free on it.
+        MissingRightError: a store refuses a request.
+        SetupError: this user may not use a file or a folder.
     """
     try:
         yield
     except IngestionError:
         raise
     except Exception as error:
+        if (failure := failure_of_access(error, stream)) is not None:
+            raise failure from error
         code = _code(error)
-        if is_store_error(error):
-            raise _store_failed(stream, error) from error
         if code is None:
             raise
         place = _place(error, folders)
@@ -83,13 +102,38 @@ def translate_disk_errors(stream: str, *folders: Path) -> Iterator[None]:
         ) from error
 
 
-def _store_failed(stream: str, error: Exception) -> StorageError:
+def failure_of_access(error: Exception, stream: str | None) -> IngestionError | None:
+    """Translate the error of a store, or of a file that this user may not use; no other."""
+    whose = f"{stream}: " if stream else ""
+    if is_store_error(error):
+        return _store_failed(whose, error)
+    found = _NO_PERMISSION.search(str(error))
+    place = found[1] if found else error.filename if isinstance(error, PermissionError) else None
+    if not isinstance(place, str):
+        return None
+    return SetupError(
+        f"{whose}{place}: no permission. Nothing is lost, and nothing is half done. Next: ls "
+        f"-ld {_existing(Path(place))}, and let this user in (docs/rights.md, This machine)"
+    )
+
+
+def _store_failed(whose: str, error: Exception) -> DependencyError:
     words = ECHOED.sub("", _COLOURS.sub("", str(error))).partition("Debug source")[0]
+    if refused := _REFUSED.search(words):
+        meant = (verb for sign, verb in _VERBS.items() if refused["query"].startswith(sign))
+        place = getattr(error, "filename", None) or refused["url"]
+        why = " ".join(filter(None, refused.group("status", "code")))
+        return MissingRightError(
+            f"{whose}the store of the lake refuses {next(meant, refused['verb'])} {place} "
+            f"({why}). Nothing is lost, and nothing is half done: what was not committed is read "
+            "again. Next: give its keys the rights of docs/rights.md, then run the same command "
+            "again"
+        )
     said = " ".join(words[found.start() if (found := _STORE.search(words)) else 0 :].split())
     return StorageError(
-        f"{stream}: the store of the lake failed: {said[:400]}. Nothing is lost, and nothing is "
+        f"{whose}the store of the lake failed: {said[:400]}. Nothing is lost, and nothing is "
         "half done: what was not committed is read again. Next: look at the store, at its address "
-        f"and rights (docs/storage.md), then oncelake run {stream}"
+        "and rights (docs/storage.md), then run the same command again"
     )
 
 
@@ -124,7 +168,8 @@ def _is_exhausted(folder: Path) -> bool:
 
 def _existing(path: Path) -> Path:
     """Return the nearest folder at or above ``path`` that is there."""
-    return next((at for at in (path, *path.parents) if at.is_dir()), Path("/"))
+    # Of what lies in a folder that this user may not search, `Path` would raise.
+    return next((at for at in (path, *path.parents) if os.path.isdir(at)), Path("/"))
 
 
 def _is_writable(folder: Path) -> bool:
@@ -156,7 +201,7 @@ def make_folder(path: Path, what: str) -> None:
         if is_storage_error(error):
             raise
         problem = str(error.strerror)
-    file = next((at for at in (path, *path.parents) if at.is_file()), None)
+    file = next((at for at in (path, *path.parents) if os.path.isfile(at)), None)
     if file is not None:
         raise SetupError(f"{what} cannot be written in: {file} is a file. Next: ls -ld {file}")
     if problem:

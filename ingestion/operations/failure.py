@@ -57,6 +57,7 @@ class Failure:
 
         One that nobody raised on purpose keeps its traceback: here to debug, else in a file.
         """
+        error = _translated(error, stream)
         message, exit_code, trace = str(error), WRONG, ""
         if isinstance(error, IngestionError):
             exit_code = error.exit_code
@@ -80,6 +81,15 @@ class Failure:
         """Return the JSON form."""
         names = ("type", "message", "remedy", "exit_code")
         return {"stream": self.stream, "error": {name: getattr(self, name) for name in names}}
+
+
+def _translated(error: Exception, stream: str | None) -> Exception:
+    """Translate what a store, or a file, refuses: a command that only looks meets it anywhere."""
+    if isinstance(error, IngestionError):
+        return error
+    from ingestion.lake.storage import failure_of_access
+
+    return failure_of_access(error, stream) or error
 
 
 def _write_to_file(trace: str) -> Path:

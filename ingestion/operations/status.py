@@ -93,7 +93,8 @@ class StreamStatus:
 
     def add(self, problem: Exception) -> None:
         """Take one more problem; whoever looks every few seconds wants no file for each."""
-        self.problems += (Failure.of(problem, stream=self.stream, debug=True),)
+        failure = Failure.of(problem, stream=self.stream, debug=True)
+        self.problems += (failure,) if failure not in self.problems else ()
 
     @property
     def exit_code(self) -> int:

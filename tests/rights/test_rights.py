@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import pytest
+from confluent_kafka import OFFSET_END
 from confluent_kafka.admin import (
     AclBinding,
     AclOperation,
@@ -26,14 +26,13 @@ from ingestion.lake.tables.topic import TopicTable, open_table
 from ingestion.operations.lag import LagReader
 from ingestion.settings import Settings
 from tests.cli.shell import oncelake
+from tests.rights.page import Right, documented
 from tests.support.long import only_long, twins
 from tests.support.secure_broker import SecureBroker, unique
-from tests.support.world import ROOT, World, environment_of, row, settings_in
+from tests.support.world import World, environment_of, row, settings_in
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
-_ROW: Final = re.compile(r"^\| (`[a-z-]+`.*) \|$", re.MULTILINE)
-_CODE: Final = re.compile(r"`([\w-]+)`")
 # Which resource a column of the table is about.
 _COLUMNS: Final = ("source", "rows", "notes", "ids")
 # What is left of a right that is taken away in half.
@@ -49,32 +48,19 @@ _WORDS: Final = {
     "rewind": ("plain", "--to", "seq:1", "--reason", "a test", "--yes"),
     "erase": ("plain", "--key", '{"id": 1}', "--reason", "a test", "--yes"),
     "reset": ("plain", "--reason", "a test", "--yes"),
+    "accept": ("out", "--reason", "a test"),
+    "adopt-topic": ("out", "--reason", "a test", "--yes"),
 }
-# What looks as `status` does, takes long, or changes what others look at; a reset comes last.
+# What looks as `status` does, takes long, or changes what others look at; some come last.
 _LONG: Final = ("plan", "doctor", "maintain", "redrive", "replay", "rebuild", "rewind", "erase")
+_LAST: Final = ("accept", "adopt-topic", "reset")
 _TYPED: Final = [
-    *(each for each in _WORDS if each not in (*_LONG, "reset")),
+    *(each for each in _WORDS if each not in (*_LONG, *_LAST)),
     *twins(*_LONG),
 ]
-Right = tuple[str, str]
 
 
-def documented() -> dict[str, frozenset[Right]]:
-    """Return the rights of each command, as pairs of resource and operation."""
-    page = (ROOT / "docs" / "rights.md").read_text().partition("## Kafka")[2].partition("\n## ")[0]
-    rights = {}
-    for line in _ROW.findall(page):
-        commands, *cells = line.split(" | ")
-        needed = {
-            (column, operation)
-            for column, cell in zip(_COLUMNS, cells, strict=True)
-            for operation in _CODE.findall(cell)
-        }
-        rights |= dict.fromkeys(_CODE.findall(commands), frozenset(needed))
-    return rights
-
-
-RIGHTS: Final = documented()
+RIGHTS: Final = documented("Kafka", _COLUMNS)
 _CASES: Final = [
     (command, *right) for command in _TYPED for right in sorted(RIGHTS[command], reverse=True)
 ]
@@ -228,6 +214,35 @@ def test_a_command_says_which_right_is_missing(
     assert result.exit_code == _ENDS.get(command, 5), result.output
     said = " ".join(result.output.split())
     assert f"lacks {operation} on {stage.name_of(resource)}" in said
+
+
+@only_long
+@pytest.mark.parametrize("command", ["accept", "adopt-topic"])
+def test_a_decision_needs_no_other_right(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    """A loss is accepted, or a topic that was made again is adopted, and each right is needed."""
+    if command == "accept":
+        stage.world.send(row(4, "lost"))
+        stage.world.forget_before(0, OFFSET_END)
+    else:
+        stage.world.delete_topic()
+        stage.world.create_topic()
+    rights = RIGHTS[command]
+
+    for resource, operation in sorted(rights):
+        less = rights - {(resource, operation)}
+        if operation in _WEAKER:
+            less |= {(resource, _WEAKER[operation])}
+        refused = run_as(stage, monkeypatch, command, *less)
+        assert refused.exit_code == 5, refused.output
+        said = " ".join(refused.output.split())
+        # The output topic, which may not be written to either, may stand before that of the notes.
+        assert f"lacks {operation} on " in said
+        assert stage.name_of(resource).removeprefix("topic ") in said
+    result = run_as(stage, monkeypatch, command, *rights)
+
+    assert result.exit_code == 0, result.output
 
 
 @only_long

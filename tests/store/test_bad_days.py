@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from ingestion.declaration.loader import DeclaredStream
-from ingestion.errors import StorageError, UnfitStorageError
+from ingestion.errors import MissingRightError, StorageError, UnfitStorageError
 from ingestion.lake import lease
 from ingestion.lake.lease import read_lease
 from ingestion.lake.lock import Holder, held_by_python
@@ -81,7 +81,7 @@ def test_a_denied_request_is_named_and_who_may_only_read_is_told_who_writes(
     declared = DeclaredStream(name=stored.topic, path=Path(), spec=stored.spec, error=None)
     with (
         store_proxy.fault("denied", "^PUT "),
-        pytest.raises(StorageError, match=r"the store of the lake failed: .*403"),
+        pytest.raises(MissingRightError, match=r"the store of the lake refuses PUT s3://.*403"),
     ):
         stored.run()
     with (

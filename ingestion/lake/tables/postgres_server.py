@@ -22,6 +22,7 @@ from ingestion.errors import (
     DamagedTableError,
     IngestionError,
     InvalidSpecError,
+    MissingRightError,
     RefusedError,
     SinkSilentError,
     TableBusyError,
@@ -271,6 +272,7 @@ class PostgresPlace:
 
         Raises:
             TableBusyError: somebody else was at the same rows, or holds a lock; says who.
+            MissingRightError: the role lacks a right.
             DependencyError: the server does not answer, or has no room.
             RefusedError: the server does not take the rows, or the statement.
         """
@@ -285,6 +287,12 @@ class PostgresPlace:
         reason, state = self._reason(error), error.sqlstate or ""
         if state in _BUSY:
             return self.busy(f"others have changed the same rows ({reason}). Nothing was changed")
+        if isinstance(error, psycopg.errors.InsufficientPrivilege):
+            user = conninfo_to_dict(self.url.get_secret_value()).get("user", "the role")
+            return MissingRightError(
+                f"{self.stream}: {self.where} refuses it to {user}: {reason}. Nothing was changed. "
+                "Next: grant the rights of docs/rights.md, then run the same command again"
+            )
         is_down = isinstance(error, psycopg.OperationalError) and state[:2] not in _LIMITS
         if is_down or state == _IDLE_TOO_LONG:
             return SinkSilentError(
