@@ -13,7 +13,6 @@ import pytest
 from pyspark.sql import SparkSession
 from typer.testing import Result
 
-from ingestion.kafka import schema_registry
 from tests.cli.shell import oncelake
 from tests.rights.page import part_of_page
 from tests.support.http_server import Handler, served
@@ -103,10 +102,7 @@ class Stage:
     out: str = ""
 
     def type(self, command: str, *words: str) -> Result:
-        """Type a command in a process that knows no schema yet."""
-        schema_registry.registry_of.cache_clear()
-        schema_registry._client.cache_clear()
-        self.registry.requests.clear()
+        """Type a command."""
         return oncelake(
             command, *(word.format(topic=self.world.topic, out=self.out) for word in words)
         )
@@ -137,15 +133,22 @@ def ingested(
 
 
 @pytest.fixture
-def stage(ingested: Stage, monkeypatch: pytest.MonkeyPatch) -> Stage:
-    """The same, with a stream that has not written to its topic yet."""
+def stage(ingested: Stage, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
+    """The same, with a stream that has not written to its topic yet.
+
+    At another address, so that no client of this process knows a schema yet.
+    """
     world, out = ingested.world, unique("out").replace("-", "_")
     sink = {"kafka": {"topic": f"{world.topic}.{out}", "format": "avro"}}
-    declared = replace(world, declared={**world.declared, "name": out, "sink": sink})
-    declared.write_declaration()
-    declared.set_environment(monkeypatch)
-    ingested.registry.refused = "^$"
-    return replace(ingested, out=out)
+    with served(partial(_Answers, ingested.registry)) as url:
+        settings = world.settings.model_copy(update={"schema_registry": url})
+        declared = {**world.declared, "name": out, "sink": sink}
+        world = replace(world, settings=settings, declared=declared)
+        world.write_declaration()
+        world.set_environment(monkeypatch)
+        ingested.registry.refused = "^$"
+        ingested.registry.requests.clear()
+        yield replace(ingested, world=world, out=out)
 
 
 def listed(command: str) -> list[str]:

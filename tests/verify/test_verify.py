@@ -31,6 +31,7 @@ from ingestion.verify.verdict import Verdict
 from ingestion.verify.verify import verify
 from tests.support.damage import data_file
 from tests.support.faulty_sink import WITHOUT_ID_2, merging
+from tests.support.long import only_long
 from tests.support.world import World, row, transactional
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
@@ -435,6 +436,7 @@ def test_a_log_that_has_aged_out_is_a_limit_and_the_rest_is_proven(damaged: Worl
     assert len(differences(damaged)) == 1
 
 
+@only_long
 def test_a_version_before_a_column_was_added_is_read_without_it(damaged: World) -> None:
     """Where the ledger is gone, the version to prove is older than the newest column."""
     damaged.declare(schema=f"{COLUMNS}, colour STRING", schema_change="evolve")
