@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.slow]
 
 LENGTH = 50 if IS_LONG else 30
 # The short life of this number contains every operation; what dies in it does so by an exception.
-FIRST = 4075
+FIRST = 6606
 LIVES = [pytest.param(nth, kind, id=kind.name) for nth, kind in enumerate(KINDS)]
 
 
