@@ -134,6 +134,7 @@ def test_what_is_read_again_does_not_bring_it_back(world: World) -> None:
     assert prove(world).differences == ()
 
 
+@only_long
 def test_a_later_record_comes_in_as_any_other(world: World) -> None:
     """Whoever comes back is no ghost: only what had been read by then is left out."""
     erased(world)
@@ -153,6 +154,7 @@ def test_no_rewind_leads_behind_an_erase(world: World) -> None:
         rewind(world.spec, world.settings, to="seq:3", reason="a test", run_id="r")
 
 
+@only_long
 def test_a_rebuild_leaves_out_what_was_erased(settings: Settings, spark: SparkSession) -> None:
     """The new table takes the erasures over before it reads, and so does the next one."""
     with World.made(settings, spark) as world:
@@ -284,6 +286,7 @@ def test_an_erase_that_dies_is_said_until_it_is_done(world: World, place: Failpo
     assert prove(world).differences == ()
 
 
+@only_long
 def test_a_ledger_that_is_lost_after_an_erase_comes_back_from_its_copy(world: World) -> None:
     """The log before the erase is gone; until the next run writes it, nothing can be proven."""
     erased(world)

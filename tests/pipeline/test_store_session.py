@@ -153,6 +153,7 @@ def test_no_commit_of_a_jvm_and_delta_rs_is_lost(worker: SparkWorker, table: str
 
 
 @pytest.mark.spark
+@only_long
 def test_a_commit_that_comes_late_overwrites_none(
     worker: SparkWorker, table: str, proxy: StoreProxy
 ) -> None:
