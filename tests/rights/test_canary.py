@@ -42,7 +42,6 @@ from pyspark.sql import SparkSession
 from assets import alerts
 from assets.definitions import definitions
 from ingestion.errors import DependencyError
-from ingestion.kafka.schema_registry import _client
 from ingestion.lake import location
 from ingestion.operations.status import StatusReader
 from ingestion.settings import Settings, load_settings, variable
@@ -154,7 +153,6 @@ def canaries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Canaries:
     monkeypatch.setenv("ONCELAKE_KAFKA", _NOBODY)
     monkeypatch.setenv("ONCELAKE_KAFKA_TIMEOUT_SECONDS", "1")
     location._store.cache_clear()
-    _client.cache_clear()
     return made
 
 
