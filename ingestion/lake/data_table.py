@@ -38,6 +38,13 @@ Ability = Literal[
 ]
 
 
+@dataclass(frozen=True, slots=True)
+class Altered:
+    """Stands for the note of a commit that is not as it was written; ``what`` says which."""
+
+    what: str
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Change:
     """What one commit does to the rows of a table.
@@ -181,15 +188,11 @@ class DataTable(ABC):
         """Count the rows that carry a batch's number, as of its commit; ``None`` if it is past."""
 
     @abstractmethod
-    def notes(self, through: int) -> Iterator[tuple[int, int | None, str | None]]:
+    def notes(self, through: int) -> Iterator[tuple[int, int | None, str | Altered | None]]:
         """Yield version, fence and note of each commit up to a version, oldest first, as kept.
 
-        Of one that is not as it was written neither fence nor note is told.
+        Of one that is not as it was written no fence is told.
         """
-
-    def altered_commits(self) -> Iterator[str]:
-        """Yield a sentence for each of those."""
-        yield from ()
 
     def seal(self) -> None:
         """Write what was committed to the disk, where its keeper has not done that."""

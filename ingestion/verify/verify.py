@@ -132,7 +132,7 @@ class _Proof:
 
     def _prove_the_ledger(self, snapshot: Snapshot) -> None:
         mine, add = snapshot.ledger_of_table, self._differences.add
-        altered = self._paths.table.altered_commits()
+        altered = (commit.altered for commit in snapshot.commits if commit.altered)
         add(Difference("ledger", f"{each}: restore it from a backup") for each in altered)
         standing = without_undone(mine)
         unknown = snapshot.unknown

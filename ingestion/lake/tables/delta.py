@@ -30,7 +30,7 @@ from ingestion.lake.checksums import matches_checksum
 from ingestion.lake.commit_log import Commit, CommitLog
 from ingestion.lake.commit_metadata import CommitMetadata, app_id
 from ingestion.lake.compaction import remove_unreferenced
-from ingestion.lake.data_table import DataTable, Transaction
+from ingestion.lake.data_table import Altered, DataTable, Transaction
 from ingestion.lake.delta import read_delta, scan_rows
 from ingestion.lake.durability import seal_commits
 from ingestion.lake.integrity import (
@@ -125,23 +125,13 @@ class DeltaData(DataTable):
         """Count, in the files that statistics on ``_seq`` leave."""
         return count_rows(self.path, pc.field("_seq") == seq, version=commit.version)
 
-    def notes(self, through: int) -> Iterator[tuple[int, int | None, str | None]]:
-        """Read the log as plain JSON, apart from ``TableLog``."""
-        for version, told in self._notes():
-            if version <= through:
-                yield version, *(told or (None, None))
-
-    def altered_commits(self) -> Iterator[str]:
-        """Compare them with their checksums; a store does that itself."""
-        for version, told in self._notes() if self.path.is_local else ():
-            if told is None:
-                yield f"_delta_log/{commit_file(version)} is cut short, or not as it was written"
-
-    def _notes(self) -> Iterator[tuple[int, tuple[int | None, str | None] | None]]:
+    def notes(self, through: int) -> Iterator[tuple[int, int | None, str | Altered | None]]:
+        """Read the log as plain JSON, apart from ``TableLog``, and compare checksums."""
         log = self.path / "_delta_log"
         versions = (int(found[1]) for found in map(COMMIT.fullmatch, log.files()) if found)
         for version in sorted(versions):
-            yield version, _fence_and_note(log / commit_file(version), app_id(self.stream))
+            if version <= through:
+                yield version, *_fence_and_note(log / commit_file(version), app_id(self.stream))
 
     def seal(self) -> None:
         """Do so: neither delta-rs nor Spark has."""
@@ -254,7 +244,8 @@ def _type_of(stored: Any) -> SqlType:
     return SqlType(word=word, parts={name: _type_of(part) for name, part in parts.items()})
 
 
-def _fence_and_note(commit: Location, application: str) -> tuple[int | None, str | None] | None:
+def _fence_and_note(commit: Location, application: str) -> tuple[int | None, str | Altered | None]:
+    altered = Altered(f"_delta_log/{commit.name} is cut short, or not as it was written")
     content = commit.read()
     # A commit's other actions are about files, which may be many.
     lines = (n for n in content.splitlines() if n.startswith((b'{"commitInfo"', b'{"txn"')))
@@ -262,9 +253,9 @@ def _fence_and_note(commit: Location, application: str) -> tuple[int | None, str
     try:
         actions = [json.loads(line) for line in lines]
     except ValueError:
-        return None
+        return None, altered
     if not matches_checksum(commit, content):
-        return None
+        return None, altered
     for action in actions:
         note = action.get("commitInfo", {}).get("userMetadata", note)
         if (mark := action.get("txn", {})).get("appId") == application:

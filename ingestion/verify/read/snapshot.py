@@ -29,7 +29,7 @@ from ingestion.errors import (
 )
 from ingestion.kafka.offsets import TopicPartition
 from ingestion.lake.commit_metadata import UNKNOWN, Identity
-from ingestion.lake.data_table import DataTable
+from ingestion.lake.data_table import Altered, DataTable
 from ingestion.lake.delta import is_delta, open_whole, read_delta, scan_rows
 from ingestion.lake.location import Location
 from ingestion.lake.lock import Holder, holder_of
@@ -99,11 +99,13 @@ class LoggedCommit:
     Attributes:
         txn: The version that it records for our application id, if any.
         metadata: What a commit of ours says of itself.
+        altered: Says that it is not as it was written, so that nothing else is known of it.
     """
 
     version: int
     txn: int | None
     metadata: Mapping[str, Any] | None
+    altered: str = ""
 
     @property
     def is_ours(self) -> bool:
@@ -277,7 +279,9 @@ def read_ledger(path: Location) -> tuple[Batch, ...]:
 def read_log(table: DataTable, *, through: int) -> tuple[LoggedCommit, ...]:
     """Read the notes that are still in a table's log, oldest first, up to a version."""
     return tuple(
-        LoggedCommit(version=version, txn=fence, metadata=_metadata(note))
+        LoggedCommit(version=version, txn=None, metadata=None, altered=note.what)
+        if isinstance(note, Altered)
+        else LoggedCommit(version=version, txn=fence, metadata=_metadata(note))
         for version, fence, note in table.notes(through)
     )
 
