@@ -18,7 +18,7 @@ from ingestion.lake.delta import open_delta, read_delta
 from ingestion.lake.durability import seal_commits
 from ingestion.lake.failpoints import Failpoint, hit
 from ingestion.lake.location import Location
-from ingestion.lake.log_files import COMMIT, log_files
+from ingestion.lake.log_files import COMMIT, checkpoint_file, log_files
 from ingestion.lake.table_log import EXACTLY, append_nothing, data_files, translate_conflicts
 
 # No data file is called so, or lies there.
@@ -154,7 +154,7 @@ def remove_unreferenced(path: Location, *, is_fenced: bool) -> int:
 def checkpoint(path: Location) -> None:
     """Write a checkpoint of the log, and drop the commits that have aged out of it."""
     table = open_delta(path)
-    file = path / "_delta_log" / f"{table.version():020d}.checkpoint.parquet"
+    file = path / "_delta_log" / checkpoint_file(table.version())
     if file.size() is not None:
         return
     table.create_checkpoint()

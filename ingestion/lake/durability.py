@@ -17,7 +17,7 @@ from urllib.parse import unquote
 
 from ingestion.lake.checksums import are_checksums_cut, has_seal, seal, seal_data, sidecar_of
 from ingestion.lake.location import Location
-from ingestion.lake.log_files import COMMIT, commit_file, log_files
+from ingestion.lake.log_files import COMMIT, checkpoint_file, commit_file, log_files
 
 _NO_COMMIT: Final = "none"
 # By which a file of Parquet ends.
@@ -119,7 +119,7 @@ def _number(commit: Location) -> int:
 
 
 def _checkpoint_of(commit: Location) -> Location:
-    return commit.with_name(f"{_number(commit):020d}.checkpoint.parquet")
+    return commit.with_name(checkpoint_file(_number(commit)))
 
 
 def _added(commit: Location) -> dict[str, int]:

@@ -39,6 +39,11 @@ def commit_file(version: int) -> str:
     return f"{version:020d}.json"
 
 
+def checkpoint_file(version: int) -> str:
+    """Return the name of the file of a checkpoint that is one file."""
+    return f"{version:020d}.checkpoint.parquet"
+
+
 class LogFiles:
     """The files of the log of a table on this machine."""
 
