@@ -102,7 +102,8 @@ def _run(proof: Proof, seed: int) -> None:
 
 def _results() -> list[dict[str, Any]]:
     lines = RESULTS.read_text().splitlines() if RESULTS.exists() else []
-    return [each for each in map(json.loads, lines) if each["engine"] == engine_version()]
+    version = engine_version()
+    return [each for each in map(json.loads, lines) if each["engine"] == version]
 
 
 def _report() -> int:

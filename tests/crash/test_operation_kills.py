@@ -24,15 +24,13 @@ from tests.support.world import World, row
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.slow, only_long]
 
 ERASED = 3
-# Stands for the archive's only entry.
-ENTRY = "ENTRY"
 OPERATIONS = {
     "rewind": ["--to", "seq:1", "--reason", "a test", "--yes"],
     "replay": ["--from", "earliest"],
     "maintain": [],
     "erase": ["--key", json.dumps({"id": ERASED}), "--reason", "a test", "--yes"],
     "rebuild": ["--reason", "a test"],
-    "archive restore": [ENTRY, "--yes"],
+    "archive restore": ["--yes"],
 }
 PLACES = {
     "rewind": (Failpoint.LEDGER_HEALED, Failpoint.DECIDED, Failpoint.SIDES_CLEARED),
@@ -59,9 +57,7 @@ class Operated(World):
     def command(self) -> list[str]:
         """What is done in another process."""
         name, *options = self.operation
-        entries = [entry.entry for entry in archive.list_archive(self.topic, self.settings)]
-        words = [entries[0] if option == ENTRY else option for option in options]
-        return [sys.executable, "-m", "ingestion", *name.split(), self.topic, *words]
+        return [sys.executable, "-m", "ingestion", *name.split(), self.topic, *options]
 
 
 @pytest.fixture(scope="module")
@@ -91,6 +87,8 @@ def test_an_operation_that_is_killed_is_done_again(
     world.settings.state.mkdir()
     if name == "archive restore":
         world.rebuild()
+        [entry] = archive.list_archive(world.topic, world.settings)
+        world.operation.insert(1, entry.entry)
     before = world.rows()
     crash = PlannedCrash(place=place, nth=1, way="kill_group", visits=str(tmp_path / "visits"))
 

@@ -74,7 +74,7 @@ class Stage:
 
     def role(self, *rights: Right) -> str:
         """Make a role that has exactly these rights, and return its name."""
-        role = name_of("role")
+        role = unique("role")
         self.execute(
             f"CREATE ROLE {role} LOGIN",
             *(f"ALTER TABLE {{schema}}.{each} OWNER TO oncelake" for each in _COLUMNS[1:]),
@@ -91,11 +91,6 @@ class Stage:
         self.world.set_environment(monkeypatch)
         monkeypatch.setenv("ONCELAKE_POSTGRES", self.server.replace("oncelake@", f"{role}@"))
         return oncelake(command, "orders", *_WORDS[command])
-
-
-def name_of(kind: str) -> str:
-    """Return a name that nobody else has; PostgreSQL's have no hyphen in them."""
-    return unique(kind).replace("-", "_")
 
 
 def assert_named(result: Result, role: str, lacking: str) -> None:
@@ -122,7 +117,7 @@ def stage(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Stage]:
     """Ingest as the server's owner."""
-    folder, schema = tmp_path_factory.mktemp("rights"), name_of("shop")
+    folder, schema = tmp_path_factory.mktemp("rights"), unique("shop")
     (folder / "dagster.yaml").touch()
     settings = settings_in(folder, kafka_address, postgres=SecretStr(postgres_address))
     with World.made(settings, spark) as world:
@@ -164,7 +159,7 @@ def test_the_first_run_makes_its_tables_and_owns_them(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It may create them in the schema, and needs nothing else."""
-    schema, role = name_of("shop"), name_of("role")
+    schema, role = unique("shop"), unique("role")
     stage.execute(
         f"CREATE ROLE {role} LOGIN",
         f"CREATE SCHEMA {schema}",

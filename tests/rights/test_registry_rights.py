@@ -138,7 +138,7 @@ def stage(ingested: Stage, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
 
     At another address, so that no client of this process knows a schema yet.
     """
-    world, out = ingested.world, unique("out").replace("-", "_")
+    world, out = ingested.world, unique("out")
     sink = {"kafka": {"topic": f"{world.topic}.{out}", "format": "avro"}}
     with served(partial(_Answers, ingested.registry)) as url:
         settings = world.settings.model_copy(update={"schema_registry": url})

@@ -58,8 +58,6 @@ _TYPED: Final = [
     *(each for each in _WORDS if each not in (*_LONG, *_LAST)),
     *twins(*_LONG),
 ]
-
-
 RIGHTS: Final = documented("Kafka", _COLUMNS)
 _CASES: Final = [
     (command, *right) for command in _TYPED for right in sorted(RIGHTS[command], reverse=True)
@@ -131,6 +129,12 @@ def stage(
         yield Stage(broker=secure_broker, world=world, rows=f"{world.topic}.out")
 
 
+def without(rights: frozenset[Right], resource: str, operation: str) -> frozenset[Right]:
+    """Take a right away, or cut it to one that it implies."""
+    weaker = {(resource, _WEAKER[operation])} if operation in _WEAKER else set()
+    return rights - {(resource, operation)} | weaker
+
+
 def run_as(stage: Stage, monkeypatch: pytest.MonkeyPatch, command: str, *rights: Right) -> Any:
     """Run a command as a new user with these rights."""
     for name, value in environment_of(stage.settings_of_user(*rights)).items():
@@ -167,10 +171,7 @@ def test_the_sensor_needs_no_other_right(stage: Stage) -> None:
 
     assert lag(*rights) is not None
     for resource, operation in sorted(rights):
-        less = rights - {(resource, operation)}
-        if operation in _WEAKER:
-            less |= {(resource, _WEAKER[operation])}
-        assert lag(*less) is None, (resource, operation)
+        assert lag(*without(rights, resource, operation)) is None, (resource, operation)
 
 
 def test_a_first_run_needs_the_right_to_make_its_topics(stage: Stage) -> None:
@@ -205,9 +206,7 @@ def test_a_command_says_which_right_is_missing(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, command: str, resource: str, operation: str
 ) -> None:
     """Of a right that is taken away, or cut to one that it implies, the user is told by name."""
-    left = RIGHTS[command] - {(resource, operation)}
-    if operation in _WEAKER:
-        left |= {(resource, _WEAKER[operation])}
+    left = without(RIGHTS[command], resource, operation)
 
     result = run_as(stage, monkeypatch, command, *left)
 
@@ -231,10 +230,7 @@ def test_a_decision_needs_no_other_right(
     rights = RIGHTS[command]
 
     for resource, operation in sorted(rights):
-        less = rights - {(resource, operation)}
-        if operation in _WEAKER:
-            less |= {(resource, _WEAKER[operation])}
-        refused = run_as(stage, monkeypatch, command, *less)
+        refused = run_as(stage, monkeypatch, command, *without(rights, resource, operation))
         assert refused.exit_code == 5, refused.output
         said = " ".join(refused.output.split())
         # The output topic, which may not be written to either, may stand before that of the notes.

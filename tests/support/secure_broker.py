@@ -207,8 +207,8 @@ def _rights() -> dict[str, str]:
 
 
 def unique(what: str) -> str:
-    """Return a name of the test's own, for a user, topic or group."""
-    return f"{what}-{uuid.uuid4().hex[:12]}"
+    """Return a name of the test's own, for a user, topic, group or stream, and in SQL."""
+    return f"{what}_{uuid.uuid4().hex[:12]}"
 
 
 @pytest.fixture(scope="session")
