@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -23,7 +24,9 @@ from ingestion.errors import MissingRightError
 from ingestion.lake.location import Location
 from ingestion.lake.tables.conformance import make
 from ingestion.lake.tables.topic import TopicTable, open_table
+from ingestion.operations.follow import Follow
 from ingestion.operations.lag import LagReader
+from ingestion.pipeline.session import SharedSpark
 from ingestion.settings import Settings
 from tests.cli.shell import oncelake
 from tests.rights.page import Right, documented
@@ -239,6 +242,42 @@ def test_a_decision_needs_no_other_right(
     result = run_as(stage, monkeypatch, command, *rights)
 
     assert result.exit_code == 0, result.output
+
+
+@only_long
+def test_following_needs_the_rights_of_a_run(stage: Stage) -> None:
+    """Whoever follows asks Kafka for the lag as well; each right that is missing is named."""
+    rights = RIGHTS["follow"]
+
+    for resource, operation in sorted(rights):
+        code, said = follow_as(stage, *without(rights, resource, operation))
+        assert (code, f"lacks {operation} on {stage.name_of(resource)}" in said) == (5, True), said
+
+    assert follow_as(stage, *rights)[0] == 0
+
+
+def follow_as(stage: Stage, *rights: Right) -> tuple[int, str]:
+    """Follow as a new user until something is told; return the exit code, and what was told."""
+    told: list[str] = []
+    stop = threading.Event()
+
+    def tell(_: object, what: object) -> None:
+        told.append(str(what))
+        stop.set()
+
+    stage.world.send(row(3, "c"))
+    code = Follow(
+        settings=stage.settings_of_user(*rights),
+        spark=SharedSpark(lambda _: stage.world.spark),
+        run_id="follow",
+        on_report=tell,
+        on_failure=tell,
+        streams=["out"],
+        every_seconds=0.5,
+        for_seconds=300,
+        stop=stop,
+    ).execute()
+    return code, " ".join(told)
 
 
 @only_long
