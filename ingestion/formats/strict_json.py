@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable
 from decimal import Decimal
 from typing import Any, Final, NoReturn
@@ -15,7 +16,8 @@ WHITE_SPACE: Final = " \t\r\n"
 MOST_NESTED: Final = 900
 LONGEST_NUMBER: Final = 1_000
 _SURROGATE: Final = re.compile(r"\\u[dD][89a-fA-F]")
-_STRING: Final = r'"(?:[^"\\]|\\.)*"'
+# Possessive, and without its end if need be: no text is looked at again from the middle.
+_STRING: Final = r'"(?:[^"\\]++|\\.)*+"?'
 _TOKENS: Final = re.compile(rf"{_STRING}|[^\s\[\]{{}},:\"]+", re.DOTALL)
 _BRACKETS: Final = re.compile(rf"{_STRING}|[\[{{]|[\]}}]", re.DOTALL)
 
@@ -100,7 +102,7 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     fields = dict(pairs)
     if len(fields) < len(pairs):
         names = [name for name, _ in pairs]
-        name = ascii(next(name for name in fields if names.count(name) > 1))
+        name = ascii(next(name for name, times in Counter(names).items() if times > 1))
         raise BadBytesError("duplicate_name", f"{name} comes twice in one object")
     return fields
 

@@ -446,3 +446,25 @@ def test_variants_hold_what_was_written(spark: SparkSession) -> None:
 def test_every_class_has_a_name_of_its_own() -> None:
     """The corpus is as large as it says."""
     assert len({each.name for each in MESSAGES}) == len(MESSAGES) >= 60
+
+
+@pytest.mark.parametrize("tail", [b"", b"\\"], ids=["", "and half an escape"])
+def test_a_string_without_an_end_is_refused_at_once(tail: bytes) -> None:
+    """A megabyte of it, behind more brackets than may be nested, is looked at once."""
+    value = b"[]" * 901 + b'"' + b'\\"' * 490_000 + tail
+
+    (found,) = decoded(opened("json", "id BIGINT"), [value])
+
+    assert found["reason"] == "trailing_data"
+    assert disagreements("json", "id BIGINT", [value]) == []
+
+
+def test_a_name_that_comes_twice_among_many_is_found_at_once() -> None:
+    """A hundred thousand names are counted once, and not for each of them."""
+    names = ",".join(f'"n{number}":1' for number in range(90_000))
+    values = [f'{{"id":1,{names},"n{twice}":2}}'.encode() for twice in (0, 89_999)]
+
+    found = decoded(opened("json", "id BIGINT"), values)
+
+    assert [each["reason"] for each in found] == ["duplicate_name"] * 2
+    assert disagreements("json", "id BIGINT", values) == []
