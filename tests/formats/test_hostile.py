@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from deltalake import DeltaTable
 from pyspark.sql import functions as F
 
+from ingestion.operations.init.sample import read_sample
 from ingestion.verify.verify import verify
 from tests.corpus.json_messages import MESSAGES, SCHEMA
 from tests.support.long import only_long
+from tests.support.odd_producer import send_with_header
 from tests.support.proof import find_problems
-from tests.support.world import World
+from tests.support.world import World, row
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 
@@ -60,6 +64,20 @@ def test_fields_that_are_not_declared_are_counted_by_name(read: World) -> None:
         "_offset": 1,
         "_corrupt_record": 1,
     }
+
+
+def test_a_header_whose_name_is_no_text_blocks_nothing(world: World) -> None:
+    """Clients in other languages write any bytes; engine, proof and sample read the record."""
+    world.declare()
+    value = json.dumps(row(1, "a")).encode()
+    send_with_header(world.settings.bootstrap_servers(), world.topic, value, b"\xff\xfe")
+    world.send(b"garbage")
+    world.run()
+
+    assert [each["id"] for each in world.rows()] == [1]
+    assert find_problems(world) == ()
+    sample, _ = read_sample(world.topic, 10, world.settings).records
+    assert (sample.value, sample.headers) == (value, ())
 
 
 @only_long

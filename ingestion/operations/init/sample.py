@@ -12,6 +12,7 @@ from confluent_kafka import Message
 from ingestion.declaration.names import hint
 from ingestion.errors import InvalidSpecError
 from ingestion.kafka.admin import Kafka
+from ingestion.kafka.client import headers_of
 from ingestion.kafka.offsets import Range, TopicPartition
 from ingestion.settings import Settings
 
@@ -109,7 +110,7 @@ def newest_records(
             message.timestamp()[1],
             message.key(),
             message.value(),
-            tuple(cast("list[tuple[str, bytes | None]]", message.headers() or ())),
+            headers_of(message),
         )
         records.append(record)
         size += _size(record)

@@ -17,7 +17,7 @@ from confluent_kafka import TopicPartition as ClientTopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from ingestion.errors import DependencyError
-from ingestion.kafka.client import client_options, is_about_group, unreachable
+from ingestion.kafka.client import client_options, headers_of, is_about_group, unreachable
 from ingestion.kafka.offsets import TopicPartition
 from ingestion.settings import Settings
 from ingestion.verify.read.record import Record
@@ -170,5 +170,4 @@ def is_compacted(settings: Settings, topic: str) -> bool:
 
 def _record(message: Message, at: TopicPartition) -> Record:
     (_, timestamp_ms), offset = message.timestamp(), cast("int", message.offset())
-    headers = cast("list[tuple[str, bytes | None]] | None", message.headers())
-    return Record(*at, offset, timestamp_ms, message.key(), message.value(), tuple(headers or ()))
+    return Record(*at, offset, timestamp_ms, message.key(), message.value(), headers_of(message))
