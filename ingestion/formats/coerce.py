@@ -34,6 +34,11 @@ _BASE64: Final = re.compile(
 _MOST_DIGITS: Final = 60
 # More than PostgreSQL's NUMERIC has, before the point or behind it.
 _LONGEST_DECIMAL: Final = 150_000
+# Of more, Decimal(int) would take its time: as long as these.
+_LONGEST_IN_BITS: Final = 500_000
+# More than any column holds, and than a decimal has zeros that no digit stands behind.
+_FARTHEST: Final = 1_000
+_MOST_BITS: Final = 4_000
 # Rounds nothing; default arithmetic would round to 28 digits.
 _ENDLESS: Final = Context(prec=MAX_PREC, Emin=MIN_EMIN, Emax=MAX_EMAX)
 BITS: Final[dict[type[DataType], int]] = {
@@ -209,17 +214,26 @@ def unscaled(number: int, scale: int) -> Decimal:
     return Decimal(number).scaleb(-scale, _ENDLESS)
 
 
-def decimal_of(raw: bytes, scale: int) -> Decimal:
+def decimal_of(raw: bytes, scale: int, target: DataType) -> Decimal:
     """Return the decimal whose unscaled number stands in bytes, the most significant first."""
-    return unscaled(int.from_bytes(raw, signed=True), scale)
+    number = int.from_bytes(raw, signed=True)
+    if not number:
+        return Decimal()
+    if number.bit_length() > _MOST_BITS or abs(scale) > _FARTHEST:
+        refuse(f"{len(raw)} bytes of scale {scale}", target)
+    return unscaled(number, scale)
 
 
 def decimal_text(raw: bytes, scale: int, target: DataType) -> str:
     """Write the same decimal as a text, with all its digits and no exponent."""
-    value = decimal_of(raw, scale)
-    if max(abs(value.adjusted()), abs(scale)) > _LONGEST_DECIMAL:
-        refuse(value, target)
-    return f"{value:f}"
+    number = int.from_bytes(raw, signed=True)
+    if number.bit_length() > _LONGEST_IN_BITS:
+        refuse(f"{len(raw)} bytes of scale {scale}", target)
+    digits = Decimal(number).adjusted() + 1
+    # Zeros that take no bytes in Kafka would fill the memory.
+    if digits > _LONGEST_DECIMAL or not -_FARTHEST <= scale <= digits + _FARTHEST:
+        refuse(f"{digits} digits of scale {scale}", target)
+    return f"{unscaled(number, scale):f}"
 
 
 def rescaled(value: Decimal, target: sql.DecimalType) -> Decimal:
@@ -285,7 +299,13 @@ def _within(_: Source, target: DataType) -> Convert:
 
 def _whole(source: Source, target: DataType) -> Convert:
     within = _within(source, target)
-    return lambda v: within(int(v) if v == v.to_integral_value() else refuse(v, target))
+
+    def convert(value: Decimal) -> Any:
+        if (value and value.adjusted() > _MOST_DIGITS) or value != value.to_integral_value():
+            refuse(value, target)
+        return within(int(value or 0))
+
+    return convert
 
 
 def _short(_: Source, target: Any) -> Convert:

@@ -48,6 +48,7 @@ _MOMENT: Final = re.compile(
     r"\d{4}-\d\d-\d\dT\d\d:\d\d(:\d\d(\.\d{1,9})?)?(Z|[+-]\d\d:\d\d)?", re.ASCII
 )
 _DATE: Final = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
+_SCALE: Final = re.compile(r"-?\d{1,6}", re.ASCII)
 _NOT_FINITE: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _SCALARS: Final = {
     sql.BooleanType: (bool, "boolean"),
@@ -110,7 +111,7 @@ def hint(schema: Mapping[str, Any]) -> Hint:
     name = schema.get("name")
     items = schema.get("items")
     if name == _DECIMAL:
-        return Hint(scale=int(schema.get("parameters", {}).get("scale", 0)))
+        return Hint(scale=_scale(schema.get("parameters")))
     return Hint(
         unit=_TICKS.get(str(name), 0),
         days=name in _DAYS,
@@ -118,9 +119,17 @@ def hint(schema: Mapping[str, Any]) -> Hint:
     )
 
 
+def _scale(parameters: Any) -> int:
+    """Return the scale of a decimal; ``int`` of what a record says could take for ever."""
+    found = parameters.get("scale", 0) if isinstance(parameters, dict) else 0
+    if type(found) not in (int, str) or not _SCALE.fullmatch(str(found)):
+        raise MisfitError(f"the schema has a decimal of scale {found!s:.80}")
+    return int(found)
+
+
 def _fields(schema: Any) -> list[Mapping[str, Any]]:
     found = schema.get("fields") if isinstance(schema, dict) else None
-    return [each for each in found or () if isinstance(each, dict)]
+    return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
 
 
 def json_value(hint: Hint, target: sql.DataType) -> Convert:
@@ -158,13 +167,13 @@ def json_value(hint: Hint, target: sql.DataType) -> Convert:
 def _decimal(value: Any, hint: Hint, target: sql.DecimalType) -> Any:
     convert = exact(Source("decimal"), target)
     if _has_scale(value):
-        return convert(decimal_of(*_variable_scale(value, target)))
+        return convert(decimal_of(*_variable_scale(value, target), target))
     if type(value) is int or isinstance(value, Decimal):
         is_sane = abs(Decimal(value).adjusted()) < _MOST_DIGITS
         return convert(Decimal(value)) if is_sane else refuse_kind(value, target)
     text = _of(str, value, target)
     if hint.scale is not None:
-        return convert(decimal_of(_converted(from_base64, text, target), hint.scale))
+        return convert(decimal_of(_converted(from_base64, text, target), hint.scale, target))
     return convert(Decimal(text)) if _NUMBER.fullmatch(text) else refuse_kind(value, target)
 
 

@@ -24,11 +24,8 @@ from ingestion.kafka.schema_registry import WriterSchema
 REASONS: Final[dict[str, str]] = {
     "undecodable": "decoding failed in an unexpected way; please report its `detail`",
 }
-# One record must not fail its batch, whatever it holds.
-UNFORESEEN: Final = (
-    *(ValueError, TypeError, LookupError, ArithmeticError, AttributeError, RecursionError),
-    *(EOFError, AssertionError),
-)
+# One record must not fail its batch, whatever it holds; libraries have errors of their own.
+UNFORESEEN: Final = Exception
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -157,6 +154,7 @@ class Decoded(NamedTuple):
 
 # Reads the bytes of one record, then what else the format asks for; raises ``BadBytesError``.
 Read = Callable[..., Decoded]
+_Outcome = Decoded | BadBytesError | None
 
 
 def by_record(read: Read, encoded: Encoded) -> Decode:
@@ -173,24 +171,39 @@ def by_record(read: Read, encoded: Encoded) -> Decode:
 
     def decode(values: pa.Array, *more: pa.Array) -> pa.StructArray:
         columns = [each.to_pylist() for each in (values, *more)]
-        return _assembled([_attempt(read_strictly, *each) for each in zip(*columns)], type_)  # noqa: B905
+        records = [_attempt(read_strictly, *each) for each in zip(*columns)]  # noqa: B905
+        try:
+            return _assembled(records, type_)
+        except UNFORESEEN:
+            return _assembled([_fitting(each, type_) for each in records], type_)
 
     return decode
 
 
-def _attempt(read: Read, raw: bytes | None, *more: Any) -> Decoded | BadBytesError | None:
+def _attempt(read: Read, raw: bytes | None, *more: Any) -> _Outcome:
     """Read one record; null bytes give ``None``, and whatever fails an error to quarantine."""
     try:
         return None if raw is None else read(raw, *more)
     except BadBytesError as error:
         return error
     except UNFORESEEN as error:
-        return BadBytesError("undecodable", f"{type(error).__name__}: {error}")
+        return _undecodable(error)
 
 
-def _assembled(
-    records: Sequence[Decoded | BadBytesError | None], type_: pa.StructType
-) -> pa.StructArray:
+def _undecodable(error: Exception) -> BadBytesError:
+    return BadBytesError("undecodable", f"{type(error).__name__}: {error}")
+
+
+def _fitting(record: _Outcome, type_: pa.StructType) -> _Outcome:
+    """Return a record if Arrow takes it, and else its error."""
+    try:
+        _assembled([record], type_)
+    except UNFORESEEN as error:
+        return _undecodable(error)
+    return record
+
+
+def _assembled(records: Sequence[_Outcome], type_: pa.StructType) -> pa.StructArray:
     """Build the struct: field by field, since Arrow converts long lists much faster than rows."""
     row_type = type_.field("row").type
     good = [each if isinstance(each, Decoded) else None for each in records]

@@ -38,7 +38,7 @@ from ingestion.formats.coerce import (
     mismatch,
     struct_of,
 )
-from ingestion.formats.decoder import BadBytesError, Decode, Decoded, Encoded, Read
+from ingestion.formats.decoder import BadBytesError, Decode, Decoded, Encoded, Read, text_of
 from ingestion.formats.wire_format import by_writer_schema
 from ingestion.kafka.schema_registry import WriterSchema
 
@@ -136,8 +136,9 @@ def _zigzag(payload: bytes, at: int) -> tuple[int, int]:
 
 def _unknown(message: Any) -> list[str]:
     """Return the fields that the schema does not have, by number: ``#9``."""
-    numbers: Mapping[int, None] = dict.fromkeys(e.field_number for e in UnknownFieldSet(message))
-    return [f"#{number}" for number in numbers]
+    found: Mapping[int, None] = dict.fromkeys(e.field_number for e in UnknownFieldSet(message))
+    # What it has may be among them, as an unknown value of an enum is.
+    return [f"#{number}" for number in found if number not in message.DESCRIPTOR.fields_by_number]
 
 
 class _Node(NamedTuple):
@@ -174,15 +175,23 @@ def _converter(node: _Node, target: DataType) -> Convert:
         return _message(field.message_type, target)
     if field.cpp_type == Field.CPPTYPE_ENUM:
         return _enum(field.enum_type, target)
-    is_bytes = field.type == Field.TYPE_BYTES
-    return exact(Source("bytes" if is_bytes else _KINDS[field.cpp_type]), target)
+    if field.type == Field.TYPE_BYTES:
+        return exact(Source("bytes"), target)
+    convert = exact(Source(_KINDS[field.cpp_type]), target)
+    return (lambda v: convert(_text(v))) if field.type == Field.TYPE_STRING else convert
+
+
+def _text(value: str | bytes) -> str:
+    """Return a text; in a file of proto2 it is bytes where it is not UTF-8."""
+    return value if isinstance(value, str) else text_of(value)
 
 
 def _map(entry: Any, target: DataType) -> Convert:
     key, value = (entry.fields_by_name[name] for name in ("key", "value"))
     if key.type != Field.TYPE_STRING:
         return mismatch("a map without text keys", target)
-    return map_of(_Node(value), target, _converter)
+    convert = map_of(_Node(value), target, _converter)
+    return lambda items: convert({_text(name): each for name, each in items.items()})
 
 
 def _message(message: Any, target: DataType) -> Convert:

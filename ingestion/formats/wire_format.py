@@ -78,7 +78,7 @@ def by_writer_schema(
             if len(at) < _MANY:
                 continue
             # Nothing in a schema or a record may stop the stream: one by one has the last word.
-            with suppress(*UNFORESEEN):
+            with suppress(UNFORESEEN):
                 if decode_many := many(number):
                     decoded, is_sound = decode_many(content, starts[at] + HEADER_BYTES, ends[at])
                     parts.append((at[is_sound], decoded.filter(pa.array(is_sound))))

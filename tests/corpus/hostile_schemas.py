@@ -54,6 +54,16 @@ def _avro() -> Iterator[tuple[str, Any, bytes, tuple[tuple[str, str], ...]]]:
     yield "1 MB of brackets", "[" * 1_000_000, b"", ()
     yield "arrays in arrays", f"{nested * 40_000}null{'}' * 40_000}", b"", ()
     yield "no schema", 7, b"", ()
+    symbols = {"no names": ["a-b"], "one symbol twice": ["a", "a"]}
+    for name, each in symbols.items():
+        yield name, _record("Row", {"type": "enum", "name": "E", "symbols": each}), b"\2\0", ()
+    yield "one type twice", _record("Row", _record("Row")), b"\2\2", ()
+    for name in (5, None, "\ud800", "id"):
+        fields = [_ID, {"name": name, "type": "int"}]
+        yield f"a field named {name!r}", {**_record("Row"), "fields": fields}, b"\2\0", ()
+    yield "a namespace of 5", {**_record("Row"), "namespace": 5}, b"\2", ()
+    yield "a union in a union", _record("Row", ["null", ["int"]]), b"\2\0", ()
+    yield "a union of twins", _record("Row", ["int", "int"]), b"\2\0\0", ()
 
 
 def _protobuf() -> Iterator[tuple[str, str, tuple[tuple[str, str], ...]]]:

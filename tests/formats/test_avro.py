@@ -135,7 +135,9 @@ def test_every_type_arrives_as_it_was_written() -> None:
     small = {**WHOLE, "id": 1, "price": Decimal(1), "tags": [], "more": {}, "same": None}
     payloads = encoded(ALL_TYPES, WHOLE, {**small, "either": None})
 
-    structs = decoded(opened("avro", DDL, schemas=[schema]), [framed(1, p) for p in payloads])
+    structs = decoded(
+        opened("avro", DDL, writer_schemas=[schema]), [framed(1, p) for p in payloads]
+    )
 
     second, first = (each["row"] for each in structs)
     for one, payload in zip((second, first), payloads, strict=True):
@@ -205,7 +207,7 @@ def test_hostile_bytes_are_refused_each_with_its_reason() -> None:
         framed(4, text): "type_mismatch",
         framed(1, b"\x80\x80\x80\x80\x80\x80\x80\x80\x80\x01\x00\x00"): "type_mismatch",
     }
-    decode = opened("avro", PLAIN, schemas=schemas)
+    decode = opened("avro", PLAIN, writer_schemas=schemas)
 
     *bad, whole = decoded(decode, [*hostile, framed(1, good)])
 

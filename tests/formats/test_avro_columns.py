@@ -117,7 +117,7 @@ def damaged(payload: bytes, chance: random.Random) -> bytes | None:
 def test_many_records_are_read_as_each_alone(seed: int, extra_fields: Any) -> None:
     """Rows, reasons and details are the same, whatever the bytes are."""
     ddl, schema, records = case(random.Random(seed))
-    decode = opened("avro", ddl, schemas=[schema], extra_fields=extra_fields)
+    decode = opened("avro", ddl, writer_schemas=[schema], extra_fields=extra_fields)
 
     together = decoded(decode, records)
 
@@ -134,7 +134,7 @@ def test_a_part_of_a_larger_array_is_read_where_it_is(monkeypatch: pytest.Monkey
             ('[{"name": "a", "type": "int"}]', '[{"name": "b", "type": "string"}]')
         )
     ]
-    decode = opened("avro", "a INT, b STRING", schemas=schemas)
+    decode = opened("avro", "a INT, b STRING", writer_schemas=schemas)
     records = [framed(0, b"\2"), framed(1, b"\2x")] * 50
 
     rows = decode(pa.array([b"before", *records], pa.binary())[1:]).field("row").to_pylist()
@@ -146,7 +146,7 @@ def test_no_schema_stops_a_batch() -> None:
     """One that fastavro takes and whole columns cannot is read one by one."""
     field = {"name": "a", "type": ["null", {"type": "enum", "name": "E", "symbols": []}]}
     text = json.dumps({"type": "record", "name": "R", "fields": [field]})
-    decode = opened("avro", "a STRING", schemas=[WriterSchema(id=1, type="AVRO", text=text)])
+    decode = opened("avro", "a STRING", writer_schemas=[WriterSchema(id=1, type="AVRO", text=text)])
 
     structs = decoded(decode, [framed(1, payload) for payload in [b"\0", b"\2\0"] * 40])
 

@@ -24,7 +24,7 @@ DDL = "id BIGINT"
 
 def reason_of(schema: WriterSchema, payload: bytes) -> str | None:
     """Return why the engine refuses a record that is written by a schema."""
-    decode = opened(schema.type.lower(), DDL, schemas=[schema])
+    decode = opened(schema.type.lower(), DDL, writer_schemas=[schema])
     (found,) = decoded(decode, [framed(schema.id, payload)])
     reason: str | None = found["reason"]
     return reason
@@ -49,6 +49,25 @@ def test_a_schema_that_explodes_or_leads_astray_is_unusable(
         prove(hostile.schema, hostile.payload)
 
     assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("type_", "more"),
+    [
+        (["null", "int"], {"default": "null"}),
+        ("int", {"default": "x", "aliases": "b"}),
+        ({"type": "enum", "name": "E", "symbols": ["a"], "default": "b"}, {}),
+    ],
+    ids=str,
+)
+def test_what_a_schema_says_to_readers_alone_is_not_looked_at(type_: object, more: object) -> None:
+    """Nobody needs a default to read what was written, so that a wrong one does no harm."""
+    fields = [{"name": "id", "type": "long"}, {"name": "a", "type": type_, **dict(more)}]
+    text = json.dumps({"type": "record", "name": "Row", "fields": fields})
+    schema = WriterSchema(id=1, type="AVRO", text=text)
+
+    assert reason_of(schema, b"\2\0") is None
+    prove(schema, b"\2\0")
 
 
 def test_a_schema_cannot_make_the_compiler_run_a_program(tmp_path: Path) -> None:

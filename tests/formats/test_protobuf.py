@@ -77,7 +77,9 @@ def test_every_type_arrives_as_it_was_written() -> None:
         b"\2\2" + late.SerializeToString(),
     ]
 
-    structs = decoded(opened("protobuf", DDL, schemas=[schema]), [framed(1, p) for p in payloads])
+    structs = decoded(
+        opened("protobuf", DDL, writer_schemas=[schema]), [framed(1, p) for p in payloads]
+    )
 
     columns = {column.name: column.type for column in parse_columns(DDL)}
     read = proof.opened(schema, columns, "ignore")

@@ -18,6 +18,7 @@ from ingestion.pipeline.schema import type_of_columns
 from ingestion.verify.compare.rows import values_equal
 from ingestion.verify.decode import Decode as Read
 from ingestion.verify.decode import Expected, reading
+from ingestion.verify.decode.coerce import BROKEN
 
 
 def row_type(ddl: str) -> spark.StructType:
@@ -32,7 +33,7 @@ def opened(
     is_key: bool = False,
     extra_fields: ExtraFields = "ignore",
     lenient: Iterable[str] = (),
-    schemas: Iterable[WriterSchema] = (),
+    writer_schemas: Iterable[WriterSchema] = (),
     **options: Any,
 ) -> Decode:
     """Open the decoding of a format for some columns, as each of Spark's tasks does."""
@@ -44,7 +45,7 @@ def opened(
         options=FORMATS[format_].options.model_validate(options),
         extra_fields=extra_fields,
         lenient=frozenset(lenient),
-        writer_schemas={schema.id: prepared(schema) for schema in schemas},
+        writer_schemas={schema.id: prepared(schema) for schema in writer_schemas},
     )
     decode: Decode = module.opened(encoded)
     return decode
@@ -101,5 +102,5 @@ def disagreements(
 def _row(read: Read, value: bytes) -> list[Any] | None:
     try:
         return list(read(value).values)
-    except (ValueError, OverflowError):
+    except BROKEN:
         return None

@@ -19,15 +19,15 @@ from ingestion.errors import counted
 from ingestion.formats import wire_format
 from ingestion.formats.avro.columns import flat_decoding
 from ingestion.formats.avro.types import (
+    as_written,
     converter,
     expanded_size,
     fields,
     has_endless_arrays,
     is_record,
-    logical_types_set_aside,
 )
 from ingestion.formats.coerce import columns_of
-from ingestion.formats.decoder import BadBytesError, Decode, Decoded, Encoded, Read
+from ingestion.formats.decoder import UNFORESEEN, BadBytesError, Decode, Decoded, Encoded, Read
 from ingestion.formats.wire_format import DecodeMany, by_writer_schema
 from ingestion.kafka.schema_registry import WriterSchema
 
@@ -36,7 +36,6 @@ REASONS: Final[dict[str, str]] = {
     "malformed_avro": "the bytes are not what the schema says, or some are left over",
 }
 _MOST_TYPES: Final = 10_000
-_UNUSABLE = (ValueError, TypeError, KeyError, AttributeError, IndexError, RecursionError)
 _MALFORMED = (EOFError, LookupError, ValueError, OverflowError, MemoryError, struct.error)
 
 
@@ -76,13 +75,13 @@ def parsed(schema: WriterSchema) -> tuple[Callable[[bytes], Any], Any]:
     expanded: dict[str, Any] = {}
     try:
         for text in [*(text for _, text in schema.references), schema.text]:
-            plain = logical_types_set_aside(json.loads(text))
+            plain = as_written(json.loads(text))
             root = parse_schema(plain, named_schemas=named)
             _refuse_explosion(root, named)
             type_ = parse_schema(plain, named_schemas=expanded, expand=True)
     except BadBytesError:
         raise
-    except _UNUSABLE as error:
+    except UNFORESEEN as error:
         raise BadBytesError("unusable_schema", f"{type(error).__name__}: {error}") from None
     if has_endless_arrays(type_):
         raise BadBytesError("unusable_schema", "an array whose items take no bytes")

@@ -25,6 +25,7 @@ from ingestion.formats.coerce import (
 from ingestion.formats.connect import DEBEZIUM_TICKS, Hint, json_value
 
 _LOGICAL: Final = "oncelakeLogicalType"
+_NAMED: Final = frozenset({"record", "error", "enum", "fixed"})
 _PLAIN: Final = {
     "boolean": Source("boolean"),
     "int": Source("integer"),
@@ -50,14 +51,42 @@ _PYTHON: Final[dict[str, type]] = {
 }
 
 
-def logical_types_set_aside(schema: Any) -> Any:
-    """Rename ``logicalType`` everywhere, so that fastavro returns the values as written."""
+def as_written(schema: Any) -> Any:
+    """Return a schema by which fastavro returns the values as they were written.
+
+    ``logicalType`` has another name, and what is for readers is gone: defaults and aliases.
+
+    Raises:
+        ValueError, AttributeError: it breaks a rule that fastavro does not know.
+    """
     if isinstance(schema, list):
-        return [logical_types_set_aside(each) for each in schema]
+        return [as_written(each) for each in schema]
     if not isinstance(schema, dict):
         return schema
+    if "type" in schema:
+        _refuse_misnamed(schema)
+    for part in ("type", "items", "values"):
+        if isinstance(schema.get(part), list):
+            _refuse_ambiguous(schema[part])
     renamed = {_LOGICAL if name == "logicalType" else name: each for name, each in schema.items()}
-    return {name: logical_types_set_aside(each) for name, each in renamed.items()}
+    kept = renamed.keys() - {"default", "aliases"}
+    return {name: as_written(each) for name, each in renamed.items() if name in kept}
+
+
+def _refuse_ambiguous(union: list[Any]) -> None:
+    words = [each.get("type") if isinstance(each, dict) else each for each in union]
+    unnamed = [each for each in words if isinstance(each, str) and each not in _NAMED]
+    if any(isinstance(each, list) for each in words) or len({*unnamed}) < len(unnamed):
+        raise ValueError("a union in a union, or of one type twice")
+
+
+def _refuse_misnamed(schema: Mapping[str, Any]) -> None:
+    for name in (schema.get("name", ""), schema.get("namespace", "")):
+        # Not every value of JSON is a text, and half of a surrogate pair is none.
+        name.encode()
+    names = [each.get("name") for each in schema.get("fields", ()) if isinstance(each, dict)]
+    if len({*map(str, names)}) < len(names):
+        raise ValueError("two fields of one name")
 
 
 def kind(node: Any) -> tuple[str, Mapping[str, Any]]:
@@ -196,13 +225,13 @@ def _special(word: str, found: Mapping[str, Any], target: sql.DataType) -> Conve
     logical, name = found.get(_LOGICAL), found.get("connect.name")
     if logical == "decimal" and word in {"bytes", "fixed"} and found.get("precision", 0) > 0:
         scale, convert = int(found.get("scale", 0)), exact(Source("decimal"), target)
-        return lambda value: convert(decimal_of(value, scale))
+        return lambda value: convert(decimal_of(value, scale, target))
     if logical == "uuid" and word == "fixed" and isinstance(target, sql.StringType):
         return lambda value: str(uuid.UUID(bytes=value))
     way = (word, name, type(target))
     if way == ("record", "io.debezium.data.VariableScaleDecimal", sql.DecimalType):
         convert = exact(Source("decimal"), target)
-        return lambda value: convert(decimal_of(value["value"], value["scale"]))
+        return lambda value: convert(decimal_of(value["value"], value["scale"], target))
     if way == ("record", "io.debezium.data.VariableScaleDecimal", sql.StringType):
         return lambda value: decimal_text(value["value"], value["scale"], target)
     if way == ("int", "io.debezium.time.Date", sql.DateType):

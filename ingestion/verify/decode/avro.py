@@ -23,7 +23,7 @@ from ingestion.declaration.types import SqlType
 from ingestion.errors import counted
 from ingestion.kafka.schema_registry import WriterSchema
 from ingestion.verify.decode import Decode, DecodedRecord, Expected, ReadFramed, coerce
-from ingestion.verify.decode.coerce import TICKS, BadRecordError, Read, refuse
+from ingestion.verify.decode.coerce import BROKEN, TICKS, BadRecordError, Read, refuse
 
 _CLOCKS: Final = {"Timestamp": 10**3, "MicroTimestamp": 10**6, "NanoTimestamp": 10**9}
 _KEPT: Final = (*("name", "namespace", "size", "symbols"), *("precision", "scale", "connect.name"))
@@ -64,7 +64,7 @@ def parse_schema(schema: WriterSchema) -> Schema:
         for text in (*(text for _, text in schema.references), schema.text):
             parsed = make_avsc_object(_undecorated(json.loads(text)), names, False, False)
         _refuse_explosion(parsed)
-    except (AvroException, ValueError, LookupError, TypeError, RecursionError) as error:
+    except (AvroException, *BROKEN) as error:
         raise BadRecordError(f"the schema cannot be understood: {error!r:.200}") from None
     return parsed
 
@@ -81,10 +81,15 @@ def _undecorated(schema: Any) -> Any:
     kept = {name: schema[name] for name in _KEPT if name in schema}
     inner = {name: _undecorated(schema[name]) for name in ("items", "values") if name in schema}
     if "fields" in schema:
-        fields = ((field["name"], field["type"]) for field in schema["fields"])
+        fields = ((_text(field["name"]), field["type"]) for field in schema["fields"])
         inner["fields"] = [{"name": name, "type": _undecorated(each)} for name, each in fields]
     type_ = "record" if type_ == "error" else type_
     return {"type": type_, _LOGICAL: schema.get("logicalType"), **kept, **inner}
+
+
+def _text(name: str) -> str:
+    """Return a name that is text; half of a surrogate pair is none."""
+    return name.encode().decode()
 
 
 def _refuse_explosion(node: Schema) -> None:

@@ -36,6 +36,7 @@ _MOST_DIGITS: Final = 38
 # No column holds a number so small, or so large; and powers of ten take their time.
 _FARTHEST: Final = 1_000
 _LONGEST: Final = 150_000
+_LONGEST_IN_BITS: Final = 500_000
 # Fewer digits never round twice on their way through a double.
 _SAFE_DIGITS: Final = 16
 NOT_FINITE: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
@@ -49,6 +50,12 @@ class UnprovableError(Exception):
     Whatever depends on the declaration, or on what today's Kafka and registry still hold, may raise
     it; ``verify`` makes it an obstacle of the verdict.
     """
+
+
+# What reading a value, or a schema, that is not as it should be may raise.
+BROKEN: Final = (
+    *(ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError),
+)
 
 
 class BadRecordError(ValueError):
@@ -284,9 +291,12 @@ def _shifted(number: int, scale: int) -> Fraction:
 def unscaled_text(digits: bytes, scale: int) -> str:
     """Write such a decimal with all its digits."""
     number = int.from_bytes(digits, signed=True)
+    if number.bit_length() > _LONGEST_IN_BITS:
+        refuse(scale)
     # Unlike str(int), it has no limit.
     figures = str(Decimal(abs(number)))
-    if max(abs(scale), abs(len(figures) - 1 - scale)) > _LONGEST:
+    # Zeros that take no bytes in Kafka would fill the memory.
+    if len(figures) > _LONGEST or not -_FARTHEST <= scale <= len(figures) + _FARTHEST:
         refuse(scale)
     if scale <= 0:
         whole, fraction = figures + "0" * (-scale if number else 0), ""

@@ -37,6 +37,7 @@ _TICKS: Final = {
     "io.debezium.time.NanoTimestamp": 10**9,
 }
 _NUMBER: Final = re.compile(r"[+-]?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]{1,3})?")
+_SCALE: Final = re.compile(r"-?[0-9]{1,6}")
 _PLACEHOLDER: Final = "__debezium_unavailable_value"
 # The text, its base64, and the UUID of version 3 that Java makes of it.
 _PLACEHOLDERS: Final = (
@@ -192,9 +193,9 @@ class ReadJsonEnvelope(_RowOfEnvelope):
         if key not in self._readers:
             meanings = None
             if self.options.schemas:
-                sides = {each["field"]: each for each in (schema or {}).get("fields", ())}
-                fields = sides.get(side, {}).get("fields", ())
-                meanings = {each["field"]: _meaning_of(each) for each in fields}
+                sides = [each for each in _fields_of(schema) if each.get("field") == side]
+                fields = _fields_of(sides[0]) if sides else []
+                meanings = {str(each.get("field")): _meaning_of(each) for each in fields}
             self._readers[key] = {
                 name: _fit(self._meaning(name, type_, meanings), type_)
                 for name, type_ in self.wanted.items()
@@ -232,14 +233,24 @@ class _Meaning(NamedTuple):
     items: Any = None
 
 
+def _fields_of(schema: Any) -> list[dict[str, Any]]:
+    """Return the fields that a schema lists; what is no field, or no schema, counts for nothing."""
+    listed = schema.get("fields") if isinstance(schema, dict) else None
+    return [each for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
+
+
 def _meaning_of(schema: Mapping[str, Any]) -> _Meaning:
     """Read what a schema of Kafka Connect says of its values."""
-    name = schema.get("name")
-    items = schema.get("items")
+    name, items = str(schema.get("name")), schema.get("items")
     if name == "org.apache.kafka.connect.data.Decimal":
-        return _Meaning(scale=int(schema["parameters"]["scale"]))
+        told = schema.get("parameters")
+        scale = told.get("scale", 0) if isinstance(told, dict) else 0
+        if type(scale) not in (int, str) or not _SCALE.fullmatch(str(scale)):
+            raise BadRecordError(f"a decimal of scale {scale!r:.80}")
+        return _Meaning(scale=int(scale))
     is_days = name in {"io.debezium.time.Date", "org.apache.kafka.connect.data.Date"}
-    return _Meaning(_TICKS.get(str(name)), is_days, None, _meaning_of(items) if items else None)
+    inner = _meaning_of(items) if isinstance(items, dict) else None
+    return _Meaning(_TICKS.get(name), is_days, None, inner)
 
 
 def _fit(meaning: _Meaning, type_: SqlType) -> Read:

@@ -35,6 +35,8 @@ from ingestion.verify.decode.coerce import BadRecordError, Read, refuse
 # Of a file that a schema names: no option of the compiler, and nothing outside of its folder.
 _PART: Final = r"(?!\.+(/|$))[^/]+"
 _FILE: Final = re.compile(f"(?![-@]){_PART}(/{_PART})*")
+_MOST_INDEXES: Final = 100
+_BYTES_OF_INDEX: Final = 5
 _WRAPPERS: Final = frozenset(
     f"google.protobuf.{each}Value"
     for each in ("Bool", "Int32", "Int64", "UInt32", "UInt64", "Float", "Double", "String", "Bytes")
@@ -79,18 +81,24 @@ def fit(node: Any, type_: SqlType) -> Read:
 def _item(field: Any, type_: SqlType) -> Read:
     """Return what takes one item of a field that is repeated, or all of one that is not."""
     word = protobuf_binary.word_of(field)
-    if word == "message":
+    if word in {"message", "group"}:
         return _message(field.message_type, type_)
     if word == "enum" and type_.word == "STRING":
         symbols = field.enum_type.values_by_number
         return lambda value: symbols[value].name if value in symbols else refuse(value)
     kinds = {
         "bool": coerce.plain(type_, "BOOLEAN"),
-        "string": coerce.text(type_),
+        "string": _text(type_),
         "bytes": coerce.plain(type_, "BINARY"),
         **dict.fromkeys(("float", "double"), coerce.real(type_)),
     }
     return kinds.get(word, coerce.whole(type_)) or coerce.never(word, type_)
+
+
+def _text(type_: SqlType) -> Read | None:
+    """Take a text, of which bytes are still to be read."""
+    take = coerce.text(type_)
+    return take and (lambda value: take(coerce.utf8(value) if type(value) is bytes else value))
 
 
 def _message(message: Any, type_: SqlType) -> Read:
@@ -106,10 +114,12 @@ def _message(message: Any, type_: SqlType) -> Read:
 def _which(messages: Sequence[Any], payload: bytes) -> tuple[Any, bytes]:
     """Follow the message indexes to a message; none of them means the first."""
     path: list[int] = []
-    count, at = protobuf_binary.varint(payload, 0)
-    for _ in range(_signed(count)):
-        number, at = protobuf_binary.varint(payload, at)
-        path.append(_signed(number))
+    count, at = _index(payload, 0)
+    if count > _MOST_INDEXES:
+        raise BadRecordError(f"{count} message indexes")
+    for _ in range(count):
+        number, at = _index(payload, at)
+        path.append(number)
     message = None
     for number in path or [0]:
         if number >= len(messages):
@@ -119,11 +129,12 @@ def _which(messages: Sequence[Any], payload: bytes) -> tuple[Any, bytes]:
     return message, payload[at:]
 
 
-def _signed(number: int) -> int:
+def _index(payload: bytes, at: int) -> tuple[int, int]:
+    number, at = protobuf_binary.varint(payload, at, _BYTES_OF_INDEX)
     value = (number >> 1) ^ -(number & 1)
-    if not 0 <= value <= 100:
+    if value < 0:
         raise BadRecordError(f"a message index of {value}")
-    return value
+    return value, at
 
 
 def _messages_of(schema: WriterSchema) -> list[Any]:

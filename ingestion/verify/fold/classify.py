@@ -23,7 +23,12 @@ from ingestion.declaration.ddl import parse_columns
 from ingestion.declaration.spec import StreamSpec
 from ingestion.settings import Settings
 from ingestion.verify.decode import Decode, DecodedRecord, Expected, reading
-from ingestion.verify.decode.coerce import BadRecordError, UnknownSchemaError, UnprovableError
+from ingestion.verify.decode.coerce import (
+    BROKEN,
+    BadRecordError,
+    UnknownSchemaError,
+    UnprovableError,
+)
 from ingestion.verify.fold.transform import ApplyTransformation, Condition, Value, transformation
 from ingestion.verify.read.record import (
     EPOCH,
@@ -150,7 +155,7 @@ class Classifier:
                 values.extend(self._exploded(record, self._decoded(record), result))
             except UnknownSchemaError as error:
                 result.unread.append((record, str(error)))
-            except (ValueError, OverflowError) as error:
+            except BROKEN as error:
                 result.bad.append((record, str(error)))
         return values
 
