@@ -255,8 +255,8 @@ class SharedSpark:
 
     @property
     def has_died(self) -> bool:
-        """Tell whether the JVM was started, and has ended, or lost its cluster for good."""
-        return self._first is not None and (jvm_has_ended() or _has_stopped(self._first))
+        """Tell whether the JVM has ended, be it while it started, or lost its cluster for good."""
+        return jvm_has_ended() or (self._first is not None and _has_stopped(self._first))
 
 
 def jvm_has_ended(within_seconds: float = 0.0) -> bool:

@@ -99,6 +99,46 @@ def test_spark_starts_without_a_word(tmp_path: Path) -> None:
     assert (started.returncode, started.stdout, started.stderr) == (0, "", "")
 
 
+KILLED = """
+import contextlib, sys, threading, time
+import psutil
+from py4j.protocol import Py4JError
+from pyspark import SparkContext
+from pyspark.errors import PySparkException
+from ingestion.pipeline.session import SharedSpark, start_session
+from ingestion.settings import Settings
+
+def kill_it_as_soon_as_it_can_be_asked():
+    while SparkContext._gateway is None:
+        time.sleep(0.001)
+    for each in psutil.Process().children(recursive=True):
+        each.kill()
+
+shared = SharedSpark(lambda backlog: start_session(Settings(state=sys.argv[1], jars=sys.argv[2])))
+assert not shared.has_died
+threading.Thread(target=kill_it_as_soon_as_it_can_be_asked).start()
+with contextlib.suppress(PySparkException, Py4JError, OSError, TypeError):
+    shared.of("orders")(0)
+    print("started")
+psutil.wait_procs(psutil.Process().children(), 10)
+print(shared.has_died)
+"""
+
+
+@pytest.mark.spark
+def test_a_jvm_that_is_killed_while_it_starts_has_died(tmp_path: Path) -> None:
+    """PySpark would ask it again for as long as the process lives, and in vain."""
+    ended = subprocess.run(
+        [sys.executable, "-c", KILLED, str(tmp_path), str(JARS)],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert ended.stdout == "True\n", ended.stderr
+
+
 @pytest.mark.spark
 def test_spark_leaves_nothing_in_the_machines_temporary_folder(spark: SparkSession) -> None:
     """A JVM that is killed cannot tidy up, so all that it writes lies where the next one looks."""
