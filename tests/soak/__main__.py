@@ -67,7 +67,8 @@ def main() -> int:
     finally:
         stage.tear_down()
     sent = dict(stage.traffic.sent)
-    console.print(f"sent {sent}; went wrong: {dict(nemesis.done)}; evidence: {stage.failures}")
+    print(f"sent {sent}; went wrong: {dict(nemesis.done)}")
+    print(f"{told['verdict']}; evidence: {stage.failures}")
     return 1 if stage.failures else 0
 
 
