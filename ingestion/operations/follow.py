@@ -18,7 +18,6 @@ from typing import Final
 
 from ingestion.declaration.loader import DeclaredStream, StreamFolder
 from ingestion.errors import (
-    UNREACHABLE,
     IngestionError,
     InvalidSpecError,
     StreamLockedError,
@@ -94,9 +93,9 @@ class Follow:
 
     @property
     def unreachable(self) -> tuple[str, ...]:
-        """What does not answer, in words: Kafka, the registry, or a volume."""
-        turns = self._turns.values()
-        return tuple(turn.message for turn in turns if turn.exit_code == UNREACHABLE)
+        """What keeps all streams from being run, and what does not answer or refuses the login."""
+        turns = self._turns.items()
+        return tuple(turn.message for name, turn in turns if turn.is_transient or name == _SHARED)
 
     @property
     def is_cut_off(self) -> bool:

@@ -28,6 +28,7 @@ class Turn:
         not_before: When it may be tried again after a failure,
         condition: unless what it failed under has changed: its declaration, its table.
         exit_code: What the stream adds to the exit code, if nothing more happens.
+        is_transient: Whether the failure, if there is one, may pass by itself.
     """
 
     began: float = -math.inf
@@ -37,6 +38,7 @@ class Turn:
     condition: object = None
     message: str = ""
     exit_code: int = DONE
+    is_transient: bool = False
 
     def seen(self, lag: int | None, now: float) -> Turn:
         """Take note of unread records."""
@@ -62,6 +64,7 @@ class Turn:
             condition=condition,
             message=str(error),
             exit_code=error.exit_code if isinstance(error, IngestionError) else WRONG,
+            is_transient=is_transient,
         )
 
     def is_due(self, pace: FollowPace, *, lag: int | None, condition: object, now: float) -> bool:

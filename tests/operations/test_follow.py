@@ -42,12 +42,12 @@ class Engine:
     begun: list[str] = field(default_factory=list)
     now: int = 0
     most: int = 0
-    silent: bool = False
+    silent: errors.DependencyError | None = None
 
     def read(self, specs: Sequence[StreamSpec]) -> dict[str, dict[str, int]]:
         """Count the lag, as ``LagReader`` does."""
         if self.silent:
-            raise errors.DependencyError("Kafka does not answer")
+            raise self.silent
         return {spec.name: {spec.name: self.lag.get(spec.name, 0)} for spec in specs}
 
     def run(self, **asked: Any) -> RunReport:
@@ -247,12 +247,31 @@ def test_a_locked_stream_is_tried_again_and_not_told(
 def test_a_kafka_that_is_away_is_told_once(streams: Path, engine: Engine, told: Told) -> None:
     """It keeps all streams from being run, and the exit code says so."""
     declare(streams, "orders")
-    engine.silent = True
+    engine.silent = errors.DependencyError("Kafka does not answer")
 
     follow = following(streams, told, for_seconds=0.3)
 
     assert follow.execute() == 5
     assert told.failures == ["all: DependencyError"]
+
+
+@pytest.mark.parametrize("of_all", [True, False])
+def test_a_kafka_that_refuses_the_login_is_named(
+    streams: Path, engine: Engine, told: Told, of_all: bool
+) -> None:
+    """It turns no check red, whether it keeps all streams from being run or the sink of one."""
+    declare(streams, "orders")
+    refused = errors.KafkaSettingsError("Kafka refuses the login")
+    engine.lag = {"orders": 500}
+    if of_all:
+        engine.silent = refused
+    else:
+        engine.ends = {"orders": refused}
+    follow = following(streams, told)
+
+    code = until(follow, lambda: bool(told.failures))
+
+    assert (code, follow.unreachable) == (2, ("Kafka refuses the login",))
 
 
 def test_what_does_not_answer_is_named_beside_what_is_refused(
