@@ -17,11 +17,9 @@ from operator import itemgetter
 from typing import Final
 
 import dagster as dg
-from dagster._core.storage.asset_check_execution_record import (
-    COMPLETED_ASSET_CHECK_EXECUTION_RECORD_STATUSES as _EVALUATED,
-)
 
 from assets.checks import check_specs
+from assets.evidence import EVALUATED
 from assets.failures import as_markdown
 from ingestion.declaration.loader import DeclaredStream
 from ingestion.errors import DependencyError, counted
@@ -130,7 +128,7 @@ def _news(
         name = key.to_user_string()
         since, known = seen.get(name, (0.0, "passed"))
         history = instance.event_log_storage.get_asset_check_execution_history(
-            key, limit=_MOST_EVALUATIONS if since else 1, status=_EVALUATED
+            key, limit=_MOST_EVALUATIONS if since else 1, status=EVALUATED
         )
         dated = [(each.event.timestamp, each.evaluation) for each in history if each.event]
         for at, evaluation in sorted(dated, key=itemgetter(0)):

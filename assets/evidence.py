@@ -6,8 +6,13 @@ import datetime as dt
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import dropwhile
+from typing import Final
 
 import dagster as dg
+from dagster._core.storage.asset_check_execution_record import (
+    COMPLETED_ASSET_CHECK_EXECUTION_RECORD_STATUSES,
+)
 
 from assets.expectations import ExpectationOutcome, evaluate, not_evaluated
 from assets.history import UnreportedBatches, find_unreported
@@ -23,6 +28,9 @@ from ingestion.settings import Settings
 from ingestion.verify.verdict import Verdict
 from resources.spark import SparkResource
 
+# Of a check, and not only planned.
+EVALUATED: Final = COMPLETED_ASSET_CHECK_EXECUTION_RECORD_STATUSES
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Evidence:
@@ -35,8 +43,8 @@ class Evidence:
         ledger: The ledger rows of the table that no rewind has undone, by seq.
         unreported: What earlier runs committed and no materialization speaks of.
         reasons: Why records were quarantined in the batches judged: how many for each reason.
-        outcomes: What became of each declared expectation on the rows of the batches judged;
-            ``None`` when they wrote none.
+        outcomes: What became of each declared expectation on the rows of the batches judged, or of
+            those that the check was red for last; ``None`` where there are neither.
         retention: When Kafka may delete what the run left unread; ``None`` when it read all.
         proof: What came out of the proof, or why there is none; ``None`` where none is declared.
         now: When all of this was looked up.
@@ -85,6 +93,7 @@ def gather(
         instance, declared.name, ledger, table_id=table_id, mine=mine, up_to=report.seq
     )
     judged = judged_rows(report, unreported)
+    expected = judged or _unmet_batches(instance, declared.spec, ledger)
     return Evidence(
         spec=declared.spec,
         paths=paths,
@@ -93,7 +102,7 @@ def gather(
         ledger=ledger,
         unreported=unreported,
         reasons=_reasons(paths, judged),
-        outcomes=_outcomes(declared, paths, settings, spark, report, judged),
+        outcomes=_outcomes(declared, paths, settings, spark, report, expected),
         now=dt.datetime.now(dt.UTC),
         proof=prove(declared.spec, settings) if declared.spec.verify else None,
         retention=_retention(declared.spec, settings, report),
@@ -108,6 +117,22 @@ def judged_rows(report: RunReport, unreported: UnreportedBatches) -> tuple[Ledge
     """
     earlier = report.recovered if unreported.unknown else unreported.rows
     return (*earlier, *report.batches)
+
+
+def _unmet_batches(
+    instance: dg.DagsterInstance, spec: StreamSpec, ledger: tuple[LedgerRow, ...]
+) -> tuple[LedgerRow, ...]:
+    """Return the batches of the last run that read records, if the expectations are red since.
+
+    A run that finds nothing changes nothing; but what could not be evaluated may be so now.
+    """
+    key = dg.AssetCheckKey(dg.AssetKey(spec.name), "expectations")
+    history = instance.event_log_storage.get_asset_check_execution_history
+    last = history(key, limit=1, status=EVALUATED) if spec.expectations else ()
+    if all(each.evaluation is None or each.evaluation.passed for each in last):
+        return ()
+    run = next((row.run_id for row in reversed(ledger) if row.kind == "ingest"), None)
+    return tuple(dropwhile(lambda row: row.run_id != run, ledger))
 
 
 def _retention(spec: StreamSpec, settings: Settings, report: RunReport) -> Retention | None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import datetime as dt
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import dagster as dg
+import pandas as pd
 import pytest
 
 from assets.assets import Engine, ingest_asset
@@ -257,3 +259,34 @@ def test_a_secret_stays_where_it_is(
     seen = [str(stored), str(run), said, repr(KafkaResource(sasl_password=CANARY))]
     assert result.success
     assert CANARY not in "".join(seen)
+
+
+def test_a_run_that_finds_nothing_turns_no_expectation_green(
+    tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rows that could not be evaluated are evaluated by the next run, and then no more."""
+    stream = declared(tmp_path, expectations=[{"type": "expect_column_to_exist", "column": "id"}])
+    since = []
+
+    def read(*parts: Any, since_seq: int, **more: Any) -> pd.DataFrame:
+        since.append(since_seq)
+        if len(since) < 3:
+            raise OSError("the table is away")
+        return pd.DataFrame({"_seq": [1, 2, 3]})
+
+    monkeypatch.setattr("ingestion.pipeline.store_session.read_rows", read)
+    monkeypatch.setattr("assets.evidence.evaluate", lambda *parts, declared_in: ())
+    monkeypatch.setattr(SparkResource, "spark_session", None)
+
+    before = replace(batch(1, 0, 5), run_id="before")
+    found = [report(before, batch(2, 5, 7), batch(3, 7, 9)), *[report(seq=3)] * 3]
+    told = [materialize(stream, each, instance) for each in found]
+
+    passed = [
+        each.passed
+        for result in told
+        for each in result.get_asset_check_evaluations()
+        if each.check_name == "expectations"
+    ]
+    assert passed == [False, False, True, True]
+    assert since == [1, 2, 2]
