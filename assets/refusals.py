@@ -95,7 +95,7 @@ def _versions(declared: DeclaredStream, settings: Settings) -> list[str]:
 def _newest(open_log: Callable[[], CommitLog]) -> str:
     try:
         return str(open_log().versions()[:1])
-    except DependencyError as error:
+    except (DependencyError, OSError) as error:
         return type(error).__name__
 
 

@@ -10,6 +10,7 @@ from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import IngestionError
 from ingestion.kafka.offsets import Offsets
 from ingestion.kafka.retention import Headroom, Level, duration, read_headroom
+from ingestion.lake.storage import translate_disk_errors
 from ingestion.lake.stream import Stream
 from ingestion.recovery.position import read_position
 from ingestion.recovery.start import begin_offsets
@@ -97,12 +98,15 @@ def retention_now(spec: StreamSpec, settings: Settings) -> Retention:
     Needs neither lock nor Spark, so it can be told while runs are refused, hang, or are not there.
     """
     try:
-        stream = Stream(spec=spec, settings=settings)
-        at = read_position(stream.paths, even_if_altered=True)
-        if at is None:
-            return Retention(spec=spec)
-        stream = resolve_topics(stream)
-        topics = refuse_another_topic(stream.spec, stream.kafka, at.identity)
+        with translate_disk_errors(spec.name):
+            stream = Stream(spec=spec, settings=settings)
+            at = read_position(stream.paths, even_if_altered=True)
+            if at is None:
+                return Retention(spec=spec)
+            stream = resolve_topics(stream)
+            topics = refuse_another_topic(stream.spec, stream.kafka, at.identity)
+            return retention_of(stream, begin_offsets(at, topics))
     except IngestionError as error:
         return Retention(spec=spec, unknown=str(error))
-    return retention_of(stream, begin_offsets(at, topics))
+    except Exception as error:  # noqa: BLE001 (unknown is an answer; other streams can be known)
+        return Retention(spec=spec, unknown=f"{type(error).__name__}: {error}")

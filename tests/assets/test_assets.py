@@ -14,9 +14,10 @@ import pytest
 from assets.assets import Engine, ingest_asset
 from assets.refusals import REFUSED, standing_refusal
 from ingestion.declaration.loader import DeclaredStream
-from ingestion.errors import DependencyError, TerminalError, TopicRecreatedError
+from ingestion.errors import DependencyError, SetupError, TerminalError, TopicRecreatedError
 from ingestion.lake.ledger import Ledger
 from ingestion.lake.location import Location
+from ingestion.lake.table_log import TableLog
 from ingestion.operations.retention import Retention
 from ingestion.pipeline.report import RunReport
 from ingestion.settings import load_settings
@@ -191,6 +192,22 @@ def test_a_refusal_is_not_retried_and_remembered(
     assert standing.endswith("the topic is another. Next: oncelake adopt-topic")
     stream.path.write_text("topic: another")
     assert not standing_refusal(instance, stream, load_settings())
+
+
+def test_a_refusal_is_remembered_where_the_table_cannot_be_listed(
+    tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a person must change is then what keeps the state of things from being read."""
+
+    def denied(log: TableLog) -> list[int]:
+        raise PermissionError(13, "Permission denied", "lake/orders/_delta_log")
+
+    monkeypatch.setattr(TableLog, "versions", denied)
+    stream = declared(tmp_path)
+
+    materialize(stream, SetupError("orders: no permission"), instance)
+
+    assert standing_refusal(instance, stream, load_settings()) is not None
 
 
 def test_what_passes_by_itself_is_retried(tmp_path: Path, instance: dg.DagsterInstance) -> None:

@@ -13,6 +13,8 @@ from assets.retention import retention_sensor
 from ingestion.declaration.spec import StreamSpec
 from ingestion.kafka.offsets import TopicPartition
 from ingestion.kafka.retention import Headroom
+from ingestion.lake.location import StoreError
+from ingestion.lake.paths import StreamPaths
 from ingestion.operations.retention import Retention
 from ingestion.settings import Settings
 from resources.kafka import KafkaResource
@@ -83,6 +85,47 @@ def test_streams_that_a_tick_has_no_time_for_begin_the_next(
             cursor = sensor.evaluate_tick(context).cursor
 
     assert asked == ["a", "b", "c", "d", "e", "a"]
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        pytest.param(PermissionError(13, "denied", "/lake/a"), "a: no permission", id="rights"),
+        pytest.param(StoreError(121, "gone", "s3://lake/a"), "store of the lake", id="store"),
+        pytest.param(OSError(5, "Input/output error", "/"), "Input/output error", id="disk"),
+        pytest.param(ValueError("odd"), "ValueError: odd", id="unexpected"),
+    ],
+)
+def test_a_table_that_cannot_be_read_hides_no_other(
+    tmp_path: Path,
+    instance: dg.DagsterInstance,
+    monkeypatch: pytest.MonkeyPatch,
+    error: Exception,
+    says: str,
+) -> None:
+    """Of its stream nothing is known, which its check tells; the others are measured."""
+    spec = declared(tmp_path).spec
+    assert spec is not None
+    asked: list[str] = []
+
+    def position(paths: StreamPaths, *, even_if_altered: bool) -> None:
+        asked.append(paths.stream)
+        if paths.stream == "a":
+            raise error
+
+    monkeypatch.setattr("ingestion.operations.retention.read_position", position)
+    monkeypatch.setattr("assets.retention.Kafka.cluster_id", lambda kafka: "c")
+    specs = [spec.model_copy(update={"name": name}) for name in "ab"]
+    sensor = retention_sensor(specs, dg.DefaultSensorStatus.STOPPED)
+    resources = {"kafka": KafkaResource(address="nowhere:1"), "lake": LakeResource()}
+
+    with dg.build_sensor_context(instance, resources=resources) as context:
+        (event,) = sensor.evaluate_tick(context).asset_events
+
+    assert isinstance(event, dg.AssetCheckEvaluation)
+    assert asked == ["a", "b"]
+    assert (event.asset_key, event.passed) == (dg.AssetKey("a"), False)
+    assert says in str(event.description)
 
 
 def test_a_kafka_that_does_not_answer_is_waited_for_once(
