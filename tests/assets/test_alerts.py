@@ -100,6 +100,47 @@ def test_a_refused_run_is_told_once_with_offsets_and_command(
     assert text.endswith(f"failed: {REFUSAL}")
 
 
+def test_a_failed_run_that_nobody_took_is_told_by_the_next_tick(
+    tmp_path: Path, instance: dg.DagsterInstance, webhook: HttpSink
+) -> None:
+    """A webhook that is away for a while loses no failed run, and is told of none twice."""
+    stream = declared(tmp_path)
+    runs, _ = sensors(stream, webhook)
+    location = repository(stream)
+    cursor = tick(runs, instance, location)
+    failed = [
+        location.get_implicit_global_asset_job_def().execute_in_process(
+            instance=instance, raise_on_error=False
+        )
+        for _ in range(3)
+    ]
+    webhook.statuses = [*[503] * 3, 200, *[503] * 3]
+
+    with pytest.raises(DependencyError):
+        tick(runs, instance, location, cursor)
+    del webhook.posts[:]
+    for _ in range(3):
+        cursor = tick(runs, instance, location, cursor)
+
+    told = Counter(text.split()[1] for text in texts(webhook))
+    assert told == dict(zip([each.run_id[:8] for each in failed], [1, 4, 1], strict=True))
+
+
+def test_a_run_of_another_code_location_is_not_told(
+    tmp_path: Path, instance: dg.DagsterInstance, webhook: HttpSink
+) -> None:
+    """An instance may be shared; who else runs there is told by others."""
+    stream = declared(tmp_path)
+    runs, _ = sensors(stream, webhook)
+    before = tick(runs, instance)
+    instance.report_run_failed(plan_checks(stream, instance))
+
+    after = tick(runs, instance, cursor=before)
+
+    assert texts(webhook) == []
+    assert after != before
+
+
 def plan_checks(stream: DeclaredStream, instance: dg.DagsterInstance) -> dg.DagsterRun:
     """Leave a run in the instance that has planned the checks of a stream, and is not there yet."""
     job = repository(stream).get_implicit_global_asset_job_def()
