@@ -26,6 +26,8 @@ from ingestion.errors import DependencyError, counted
 
 _TIMEOUT_SECONDS: Final = 10
 _PAUSES_SECONDS: Final = (1, 3)
+# Chats take 4,000 characters or more of one message.
+_LONGEST: Final = 2_000
 _RUNNING: Final = dg.DefaultSensorStatus.RUNNING
 # A tick has a minute, and one message that nobody takes needs more than half of it.
 _POSTING_SECONDS: Final = 20
@@ -208,22 +210,48 @@ def _messages(evaluations: Sequence[dg.AssetCheckEvaluation]) -> Iterator[str]:
 def post(webhook: str, text: str) -> None:
     """Post a text as JSON, ``{"text": …}``, which Slack, Mattermost and many others take.
 
+    In the place of one that the receiver refuses, it posts what it is about: a text that is never
+    taken must not keep the others back.
+
     Raises:
         DependencyError: nobody takes it; names no URL, which may hold a secret.
     """
-    body = json.dumps({"text": text}).encode()
+    problem = _send(webhook, _shortened(text))
+    if _is_refusal(problem):
+        about = _shortened(text.partition(": ")[0])
+        problem = _send(webhook, f"{about}; why, Dagster shows: the text was refused ({problem})")
+    if problem:
+        raise DependencyError(
+            f"the webhook did not take an alert ({problem}). Next: check ONCELAKE_ALERT_WEBHOOK. "
+            f"The alert: {text}"
+        )
+
+
+def _send(webhook: str, text: str) -> str:
+    """Send a text, more than once if that may help, and return why it was not taken."""
+    body, reason = json.dumps({"text": text}).encode(), ""
     for pause in (*_PAUSES_SECONDS, 0):
         try:
             request = urllib.request.Request(webhook, body, {"Content-Type": "application/json"})
             with urllib.request.urlopen(request, timeout=_TIMEOUT_SECONDS):
-                return
+                return ""
         except urllib.error.HTTPError as error:
             error.close()
             reason = f"HTTP {error.code}"
         except (OSError, ValueError, http.client.HTTPException) as error:
             reason = type(error).__name__
+        if _is_refusal(reason):
+            break
         time.sleep(pause)
-    raise DependencyError(
-        f"the webhook did not take an alert ({reason}). Next: check ONCELAKE_ALERT_WEBHOOK. "
-        f"The alert: {text}"
-    )
+    return reason
+
+
+def _is_refusal(problem: str) -> bool:
+    """Tell whether a receiver would refuse the same text again; two codes ask for patience."""
+    return problem.startswith("HTTP 4") and problem not in {"HTTP 408", "HTTP 429"}
+
+
+def _shortened(text: str) -> str:
+    """Leave out the middle of a long text: it begins with what failed, and ends with what to do."""
+    half = _LONGEST // 2 - 3
+    return text if len(text) <= _LONGEST else f"{text[:half]} […] {text[-half:]}"

@@ -310,6 +310,50 @@ def test_what_the_webhook_does_not_take_is_told_by_the_next_tick(
     assert len(texts(webhook)) == 4
 
 
+def test_a_text_that_is_refused_keeps_no_other_back(
+    tmp_path: Path, instance: dg.DagsterInstance, webhook: HttpSink
+) -> None:
+    """What failed is told all the same, without the words that the receiver does not take."""
+    _, checks = sensors(declared(tmp_path), webhook)
+    for name in ("freshness", "retention"):
+        instance.report_runless_asset_event(evaluation(name, passed=False, says=f"odd {name}"))
+    webhook.statuses = [400]
+
+    cursor = tick(checks, instance)
+    tick(checks, instance, cursor=cursor)
+
+    assert texts(webhook) == [
+        "Check freshness of orders failed: odd freshness",
+        "Check freshness of orders failed; why, Dagster shows: the text was refused (HTTP 400)",
+        "Check retention of orders failed: odd retention",
+    ]
+
+
+def test_a_webhook_that_refuses_all_loses_nothing(
+    tmp_path: Path, instance: dg.DagsterInstance, webhook: HttpSink
+) -> None:
+    """Its address is wrong, or was revoked: the tick fails, and the next begins where it did."""
+    _, checks = sensors(declared(tmp_path), webhook)
+    instance.report_runless_asset_event(evaluation("retention", passed=False))
+    webhook.statuses = [404, 404]
+
+    with pytest.raises(DependencyError, match="HTTP 404"):
+        tick(checks, instance)
+    tick(checks, instance)
+
+    assert texts(webhook)[2:] == ["Check retention of orders failed: says"]
+
+
+def test_a_long_text_is_cut_in_its_middle(webhook: HttpSink) -> None:
+    """It begins with what failed and ends with what to do; receivers limit what they take."""
+    post(f"{webhook.address}/hook", f"Run a of orders failed: {'x' * 5000} Next: oncelake accept")
+
+    (text,) = texts(webhook)
+    assert len(text) <= 2_000
+    assert text.startswith("Run a of orders failed: x")
+    assert text.endswith("x Next: oncelake accept")
+
+
 @pytest.mark.parametrize(
     "url",
     [
