@@ -23,9 +23,9 @@ from assets.failures import (
 )
 from assets.jobs import FOLLOW_JOB, FOLLOW_SENSOR, chosen, op_job
 from assets.metadata import metadata_of, recovered_materializations, side_observations
-from assets.sensors import Tick, report_under_way
+from assets.sensors import Tick, pause_after_failures, report_under_way
 from ingestion.declaration.loader import DeclaredStream, load_streams
-from ingestion.errors import TransientError
+from ingestion.errors import IngestionError, TransientError
 from ingestion.operations.follow import EVERY_SECONDS, JOBS, Follow
 from ingestion.pipeline.report import RunReport
 from ingestion.pipeline.session import SharedSpark
@@ -79,7 +79,9 @@ def follow_job() -> dg.JobDefinition:
         if away := follow.unreachable:
             raise StreamFailureError("\n".join(away), allow_retries=True)
 
-    return op_job(follow_streams, str(follow_streams.description))
+    # The sensor begins the next one; a retry would be a second one beside it.
+    no_retry = {"dagster/max_retries": "0"}
+    return op_job(follow_streams, str(follow_streams.description), tags=no_retry)
 
 
 def follow_sensor() -> dg.SensorDefinition:
@@ -95,15 +97,20 @@ def follow_sensor() -> dg.SensorDefinition:
     def sense(
         context: dg.SensorEvaluationContext, kafka: KafkaResource, lake: LakeResource
     ) -> Tick:
+        instance = context.instance
+        try:
+            runs = Runs(instance, settings_of(kafka, lake), [])
+        except IngestionError as error:
+            return dg.SkipReason(f"a run would not go through: {error}")
         of_job = dg.RunsFilter(job_name=FOLLOW_JOB, statuses=UNDER_WAY)
-        under_way = context.instance.get_run_records(of_job, limit=1)
-        if not under_way:
-            return dg.SensorResult(run_requests=[dg.RunRequest()])
-        runs = Runs(context.instance, settings_of(kafka, lake), [])
-        says = report_under_way(
-            context.instance, runs, under_way[0], of="this job", doctor="oncelake doctor"
-        )
-        return dg.SkipReason(says)
+        if under_way := instance.get_run_records(of_job, limit=1):
+            return dg.SkipReason(
+                report_under_way(
+                    instance, runs, under_way[0], of="this job", doctor="oncelake doctor"
+                )
+            )
+        pause = pause_after_failures(instance, dg.RunsFilter(job_name=FOLLOW_JOB))
+        return dg.SkipReason(pause) if pause else dg.SensorResult(run_requests=[dg.RunRequest()])
 
     return sense
 

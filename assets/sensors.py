@@ -245,13 +245,14 @@ def _why_not_now(
     holder = holder_of(StreamPaths.of(declared.name, settings))
     if holder:
         return f"run {holder.run_id} (pid {holder.pid} on {holder.host}) holds this stream"
-    return standing_refusal(instance, declared, settings) or _pause(instance, declared.name)
+    of_stream = dg.RunsFilter(job_name=INGEST_JOB, tags={STREAM_TAG: declared.name})
+    refused = standing_refusal(instance, declared, settings)
+    return refused or pause_after_failures(instance, of_stream)
 
 
-def _pause(instance: dg.DagsterInstance, stream: str) -> str | None:
+def pause_after_failures(instance: dg.DagsterInstance, runs: dg.RunsFilter) -> str | None:
     """Say that runs fail one after another: the next is tried later each time."""
-    of_stream = dg.RunsFilter(job_name=INGEST_JOB, tags={STREAM_TAG: stream})
-    ended = instance.get_run_records(of_stream, limit=6)
+    ended = instance.get_run_records(runs, limit=6)
     failed = list(
         takewhile(lambda each: each.dagster_run.status is dg.DagsterRunStatus.FAILURE, ended)
     )

@@ -246,6 +246,40 @@ def test_the_sensor_keeps_one_run_alive(instance: dg.DagsterInstance) -> None:
     assert isinstance(tick(instance), dg.SensorResult)
 
 
+def test_the_sensor_pauses_after_runs_that_failed(
+    tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that fails as it begins, or at every hour, is not begun again every half minute."""
+    now, begun = time.time(), []
+    for minutes in (0, 0, 0, 0.9, 1.1):
+        with monkeypatch.context() as later:
+            later.setattr("time.time", lambda minutes=minutes: now + minutes * 60)
+            found = tick(instance)
+        begun.append(isinstance(found, dg.SensorResult))
+        if begun[-1]:
+            instance.report_run_failed(instance.create_run_for_job(job()))
+
+    assert begun == [True, True, False, False, True]
+
+
+def test_the_sensor_starts_no_run_that_could_not_read_its_settings(
+    tmp_path: Path, instance: dg.DagsterInstance
+) -> None:
+    """It says what is wrong in `.env`, and goes on once that is mended."""
+    (tmp_path / ".env").write_text("ONCELAKE_KAFKAA=k:1\n")
+    found = tick(instance)
+    (tmp_path / ".env").unlink()
+
+    assert isinstance(found, dg.SkipReason)
+    assert "ONCELAKE_KAFKAA" in str(found.skip_message)
+    assert isinstance(tick(instance), dg.SensorResult)
+
+
+def test_only_the_sensor_starts_a_run_that_died_again() -> None:
+    """Dagster's retry of a killed run would be a second one beside the sensor's."""
+    assert job().tags["dagster/max_retries"] == "0"
+
+
 def test_the_assets_of_one_job_share_one_session(
     tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
