@@ -177,12 +177,9 @@ class _Watch:
         yield from map(run_of, stale)
         with suppress(DependencyError):
             # A later tick finds what this one could not ask for.
-            topics = [topic for spec in quiet for topic in lags[spec.name] or ()]
-            stalls = self._lags.stalls(topics)
-            for name in (spec.name for spec in quiet if spec.name not in stale):
-                of_stream = [stall for stall in stalls if stall.at.topic in (lags[name] or ())]
-                if of_stream:
-                    yield _report_of(instance, name, of_stream)
+            untold = {spec.name: lags[spec.name] for spec in quiet if spec.name not in stale}
+            for name, stalls in self._lags.stalls(untold).items():
+                yield _report_of(instance, name, stalls)
 
 
 def _is_gone(declared: DeclaredStream) -> str:

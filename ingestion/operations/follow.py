@@ -13,11 +13,13 @@ import threading
 import time
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
 from ingestion.declaration.loader import DeclaredStream, StreamFolder
 from ingestion.errors import (
+    DependencyError,
     IngestionError,
     InvalidSpecError,
     StreamLockedError,
@@ -33,6 +35,8 @@ from ingestion.settings import Settings
 
 JOBS: Final = 2
 EVERY_SECONDS: Final = 5.0
+# So often Kafka is asked for transactions that hide records; one that seems to hang takes a JVM.
+_STALLS_EVERY_SECONDS: Final = 60.0
 # Stands for what all streams need: the folder of the declarations, and Kafka.
 _SHARED: Final = ""
 
@@ -65,6 +69,9 @@ class Follow:
     _followed: list[DeclaredStream] = field(default_factory=list)
     _turns: dict[str, Turn] = field(default_factory=dict)
     _runs: dict[str, tuple[DeclaredStream, Future[RunReport]]] = field(default_factory=dict)
+    _stalls: set[object] = field(default_factory=set)
+    _stalled: set[str] = field(default_factory=set)
+    _stalls_due: float = 0.0
 
     def execute(self) -> int:
         """Follow.
@@ -116,10 +123,24 @@ class Follow:
             self._fail(None, error)
             return
         self._turns = {each.name: self._turn(each.name) for each in declared}
+        self._find_stalls(lag)
         due = [each for each in free if self._is_due(each, lag.get(each.name))]
         for each in sorted(due, key=lambda each: self._turn(each.name).began):
             self._turns[each.name] = self._turn(each.name).begun(time.monotonic())
+            self._stalled.discard(each.name)
             self._runs[each.name] = (each, pool.submit(self._run, each))
+
+    def _find_stalls(self, lags: Mapping[str, Mapping[str, int] | None]) -> None:
+        """Note which streams without lag a transaction holds back; a run tells of each once."""
+        if time.monotonic() < self._stalls_due:
+            return
+        self._stalls_due = time.monotonic() + _STALLS_EVERY_SECONDS
+        with suppress(DependencyError):
+            for name, stalls in self._lags.stalls(lags).items():
+                places = {(name, stall.at, stall.offset) for stall in stalls}
+                if not places <= self._stalls:
+                    self._stalls |= places
+                    self._stalled.add(name)
 
     def _is_followed(self, declared: DeclaredStream) -> bool:
         return not self.streams or declared.name in self.streams
@@ -128,6 +149,8 @@ class Follow:
         if declared.spec is None:
             self._fail(declared, declared.error or InvalidSpecError(str(declared.path)))
             return False
+        if declared.name in self._stalled:
+            lags = None
         now, lag = time.monotonic(), None if lags is None else sum(lags.values())
         turn = self._turns[declared.name] = self._turn(declared.name).seen(lag, now)
         condition = self._condition(declared)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from ingestion.declaration.spec import StreamSpec
@@ -80,18 +80,24 @@ class LagReader:
         self._kafka, self._partitions = kafka, topics.partitions
         return {spec.name: self._lag(spec, names, topics, ends) for spec, names in subscribed}
 
-    def stalls(self, topics: Collection[str]) -> tuple[Stall, ...]:
-        """Find what open transactions hold back in topics of which the lag was just read.
+    def stalls(self, lags: Mapping[str, Mapping[str, int] | None]) -> dict[str, list[Stall]]:
+        """Find what open transactions hold back of streams, by stream, of the lags just read.
 
         There is no lag, and yet no progress.
 
         Raises:
             DependencyError: Kafka does not answer.
         """
+        quiet = {name: lag for name, lag in lags.items() if lag and not any(lag.values())}
+        topics = {topic for lag in quiet.values() for topic in lag}
         if self._kafka is None or not topics:
-            return ()
-        partitions = [at for at in self._partitions if at.topic in {*topics}]
-        return find_stalls(partitions, self._kafka, self._settings)
+            return {}
+        partitions = [at for at in self._partitions if at.topic in topics]
+        found = find_stalls(partitions, self._kafka, self._settings)
+        held = {
+            name: [each for each in found if each.at.topic in lag] for name, lag in quiet.items()
+        }
+        return {name: stalls for name, stalls in held.items() if stalls}
 
     def _lag(
         self, spec: StreamSpec, names: Sequence[str], topics: Topics, ends: Offsets

@@ -69,7 +69,8 @@ def tick(
         return {spec.name: None if lag is None else {spec.name: lag} for spec in specs}
 
     monkeypatch.setattr("assets.sensors.LagReader.read", read)
-    monkeypatch.setattr("assets.sensors.LagReader.stalls", lambda reader, topics: stalls)
+    found = {stream.name: stalls} if stalls else {}
+    monkeypatch.setattr("assets.sensors.LagReader.stalls", lambda reader, lags: found)
     resources = {"kafka": KafkaResource(), "lake": LakeResource()}
     with dg.build_sensor_context(instance=instance, resources=resources, cursor=cursor) as context:
         return lag_sensor([stream])(context)  # type: ignore[return-value]

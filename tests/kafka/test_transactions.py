@@ -17,6 +17,7 @@ from ingestion.declaration.loader import DeclaredStream
 from ingestion.errors import SetupError
 from ingestion.kafka.offsets import TopicPartition
 from ingestion.kafka.transactions import java_admin
+from ingestion.operations.lag import LagReader
 from ingestion.operations.status import StatusReader
 from ingestion.pipeline.report import RunReport
 from tests.support.frail_broker import FrailBroker
@@ -86,6 +87,8 @@ def test_a_stalled_transaction_is_named_by_run_check_and_status(
         DeclaredStream(name=world.topic, path=tmp_path, spec=world.spec, error=None)
     )
     check = freshness(evidence(world, report))
+    reader = LagReader(world.settings)
+    held_back = reader.stalls(reader.read([world.spec]))
     producer.abort_transaction(30)
     world.wait_for_end(4)
     mended = world.run()
@@ -99,6 +102,7 @@ def test_a_stalled_transaction_is_named_by_run_check_and_status(
     assert (check.passed, check.severity) == (False, WARN)
     assert str(stall) in str(check.description)
     assert status.stalls == report.stalls
+    assert held_back == {world.topic: [stall]}
     assert (status.lag, status.exit_code) == (0, 0)
     assert (mended.stalls, freshness(evidence(world, mended)).passed) == ((), True)
     assert world.rows() == [row(0, "before it"), row(2, "hidden")]

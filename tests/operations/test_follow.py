@@ -16,6 +16,8 @@ from pyspark.sql import SparkSession
 from ingestion import errors
 from ingestion.declaration.loader import DeclaredStream
 from ingestion.declaration.spec import StreamSpec
+from ingestion.kafka.offsets import TopicPartition
+from ingestion.kafka.transactions import Stall
 from ingestion.lake.lock import Holder, held_by_python
 from ingestion.lake.paths import StreamPaths
 from ingestion.operations.follow import Follow
@@ -43,6 +45,7 @@ class Engine:
     now: int = 0
     most: int = 0
     silent: errors.DependencyError | None = None
+    stalls: dict[str, list[Stall]] = field(default_factory=dict)
 
     def read(self, specs: Sequence[StreamSpec]) -> dict[str, dict[str, int]]:
         """Count the lag, as ``LagReader`` does."""
@@ -90,6 +93,7 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> Engine:
 
     monkeypatch.setattr("ingestion.operations.follow.Run", _Run)
     monkeypatch.setattr(LagReader, "read", lambda reader, specs: played.read(specs))
+    monkeypatch.setattr(LagReader, "stalls", lambda reader, lags: played.stalls)
     return played
 
 
@@ -286,6 +290,31 @@ def test_what_does_not_answer_is_named_beside_what_is_refused(
     code = until(follow, lambda: len(told.failures) == 2)
 
     assert (code, follow.unreachable) == (3, ("away: no space left",))
+
+
+def test_a_transaction_that_hides_records_is_told_by_one_run(
+    streams: Path, engine: Engine, told: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without lag no run would come that tells of it; another one at another offset is new."""
+    monkeypatch.setattr("ingestion.operations.follow._STALLS_EVERY_SECONDS", 0)
+    declare(streams, "held", "idle", text=ORDERS + "follow: {every_seconds: 1}\n")
+    began = time.monotonic()
+
+    def hold(offset: int) -> bool:
+        at = TopicPartition("held", 0)
+        stall = Stall(at=at, offset=offset, since=None, holder="a producer", remedy="abort it")
+        engine.stalls = {"held": [stall]}
+        return True
+
+    until(
+        following(streams, told),
+        lambda: hold(41),
+        lambda: time.monotonic() - began > 2.5,
+        lambda: told.reports == ["held"] and hold(43),
+        lambda: told.reports == ["held", "held"],
+    )
+
+    assert engine.begun == ["held", "held"]
 
 
 def test_stopping_ends_open_runs_and_those_that_wait(
