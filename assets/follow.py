@@ -124,6 +124,7 @@ class _Events:
         self._context = context
         self._settings = settings
         self._spark = spark
+        self._evaluated: set[dg.AssetCheckKey] = set()
 
     def report(self, declared: DeclaredStream, report: RunReport) -> None:
         """Log a materialization and its checks; called in the thread of the run."""
@@ -162,7 +163,7 @@ class _Events:
         blocking = {spec.name: spec.blocking for spec in check_specs(declared)}
         for result in results:
             assert result.check_name is not None
-            self._log(
+            self._log_check(
                 dg.AssetCheckEvaluation(
                     asset_key=dg.AssetKey(declared.name),
                     check_name=result.check_name,
@@ -174,6 +175,20 @@ class _Events:
                     blocking=blocking[result.check_name],
                 )
             )
+
+    def _log_check(self, evaluation: dg.AssetCheckEvaluation) -> None:
+        """Log what a check says; it must be what Dagster shows of it.
+
+        Dagster writes it over this run's earlier record, and shows the newest: where another run,
+        or a sensor, has made one since, a record without a run comes after that.
+        """
+        instance, key = self._context.instance, evaluation.asset_check_key
+        newest = instance.event_log_storage.get_latest_asset_check_execution_by_key([key]).get(key)
+        if key in self._evaluated and newest and newest.run_id != self._context.run.run_id:
+            instance.report_runless_asset_event(evaluation)
+            return
+        self._log(evaluation)
+        self._evaluated.add(key)
 
     def _last_materialization(
         self, stream: str

@@ -126,6 +126,41 @@ def test_a_refusal_turns_the_checks_of_its_stream_red(
     assert (told.metadata["next"].value, told.blocking) == ("adopt-topic", True)
 
 
+def test_a_refusal_after_a_run_by_hand_is_what_dagster_shows(
+    tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One record of a check and run is written over: it would stand behind that of the other."""
+    stream = declared(tmp_path)
+    key = dg.AssetCheckKey(dg.AssetKey("orders"), "books_balance")
+    shown = []
+
+    def note() -> None:
+        latest = instance.event_log_storage.get_latest_asset_check_execution_by_key([key])
+        shown.append(latest[key].status.value)
+
+    def script(follow: Follow) -> None:
+        end_with(follow, stream, report(batch(1, 0, 5)))
+        by_hand = dg.AssetCheckEvaluation(
+            asset_key=key.asset_key, check_name=key.name, passed=True, metadata={}
+        )
+        instance.report_dagster_event(
+            dg.DagsterEvent(
+                dg.DagsterEventType.ASSET_CHECK_EVALUATION.value,
+                job_name="by_hand",
+                event_specific_data=by_hand,
+            ),
+            instance.create_run_for_job(job()).run_id,
+        )
+        note()
+        follow.on_failure(stream, TopicRecreatedError("orders", "another.", remedy="adopt-topic"))
+        note()
+        end_with(follow, stream, report(batch(2, 5, 9)))
+        note()
+
+    assert followed(script, instance, monkeypatch).success
+    assert shown == ["SUCCEEDED", "FAILED", "SUCCEEDED"]
+
+
 def test_a_broken_file_turns_the_checks_of_its_stream_red(
     tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
