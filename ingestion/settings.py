@@ -13,7 +13,14 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from dotenv import dotenv_values
-from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic import (
+    Field,
+    SecretStr,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from ingestion.errors import DependencyError, InvalidSpecError
@@ -214,6 +221,15 @@ class Settings(BaseSettings):
         if _URL.match(str(path)):
             raise ValueError("must be a folder or file of this machine, not a URL")
         return project_root() / path.expanduser()
+
+    @field_validator("*")
+    @classmethod
+    def _has_effect(cls, value: Any, given: ValidationInfo) -> Any:
+        """Refuse what only goes with another setting, which is declared above it."""
+        is_of_sinks = (given.field_name or "").startswith("sink_kafka_")
+        if is_of_sinks and value is not None and given.data.get("sink_kafka") is None:
+            raise ValueError(f"has no effect without {variable('sink_kafka')}; set that, too")
+        return value
 
     @field_validator("lake")
     @classmethod

@@ -134,6 +134,28 @@ def test_a_wrong_variable_is_named_without_its_value(
 
 
 @pytest.mark.parametrize(
+    ("alone", "other"), [("ONCELAKE_SINK_KAFKA_SASL_PASSWORD", "ONCELAKE_SINK_KAFKA")]
+)
+@pytest.mark.usefixtures("project")
+def test_what_has_no_effect_is_refused(
+    monkeypatch: pytest.MonkeyPatch, alone: str, other: str
+) -> None:
+    """Who sets it means a cluster, or a login, that would not be used."""
+    monkeypatch.setenv(alone, CANARY)
+
+    with pytest.raises(
+        InvalidSpecError, match=rf"\b{alone}: .*has no effect without {other};"
+    ) as raised:
+        load_settings()
+    monkeypatch.setenv(other, "there:9092")
+
+    assert CANARY not in str(raised.value)
+    assert load_settings().model_fields_set == {
+        name.lower().removeprefix("oncelake_") for name in (alone, other)
+    }
+
+
+@pytest.mark.parametrize(
     ("master", "on_cluster"),
     [
         *((master, False) for master in ("local", "local[1]", "local[16]", "local[*]")),

@@ -315,6 +315,7 @@ def test_a_crash_leaves_no_secret_in_its_traceback(
     canaries: Canaries, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not even an error that quotes all settings does, on the terminal or in the file."""
+    monkeypatch.setenv("ONCELAKE_SINK_KAFKA", _NOBODY)
     for name in of_secrets():
         monkeypatch.setenv(variable(name), canaries.value(name))
 
