@@ -7,6 +7,7 @@ import math
 import multiprocessing
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -56,6 +57,7 @@ from ingestion.errors import (
     InvalidSpecError,
     RefusedError,
     RewindError,
+    SinkSilentError,
     TableBusyError,
 )
 from ingestion.kafka.offsets import Offsets, TopicPartition
@@ -65,8 +67,10 @@ from ingestion.lake.data_table import Change
 from ingestion.lake.failpoints import Failpoint
 from ingestion.lake.location import Location
 from ingestion.lake.tables import iceberg as sink
+from ingestion.lake.tables import iceberg_catalog
 from ingestion.lake.tables import iceberg_files as files
 from ingestion.lake.tables.iceberg import IcebergTable, open_table
+from ingestion.lake.tables.iceberg_catalog import CatalogEntry
 from ingestion.settings import Settings
 from tests.crash.failpoint_hook import PlannedError, crashing_at
 from tests.power.disk import mounted_disk
@@ -1021,6 +1025,41 @@ def test_a_catalog_is_named_without_its_secret(
         table.begin(0)
 
     assert "hush" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "login",
+    [
+        lambda uri: {},
+        lambda uri: {"credential": "me:word", "oauth2-server-uri": uri},
+        lambda uri: {
+            "auth": {
+                "type": "oauth2",
+                "oauth2": {"client_id": "me", "client_secret": "word", "token_url": uri},
+            }
+        },
+    ],
+    ids=["its configuration", "its token", "the token of another"],
+)
+def test_a_catalog_that_says_nothing_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch, login: Callable[[str], dict[str, Any]]
+) -> None:
+    """It takes the connection and never answers, like one that is not there."""
+    monkeypatch.setattr(iceberg_catalog, "_REQUEST_SECONDS", (5.0, 0.2))
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        uri = f"http://127.0.0.1:{server.getsockname()[1]}/"
+        entry = CatalogEntry(
+            stream=STREAM,
+            identifier=("shop", "orders"),
+            catalog="far",
+            configuration={"type": "rest", "uri": uri, **login(uri)},
+            folder=None,
+        )
+
+        with pytest.raises(SinkSilentError, match=r"catalog far.*timed out.*check that") as raised:
+            entry.load()
+
+    assert raised.value.exit_code == 5
 
 
 def test_a_catalog_that_is_not_configured_is_named(tmp_path: Path) -> None:

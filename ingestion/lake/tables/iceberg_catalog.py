@@ -10,8 +10,9 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -58,6 +59,8 @@ from ingestion.lake.tables.iceberg_files import DurableFileIO, is_live
 AGAIN: Final = "run the same command again"
 # Of two processes that commit, one waits for the other for so long.
 _SQLITE_SECONDS: Final = 60
+# Until a catalog takes a connection, and until it answers.
+_REQUEST_SECONDS: Final = (5.0, 60.0)
 _SHORTEST_SECRET: Final = 6
 # What a catalog raises that has certainly not committed: one that is busy may do so later.
 _REFUSALS: Final = (BadRequestError, UnauthorizedError, ForbiddenError)
@@ -123,6 +126,7 @@ class CatalogEntry:
     @cached_property
     def _catalog(self) -> Catalog:
         if self.folder is None:
+            _limit_requests()
             try:
                 return load_catalog(self.catalog, **(self.configuration or {}))
             except (ValueError, NotInstalledError) as error:
@@ -305,6 +309,25 @@ class CatalogEntry:
             f"{self.stream}: {self.where}: no answer came to a commit ({self.reason(error)}). "
             f"Next: {AGAIN}, which looks first whether it was made"
         )
+
+
+@cache
+def _limit_requests() -> None:
+    """Give a time-out to pyiceberg's requests to a catalog, and for its tokens, which have none."""
+    import requests
+    from pyiceberg.catalog import rest
+    from pyiceberg.catalog.rest import auth
+
+    class Session(requests.Session):
+        def request(self, *given: Any, **options: Any) -> requests.Response:
+            return super().request(*given, **{"timeout": _REQUEST_SECONDS, **options})
+
+    def post(*given: Any, **options: Any) -> requests.Response:
+        with Session() as session:
+            return session.post(*given, **options)
+
+    vars(rest)["Session"] = Session
+    vars(auth)["requests"] = SimpleNamespace(post=post)
 
 
 def _requirements(table: Table) -> tuple[Any, ...]:
