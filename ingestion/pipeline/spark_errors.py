@@ -15,7 +15,7 @@ from pyspark.errors import PySparkException, PythonException
 
 from ingestion.declaration.loader import locating_problems
 from ingestion.declaration.spec import StreamSpec
-from ingestion.errors import BadFieldError, DependencyError
+from ingestion.errors import BadFieldError, DependencyError, KafkaSettingsError
 from ingestion.kafka.client import missing_right
 from ingestion.kafka.java import first_cause
 from ingestion.kafka.offsets import Range
@@ -42,6 +42,17 @@ _KAFKAS: Final = re.compile(
 )
 # Without it a task cannot read, though the driver has found the topic's offsets.
 _REFUSED: Final = re.compile(r"TopicAuthorizationException: .*topics: \[(.+?)\]")
+# What only Java's client can lack, surely by the settings: the other one has connected before it.
+# ``{0}`` is the variable that says where Kafka is.
+_OF_SETTINGS: Final = {
+    r"unable to find valid certification path": "set {0}_SSL_CA to the authorities that vouch for "
+    "the brokers: without it Java's client trusts those of the JVM",
+    r"Invalid PEM truststore": "correct {0}_SSL_CA, which Java's client cannot read",
+    r"Invalid PEM keystore": "correct {0}_SSL_CERTIFICATE, {0}_SSL_KEY and {0}_SSL_KEY_PASSWORD, "
+    "which Java's client cannot read (docs/settings.md)",
+    r"No LoginModule found|configuration sasl\.\S+: Class \S+ could not be found": "name the jar "
+    "of the login by spark.jars in the file of ONCELAKE_SPARK_DEFAULTS (docs/settings.md)",
+}
 # States of SQL that say: the values do not suit the expression. Others are of the machine.
 _OF_DATA: Final = re.compile(r"SQLSTATE: (22|42|P0)")
 _DECODER: Final = "ingestion/formats/"
@@ -109,6 +120,7 @@ def translate_spark_errors(stream: str, settings: Settings) -> Iterator[None]:
 
     Raises:
         MissingRightError: Kafka's ACLs refuse a topic's records.
+        KafkaSettingsError: Java's client cannot log in with them.
         DependencyError: Kafka failed under Spark, or the JVM died.
     """
     again = f"Nothing is lost. Next: oncelake run {stream}"
@@ -120,13 +132,8 @@ def translate_spark_errors(stream: str, settings: Settings) -> Iterator[None]:
         said = _kafkas_word(str(error))
         if said is None:
             raise
-        # Why a client could not be made, or not log in.
-        cause = first_cause(getattr(error, "_stackTrace", None) or str(error))[:_LONGEST]
-        said = said if cause in said else f"{said} ({cause})"
-        kafka = f"{stream}: Kafka at {settings.bootstrap_servers()}"
-        raise DependencyError(
-            f"{kafka} failed under Spark: {said}. Check the brokers. {again}"
-        ) from error
+        trace = getattr(error, "_stackTrace", None) or str(error)
+        raise _of_kafka(stream, settings, said, trace) from error
     except (Py4JError, ConnectionError, TypeError) as error:
         # PySpark takes a JVM that is gone for one that lacks a class, or a class for a package.
         if not (
@@ -138,6 +145,20 @@ def translate_spark_errors(stream: str, settings: Settings) -> Iterator[None]:
             f"{stream}: the Spark JVM died or was killed ({error}). {again}; if it dies again, it "
             "may want more memory: ONCELAKE_SPARK_DRIVER_MEMORY"
         ) from error
+
+
+def _of_kafka(stream: str, settings: Settings, said: str, trace: str) -> DependencyError:
+    # Why a client could not be made, or not log in.
+    cause = first_cause(trace)[:_LONGEST]
+    said = said if cause in said else f"{said} ({cause})"
+    kafka = f"{stream}: Kafka at {settings.bootstrap_servers()} failed under Spark: {said}."
+    for pattern, remedy in _OF_SETTINGS.items():
+        if re.search(pattern, trace):
+            mends = remedy.format(settings.kafka_variable)
+            return KafkaSettingsError(f"{kafka} Next: {mends}; then oncelake run {stream}")
+    return DependencyError(
+        f"{kafka} Check the brokers. Nothing is lost. Next: oncelake run {stream}"
+    )
 
 
 @contextmanager

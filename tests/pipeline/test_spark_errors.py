@@ -12,7 +12,7 @@ from pyspark import SparkContext
 from pyspark.errors import PySparkException, PythonException
 
 from ingestion.declaration.spec import StreamSpec
-from ingestion.errors import BadFieldError, DependencyError
+from ingestion.errors import BadFieldError, DependencyError, KafkaSettingsError
 from ingestion.kafka.offsets import Range
 from ingestion.pipeline.spark_errors import translate_expression_errors, translate_spark_errors
 from ingestion.settings import Settings
@@ -46,10 +46,26 @@ PLANNED = (Range(topic="orders", partition=0, start=0, end=2),)
             ),
             r"KafkaAdminClient \(java.io.IOException: code 401\)\. Check",
         ),
+        (
+            PySparkException(
+                "org.apache.kafka.common.errors.SslAuthenticationException: SSL handshake failed\n"
+                "Caused by: javax.net.ssl.SSLHandshakeException: Remote host terminated the "
+                "handshake\nCaused by: java.io.EOFException: SSL peer shut down incorrectly"
+            ),
+            r"SSL handshake failed \(java.io.EOFException: .*\)\. Check the brokers",
+        ),
+        (
+            PySparkException(
+                "org.apache.kafka.common.errors.SslAuthenticationException: SSL handshake failed\n"
+                "Caused by: javax.net.ssl.SSLHandshakeException: PKIX path validation failed: x\n"
+                "Caused by: java.security.cert.CertificateExpiredException: NotAfter: y"
+            ),
+            r"CertificateExpiredException: NotAfter: y\)\. Check the brokers",
+        ),
     ],
     ids=[
         *("connection to the JVM", "JVM gone", "Kafka", "partitions added", "a task of Kafka's"),
-        "a login",
+        *("a login", "a handshake that is cut", "the brokers' certificate has expired"),
     ],
 )
 def test_what_may_pass_is_transient(error: Exception, said: str) -> None:
@@ -61,6 +77,66 @@ def test_what_may_pass_is_transient(error: Exception, said: str) -> None:
         raise error
 
     assert "oncelake run orders" in str(raised.value)
+    assert raised.value.exit_code == 5
+
+
+@pytest.mark.parametrize(
+    ("causes", "remedy"),
+    [
+        (
+            (
+                "org.apache.kafka.common.errors.SslAuthenticationException: SSL handshake failed",
+                "javax.net.ssl.SSLHandshakeException: PKIX path building failed: sun.security."
+                "provider.certpath.SunCertPathBuilderException: unable to find valid certification "
+                "path to requested target",
+            ),
+            "set ONCELAKE_KAFKA_SSL_CA to .* trusts those of the JVM; then",
+        ),
+        (
+            (
+                "org.apache.kafka.common.errors.InvalidConfigurationException: Invalid PEM "
+                "truststore configs",
+                "java.io.IOException: Incomplete BER/DER data",
+            ),
+            "correct ONCELAKE_KAFKA_SSL_CA,",
+        ),
+        (
+            (
+                "org.apache.kafka.common.errors.InvalidConfigurationException: Invalid PEM "
+                "keystore configs",
+                "java.security.NoSuchAlgorithmException: PBES2 SecretKeyFactory not available",
+            ),
+            "correct ONCELAKE_KAFKA_SSL_CERTIFICATE, ONCELAKE_KAFKA_SSL_KEY and",
+        ),
+        (
+            ("javax.security.auth.login.LoginException: No LoginModule found for a.b.LoginModule",),
+            "name the jar of the login",
+        ),
+        (
+            (
+                "org.apache.kafka.common.config.ConfigException: Invalid value a.b.Handler for "
+                "configuration sasl.client.callback.handler.class: Class a.b.Handler could not be "
+                "found.",
+            ),
+            "name the jar of the login",
+        ),
+    ],
+    ids=["authorities", "file of authorities", "key", "login module", "handler of a login"],
+)
+def test_what_java_cannot_log_in_with_is_of_the_settings(
+    causes: tuple[str, ...], remedy: str
+) -> None:
+    """No second try mends it; the words are those of Spark 4.2 and Java 17."""
+    first = "org.apache.kafka.common.KafkaException: Failed to create new KafkaAdminClient"
+    trace = "".join(f"\nCaused by: {each}" for each in causes)
+
+    with (
+        pytest.raises(KafkaSettingsError, match=f"failed under Spark: .*Next: {remedy}") as raised,
+        translate_spark_errors("orders", Settings(kafka="broker:9092")),
+    ):
+        raise PySparkException(first + trace)
+
+    assert (raised.value.exit_code, causes[-1] in str(raised.value)) == (2, True)
 
 
 @pytest.mark.parametrize("seconds", [0, 60], ids=["the JVM is gone", "the JVM lives"])
