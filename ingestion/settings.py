@@ -30,6 +30,11 @@ _TOKEN_ENDPOINT: Final = re.compile(
     r"(https://[^\s/@?#]+|http://(127\.0\.0\.1|localhost|\[::1\])(:\d+)?)(/\S*)?"
 )
 _URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
+# How settings begin that have no effect without another.
+_NEEDS: Final = {
+    "sink_kafka_": "sink_kafka",
+    "schema_registry_password": "schema_registry_username",
+}
 # Read elsewhere, and refused unless a test has set them.
 _OF_TESTS: Final = ("ONCELAKE_CHAOS", "ONCELAKE_TESTING")
 
@@ -202,9 +207,11 @@ class Settings(BaseSettings):
 
     @field_validator("schema_registry")
     @classmethod
-    def _has_no_password(cls, url: str | None) -> str | None:
+    def _is_of_registries(cls, url: str | None) -> str | None:
         if url and "@" in url:
             raise ValueError("has a login, which messages show; set …_USERNAME and …_PASSWORD")
+        if url and not all(re.match(r"https?://[^\s/]", each.strip()) for each in url.split(",")):
+            raise ValueError("must be a URL, as http://host:port or https://host:port")
         return url
 
     @field_validator(
@@ -226,9 +233,10 @@ class Settings(BaseSettings):
     @classmethod
     def _has_effect(cls, value: Any, given: ValidationInfo) -> Any:
         """Refuse what only goes with another setting, which is declared above it."""
-        is_of_sinks = (given.field_name or "").startswith("sink_kafka_")
-        if is_of_sinks and value is not None and given.data.get("sink_kafka") is None:
-            raise ValueError(f"has no effect without {variable('sink_kafka')}; set that, too")
+        for begin, other in _NEEDS.items():
+            is_of_it = value is not None and (given.field_name or "").startswith(begin)
+            if is_of_it and given.data.get(other) is None:
+                raise ValueError(f"has no effect without {variable(other)}; set that, too")
         return value
 
     @field_validator("lake")

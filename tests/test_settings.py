@@ -114,6 +114,8 @@ def test_without_any_kafka_the_command_is_named(project: Path, address: str | No
         ("ONCELAKE_LAKE", f"hdfs://{CANARY}/lake"),
         ("ONCELAKE_SPARK_MASTER", f"spark://me:{CANARY}@host:7077"),
         ("ONCELAKE_SCHEMA_REGISTRY", f"https://me:{CANARY}@registry:8081"),
+        ("ONCELAKE_SCHEMA_REGISTRY", f"{CANARY}:8081"),
+        ("ONCELAKE_SCHEMA_REGISTRY", f"http://registry:8081,{CANARY}:8081"),
         ("ONCELAKE_KAFKA_OAUTH_TOKEN_ENDPOINT", f"http://login.example.com/{CANARY}"),
         ("ONCELAKE_ALERT_WEBHOOK", f"hooks.example.com/{CANARY}"),
         ("ONCELAKE_ALERT_WEBHOOK", f"https://hooks.example.com/a {CANARY}"),
@@ -134,7 +136,11 @@ def test_a_wrong_variable_is_named_without_its_value(
 
 
 @pytest.mark.parametrize(
-    ("alone", "other"), [("ONCELAKE_SINK_KAFKA_SASL_PASSWORD", "ONCELAKE_SINK_KAFKA")]
+    ("alone", "other"),
+    [
+        ("ONCELAKE_SINK_KAFKA_SASL_PASSWORD", "ONCELAKE_SINK_KAFKA"),
+        ("ONCELAKE_SCHEMA_REGISTRY_PASSWORD", "ONCELAKE_SCHEMA_REGISTRY_USERNAME"),
+    ],
 )
 @pytest.mark.usefixtures("project")
 def test_what_has_no_effect_is_refused(

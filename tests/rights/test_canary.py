@@ -316,6 +316,7 @@ def test_a_crash_leaves_no_secret_in_its_traceback(
 ) -> None:
     """Not even an error that quotes all settings does, on the terminal or in the file."""
     monkeypatch.setenv("ONCELAKE_SINK_KAFKA", _NOBODY)
+    monkeypatch.setenv("ONCELAKE_SCHEMA_REGISTRY_USERNAME", "reader")
     for name in of_secrets():
         monkeypatch.setenv(variable(name), canaries.value(name))
 
@@ -346,6 +347,7 @@ def test_dagster_keeps_no_secret(
     declare(canaries.folder, "orders", f"topic: {topic}\n{_TABLE}")
     others = {name: canaries.value(name) for name in of_secrets() if "kafka" not in name}
     settings = {"kafka_timeout_seconds": 20, "jars": JARS, "spark_master": "local[2]"}
+    settings["schema_registry_username"] = "reader"
     for name, value in {**others, **login, **settings}.items():
         monkeypatch.setenv(variable(name), str(value))
     monkeypatch.setattr(alerts, "_PAUSES_SECONDS", (0,))
@@ -423,6 +425,7 @@ def test_a_run_leaves_no_secret(
     word = canaries.word("ONCELAKE_POSTGRES")
     settings = {
         **login,
+        "schema_registry_username": "reader",
         **{name: canaries.value(name) for name in ("schema_registry_password", "alert_webhook")},
         "kafka_timeout_seconds": 20,
         "postgres": f"postgresql://oncelake:{word}@{server.netloc.split('@')[1]}{server.path}",
