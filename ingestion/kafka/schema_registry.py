@@ -45,7 +45,11 @@ class WriterSchema:
 
 
 class Registry:
-    """One registry, and the schemas that it has returned so far."""
+    """One registry, and the schemas that it has returned so far.
+
+    Raises:
+        InvalidSpecError: no registry is set, or its authorities cannot be read.
+    """
 
     def __init__(self, settings: Settings) -> None:
         if not settings.schema_registry:
@@ -54,6 +58,7 @@ class Registry:
                 "schema registry's address, such as http://registry:8081"
             )
         self._settings = settings
+        self._client = _client(settings)
         self._known: dict[int, WriterSchema] = {}
 
     def schemas(self, ids: Iterable[int]) -> Mapping[int, WriterSchema]:
@@ -80,7 +85,7 @@ class Registry:
         from confluent_kafka.schema_registry import Schema
 
         try:
-            return _client(self._settings).register_schema(subject, Schema(text, "AVRO"))
+            return self._client.register_schema(subject, Schema(text, "AVRO"))
         except Exception as error:
             if getattr(error, "http_status_code", None) not in _REFUSALS:
                 raise self._unreachable(error) from error
@@ -96,7 +101,7 @@ class Registry:
         from confluent_kafka.schema_registry.error import SchemaRegistryError
 
         try:
-            schema = _client(self._settings).get_schema(number)
+            schema = self._client.get_schema(number)
             references = dict(self._referred(schema, set()))
         except SchemaRegistryError as error:
             # Any other 404 comes from a server that is not a registry.
@@ -121,7 +126,7 @@ class Registry:
             if place in known:
                 continue
             known.add(place)
-            found = _client(self._settings).get_version(subject, version).schema
+            found = self._client.get_version(subject, version).schema
             yield from self._referred(found, known)
             yield name, str(found.schema_str)
 
@@ -143,7 +148,7 @@ def registry_of(settings: Settings) -> Registry:
 def fresh_registry(settings: Settings) -> Registry:
     """Return one with empty caches, so that schemas deleted meanwhile are unknown to it."""
     registry = Registry(settings)
-    _client(settings).clear_caches()
+    registry._client.clear_caches()
     return registry
 
 
@@ -163,4 +168,10 @@ def _client(settings: Settings) -> SchemaRegistryClient:
         options["basic.auth.user.info"] = f"{settings.schema_registry_username}:{secret}"
     if settings.schema_registry_ssl_ca:
         options["ssl.ca.location"] = str(settings.schema_registry_ssl_ca)
-    return SchemaRegistryClient(options)
+    try:
+        return SchemaRegistryClient(options)
+    except OSError as error:
+        ca = f"{variable('schema_registry_ssl_ca')}: {settings.schema_registry_ssl_ca}"
+        raise InvalidSpecError(
+            f"{ca} cannot be read as the PEM file of authorities: {error.strerror or error}"
+        ) from error

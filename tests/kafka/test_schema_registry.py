@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 
 import pytest
 
-from ingestion.errors import DependencyError
+from ingestion.errors import DependencyError, InvalidSpecError
 from ingestion.kafka.schema_registry import Registry, fresh_registry
 from ingestion.settings import Settings
 from tests.support.registry import Guard, Subject, guarded
@@ -55,6 +56,21 @@ def test_who_has_login_and_certificate_gets_in(
 
     assert SCHEMA in str(asked(inside, number))
     assert asked(inside, 2**31 + 1) is None
+
+
+@pytest.mark.parametrize("asked", ASKING.values(), ids=ASKING)
+@pytest.mark.parametrize("content", [None, "no PEM"], ids=["not there", "of something else"])
+def test_authorities_that_cannot_be_read_are_of_the_settings(
+    tmp_path: Path, asked: Callable[[Settings, int], object], content: str | None
+) -> None:
+    """The variable and the file are named, and nothing is tried again."""
+    file = tmp_path / "ca.pem"
+    if content is not None:
+        file.write_text(content)
+    wrong = Settings(schema_registry="https://registry:8081", schema_registry_ssl_ca=file)
+
+    with pytest.raises(InvalidSpecError, match=f"^ONCELAKE_SCHEMA_REGISTRY_SSL_CA: {file} "):
+        asked(wrong, 1)
 
 
 @pytest.mark.parametrize("asked", ASKING.values(), ids=ASKING)
