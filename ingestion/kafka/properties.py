@@ -17,7 +17,9 @@ from confluent_kafka import Consumer, KafkaException
 
 from ingestion.errors import InvalidSpecError
 
-_NUMBER: Final = r"\d{1,9}"
+# 0 is for librdkafka the system's choice, or never; Java's client fails by it, or never waits.
+_NUMBER: Final = r"(?!0+$)\d{1,9}"
+_OR_NO_WAIT: Final = r"\d{1,9}"
 _WORD: Final = r"[\w.:-]{1,200}"
 # What a value looks like and, where it differs, librdkafka's name.
 _ALLOWED: Final[Mapping[str, tuple[str, str]]] = {
@@ -31,8 +33,8 @@ _ALLOWED: Final[Mapping[str, tuple[str, str]]] = {
     "metadata.max.age.ms": (_NUMBER, "topic.metadata.refresh.interval.ms"),
     "metadata.recovery.strategy": ("none|rebootstrap", ""),
     "receive.buffer.bytes": (_NUMBER, "socket.receive.buffer.bytes"),
-    "reconnect.backoff.max.ms": (_NUMBER, ""),
-    "reconnect.backoff.ms": (_NUMBER, ""),
+    "reconnect.backoff.max.ms": (_OR_NO_WAIT, ""),
+    "reconnect.backoff.ms": (_OR_NO_WAIT, ""),
     "retry.backoff.max.ms": (_NUMBER, ""),
     "retry.backoff.ms": (_NUMBER, ""),
     "send.buffer.bytes": (_NUMBER, "socket.send.buffer.bytes"),
@@ -110,6 +112,8 @@ def _problem(name: str, value: str) -> str | None:
         reasons = (reason for names, reason in _REFUSED.items() if re.match(names, name))
         return next(reasons, "it is none of those that may be set")
     form, _ = _ALLOWED[name]
+    if form == _NUMBER and re.fullmatch("0+", value):
+        return "0 does not mean the same to both clients; write another number"
     return None if re.fullmatch(form, value) else f"it has no value {value!r}"
 
 

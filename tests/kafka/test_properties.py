@@ -98,6 +98,14 @@ def test_the_other_cluster_has_properties_of_its_own(file: Path) -> None:
         ("fetch.max.bytes=much", "no value 'much'"),
         ("fetch.max.bytes=9999999999", "no value '9999999999'"),
         ("client\\.id=escaped", "none of those that may be set"),
+        ("fetch.max.bytes=", "no value ''"),
+        *(
+            (f"{name}=0", "0 does not mean the same to both clients")
+            for name in (
+                *("connections.max.idle.ms", "metadata.max.age.ms"),
+                *("receive.buffer.bytes", "send.buffer.bytes"),
+            )
+        ),
     ],
 )
 def test_any_other_property_is_refused_by_file_and_line(file: Path, line: str, why: str) -> None:
@@ -112,6 +120,15 @@ def test_any_other_property_is_refused_by_file_and_line(file: Path, line: str, w
         assert str(raised.value).startswith(where)
         assert why in str(raised.value)
         assert "Next: correct these lines" in str(raised.value)
+
+
+def test_no_wait_before_a_client_connects_again_is_0(file: Path) -> None:
+    """That means the same to both clients."""
+    file.write_text("reconnect.backoff.ms=0\nreconnect.backoff.max.ms=0\n")
+    no_wait = {"reconnect.backoff.ms": "0", "reconnect.backoff.max.ms": "0"}
+
+    assert librdkafka_options(settings(file)) == no_wait
+    assert java_options(settings(file)) == {f"kafka.{name}": "0" for name in no_wait}
 
 
 @pytest.mark.parametrize(
