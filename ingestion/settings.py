@@ -182,6 +182,9 @@ class Settings(BaseSettings):
     )
     spark_java_options: str = Field("", description="Further options of the driver's JVM.")
 
+    # Sources and sinks may be at one address, with logins of their own.
+    _is_of_sinks: bool = False
+
     @model_validator(mode="before")
     @classmethod
     def _empty_means_default(cls, values: dict[str, Any]) -> dict[str, Any]:
@@ -278,13 +281,14 @@ class Settings(BaseSettings):
             return self
         fields = (name for name in type(self).model_fields if name.startswith("sink_kafka"))
         there = {name.removeprefix("sink_"): getattr(self, name) for name in fields}
-        return self.model_copy(update=there)
+        copy = self.model_copy(update=there)
+        copy._is_of_sinks = True
+        return copy
 
     @property
     def kafka_variable(self) -> str:
         """The variable that says where Kafka is; those of its security begin as it does."""
-        is_sink = self.sink_kafka is not None and self.kafka == self.sink_kafka
-        return "ONCELAKE_SINK_KAFKA" if is_sink else "ONCELAKE_KAFKA"
+        return "ONCELAKE_SINK_KAFKA" if self._is_of_sinks else "ONCELAKE_KAFKA"
 
     def bootstrap_servers(self) -> str:
         """Return the brokers' addresses: the configured ones, else the embedded Kafka's.

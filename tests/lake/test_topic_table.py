@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import random
 import secrets
 import signal
@@ -574,6 +575,24 @@ def test_the_sinks_cluster_has_its_own_login() -> None:
     assert "check ONCELAKE_SINK_KAFKA, the brokers" in error
     assert "ONCELAKE_SINK_KAFKA_SECURITY_PROTOCOL=PLAINTEXT" in error
     assert "ONCELAKE_KAFKA_SASL_MECHANISM=PLAIN" in str(unreachable(settings, "timed out"))
+
+
+def test_two_logins_to_one_cluster_are_told_apart() -> None:
+    """The variables are those of the login, wherever it is for; no client is shared."""
+    login = {
+        f"{of}kafka_{name}": value
+        for of in ("", "sink_")
+        for name, value in {"sasl_username": f"{of}user", "sasl_password": "secret"}.items()
+    }
+    sources = Settings.model_validate({"kafka": "k:9092", "sink_kafka": "k:9092", **login})
+    sinks = sources.of_sink_cluster().model_copy(update={"kafka_timeout_seconds": 1.0})
+
+    assert "check ONCELAKE_KAFKA, the brokers" in str(unreachable(sources, "timed out"))
+    for copy in (sinks, sinks.of_sink_cluster(), pickle.loads(pickle.dumps(sinks))):
+        assert "check ONCELAKE_SINK_KAFKA, the brokers" in str(unreachable(copy, "timed out"))
+        assert copy == sinks
+    same = Settings(kafka="k:9092", sink_kafka="k:9092")
+    assert len({same, same.of_sink_cluster(), same.of_sink_cluster()}) == 2
 
 
 def test_half_a_login_of_the_sinks_cluster_is_named() -> None:
