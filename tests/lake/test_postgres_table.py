@@ -30,8 +30,11 @@ from ingestion.errors import (
     CommitConflictError,
     DamagedTableError,
     DependencyError,
+    IngestionError,
     InvalidSpecError,
+    MissingRightError,
     RefusedError,
+    SinkSilentError,
     TableBusyError,
 )
 from ingestion.kafka.offsets import Offsets, TopicPartition
@@ -718,6 +721,59 @@ def test_a_server_that_is_not_there_is_named(schema: str) -> None:
 
     assert "hush" not in str(refused.value)
     assert "hush" not in table.where
+
+
+@pytest.fixture(scope="module")
+def roles(server: str) -> Iterator[str]:
+    """A role with a password, one that is in no line for logins, and some that may not come in."""
+    [(file,)] = execute(server, "SHOW hba_file")
+    lines = Path(file).read_text()
+    execute(server, "CREATE ROLE guarded LOGIN PASSWORD 'right'")
+    execute(server, "CREATE ROLE unlisted LOGIN")
+    execute(server, "CREATE ROLE asleep NOLOGIN")
+    execute(server, "CREATE ROLE poor LOGIN")
+    execute(server, "CREATE ROLE many LOGIN CONNECTION LIMIT 0")
+    execute(server, "CREATE DATABASE closed")
+    execute(server, "REVOKE CONNECT ON DATABASE closed FROM public")
+    local = "127.0.0.1/32"
+    Path(file).write_text(
+        f"host all guarded {local} scram-sha-256\nhost all unlisted {local} reject\n{lines}"
+    )
+    execute(server, "SELECT pg_reload_conf()")
+    deadline = time.monotonic() + 30
+    with suppress(psycopg.OperationalError):
+        while time.monotonic() < deadline:
+            execute(server.replace("oncelake@", "unlisted@"), "SELECT pg_sleep(0.05)")
+    yield server
+    Path(file).write_text(lines)
+    execute(server, "SELECT pg_reload_conf()")
+
+
+@pytest.mark.parametrize(
+    ("login", "database", "kind", "says"),
+    [
+        ("guarded:hush", "postgres", InvalidSpecError, "password authentication failed"),
+        ("guarded", "postgres", InvalidSpecError, "no password supplied"),
+        ("nobody", "postgres", InvalidSpecError, 'role "nobody" does not exist'),
+        ("asleep", "postgres", InvalidSpecError, "not permitted to log in"),
+        ("unlisted", "postgres", InvalidSpecError, "pg_hba.conf rejects"),
+        ("oncelake", "nowhere", InvalidSpecError, 'database "nowhere" does not exist'),
+        ("poor", "closed", MissingRightError, "refuses it to poor: .*permission denied"),
+        ("many", "postgres", SinkSilentError, "too many connections"),
+    ],
+)
+def test_a_login_that_the_server_does_not_take_is_of_the_settings(
+    roles: str, schema: str, login: str, database: str, kind: type[IngestionError], says: str
+) -> None:
+    """No second try mends it, unlike a server that is full; the password is not shown."""
+    url = roles.replace("oncelake@", f"{login}@").replace("/postgres", f"/{database}")
+
+    with pytest.raises(kind, match=f"orders: {schema}.orders .*{says}") as refused:
+        opened(url, schema).begin(0)
+
+    assert refused.value.exit_code == (2 if kind is InvalidSpecError else 5)
+    assert ("correct ONCELAKE_POSTGRES" in str(refused.value)) is (kind is InvalidSpecError)
+    assert "hush" not in str(refused.value)
 
 
 @pytest.mark.parametrize(

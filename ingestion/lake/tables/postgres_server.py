@@ -43,6 +43,13 @@ _BUSY: Final = {"55P03", "40001", "40P01", "23505"}
 # A limit of the program, or a state that it cannot leave by itself: the client calls both down.
 _LIMITS: Final = {"54", "55"}
 _IDLE_TOO_LONG: Final = "25P03"
+# What a server says to a login: the client gives it no state. In another language than English it
+# is not known, and is taken for a server that is down.
+_NO_SUCH_LOGIN: Final = re.compile(
+    r"no password supplied|FATAL: +((password|Peer|Ident|certificate) authentication failed|"
+    r'(role|database) ".*" does not exist|role ".*" is not permitted|.*pg_hba\.conf)'
+)
+_NO_CONNECT: Final = re.compile(r"FATAL: +permission denied for database")
 _AGAIN: Final = "run the same command again"
 
 # Of each transaction, whatever the server, the database or the role has set.
@@ -273,6 +280,7 @@ class PostgresPlace:
         Raises:
             TableBusyError: somebody else was at the same rows, or holds a lock; says who.
             MissingRightError: the role lacks a right.
+            InvalidSpecError: the server takes no such login.
             DependencyError: the server does not answer, or has no room.
             RefusedError: the server does not take the rows, or the statement.
         """
@@ -287,7 +295,13 @@ class PostgresPlace:
         reason, state = self._reason(error), error.sqlstate or ""
         if state in _BUSY:
             return self.busy(f"others have changed the same rows ({reason}). Nothing was changed")
-        if isinstance(error, psycopg.errors.InsufficientPrivilege):
+        if not state and _NO_SUCH_LOGIN.search(reason):
+            return InvalidSpecError(
+                f"{self.stream}: {self.where} does not take the login: {reason}. Next: correct "
+                "ONCELAKE_POSTGRES, or let the server take it"
+            )
+        is_kept_out = not state and _NO_CONNECT.search(reason)
+        if is_kept_out or isinstance(error, psycopg.errors.InsufficientPrivilege):
             user = conninfo_to_dict(self.url.get_secret_value()).get("user", "the role")
             return MissingRightError(
                 f"{self.stream}: {self.where} refuses it to {user}: {reason}. Nothing was changed. "
