@@ -26,8 +26,8 @@ _OF_SETTINGS: Final = {
         "correct {0}_OAUTH_CLIENT_ID and {0}_OAUTH_CLIENT_SECRET"
     ),
     r"acquire SASL OAUTHBEARER token: .*invalid_scope": "correct {0}_OAUTH_SCOPE",
-    r"acquire SASL OAUTHBEARER token: SSL certificate": "set {0}_OAUTH_CA to the authorities that "
-    "vouch for the token endpoint",
+    r"acquire SASL OAUTHBEARER token: SSL certificate(?!.* has expired)": "set {0}_OAUTH_CA to "
+    "the authorities that vouch for the token endpoint",
     r"SASL authentication error: \{": "correct {0}_OAUTH_TOKEN_ENDPOINT and {0}_OAUTH_SCOPE: the "
     "brokers do not take its tokens",
     r"SASL authentication error": "correct {0}_SASL_USERNAME and {0}_SASL_PASSWORD",
@@ -40,6 +40,7 @@ _OF_SETTINGS: Final = {
 }
 _ELSEWHERE: Final = {
     r"unexpired token": "compare the clocks of the token endpoint and of this machine",
+    r"acquire SASL OAUTHBEARER token: SSL certificate": "renew it on the token endpoint",
     r"acquire SASL OAUTHBEARER token": "check {0}_OAUTH_TOKEN_ENDPOINT and {0}_OAUTH_CA, and that "
     "it answers",
 }

@@ -14,10 +14,18 @@ from confluent_kafka.admin import AdminClient
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ingestion.errors import InvalidSpecError, SetupError
+from ingestion.errors import (
+    DependencyError,
+    InvalidSpecError,
+    KafkaSettingsError,
+    SetupError,
+)
+from ingestion.kafka.admin import Kafka
 from ingestion.kafka.client import unreachable
 from ingestion.kafka.security import java_options, librdkafka_options, redact
 from ingestion.settings import Settings
+from tests.support.certificates import Authority
+from tests.support.token_server import TokenServer
 
 CANARY = 'can"ary\\5ecret'
 SASL: dict[str, Any] = {
@@ -362,6 +370,33 @@ def test_a_kafka_that_does_not_answer_may_expect_other_security(
 
     assert f"and that they expect {expected}; then run" in said
     assert CANARY not in said
+
+
+@pytest.mark.parametrize(
+    ("valid", "kind", "remedy"),
+    [
+        (True, KafkaSettingsError, "set ONCELAKE_KAFKA_OAUTH_CA"),
+        (False, DependencyError, "renew it on the token endpoint;"),
+    ],
+    ids=["of an unknown authority", "expired"],
+)
+def test_a_certificate_of_a_token_endpoint_is_told_as_a_brokers_is(
+    tmp_path: Path, *, valid: bool, kind: type[DependencyError], remedy: str
+) -> None:
+    """One that has expired is no fault of the settings; an unknown authority is."""
+    authority, another = (Authority(tmp_path / name, name) for name in ("authority", "another"))
+    with TokenServer.started(authority.certify("tokens", "127.0.0.1", valid=valid)) as tokens:
+        settings = Settings(
+            **{**OAUTH, "kafka_oauth_token_endpoint": tokens.url},
+            kafka="127.0.0.1:1",
+            kafka_oauth_ca=(another if valid else authority).file,
+            kafka_timeout_seconds=2,
+        )
+
+        with pytest.raises(kind, match=f"SSL certificate .*Next: {remedy}") as raised:
+            Kafka(settings).cluster_id()
+
+    assert type(raised.value) is kind
 
 
 def test_redaction_never_fails(files: dict[str, Any]) -> None:
