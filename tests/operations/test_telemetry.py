@@ -179,6 +179,8 @@ class _TerminatedError(BaseException):
         pytest.param(ValueError("of the stop"), True, "interrupted", "ABORT", id="broke off"),
         pytest.param(_TerminatedError(), False, "interrupted", "ABORT", id="Dagster's"),
         pytest.param(errors.InvalidSpecError("no"), False, "invalid", "FAIL", id="invalid"),
+        pytest.param(errors.KafkaSettingsError("no"), False, "invalid", "FAIL", id="a login"),
+        pytest.param(errors.SetupError("no"), False, "invalid", "FAIL", id="no set-up"),
         pytest.param(errors.StreamLockedError("busy"), False, "locked", "FAIL", id="locked late"),
     ],
 )

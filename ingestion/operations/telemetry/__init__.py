@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from ingestion.errors import LOCKED, REFUSED, UNREACHABLE, WRONG, InvalidSpecError, SetupError
+from ingestion.errors import LOCKED, REFUSED, UNREACHABLE, USAGE, WRONG, SetupError
 from ingestion.operations.telemetry.observer import (
     INSTALL,
     Outcome,
@@ -37,6 +37,7 @@ OnBatch = Callable[["LedgerRow", int], None]
 
 
 _BY_EXIT_CODE: Final[dict[int, Outcome]] = {
+    USAGE: "invalid",
     REFUSED: "refused",
     LOCKED: "locked",
     UNREACHABLE: "unreachable",
@@ -103,8 +104,6 @@ def _outcome(report: RunReport | None, error: BaseException | None, *, is_stoppe
     # Dagster ends a run, and Python a process, by what is no ``Exception``.
     if is_stopped or not isinstance(error, Exception):
         return "interrupted"
-    if isinstance(error, InvalidSpecError):
-        return "invalid"
     return _BY_EXIT_CODE.get(getattr(error, "exit_code", WRONG), "failed")
 
 
