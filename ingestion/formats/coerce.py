@@ -20,6 +20,7 @@ from typing import Any, Final, NamedTuple, NoReturn
 from pyspark.sql import types as sql
 from pyspark.sql.types import DataType
 
+from ingestion.errors import counted
 from ingestion.formats.decoder import BadBytesError
 
 _MICROS: Final = 1_000_000
@@ -220,7 +221,7 @@ def decimal_of(raw: bytes, scale: int, target: DataType) -> Decimal:
     if not number:
         return Decimal()
     if number.bit_length() > _MOST_BITS or abs(scale) > _FARTHEST:
-        refuse(f"{len(raw)} bytes of scale {scale}", target)
+        refuse(f"a number of scale {scale} in {counted(len(raw), 'byte')}", target)
     return unscaled(number, scale)
 
 
@@ -228,11 +229,11 @@ def decimal_text(raw: bytes, scale: int, target: DataType) -> str:
     """Write the same decimal as a text, with all its digits and no exponent."""
     number = int.from_bytes(raw, signed=True)
     if number.bit_length() > _LONGEST_IN_BITS:
-        refuse(f"{len(raw)} bytes of scale {scale}", target)
+        refuse(f"a number of scale {scale} in {counted(len(raw), 'byte')}", target)
     digits = Decimal(number).adjusted() + 1
     # Zeros that take no bytes in Kafka would fill the memory.
     if digits > _LONGEST_DECIMAL or not -_FARTHEST <= scale <= digits + _FARTHEST:
-        refuse(f"{digits} digits of scale {scale}", target)
+        refuse(f"a number of {counted(digits, 'digit')} and scale {scale}", target)
     return f"{unscaled(number, scale):f}"
 
 

@@ -11,7 +11,7 @@ import duckdb
 import pyarrow as pa
 from deltalake.exceptions import DeltaError
 from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
-from pyspark.errors import PySparkException, PythonException
+from pyspark.errors import PySparkException, PySparkValueError, PythonException
 
 from ingestion.declaration.loader import locating_problems
 from ingestion.declaration.spec import StreamSpec
@@ -53,6 +53,8 @@ _OF_SETTINGS: Final = {
     r"No LoginModule found|configuration sasl\.\S+: Class \S+ could not be found": "name the jar "
     "of the login by spark.jars in the file of ONCELAKE_SPARK_DEFAULTS (docs/settings.md)",
 }
+# ``{0}`` is the state folder.
+_GONE: Final = r"[^\s:]*{0}/checkpoints/\S+ (does not exist|\(No such file or directory\))"
 # States of SQL that say: the values do not suit the expression. Others are of the machine.
 _OF_DATA: Final = re.compile(r"SQLSTATE: (22|42|P0)")
 _DECODER: Final = "ingestion/formats/"
@@ -126,25 +128,39 @@ def translate_spark_errors(stream: str, settings: Settings) -> Iterator[None]:
     again = f"Nothing is lost. Next: oncelake run {stream}"
     try:
         yield
-    except (PySparkException, Py4JJavaError) as error:
+    except (PySparkException, Py4JError, ConnectionError, TypeError) as error:
+        if _is_of_dead_jvm(error):
+            raise DependencyError(
+                f"{stream}: the Spark JVM died or was killed ({error}). {again}; if it dies again, "
+                "it may want more memory: ONCELAKE_SPARK_DRIVER_MEMORY"
+            ) from error
+        if not isinstance(error, PySparkException | Py4JJavaError):
+            raise
         if refused := _REFUSED.search(str(error)):
             raise missing_right(settings, f"READ on topic {refused[1]!r}") from error
+        if gone := re.search(_GONE.format(re.escape(str(settings.state))), str(error)):
+            raise DependencyError(
+                f"{stream}: somebody has removed Spark's checkpoint, which the next run makes "
+                f"anew, while it was in use ({gone[0]}). {again}"
+            ) from error
         said = _kafkas_word(str(error))
         if said is None:
             raise
         trace = getattr(error, "_stackTrace", None) or str(error)
         raise _of_kafka(stream, settings, said, trace) from error
-    except (Py4JError, ConnectionError, TypeError) as error:
-        # PySpark takes a JVM that is gone for one that lacks a class, or a class for a package.
-        if not (
-            isinstance(error, Py4JNetworkError | ConnectionError)
-            or jvm_has_ended(_LAST_BREATH_SECONDS)
-        ):
-            raise
-        raise DependencyError(
-            f"{stream}: the Spark JVM died or was killed ({error}). {again}; if it dies again, it "
-            "may want more memory: ONCELAKE_SPARK_DRIVER_MEMORY"
-        ) from error
+
+
+def _is_of_dead_jvm(error: Exception) -> bool:
+    """Tell whether no JVM answers.
+
+    PySpark takes one that is gone for one that lacks a class, a class for a package, and silence
+    for a type that it does not know.
+    """
+    if isinstance(error, Py4JNetworkError | ConnectionError):
+        return True
+    is_answer = isinstance(error, PySparkException | Py4JJavaError)
+    is_silence = isinstance(error, PySparkValueError) or not is_answer
+    return is_silence and jvm_has_ended(_LAST_BREATH_SECONDS)
 
 
 def _of_kafka(stream: str, settings: Settings, said: str, trace: str) -> DependencyError:

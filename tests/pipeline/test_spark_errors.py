@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark import SparkContext
-from pyspark.errors import PySparkException, PythonException
+from pyspark.errors import PySparkException, PySparkValueError, PythonException
 
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import BadFieldError, DependencyError, KafkaSettingsError
@@ -139,21 +139,47 @@ def test_what_java_cannot_log_in_with_is_of_the_settings(
     assert (raised.value.exit_code, causes[-1] in str(raised.value)) == (2, True)
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        Py4JError("PythonSQLUtils does not exist in the JVM"),
+        PySparkValueError("[CANNOT_PARSE_DATATYPE] PythonSQLUtils: Error while sending"),
+    ],
+    ids=["a class", "a type"],
+)
 @pytest.mark.parametrize("seconds", [0, 60], ids=["the JVM is gone", "the JVM lives"])
-def test_a_class_that_is_missing_may_be_a_jvm_that_is_gone(
-    seconds: int, monkeypatch: pytest.MonkeyPatch
+def test_what_is_missing_may_be_a_jvm_that_is_gone(
+    seconds: int, error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """PySpark's misleading word is believed only while the JVM lives."""
     with subprocess.Popen(["sleep", str(seconds)]) as jvm:
         monkeypatch.setattr(SparkContext, "_gateway", SimpleNamespace(proc=jvm))
-        expected = Py4JError if seconds else DependencyError
+        expected = type(error) if seconds else DependencyError
 
         with (
             pytest.raises(expected, match="PythonSQLUtils"),
             translate_spark_errors("orders", Settings(kafka="broker:9092")),
         ):
-            raise Py4JError("PythonSQLUtils does not exist in the JVM")
+            raise error
         jvm.kill()
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "File file:/state/checkpoints/orders/1/commits does not exist\n=== Streaming Query ===",
+        "java.io.FileNotFoundException: /state/checkpoints/orders/1/offsets/3 "
+        "(No such file or directory)",
+    ],
+    ids=["a folder", "a file"],
+)
+def test_a_checkpoint_that_somebody_removes_is_made_anew(said: str) -> None:
+    """It holds nothing that the table's log does not."""
+    with (
+        pytest.raises(DependencyError, match=r"removed .*1/\w+.* Nothing is lost\. Next: oncelake"),
+        translate_spark_errors("orders", Settings(kafka="broker:9092", state="/state")),
+    ):
+        raise PySparkException(said)
 
 
 def test_any_other_failure_passes_as_it_is() -> None:
