@@ -21,7 +21,12 @@ import pyarrow.compute as pc
 
 from ingestion.declaration.ddl import DeclaredColumn
 from ingestion.declaration.types import SqlType
-from ingestion.errors import CommitConflictError, RefusedError, TableSettingsError
+from ingestion.errors import (
+    CommitConflictError,
+    ForeignTableError,
+    RefusedError,
+    TableSettingsError,
+)
 from ingestion.lake.commit_log import ROW_COUNTS, Commit, CommitLog, committed, unless_committed
 from ingestion.lake.commit_metadata import CommitMetadata
 
@@ -252,16 +257,17 @@ class DataTable(ABC):
         return {}
 
     def refuse_fixed_name(self) -> None:
-        """Make sure that the table can be given another name, or is none of this stream's.
+        """Make sure that the table is nobody else's with rows, and can be given another name.
 
         Raises:
-            RefusedError: it cannot.
+            RefusedError: its name is not to be had.
         """
         return
 
     def set_aside(self, entry: str, *, is_replaced: bool = False) -> str | None:
         """Give the table another name, and its own to the one that was made beside it, if any was.
 
+        One that is not this stream's keeps its name, unless that is needed for the one beside it.
         Needs the stream's lock; to do it again changes nothing.
 
         Args:
@@ -352,6 +358,15 @@ def seq_conflict(
         f"{where} {but or f'holds {held}'}, so that seq {seq} is another writer's, or another "
         "table's.",
         remedy=f"oncelake status {stream}, then run again from the table's offsets",
+    )
+
+
+def foreign_table(table: DataTable) -> ForeignTableError:
+    """Return the error of a table whose rows are somebody else's."""
+    return ForeignTableError(
+        table.stream,
+        f"{table.where} holds rows, and is not of this stream.",
+        remedy="declare another table in `sink`, or move that one away",
     )
 
 

@@ -14,14 +14,15 @@ from pydantic import SecretStr
 
 from ingestion.declaration.ddl import DeclaredColumn, parse_columns, system_columns
 from ingestion.declaration.sinks import BESIDE, SinkSpec
-from ingestion.errors import TableReplacedError
+from ingestion.errors import ForeignTableError, TableReplacedError
 from ingestion.kafka.offsets import Offsets, TopicPartition
 from ingestion.lake import archive
-from ingestion.lake.archive import finish_swap, refuse_half_swapped
+from ingestion.lake.archive import Swapped, finish_swap, refuse_half_swapped
 from ingestion.lake.commit_metadata import CommitMetadata, Identity
 from ingestion.lake.failpoints import Failpoint
 from ingestion.lake.ledger import Ledger, LedgerRow
 from ingestion.lake.paths import StreamPaths
+from ingestion.lake.tables.conformance import commit
 from ingestion.lake.tables.iceberg_catalog import CatalogEntry
 from ingestion.operations.decisions import reset
 from ingestion.settings import Settings
@@ -130,6 +131,20 @@ def test_a_reset_gives_the_table_another_name_once(paths: StreamPaths) -> None:
     assert done.renamed == getattr(aside, aside.name).table
     assert paths.at(aside).table.log().table_id() == old
     assert not paths.table.log().exists
+
+
+def test_a_table_that_is_not_the_streams_keeps_its_name(paths: StreamPaths) -> None:
+    """With rows in it a reset is refused before anything moves; an empty one is the next run's."""
+    old = paths.table.log().table_id()
+    again = partial(reset, "others", paths.settings, run_id="r", sink=paths.sink)
+
+    assert again() == Swapped()
+    commit(paths.table, 2, inserted={1: "a"})
+    with pytest.raises(ForeignTableError, match="holds rows, and is not of this stream"):
+        again()
+
+    refuse_half_swapped(StreamPaths.of("others", paths.settings, paths.sink))
+    assert paths.table.log().table_id() == old
 
 
 def test_a_table_beside_is_dropped_alone(paths: StreamPaths, sink: SinkSpec) -> None:

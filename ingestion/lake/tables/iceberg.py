@@ -62,6 +62,7 @@ from ingestion.lake.data_table import (
     DataTable,
     Transaction,
     counts_of,
+    foreign_table,
     seq_conflict,
     since,
 )
@@ -180,12 +181,21 @@ class IcebergTable(DataTable):
             elif column.name not in table.schema().column_names:
                 update.add_column(column.name, type_, doc=column.comment or None)
 
+    def refuse_fixed_name(self) -> None:
+        """Refuse a table with rows that is not of this stream, whoever's it is."""
+        if not (self._is_ours(self._entry.load()) or self.log().is_empty):
+            raise foreign_table(self)
+
+    def _is_ours(self, table: Table | None) -> bool:
+        return table is not None and table.properties.get(snapshots.STREAM) == self.stream
+
     def set_aside(self, entry: str, *, is_replaced: bool = False) -> str | None:
         """Rename the tables in their catalog, one after the other; notes are in them."""
-        own = self._entry
+        own, table = self._entry, self._entry.load()
         aside, beside = own.with_ending(f"__{entry.lower()}"), own.with_ending(BESIDE)
         is_done = is_replaced and beside.load() is None
-        if own.load() and not aside.load() and not is_done:
+        is_taken = self._is_ours(table) or is_replaced
+        if table and is_taken and not aside.load() and not is_done:
             own.rename(aside)
         if is_replaced and not is_done:
             beside.rename(own)
@@ -193,8 +203,7 @@ class IcebergTable(DataTable):
 
     def drop(self) -> None:
         """Remove the table from its catalog, and its files."""
-        table = self._entry.load()
-        if table is not None and table.properties.get(snapshots.STREAM) == self.stream:
+        if self._is_ours(self._entry.load()):
             with self._entry.session() as catalog:
                 catalog.purge_table(self._entry.identifier)
 

@@ -44,6 +44,7 @@ from ingestion.lake.data_table import (
     DataTable,
     Transaction,
     counts_of,
+    foreign_table,
     seq_conflict,
 )
 from ingestion.lake.failpoints import Failpoint, hit
@@ -280,17 +281,29 @@ class PostgresTable(DataTable):
                 self._comment(connection, column)
             self._place.commit(connection)
 
+    def refuse_fixed_name(self) -> None:
+        """Refuse a table with rows that is not of this stream, whoever's it is."""
+        place = self._place
+        with place.session(is_one_look=True) as connection:
+            state = place.look(connection)
+            if state.oid is None or state.stream == self.stream:
+                return
+            if value_of(connection, place.sql("SELECT EXISTS (SELECT FROM {table})")):
+                raise foreign_table(self)
+
     def set_aside(self, entry: str, *, is_replaced: bool = False) -> str | None:
         """Rename both in one transaction; with each go its id, and so its notes."""
         own = self._place
         aside = replace(own, name=f"{own.name[:39]}__{entry.lower()}")
         beside = replace(own, name=f"{own.name}{BESIDE}")
         with own.session() as connection:
-            is_aside, is_there, is_beside = (
-                place.look(connection).oid is not None for place in (aside, own, beside)
+            state = own.look(connection)
+            is_aside, is_beside = (
+                place.look(connection).oid is not None for place in (aside, beside)
             )
             is_done = is_replaced and not is_beside
-            if is_there and not is_aside and not is_done:
+            is_taken = state.stream == self.stream or (is_replaced and state.oid is not None)
+            if is_taken and not is_aside and not is_done:
                 own.rename(connection, aside)
                 is_aside = True
             if is_replaced and not is_done:
