@@ -16,7 +16,12 @@ from functools import partial
 from typing import Any
 
 from ingestion.declaration.sinks import SinkSpec
-from ingestion.errors import StreamLockedError, TableReplacedError
+from ingestion.errors import (
+    MissingRightError,
+    RefusedError,
+    StreamLockedError,
+    TableReplacedError,
+)
 from ingestion.lake.failpoints import Failpoint, hit
 from ingestion.lake.location import Location, ObjectChangedError, Tag
 from ingestion.lake.lock import refuse_lost_lease
@@ -148,7 +153,8 @@ def swap_tables(paths: StreamPaths, new: Location | None = None, *, why: str) ->
     dropped.
 
     Raises:
-        RefusedError: the table must keep its name.
+        RefusedError: the table must keep its name. Nothing was changed.
+        MissingRightError: the role may not give it another. Nothing was changed.
     """
     earlier = finish_swap(paths)
     if new is None:
@@ -170,7 +176,7 @@ def swap_tables(paths: StreamPaths, new: Location | None = None, *, why: str) ->
 def finish_swap(paths: StreamPaths) -> Swapped:
     """Go on with a swap that was cut short, if one was, and return where old tables went just now.
 
-    Needs the stream's lock.
+    Needs the stream's lock. One whose first step is refused is given up.
     """
     found, moved = _read_swap(paths), Swapped()
     if found is None:
@@ -182,7 +188,13 @@ def finish_swap(paths: StreamPaths) -> Swapped:
     if not swap.is_cleared:
         refuse_lost_lease(paths)
         outside = paths.at(SinkSpec.model_validate(swap.sink)).table
-        renamed = outside.set_aside(swap.entry, is_replaced=swap.source is not None)
+        try:
+            renamed = outside.set_aside(swap.entry, is_replaced=swap.source is not None)
+        except (RefusedError, MissingRightError):
+            # Nothing has moved; kept, it would refuse every later run as well.
+            refuse_lost_lease(paths)
+            _swap_file(paths).delete()
+            raise
         archived = _move(paths, tables, swap.entry, swap.why)
         moved = Swapped(archived=archived, renamed=renamed)
         shutil.rmtree(paths.checkpoints, ignore_errors=True)

@@ -276,6 +276,10 @@ class DataTable(ABC):
 
         Returns:
             What it is called now; ``None`` where there was none, or it is in the lake's folders.
+
+        Raises:
+            RefusedError: it cannot be renamed. No name has changed.
+            MissingRightError: the role may not do that. No name has changed.
         """
         del entry, is_replaced
         return None

@@ -10,11 +10,21 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
+from psycopg.errors import InsufficientPrivilege
 from pydantic import SecretStr
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import ForbiddenError
 
 from ingestion.declaration.ddl import DeclaredColumn, parse_columns, system_columns
 from ingestion.declaration.sinks import BESIDE, SinkSpec
-from ingestion.errors import ForeignTableError, TableReplacedError
+from ingestion.errors import (
+    ForeignTableError,
+    IngestionError,
+    MissingRightError,
+    RefusedError,
+    TableBusyError,
+    TableReplacedError,
+)
 from ingestion.kafka.offsets import Offsets, TopicPartition
 from ingestion.lake import archive
 from ingestion.lake.archive import Swapped, finish_swap, refuse_half_swapped
@@ -24,11 +34,22 @@ from ingestion.lake.ledger import Ledger, LedgerRow
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.tables.conformance import commit
 from ingestion.lake.tables.iceberg_catalog import CatalogEntry
+from ingestion.lake.tables.postgres_server import PostgresPlace
 from ingestion.operations.decisions import reset
 from ingestion.settings import Settings
 
 DDL = "id BIGINT NOT NULL, name STRING"
 COLUMNS: tuple[DeclaredColumn, ...] = (*parse_columns(DDL), *system_columns())
+# What renames a table, how that is refused, and as what.
+REFUSALS: dict[str, list[tuple[type, str, Exception, type[IngestionError]]]] = {
+    "iceberg": [
+        (SqlCatalog, "rename_table", NotImplementedError("no such endpoint"), RefusedError),
+        (SqlCatalog, "rename_table", ForbiddenError("not yours"), RefusedError),
+    ],
+    "postgres": [
+        (PostgresPlace, "rename", InsufficientPrivilege("must be owner"), MissingRightError)
+    ],
+}
 
 
 @pytest.fixture(params=["iceberg", "postgres"])
@@ -145,6 +166,36 @@ def test_a_table_that_is_not_the_streams_keeps_its_name(paths: StreamPaths) -> N
 
     refuse_half_swapped(StreamPaths.of("others", paths.settings, paths.sink))
     assert paths.table.log().table_id() == old
+
+
+def test_a_swap_that_is_refused_is_given_up(paths: StreamPaths) -> None:
+    """Where a table cannot be renamed, all stays as it is, and no later run is refused for it."""
+    old, again = paths.table.log().table_id(), partial(reset, "orders", paths.settings, run_id="r")
+
+    for owner, name, refusal, expected in REFUSALS[paths.sink.name]:
+        with patch.object(owner, name, side_effect=refusal), pytest.raises(expected, match="Next:"):
+            again()
+
+        assert finish_swap(paths) == Swapped()
+        assert paths.table.log().table_id() == old
+        assert [row.table_id for row in Ledger(paths.ledger).rows()] == [old]
+    assert again().renamed
+
+
+@pytest.mark.parametrize("sink", ["iceberg"], indirect=True)
+def test_a_table_that_came_between_is_named(paths: StreamPaths) -> None:
+    """Between its two renames a swap is kept, until the new table can have the name."""
+    swap = partial(archive.swap_tables, paths, paths.workshop, why="rebuild")
+    new = make(workshop(paths))
+    cut_short(swap, CatalogEntry, "rename", lambda was, _: was.name.endswith(BESIDE))
+    make(paths)
+
+    with pytest.raises(TableBusyError, match="is there already"):
+        finish_swap(paths)
+
+    paths.table.drop()
+    finish_swap(paths)
+    assert paths.table.log().table_id() == new
 
 
 def test_a_table_beside_is_dropped_alone(paths: StreamPaths, sink: SinkSpec) -> None:

@@ -27,6 +27,7 @@ from pyiceberg.exceptions import (
     NoSuchTableError,
     NotInstalledError,
     RESTError,
+    TableAlreadyExistsError,
     UnauthorizedError,
 )
 from pyiceberg.io import PY_IO_IMPL
@@ -220,9 +221,27 @@ class CatalogEntry:
         return replace(self, identifier=(*namespace, f"{name}{ending}"))
 
     def rename(self, to: CatalogEntry) -> None:
-        """Give the table the name of another of its catalog."""
+        """Give the table the name of another of its catalog.
+
+        Raises:
+            RefusedError: the catalog cannot do that, or does not let us.
+            TableBusyError: somebody else has made a table of that name.
+        """
         with self.session() as catalog:
-            catalog.rename_table(self.identifier, to.identifier)
+            try:
+                catalog.rename_table(self.identifier, to.identifier)
+            except (NotImplementedError, *_REFUSALS) as error:
+                raise RefusedError(
+                    self.stream,
+                    f"{self.where} cannot be renamed by its catalog: {self.reason(error)}.",
+                    remedy="let the catalog do that, or take one that can; then run the same "
+                    "command again",
+                ) from error
+            except TableAlreadyExistsError as error:
+                raise TableBusyError(
+                    f"{self.stream}: {to.where} is there already, and is somebody else's. Next: "
+                    f"move it away; then {AGAIN}"
+                ) from error
 
     def set_aside(self) -> list[Table]:
         """Load the tables that were set aside, and may have their files beside this one's."""
