@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Final, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -41,6 +41,9 @@ Ability = Literal[
     "look up",
     "time travel",
 ]
+
+
+REPLACED: Final = "is not the table that was read: another was made under its name"
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +171,8 @@ class DataTable(ABC):
         """Begin the commit of a seq, which must follow the table's last, if it has any.
 
         Raises:
-            CommitConflictError: the table does not stand at the seq before.
+            CommitConflictError: the table does not stand at the seq before, or is another than its
+                log was last read of.
         """
 
     @abstractmethod

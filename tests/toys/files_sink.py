@@ -39,6 +39,7 @@ class FilesTable(DataTable):
     def __init__(self, stream: str, folder: Path) -> None:
         """Take the folder."""
         self.stream, self.folder = stream, folder
+        self.known_id: str | None = None
 
     @property
     def where(self) -> str:
@@ -60,8 +61,13 @@ class FilesTable(DataTable):
             return pa.ipc.open_file(file).read_all()
 
     def log(self) -> FilesLog:
-        """Open the folder."""
+        """Open the folder, and remember of what table it is."""
+        self.known_id = self.id_() if self.versions() else None
         return FilesLog(self)
+
+    def id_(self) -> str:
+        """Return the id that the first version was given."""
+        return (self.read(0).schema.metadata or {})[b"id"].decode()
 
     def create(
         self, columns: Sequence[DeclaredColumn], *, keys: Sequence[str], description: str
@@ -143,9 +149,11 @@ class FilesTransaction(Transaction):
             if not psutil.pid_exists(int(left.name.partition("-")[0])):
                 left.unlink(missing_ok=True)
         self.version = table.versions()[0]
-        if self.version != seq:
+        if self.version != seq or table.known_id not in (None, table.id_()):
             raise CommitConflictError(
-                table.stream, f"the table holds seq {self.version - 1}.", remedy="run again"
+                table.stream,
+                f"the table holds seq {self.version - 1}, or is another.",
+                remedy="run again",
             )
         self.before = table.read(self.version)
         self.keys = (self.before.schema.metadata or {})[b"keys"].decode().split(",")
@@ -201,7 +209,7 @@ class FilesLog(CommitLog):
 
     def table_id(self) -> str:
         """Return the id that the first version was given."""
-        return "files:" + (self.table.read(0).schema.metadata or {})[b"id"].decode()
+        return f"files:{self.table.id_()}"
 
     def versions(self) -> list[int]:
         """List the versions, newest first, without the empty table."""

@@ -63,6 +63,10 @@ class SinkConformance:
         """Return what opens the table under test."""
         raise NotImplementedError("a subclass says how its table is opened")
 
+    def remove(self, table: DataTable) -> None:
+        """Remove the table, as a person does between two runs."""
+        table.drop()
+
     def test_a_new_table_has_no_commit(self, opened: Opener) -> None:
         """It is there, and empty, and making it again changes nothing."""
         assert not opened().log().exists
@@ -163,6 +167,20 @@ class SinkConformance:
         assert found is not None
         assert found.metadata is not None
         assert list(rows_in(opened()).values()) == winners == [found.metadata.run_id]
+
+    def test_a_table_made_anew_takes_nothing_meant_for_the_old(self, opened: Opener) -> None:
+        """Who has read a table is refused by another of its name, which stands at the same seq."""
+        begin(opened)
+        late = opened()
+        assert late.log().last_seq("orders") == 0
+        self.remove(opened())
+        begin(opened)
+
+        with pytest.raises(CommitConflictError):
+            commit(late, 1, inserted={1: "late"})
+
+        assert rows_in(opened()) == {}
+        commit(opened(), 1, inserted={1: "a"})
 
     def test_a_writer_that_is_killed_leaves_whole_commits(self, opened: Opener) -> None:
         """After each of several kills, rows and notes say the same, and the next one goes on."""

@@ -58,6 +58,7 @@ from ingestion.lake.commit_log import (
 )
 from ingestion.lake.commit_metadata import CommitMetadata
 from ingestion.lake.data_table import (
+    REPLACED,
     Change,
     DataTable,
     Transaction,
@@ -147,6 +148,7 @@ class IcebergTable(DataTable):
             )
         if snapshots.STREAM not in table.properties and self.log().is_empty:
             entry.commit(table, [SetPropertiesUpdate(updates=ours)])
+        entry.table_id = table.metadata.table_uuid
 
     def columns(self) -> tuple[DeclaredColumn, ...]:
         """Return the columns of the table's current schema."""
@@ -457,11 +459,13 @@ class IcebergTransaction(Transaction):
     """One snapshot to be, on top of the one that was current when it was begun."""
 
     def __init__(self, entry: CatalogEntry, seq: int) -> None:
-        """Load the table, which must stand at the seq before, and be one that can be written."""
+        """Load the table that was read, which must stand at the seq before, and be writable."""
         table = entry.load()
         last = snapshots.last_seq(table, entry.stream)
-        if table is None or seq != (-1 if last is None else last) + 1:
-            raise seq_conflict(entry.stream, entry.where, seq, last=last)
+        is_another = table and entry.table_id not in (None, table.metadata.table_uuid)
+        if table is None or is_another or seq != (-1 if last is None else last) + 1:
+            but = REPLACED if is_another else ""
+            raise seq_conflict(entry.stream, entry.where, seq, last=last, but=but)
         if problem := _settings_error(entry, table):
             raise problem
         self._entry, self._seq, self._table = entry, seq, table

@@ -9,7 +9,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from pathlib import Path
 from types import SimpleNamespace
@@ -67,7 +67,7 @@ _SHORTEST_SECRET: Final = 6
 _REFUSALS: Final = (BadRequestError, UnauthorizedError, ForbiddenError)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class CatalogEntry:
     """The table of a stream in a catalog; it need not be there.
 
@@ -75,6 +75,7 @@ class CatalogEntry:
         catalog: The catalog's name in pyiceberg's configuration.
         configuration: What that says of it.
         folder: Where the lake's own catalog is, if the configuration has none.
+        table_id: Of the table that a log has read last, or that was made.
     """
 
     stream: str
@@ -82,6 +83,7 @@ class CatalogEntry:
     catalog: str
     configuration: Mapping[str, Any] | None
     folder: Path | None
+    table_id: uuid.UUID | None = field(default=None, init=False)
 
     @classmethod
     def of(cls, stream: str, sink: IcebergSink, lake: Location) -> CatalogEntry:

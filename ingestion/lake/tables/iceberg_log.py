@@ -91,7 +91,9 @@ class IcebergLog(CommitLog):
 
     @cached_property
     def _table(self) -> Table | None:
-        return self._entry.load()
+        table = self._entry.load()
+        self._entry.table_id = table.metadata.table_uuid if table else None
+        return table
 
     @property
     def _there(self) -> Table:

@@ -39,6 +39,7 @@ from ingestion.lake.commit_log import (
 )
 from ingestion.lake.commit_metadata import CommitMetadata, DamagedMetadataError, app_id
 from ingestion.lake.data_table import (
+    REPLACED,
     Ability,
     Change,
     DataTable,
@@ -424,10 +425,9 @@ class PostgresTransaction(Transaction):
         place, is_ours = self._place, state.stream == self._place.stream
         is_another = place.table_id not in (None, state.id)
         if is_another or not is_ours or self._seq != state.seq + 1:
-            anew = "is not the table that was read: another was made under its name"
             last = state.seq if is_ours and state.seq >= 0 else None
             raise seq_conflict(
-                place.stream, place.where, self._seq, last=last, but=anew if is_another else ""
+                place.stream, place.where, self._seq, last=last, but=REPLACED if is_another else ""
             )
 
     def rows_of(self, keys: pa.Table) -> pa.Table:

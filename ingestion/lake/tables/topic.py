@@ -33,6 +33,7 @@ from ingestion.kafka.offsets import Range
 from ingestion.lake.commit_log import INSERTED, UPDATED, Commit, CommitLog
 from ingestion.lake.commit_metadata import CommitMetadata
 from ingestion.lake.data_table import (
+    REPLACED,
     Ability,
     Change,
     DataTable,
@@ -97,7 +98,7 @@ class TopicTable(DataTable):
 
     def log(self) -> TopicLog:
         """Open the log; after a commit without an answer, it makes the broker decide it."""
-        return TopicLog(self._place)
+        return TopicLog(self._place, is_fence=True)
 
     def create(
         self, columns: Sequence[DeclaredColumn], *, keys: Sequence[str], description: str
@@ -164,7 +165,7 @@ class TopicTable(DataTable):
 
     def columns(self) -> tuple[DeclaredColumn, ...]:
         """Return the columns that ``create`` and ``alter`` have noted."""
-        schema = self.log().schema
+        schema = TopicLog(self._place).schema
         return schema.columns if schema else ()
 
     def alteration(self, column: DeclaredColumn, *, is_new: bool) -> str:
@@ -324,13 +325,15 @@ class TopicTransaction(Transaction):
         """Fence, and then compare the last note's seq.
 
         Raises:
-            CommitConflictError: the topic does not stand there.
+            CommitConflictError: the topic does not stand there, or is another than was read.
             TableSettingsError: somebody has changed its partitions since.
         """
         self._place, self._seq = place, seq
-        self._topic_id = table.log().topic_id
+        self._topic_id = TopicLog(place).topic_id
+        if place.topic_id not in (None, self._topic_id):
+            raise seq_conflict(place.stream, place.where, seq, last=None, but=REPLACED)
         self._writer: TopicWriter | None = TopicWriter(place, self._topic_id)
-        log = table.log()
+        log = TopicLog(place)
         schema, last = log.schema, log.last_seq(place.stream)
         is_same = schema is not None and (schema.stream, log.topic_id) == (
             *(place.stream, self._topic_id),

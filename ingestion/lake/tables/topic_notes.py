@@ -102,8 +102,9 @@ class TopicNote:
 class TopicLog(CommitLog):
     """The notes of a topic, as of one moment, read from the newest back as far as asked for."""
 
-    def __init__(self, place: TopicPlace) -> None:
-        self._place = place
+    def __init__(self, place: TopicPlace, *, is_fence: bool = False) -> None:
+        """Take the place, which remembers with ``is_fence`` of what topic this is."""
+        self._place, self._is_fence = place, is_fence
         self.look_again()
 
     def look_again(self) -> None:
@@ -125,6 +126,8 @@ class TopicLog(CommitLog):
                 self._first = place.kafka.earliest([place.notes])[place.notes]
                 self._down_to = self._end = place.kafka.stable_end([place.notes])[place.notes]
             self._topics = topics
+            if self._is_fence:
+                place.topic_id = topics.ids.get(place.topic)
         return self._topics
 
     @property

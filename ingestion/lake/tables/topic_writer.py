@@ -59,12 +59,14 @@ class TopicPlace:
 
     Attributes:
         settings: With the sink's cluster in the place of the source's.
+        topic_id: Of the topic that a log has read last.
         unsettled_id: Id of the topic for which a commit got no answer, with no log read since.
     """
 
     stream: str
     topic: str
     settings: Settings
+    topic_id: str | None = None
     unsettled_id: str | None = None
 
     @property
