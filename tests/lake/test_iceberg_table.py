@@ -589,6 +589,35 @@ def test_a_long_key_is_found_whatever_its_bounds(
         assert transaction.rows_of(absent).num_rows == 0
 
 
+@pytest.mark.parametrize(
+    ("type_", "values"),
+    [
+        ("STRING", ["k" * 15 + "\ud7ffk", "a"]),
+        ("STRING", ["k" * 14 + "\ud7ff\U0010ffffk", "a"]),
+        ("DATE", [2_932_897, 0]),
+        ("DATE", [0, -800_000]),
+        ("TIMESTAMP", [1 << 62, 0]),
+        ("TIMESTAMP_NTZ", [0, -(1 << 63)]),
+    ],
+)
+def test_a_value_of_which_no_bound_is_made_is_committed(
+    tmp_path: Path, type_: str, values: list[Any]
+) -> None:
+    """Its column has no bounds in that file, and the others have theirs."""
+    table, value = opened(tmp_path), column(f"value {type_}")
+    table.create((COLUMNS[0], value, *COLUMNS[2:]), keys=KEYS, description="")
+    stored = pa.array(values, {"STRING": pa.string(), "DATE": pa.int32()}.get(type_, pa.int64()))
+    sent = rows(dict.fromkeys(range(2)), seq=0)
+    sent = sent.set_column(1, "value", stored.cast(arrow_of(value)))
+
+    commit(table, 0, Change(inserted=sent, updated=sent[:0], deleted=ids()))
+
+    assert pa.Table.from_batches(table.scan(["value"]))["value"].equals(sent["value"])
+    [task] = others(tmp_path).scan().plan_files()
+    named = {others(tmp_path).schema().find_column_name(id_) for id_ in task.file.upper_bounds}
+    assert named == {*sent.column_names} - {"value"}
+
+
 def test_a_column_is_added_and_takes_nulls(table: IcebergTable) -> None:
     """Old rows read null in it, before and after they are written anew; doing it twice is once."""
     commit(table, 1, change(1, inserted={1: "a", 2: "b"}))

@@ -35,7 +35,7 @@ from pyiceberg.io.pyarrow import (
 )
 from pyiceberg.manifest import DataFile, ManifestEntry, ManifestFile
 from pyiceberg.schema import Schema
-from pyiceberg.table import Table, Transaction
+from pyiceberg.table import Table, TableProperties, Transaction
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 from pyiceberg.table.update import AddSnapshotUpdate, SetCurrentSchemaUpdate, TableUpdate
@@ -55,6 +55,7 @@ _ROWS_IN_GROUP: Final = 1 << 20
 _BYTES_IN_GROUP: Final = 96 << 20
 _ROWS_READ_AT_ONCE: Final = 1 << 17
 _FIELD_ID: Final = b"PARQUET:field_id"
+_LAST_BEFORE_PAIRS: Final = "\ud7ff"
 # In the name of every file that is written here, so that it is known as ours without a commit.
 _OURS: Final = "oncelake-"
 # The columns whose bounds are ordered as their values are; moments and days have theirs as numbers.
@@ -270,12 +271,11 @@ class FileWriter:
             return
         self._writer.close()
         self._stream.close()
-        table, metadata = self._table, self._writer.writer.metadata
-        file = parquet_file_to_data_file(table.io, table.metadata, self.paths[-1])
-        for id_ in _without_bounds(metadata, table.schema()):
-            for bounds in (file.lower_bounds, file.upper_bounds):
-                bounds.pop(id_, None)
-        self.files.append(file)
+        table, prefix = self._table, TableProperties.METRICS_MODE_COLUMN_CONF_PREFIX
+        unbounded = _without_bounds(self._writer.writer.metadata, table.schema())
+        counted = {f"{prefix}.{name}": "counts" for name in unbounded}
+        metadata = table.metadata.model_copy(update={"properties": {**table.properties, **counted}})
+        self.files.append(parquet_file_to_data_file(table.io, metadata, self.paths[-1]))
         self._writer = None
 
     def discard(self) -> None:
@@ -285,19 +285,29 @@ class FileWriter:
         delete_files(self._table.io, self.paths)
 
 
-def _without_bounds(metadata: pq.FileMetaData, schema: Schema) -> set[int]:
-    """Return the columns of which Arrow has left out the bounds of a row group, for a long value.
-
-    pyiceberg takes those of the others for the bounds of the whole file.
-    """
+def _without_bounds(metadata: pq.FileMetaData, schema: Schema) -> set[str]:
+    """Return the columns that have no bounds in a row group, or such as pyiceberg cannot make."""
     ids = parquet_path_to_id_mapping(schema)
     groups = map(metadata.row_group, range(metadata.num_row_groups))
     columns = (group.column(at) for group in groups for at in range(metadata.num_columns))
-    return {
-        ids[column.path_in_schema]
-        for column in columns
-        if (bounds := column.statistics) is None or (not bounds.has_min_max and bounds.num_values)
-    }
+    paths = {column.path_in_schema for column in columns if not _has_bounds(column.statistics)}
+    return {schema.find_column_name(ids[path]) or path for path in paths}
+
+
+def _has_bounds(bounds: pq.Statistics | None) -> bool:
+    """Tell whether pyiceberg can take them; without a value none are needed.
+
+    Where Arrow has left them out, for a long value, it would take those of the other row groups for
+    the whole file's.
+    """
+    if bounds is None or not bounds.has_min_max:
+        return bounds is not None and not bounds.num_values
+    try:
+        _, highest = bounds.min, bounds.max
+    except OverflowError:
+        return False  # A day or a moment that Python does not have.
+    # Cut short behind it, the bound would end on the next code point, which is half of a pair.
+    return not (isinstance(highest, str) and _LAST_BEFORE_PAIRS in highest)
 
 
 def delete_files(io: FileIO, paths: Iterable[str]) -> int:
