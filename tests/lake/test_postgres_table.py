@@ -23,6 +23,7 @@ from typing import Any, Literal
 import psycopg
 import pyarrow as pa
 import pytest
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from ingestion.declaration.ddl import DeclaredColumn, parse_type, system_columns
 from ingestion.declaration.sinks import PostgresSink
@@ -774,6 +775,21 @@ def test_a_login_that_the_server_does_not_take_is_of_the_settings(
     assert refused.value.exit_code == (2 if kind is InvalidSpecError else 5)
     assert ("correct ONCELAKE_POSTGRES" in str(refused.value)) is (kind is InvalidSpecError)
     assert "hush" not in str(refused.value)
+
+
+def test_a_standby_is_not_taken_for_the_server(
+    server: str, schema: str, table: PostgresTable, tmp_path: Path
+) -> None:
+    """Of several hosts the primary is found; where there is none, the server is not there."""
+    with postgres(tmp_path, is_standby=True) as standby:
+        ports = ",".join(str(conninfo_to_dict(url)["port"]) for url in (standby, server))
+        asked = opened(standby, schema)
+        for ask in (lambda: asked.log().exists, lambda: asked.begin(0)):
+            with pytest.raises(SinkSilentError, match="server is in hot standby mode"):
+                ask()
+        of_both = make_conninfo(server, host="127.0.0.1,127.0.0.1", port=ports)
+
+        assert last_seq(opened(of_both, schema)) == last_seq(table) == 0
 
 
 @pytest.mark.parametrize(

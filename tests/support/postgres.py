@@ -24,10 +24,11 @@ _SERVER = {"fsync": "off", "full_page_writes": "off", "unix_socket_directories":
 
 
 @contextmanager
-def postgres(folder: Path) -> Iterator[str]:
+def postgres(folder: Path, *, is_standby: bool = False) -> Iterator[str]:
     """Start a server, whose log is in ``folder``; yield the URL of its database.
 
-    It takes every login. Where PostgreSQL is not installed, the test is skipped.
+    It takes every login. A standby can be read, and waits for a primary that never comes. Where
+    PostgreSQL is not installed, the test is skipped.
     """
     binaries, prefix = _binaries(), _prefix()
     # pytest's folders are root's alone, and PostgreSQL refuses to be root.
@@ -38,6 +39,8 @@ def postgres(folder: Path) -> Iterator[str]:
         initdb = [*prefix, str(binaries / "initdb"), "-D", str(cluster), *_CLUSTER]
         made = subprocess.run(initdb, capture_output=True, text=True, cwd="/", check=False)
         assert made.returncode == 0, made.stderr
+        if is_standby:
+            (cluster / "standby.signal").touch()
         server = [*prefix, str(binaries / "postgres"), "-D", str(cluster)]
         with _running(server, folder / "postgres.log") as url:
             yield url

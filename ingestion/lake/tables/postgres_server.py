@@ -179,8 +179,11 @@ class PostgresPlace:
                 yield connection
 
     def _connect(self) -> Connection:
+        url = self.url.get_secret_value()
         connection = psycopg.connect(
-            self.url.get_secret_value(),
+            url,
+            # A standby that lags would be taken for a table that was rolled back.
+            target_session_attrs=conninfo_to_dict(url).get("target_session_attrs", "primary"),
             connect_timeout=math.ceil(self.timeout_seconds),
             application_name=f"oncelake {self.stream}",
             client_encoding="UTF8",
