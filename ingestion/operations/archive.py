@@ -70,7 +70,7 @@ def restore(stream: str, entry: str, settings: Settings, *, run_id: str) -> tupl
 
     Raises:
         InvalidSpecError: there is no such entry.
-        RefusedError: it is no whole stream, or a key has been erased since, as far as can be read.
+        RefusedError: it is no whole stream, or a key has, or may have, been erased since.
         StreamLockedError: a run holds the stream.
     """
     paths = StreamPaths.of(stream, settings)
@@ -85,6 +85,7 @@ def restore(stream: str, entry: str, settings: Settings, *, run_id: str) -> tupl
     _refuse_elsewhere(paths, chosen)
     with held(paths, run_id):
         finish_swap(paths)
+        _refuse_unknown_commits(paths)
         _refuse_erased(paths, chosen)
         # Copies that another restore left before it came so far.
         still_held = partial(refuse_lost_lease, paths)
@@ -135,6 +136,24 @@ def _refuse_elsewhere(paths: StreamPaths, chosen: Archived) -> None:
             f"the rows of {chosen.name} are in a table of `sink: {rows[-1].sink}`, and not in the "
             "lake: nothing was changed.",
             remedy="read that table where it is",
+        )
+
+
+def _refuse_unknown_commits(paths: StreamPaths) -> None:
+    """Make sure that a table outside the lake has no commit, such as an erase, beyond the ledger.
+
+    Of a table in the lake, ``_last_erase`` reads those.
+    """
+    rows = Ledger(paths.ledger).rows()
+    if not rows or rows[-1].sink == "delta":
+        return
+    table = paths.at(rows[-1].declared_sink).table
+    if (table.log().last_seq(paths.stream) or 0) > rows[-1].seq:
+        raise RefusedError(
+            paths.stream,
+            f"{table.where} has a commit behind batch {rows[-1].seq} that the ledger lacks, which "
+            "may have erased a key.",
+            remedy=f"declare `sink: {rows[-1].sink}` again, and oncelake run {paths.stream}",
         )
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import datetime as dt
 import shutil
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from ingestion.declaration.sinks import SinkSpec
 from ingestion.errors import (
     DamagedTableError,
     InvalidSpecError,
@@ -25,6 +27,7 @@ from ingestion.lake.ledger import Ledger, load_or_archive_ledger
 from ingestion.lake.location import Location
 from ingestion.lake.lock import Holder, held_by_python
 from ingestion.lake.paths import StreamPaths
+from ingestion.lake.tables.conformance import make, note
 from ingestion.operations import archive
 from ingestion.operations.decisions import reset
 from ingestion.settings import Settings, load_settings
@@ -249,6 +252,29 @@ def test_an_erase_that_died_before_its_ledger_row_counts(settings: Settings) -> 
 
     with pytest.raises(RefusedError, match="a key was erased after"):
         archive.restore("orders", entry.entry, settings, run_id="r")
+
+
+def test_an_erase_outside_the_lake_that_died_before_its_ledger_row_counts(
+    settings: Settings,
+) -> None:
+    """Only a run of that sink brings it into the ledger, so an entry waits for one."""
+    (entry,) = archive.list_archive("orders", settings)
+    table = StreamPaths.of("orders", settings, SinkSpec.model_validate({"iceberg": {}})).table
+    ledger = Ledger(StreamPaths.of("orders", settings).ledger)
+    make(table)
+    for seq in (0, 1):
+        table.commit_note(note(seq))
+    moved = {"table_id": table.log().table_id(), "committed_at": dt.datetime.now(dt.UTC)}
+    ledger.put(row(1, **moved))
+    table.commit_note(replace(note(2), kind="erase"))
+
+    with pytest.raises(RefusedError, match="declare `sink: iceberg` again, and oncelake run"):
+        archive.restore("orders", entry.entry, settings, run_id="r")
+
+    assert (value_of(settings), list(archive.list_archive("orders", settings))) == (1, [entry])
+    ledger.put(row(2, **moved))
+    archive.restore("orders", entry.entry, settings, run_id="r")
+    assert value_of(settings) == 0
 
 
 def test_a_ledger_without_its_log_is_not_taken_for_none(settings: Settings) -> None:
