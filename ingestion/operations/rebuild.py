@@ -28,7 +28,7 @@ from ingestion.operations.run import Run
 from ingestion.operations.telemetry import observed
 from ingestion.pipeline.report import RunReport
 from ingestion.recovery.heal import known_rows
-from ingestion.recovery.position import position_of
+from ingestion.recovery.position import is_elsewhere, position_of
 from ingestion.recovery.snapshot import TableSnapshot, read_snapshot
 from ingestion.recovery.topics import refuse_another_topic, resolve_topics
 from ingestion.settings import Settings
@@ -104,9 +104,10 @@ class Rebuild:
                 # A run that takes long may have slept past the lease.
                 self._refuse_another_purpose(paths, purpose, half_made)
                 old = swap_tables(paths, paths.workshop, why=why) if is_ready else Swapped()
-            if is_ready and snapshot.paths.sink.name not in ("delta", paths.sink.name):
+            was = snapshot.paths
+            if is_ready and was.sink.name != "delta" and was.table.where != paths.table.where:
                 # Its sink keeps it, and it keeps its name there.
-                old = replace(old, renamed=snapshot.paths.table.where)
+                old = replace(old, renamed=was.table.where)
             return RebuildReport(stream=spec.name, report=report, old=old)
 
     def _is_ready(self, report: RunReport) -> bool:
@@ -187,17 +188,18 @@ class Rebuild:
 
 
 def _read_old(paths: StreamPaths) -> TableSnapshot:
-    """Read the table whose place the new one takes, in the sink that the ledger names.
+    """Read the table whose place the new one takes, where the ledger says that it is.
 
     Raises:
         RefusedError: the sink of today cannot rebuild its own table, or has one of somebody else's.
     """
     ledger = load_ledger(paths)
-    if not ledger.rows or ledger.rows[-1].sink == paths.sink.name:
+    here = read_snapshot(paths, ledger)
+    if not is_elsewhere(here):
         refuse_unable(paths.stream, paths.table, "rebuild")
-        return read_snapshot(paths, ledger)
-    there = read_snapshot(paths, LoadedLedger())
-    position_of(there, even_if_altered=True, even_if_forgotten=True)
+        return here
+    alone = replace(here, ledger=LoadedLedger())
+    position_of(alone, even_if_altered=True, even_if_forgotten=True)
     return read_snapshot(paths.at(ledger.rows[-1].declared_sink), ledger)
 
 

@@ -183,14 +183,30 @@ def _position(snapshot: TableSnapshot, table: TableState, seq: int) -> Position:
     )
 
 
+def is_elsewhere(snapshot: TableSnapshot) -> bool:
+    """Tell whether the rows are in another sink, or another table of it, than the file declares.
+
+    What was renamed by hand is still the same table.
+    """
+    known, table, paths = snapshot.ledger.rows, snapshot.table, snapshot.paths
+    if not known or (table and table.table_id == known[-1].table_id):
+        return False
+    if known[-1].sink != paths.sink.name:
+        return True
+    declared = "sink" in (known[-1].declaration or {})
+    return declared and paths.at(known[-1].declared_sink).table.where != paths.table.where
+
+
 def _refuse_another_sink(snapshot: TableSnapshot) -> None:
     """Make sure that the rows are where the file says."""
     known, paths = snapshot.ledger.rows, snapshot.paths
-    if known and known[-1].sink != paths.sink.name:
+    if is_elsewhere(snapshot):
+        was, now = (f"`sink: {each}`" for each in (known[-1].sink, paths.sink.name))
+        if was == now:
+            was, now = paths.at(known[-1].declared_sink).table.where, paths.table.where
         raise IdentityChangedError(
             paths.stream,
-            f"its rows are in a table of `sink: {known[-1].sink}`; the file declares `sink: "
-            f"{paths.sink.name}`.",
+            f"its rows are in a table of {was}; the file declares {now}.",
             remedy=f"oncelake rebuild {paths.stream}, which reads the topic into the new sink and "
             f"then moves the stream there; or oncelake reset {paths.stream} --yes, and the next "
             "run reads it; or put `sink` back",

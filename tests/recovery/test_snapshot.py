@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
+from ingestion.declaration.sinks import SinkSpec
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import (
     ForeignTableError,
+    IdentityChangedError,
     MemoryLostError,
     RecordsForgottenError,
     RefusedError,
@@ -182,6 +184,29 @@ def test_a_table_that_is_not_the_one_we_left_is_refused(
     """Each way to be another table has an error of its own."""
     with pytest.raises(error):
         position_of(found)
+
+
+def test_another_table_of_the_same_sink_is_named() -> None:
+    """What was renamed by hand is the same table; one without a name in the ledger is gone."""
+    old, new = (SinkSpec.model_validate({"iceberg": {"table": f"shop.{n}"}}) for n in ("a", "b"))
+    declared = {"sink": old.model_dump(exclude_unset=True)}
+    known = row(2, table_id="iceberg:1", declaration=declared)
+    gone, unnamed, renamed = (
+        replace(found, paths=StreamPaths.of("orders", PATHS.settings, new))
+        for found in (
+            snapshot(known),
+            snapshot(replace(known, declaration=None)),
+            snapshot(known, table=replace(HEALTHY, table_id=known.table_id)),
+        )
+    )
+
+    with pytest.raises(IdentityChangedError, match=r"of shop\.a .* declares shop\.b .* rebuild"):
+        position_of(gone)
+    with pytest.raises(TableReplacedError, match=r"at shop\.b .* gone"):
+        position_of(unnamed)
+    at = position_of(renamed)
+    assert at is not None
+    assert at.seq == 2
 
 
 def test_compaction_by_somebody_else_concerns_nobody() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from dataclasses import replace
 from typing import Any
@@ -89,6 +90,23 @@ def test_a_stream_that_moves_ends_as_one_that_began_there(world: World, old: str
     assert origins(world) == origins(began)
     assert [each["name"] for each in world.rows()] == ["f", "d", "e"]
     assert (done.old.renamed is None) == (old == "delta")
+    assert find_problems(world) == ()
+
+
+@pytest.mark.parametrize("sink", ["postgres"])
+def test_a_stream_moves_to_another_table_of_its_sink(world: World) -> None:
+    """It is refused as a move to another sink is, and the old table keeps its name."""
+    fill(world)
+    old = world.paths.table
+    world.declare(sink={"postgres": {"table": f"public.{world.name}_2"}})
+    with pytest.raises(IdentityChangedError, match=f"are in a table of {re.escape(old.where)}; "):
+        world.run()
+
+    done = world.rebuild()
+
+    assert done.old.renamed == old.where
+    assert old.log().last_seq(world.name) == 1
+    assert [each["name"] for each in world.rows()] == ["c", "d"]
     assert find_problems(world) == ()
 
 
