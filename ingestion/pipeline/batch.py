@@ -8,7 +8,7 @@ crash could leave behind is believed without the data commit; and that commit is
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -273,9 +273,12 @@ class BatchWriter:
     def _commit(self, sink: Sink, metadata: CommitMetadata, *, after: int) -> Commit:
         """Commit, and read back what was committed."""
         refuse_lost_lease(self._paths)
-        # Of a commit whose answer was lost, the next look says that the seq is there: by whom?
-        with suppress(CommitConflictError):
+        try:
             sink.commit(metadata)
+        except CommitConflictError:
+            # Of a commit whose answer was lost, the next look says that the seq is there: by whom?
+            if self._log.find(self._spec.name, metadata.seq) is None:
+                raise
         hit(Failpoint.COMMITTED)
         commit = self._find(metadata, after=after)
         self._table.seal()

@@ -11,7 +11,8 @@ import pytest
 from confluent_kafka.schema_registry.avro import AvroDeserializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
-from ingestion.errors import KeyInTwoPartitionsError, RefusedError
+from ingestion.errors import CommitConflictError, KeyInTwoPartitionsError, RefusedError
+from ingestion.lake.tables.topic_writer import TopicWriter
 from ingestion.operations.decisions import reset
 from tests.support.committed import committed_records
 from tests.support.proof import find_problems, prove
@@ -131,6 +132,27 @@ def test_a_key_in_two_partitions_of_a_batch_is_refused(world: World) -> None:
         world.run()
 
     assert world.rows() == []
+
+
+def test_a_batch_that_its_transaction_does_not_take_says_why(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the topic has to say of it is not lost where no commit came instead."""
+    world.run()
+    world.send(row(1, "a"))
+    flush = TopicWriter.flush
+
+    def overtaken(writer: TopicWriter) -> None:
+        TopicWriter(writer._place, writer._topic_id)
+        flush(writer)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TopicWriter, "flush", overtaken)
+        with pytest.raises(CommitConflictError, match="a smaller `max_offsets_per_trigger`"):
+            world.run()
+
+    world.run()
+    assert world.rows() == [row(1, "a")]
 
 
 @pytest.mark.parametrize("operation", ["redrive", "replay", "rebuild"])

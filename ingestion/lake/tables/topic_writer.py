@@ -245,7 +245,8 @@ class TopicWriter:
                 place.stream,
                 f"{place.where} is written to by another run, or the batch took longer than its "
                 "transaction may. Nothing of it was committed.",
-                remedy=f"oncelake status {place.stream}, then run again from the table's offsets",
+                remedy=f"oncelake status {place.stream}, then run again from the table's offsets, "
+                "by a smaller `max_offsets_per_trigger` if no other run is there",
             )
         if cause.code() in _PURGED and (topics := place.kafka.unwritable(place.topics)):
             named = " and ".join(map(repr, topics))
