@@ -51,11 +51,13 @@ class _Merging(Transaction):
         last = log.last_seq(table.stream)
         if last not in (None, seq - 1):
             raise seq_conflict(table.stream, table.where, seq, last=last)
-        self._open = ExitStack()
-        scratch = self._open.enter_context(tempfile.TemporaryDirectory())
-        self._engine = self._open.enter_context(closing(LocalEngine(table.stream, Path(scratch))))
-        version = DeltaTable(str(table.path)).version()
-        self._writer = DeltaWriter(self._engine, table.stream, table.path, version)
+        # The disk's power may be cut at any of these.
+        with ExitStack() as opened:
+            scratch = opened.enter_context(tempfile.TemporaryDirectory())
+            self._engine = opened.enter_context(closing(LocalEngine(table.stream, Path(scratch))))
+            version = DeltaTable(str(table.path)).version()
+            self._writer = DeltaWriter(self._engine, table.stream, table.path, version)
+            self._open = opened.pop_all()
 
     def rows_of(self, keys: pa.Table) -> pa.Table:
         """Ask the engine for the rows of the version before."""
