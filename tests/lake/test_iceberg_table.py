@@ -1056,6 +1056,19 @@ def test_a_catalog_is_named_without_its_secret(
     assert "hush" not in str(refused.value)
 
 
+def test_a_secret_within_the_configuration_is_masked() -> None:
+    """A login by OAuth stands a level deeper than the others."""
+    entry = CatalogEntry(
+        stream="orders",
+        identifier=("app", "orders"),
+        catalog="far",
+        configuration={"auth": {"oauth2": {"client_secret": "hush-hush"}}},
+        folder=None,
+    )
+
+    assert entry.reason(ValueError("no hush-hush here")) == "no *** here"
+
+
 @pytest.mark.parametrize(
     "login",
     [

@@ -187,7 +187,7 @@ class CatalogEntry:
     def reason(self, error: Exception) -> str:
         """Say what went wrong, without anything of the configuration that may be secret."""
         text = first_line(error) or type(error).__name__
-        values = list(map(str, (self.configuration or {}).values()))
+        values = list(_values_in(self.configuration or {}))
         for value in values + [urlsplit(value).password or "" for value in values]:
             if len(value) >= _SHORTEST_SECRET:
                 text = text.replace(value, "***")
@@ -330,6 +330,11 @@ class CatalogEntry:
             f"{self.stream}: {self.where}: no answer came to a commit ({self.reason(error)}). "
             f"Next: {AGAIN}, which looks first whether it was made"
         )
+
+
+def _values_in(configuration: Mapping[str, Any]) -> Iterator[str]:
+    for value in configuration.values():
+        yield from _values_in(value) if isinstance(value, Mapping) else (str(value),)
 
 
 @cache
