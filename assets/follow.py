@@ -80,8 +80,7 @@ def follow_job() -> dg.JobDefinition:
             raise StreamFailureError("\n".join(away), allow_retries=True)
 
     # The sensor begins the next one; a retry would be a second one beside it.
-    no_retry = {"dagster/max_retries": "0"}
-    return op_job(follow_streams, str(follow_streams.description), tags=no_retry)
+    return op_job(follow_streams, str(follow_streams.description), is_run_again=False)
 
 
 def follow_sensor() -> dg.SensorDefinition:

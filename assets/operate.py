@@ -213,7 +213,7 @@ def operate_job() -> dg.JobDefinition:
             raise StreamFailureError(f"the books do not balance: {red}", metadata=done)
 
     # Killed, it may have taken effect: a second reset would archive what was read since.
-    return op_job(operate, str(operate.description), tags={"dagster/max_retries": "0"})
+    return op_job(operate, str(operate.description), is_run_again=False)
 
 
 @contextmanager

@@ -77,6 +77,14 @@ def tick(
         return sensor.evaluate_tick(context).cursor
 
 
+def executed(
+    repository: dg.RepositoryDefinition, instance: dg.DagsterInstance
+) -> dg.ExecuteInProcessResult:
+    """Run all assets, however that ends."""
+    job = repository.get_implicit_global_asset_job_def()
+    return job.execute_in_process(instance=instance, raise_on_error=False)
+
+
 def test_a_refused_run_is_told_once_with_offsets_and_command(
     tmp_path: Path, instance: dg.DagsterInstance, webhook: HttpSink
 ) -> None:
@@ -86,9 +94,7 @@ def test_a_refused_run_is_told_once_with_offsets_and_command(
     location = repository(stream)
     cursor = tick(runs, instance, location)
 
-    run = location.get_implicit_global_asset_job_def().execute_in_process(
-        instance=instance, raise_on_error=False
-    )
+    run = executed(location, instance)
     for _ in range(2):
         cursor = tick(runs, instance, location, cursor)
     # Its checks were planned, and never evaluated.
@@ -108,12 +114,7 @@ def test_a_failed_run_that_nobody_took_is_told_by_the_next_tick(
     runs, _ = sensors(stream, webhook)
     location = repository(stream)
     cursor = tick(runs, instance, location)
-    failed = [
-        location.get_implicit_global_asset_job_def().execute_in_process(
-            instance=instance, raise_on_error=False
-        )
-        for _ in range(3)
-    ]
+    failed = [executed(location, instance) for _ in range(3)]
     webhook.statuses = [*[503] * 3, 200, *[503] * 3]
 
     with pytest.raises(DependencyError):
