@@ -4,6 +4,9 @@ Neither delta-rs nor Hadoop writes a file to the disk before it gets its name: f
 power cut may leave any file of a commit empty. So behind each commit its files are written there,
 and last the seal of the commit itself. A newest commit without one, of which something is missing,
 was acknowledged to nobody, and is undone: its records are read again.
+
+Where no commit has a seal, the table is somebody else's, or a copy without hidden files: unless it
+looks as ours do before their first seal, its damage is told as any other.
 """
 
 from __future__ import annotations
@@ -11,13 +14,16 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import islice, takewhile
 from typing import Final
 from urllib.parse import unquote
 
+from ingestion.lake.archive import archive_table
 from ingestion.lake.checksums import are_checksums_cut, has_seal, seal, seal_data, sidecar_of
 from ingestion.lake.location import Location
 from ingestion.lake.log_files import COMMIT, checkpoint_file, commit_file, log_files
+from ingestion.lake.paths import StreamPaths
 
 _NO_COMMIT: Final = "none"
 # By which a file of Parquet ends.
@@ -48,18 +54,24 @@ def _seal_commit(table: Location, commit: Location) -> None:
     seal(commit)
 
 
-def undo_half_written(*tables: Location) -> Iterator[str]:
+def undo_half_written(paths: StreamPaths) -> Iterator[str]:
     """Undo the newest commits that a power cut has left half-written; needs the stream's lock.
+
+    A table of which nothing else is there moves into the archive.
 
     Yields:
         What was undone, and why, a sentence each.
     """
-    for table in tables:
+    for table in paths.tables:
         while found := _find_half_written(table):
             file, problem = found
-            _undo(table, file)
+            why = f"{table}: {problem}, as a power cut leaves it: undone, as it was not yet needed"
+            if COMMIT.fullmatch(file.name) and _number(file) == 0:
+                archive_table(paths, [table], why=why)
+            else:
+                _undo(file)
             log_files(table).forget()
-            yield f"{table}: {problem}, as a power cut leaves it: undone, as it was not yet needed"
+            yield why
 
 
 def find_half_written(table: Location) -> str | None:
@@ -70,6 +82,11 @@ def find_half_written(table: Location) -> str | None:
 
 def _find_half_written(table: Location) -> tuple[Location, str] | None:
     """Return also the file to be undone: that of the commit, or its checkpoint."""
+    found = _find_cut(table)
+    return found if found and _may_be_ours(table) else None
+
+
+def _find_cut(table: Location) -> tuple[Location, str] | None:
     commit = next(_newest_first(table), None) if table.is_local else None
     if commit is None:
         return None
@@ -88,17 +105,30 @@ def _find_half_written(table: Location) -> tuple[Location, str] | None:
     return None
 
 
-def _undo(table: Location, file: Location) -> None:
+def _may_be_ours(table: Location) -> bool:
+    """Tell whether a run may have written the newest commits of a table, and died behind them."""
+    unsealed = []
+    for commit in islice(_newest_first(table), _MOST_SEALED):
+        if has_seal(commit):
+            return True
+        unsealed.append(commit)
+    if "__" in table.name:
+        # No other table has such a name; the first of its commits may make it, the second fill it.
+        return len(unsealed) <= 2
+    # A table of rows is made empty.
+    with suppress(ValueError):
+        if _added(unsealed[0]):
+            return False
+    return len(unsealed) == 1 and not any(table.path.rglob("*.parquet"))
+
+
+def _undo(file: Location) -> None:
     """Take a checkpoint out of the log, or a commit with its checkpoint; it may be killed."""
-    is_commit = COMMIT.fullmatch(file.name)
-    if is_commit and _number(file) == 0:
-        table.delete_all()
-        return
     delta_checksum = file.with_name(f"{_number(file):020d}.crc")
     for beside in (file.with_name("_last_checkpoint"), delta_checksum, _checkpoint_of(file)):
         beside.delete()
         sidecar_of(beside).delete()
-    if is_commit:
+    if COMMIT.fullmatch(file.name):
         file.path.rename(file.with_name(f"{file.name}.undone").path)
         sidecar_of(file).delete()
     file.parent.sync()

@@ -74,7 +74,7 @@ def plan_start(stream: Stream) -> Start | None:
     """
     spec, paths, kafka = stream.spec, stream.paths, stream.kafka
     finish_swap(paths)
-    undone = tuple(undo_half_written(*paths.tables))
+    undone = tuple(undo_half_written(paths))
     snapshot = read_snapshot(paths, load_or_archive_ledger(paths), is_swap_finished=True)
     position = position_of(snapshot)
     if position is None:

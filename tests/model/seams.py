@@ -96,7 +96,7 @@ def _seams() -> tuple[tuple[Any, dict[str, Any]], ...]:
         ),
         (
             ingestion.recovery.start,
-            {"finish_swap": nothing, "undo_half_written": lambda *tables: ()},
+            {"finish_swap": nothing, "undo_half_written": lambda paths: ()},
         ),
         (
             ingestion.lake.lock,

@@ -125,7 +125,7 @@ class Subject:
 
     def heal(self) -> int:
         """Undo what is half-written, as a run does, and return how many batches are there."""
-        self.undone += len(list(undo_half_written(*self.paths.tables)))
+        self.undone += len(list(undo_half_written(self.paths)))
         log = self.table.log()
         return (log.last_seq(STREAM) or 0) if log.exists else 0
 

@@ -14,7 +14,9 @@ from ingestion.errors import DamagedTableError
 from ingestion.lake.durability import seal_commits, undo_half_written
 from ingestion.lake.integrity import refuse_damaged
 from ingestion.lake.location import Location
+from ingestion.lake.paths import StreamPaths
 from ingestion.lake.table_log import TableLog
+from ingestion.settings import Settings
 from tests.power.batches import Subject, cut_while_writing
 from tests.power.disk import Disk, mounted_disk
 from tests.support.damage import checkpoint, data_file, newest_commit
@@ -48,6 +50,12 @@ def rows(table: Location) -> list[int]:
     return sorted(DeltaTable(str(table)).to_pyarrow_table()["id"].to_pylist())
 
 
+def undo(table: Location) -> list[str]:
+    """Undo what is half-written of the stream whose table it is."""
+    folder = table.parent.path
+    return list(undo_half_written(StreamPaths.of("orders", Settings(lake=folder, state=folder))))
+
+
 def test_what_is_not_written_out_is_gone(disk: Disk) -> None:
     """The disk of these tests does lose what nobody has synced."""
     append(Location.of(disk.path / "orders"), 1)
@@ -70,7 +78,7 @@ def test_a_sealed_commit_outlives_a_power_cut(disk: Disk, table: Location) -> No
     found = {file: file.read_bytes() for file in table.path.rglob("*") if file.is_file()}
     assert found | {hint: b""} == before | {hint: b""}
     assert rows(table) == [0, 1, 2]
-    assert list(undo_half_written(table)) == []
+    assert undo(table) == []
 
 
 def names_alone(disk: Disk, _: Location) -> None:
@@ -108,7 +116,7 @@ def test_a_commit_that_a_power_cut_left_half_written_is_undone(
 
     with pytest.raises(DamagedTableError, match=r"power cut leaves it.*Next: oncelake run orders"):
         rows(table)
-    assert all(str(table) in said for said in undo_half_written(table))
+    assert all(str(table) in said for said in undo(table))
     assert rows(table) == [0, 1]
     append(table, 3)
     seal_commits(table)
@@ -118,13 +126,45 @@ def test_a_commit_that_a_power_cut_left_half_written_is_undone(
 
 def test_a_first_commit_that_is_half_written_takes_the_table_with_it(disk: Disk) -> None:
     """Nothing in it was ever told of, and another is made in its place."""
-    path = Location.of(disk.path / "orders")
+    path = Location.of(disk.path / "orders__quarantine")
     append(path, 1)
     disk.write_journal()
     disk.lose_power()
 
-    assert list(undo_half_written(path))
+    (said,) = undo(path)
+
+    assert "is empty or cut short" in said
     assert not path.exists()
+    assert [*disk.path.glob(".archive/orders/*/orders__quarantine/_delta_log")]
+
+
+@pytest.mark.parametrize("commits", [1, 3])
+def test_a_table_that_was_never_sealed_is_not_undone(tmp_path: Path, commits: int) -> None:
+    """It is somebody else's, or a copy without hidden files; what it lacks is told as damage."""
+    path = Location.of(tmp_path / "orders")
+    for number in range(commits):
+        append(path, number)
+    data_file(path).unlink()
+    before = {file for file in tmp_path.rglob("*") if file.is_file()}
+
+    assert undo(path) == []
+    assert {file for file in tmp_path.rglob("*") if file.is_file()} == before
+    with pytest.raises(DamagedTableError, match="is missing"):
+        rows(path)
+
+
+@pytest.mark.parametrize("has_rows", [False, True])
+def test_a_table_that_was_just_being_made_moves_into_the_archive(
+    tmp_path: Path, has_rows: bool
+) -> None:
+    """It is empty; where files of rows lie beside its log, it is none of ours."""
+    path = Location.of(tmp_path / "orders")
+    (path / "_delta_log" / f"{0:020d}.json").put(b"")
+    if has_rows:
+        (path / "part-0.parquet").put(b"PAR1")
+
+    assert len(undo(path)) == (not has_rows)
+    assert path.exists() == has_rows
 
 
 def test_checksums_that_are_half_written_are_of_a_commit_that_is(table: Location) -> None:
@@ -133,7 +173,7 @@ def test_checksums_that_are_half_written_are_of_a_commit_that_is(table: Location
     commit = newest_commit(table)
     commit.with_name(f".{commit.name}.crc").touch()
 
-    (said,) = undo_half_written(table)
+    (said,) = undo(table)
 
     assert commit.name in said
     assert rows(table) == [0, 1]
@@ -151,7 +191,7 @@ def test_a_sealed_commit_that_is_damaged_is_not_undone(disk: Disk, table: Locati
     data_file(table).write_bytes(b"")
     newest_commit(table).write_bytes(b"")
 
-    assert list(undo_half_written(table)) == []
+    assert undo(table) == []
     with pytest.raises(DamagedTableError, match="is empty"):
         rows(table)
 
@@ -162,7 +202,7 @@ def test_a_checkpoint_that_is_half_written_is_written_again(disk: Disk, table: L
     disk.write_journal()
     disk.lose_power()
 
-    (said,) = undo_half_written(table)
+    (said,) = undo(table)
 
     assert "checkpoint.parquet is empty" in said
     assert rows(table) == [0, 1]
