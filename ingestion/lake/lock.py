@@ -96,9 +96,9 @@ def held_by_jvm(spark: SparkSession, paths: StreamPaths, holder: Holder) -> Iter
         if lock is None:
             channel.close()
             raise _locked(paths)
-        shelf.put(name, lock)
-        _write_holder(paths.holder, holder)
         try:
+            shelf.put(name, lock)
+            _write_holder(paths.holder, holder)
             yield
         finally:
             # A JVM that was killed has let go of the lock already, and cannot answer.
