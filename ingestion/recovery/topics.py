@@ -14,6 +14,7 @@ from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import (
     ClusterChangedError,
     IdentityChangedError,
+    RefusedError,
     TopicMissingError,
     TopicRecreatedError,
 )
@@ -28,17 +29,24 @@ def resolve_topics(stream: Stream) -> Stream:
 
     Raises:
         TopicMissingError: no topic matches the pattern.
-        RefusedError: the table, which knows the topics of earlier runs, is not as it was left.
+        RefusedError: none does, and the table, which knows the topics of earlier runs, is not as it
+            was left.
         DependencyError: Kafka does not answer.
     """
     spec, kafka = stream.spec, stream.kafka
     if spec.topic_pattern is None:
         return stream
-    pattern = re.compile(spec.topic_pattern)
-    at = read_position(stream.paths, even_if_altered=True, even_if_forgotten=True)
+    pattern, at, refusal = re.compile(spec.topic_pattern), None, None
+    try:
+        at = read_position(stream.paths, even_if_altered=True, even_if_forgotten=True)
+    except RefusedError as error:
+        # Who takes the lock heals that, or refuses it.
+        refusal = error
     known = at.identity.topic_ids if at else {}
     matching = sorted(name for name in {*kafka.names(), *known} if pattern.fullmatch(name))
     if not matching:
+        if refusal:
+            raise refusal
         raise TopicMissingError(
             spec.name,
             f"no topic at {kafka.address} that may be seen matches {spec.topic_pattern!r}.",

@@ -5,46 +5,35 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from confluent_kafka.admin import NewTopic
 from pyspark.sql import SparkSession
 
 from ingestion.errors import TopicMissingError
 from ingestion.kafka.admin import Kafka
+from ingestion.lake.checksums import sidecar_of
+from ingestion.lake.failpoints import Failpoint
+from ingestion.lake.location import Location
 from ingestion.operations.decisions import adopt_topic
 from ingestion.operations.lag import LagReader
 from ingestion.settings import Settings
 from ingestion.verify.verify import verify
+from tests.crash.failpoint_hook import PlannedError, crashing_at
+from tests.support.damage import newest_commit
 from tests.support.proof import find_problems
 from tests.support.world import World, row
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
 
-class Matched(World):
-    """A stream that reads every topic whose name begins as its own does."""
-
-    def add_topic(self, suffix: str, *records: dict[str, object]) -> str:
-        """Create a topic beside the stream's own, and send records."""
-        name = f"{self.topic}{suffix}"
-        self.admin.create_topics([NewTopic(name, 1, 1)])[name].result(30)
-        own, self.topic = self.topic, name
-        self.wait_for_end(0)
-        self.send(*records)
-        self.topic = own
-        return name
-
-
 @pytest.fixture
-def world(settings: Settings, spark: SparkSession) -> Iterator[Matched]:
+def world(settings: Settings, spark: SparkSession) -> Iterator[World]:
     """A stream of a pattern; topics that it does not match are there, too."""
-    with Matched.made(settings, spark) as made:
-        assert isinstance(made, Matched)
+    with World.made(settings, spark) as made:
         made.declare(topic=None, topic_pattern=rf"{made.topic}(_\w+)?", sequence_by=["at"])
         made.add_topic("-other", row(99, "not ours", at=1))
         yield made
 
 
-def test_topics_that_match_are_read_and_one_that_vanishes_is_missed(world: Matched) -> None:
+def test_topics_that_match_are_read_and_one_that_vanishes_is_missed(world: World) -> None:
     """A topic that appears is read from its start; one that is gone is refused, not forgotten."""
     world.send(row(1, "a", at=1))
     world.add_topic("_x", row(1, "newer", at=2), row(2, "b", at=1))
@@ -66,7 +55,7 @@ def test_topics_that_match_are_read_and_one_that_vanishes_is_missed(world: Match
         world.run()
 
 
-def test_a_pattern_that_matches_nothing_is_refused(world: Matched) -> None:
+def test_a_pattern_that_matches_nothing_is_refused(world: World) -> None:
     """Kafka's own topics are nobody's records."""
     world.declare(topic_pattern="__consumer.*|nothing-is-called-so")
 
@@ -75,7 +64,7 @@ def test_a_pattern_that_matches_nothing_is_refused(world: Matched) -> None:
     assert not any(name.startswith("__") for name in Kafka(world.settings).names())
 
 
-def test_only_the_topic_that_was_made_again_is_read_again(world: Matched) -> None:
+def test_only_the_topic_that_was_made_again_is_read_again(world: World) -> None:
     """The others go on where they were: a mode that appends would take their records twice."""
     world.declare(mode="append", keys=[], sequence_by=[])
     world.send(row(1, "a"))
@@ -93,3 +82,24 @@ def test_only_the_topic_that_was_made_again_is_read_again(world: Matched) -> Non
     assert sorted(each["id"] for each in world.rows()) == [1, 2, 3, 4]
     assert (report.total("read"), report.lag) == (2, 0)
     assert verify(world.spec, world.settings).holds
+
+
+@pytest.mark.parametrize("place", [Failpoint.SWAP_CLEARED, Failpoint.COMMITTED])
+def test_what_a_run_has_to_finish_first_does_not_stop_it(world: World, place: Failpoint) -> None:
+    """The topics of earlier runs are looked for in the table, which is not yet whole."""
+    world.send(row(1, "a", at=1))
+    world.run()
+    world.send(row(2, "b", at=1))
+    go_on = world.rebuild if place == Failpoint.SWAP_CLEARED else world.run
+    with crashing_at(place), pytest.raises(PlannedError):
+        go_on()
+    if place == Failpoint.COMMITTED:
+        # As a power cut leaves it.
+        commit = Location.of(newest_commit(world.paths.data))
+        sidecar_of(commit).delete()
+        commit.put(b"")
+
+    world.run()
+
+    assert [each["id"] for each in world.rows()] == [1, 2]
+    assert find_problems(world) == ()

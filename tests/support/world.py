@@ -144,6 +144,14 @@ class World:
         while not self.producer.list_topics(self.topic, timeout=10).topics[self.topic].partitions:
             assert time.monotonic() < deadline, "the topic never appeared"
 
+    def add_topic(self, suffix: str, *records: dict[str, object], partitions: int = 1) -> str:
+        """Create a topic beside the stream's own, and send records; return its name."""
+        other = replace(self, topic=f"{self.topic}{suffix}")
+        other.create_topic(partitions)
+        other.wait_for_end(0)
+        other.send(*records)
+        return other.topic
+
     @property
     def topics_beside(self) -> tuple[str, ...]:
         """Topics that were made beside its own: by the test, or by a stream that writes to one."""
