@@ -33,6 +33,7 @@ from ingestion.kafka.client import (
     client_options,
     code_of,
     is_about_group,
+    timestamp_ms_of,
     unreachable,
 )
 from ingestion.kafka.offsets import Offsets, Range, TopicPartition
@@ -407,9 +408,8 @@ class _RecordReader:
             if at not in places:
                 continue
             self.consumer.incremental_unassign([places.pop(at)])
-            kind, milliseconds = message.timestamp()
-            if message.error() is None and kind != TIMESTAMP_NOT_AVAILABLE:
-                found[at] = _EPOCH + dt.timedelta(milliseconds=milliseconds)
+            if message.error() is None and message.timestamp()[0] != TIMESTAMP_NOT_AVAILABLE:
+                found[at] = _EPOCH + dt.timedelta(milliseconds=timestamp_ms_of(message))
         return found
 
     def _poll(self) -> Message:

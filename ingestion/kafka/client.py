@@ -61,6 +61,21 @@ def headers_of(message: Message) -> tuple[tuple[str, bytes | None], ...]:
         return ()
 
 
+# Beyond these years neither Python nor most readers of a table can hold a moment.
+_FIRST_MS: Final = -62_104_060_800_000
+_LAST_MS: Final = 253_370_764_800_000
+# The same for Spark.
+TIMES: Final = ("TIMESTAMP '0002-01-01 00:00:00Z'", "TIMESTAMP '9999-01-01 00:00:00Z'")
+
+
+def timestamp_ms_of(message: Message) -> int:
+    """Return a record's timestamp, in milliseconds; one beyond the years 2 to 9998 is their end.
+
+    A producer that takes another unit writes those, and brokers before 4.0 keep them.
+    """
+    return min(max(message.timestamp()[1], _FIRST_MS), _LAST_MS)
+
+
 def unreachable(
     settings: Settings,
     cause: object,

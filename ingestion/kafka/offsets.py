@@ -190,8 +190,10 @@ def fit(planned: Iterable[Range], reached: Offsets) -> Fit:
 def cut(ranges: Sequence[Range], largest: int) -> Iterator[tuple[Range, ...]]:
     """Cut ranges into batches of about ``largest`` offsets, each with a share of every one.
 
-    Ranges that are shorter than there are batches are spread over them.
+    Ranges that are shorter than there are batches are spread over them; those that are empty go
+    with the first, so that the ledger knows where each partition begins.
     """
+    empty = tuple(each for each in ranges if not len(each))
     ranges = [each for each in ranges if len(each)]
     parts = -(-sum(map(len, ranges)) // largest)
     shifts = [at * parts // len(ranges) for at in range(len(ranges))]
@@ -205,4 +207,5 @@ def cut(ranges: Sequence[Range], largest: int) -> Iterator[tuple[Range, ...]]:
             for each, shift in zip(ranges, shifts, strict=True)
         )
         if part := tuple(each for each in batch if len(each)):
-            yield part
+            yield (*empty, *part)
+            empty = ()

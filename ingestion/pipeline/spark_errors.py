@@ -15,7 +15,12 @@ from pyspark.errors import PySparkException, PySparkValueError, PythonException
 
 from ingestion.declaration.loader import locating_problems
 from ingestion.declaration.spec import StreamSpec
-from ingestion.errors import BadFieldError, DependencyError, KafkaSettingsError
+from ingestion.errors import (
+    BadFieldError,
+    DependencyError,
+    KafkaSettingsError,
+    RefusedError,
+)
 from ingestion.kafka.client import missing_right
 from ingestion.kafka.java import first_cause
 from ingestion.kafka.offsets import Range
@@ -55,6 +60,10 @@ _OF_SETTINGS: Final = {
 }
 # ``{0}`` is the state folder.
 _GONE: Final = r"[^\s:]*{0}/checkpoints/\S+ (does not exist|\(No such file or directory\))"
+# A producer that takes nanoseconds for milliseconds sends these.
+_TOO_LATE: Final = re.compile(
+    r"Record at topic (\S+) partition (\d+) offset (\d+) has timestamp value (-?\d+) that overflows"
+)
 # States of SQL that say: the values do not suit the expression. Others are of the machine.
 _OF_DATA: Final = re.compile(r"SQLSTATE: (22|42|P0)")
 _DECODER: Final = "ingestion/formats/"
@@ -121,6 +130,7 @@ def translate_spark_errors(stream: str, settings: Settings) -> Iterator[None]:
         settings: Where Kafka is, and who asks.
 
     Raises:
+        RefusedError: a record's time stamp is beyond what Spark can hold.
         MissingRightError: Kafka's ACLs refuse a topic's records.
         KafkaSettingsError: Java's client cannot log in with them.
         DependencyError: Kafka failed under Spark, or the JVM died.
@@ -136,6 +146,8 @@ def translate_spark_errors(stream: str, settings: Settings) -> Iterator[None]:
             ) from error
         if not isinstance(error, PySparkException | Py4JJavaError):
             raise
+        if found := _TOO_LATE.search(str(error)):
+            raise _too_late(stream, *found.groups()) from error
         if refused := _REFUSED.search(str(error)):
             raise missing_right(settings, f"READ on topic {refused[1]!r}") from error
         if gone := re.search(_GONE.format(re.escape(str(settings.state))), str(error)):
@@ -161,6 +173,17 @@ def _is_of_dead_jvm(error: Exception) -> bool:
     is_answer = isinstance(error, PySparkException | Py4JJavaError)
     is_silence = isinstance(error, PySparkValueError) or not is_answer
     return is_silence and jvm_has_ended(_LAST_BREATH_SECONDS)
+
+
+def _too_late(stream: str, topic: str, partition: str, offset: str, sent: str) -> RefusedError:
+    return RefusedError(
+        stream,
+        f"the time stamp of {topic}-{partition} offset {offset} is {sent}, and no moment in "
+        "milliseconds: Spark reads neither it nor what follows.",
+        remedy="let a small max_offsets_per_trigger commit what lies before; then "
+        f"kafka-delete-records up to offset {int(offset) + 1}, and oncelake accept {stream} "
+        "--reason '…'",
+    )
 
 
 def _of_kafka(stream: str, settings: Settings, said: str, trace: str) -> DependencyError:

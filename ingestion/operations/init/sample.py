@@ -12,7 +12,7 @@ from confluent_kafka import Message
 from ingestion.declaration.names import hint
 from ingestion.errors import InvalidSpecError
 from ingestion.kafka.admin import Kafka
-from ingestion.kafka.client import headers_of
+from ingestion.kafka.client import headers_of, timestamp_ms_of
 from ingestion.kafka.offsets import Range, TopicPartition
 from ingestion.settings import Settings
 
@@ -107,7 +107,7 @@ def newest_records(
         record = SampledRecord(
             asked.partition,
             cast("int", message.offset()),
-            message.timestamp()[1],
+            timestamp_ms_of(message),
             message.key(),
             message.value(),
             headers_of(message),

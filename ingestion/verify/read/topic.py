@@ -17,7 +17,13 @@ from confluent_kafka import TopicPartition as ClientTopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from ingestion.errors import DependencyError
-from ingestion.kafka.client import client_options, headers_of, is_about_group, unreachable
+from ingestion.kafka.client import (
+    client_options,
+    headers_of,
+    is_about_group,
+    timestamp_ms_of,
+    unreachable,
+)
 from ingestion.kafka.offsets import TopicPartition
 from ingestion.settings import Settings
 from ingestion.verify.read.record import Record
@@ -169,5 +175,5 @@ def is_compacted(settings: Settings, topic: str) -> bool:
 
 
 def _record(message: Message, at: TopicPartition) -> Record:
-    (_, timestamp_ms), offset = message.timestamp(), cast("int", message.offset())
-    return Record(*at, offset, timestamp_ms, message.key(), message.value(), headers_of(message))
+    offset, sent = cast("int", message.offset()), timestamp_ms_of(message)
+    return Record(*at, offset, sent, message.key(), message.value(), headers_of(message))
