@@ -15,7 +15,7 @@ from ingestion.kafka.offsets import Offsets, Range
 Kind = Literal["ingest", "replay", "redrive", "accept", "rewind", "schema", "erase"]
 
 # Only these move offsets.
-MOVING: Final[frozenset[Kind]] = frozenset({"ingest", "accept"})
+MOVING: Final[frozenset[Kind]] = frozenset({"ingest", "accept", "rewind"})
 # The count of a rewind that names the batch after which the table is again as it was.
 REWOUND_TO: Final = "rewound_to"
 NOTE_VERSION = 1
@@ -81,6 +81,14 @@ class CountedRange:
     def as_row(self) -> dict[str, Any]:
         """Return the fields by the names that ledger, metadata and ``--json`` use."""
         return {**asdict(self.range), "records": self.records, "gaps": self.gaps}
+
+
+def ranges_at(offsets: Offsets) -> tuple[CountedRange, ...]:
+    """Return an empty range of each partition: so the ledger, too, knows where a stream goes on."""
+    empty = (
+        Range(topic=at.topic, partition=at.partition, start=n, end=n) for at, n in offsets.items()
+    )
+    return tuple(CountedRange(range=each, records=0, gaps=0) for each in empty)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -323,13 +323,18 @@ def next_offsets(rows: Sequence[LedgerRow]) -> Offsets:
     return reached
 
 
-def first_offsets(rows: Sequence[LedgerRow]) -> Offsets:
-    """Return where the newest epoch of a table's rows began in each partition."""
+def first_offsets(rows: Sequence[LedgerRow], topic_ids: Mapping[str, str] | None = None) -> Offsets:
+    """Return where the newest epoch of a table's rows began in each partition.
+
+    A topic that had the id in ``topic_ids`` in earlier epochs began in those.
+    """
     begun: dict[TopicPartition, int] = {}
-    standing = (each for each in standing_rows(rows) if each.epoch == rows[-1].epoch)
-    for row in (each for each in standing if each.kind in MOVING):
-        for counted in row.ranges:
-            begun.setdefault(counted.range.topic_partition, counted.range.start)
+    same = set((topic_ids or {}).items())
+    for row in (each for each in standing_rows(rows) if each.kind in MOVING):
+        was = row.identity.topic_ids
+        for part in (counted.range for counted in row.ranges):
+            if row.epoch == rows[-1].epoch or (part.topic, was.get(part.topic)) in same:
+                begun.setdefault(part.topic_partition, part.start)
     return Offsets(begun)
 
 

@@ -15,7 +15,13 @@ from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import InvalidSpecError, StreamLockedError, counted
 from ingestion.kafka.offsets import Offsets, Range
 from ingestion.lake.archive import Swapped, archive_table, swap_tables
-from ingestion.lake.commit_metadata import UNKNOWN, CommitMetadata, CountedRange, Identity
+from ingestion.lake.commit_metadata import (
+    UNKNOWN,
+    CommitMetadata,
+    CountedRange,
+    Identity,
+    ranges_at,
+)
 from ingestion.lake.failpoints import Failpoint, hit
 from ingestion.lake.foreign_commits import foreign_commits
 from ingestion.lake.lease import Lease, read_lease, release
@@ -103,11 +109,13 @@ def adopt_topic(
                 f"{spec.name}: the topic is the one the table was filled from; nothing to adopt"
             )
         rule = spec.rule if position.identity == UNKNOWN else identity.rule
+        begin = _begin(position, identity, stream.kafka.earliest(topics.partitions), cut)
         metadata = replace(
             position.next_metadata(run_id, kind="accept"),
+            ranges=ranges_at(begin),
             epoch=position.epoch + 1,
             identity=replace(identity, keys=spec.keys, order=spec.sequence_by, rule=rule),
-            next=_begin(position, identity, stream.kafka.earliest(topics.partitions), cut),
+            next=begin,
             reason=f"adopted {', '.join(f'{name} ({id})' for name, id in topics.ids.items())}"
             + (f": {reason}" if reason else ""),
         )
@@ -234,14 +242,16 @@ def _find_refused(stream: Stream, snapshot: TableSnapshot, position: Position) -
 def _begin(position: Position, identity: Identity, earliest: Offsets, cut: set[str]) -> Offsets:
     """Read the topics that are new from their start, and go on with the others where they were.
 
-    Those hold the same records as before, which a mode that folds or appends would take twice.
+    Those hold the same records as before, which a mode that folds or appends would take twice; also
+    one that is not declared now, for the day that it is declared again. A partition that was added
+    to one begins at 0, as in any run: what it has lost already is refused by the next.
     """
     known = position.identity
     is_same_cluster = known.cluster_id == identity.cluster_id and known != UNKNOWN
     same = known.topic_ids.items() & identity.topic_ids.items() if is_same_cluster else ()
     kept = {name for name, _ in same} - cut
-    begun = {at: position.next.get(at, first) for at, first in earliest.items() if at.topic in kept}
-    return Offsets({**earliest, **begun})
+    begun = {at: offset for at, offset in position.next.items() if at.topic in kept}
+    return Offsets({**{at: o for at, o in earliest.items() if at.topic not in kept}, **begun})
 
 
 @contextmanager

@@ -27,7 +27,7 @@ from ingestion.lake.stream import Stream
 from ingestion.operations.run import Run
 from ingestion.operations.telemetry import observed
 from ingestion.pipeline.report import RunReport
-from ingestion.recovery.heal import known_rows
+from ingestion.recovery.heal import known_rows, unknown_seqs
 from ingestion.recovery.position import is_elsewhere, position_of
 from ingestion.recovery.snapshot import TableSnapshot, read_snapshot
 from ingestion.recovery.topics import refuse_another_topic, resolve_topics
@@ -169,10 +169,14 @@ class Rebuild:
                     "the table holds what was read before its topic was adopted anew (epoch "
                     f"{position.epoch}), from topics that are gone",
                 )
-        partitions = kafka.topics(spec.name, spec.subscribed).partitions
-        begun = first_offsets(snapshot.rows)
-        begin = Offsets({at: begun.get(at, 0) for at in partitions})
-        earliest = kafka.earliest(partitions)
+        topics, begun = kafka.topics(spec.name, spec.subscribed), {}
+        # What a batch has read of which nothing tells any more, is read from the start.
+        if not unknown_seqs(snapshot):
+            same = position.identity.topic_ids.items() & topics.ids.items()
+            begun = {at: o for at, o in position.next.items() if at.topic in dict(same)}
+            begun |= first_offsets(known_rows(snapshot), topics.ids)
+        begin = Offsets({at: begun.get(at, 0) for at in topics.partitions})
+        earliest = kafka.earliest(topics.partitions)
         lost = begin.ranges_below(earliest)
         if lost and not self.without_lost:
             raise _lost(

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -27,7 +27,7 @@ from ingestion.errors import (
     no_table_yet,
 )
 from ingestion.kafka.offsets import Offsets
-from ingestion.lake.commit_metadata import REWOUND_TO, CommitMetadata, Kind
+from ingestion.lake.commit_metadata import REWOUND_TO, CommitMetadata, Kind, ranges_at
 from ingestion.lake.data_table import refuse_unable
 from ingestion.lake.failpoints import Failpoint, hit
 from ingestion.lake.foreign_commits import foreign_commits
@@ -36,12 +36,12 @@ from ingestion.lake.ledger import (
     LedgerRow,
     load_ledger,
     next_offsets,
-    standing_rows,
 )
 from ingestion.lake.lock import held
 from ingestion.lake.paths import StreamPaths
 from ingestion.recovery.heal import HealedTable, read_and_heal, remove_leftovers
-from ingestion.recovery.position import Position
+from ingestion.recovery.position import Position, position_of
+from ingestion.recovery.snapshot import read_snapshot
 from ingestion.settings import Settings
 
 
@@ -75,12 +75,14 @@ def read_history(paths: StreamPaths) -> tuple[Savepoint, ...]:
 
     Raises:
         InvalidSpecError: there is no table of the stream.
-        DamagedTableError: a commit is not as it was written.
+        RefusedError: the table is gone; a commit is not as it was written.
     """
     ledger = load_ledger(paths)
     with paths.table.translate_read_errors():
         log = paths.table.log()
         if not log.exists:
+            # One that is lost, or on its way, is refused in other words.
+            position_of(read_snapshot(paths, ledger))
             raise no_table_yet(paths.stream)
         return _savepoints(paths, ledger.rows_of(log.table_id()))
 
@@ -115,7 +117,7 @@ def rewind(
         point = wanted.choose(_savepoints(paths, table.rows))
         if _stands_at(table, point):
             return point, table.rows[-1]
-        _refuse_unreachable(table, point)
+        _refuse_unreachable(paths, point)
         return point, _commit(paths, table.position, point, reason=reason, run_id=run_id)
 
 
@@ -194,7 +196,25 @@ def _savepoints(paths: StreamPaths, rows: Sequence[LedgerRow]) -> tuple[Savepoin
         for at, row in enumerate(rows)
         if row.seq not in seqs
     )
-    return tuple(sorted([*in_log, *aged], key=lambda point: point.seq, reverse=True))
+    points = sorted([*in_log, *aged], key=lambda point: point.seq, reverse=True)
+    return tuple(_barred(points, {row.seq: row.counts for row in rows}))
+
+
+def _barred(
+    points: Sequence[Savepoint], counts: Mapping[int, Mapping[str, int]]
+) -> Iterator[Savepoint]:
+    """Say of savepoints, newest first, whether what came behind lets a stream go back there."""
+    since: str | None = None
+    for point in points:
+        obstacle = point.obstacle or since
+        if point.epoch != points[0].epoch:
+            obstacle = obstacle or f"epoch {points[0].epoch} began since, with another topic"
+        yield replace(point, obstacle=obstacle)
+        said = point.metadata.counts if point.metadata else counts[point.seq]
+        if point.kind == "erase":
+            since = "a key was erased since, whose records would be read again"
+        elif any(name.endswith("_written_off") for name in said):
+            since = "quarantine or tombstones were written off since, and are not as they were then"
 
 
 def _savepoints_in_log(paths: StreamPaths) -> Iterator[Savepoint]:
@@ -235,19 +255,11 @@ def _stands_at(table: HealedTable, point: Savepoint) -> bool:
     return is_there and state is not None and not foreign_commits(state.others)
 
 
-def _refuse_unreachable(table: HealedTable, point: Savepoint) -> None:
+def _refuse_unreachable(paths: StreamPaths, point: Savepoint) -> None:
     """Make sure that the stream can go back there."""
-    snapshot, position, stream = table.snapshot, table.position, table.snapshot.paths.stream
-    undone = [row for row in standing_rows(table.rows) if row.seq > point.seq]
-    obstacle = point.obstacle
-    if point.epoch != position.epoch:
-        obstacle = f"epoch {position.epoch} began since, with another topic"
-    elif any(row.kind == "erase" for row in undone):
-        obstacle = "a key was erased since, whose records would be read again"
-    elif any(name.endswith("_written_off") for row in undone for name in row.counts):
-        obstacle = "quarantine or tombstones were written off since, and are not as they were then"
+    stream, obstacle = paths.stream, point.obstacle
     if obstacle is None and point.restored_from is not None:
-        obstacle = next(snapshot.paths.table.altered_since(point.restored_from), None)
+        obstacle = next(paths.table.altered_since(point.restored_from), None)
     if obstacle is not None:
         raise RewindError(
             stream,
@@ -269,6 +281,7 @@ def _commit(
         columns=point.metadata.columns,
         declaration=point.metadata.declaration,
         next=point.metadata.next,
+        ranges=ranges_at(point.metadata.next),
         reason=reason,
     )
     commit = paths.table.restore(point.restored_from, metadata)

@@ -133,9 +133,9 @@ class Coverage:
         batches = self.batches.values()
         if earlier := [b.seq for b in batches if b.epoch < self.epoch and b.ranges]:
             yield (
-                f"epoch {self.epoch} began after batch {earlier[-1]}: the topics of batches "
-                f"{earlier[0]} to {earlier[-1]} are gone, so their counts were not recounted, and "
-                "their rows were compared only with newer records of their keys"
+                f"epoch {self.epoch} began after batch {earlier[-1]}, as a topic was made again: "
+                f"batches {earlier[0]} to {earlier[-1]} were not recounted, and their rows were "
+                "compared only with newer records of their keys"
             )
         for batch in (batch for batch in batches if batch.accepted is not None):
             yield from self._accepted(batch)
@@ -192,14 +192,17 @@ def determine_coverage(spec: StreamSpec, settings: Settings, snapshot: Snapshot)
     mine = (batch for batch in batches if batch.epoch == epoch and batch.kind in _READING)
     read = [part for batch in mine for part in batch.ranges]
     begin = {part.at: part.start for part in reversed(read)}
-    topics = dict.fromkeys([*spec.subscribed, *(at.topic for at in begin)])
-    # A topic that is no longer declared was read all the same.
-    all_read = spec.model_copy(update={"topic": None, "topics": tuple(topics)})
-    kafka = Kafka(settings)
-    partitions = refuse_another_topic(all_read, kafka, identity).partitions
+    kafka, ends = Kafka(settings), {part.at: part.end for part in read}
+    partitions = set(refuse_another_topic(spec, kafka, identity).partitions)
+    # A topic that is no longer declared was read all the same, and may be gone without harm.
+    others = {at.topic for at in begin} - {*spec.subscribed}
+    found = kafka.known_topics(others, refuse_hidden=True)
+    same = {name for name, _ in found.ids.items() & identity.topic_ids.items()}
+    partitions.update(at for at in found.partitions if at.topic in same)
     stable = kafka.stable_end(partitions)
-    for at, end in {part.at: part.end for part in read}.items():
-        if stable.get(at, -1) < end:
+    gone = {at: end for at, end in ends.items() if at.topic in others and stable.get(at, -1) < end}
+    for at, end in ends.items():
+        if at not in gone and stable.get(at, -1) < end:
             raise TopicTruncatedError(
                 spec.name,
                 f"{at} ends at offset {stable.get(at, 'nowhere')}, and the table has read up to "
@@ -210,7 +213,7 @@ def determine_coverage(spec: StreamSpec, settings: Settings, snapshot: Snapshot)
     accepted, through = accepted_in(batches)
     return Coverage(
         epoch=epoch,
-        earliest=kafka.earliest(partitions),
+        earliest={**kafka.earliest(partitions), **gone},
         begin=begin,
         is_ordered=bool(spec.sequence_by),
         accepted=accepted,

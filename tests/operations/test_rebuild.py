@@ -22,6 +22,7 @@ from ingestion.errors import (
 from ingestion.lake.location import Location
 from ingestion.lake.lock import Holder, held_by_jvm
 from ingestion.operations.decisions import adopt_topic, reset
+from ingestion.operations.rewind import rewind
 from tests.support.long import only_long, twins
 from tests.support.proof import find_problems
 from tests.support.world import World, row
@@ -241,6 +242,43 @@ def test_a_rebuild_from_a_topic_made_again_is_a_persons_to_decide(world: World) 
 
     assert world.rows() == [row(7, "g")]
     assert find_problems(world) == ()
+
+
+@pytest.mark.parametrize("then", ["nothing read", "rewound", "ledger lost"])
+def test_a_rebuild_begins_where_the_stream_did(world: World, then: str) -> None:
+    """Also where no batch tells: what lay before `starting: latest` was never the table's."""
+    world.declare(starting="latest", mode="append", keys=[])
+    world.send(row(1, "before"))
+    world.run()
+    world.forget_before(0, 1)
+    if then != "nothing read":
+        world.send(row(2, "behind"))
+        world.run()
+    if then == "rewound":
+        rewind(world.spec, world.settings, to="seq:0", reason="a test", run_id="me")
+    if then == "ledger lost":
+        shutil.rmtree(world.paths.ledger)
+    world.send(row(3, "now"))
+
+    world.rebuild()
+
+    assert [each["id"] for each in world.rows()] == [2, 3][then == "nothing read" :]
+
+
+def test_a_rebuild_reads_what_an_adoption_has_kept(world: World) -> None:
+    """A topic that is the same as ever is read from where the stream began, not the new epoch."""
+    second = world.add_topic(".second", row(2, "b"))
+    world.declare(topic=None, topics=[world.topic, second])
+    world.send(row(1, "a"))
+    world.run()
+    world.delete_topic()
+    world.create_topic()
+    adopt_topic(world.spec, world.settings, run_id="me")
+    world.run()
+
+    world.rebuild(without_lost=True)
+
+    assert world.rows() == [row(2, "b")]
 
 
 def test_there_must_be_something_to_rebuild(world: World) -> None:

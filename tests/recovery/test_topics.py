@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,11 +15,17 @@ import ingestion.pipeline.batch
 from ingestion.errors import (
     ClusterChangedError,
     OffsetsExpiredError,
+    RefusedError,
     TopicMissingError,
     TopicRecreatedError,
 )
-from ingestion.operations.decisions import accept
+from ingestion.lake.delta import open_delta
+from ingestion.operations.decisions import accept, adopt_topic
+from ingestion.operations.rewind import rewind
+from ingestion.verify.verify import verify
+from tests.support.damage import forget_commits
 from tests.support.frail_broker import PATIENCE_SECONDS, FrailBroker
+from tests.support.proof import find_problems
 from tests.support.world import World, row, transactional
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
@@ -173,8 +181,7 @@ def test_records_deleted_after_the_fetch_are_kept(
 
 def test_a_topic_that_is_declared_no_longer_may_go(world: World) -> None:
     """One of two topics is taken from the declaration and deleted; the other is read on."""
-    second = f"{world.topic}.second"
-    world.admin.create_topics([NewTopic(second, 1, 1)])[second].result(30)
+    second = world.add_topic(".second", row(3, "c"))
     world.declare(topic=None, topics=[world.topic, second])
     world.send(row(1, "a"))
     world.run()
@@ -183,6 +190,93 @@ def test_a_topic_that_is_declared_no_longer_may_go(world: World) -> None:
     world.send(row(2, "b"))
 
     report = world.run()
+    verdict = verify(world.spec, world.settings)
 
-    assert world.rows() == [row(1, "a"), row(2, "b")]
+    assert world.rows() == [row(1, "a"), row(2, "b"), row(3, "c")]
     assert report.lag == 0
+    assert verdict.holds
+    assert [text for text in verdict.limits if second in text and "no longer holds [0, 1)" in text]
+
+
+def test_a_topic_that_is_not_declared_now_is_not_read_again(world: World) -> None:
+    """Another topic is adopted meanwhile: where this one stood is kept for the day it is back."""
+    second = world.add_topic(".second", row(2, "b"))
+    world.declare(topic=None, topics=[world.topic, second], mode="append", keys=[])
+    world.send(row(1, "a"))
+    world.run()
+    world.declare(topics=[world.topic])
+    made_again(world, records=1)
+    adopt_topic(world.spec, world.settings, run_id="me")
+    world.declare(topics=[world.topic, second])
+
+    report = world.run()
+
+    assert report.total("read") == 1
+    assert sorted(each["id"] for each in world.rows()) == [0, 1, 2]
+    assert verify(world.spec, world.settings).holds
+
+
+def test_what_a_new_partition_has_lost_is_refused_behind_an_adoption_too(world: World) -> None:
+    """It is a topic that did not change, and nobody has decided anything about it."""
+    second = world.add_topic(".second", row(2, "b"))
+    beside = replace(world, topic=second)
+    world.declare(topic=None, topics=[world.topic, second])
+    world.run()
+    beside.add_partitions(2)
+    beside.send(row(3, "lost"), row(4, "d"), partition=1)
+    beside.forget_before(1, 1)
+    made_again(world, records=1)
+    adopt_topic(world.spec, world.settings, run_id="me")
+
+    with pytest.raises(OffsetsExpiredError, match=rf"{second}-1 \[0, 1\)"):
+        world.run()
+
+
+@pytest.mark.parametrize("decided", ["adopted", "rewound"])
+def test_the_ledger_remembers_where_a_decision_left_each_partition(
+    world: World, decided: str
+) -> None:
+    """Also once the commit has aged out of the log: nothing is read again, or from the start."""
+    second = world.add_topic(".second", row(2, "b"))
+    world.declare(topic=None, topics=[world.topic, second], mode="append", keys=[])
+    world.declare(starting="latest")
+    world.run()
+    world.send(row(1, "a"))
+    world.run()
+    if decided == "adopted":
+        made_again(world, records=1)
+        adopt_topic(world.spec, world.settings, run_id="me")
+    else:
+        rewind(world.spec, world.settings, to="seq:0", reason="a test", run_id="me")
+    open_delta(world.paths.data).alter.set_table_properties({"delta.x": "1"}, False)
+    forget_commits(world.paths.data)
+
+    report = world.run()
+
+    assert report.total("read") == 1
+    assert not [each for each in world.rows() if each["id"] == 2]
+
+
+@pytest.mark.parametrize("unit", [1_000, 1_000_000])
+def test_time_stamps_in_another_unit_stop_nothing_without_a_word(world: World, unit: int) -> None:
+    """Microseconds become the last moment that readers hold; nanoseconds Spark cannot read."""
+    world.admin.delete_topics([world.topic])[world.topic].result(30)
+    limit = {"message.timestamp.after.max.ms": str(2**63 - 1)}
+    world.admin.create_topics([NewTopic(world.topic, 2, 1, config=limit)])[world.topic].result(30)
+    world.wait_for_end(0)
+    world.send(row(1, "a"))
+    sent = 1_764_000_000_000 * unit
+    world.producer.produce(world.topic, json.dumps(row(2, "b")), partition=0, timestamp=sent)
+    world.send(row(3, "c"))
+
+    if unit > 1_000:
+        with pytest.raises(RefusedError, match=rf"{world.topic}-0 offset 1 is {sent}.*accept"):
+            world.run()
+        world.forget_before(0, 2)
+        accept(world.spec, world.settings, reason="no moment", run_id="me")
+    world.run()
+
+    assert find_problems(world) == () or unit > 1_000
+    assert [each["id"] for each in world.rows()] == [1, 2, 3][-1 if unit > 1_000 else 0 :]
+    (times,) = world.paths.table.scan(["_timestamp"])
+    assert unit > 1_000 or max(times["_timestamp"].to_pylist()).year == 9999
