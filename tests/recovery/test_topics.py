@@ -260,10 +260,8 @@ def test_the_ledger_remembers_where_a_decision_left_each_partition(
 @pytest.mark.parametrize("unit", [1_000, 1_000_000])
 def test_time_stamps_in_another_unit_stop_nothing_without_a_word(world: World, unit: int) -> None:
     """Microseconds become the last moment that readers hold; nanoseconds Spark cannot read."""
-    world.admin.delete_topics([world.topic])[world.topic].result(30)
-    limit = {"message.timestamp.after.max.ms": str(2**63 - 1)}
-    world.admin.create_topics([NewTopic(world.topic, 2, 1, config=limit)])[world.topic].result(30)
-    world.wait_for_end(0)
+    world.delete_topic()
+    world.create_topic(**{"message.timestamp.after.max.ms": str(2**63 - 1)})
     world.send(row(1, "a"))
     sent = 1_764_000_000_000 * unit
     world.producer.produce(world.topic, json.dumps(row(2, "b")), partition=0, timestamp=sent)

@@ -137,9 +137,10 @@ class World:
         settings = self.settings.model_copy(update={"lake": lake, **places})
         return replace(self, settings=settings, declared=dict(self.declared))
 
-    def create_topic(self, partitions: int = 2) -> None:
+    def create_topic(self, partitions: int = 2, **config: str) -> None:
         """Create the topic, and wait until the broker tells of it: that comes a moment later."""
-        self.admin.create_topics([NewTopic(self.topic, partitions, 1)])[self.topic].result(30)
+        topic = NewTopic(self.topic, partitions, 1, config=config)
+        self.admin.create_topics([topic])[self.topic].result(30)
         deadline = time.monotonic() + 30
         while not self.producer.list_topics(self.topic, timeout=10).topics[self.topic].partitions:
             assert time.monotonic() < deadline, "the topic never appeared"
