@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Final, Literal, cast
 
 from pyspark.sql import SparkSession
 
+from ingestion.errors import InvalidSpecError
 from ingestion.lake.delta import is_delta, read_delta
 from ingestion.lake.processes import scratch_of_this_process
 from ingestion.lake.stream import Stream
+from ingestion.settings import variable
 from ingestion.sinks.engine import DeltaEngine, Engine
 from ingestion.sinks.table_writer import ChangeWriter, DeltaWriter, TableWriter
 
@@ -34,8 +36,18 @@ def choose_engine(stream: Stream, *, alters: bool) -> tuple[EngineName, str | No
     Returns:
         The engine, and what keeps delta-rs from the run; ``None`` where nothing does, or Spark was
         asked for.
+
+    Raises:
+        InvalidSpecError: a cluster writes Delta tables alone.
     """
-    if stream.spec.sink.name != "delta":
+    if (sink := stream.spec.sink.name) != "delta":
+        if stream.settings.on_cluster:
+            master = variable("spark_master")
+            raise InvalidSpecError(
+                f"{stream.name}: `sink: {sink}` needs Spark on this machine, from which it is "
+                f"written, and {master} names a cluster. Next: set {master}=local[*] for this "
+                "stream, or declare `sink: delta`"
+            )
         return "delta_rs", None
     if stream.settings.merge_engine == "spark":
         return "spark", None

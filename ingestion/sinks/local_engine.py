@@ -86,7 +86,9 @@ class LocalEngine:
                 self._stream,
                 "what cannot be cut, a record or a redrive, is more than delta-rs merges in this "
                 f"process, which is {LARGEST_BATCH_BYTES:,} bytes. Nothing of it was committed.",
-                remedy="set ONCELAKE_MERGE_ENGINE=spark",
+                # Of a Delta table nobody reads this: Spark merges then.
+                remedy="let the producer send smaller records, or leave this one out by a "
+                f"`where`; a redrive is smaller as oncelake redrive {self._stream} --reason CODE",
             )
         # Beside a part lie its winners, and the one before, until the next is whole.
         largest = min(offsets // 2, offsets * LARGEST_BATCH_BYTES // (4 * size_bytes))

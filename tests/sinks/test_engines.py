@@ -14,22 +14,30 @@ from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError
 
 from ingestion.declaration.spec import engine_version, fingerprint
-from ingestion.errors import CommitConflictError, TableBusyError
+from ingestion.errors import (
+    BatchTooLargeError,
+    CommitConflictError,
+    InvalidSpecError,
+    TableBusyError,
+)
 from ingestion.kafka.offsets import Offsets, Range, TopicPartition
 from ingestion.lake.attempts import MARKS, Attempt, attempt_of
 from ingestion.lake.commit_metadata import UNKNOWN, CommitMetadata, app_id
 from ingestion.lake.location import Location
 from ingestion.lake.quarantine import STATISTICS, quarantine_rows
 from ingestion.lake.side_tables import count_of
+from ingestion.lake.stream import Stream
 from ingestion.lake.table_log import EXACTLY, TableLog, append_nothing
 from ingestion.pipeline.counts import count_records, extra_counts
 from ingestion.pipeline.gaps import _holes_between
 from ingestion.sinks import local_engine, sql
+from ingestion.sinks.choose_engine import choose_engine
 from ingestion.sinks.engine import Clause, Engine, IncomparableError, Merge
 from ingestion.sinks.local_engine import LocalEngine
 from ingestion.sinks.sink import merge_counts
 from ingestion.sinks.upsert import winner_per_key
 from tests.support.long import twins
+from tests.support.world import settings_in
 from tests.verify.factories import declared
 
 STREAM = "s"
@@ -117,6 +125,30 @@ def counts_of(path: Location) -> Mapping[str, int]:
     commit, _ = TableLog(path).since_our_newest(STREAM)
     assert commit is not None
     return merge_counts(commit)
+
+
+@pytest.mark.parametrize("sink", ["iceberg", "postgres", "kafka"])
+def test_a_cluster_writes_delta_tables_alone(tmp_path: Path, sink: str) -> None:
+    """What an executor on another host decodes does not reach the process that writes the rest."""
+    settings = settings_in(tmp_path, "kafka:9092", spark_master="spark://master:7077")
+    other = Stream(spec=declared(sink=sink, sequence_by=()), settings=settings)
+
+    assert choose_engine(Stream(spec=declared(), settings=settings), alters=False)[0] == "spark"
+    with pytest.raises(InvalidSpecError, match=rf"s: `sink: {sink}`.*ONCELAKE_SPARK_MASTER=local"):
+        choose_engine(other, alters=False)
+
+
+def test_what_cannot_be_cut_has_a_remedy_without_spark(tmp_path: Path) -> None:
+    """Spark merges into Delta tables alone, and those never come to hear of it."""
+    engine = LocalEngine(STREAM, tmp_path)
+    engine._size_bytes = local_engine.LARGEST_BATCH_BYTES + 1
+
+    with pytest.raises(BatchTooLargeError) as refused:
+        next(engine.parts([Range(topic="t", partition=0, start=7, end=8)]))
+
+    engine.close()
+    assert "smaller records" in refused.value.remedy
+    assert "ONCELAKE_MERGE_ENGINE" not in str(refused.value)
 
 
 @pytest.mark.parametrize("turned", [False, True], ids=["as sent", "turned around"])
