@@ -164,6 +164,13 @@ def _plan_of(declared: DeclaredStream, settings: Settings, reader: StatusReader)
         status.add(error)
         unread = str(error)
     sampled = tuple[str, ...]()
+    known = status.position.identity.topic_ids if status.position else {}
+    # A typing error may be the name of another topic, and no run is refused for that.
+    added = tuple(
+        f"topic {topic} is new: the next run reads it from its start into this table"
+        for topic in (spec.subscribed if spec and known else ())
+        if topic not in known
+    )
     if spec and not status.exists and not status.problems:
         # An empty topic says nothing.
         with suppress(IngestionError):
@@ -176,7 +183,7 @@ def _plan_of(declared: DeclaredStream, settings: Settings, reader: StatusReader)
         diff=diff,
         refusals=tuple(each for each in problems if each not in silent),
         unknown=tuple(each.message for each in silent),
-        notices=(*(notices_of(spec) if spec else ()), *status.notices, *sampled),
+        notices=(*(notices_of(spec) if spec else ()), *added, *status.notices, *sampled),
     )
 
 

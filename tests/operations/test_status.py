@@ -114,6 +114,22 @@ def test_a_plan_exits_as_the_status_does_and_says_it_once(
 
 @pytest.mark.kafka
 @pytest.mark.spark
+def test_a_plan_names_a_topic_that_the_table_has_not_read(
+    copied: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No run is refused for it, so that a typing error could fill another topic in unnoticed."""
+    copied.declare(topic=None, topics=[copied.topic, "another"])
+    copied.write_declaration()
+    copied.set_environment(monkeypatch)
+
+    (plan,) = answer(oncelake("plan", copied.name, "--json"))["plans"]
+
+    says = "topic another is new: the next run reads it from its start into this table"
+    assert plan["notices"] == [says]
+
+
+@pytest.mark.kafka
+@pytest.mark.spark
 def test_a_table_that_is_refused_keeps_its_alarm_and_has_no_lag(copied: World) -> None:
     """Nobody reads while it is refused, so retention goes on; the lag is not that of a new one."""
     copied.declare(retention_warning="8 days", starting={"offsets": {copied.topic: {"0": 99}}})
