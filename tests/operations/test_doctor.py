@@ -268,7 +268,7 @@ def test_records_that_may_be_lost_soon_are_found(
     assert result.exit_code == 1
     assert [(each["about"], each["exit_code"]) for each in (full, low)] == [("orders", 1)] * 2
     assert (full["what"], full["command"]) == (
-        "orders: No space left on device.",
+        "No space left on device.",
         "make space there",
     )
     assert "may delete unread offset 7 in 1 min" in low["evidence"]

@@ -106,7 +106,10 @@ def _finding_of(failure: Failure) -> Finding:
     facts = {"problem": problem, "remedy": failure.remedy or following or status}
     if failure.type in ("DependencyError", "KafkaSettingsError"):
         return kinds.SILENT_KAFKA.of("kafka", failure.type, **facts)
-    return kinds.FAILING_RUN.of(failure.stream or "streams", failure.type, **facts)
+    about = failure.stream or "streams"
+    # It is printed behind its stream.
+    facts["problem"] = problem.removeprefix(f"{about}: ")
+    return kinds.FAILING_RUN.of(about, failure.type, **facts)
 
 
 def _dagster_home() -> Path | None:
