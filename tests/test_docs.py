@@ -15,10 +15,15 @@ import yaml
 from assets.checks import check_specs
 from ingestion import errors
 from ingestion.cli.app import app
+from ingestion.cli.run import RunResult
+from ingestion.cli.status import _status_document
 from ingestion.declaration.formats import FORMATS
 from ingestion.declaration.loader import DeclaredStream
 from ingestion.declaration.spec import ABOUT_RUNS, StreamSpec
+from ingestion.kafka.offsets import Offsets
+from ingestion.operations.status import StreamStatus
 from ingestion.pipeline import validate
+from ingestion.pipeline.report import RunReport
 from ingestion.sinks import keep_columns
 from tests.support.world import ROOT
 
@@ -32,6 +37,8 @@ NAMED = re.compile(r"`((?:ingestion|assets|resources|tests|bench|docs)/[\w./-]*)
 RUNBOOK = ROOT / "docs" / "runbook.md"
 QUOTED = re.compile(r'"([^"]+)"')
 COMMAND = re.compile(r"^(?:\$ )?(oncelake [^#\n]*)|`(oncelake [^`]*)`", re.MULTILINE)
+# Behind another word of a shell; an image, or a user, may have the same name.
+IN_A_LINE = re.compile(r"\boncelake (?!oncelake )[a-z-][^#`\n]*")
 # A command with a value behind it, such as the stream's name, in a message of the code.
 REMEDY = re.compile(r"oncelake [a-z-]+(?: [a-z-]+)? \0[^,;.()`\n]*")
 PACKAGES = ("ingestion", "assets", "resources")
@@ -110,6 +117,17 @@ def test_every_field_that_changes_what_a_record_says_is_in_the_page_of_changes()
     assert {name for name in named if name not in of_runs and f"`{name}`" not in change} == set()
 
 
+def test_the_fields_of_json_documents_are_listed() -> None:
+    """Programs rely on them: a run's and a status's each stand on the page of commands."""
+    page = (ROOT / "docs" / "operations.md").read_text().partition("## JSON documents")[2]
+    places = {"seq": 1, "epoch": 1, "lag": 0, "delta_version": 1, "row_count": 1, "table": "t"}
+    report = RunReport(stream="s", run_id="r", notices=(), next=Offsets(), **places)
+    run = RunResult(stream="s", report=report).document()
+    status = _status_document(StreamStatus(stream="s", table="t"))
+
+    assert {name for name in (*run, *status) if f"`{name}`" not in page} == set()
+
+
 def test_the_runbook_has_every_error() -> None:
     """Each class of an error that the engine raises on purpose has an entry that names it."""
     branches = (errors.IngestionError, errors.TerminalError, errors.TransientError)
@@ -158,7 +176,7 @@ def test_the_runbook_quotes_what_the_code_says() -> None:
 @pytest.mark.parametrize("page", ALL_PAGES, ids=lambda page: page.stem)
 def test_every_command_in_the_docs_exists(page: Path) -> None:
     """What the docs tell a reader to type is a command, with options that it has."""
-    typed = [(line or span).split() for line, span in COMMAND.findall(page.read_text())]
+    typed = typed_on(page)
 
     assert [problem for words in typed if (problem := unknown_in(words[1:]))] == []
 
@@ -166,7 +184,7 @@ def test_every_command_in_the_docs_exists(page: Path) -> None:
 @pytest.mark.parametrize("page", ALL_PAGES, ids=lambda page: page.stem)
 def test_every_command_in_the_docs_is_complete(page: Path) -> None:
     """What names its stream can be typed as it stands: no option that it needs is left out."""
-    typed = [(line or span).split() for line, span in COMMAND.findall(page.read_text())]
+    typed = typed_on(page)
 
     assert [problem for words in typed if (problem := missing_in(words[1:]))] == []
 
@@ -184,6 +202,13 @@ def test_every_command_in_a_message_can_be_typed() -> None:
     assert lacking + asking == []
 
 
+def test_nothing_says_to_install_oncelake_by_its_name() -> None:
+    """No registry has it: whatever somebody puts there under that name would be installed."""
+    texts = [texts_of(*PACKAGES), *(page.read_text() for page in ALL_PAGES)]
+
+    assert [found for text in texts for found in re.findall(r"install '?oncelake.*", text)] == []
+
+
 def test_the_runbook_names_the_commands_that_ask() -> None:
     """All of them, in one sentence at its head."""
     sentence = RUNBOOK.read_text().partition(" ask on a terminal")[0].rpartition(".\n")[2]
@@ -191,6 +216,14 @@ def test_the_runbook_names_the_commands_that_ask() -> None:
     assert set(re.findall(r"`([^`]+)`", sentence)) == {
         " ".join(words) for words in commands() if asks(list(words))
     }
+
+
+def typed_on(page: Path) -> list[list[str]]:
+    """The words of each command on a page, be it behind another one in what is fenced."""
+    text = page.read_text()
+    lines = [line or span for line, span in COMMAND.findall(text)]
+    lines += [line for block in FENCED.findall(text) for line in IN_A_LINE.findall(block)]
+    return [line.split() for line in lines]
 
 
 def commands() -> Iterator[tuple[str, ...]]:

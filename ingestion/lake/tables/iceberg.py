@@ -33,7 +33,8 @@ try:
 except ImportError as error:
     raise SetupError(
         "a stream has `sink: iceberg`, and its client is not installed. "
-        "Next: pip install 'oncelake[iceberg]'"
+        "Next: make setup in a clone, or pip install 'WHEEL[iceberg]' "
+        "with the path of Oncelake's wheel"
     ) from error
 
 from pyiceberg import types as iceberg

@@ -75,7 +75,8 @@ try:
 except ImportError as error:
     raise SetupError(
         "a stream has `sink: postgres`, and its client is not installed. "
-        "Next: pip install 'oncelake[postgres]'"
+        "Next: make setup in a clone, or pip install 'WHEEL[postgres]' "
+        "with the path of Oncelake's wheel"
     ) from error
 
 _NOTES_AT_ONCE: Final = 16
