@@ -87,7 +87,7 @@ def side_specs(spec: StreamSpec) -> list[dg.AssetSpec]:
     says = {
         quarantine_key(spec.name): "Records that could not be applied, raw, each with its reason. "
         f"Next: `oncelake quarantine {spec.name}`; once the cause is gone, redrive them: the "
-        "operation `redrive` of the stream's job, or `oncelake redrive`.",
+        "operation `redrive` of `operate_job`, or `oncelake redrive`.",
         ledger_key(spec.name): "The books: a row for each batch, with its offsets and what became "
         f"of its records. The same in a shell: `oncelake ledger {spec.name}`.",
     }

@@ -108,10 +108,11 @@ def unlock(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Remove the lease that a killed run left behind (only with ONCELAKE_LOCK=lease).
+    """Remove the lease that a killed run left behind: in a store, or with ONCELAKE_LOCK=lease.
 
-    Refuses (exit 4) while a process of the holder is alive, and names it. The default lock
-    belongs to the kernel and is released when its process ends: it never needs this command.
+    Refuses (exit 4) while a process of the holder is alive, and names it; a run on another host
+    cannot be seen from here, and needs --force. The default lock of a lake in a folder belongs
+    to the kernel and is released when its process ends: it never needs this command.
     """
     from ingestion.operations.decisions import unlock as unlock_stream
 
