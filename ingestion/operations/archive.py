@@ -106,7 +106,9 @@ def prune(
         StreamLockedError: a run holds the stream.
     """
     paths = StreamPaths.of(stream, settings)
-    chosen = [_find(paths, entry) for entry in dict.fromkeys(entries)]
+    named = {entry: _find(paths, entry) for entry in entries}
+    # Oldest first: a newer one alone may tell that a key was erased which an older one holds.
+    chosen = sorted(named.values(), key=lambda each: each.at)
     with held(paths, run_id):
         finish_swap(paths)
         _refuse_to_forget_erasures(paths, chosen)

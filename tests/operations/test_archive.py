@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import shutil
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -329,6 +330,28 @@ def test_no_entry_outlives_what_tells_of_its_erased_key(settings: Settings) -> N
     archive.prune("orders", (certificate, older, older), settings, run_id="r")
 
     assert archive.list_archive("orders", settings) == ()
+
+
+def test_a_prune_that_was_cut_short_leaves_what_tells_of_an_erased_key(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In whatever order they are named, the oldest entry goes first."""
+    erase_all(settings)
+    reset("orders", settings, run_id="r")
+    older, certificate = (each.entry for each in archive.list_archive("orders", settings))
+    deleted, delete_all = [], Location.delete_all
+
+    def delete_one(place: Location, *check: Callable[[], None]) -> None:
+        if deleted:
+            raise KeyboardInterrupt
+        delete_all(place, *check)
+        deleted.extend({older, certificate} & {place.name})
+
+    monkeypatch.setattr(Location, "delete_all", delete_one)
+    with pytest.raises(KeyboardInterrupt):
+        archive.prune("orders", (certificate, older), settings, run_id="r")
+
+    assert deleted == [older]
 
 
 def test_a_remedy_can_be_typed_as_it_is_printed(home: Path) -> None:
