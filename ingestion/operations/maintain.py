@@ -175,14 +175,13 @@ def _forget_deletes(
 def _settled_seq(paths: StreamPaths, rows: Sequence[LedgerRow]) -> int | None:
     """Return the last batch whose deletes no rewind can need one by one; ``None`` without any.
 
-    From every savepoint that can be reached, the newest batch that wrote deletes must be whole.
+    From where the stream stands, and from every savepoint that can be reached, the newest batch
+    that wrote deletes must be whole: the next run compares it with its books.
     """
     wrote = [row.seq for row in rows if row.counts["deleted"] or row.counts["deleted_absent"]]
-    needed = (
-        max((seq for seq in wrote if seq <= point.seq), default=None)
-        for point in read_history(paths)
-        if point.obstacle is None
-    )
+    reached = [row.seq for row in rows[-1:]]
+    reached += [point.seq for point in read_history(paths) if point.obstacle is None]
+    needed = (max((seq for seq in wrote if seq <= at), default=None) for at in reached)
     return min((seq - 1 for seq in needed if seq is not None), default=None)
 
 

@@ -196,6 +196,32 @@ def test_upkeep_changes_no_row(world: World) -> None:
     assert find_problems(world) == ()
 
 
+@pytest.mark.parametrize("sink", ["postgres"])
+def test_deletes_are_forgotten_where_nothing_can_be_rewound(world: World) -> None:
+    """Those that newer ones cover, and old ones; the newest batch that wrote any stays whole."""
+    world.declare(sequence_by=["at"], apply_as_deletes="name = 'gone'")
+    for at, ids in enumerate([(2, 3, 4), (2, 4, 5), (2, 3)]):
+        world.send(*(row(id, "gone", at=at) for id in ids), row(1, "a", at=at))
+        world.run()
+
+    def left_by_upkeep() -> list[tuple[int, int]]:
+        maintain(world.spec, world.settings, run_id="r")
+        deletes = DeltaTable(world.paths.tombstones.path).to_pyarrow_table().to_pylist()
+        return sorted((each["at"], each["id"]) for each in deletes)
+
+    covered = left_by_upkeep()
+    world.declare(maintenance={"keep_tombstones_days": 30})
+    ledger = DeltaTable(world.paths.ledger.path)
+    ledger.update(updates={"committed_at": "committed_at - INTERVAL '31 days'"})
+    aged = left_by_upkeep()
+
+    assert covered == [(0, 3), (1, 2), (1, 4), (1, 5), (2, 2), (2, 3)]
+    assert aged == [(2, 2), (2, 3)]
+    world.send(row(3, "late", at=1))
+    assert world.run().total("stale") == 1
+    assert find_problems(world) == ()
+
+
 @pytest.mark.parametrize("sink", ANY)
 def test_a_table_that_is_gone_is_refused(world: World) -> None:
     """The ledger remembers a table: a new one in its place would lack what it held."""
