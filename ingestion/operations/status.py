@@ -199,7 +199,7 @@ def _read_table(status: StreamStatus, paths: StreamPaths) -> None:
         refuse_damaged_side_tables(sides)
         committed = Attempts.of(rows, last=status.position.seq)
         status.waiting = count_waiting(paths.quarantine, committed)
-        refuse_red(status.stream, snapshot.rows)
+        refuse_red(paths, snapshot.rows)
         refuse_incomplete_side_tables(sides)
 
 

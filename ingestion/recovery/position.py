@@ -228,22 +228,28 @@ def _refuse_another_table(snapshot: TableSnapshot, table: TableState) -> None:
         )
 
 
-def refuse_red(stream: str, rows: Sequence[LedgerRow]) -> None:
+def refuse_red(paths: StreamPaths, rows: Sequence[LedgerRow]) -> None:
     """Refuse to go on while an earlier batch is red and nobody has accepted it.
 
     Raises:
         UnbalancedBatchError: there is one; names its seq and its ranges.
     """
+    stream = paths.stream
     for row in standing_rows(rows):
         if row.is_red:
+            ways = {
+                "rewind": f"oncelake rewind {stream} --to seq:{row.seq - 1} --reason '…' --yes",
+                "rebuild": f"oncelake rebuild {stream}",
+            }
+            able = [way for ability, way in ways.items() if ability not in paths.table.cannot]
+            able = able or [f"declare another table or topic in `sink`, and {ways['rebuild']}"]
             ranges = ", ".join(str(counted.range) for counted in row.ranges if len(counted.range))
             raise UnbalancedBatchError(
                 stream,
                 f"the books of batch {row.seq} ({ranges}) do not balance: {row.says()}.",
                 remedy=f"oncelake verify {stream} shows the rows that differ. If they are wrong, "
-                f"oncelake rewind {stream} --to seq:{row.seq - 1} --reason '…' --yes, or "
-                f"oncelake rebuild {stream}; if they are right, and you know why the books are "
-                f"not, oncelake accept {stream} --reason '…'",
+                f"{', or '.join(able)}; if they are right, and you know why the books are not, "
+                f"oncelake accept {stream} --reason '…'",
             )
 
 

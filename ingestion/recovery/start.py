@@ -88,7 +88,7 @@ def plan_start(stream: Stream) -> Start | None:
     refuse_damaged_side_tables(sides)
     committed = Attempts.of(healing.rows, last=position.seq)
     remove_leftovers(paths, committed)
-    refuse_red(spec.name, healing.rows)
+    refuse_red(paths, healing.rows)
     refuse_incomplete_side_tables(sides)
     starting, ends = offsets_to_read(spec, position, kafka, topics)
     # A topic that is no longer declared keeps its id, for the day it is declared again.

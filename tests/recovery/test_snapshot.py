@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import SecretStr
 
 from ingestion.declaration.sinks import SinkSpec
 from ingestion.declaration.spec import StreamSpec
@@ -233,7 +234,31 @@ def test_an_unrecorded_batch_is_projected_from_its_commit() -> None:
         UnbalancedBatchError,
         match=r"batch 2 .*rewind orders --to seq:1 --reason .*oncelake rebuild",
     ):
-        refuse_red("orders", short.rows)
+        refuse_red(PATHS, short.rows)
+
+
+@pytest.mark.parametrize(
+    ("sink", "says"),
+    [
+        pytest.param(
+            "postgres", "If they are wrong, oncelake rebuild orders; if", id="no way back"
+        ),
+        pytest.param(
+            "kafka",
+            "If they are wrong, declare another table or topic in `sink`, and oncelake rebuild o",
+            id="no other in its place",
+        ),
+    ],
+)
+def test_a_red_batch_is_refused_with_what_its_sink_can_do(sink: str, says: str) -> None:
+    """No remedy is one that would be refused, too."""
+    settings = PATHS.settings.model_copy(
+        update={"kafka": "localhost:9", "postgres": SecretStr("postgresql://o@localhost:9/o")}
+    )
+    paths = StreamPaths.of("orders", settings, SinkSpec.model_validate({sink: {}}))
+
+    with pytest.raises(UnbalancedBatchError, match=says):
+        refuse_red(paths, [row(1, balanced=False)])
 
 
 def test_an_unrecorded_acceptance_reaches_the_batch_it_accepts() -> None:
@@ -246,7 +271,7 @@ def test_an_unrecorded_acceptance_reaches_the_batch_it_accepts() -> None:
     )
 
     assert [(each.seq, each.accepted) for each in healing.accepted] == [(1, "known")]
-    refuse_red("orders", healing.rows)
+    refuse_red(PATHS, healing.rows)
 
 
 @pytest.mark.parametrize(
