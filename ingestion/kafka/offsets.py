@@ -135,7 +135,7 @@ class Offsets(Mapping[TopicPartition, int]):
         """
         try:
             positions = {
-                TopicPartition(topic, int(partition)): int(at)
+                TopicPartition(topic, int(partition)): _whole(at)
                 for topic, of_topic in json.loads(text).items()
                 for partition, at in of_topic.items()
             }
@@ -143,6 +143,12 @@ class Offsets(Mapping[TopicPartition, int]):
             problem = f"not a map of topics to partitions to offsets: {text[:200]}"
             raise ValueError(problem) from error
         return cls(positions)
+
+
+def _whole(at: object) -> int:
+    if type(at) is not int:
+        raise TypeError("no whole number")
+    return at
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import InvalidSpecError, NotReplayableError, OffsetsExpiredError, no_table_yet
 from ingestion.kafka.offsets import Offsets, Range, TopicPartition, cut
 from ingestion.lake.data_table import refuse_unable
@@ -68,9 +67,9 @@ class Replay(StreamTask):
             StreamLockedError: a run holds the stream.
             DependencyError: Kafka does not answer, or a volume is full or read-only.
         """
-        _refuse_modes_that_fold(self.spec)
         stream = Stream(spec=self.spec, settings=self.settings)
         refuse_unable(stream.name, stream.paths.table, "replay")
+        _refuse_modes_that_fold(stream)
         with translate_engine_errors(stream):
             rows: list[LedgerRow] = []
             return on_fitting_engine(resolve_topics(stream), partial(self._execute, rows))[0]
@@ -126,7 +125,10 @@ class Replay(StreamTask):
         }
         asked = _Asked(stream, Offsets({at: begun[at] for at in read}), Offsets(read))
         starts = asked.offsets("--from", self.begin)
-        ends = asked.offsets("--to", self.end) if self.end is not None else asked.reached
+        ends = asked.reached
+        if self.end is not None:
+            ends = asked.offsets("--to", self.end)
+            self._refuse_backwards(starts, ends)
         ranges = starts.ranges_below(ends)
         earliest = stream.kafka.earliest(each.topic_partition for each in ranges)
         lost = Offsets({r.topic_partition: r.start for r in ranges}).ranges_below(earliest)
@@ -137,6 +139,17 @@ class Replay(StreamTask):
                 remedy=f"oncelake replay {stream.name} --from earliest reads what is left",
             )
         return ranges
+
+    def _refuse_backwards(self, starts: Offsets, ends: Offsets) -> None:
+        """Make sure that no partition ends before it starts, and that some has both."""
+        both = starts.keys() & ends.keys()
+        wrong = [at for at in both if ends[at] < starts[at]] if both else starts
+        if wrong:
+            raise InvalidSpecError(
+                f"{self.spec.name}: --to {self.end!r} ends before --from {self.begin!r} begins, in "
+                f"{', '.join(map(str, sorted(wrong)))}. Next: name a later --to; without it, all "
+                "is read again that the table has read since --from"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +162,7 @@ class _Asked:
 
     def offsets(self, option: str, text: str) -> Offsets:
         """Return the offset of each partition that an option means."""
-        if text == "earliest":
+        if text == "earliest" and option == "--from":
             earliest = self.stream.kafka.earliest(self.begun)
             return Offsets({at: max(begun, earliest[at]) for at, begun in self.begun.items()})
         if (moment := moment_of(text)) is not None:
@@ -165,10 +178,13 @@ class _Asked:
         try:
             named = Offsets.from_json(text)
         except ValueError:
+            named = Offsets()
+        if not named:
             raise InvalidSpecError(
-                f"{name}: {option} {text!r} is none of earliest, a moment with its zone such as "
-                '2026-11-22T10:00Z, or offsets such as {"orders": {"0": 100}}'
-            ) from None
+                f"{name}: {option} {text!r} is none of {'earliest, ' * (option == '--from')}a "
+                "moment with its zone such as 2026-11-22T10:00Z, or offsets such as "
+                '{"orders": {"0": 100}}'
+            )
         for at, offset in named.items():
             if at not in self.begun or not self.begun[at] <= offset <= self.reached[at]:
                 read = f"[{self.begun[at]}, {self.reached[at]})" if at in self.begun else "nothing"
@@ -187,8 +203,9 @@ def _behind(ranges: Sequence[Range], rows: Iterable[LedgerRow]) -> tuple[Range, 
     return tuple(part for part in left if len(part))
 
 
-def _refuse_modes_that_fold(spec: StreamSpec) -> None:
+def _refuse_modes_that_fold(stream: Stream) -> None:
     """Refuse where a record's effect depends on the rows that were there before it."""
+    spec, can_rewind = stream.spec, "rewind" not in stream.paths.table.cannot
     why = "folds each record into its row, so one that is read again would count twice"
     if spec.mode == "aggregate":
         what = "`mode: aggregate`"
@@ -199,9 +216,9 @@ def _refuse_modes_that_fold(spec: StreamSpec) -> None:
         why = "takes columns that an update leaves out from the row before it, which has changed"
     else:
         return
+    rewind = f", or rewind to a batch that oncelake history {spec.name} lists, and run again"
     raise NotReplayableError(
         spec.name,
         f"{what} {why}.",
-        remedy=f"oncelake rebuild {spec.name}, or rewind to a batch that oncelake history "
-        f"{spec.name} lists, and run again",
+        remedy=f"oncelake rebuild {spec.name}" + rewind * can_rewind,
     )

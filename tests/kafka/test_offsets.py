@@ -195,8 +195,14 @@ def test_a_range_follows_only_in_its_own_partition() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "{", "[]", "3", '{"a": 1}', '{"a": null}', '{"a": {"x": 1}}', '{"a": {"0": null}}'],
-    ids=["empty", "cut", "list", "number", "flat", "null", "partition", "offset"],
+    [
+        *("", "{", "[]", "3", '{"a": 1}', '{"a": null}', '{"a": {"x": 1}}', '{"a": {"0": null}}'),
+        *('{"a": {"0": 1.7}}', '{"a": {"0": true}}', '{"a": {"0": "1"}}'),
+    ],
+    ids=[
+        *("empty", "cut", "list", "number", "flat", "null", "partition", "offset"),
+        *("fraction", "boolean", "text"),
+    ],
 )
 def test_what_is_no_position_is_refused(text: str) -> None:
     """Text of another form is a ValueError, whatever is wrong with it."""

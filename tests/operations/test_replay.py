@@ -7,11 +7,17 @@ from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
+from pydantic import SecretStr
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from ingestion.cli.app import app
-from ingestion.errors import InvalidSpecError, OffsetsExpiredError, StreamLockedError
+from ingestion.errors import (
+    InvalidSpecError,
+    NotReplayableError,
+    OffsetsExpiredError,
+    StreamLockedError,
+)
 from ingestion.kafka.offsets import Range, TopicPartition
 from ingestion.lake.failpoints import Failpoint
 from ingestion.operations.decisions import accept
@@ -145,6 +151,47 @@ def test_what_was_never_read_is_not_replayed(world: World, begin: str, message: 
 
     if begin.startswith("{"):
         assert f"oncelake reset {world.topic}" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("begin", "end", "message"),
+    [
+        pytest.param("{}", None, "--from '{}' is none of earliest", id="nothing to begin at"),
+        pytest.param("earliest", '{"TOPIC": {}}', "is none of a moment", id="nothing to end at"),
+        pytest.param("earliest", "earliest", "--to 'earliest' is none of a moment", id="no end"),
+        pytest.param('{"TOPIC": {"0": true}}', None, "--from .* is none of", id="a boolean"),
+        pytest.param(
+            '{"TOPIC": {"0": 2}}',
+            '{"TOPIC": {"0": 1}}',
+            "ends before --from .* begins, in TOPIC-0. Next: name a later --to",
+            id="backwards",
+        ),
+        pytest.param(
+            "2100-01-01T00:00Z", "2000-01-01T00:00Z", "in TOPIC-0. Next", id="moments backwards"
+        ),
+    ],
+)
+def test_a_range_that_was_mistyped_is_refused(
+    world: World, begin: str, end: str | None, message: str
+) -> None:
+    """It would read nothing, and pass for done."""
+    begin, message = (text.replace("TOPIC", world.topic) for text in (begin, message))
+
+    with pytest.raises(InvalidSpecError, match=message):
+        world.replay(begin, end=end and end.replace("TOPIC", world.topic))
+
+
+@pytest.mark.parametrize("sink", ["delta", "postgres"])
+def test_a_mode_that_folds_is_refused_with_what_its_sink_can_do(world: World, sink: str) -> None:
+    """PostgreSQL keeps no state to rewind to."""
+    address = {"postgres": SecretStr("postgresql://o@localhost:9/o")}
+    settings = world.settings.model_copy(update=address)
+    world.declare(sink=sink, ignore_null_updates=True, sequence_by=[], apply_as_deletes=None)
+
+    with pytest.raises(NotReplayableError, match=f"oncelake rebuild {world.topic}") as refused:
+        world.replay(settings=settings)
+
+    assert ("rewind" in str(refused.value)) == (sink == "delta")
 
 
 def test_what_kafka_has_deleted_is_named(settings: Settings, spark: SparkSession) -> None:
