@@ -97,15 +97,21 @@ def scratch_of_this_process(state: Path) -> Path:
     return state / "scratch" / f"{me.pid}-{me.started:.0f}"
 
 
-def sweep_scratch(state: Path) -> tuple[Path, ...]:
-    """Remove the folders of processes that are gone, and return them."""
-    swept = tuple(each for each in (state / "scratch").glob("*-*") if _is_left_over(each))
+def sweep_scratch(state: Path, *, even_if_young: bool = False) -> tuple[Path, ...]:
+    """Remove the folders of processes that are gone, and return them.
+
+    Args:
+        state: The state folder.
+        even_if_young: Even where a JVM may outlive its driver, which then dies without a commit.
+    """
+    folders = (state / "scratch").glob("*-*")
+    swept = tuple(each for each in folders if _is_left_over(each, even_if_young))
     for folder in swept:
         shutil.rmtree(folder, ignore_errors=True)
     return swept
 
 
-def _is_left_over(folder: Path) -> bool:
+def _is_left_over(folder: Path, even_if_young: bool) -> bool:
     pid, _, started = folder.name.partition("-")
     if not (pid.isdigit() and started.isdigit()):
         return False
@@ -115,7 +121,7 @@ def _is_left_over(folder: Path) -> bool:
         # Another process is sweeping, too.
         return False
     owner = ProcessId(pid=int(pid), started=float(started))
-    return age > _LEFT_ALONE_SECONDS and not owner.is_alive()
+    return (even_if_young or age > _LEFT_ALONE_SECONDS) and not owner.is_alive()
 
 
 def _start_time(pid: int) -> float | None:

@@ -10,9 +10,8 @@ which every run says, and the same command finishes it. What is read again of th
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -35,9 +34,10 @@ from ingestion.lake.ledger import Ledger, LedgerRow, copy_ledger, standing_rows
 from ingestion.lake.location import Location
 from ingestion.lake.lock import held, refuse_lost_lease
 from ingestion.lake.paths import StreamPaths
+from ingestion.lake.processes import sweep_scratch
 from ingestion.lake.quarantine import remove_payloads
 from ingestion.lake.table_log import delete_rows
-from ingestion.operations.erase_key import parse_key, read_loosely
+from ingestion.operations.erase_key import is_of_key, parse_key
 from ingestion.pipeline.erased import at_places
 from ingestion.recovery.heal import read_and_heal, remove_leftovers
 from ingestion.recovery.position import Position
@@ -223,6 +223,8 @@ class _Erasing:
         beside = filter(is_delta, (self.paths.tombstones, self.paths.quarantine))
         files = sum(remove_unreferenced(path, is_fenced=False) for path in beside)
         files += self.paths.table.remove_older_versions()
+        # There, whole batches may be left of runs that were killed.
+        sweep_scratch(self.paths.settings.state, even_if_young=True)
         return replace(row, counts={**row.counts, "erased_files": files})
 
     def begun_before(self, rows: Sequence[LedgerRow]) -> list[int]:
@@ -259,50 +261,9 @@ class _Erasing:
         names += ["removed"] if "removed" in dataset.schema.names else []
         for batch in dataset.to_batches(columns=names, batch_size=1_000):
             for row in batch.to_pylist():
-                found = self._is_of_key(row["key"], row["value"])
+                found = is_of_key(self.spec, self.key, raw_key=row["key"], raw_value=row["value"])
                 if found:
                     places.setdefault(row["_seq"], []).append(row)
                 elif found is None:
                     unreadable += not row.get("removed")
         return places, unreadable
-
-    def _is_of_key(self, key: bytes | None, value: bytes | None) -> bool | None:
-        """Tell whether a raw record is of the key; ``None`` where that cannot be read of it."""
-        if not self.spec.select.keys().isdisjoint(self.key.column_names):
-            # A key that is computed is not what the record says under that name.
-            return None
-        answers = {self._has_key(each) for each in _objects(key, value)} - {None}
-        if not answers and self.spec.tombstone_policy == "delete":
-            # Then the Kafka key is the row's.
-            return self._is_bare_key(key) or None
-        return True in answers if answers else None
-
-    def _has_key(self, row: Mapping[str, Any]) -> bool | None:
-        try:
-            return all(
-                read_loosely(row[n], self.key[n].type).equals(self.key[n].chunk(0))
-                for n in self.key.column_names
-            )
-        except (KeyError, pa.ArrowException, TypeError, ValueError):
-            return None
-
-    def _is_bare_key(self, key: bytes | None) -> bool:
-        """Tell whether the Kafka key is the value of the one key column."""
-        if key is None or self.key.num_columns > 1:
-            return False
-        text = key.decode("utf-8", "replace").strip('"')
-        is_raw = key == self.key[0][0].as_py()
-        return is_raw or bool(self._has_key({self.key.column_names[0]: text}))
-
-
-def _objects(*texts: bytes | None) -> Iterator[Mapping[str, Any]]:
-    """Yield the JSON objects in a record's key and value: whole, and Debezium's rows in them."""
-    for text in texts:
-        try:
-            found = json.loads(text or b"null")
-        except (ValueError, RecursionError):
-            continue
-        payload = found.get("payload", found) if isinstance(found, dict) else None
-        if isinstance(payload, dict):
-            rows: Iterable[Any] = (payload, payload.get("before"), payload.get("after"))
-            yield from (row for row in rows if isinstance(row, dict))

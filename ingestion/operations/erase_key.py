@@ -7,7 +7,8 @@ quotes, too. A raw record is compared with it loosely: it may be bad for how its
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
@@ -64,7 +65,66 @@ def parse_key(spec: StreamSpec, table: DataTable, text: str) -> pa.Table:
     )
 
 
-def read_loosely(value: object, type_: pa.DataType) -> pa.Array:
+def is_of_key(
+    spec: StreamSpec, key: pa.Table, *, raw_key: bytes | None, raw_value: bytes | None
+) -> bool | None:
+    """Tell whether a raw record is of a key; ``None`` where that cannot be read of it."""
+    if spec.transform or not {*spec.select, spec.explode}.isdisjoint(key.column_names):
+        # A key that is computed is not what the record says under that name.
+        return None
+    of_key, of_value = (
+        {_has_key(row, key) for row in _objects(raw, spec.format.type)} - {None}
+        for raw in (raw_key, raw_value)
+    )
+    if True in of_key | of_value:
+        return True
+    # What a value leaves open the Kafka key may confirm, but not rule out.
+    answers = of_key if raw_value is None else of_value
+    if not answers and spec.tombstone_policy == "delete":
+        # Then the Kafka key is the row's.
+        return _is_bare_key(raw_key, key) or None
+    return False if answers else None
+
+
+def _objects(raw: bytes | None, format_: str) -> Iterator[Mapping[str, Any]]:
+    """Yield the JSON object in a record's key or value, and of an envelope of Debezium its rows."""
+    try:
+        found = json.loads(raw or b"null", object_pairs_hook=_without_duplicates)
+    except (ValueError, RecursionError):
+        return
+    rows = [found]
+    if format_ == "debezium" and isinstance(found, dict):
+        envelope = found["payload"] if found.keys() == {"schema", "payload"} else found
+        is_object = isinstance(envelope, dict)
+        rows = [envelope, envelope.get("before"), envelope.get("after")] if is_object else []
+    yield from (row for row in rows if isinstance(row, dict))
+
+
+def _without_duplicates(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """Leave out what comes twice in one object: which of the two is meant, nobody can tell."""
+    times = Counter(name for name, _ in pairs)
+    return {name: value for name, value in pairs if times[name] == 1}
+
+
+def _has_key(row: Mapping[str, Any], key: pa.Table) -> bool | None:
+    try:
+        return all(
+            _read_loosely(row[name], key[name].type).equals(key[name].chunk(0))
+            for name in key.column_names
+        )
+    except (KeyError, pa.ArrowException, TypeError, ValueError):
+        return None
+
+
+def _is_bare_key(raw: bytes | None, key: pa.Table) -> bool:
+    """Tell whether the Kafka key is the value of the one key column."""
+    if raw is None or key.num_columns > 1:
+        return False
+    text = raw.decode("utf-8", "replace").strip('"')
+    return raw == key[0][0].as_py() or bool(_has_key({key.column_names[0]: text}, key))
+
+
+def _read_loosely(value: object, type_: pa.DataType) -> pa.Array:
     """Return a raw value as the table has it, also where a producer writes it as another type.
 
     Raises:

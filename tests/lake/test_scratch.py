@@ -48,8 +48,9 @@ def test_only_what_the_dead_have_left_is_swept(tmp_path: Path, dead: ProcessId) 
 def test_a_jvm_that_outlives_its_driver_keeps_its_folder_for_a_while(
     tmp_path: Path, dead: ProcessId
 ) -> None:
-    """It may still be writing."""
+    """It may still be writing; an erase, which leaves no trace, does not wait for it."""
     left = folder(tmp_path, dead, hours=0.5)
 
     assert sweep_scratch(tmp_path) == ()
     assert left.exists()
+    assert sweep_scratch(tmp_path, even_if_young=True) == (left,)

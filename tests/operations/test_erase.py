@@ -30,6 +30,7 @@ from ingestion.lake.compaction import drop_log_before
 from ingestion.lake.failpoints import Failpoint
 from ingestion.lake.ledger import Ledger
 from ingestion.lake.location import Location
+from ingestion.lake.processes import scratch_of_this_process
 from ingestion.operations import erase as erase_module
 from ingestion.operations.decisions import accept, adopt_topic
 from ingestion.operations.doctor.examine import examine_leftovers
@@ -511,6 +512,19 @@ def test_a_file_that_is_dated_in_the_future_goes_as_well(world: World) -> None:
     assert not Path(copy).exists()
 
 
+def test_what_a_killed_run_has_left_beside_the_lake_goes_as_well(world: World) -> None:
+    """Its batches lie there as they came; whose process lives on stays."""
+    scratch = world.settings.state / "scratch"
+    dead = scratch / f"{os.getpid()}-1000"
+    for folder in (dead, mine := scratch_of_this_process(world.settings.state)):
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "batch.arrow").write_text(PERSON)
+
+    erased(world)
+
+    assert (dead.exists(), (mine / "batch.arrow").exists()) == (False, True)
+
+
 def test_an_erase_under_way_is_no_difference(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """The proof holds at every step of it, also once the version before it is gone."""
     verdicts = []
@@ -570,7 +584,7 @@ def test_what_was_erased_stays_so_in_another_epoch(settings: Settings, spark: Sp
         world.run()
         # Nothing could be read of it then.
         with pytest.MonkeyPatch.context() as unreadable:
-            unreadable.setattr(erase_module, "_objects", lambda *texts: iter(()))
+            unreadable.setattr(erase_module, "is_of_key", lambda *_, **raw: None)
             done = erased(world)
         world.declare(types={"at": "lenient"})
 

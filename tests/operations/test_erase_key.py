@@ -16,7 +16,7 @@ from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import InvalidSpecError
 from ingestion.lake.location import Location
 from ingestion.lake.tables.delta import DeltaData
-from ingestion.operations.erase_key import parse_key
+from ingestion.operations.erase_key import is_of_key, parse_key
 
 MORNING = dt.datetime(2026, 11, 22, 10, tzinfo=dt.UTC)
 TYPES = {
@@ -132,3 +132,77 @@ def test_what_names_no_key_is_refused(
     """The columns of the key, or what is wrong with those that are named."""
     with pytest.raises(InvalidSpecError, match=says):
         parse(tmp_path, "BIGINT", text, **declared)
+
+
+@pytest.mark.parametrize(
+    ("raw_value", "raw_key", "is_of_42"),
+    [
+        pytest.param('{"id": 42, "payload": {"id": 7}}', None, True, id="a field payload"),
+        pytest.param('{"id": 7, "payload": {"id": 42}}', None, False, id="the payload of another"),
+        pytest.param('{"id": 7, "after": {"id": 42}}', None, False, id="a field after"),
+        pytest.param('{"id": 7, "before": {"id": 42}}', None, False, id="a field before"),
+        pytest.param('{"id": 42, "id": 7}', None, None, id="a key that is named twice"),
+        pytest.param('{"id": 7, "id": 42}', '{"id": 7}', None, id="twice, beside a Kafka key"),
+        pytest.param('{"id": 7, "id": 9}', '{"id": 42}', True, id="twice, and of the Kafka key"),
+        pytest.param(
+            '{"id": 42, "at": 1, "at": 2}', None, True, id="another name that comes twice"
+        ),
+        pytest.param('{"id": 42, "at"', '{"id": 7}', None, id="cut short, beside a Kafka key"),
+        pytest.param('{"id": 7, "at"', '{"id": 42}', True, id="cut short, and of the Kafka key"),
+        pytest.param('{"id": 7, "at"', "42", True, id="cut short, and of the bare Kafka key"),
+        pytest.param('{"at": 1}', '{"id": 7}', None, id="no key in the value"),
+        pytest.param('{"id": "42"}', None, True, id="of another type"),
+        pytest.param(None, '{"id": 7}', False, id="a delete of another"),
+        pytest.param(None, '{"id": 42}', True, id="a delete"),
+    ],
+)
+def test_a_bad_record_is_of_the_key_that_it_says(
+    raw_value: str | None, raw_key: str | None, is_of_42: bool | None
+) -> None:
+    """By the whole of it; where that tells nothing, or not which, nobody knows."""
+    assert judged({}, raw_value, raw_key) == is_of_42
+
+
+@pytest.mark.parametrize(
+    ("raw_value", "raw_key", "is_of_42"),
+    [
+        pytest.param('{"op": "u", "before": {"id": 42}, "after": {"id": 7}}', None, True, id="was"),
+        pytest.param('{"op": "c", "after": {"id": 42}}', None, True, id="is"),
+        pytest.param('{"op": "c", "after": {"id": 7, "after": {"id": 42}}}', None, False, id="no"),
+        pytest.param('{"op": "c", "after": {"id": 42, "id": 7}}', None, None, id="twice"),
+        pytest.param('{"schema": {}, "payload": {"after": {"id": 42}}}', None, True, id="schema"),
+        pytest.param("cut", '{"schema": {}, "payload": {"id": 42}}', True, id="of the Kafka key"),
+        pytest.param("cut", '{"schema": {}, "payload": {"id": 7}}', None, id="cut short"),
+    ],
+)
+def test_an_envelope_is_of_the_keys_of_its_rows(
+    raw_value: str, raw_key: str | None, is_of_42: bool | None
+) -> None:
+    """Debezium's envelope has two, with or without their schema around it."""
+    assert judged({"format": "debezium"}, raw_value, raw_key) == is_of_42
+
+
+@pytest.mark.parametrize(
+    ("declared", "is_known"),
+    [
+        pytest.param({"transform": "tests.support.transforms.clean"}, False, id="transform"),
+        pytest.param({"select": {"id": "at"}, "value_schema": "at INT"}, False, id="select"),
+        pytest.param({"select": {"at": "id"}, "value_schema": "id INT"}, True, id="of another"),
+        pytest.param(
+            {"explode": "id", "value_schema": "id ARRAY<INT>, at INT"}, False, id="explode"
+        ),
+    ],
+)
+def test_a_key_that_is_computed_is_not_known(declared: dict[str, Any], is_known: bool) -> None:
+    """What a bad record has under its name may be something else."""
+    assert judged(declared, '{"id": 42}', None) == (True if is_known else None)
+    assert judged(declared, '{"id": 7}', None) == (False if is_known else None)
+
+
+def judged(declared: dict[str, Any], raw_value: str | None, raw_key: str | None) -> bool | None:
+    """Tell whether a bad record is of key 42."""
+    fields = {"topic": "t", "schema": "id INT NOT NULL, at INT", "keys": ["id"]}
+    spec = StreamSpec.model_validate({"name": "people", **fields, **declared})
+    key = pa.table({"id": pa.array([42], pa.int32())})
+    value, of_kafka = (each if each is None else each.encode() for each in (raw_value, raw_key))
+    return is_of_key(spec, key, raw_key=of_kafka, raw_value=value)
