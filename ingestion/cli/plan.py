@@ -74,8 +74,8 @@ def rebuild(
     during that time, and goes into the lake's archive in the end; one outside the lake stays
     there, by another name where the new one takes its own. Interrupted or killed, the same
     command goes on; once the tables change places, `oncelake run` does. Refused (exit 3) when
-    Kafka no longer holds what the table was filled from. Exits with 1 when the books of the new table do not balance; the old one then stays in
-    its place.
+    Kafka no longer holds what the table was filled from. Exits with 1 when the books of the new
+    table do not balance; the old one then stays in its place.
     """
     from ingestion.operations.rebuild import Rebuild
     from ingestion.operations.run import Run
