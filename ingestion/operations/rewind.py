@@ -206,10 +206,9 @@ def _barred(
     """Say of savepoints, newest first, whether what came behind lets a stream go back there."""
     since: str | None = None
     for point in points:
-        obstacle = point.obstacle or since
         if point.epoch != points[0].epoch:
-            obstacle = obstacle or f"epoch {points[0].epoch} began since, with another topic"
-        yield replace(point, obstacle=obstacle)
+            since = f"epoch {points[0].epoch} began since, with another topic"
+        yield point if _is_undone(point) else replace(point, obstacle=since or point.obstacle)
         said = point.metadata.counts if point.metadata else counts[point.seq]
         if point.kind == "erase":
             since = "a key was erased since, whose records would be read again"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from contextlib import nullcontext, suppress
 from pathlib import Path
 
@@ -12,9 +13,10 @@ from typer.testing import CliRunner
 
 from ingestion.cli.app import app
 from ingestion.declaration.loader import DeclaredStream
-from ingestion.errors import InvalidSpecError, RewindError
+from ingestion.errors import InvalidSpecError, RewindError, TableReplacedError
 from ingestion.lake.failpoints import Failpoint
 from ingestion.lake.ledger import LedgerRow
+from ingestion.operations.decisions import accept
 from ingestion.operations.inspect_quarantine import inspect
 from ingestion.operations.rewind import read_history, rewind
 from ingestion.operations.status import StatusReader
@@ -225,3 +227,24 @@ def test_a_rewind_from_a_shell(world: World, monkeypatch: pytest.MonkeyPatch) ->
     ]  # fmt: skip
     kinds = [each["kind"] for each in json.loads(listed.stdout)["savepoints"]]
     assert [line.split()[2] for line in shown.stdout.splitlines()[2:]] == kinds
+
+
+def test_history_calls_nothing_reachable_that_a_rewind_refuses(world: World) -> None:
+    """Behind a quarantine that was written off only the acceptance itself is."""
+    shutil.rmtree(world.paths.quarantine)
+    accept(world.spec, world.settings, reason="a test", run_id="me")
+
+    newest, *older = read_history(world.paths)
+
+    assert newest.obstacle is None
+    assert all("were written off since" in (point.obstacle or "") for point in older)
+    with pytest.raises(RewindError, match="were written off since"):
+        go_back(world, "seq:3")
+
+
+def test_the_history_of_a_table_that_is_gone_says_so(world: World) -> None:
+    """It is not one that was never there."""
+    shutil.rmtree(world.paths.data)
+
+    with pytest.raises(TableReplacedError, match="is gone"):
+        read_history(world.paths)
