@@ -178,7 +178,8 @@ def _settled_seq(paths: StreamPaths, rows: Sequence[LedgerRow]) -> int | None:
     From where the stream stands, and from every savepoint that can be reached, the newest batch
     that wrote deletes must be whole: the next run compares it with its books.
     """
-    wrote = [row.seq for row in rows if row.counts["deleted"] or row.counts["deleted_absent"]]
+    known = (row for row in standing_rows(rows) if row.balanced)
+    wrote = [row.seq for row in known if row.counts["deleted"] or row.counts["deleted_absent"]]
     reached = [row.seq for row in rows[-1:]]
     reached += [point.seq for point in read_history(paths) if point.obstacle is None]
     needed = (max((seq for seq in wrote if seq <= at), default=None) for at in reached)

@@ -148,6 +148,19 @@ def test_a_delete_is_forgotten_after_its_days(world: World) -> None:
     assert problems(world) == ()
 
 
+def test_deletes_that_the_next_run_asks_for_are_not_forgotten(world: World) -> None:
+    """Of a red batch that was accepted it asks for none, but for those of the one before."""
+    world.declare(maintenance={"keep_tombstones_days": 30})
+    age(world, 31)
+    red = {"balanced": "false", "accepted": "'a test'"}
+    DeltaTable(world.paths.ledger.path).update(updates=red, predicate=f"seq = {BATCHES}")
+    tidied(world, NO_WINDOW)
+    tidied(world, NO_WINDOW)
+
+    assert tombstones(world) == [(2, 5), (3, 4), (3, 5)]
+    world.run()
+
+
 def test_raw_records_are_removed_after_their_days(world: World) -> None:
     """Place and reason stay; nothing waits any more, and the proof names what it cannot compare."""
     world.declare(maintenance={"keep_quarantine_days": 30})
