@@ -212,7 +212,8 @@ class _Refused:
         """What the acceptance leaves behind, as the ledger counts it."""
         offsets = sum(map(len, self.lost))
         lost = {"offsets": offsets, "lost": offsets} if self.lost else {}
-        return {**lost, **written_off_counts(self.forgotten, self.rows)}
+        altered = {"altered": 1} if self.is_altered else {}
+        return {**lost, **altered, **written_off_counts(self.forgotten, self.rows)}
 
     @property
     def problems(self) -> list[str]:

@@ -18,6 +18,9 @@ from ingestion.verify.read.record import Place, RowChange, at_of, offset_of
 from ingestion.verify.read.snapshot import Batch, OffsetRange, Snapshot
 
 _SIDE_TABLES = ("quarantine", "tombstones")
+_ALTERED = "altered"
+# What an acceptance counts that took table or side tables as they were.
+_AS_IT_WAS = {_ALTERED, *(f"{name}_written_off" for name in _SIDE_TABLES)}
 # Batches that read what none had read before; the ranges of others have been read.
 _READING = ("ingest", "accept")
 
@@ -153,9 +156,10 @@ class Coverage:
                 f"batch {batch.seq}: its books do not balance, and that was accepted: "
                 f"{batch.accepted}; what it left behind was not judged"
             )
-        elif batch.seq == self.accepted_through:
-            what = "the table was accepted as somebody had restored it"
-            if given_up := [n for n in _SIDE_TABLES if f"{n}_written_off" in batch.counts]:
+        if batch.seq == self.accepted_through:
+            what = "the table was accepted as somebody had changed it"
+            given_up = [n for n in _SIDE_TABLES if f"{n}_written_off" in batch.counts]
+            if given_up and _ALTERED not in batch.counts:
                 what = f"what {' and '.join(given_up)} held was given up"
             yield (
                 f"batch {batch.seq}: {what}: {batch.accepted}; what earlier batches left behind "
@@ -164,17 +168,21 @@ class Coverage:
 
 
 def accepted_in(batches: Sequence[Batch]) -> tuple[frozenset[int], int]:
-    """Return the red batches that were accepted, and the last acceptance of a restored table.
+    """Return the red batches that were accepted, and the last acceptance of the table as it was.
 
-    An ``accept`` that lost nothing, began no epoch and names no red batch took the table as
-    somebody's RESTORE had left it.
+    An ``accept`` counts what it took. Of an earlier version, one that lost nothing, began no epoch
+    and accepted no red batch took the table as somebody's RESTORE had left it; where its commit is
+    gone, the reason tells which batch it accepted.
     """
     red = frozenset(b.seq for b in batches if b.kind != "accept" and not b.balanced and b.accepted)
     through, epoch, reasons = 0, 1, {b.accepted for b in batches if b.seq in red}
     for batch in batches:
         begins_epoch, epoch = batch.epoch > epoch, batch.epoch
-        is_plain = batch.kind == "accept" and not begins_epoch and not batch.counts.get("lost")
-        if is_plain and batch.accepted not in reasons:
+        if batch.kind != "accept":
+            continue
+        is_of_red = batch.accepted in reasons if batch.accepts is None else bool(batch.accepts)
+        is_plain = not (begins_epoch or is_of_red or batch.counts.get("lost"))
+        if is_plain or not _AS_IT_WAS.isdisjoint(batch.counts):
             through = batch.seq
     return red, through
 

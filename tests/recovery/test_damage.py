@@ -342,8 +342,9 @@ def test_rows_changed_by_somebody_else_are_refused_until_accepted(
 
     undo = f"oncelake rewind {copied.topic} --to seq:{BATCHES} --reason '…' --yes"
     assert_refused(copied, error, said, undo, f"oncelake accept {copied.topic}")
-    accept(copied.spec, copied.settings, reason="asked for", run_id="me")
+    decision = accept(copied.spec, copied.settings, reason="asked for", run_id="me")
 
+    assert decision.counts["altered"] == 1
     assert run(copied).seq == BATCHES + 1
 
 

@@ -57,6 +57,8 @@ def batch(seq: int, *ranges: OffsetRange, **fields: Any) -> Batch:
         "ranges": ranges,
         "balanced": True,
         "accepted": None,
+        "identity": {"cluster_id": "a"},
+        "attempt": seq,
     }
     return Batch(**{**given, **fields, "counts": {**counts, **fields.get("counts", {})}})
 

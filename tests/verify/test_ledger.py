@@ -24,6 +24,7 @@ def commit(of: Batch, **fields: Any) -> LoggedCommit:
         "seq": of.seq,
         "epoch": of.epoch,
         "run_id": of.run_id,
+        **{name: getattr(of, name) for name in ("identity", "columns", "attempt")},
         "counts": {"read": of.counts["read"], "winners": 99},
         "next": {},
         "ranges": [
@@ -144,8 +145,17 @@ def test_an_accepted_red_batch_is_no_difference() -> None:
         ({"ranges": (stretch(4, 9),)}, "ranges"),
         ({"ranges": (stretch(4, 8, records=3),)}, "ranges"),
         ({"counts": {**LEDGER[1].counts, "read": 3}}, "read"),
+        ({"identity": {"cluster_id": "b"}}, "identity"),
+        ({"columns": "id BIGINT"}, "columns"),
+        ({"declaration": {"where": "id > 0"}}, "declaration"),
+        ({"erased": {"digest": "b"}}, "erased"),
+        ({"attempt": 8}, "attempt"),
+        ({"balanced": False, "accepted": "why"}, "accepted"),
     ],
-    ids=["run", "kind", "epoch", "version", "range", "gaps", "count"],
+    ids=[
+        *("run", "kind", "epoch", "version", "range", "gaps", "count"),
+        *("identity", "columns", "declaration", "erased", "attempt", "accepted"),
+    ],
 )
 def test_a_ledger_row_unlike_its_commit_is_named(changed: dict[str, Any], name: str) -> None:
     """Every field that ledger and commit share is compared."""
@@ -154,6 +164,27 @@ def test_a_ledger_row_unlike_its_commit_is_named(changed: dict[str, Any], name: 
     (problem,) = messages(ledger.broken_agreement(rows, COMMITS))
 
     assert problem.startswith(f"batch 2: its {name} is not its commit's: expected")
+
+
+def test_an_acceptance_is_that_of_the_commit_that_gave_it() -> None:
+    """A red batch is accepted by a later commit, and the ledger has that one's counts alone."""
+    red = unlike(LEDGER[0], balanced=False, accepted="why")
+    decision = batch(2, kind="accept", accepted="why")
+    log = [COMMITS[0], commit(decision, reason="why", accepts=[1], counts={})]
+
+    assert messages(ledger.broken_agreement([red, decision], log)) == []
+    changed = unlike(decision, accepted="because", counts={"altered": 1})
+    assert messages(ledger.broken_agreement([red, changed], log)) == [
+        "batch 2: its accepted is not its commit's: expected why, found because",
+        "batch 2: its altered is not its commit's: expected 0, found 1",
+    ]
+
+
+def test_a_row_of_an_earlier_version_lacks_what_the_ledger_did_not_keep() -> None:
+    """Without an identity it is compared in what it has."""
+    earlier = unlike(LEDGER[1], identity={})
+
+    assert messages(ledger.broken_agreement([LEDGER[0], earlier, LEDGER[2]], COMMITS)) == []
 
 
 def test_a_commit_without_row_and_a_row_without_commit_are_named() -> None:

@@ -290,6 +290,18 @@ def test_a_ledger_count_that_was_changed_is_named(damaged: World, lower: str, hi
 _SPLIT = ("inserted", "updated", "deleted", "deleted_absent", "stale", "unchanged")
 
 
+def test_an_acceptance_that_no_commit_gave_is_not_believed(damaged: World) -> None:
+    """What a batch left behind is judged, unless a person's own commit names the batch."""
+    DeltaTable(damaged.paths.data.path).delete("id = 2")
+    ledger = DeltaTable(damaged.paths.ledger.path)
+    ledger.update({"balanced": "false", "accepted": "'ok'"}, predicate="seq = 2")
+
+    problems = differences(damaged)
+
+    assert "batch 2: its accepted is not its commit's: expected None, found ok" in problems
+    assert any("is missing from the table" in problem for problem in problems)
+
+
 def test_a_verdict_of_red_is_a_difference(damaged: World) -> None:
     """A batch that does not balance and that nobody accepted is told."""
     changed_ledger(damaged, 3, balanced=False)

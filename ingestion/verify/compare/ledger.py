@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from typing import Final
@@ -13,7 +14,7 @@ from ingestion.kafka.offsets import TopicPartition
 from ingestion.lake.ledger import written_seqs
 from ingestion.verify.decode.coerce import UnprovableError
 from ingestion.verify.fold.rule import Recount
-from ingestion.verify.read.snapshot import Batch, LoggedCommit, OffsetRange
+from ingestion.verify.read.snapshot import Batch, LoggedCommit, OffsetRange, reasons_in
 from ingestion.verify.verdict import Difference
 
 MOVING: Final = ("ingest", "accept")
@@ -23,6 +24,7 @@ DISPOSITIONS: Final = (
     *("inserted", "updated", "deleted", "deleted_absent", "superseded", "stale", "unchanged"),
     *("ignored", "filtered", "quarantined", "overlap"),
 )
+_WITH_IDENTITY: Final = frozenset({"identity", "columns", "erased", "declaration"})
 Begins = Mapping[tuple[int, TopicPartition], int]
 
 _wrong = partial(Difference, "ledger")
@@ -133,7 +135,7 @@ def broken_agreement(
     batches: Sequence[Batch], commits: Sequence[LoggedCommit]
 ) -> Iterator[Difference]:
     """Name what ledger and log do not agree on, as far as the log reaches, oldest commit first."""
-    rows = {batch.seq: batch for batch in batches}
+    rows, reasons = {batch.seq: batch for batch in batches}, reasons_in(commits)
     last = max(rows, default=0)
     ours = [commit for commit in commits if commit.is_ours]
     yield from _broken_txns(ours)
@@ -142,7 +144,7 @@ def broken_agreement(
             what = f"its commit, version {commit.version}, has no ledger row"
             yield _wrong(what, seq=commit.seq)
         elif commit.seq in rows and commit.metadata is not None:
-            yield from _unlike(rows[commit.seq], commit, commit.metadata)
+            yield from _unlike(rows[commit.seq], commit, reasons)
     oldest = min((commit.version for commit in commits), default=0)
     there = {commit.seq for commit in ours}
     for batch in batches:
@@ -213,19 +215,20 @@ def _broken_txns(ours: Sequence[LoggedCommit]) -> Iterator[Difference]:
             yield _wrong(what, expected=f"above {earlier.txn}", found=str(later.txn))
 
 
-def _unlike(
-    batch: Batch, commit: LoggedCommit, metadata: Mapping[str, object]
-) -> Iterator[Difference]:
-    counts = metadata.get("counts")
-    pairs: dict[str, tuple[object, object]] = {
-        **{name: (metadata[name], getattr(batch, name)) for name in ("kind", "epoch", "run_id")},
-        "delta_version": (commit.version, batch.delta_version),
-        "ranges": (_written(commit.ranges), _written(batch.ranges)),
-    }
-    for name, count in counts.items() if isinstance(counts, dict) else ():
-        if name != "winners":
-            pairs[name] = (count, batch.counts.get(name, 0))
-    for name, (expected, found) in pairs.items():
+def _unlike(batch: Batch, commit: LoggedCommit, reasons: Mapping[int, str]) -> Iterator[Difference]:
+    told = commit.fields_of_batch(reasons)
+    # A row without an identity, as an earlier version wrote it, has none of these either.
+    lacking = () if batch.identity else _WITH_IDENTITY
+    identity = {name: batch.identity.get(name) for name in told["identity"]}
+    is_there = replace(batch, identity=identity)
+    pairs = {name: (told[name], getattr(is_there, name)) for name in told.keys() - lacking}
+    pairs["ranges"] = _written(commit.ranges), _written(batch.ranges)
+    counts = Counter((commit.metadata or {}).get("counts", {}))
+    # Of what no batch of records is, all is counted before the commit.
+    names = () if told["kind"] in (*FOLDED, "erase") else batch.counts
+    for name in {*counts, *names} - {"winners"}:
+        pairs[name] = (counts[name], batch.counts.get(name, 0))
+    for name, (expected, found) in sorted(pairs.items()):
         if expected != found:
             what = f"its {name} is not its commit's"
             yield _wrong(what, seq=batch.seq, expected=str(expected), found=str(found))

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -64,7 +64,12 @@ class OffsetRange(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Batch:
-    """One row of the ledger."""
+    """One row of the ledger.
+
+    Attributes:
+        identity: What the ledger has as JSON: beside the identity, what it keeps with it.
+        accepts: Batches whose red verdict it accepts, which only its commit tells.
+    """
 
     table_id: str
     seq: int
@@ -76,10 +81,12 @@ class Batch:
     counts: Mapping[str, int]
     balanced: bool
     accepted: str | None
+    identity: Mapping[str, Any] = field(default_factory=dict)
     columns: str = ""
     erased: Mapping[str, Any] | None = None
     declaration: Mapping[str, Any] | None = None
     attempt: int | None = None
+    accepts: tuple[int, ...] | None = None
 
     @classmethod
     def of_row(cls, row: Mapping[str, Any]) -> Batch:
@@ -87,7 +94,7 @@ class Batch:
         given = {name: row[name] for name in cls.__dataclass_fields__ if name in row}
         identity = json.loads(row.get("identity") or "{}")
         given |= {name: identity.get(name) for name in ("erased", "declaration")}
-        given["columns"] = identity.get("columns", "")
+        given |= {"identity": identity, "columns": identity.get("columns", "")}
         given["ranges"] = tuple(map(OffsetRange.of_row, row["ranges"] or ()))
         return cls(**{**given, "counts": row["counts"] or {}})
 
@@ -121,6 +128,29 @@ class LoggedCommit:
     def ranges(self) -> tuple[OffsetRange, ...]:
         """What it says that it read."""
         return tuple(map(OffsetRange.of_row, (self.metadata or {}).get("ranges", ())))
+
+    def fields_of_batch(self, reasons: Mapping[int, str]) -> dict[str, Any]:
+        """Return what it says of its batch, by the names of ``Batch``.
+
+        Args:
+            reasons: Why a person accepted red batches, as ``reasons_in`` returns it.
+        """
+        said = self.metadata or {}
+        return {
+            **{name: said[name] for name in ("kind", "epoch", "run_id")},
+            **{name: said.get(name) for name in ("erased", "declaration", "attempt")},
+            "columns": said.get("columns", ""),
+            "identity": said.get("identity") or {},
+            "accepted": reasons.get(self.seq, said.get("reason")),
+            "ranges": self.ranges,
+            "delta_version": self.version,
+        }
+
+
+def reasons_in(commits: Iterable[LoggedCommit]) -> dict[int, str]:
+    """Return why a person accepted red batches, by seq, as the commits of that tell."""
+    notes = [commit.metadata for commit in commits if commit.metadata]
+    return {seq: note["reason"] for note in notes for seq in note.get("accepts", ())}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -174,8 +204,9 @@ class Snapshot:
         """
         commits = {c.seq: c for c in self.finished if c.metadata and c.seq > 0}
         batches = {batch.seq: batch for batch in self.ledger_of_table}
+        reasons = reasons_in(self.finished)
         return without_undone(
-            _corrected(batches.get(seq), commits.get(seq), self.table_id)
+            _corrected(batches.get(seq), commits.get(seq), self.table_id, reasons)
             for seq in sorted(batches.keys() | commits.keys())
         )
 
@@ -347,18 +378,22 @@ def _refuse_older_copy(
         )
 
 
-def _corrected(batch: Batch | None, commit: LoggedCommit | None, table_id: str) -> Batch:
+def _corrected(
+    batch: Batch | None,
+    commit: LoggedCommit | None,
+    table_id: str,
+    reasons: Mapping[int, str],
+) -> Batch:
     if commit is None:
         assert batch is not None, "a batch is in the ledger, or has a commit"
         return batch
-    metadata = commit.metadata or {}
-    own = {name: metadata[name] for name in ("kind", "epoch", "run_id")}
-    own |= {"ranges": commit.ranges, "delta_version": commit.version}
-    more = {name: metadata.get(name) for name in ("columns", "erased", "declaration", "attempt")}
-    own |= {name: value for name, value in more.items() if value}
+    metadata, own = commit.metadata or {}, commit.fields_of_batch(reasons)
+    own["accepts"] = tuple(metadata.get("accepts", ()))
+    if batch is None or metadata["kind"] == "accept":
+        # What a person has accepted is known before the commit, all of it.
+        own["counts"] = metadata["counts"]
     if batch is None:
-        told = {"counts": metadata["counts"], "balanced": True, "accepted": metadata["reason"]}
-        return Batch(table_id=table_id, seq=commit.seq, **told, **own)
+        return Batch(table_id=table_id, seq=commit.seq, balanced=True, **own)
     return replace(batch, **own)
 
 
