@@ -12,12 +12,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from functools import cache, partial
 
 from ingestion.declaration.modes import EXTRA_COLUMN
 from ingestion.declaration.spec import StreamSpec, fingerprint, meaning, meaning_changes
-from ingestion.errors import DamagedTableError, counted
+from ingestion.errors import DamagedTableError, TableBusyError, counted
 from ingestion.lake.commit_metadata import UNKNOWN
 from ingestion.lake.integrity import damages_of, translate_read_errors
 from ingestion.lake.ledger import Ledger, written_seqs
@@ -41,6 +41,7 @@ from ingestion.verify.read.snapshot import (
     Batch,
     Snapshot,
     columns_of,
+    read_ledger,
     rows_in,
     rows_of_attempts,
     take_snapshot,
@@ -74,9 +75,18 @@ def verify(
         RefusedError: topic, cluster, table or declaration is not the one the table was filled from.
         DependencyError: Kafka does not answer.
         DamagedTableError: the table's log, or its ledger, is not as it was written.
+        TableBusyError: what was to be proven has gone meanwhile.
     """
     make = partial(Classifier, settings=settings, apply=apply_transformation)
-    return _Proof(spec, settings, DifferenceLog(limit), tell).verdict(make)
+    proof = _Proof(spec, settings, DifferenceLog(limit), tell)
+    try:
+        verdict = proof.verdict(make)
+    except Exception:
+        proof.refuse_overtaken()
+        raise
+    if verdict.total:
+        proof.refuse_overtaken()
+    return verdict
 
 
 class _Proof:
@@ -129,6 +139,31 @@ class _Proof:
             limits=(*coverage.limits(), *self._limits),
             obstacles=obstacles,
         )
+
+    def refuse_overtaken(self) -> None:
+        """Make sure that what was to be proven is still there.
+
+        Raises:
+            TableBusyError: a rewind or an erase has removed some of it since; or a newer batch, of
+                a topic, which keeps the newest record of a key alone.
+        """
+        snapshot, table, stream = self._snapshot, self._paths.table, self._spec.name
+        since = snapshot.version if snapshot.holder else snapshot.commits[-1].version
+        mine = (b for b in read_ledger(self._paths.ledger) if b.table_id == snapshot.table_id)
+        kinds = [batch.kind for batch in mine if batch.delta_version > since]
+        # One that still goes on is in the log alone; of a log that is damaged, the verdict tells.
+        with suppress(DamagedTableError):
+            newest, _ = table.log().since_our_newest(stream)
+            if newest and newest.metadata and newest.version > since:
+                kinds.append(newest.metadata.kind)
+        goes = {"rewind", "erase"}
+        if "time travel" in table.cannot and self._spec.keys:
+            goes |= {*kinds}
+        if kind := next((kind for kind in kinds if kind in goes), None):
+            raise TableBusyError(
+                f"{stream}: {table.where} has a newer batch ({kind}), which removed what was to be "
+                "proven. Next: run the same command again; if it happens again, pause the stream"
+            )
 
     def _prove_the_ledger(self, snapshot: Snapshot) -> None:
         mine, add = snapshot.ledger_of_table, self._differences.add

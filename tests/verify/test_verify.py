@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from ingestion.cli.app import app
 from ingestion.errors import (
     DamagedTableError,
     DependencyError,
+    TableBusyError,
     TableRolledBackError,
     TopicRecreatedError,
 )
@@ -27,6 +29,8 @@ from ingestion.lake.ledger import Ledger
 from ingestion.lake.location import Location
 from ingestion.lake.lock import Holder, held_by_jvm
 from ingestion.operations.decisions import accept, adopt_topic
+from ingestion.operations.erase import erase
+from ingestion.operations.rewind import rewind
 from ingestion.verify.verdict import Verdict
 from ingestion.verify.verify import verify
 from tests.support.damage import data_file
@@ -490,6 +494,28 @@ def test_a_commit_that_a_disk_has_changed_is_named(
         "batch 2: the log has no commit of it; the ledger says version 3",
     ]
     assert (verdict.obstacles, verdict.rows > 0) == ((), True)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(partial(erase, key='{"id": 2}'), id="erase"),
+        pytest.param(partial(rewind, to="seq:1"), id="rewind"),
+    ],
+)
+def test_what_goes_while_it_is_proven_is_no_difference(
+    damaged: World, change: Callable[..., object]
+) -> None:
+    """A person is told to ask again, and the next proof is of what is there then."""
+
+    def tell(*_: object) -> None:
+        if len(damaged.ledger) == 3:
+            change(damaged.spec, damaged.settings, reason="a test", run_id="me")
+
+    with pytest.raises(TableBusyError, match="run the same command again"):
+        verify(damaged.spec, damaged.settings, tell=tell)
+
+    assert verdict_of(damaged).holds
 
 
 def test_an_ambiguous_condition_is_not_proven(damaged: World) -> None:
