@@ -525,6 +525,20 @@ def test_a_record_of_somebody_else_is_no_row(opened: Opener, name: str, settings
         [*opened().scan(["id"])]
 
 
+def test_a_row_under_the_key_of_another_is_found(
+    opened: Opener, name: str, settings: Settings
+) -> None:
+    """A consumer that goes by the record's key would have it twice, or for the other."""
+    begin(opened)
+    commit(opened(), 1, inserted={1: "a"})
+    (record,) = committed_records(settings, name)
+    produce(settings, name, str(record.value(), "utf-8"), '{"id":7}')
+    commit(opened(), 2, inserted={2: "b"})
+
+    with pytest.raises(DamagedTableError, match="no row of this stream, or has another's key"):
+        [*opened().scan(["id"])]
+
+
 def test_a_note_of_somebody_else_is_damage(opened: Opener, name: str, settings: Settings) -> None:
     """What has the key of a note and is none stops every commit."""
     begin(opened)

@@ -11,9 +11,15 @@ import pytest
 from confluent_kafka.schema_registry.avro import AvroDeserializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
-from ingestion.errors import CommitConflictError, KeyInTwoPartitionsError, RefusedError
+from ingestion.errors import (
+    CommitConflictError,
+    KeyInTwoPartitionsError,
+    RefusedError,
+    TableBusyError,
+)
 from ingestion.lake.tables.topic_writer import TopicWriter
 from ingestion.operations.decisions import reset
+from ingestion.verify.verify import verify
 from tests.support.committed import committed_records
 from tests.support.proof import find_problems, prove
 from tests.support.registry import Subject
@@ -121,6 +127,24 @@ def test_in_avro_a_consumer_needs_the_registry_alone(world: World, registry_addr
     assert (newest[3]["price"], newest[3]["_seq"]) == (Decimal("1.25"), 3)
     assert [each["price"] for each in world.rows()] == [None, Decimal("1.25")]
     assert find_problems(world) == ()
+
+
+def test_what_compaction_may_have_taken_is_no_difference(world: World) -> None:
+    """What is wrong in a topic that has gone on meanwhile may be what compaction did since."""
+    world.send(row(1, "a"))
+    world.run()
+    (written,) = committed_records(world.settings, topic := f"oncelake.{world.name}")
+    world.producer.produce(topic, None, written.key(), written.partition())
+    world.producer.flush(30)
+    world.send(row(2, "b"))
+    world.run()
+    (missing,) = prove(world).differences
+    world.send(row(3, "c"))
+
+    with pytest.raises(TableBusyError, match="if it happens again, pause the stream"):
+        verify(world.spec, world.settings, tell=lambda *_: world.run() and None)
+
+    assert "is missing from the table" in str(missing)
 
 
 def test_a_key_in_two_partitions_of_a_batch_is_refused(world: World) -> None:

@@ -200,7 +200,7 @@ class TopicTable(DataTable):
         Of an earlier version, compaction may have removed what was the newest then.
 
         Raises:
-            DamagedTableError: a record is no row, or records were deleted.
+            DamagedTableError: a record is no row, or not its key's, or records were deleted.
         """
         log = self.log()
         note = log.newest if version is None else log.note(version)
@@ -208,15 +208,19 @@ class TopicTable(DataTable):
             return
         rows = self._rows(_present(log))
         by_name = {column.name: column for column in rows.schema.columns}
-        columns = [by_name[name] for name in names]
+        columns, keys = [by_name[name] for name in names], {*note.schema.keys}
+        is_whole = since_seq is None and bool(keys) and keys <= {*names}
         for span in self._spans(note):
-            for values in self._values(span, has_keys=bool(note.schema.keys)):
+            for records in self._rows_in(span, has_keys=bool(keys)):
                 try:
-                    for batch in rows.decode(values, columns).to_batches():
+                    decoded = rows.decode(records["value"], columns)
+                    if is_whole:
+                        rows.refuse_other_keys(decoded, records["key"])
+                    for batch in decoded.to_batches():
                         yield since(batch, since_seq)
                 except ValueError as error:
                     raise self._damaged(
-                        f"a record of {span} is no row of this stream",
+                        f"a record of {span} is no row of this stream, or has another's key",
                         "find out who else writes to the topic",
                     ) from error
 
@@ -235,11 +239,12 @@ class TopicTable(DataTable):
             if len(span):
                 yield span
 
-    def _values(self, span: Range, *, has_keys: bool) -> Iterator[pa.Array]:
-        """Yield the values of the rows, some megabytes at once."""
+    def _rows_in(self, span: Range, *, has_keys: bool) -> Iterator[pa.RecordBatch]:
+        """Yield key and value of the rows' records, some megabytes at once."""
         chunks = _records_in(self._place, span)
         if not has_keys:
-            yield from (chunk["value"].combine_chunks().drop_null() for chunk in chunks)
+            for chunk in chunks:
+                yield from chunk.filter(chunk["value"].is_valid()).combine_chunks().to_batches()
             return
         scratch = scratch_of_this_process(self._place.settings.state)
         scratch.mkdir(parents=True, exist_ok=True)
@@ -249,7 +254,7 @@ class TopicTable(DataTable):
         ):
             for chunk in chunks:
                 newest.add(chunk)
-            yield from newest.values()
+            yield from newest.records()
 
     def _damaged(self, problem: str, remedy: str) -> DamagedTableError:
         again = f"; then delete it and its notes, and oncelake reset {self.stream} --yes"

@@ -10,6 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Final
 
 import duckdb
@@ -79,6 +80,18 @@ class RowFormat(ABC):
             ValueError: one is no such row; what it is made of is not quoted.
         """
 
+    def refuse_other_keys(self, rows: pa.Table, keys: pa.Array) -> None:
+        """Make sure that rows that were read stand under their own keys, to the byte.
+
+        Raises:
+            ValueError: one does not.
+        """
+        own = self.records(rows.select(self.schema.keys), are_gone=True)
+        for record, key in zip(chain.from_iterable(own), keys.to_pylist(), strict=True):
+            due = record["key"]
+            if key != (due.encode() if isinstance(due, str) else due):
+                raise ValueError("a row stands under the key of another")
+
 
 def arrow_schema(
     columns: Sequence[DeclaredColumn], types: Mapping[str, pa.DataType] = TYPES
@@ -116,14 +129,13 @@ class NewestPerKey:
         self._engine.execute("INSERT INTO records SELECT * FROM more")
         self._engine.unregister("more")
 
-    def values(self) -> Iterator[pa.Array]:
-        """Yield the values of those that are not deleted."""
+    def records(self) -> Iterator[pa.RecordBatch]:
+        """Yield those that are not deleted, by key and value."""
         query = """
-            SELECT value FROM records
+            SELECT key, value FROM records
             WHERE value IS NOT NULL AND place IN (SELECT max(place) FROM records GROUP BY key)
         """
-        for batch in self._engine.sql(query).to_arrow_reader(RECORDS_AT_ONCE):
-            yield batch.column(0)
+        yield from self._engine.sql(query).to_arrow_reader(RECORDS_AT_ONCE)
 
     def close(self) -> None:
         """Forget them."""
