@@ -39,6 +39,21 @@ def test_the_highest_order_wins_whenever_it_comes() -> None:
     assert apart.dispositions(2) == {"stale": 1}
 
 
+def test_not_a_number_ranks_above_every_number_and_equals_itself() -> None:
+    """It wins whenever it comes, as in Spark; among equals the offset decides."""
+    spec = declared(schema="id BIGINT NOT NULL, name STRING, at DOUBLE", format="csv")
+    first = [record(0, b"1,a,3.0"), record(1, b"1,b,NaN"), record(2, b"2,z,NaN")]
+    later = [record(3, b"1,c,Infinity"), record(4, b"2,y,NaN")]
+
+    told = Folded(first, later, spec=spec)
+
+    assert [row[1] for row in told.rows] == ["b", "y"]
+    assert (told.dispositions(1), told.dispositions(2)) == (
+        {"inserted": 2},
+        {"stale": 1, "updated": 1},
+    )
+
+
 def test_a_row_names_its_record_its_epoch_and_its_batch() -> None:
     """The system's columns are part of what a table must hold."""
     (row,) = Folded([record(4, {"id": 1, "at": 9})], coverage=full_coverage(epoch=2)).rows

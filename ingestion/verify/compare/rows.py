@@ -12,7 +12,7 @@ from ingestion.errors import counted
 from ingestion.lake.location import Location
 from ingestion.verify.coverage import Coverage
 from ingestion.verify.fold.rule import Rule
-from ingestion.verify.read.record import SYSTEM_COLUMNS, UNSEEN, Row, RowChange, text_of
+from ingestion.verify.read.record import SYSTEM_COLUMNS, UNSEEN, Row, RowChange, ranked, text_of
 from ingestion.verify.read.snapshot import rows_of_attempts
 from ingestion.verify.read.spill import SpillTable
 from ingestion.verify.verdict import Difference, shown
@@ -154,7 +154,11 @@ def tombstones_of(
         changes = []
         for delete in (dict(zip(columns, row, strict=True)) for row in rows):
             key = text_of(delete[name] for name in spec.keys)
-            place = (delete["_epoch"], *(delete[name] for name in spec.order_columns), *element)
+            place = (
+                delete["_epoch"],
+                *(ranked(delete[name]) for name in spec.order_columns),
+                *element,
+            )
             changes.append(RowChange(key=key, place=place, row=None, seq=delete["_seq"]))
         yield changes
 

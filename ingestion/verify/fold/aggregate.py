@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import math
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +14,15 @@ from ingestion.declaration.aggregates import Aggregate, aggregates_of
 from ingestion.declaration.modes import WINDOW_COLUMNS
 from ingestion.verify.decode.coerce import UnprovableError
 from ingestion.verify.fold.rule import FoldContext, Recount, Rule
-from ingestion.verify.read.record import EPOCH, SYSTEM_COLUMNS, Place, Row, RowChange, text_of
+from ingestion.verify.read.record import (
+    EPOCH,
+    SYSTEM_COLUMNS,
+    Place,
+    Row,
+    RowChange,
+    ranked,
+    text_of,
+)
 from ingestion.verify.read.spill import SpillTable
 
 # An estimate that another library would make otherwise.
@@ -50,12 +57,6 @@ def _unless_null(fold: Callable[[Any, Any], Any]) -> Callable[[Any, Any, Place],
     return add
 
 
-def _rank(value: Any) -> Any:
-    """Rank as Spark does: not a number is above every number."""
-    is_nan = isinstance(value, float) and math.isnan(value)
-    return (is_nan, 0 if is_nan else value)
-
-
 def _plus(a: Any, b: Any) -> Any:
     """Add whole numbers, or decimals of as many digits as a table holds, without rounding."""
     return _EXACT.add(a, b) if isinstance(a, Decimal) else a + b
@@ -79,8 +80,8 @@ def _from_place(is_better: Callable[[Place, Place], bool]) -> AggregateFunction:
 AGGREGATES: Final[Mapping[str, AggregateFunction]] = {
     "count": AggregateFunction(empty=0, add=lambda n, value, _: n + (value is not None)),
     "sum": AggregateFunction(add=_unless_null(_plus)),
-    "min": AggregateFunction(add=_unless_null(lambda a, b: min(a, b, key=_rank))),
-    "max": AggregateFunction(add=_unless_null(lambda a, b: max(a, b, key=_rank))),
+    "min": AggregateFunction(add=_unless_null(lambda a, b: min(a, b, key=ranked))),
+    "max": AggregateFunction(add=_unless_null(lambda a, b: max(a, b, key=ranked))),
     "avg": AggregateFunction(
         empty=(None, 0),
         add=lambda state, value, _: (

@@ -37,6 +37,7 @@ from ingestion.verify.read.record import (
     Record,
     Row,
     RowChange,
+    ranked,
     text_of,
 )
 
@@ -244,7 +245,7 @@ class Classifier:
         return tuple(i for i, name in names if name in left_out and name not in fixed)
 
     def _order(self, values: Row, timestamp: dt.datetime) -> Row:
-        return tuple([values[i] if i >= 0 else timestamp for i in self._order_at])
+        return tuple([ranked(values[i] if i >= 0 else timestamp) for i in self._order_at])
 
 
 def _reading_of_keys(spec: StreamSpec, settings: Settings | None) -> Decode:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import math
 from collections.abc import Iterable
 from enum import Enum
 from typing import Any, Final, NamedTuple
@@ -35,6 +36,31 @@ def text_of(values: Iterable[Any]) -> str:
             for value in values
         ]
     )
+
+
+class HighestNaN(float):
+    """Not a number, as Spark ranks it: above every number, and equal to itself."""
+
+    def __eq__(self, other: object) -> bool:
+        """Compare with whatever else stands at this part of a place."""
+        return isinstance(other, HighestNaN)
+
+    def __gt__(self, other: object) -> bool:
+        """Stand above all but itself."""
+        return self != other
+
+    def __lt__(self, other: object) -> bool:
+        """Stand below nothing."""
+        return False
+
+    def __hash__(self) -> int:
+        """Be one."""
+        return 0
+
+
+def ranked(value: Any) -> Any:
+    """Return a value that compares as the engine compares it."""
+    return HighestNaN(value) if isinstance(value, float) and math.isnan(value) else value
 
 
 def at_of(place: Place) -> TopicPartition:
