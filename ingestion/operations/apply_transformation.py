@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 def spark_transformation(
     spec: StreamSpec, settings: Settings
-) -> Callable[[Sequence[dict[str, Any]]], dict[int, tuple[Any, ...]]]:
+) -> Callable[[Sequence[dict[str, Any]]], pa.Table]:
     """Start Spark, and return what makes rows of decoded values as a batch does.
 
     A value has its number as ``_at``, whether it is a delete as ``_is_delete``, what a statement
-    may read of its record, and its columns. The rows come by those numbers, without the values
+    may read of its record, and its columns. The rows begin with those numbers, without the values
     that are filtered out.
 
     Raises:
@@ -44,10 +44,9 @@ def spark_transformation(
     nullable = StructType([StructField(column.name, column.dataType) for column in columns])
     schema = to_arrow_schema(nullable, timezone="UTC")
 
-    def apply(values: Sequence[dict[str, Any]]) -> dict[int, tuple[Any, ...]]:
+    def apply(values: Sequence[dict[str, Any]]) -> pa.Table:
         frame = spark.createDataFrame(pa.Table.from_pylist(list(values), schema=schema))
-        rows = _transformed(frame, spec).toArrow().to_pylist(maps_as_pydicts="lossy")
-        return {row.pop("_at"): tuple(row.values()) for row in rows}
+        return _transformed(frame, spec).toArrow()
 
     return apply
 

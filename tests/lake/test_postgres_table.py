@@ -549,6 +549,22 @@ EXTREMES: dict[str, list[Any]] = {
 }
 
 
+@pytest.mark.parametrize(
+    ("type_", "value"),
+    [("DECIMAL(9,2)", "NaN"), ("TIMESTAMP", "infinity"), ("DATE", "-infinity")],
+)
+def test_a_value_that_no_batch_writes_is_damage(
+    server: str, schema: str, type_: str, value: str
+) -> None:
+    """What somebody else has put there, and a column of a stream cannot have, stops a scan."""
+    table = opened(server, schema)
+    table.create((COLUMNS[0], column(f"value {type_}"), *COLUMNS[2:]), keys=KEYS, description="")
+    execute(server, f"INSERT INTO {schema}.orders (id, value) VALUES (1, '{value}')")
+
+    with pytest.raises(DamagedTableError, match="holds a value that no batch writes"):
+        [*table.scan(["value"])]
+
+
 @pytest.mark.parametrize("type_", EXTREMES)
 def test_every_value_comes_back_as_it_was_sent(server: str, schema: str, type_: str) -> None:
     """The extremes of a type, and null, survive insert, update, look-up and scan to the bit."""

@@ -8,15 +8,18 @@ from contextlib import contextmanager
 from typing import Any
 from zoneinfo import ZoneInfo
 
+import pyarrow as pa
 import pytest
 
 from ingestion.declaration.spec import StreamSpec
 from ingestion.verify.compare.rows import RowsProof, deletes_that_explain
 from ingestion.verify.coverage import Coverage
+from ingestion.verify.decode.coerce import UnprovableError
 from ingestion.verify.fold.classify import Classifier, Classifiers
 from ingestion.verify.fold.fold import rule_of
 from ingestion.verify.fold.rule import FoldContext
 from ingestion.verify.read.record import Row, RowChange, text_of
+from ingestion.verify.read.snapshot import rows_in
 from tests.verify.factories import P0, batch, declared, full_coverage, record, remembering, stretch
 
 BLIND = {"earliest": {P0: 5}, "batches": {1: batch(1, stretch(0, 20))}}
@@ -35,6 +38,16 @@ def row_of(key: int, **fields: Any) -> Row:
     sent = dt.datetime.fromtimestamp(fields.get("offset", key), dt.UTC)
     given = {"id": key, "name": f"n{key}", "at": key, "topic": "t", "partition": 0, "offset": key}
     return tuple({**given, "timestamp": sent, "epoch": 1, "seq": 1, **fields}.values())
+
+
+@pytest.mark.parametrize("type_", [pa.timestamp("us", "UTC"), pa.timestamp("us"), pa.date32()])
+def test_what_python_cannot_hold_is_not_provable(type_: pa.DataType) -> None:
+    """The column is named."""
+    days = pa.array([0, 5_000_000], pa.int32()).cast(pa.date32())
+    batch = pa.record_batch({"id": [1, 2], "until": days.cast(type_)})
+
+    with pytest.raises(UnprovableError, match="column until has a date or moment outside"):
+        [*rows_in([batch])]
 
 
 @contextmanager

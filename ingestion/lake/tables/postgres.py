@@ -23,10 +23,12 @@ from ingestion.declaration.ddl import DeclaredColumn
 from ingestion.declaration.sinks import BESIDE, PostgresSink
 from ingestion.declaration.types import SqlType
 from ingestion.errors import (
+    DamagedTableError,
     InvalidSpecError,
     SetupError,
     TableSettingsError,
     counted,
+    first_line,
 )
 from ingestion.lake.commit_log import (
     DELETED,
@@ -53,6 +55,7 @@ from ingestion.lake.location import Location
 from ingestion.settings import Settings
 
 try:
+    from psycopg import DataError, NotSupportedError
     from psycopg.sql import SQL, Composable, Composed, Identifier, Literal
 
     from ingestion.lake.tables.postgres_copy import (
@@ -336,6 +339,7 @@ class PostgresTable(DataTable):
 
         Raises:
             TableBusyError: the table has gone on from that version.
+            DamagedTableError: somebody has put a value there that a column here cannot have.
         """
         place = self._place
         with place.session(is_one_look=True) as connection:
@@ -349,7 +353,14 @@ class PostgresTable(DataTable):
             source = place.sql("FROM {table} t")
             if since_seq is not None:
                 source = place.sql("FROM {table} t WHERE _seq >= {}", Literal(since_seq))
-            yield from read_rows(connection, [by_name[n] for n in names], source)
+            try:
+                yield from read_rows(connection, [by_name[n] for n in names], source)
+            except (pa.ArrowInvalid, DataError, NotSupportedError) as error:
+                raise DamagedTableError(
+                    self.stream,
+                    f"{self.where} holds a value that no batch writes ({first_line(error)}).",
+                    remedy=f"correct it, or oncelake rebuild {self.stream}",
+                ) from error
 
     def rows_of_seq(self, seq: int, *, commit: Commit) -> int | None:
         """Count them by the index over ``_seq``, while the commit is the newest."""

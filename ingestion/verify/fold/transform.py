@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -25,16 +26,17 @@ from ingestion.settings import Settings
 from ingestion.verify.decode import DecodedRecord
 from ingestion.verify.decode.coerce import UnprovableError
 from ingestion.verify.read.record import EPOCH, Record, Row
+from ingestion.verify.read.snapshot import rows_in
 
 if TYPE_CHECKING:
     from sqlglot.expressions import Expr
 
 NOT_INDEPENDENT: Final = "transform: not independent: Spark itself was asked again"
 
-Rows = dict[int, Row]
-# Given declaration and settings, returns what makes rows of values as the engine does: each value
-# is a dictionary with its number as ``_at``, and the rows come by these numbers.
-ApplyTransformation = Callable[[StreamSpec, Settings], Callable[[Sequence[dict[str, Any]]], Rows]]
+# Makes rows of values as the engine does: each value is a dictionary with its number as ``_at``,
+# which is the first column of the rows.
+Apply = Callable[[Sequence[dict[str, Any]]], pa.Table]
+ApplyTransformation = Callable[[StreamSpec, Settings], Apply]
 
 # Constructs that mean the same to Spark and to DuckDB, by their names in sqlglot.
 _UNDERSTOOD: Final = frozenset(
@@ -126,22 +128,24 @@ class _OfTheEngine:
 
     is_independent = False
 
-    def __init__(self, spec: StreamSpec, apply: Callable[[Sequence[dict[str, Any]]], Rows]) -> None:
+    def __init__(self, spec: StreamSpec, apply: Apply) -> None:
         self._spec, self._apply = spec, apply
         self._names = [column.name for column in spec.exploded_columns]
 
     def __call__(self, values: Sequence[Value]) -> list[Value | None]:
         if not values:
             return []
-        rows = self._apply([self._as_row(at, value) for at, value in enumerate(values)])
+        table = self._apply([self._as_row(at, value) for at, value in enumerate(values)])
+        found = chain.from_iterable(rows_in(table.to_batches()))
+        rows = {at: row for at, *row in found}
         made: list[Value | None] = []
         for at, value in enumerate(values):
             row = rows.get(at)
             if self._spec.transform and value.decoded.is_delete:
                 # A function is not asked about a delete, whose columns are taken as they are.
                 named = dict(zip(self._names, value.values, strict=True))
-                row = tuple([named.get(column.name) for column in self._spec.columns])
-            made.append(None if row is None else value._replace(values=row))
+                row = [named.get(column.name) for column in self._spec.columns]
+            made.append(None if row is None else value._replace(values=tuple(row)))
         return made
 
     def _as_row(self, at: int, value: Value) -> dict[str, Any]:

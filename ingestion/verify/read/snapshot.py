@@ -34,6 +34,7 @@ from ingestion.lake.delta import is_delta, open_whole, read_delta, scan_rows
 from ingestion.lake.location import Location
 from ingestion.lake.lock import Holder, holder_of
 from ingestion.lake.paths import StreamPaths
+from ingestion.verify.decode.coerce import UnprovableError
 from ingestion.verify.read.record import SYSTEM_COLUMNS
 
 
@@ -271,11 +272,22 @@ def rows_of(path: Location, columns: Sequence[str]) -> Iterator[list[Any]]:
 
 
 def rows_in(batches: Iterable[pa.RecordBatch]) -> Iterator[list[Any]]:
-    """Yield the rows of Arrow batches, as values of Python."""
+    """Yield the rows of Arrow batches, as values of Python.
+
+    Raises:
+        UnprovableError: Python has no such value.
+    """
     for batch in batches:
         if batch.num_rows:
-            columns_of_values = (c.to_pylist(maps_as_pydicts="lossy") for c in batch.columns)
-            yield list(zip(*columns_of_values, strict=True))
+            yield list(zip(*map(_values, batch.schema.names, batch.columns), strict=True))
+
+
+def _values(name: str, column: pa.Array) -> list[Any]:
+    try:
+        return list(column.to_pylist(maps_as_pydicts="lossy"))
+    except OverflowError as error:
+        what = "has a date or moment outside the years 1 to 9999, which is not provable"
+        raise UnprovableError(f"column {name} {what}") from error
 
 
 def rows_of_attempts(
