@@ -65,6 +65,34 @@ def test_spark_selects_what_the_proof_selects(spark: SparkSession) -> None:
     assert dict(zip([c for c, _ in CONDITIONS], found, strict=True)) == dict(CONDITIONS)
 
 
+LETTERS = [chr(code) for code in range(0x180)]
+ALIKE = [text for text in LETTERS if len(text.lower()) == len(text.upper()) == 1]
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("function", ["lower", "upper"])
+def test_letters_have_the_case_that_spark_gives_them(spark: SparkSession, function: str) -> None:
+    """In Europe's Latin alphabets, unless it is more than one letter."""
+    pairs = spark.createDataFrame([(text,) for text in ALIKE], "name STRING")
+    cased = [row[0] for row in pairs.selectExpr(f"{function}(name)").collect()]
+    condition = Condition("where", f"{function}(name) = `key`", parse_columns(DDL))
+
+    rows = zip(ALIKE, cased, strict=True)
+
+    assert all(condition([(0, name, NOON, None, None, key) for name, key in rows]))
+
+
+@pytest.mark.parametrize("name", ["straße", "İstanbul", "ΟΔΟΣ"])
+def test_letters_that_have_two_other_cases_are_not_answered(name: str) -> None:
+    """Spark has SS for ß, and a sigma of its own at the end of a word; DuckDB has not."""
+    condition = Condition("where", "lower(name) = 'x'", parse_columns(DDL))
+
+    with pytest.raises(UnprovableError, match="LOWER or UPPER of"):
+        condition([(1, name, NOON, None, None, None)])
+    with pytest.raises(UnprovableError, match="LOWER or UPPER of"):
+        Condition("where", f"name = upper('{name}')", parse_columns(DDL))
+
+
 @pytest.mark.parametrize(
     "condition",
     [

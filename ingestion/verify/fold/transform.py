@@ -13,7 +13,7 @@ rows, is still proven.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -48,6 +48,8 @@ _UNDERSTOOD: Final = frozenset(
         *("Cast", "DataType"),
     }
 )
+# The last letter of Europe's Latin alphabets.
+_LAST_LETTER: Final = "\u017f"
 _ARROW: Final[Mapping[str, pa.DataType]] = {
     "BOOLEAN": pa.bool_(),
     "TINYINT": pa.int8(),
@@ -169,7 +171,7 @@ class Condition:
 
     def __init__(self, field: str, sql: str, columns: Sequence[DeclaredColumn]) -> None:
         """Translate the condition in a field of the declaration, over rows of these columns."""
-        from sqlglot.expressions import Column
+        from sqlglot.expressions import Column, Literal, Lower, Upper
 
         self._field, self._condition = field, sql
         expression = self._parsed()
@@ -178,6 +180,10 @@ class Condition:
         used = {column.parts[0].name.lower() for column in expression.find_all(Column)}
         if strange := used - {name.lower() for name in names}:
             raise self._unprovable(f"{', '.join(sorted(strange))} is no column of the value")
+        cased = list(expression.find_all(Lower, Upper))
+        self._refuse_two_cases(text.name for node in cased for text in node.find_all(Literal))
+        of_case = {column.name.lower() for node in cased for column in node.find_all(Column)}
+        self._cased = [i for i, name in enumerate(names) if name.lower() in of_case]
         at = [i for i, name in enumerate(names) if name.lower() in used]
         self._columns = {names[i]: (i, self._arrow(columns[i].type)) for i in at}
         self._sql = f"SELECT {expression.sql(dialect='duckdb', identify=True)} FROM chunk"
@@ -187,6 +193,7 @@ class Condition:
         """Tell for each row whether it is selected; a condition that is null selects nothing."""
         import duckdb
 
+        self._refuse_two_cases(row[i] for row in rows for i in self._cased)
         if self._connection is None:
             self._connection = duckdb.connect(config=_CLOSED)
             self._connection.execute("SET TimeZone = 'UTC'")
@@ -200,6 +207,12 @@ class Condition:
             return [bool(found) for (found,) in answer.fetchall()]
         except duckdb.Error as error:
             raise self._unprovable(f"DuckDB: {error}") from error
+
+    def _refuse_two_cases(self, texts: Iterable[Any]) -> None:
+        """Refuse letters whose other case is not one letter, or depends on the age of a library."""
+        for text in (each for each in texts if isinstance(each, str) and not each.isascii()):
+            if max(text) > _LAST_LETTER or not len(text.lower()) == len(text) == len(text.upper()):
+                raise self._unprovable(f"LOWER or UPPER of {text!r} may be read in two ways")
 
     def _parsed(self) -> Expr:
         from sqlglot import errors, parse_one
