@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from ingestion.kafka.offsets import Offsets
+from ingestion.lake.commit_metadata import UNKNOWN, CommitMetadata
+from ingestion.lake.data_table import DataTable
 from ingestion.verify.compare import ledger
 from ingestion.verify.decode.coerce import UnprovableError
-from ingestion.verify.read.snapshot import Batch, LoggedCommit
+from ingestion.verify.read.snapshot import Batch, LoggedCommit, read_log
 from ingestion.verify.verdict import Difference
 from tests.verify.factories import P0, P1, batch, stretch, unlike
 
@@ -226,6 +231,31 @@ def test_txns_that_do_not_grow_are_named() -> None:
     problems = messages(ledger.broken_agreement(LEDGER[:2], [*COMMITS[:2], again]))
 
     assert "the txn of version 4 does not grow: expected above 2, found 1" in problems
+
+
+def test_a_note_that_does_not_match_its_own_checksum_is_not_believed() -> None:
+    """Whatever keeps it; one of an earlier version has none."""
+    made = CommitMetadata(
+        kind="ingest",
+        seq=1,
+        run_id="r",
+        epoch=1,
+        identity=UNKNOWN,
+        columns="id INT",
+        next=Offsets(),
+    )
+    sound, earlier = made.to_json(), json.loads(made.to_json())
+    del earlier["check"]
+    notes = [sound, json.dumps(earlier), sound.replace("id INT", "id BIGINT")]
+    table = SimpleNamespace(notes=lambda through: [(n, 1, note) for n, note in enumerate(notes)])
+
+    logged = read_log(cast(DataTable, table), through=3)
+
+    assert [(each.txn, each.altered) for each in logged] == [
+        (1, ""),
+        (1, ""),
+        (None, "the note of version 2 does not match its own checksum"),
+    ]
 
 
 def test_a_commit_that_nobody_finished_is_named_with_its_cure() -> None:

@@ -10,6 +10,7 @@ before it; when nobody holds the stream, such a commit is left over from a crash
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -321,12 +322,23 @@ def read_ledger(path: Location) -> tuple[Batch, ...]:
 
 def read_log(table: DataTable, *, through: int) -> tuple[LoggedCommit, ...]:
     """Read the notes that are still in a table's log, oldest first, up to a version."""
-    return tuple(
-        LoggedCommit(version=version, txn=None, metadata=None, altered=note.what)
-        if isinstance(note, Altered)
-        else LoggedCommit(version=version, txn=fence, metadata=_metadata(note))
-        for version, fence, note in table.notes(through)
-    )
+    return tuple(_logged(*each) for each in table.notes(through))
+
+
+def _logged(version: int, fence: int | None, note: str | Altered | None) -> LoggedCommit:
+    altered = note.what if isinstance(note, Altered) else ""
+    metadata = None if isinstance(note, Altered) else _metadata(note)
+    said = {name: value for name, value in (metadata or {}).items() if name != "check"}
+    # Notes of an earlier version have none.
+    if metadata and metadata.get("check", check := _checksum(said)) != check:
+        altered = f"the note of version {version} does not match its own checksum"
+    if altered:
+        return LoggedCommit(version=version, txn=None, metadata=None, altered=altered)
+    return LoggedCommit(version=version, txn=fence, metadata=metadata)
+
+
+def _checksum(said: Mapping[str, Any]) -> int:
+    return zlib.crc32(json.dumps(said, sort_keys=True).encode())
 
 
 def _metadata(text: str | None) -> Mapping[str, Any] | None:
