@@ -3,9 +3,9 @@
     a snapshot of table, log and ledger → ledger and log agree → the topic is the one
          → fold the topic batch by batch, count each batch again → the quarantine → the rows
 
-Another Kafka client, another reader of Delta, another engine for predicates, other code for all
-decisions: only an error that both sides make alike goes unseen. What is no longer covered, or not
-understood, is named, and never counts as proven.
+Another Kafka client, another engine for predicates, other code for all decisions: only an error
+that both sides make alike goes unseen, and one by which a sink's own reader undoes what its writer
+did. What is no longer covered, or not understood, is named, and never counts as proven.
 """
 
 from __future__ import annotations
