@@ -81,6 +81,8 @@ def verify(
     proof = _Proof(spec, settings, DifferenceLog(limit), tell)
     try:
         verdict = proof.verdict(make)
+    except TableBusyError:
+        raise
     except Exception:
         proof.refuse_overtaken()
         raise
