@@ -52,7 +52,8 @@ def recorded_txn(table: DeltaTable, application: str) -> int | None:
 
 def read_delta(table: Location, version: int | None = None) -> DeltaTable:
     """Open a table at a version, or at its newest, to ask what is in its log."""
-    return DeltaTable(log_files(table).table_here(version), version=version)
+    folder, version = log_files(table).table_here(version)
+    return DeltaTable(folder, version=version)
 
 
 def is_delta(table: Location) -> bool:

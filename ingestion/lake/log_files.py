@@ -74,9 +74,12 @@ class LogFiles:
         """
         return (self.table / "_delta_log" / name).read()
 
-    def table_here(self, version: int | None = None) -> Path:
-        """Return a folder of this machine from which the table can be opened at a version."""
-        return self.table.path
+    def table_here(self, version: int | None = None) -> tuple[Path, int | None]:
+        """Return a folder of this machine from which the table can be opened, and at what version.
+
+        ``None`` is the newest.
+        """
+        return self.table.path, version
 
     def rows_here(self, files: Mapping[str, int]) -> Path:
         """Return a folder of this machine in which these data files, of so many bytes, lie."""
@@ -163,8 +166,11 @@ class MirroredLogFiles(LogFiles):
             self._fetch({f"_delta_log/{name}": self._listed[name]})
             return (self._folder / "_delta_log" / name).read_bytes()
 
-    def table_here(self, version: int | None = None) -> Path:
-        """Fetch the checkpoint before a version, and the commits since, as they were listed."""
+    def table_here(self, version: int | None = None) -> tuple[Path, int | None]:
+        """Fetch the checkpoint before a version, and the commits since, as they were listed.
+
+        The newest is that of the listing: beyond it the mirror may hold another table's.
+        """
         with self._busy:
             if version is None or commit_file(version) not in self._listed:
                 self.names()
@@ -180,9 +186,9 @@ class MirroredLogFiles(LogFiles):
             }
             # It names a checkpoint that may have been listed, or not be needed: any will do.
             (self._folder / "_delta_log" / "_last_checkpoint").unlink(missing_ok=True)
-            self._remove_others()
+            self._remove_others(newest)
             self._fetch(wanted)
-            return self._folder
+            return self._folder, newest if newest >= 0 else None
 
     def rows_here(self, files: Mapping[str, int]) -> Path:
         """Fetch data files that are not here; for tables that are read whole, again and again."""
@@ -218,12 +224,15 @@ class MirroredLogFiles(LogFiles):
             return {}
         return tags
 
-    def _remove_others(self) -> None:
-        """Remove what is no longer in the log, or is another's by now."""
-        tags = self._tags()
-        for name in [name for name in tags if name.startswith("_delta_log/")]:
-            if not self._is_here(name, self._listed.get(name.partition("/")[2], _GONE), tags):
-                (self._folder / name).unlink(missing_ok=True)
+    def _remove_others(self, newest: int) -> None:
+        """Remove what is not in the log up to a version, though no tag may tell of it.
+
+        What is beyond is not opened, and may be what another process has listed since.
+        """
+        for file in (self._folder / "_delta_log").glob("*"):
+            is_of_log = COMMIT.fullmatch(file.name) or CHECKPOINT.fullmatch(file.name)
+            if is_of_log and file.name not in self._listed and _number(file.name) <= newest:
+                file.unlink(missing_ok=True)
 
 
 _GONE: Final = Entry(size=-1, tag=None)

@@ -55,8 +55,7 @@ class TableLog(CommitLog):
     @cached_property
     def snapshot(self) -> DeltaTable:
         """The table as delta-rs sees it at its newest version."""
-        newest = None if self.path.is_local else max(self.versions(), default=None)
-        return read_delta(self.path, newest)
+        return read_delta(self.path)
 
     @property
     def exists(self) -> bool:

@@ -199,16 +199,20 @@ def test_the_age_of_an_object_leaves_nothing_behind(lake: Location) -> None:
     assert list(lake.files()) == ["object"]
 
 
-def write_table(place: Location) -> None:
-    """Write a table of three commits and a checkpoint."""
-    for value in range(3):
-        write_deltalake(
-            str(place),
-            pa.table({"id": [value]}),
-            mode="append",
-            storage_options=storage_options(place),
-        )
+def append(place: Location, commits: int) -> None:
+    """Write as many commits of one row to a table."""
+    options = storage_options(place)
+    for value in range(commits):
+        rows = pa.table({"id": [value]})
+        write_deltalake(str(place), rows, mode="append", storage_options=options)
+    log_files(place).forget()
+
+
+def write_table(place: Location, commits: int = 3) -> None:
+    """Write a table of some commits, and a checkpoint."""
+    append(place, commits)
     open_delta(place).create_checkpoint()
+    log_files(place).forget()
 
 
 def ids(place: Location) -> list[int]:
@@ -229,6 +233,25 @@ def test_a_table_is_copied_and_moved_whole(lake: Location) -> None:
     moved = lake / ".archive" / "now" / "table"
     assert (ids(moved), read_delta(moved, 0).version()) == ([0, 1, 2], 0)
     assert (lake / ".restore" / "table").files() == moved.files()
+
+
+@pytest.mark.parametrize("commits", [2, 7], ids=["a commit beyond", "a checkpoint below"])
+def test_a_table_is_not_opened_with_what_is_left_of_another(
+    bucket: str, tmp_path: Path, commits: int
+) -> None:
+    """The mirror may hold files without a tag: two processes fetched at once, or one was killed."""
+    place = Location.of(bucket, cache=tmp_path) / "table"
+    write_table(place, 5)
+    assert read_delta(place).version() == 4
+    next(tmp_path.glob("*/tags.json")).write_text("{}")
+    place.delete_all()
+    append(place, commits)
+
+    opened = read_delta(place)
+
+    there = {name for name in place.files() if name.endswith(".parquet")}
+    assert opened.version() == commits - 1
+    assert {*map(os.path.basename, opened.file_uris())} == there
 
 
 def test_a_move_that_was_cut_short_is_done_again(
