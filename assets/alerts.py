@@ -21,6 +21,8 @@ import dagster as dg
 from assets.checks import check_specs
 from assets.evidence import EVALUATED
 from assets.failures import as_markdown
+from assets.jobs import STREAM_TAG
+from assets.refusals import REFUSED_AT
 from ingestion.declaration.loader import DeclaredStream
 from ingestion.errors import DependencyError, counted
 
@@ -75,7 +77,7 @@ def _failed_since(
     """Return how far the failures of runs were read, and those of this code location.
 
     Each has the number of its record, the oldest comes first. What failed before the first tick is
-    old.
+    old, and so is a refusal that was tried again and has not changed.
     """
     instance = context.instance
     if context.cursor is None:
@@ -87,9 +89,21 @@ def _failed_since(
     failed = [
         (each.storage_id, run, each.event_log_entry.get_dagster_event())
         for each in records
-        if (run := instance.get_run_by_id(each.run_id)) and _location_of(run) == _here(context)
+        if (run := instance.get_run_by_id(each.run_id))
+        and _location_of(run) == _here(context)
+        and not _is_repeated(instance, run)
     ]
     return max((each.storage_id for each in records), default=since), failed
+
+
+def _is_repeated(instance: dg.DagsterInstance, run: dg.DagsterRun) -> bool:
+    """Tell whether the stream's run before was refused in the same state and the same words."""
+    same = {name: run.tags.get(name, "") for name in (STREAM_TAG, REFUSED_AT)}
+    if not all(same.values()):
+        return False
+    before = instance.get_runs(dg.RunsFilter(tags=same), cursor=run.run_id, limit=1)
+    why = _why(instance, run)
+    return bool(why) and [why] == [_why(instance, each) for each in before]
 
 
 def _location_of(run: dg.DagsterRun) -> str | None:
@@ -104,11 +118,15 @@ def _here(context: dg.SensorEvaluationContext) -> str | None:
 
 def _message_of(instance: dg.DagsterInstance, run: dg.DagsterRun, failure: dg.DagsterEvent) -> str:
     """Say which run failed, and why: an error of the engine in its own words."""
-    of_type = dg.DagsterEventType.STEP_FAILURE
-    steps = instance.get_records_for_run(run.run_id, of_type=of_type).records
-    why = "\n".join(dict.fromkeys(_reasons(each.event_log_entry for each in steps)))
+    why = _why(instance, run)
     selected = ", ".join(sorted(key.to_user_string() for key in run.asset_selection or ()))
     return f"Run {run.run_id[:8]} of {selected or run.job_name} failed: {why or failure.message}"
+
+
+def _why(instance: dg.DagsterInstance, run: dg.DagsterRun) -> str:
+    of_type = dg.DagsterEventType.STEP_FAILURE
+    steps = instance.get_records_for_run(run.run_id, of_type=of_type).records
+    return "\n".join(dict.fromkeys(_reasons(each.event_log_entry for each in steps)))
 
 
 def _reasons(failures: Iterable[dg.EventLogEntry]) -> Iterator[str]:

@@ -1,21 +1,30 @@
 """What is remembered of a refused run, so that nothing starts the same refusal again and again.
 
 A refusal is written on the run as two tags: what it was, and the state of things at that time.
-Until that state changes, a rerun would meet the same refusal.
+Until that state changes, a rerun would meet the same refusal. Not all that a set-up or a
+declaration rests on can be looked at here, such as a registry: a refusal of these lapses.
 """
 
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Final
 
 import dagster as dg
 
 from ingestion.declaration.loader import DeclaredStream, reload_stream
 from ingestion.declaration.spec import StreamSpec
-from ingestion.errors import DependencyError, IngestionError, SetupError, TerminalError
+from ingestion.errors import (
+    DependencyError,
+    IngestionError,
+    InvalidSpecError,
+    SetupError,
+    TerminalError,
+)
 from ingestion.kafka.java import find_java
 from ingestion.lake.commit_log import CommitLog
 from ingestion.lake.paths import StreamPaths
@@ -27,6 +36,9 @@ from ingestion.settings import Settings, load_settings
 
 REFUSED = "oncelake/refused"
 REFUSED_AT = "oncelake/refused_at"
+REFUSED_UNTIL = "oncelake/refused_until"
+# As the longest pause of `follow`.
+_LAPSES_SECONDS: Final = 600.0
 _NO_RUN_RETRY = {"dagster/retry_on_asset_or_op_failure": "false"}
 
 
@@ -35,6 +47,8 @@ def remember_refusal(
 ) -> None:
     """Write a refusal on its run, and keep the daemon from starting that run again."""
     tags = {**_NO_RUN_RETRY, REFUSED: type(error).__name__, REFUSED_AT: state}
+    if isinstance(error, SetupError | InvalidSpecError):
+        tags[REFUSED_UNTIL] = str(time.time() + _LAPSES_SECONDS)
     instance.add_run_tags(run_id, tags)
 
 
@@ -47,6 +61,8 @@ def standing_refusal(
     run = instance.get_run_by_id(run_id) if run_id else None
     # A run that was executed again has its parent's tags, whatever became of it.
     if run is None or REFUSED not in run.tags or run.status is not dg.DagsterRunStatus.FAILURE:
+        return None
+    if time.time() > float(run.tags.get(REFUSED_UNTIL, "inf")):
         return None
     if run.tags.get(REFUSED_AT) != state_of(declared, settings):
         return None

@@ -15,6 +15,7 @@ from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteRepo
 from assets.alerts import alert_sensors, post
 from assets.assets import ingest_asset
 from assets.definitions import definitions
+from assets.jobs import STREAM_TAG
 from ingestion.declaration.loader import DeclaredStream
 from ingestion.errors import DependencyError, OffsetsExpiredError
 from resources.kafka import KafkaResource
@@ -78,11 +79,11 @@ def tick(
 
 
 def executed(
-    repository: dg.RepositoryDefinition, instance: dg.DagsterInstance
+    repository: dg.RepositoryDefinition, instance: dg.DagsterInstance, **tags: str
 ) -> dg.ExecuteInProcessResult:
     """Run all assets, however that ends."""
     job = repository.get_implicit_global_asset_job_def()
-    return job.execute_in_process(instance=instance, raise_on_error=False)
+    return job.execute_in_process(instance=instance, raise_on_error=False, tags=tags)
 
 
 def test_a_refused_run_is_told_once_with_offsets_and_command(
@@ -104,6 +105,27 @@ def test_a_refused_run_is_told_once_with_offsets_and_command(
     (text,) = texts(webhook)
     assert text.startswith(f"Run {run.run_id[:8]} of ")
     assert text.endswith(f"failed: {REFUSAL}")
+
+
+def test_a_refusal_that_was_tried_again_is_told_when_something_has_changed(
+    tmp_path: Path, instance: dg.DagsterInstance, webhook: HttpSink
+) -> None:
+    """The sensor tries some again every ten minutes; a run by hand is told in any case."""
+    stream = declared(tmp_path)
+    runs, _ = sensors(stream, webhook)
+    location, sensed = repository(stream), {STREAM_TAG: "orders"}
+    cursor, told = tick(runs, instance, location), []
+
+    for tags in (sensed, sensed, {}, sensed):
+        executed(location, instance, **tags)
+        cursor = tick(runs, instance, location, cursor)
+        told.append(len(texts(webhook)))
+    declared(tmp_path, description="corrected")
+    executed(location, instance, **sensed)
+    tick(runs, instance, location, cursor)
+
+    assert told == [1, 1, 2, 2]
+    assert len(texts(webhook)) == 3
 
 
 def test_a_failed_run_that_nobody_took_is_told_by_the_next_tick(

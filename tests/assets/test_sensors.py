@@ -24,9 +24,12 @@ from assets.sensors import ingest_schedule, lag_sensor, report_under_way
 from ingestion.declaration.loader import DeclaredStream, load_streams
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import (
+    BadFieldError,
     DependencyError,
     IngestionError,
     KeyInTwoPartitionsError,
+    SetupError,
+    TerminalError,
 )
 from ingestion.kafka.offsets import TopicPartition
 from ingestion.kafka.transactions import Stall
@@ -38,6 +41,7 @@ from resources.lake import LakeResource
 from resources.spark import SparkResource
 from tests.assets.conftest import broken, declared
 
+REFUSAL = KeyInTwoPartitionsError("orders", "…", remedy="sequence_by")
 _EVENTS = {
     dg.DagsterRunStatus.QUEUED: dg.DagsterEventType.RUN_ENQUEUED,
     dg.DagsterRunStatus.STARTED: dg.DagsterEventType.RUN_START,
@@ -306,11 +310,11 @@ def refuse(
     stream: DeclaredStream,
     instance: dg.DagsterInstance,
     status: dg.DagsterRunStatus = dg.DagsterRunStatus.FAILURE,
+    refused: TerminalError = REFUSAL,
     **given: Any,
 ) -> None:
     """Leave a run that was refused, as a process with these settings sees the state of things."""
     run_id = start(stream, instance, status)
-    refused = KeyInTwoPartitionsError("orders", "…", remedy="sequence_by")
     state = state_of(stream, load_settings(**given))
     remember_refusal(instance, run_id, refused, state=state)
 
@@ -439,6 +443,34 @@ def test_a_refusal_is_not_met_again_until_something_has_changed(
 
     assert "KeyInTwoPartitionsError" in reason_of(before)
     assert requests(after) == [None]
+
+
+@pytest.mark.parametrize(
+    ("refused", "minutes", "runs"),
+    [
+        pytest.param(SetupError("orders: no permission"), 9, 0, id="soon"),
+        pytest.param(SetupError("orders: no permission"), 11, 1, id="set-up"),
+        pytest.param(BadFieldError("orders", ("schema",), "x"), 11, 1, id="declaration"),
+        pytest.param(REFUSAL, 11, 0, id="table"),
+    ],
+)
+def test_what_was_refused_for_more_than_can_be_seen_is_tried_again_later(
+    tmp_path: Path,
+    instance: dg.DagsterInstance,
+    monkeypatch: pytest.MonkeyPatch,
+    refused: TerminalError,
+    minutes: int,
+    runs: int,
+) -> None:
+    """A right below a folder, a package, or a schema in the registry changes no state of ours."""
+    stream, now = declared(tmp_path), time.time()
+    refuse(stream, instance, refused=refused)
+
+    monkeypatch.setattr("time.time", lambda: now + minutes * 60)
+    found = tick(stream, instance, monkeypatch, lag=12)
+
+    assert isinstance(found, dg.SensorResult)
+    assert len(found.run_requests or ()) == runs
 
 
 def test_what_only_a_person_can_resolve_starts_one_run(
