@@ -51,7 +51,7 @@ def _definitions() -> dg.Definitions:
     streams = load_streams(load_settings().streams)
     lake = LakeResource()
     specs = [each.spec for each in streams if each.spec is not None]
-    upkeep = maintain_job(specs)
+    upkeep = maintain_job(streams)
     shared = dg.Definitions(
         assets=topic_specs(specs),
         resources={
@@ -61,7 +61,7 @@ def _definitions() -> dg.Definitions:
             "lake": lake,
             "spark": SparkResource(lake=lake),
         },
-        jobs=[ingest_job(streams), operate_job(), follow_job(), verify_job(specs), upkeep],
+        jobs=[ingest_job(streams), operate_job(), follow_job(), verify_job(streams), upkeep],
         schedules=[maintain_schedule(upkeep)],
         sensors=[lag_sensor(streams), follow_sensor(), *_watching(streams)],
         executor=dg.in_process_executor,

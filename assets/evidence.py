@@ -104,7 +104,7 @@ def gather(
         reasons=_reasons(paths, judged),
         outcomes=_outcomes(declared, paths, settings, spark, report, expected),
         now=dt.datetime.now(dt.UTC),
-        proof=prove(declared.spec, settings) if declared.spec.verify else None,
+        proof=prove(declared, settings) if declared.spec.verify else None,
         retention=_retention(declared.spec, settings, report),
         waiting=known_waiting(paths.quarantine, report.committed),
     )

@@ -1,17 +1,12 @@
 """The job that runs streams, and what all jobs share."""
 
 from collections.abc import Sequence
-from typing import TypeVar
 
 import dagster as dg
 
 from ingestion.declaration.loader import DeclaredStream
 from ingestion.declaration.names import suggest
-from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import InvalidSpecError
-
-StreamOrSpec = TypeVar("StreamOrSpec", DeclaredStream, StreamSpec)
-
 
 INGEST_JOB = "ingest_job"
 LAG_SENSOR = "lag"
@@ -55,7 +50,7 @@ def op_job(op: dg.OpDefinition, description: str, *, is_run_again: bool = True) 
     return graph.to_job(executor_def=dg.in_process_executor, tags=tags)
 
 
-def chosen(streams: Sequence[StreamOrSpec], names: Sequence[str]) -> list[StreamOrSpec]:
+def chosen(streams: Sequence[DeclaredStream], names: Sequence[str]) -> list[DeclaredStream]:
     """Return the streams of these names, or all when none is named.
 
     Raises:

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from assets.failures import StreamFailureError, as_markdown, translate_errors
 from assets.jobs import chosen, op_job
-from ingestion.declaration.spec import StreamSpec
+from ingestion.declaration.loader import DeclaredStream
 from ingestion.errors import IngestionError
 from ingestion.operations.apply_transformation import spark_transformation
 from ingestion.settings import Settings
@@ -32,7 +32,7 @@ class VerifyConfig(dg.Config):
     )
 
 
-def verify_job(specs: Sequence[StreamSpec]) -> dg.JobDefinition:
+def verify_job(streams: Sequence[DeclaredStream]) -> dg.JobDefinition:
     """Return the job that proves tables from their topics, without Spark."""
 
     @dg.op(name="verify", description="Prove table, quarantine and ledger from the topic")
@@ -45,21 +45,22 @@ def verify_job(specs: Sequence[StreamSpec]) -> dg.JobDefinition:
         wrong: list[str] = []
         with translate_errors("verify", if_interrupted="nothing was changed"):
             settings = settings_of(kafka, lake)
-            for spec in chosen(specs, config.streams):
-                verdict = prove(spec, settings)
+            for declared in chosen(streams, config.streams):
+                verdict = prove(declared, settings)
                 says = verdict if isinstance(verdict, str) else "\n".join(sentences(verdict))
-                context.log.info("%s: %s", spec.name, says)
+                context.log.info("%s: %s", declared.name, says)
                 if isinstance(verdict, str) or not verdict.holds:
-                    wrong.append(f"{spec.name}: {says}")
+                    wrong.append(f"{declared.name}: {says}")
         if wrong:
             raise StreamFailureError("\n".join(wrong))
 
     return op_job(prove_streams, str(prove_streams.description))
 
 
-def prove(spec: StreamSpec, settings: Settings) -> Verdict | str:
+def prove(declared: DeclaredStream, settings: Settings) -> Verdict | str:
     """Prove a stream; where that is refused or impossible now, return the reason."""
     try:
+        spec = declared.require_spec()
         return verify(spec, settings, apply_transformation=spark_transformation)
     except IngestionError as error:
         return str(error)

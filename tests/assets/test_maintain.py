@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +11,14 @@ import pytest
 
 import assets.maintain
 from assets.maintain import maintain_job, maintain_schedule
+from ingestion.declaration.loader import DeclaredStream
 from ingestion.errors import InvalidSpecError, StreamLockedError
 from ingestion.lake.compaction import TableSize, TableUpkeep
 from ingestion.operations.maintain import UpkeepReport
 from resources.kafka import KafkaResource
 from resources.lake import LakeResource
 from resources.spark import SparkResource
-from tests.assets.conftest import assert_sentence, declared
+from tests.assets.conftest import assert_sentence, broken, declared
 from tests.assets.shell import failure_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:InitResourceContext.dagster_run:DeprecationWarning")
@@ -40,22 +42,21 @@ def maintained(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
-def run_job(folder: Path, *streams: str) -> dg.ExecuteInProcessResult:
-    """Run the job over three streams, one of which asks for no maintenance at night."""
-    base = declared(folder).spec
-    assert base is not None
-    specs = [
-        base,
-        base.model_copy(update={"name": "held"}),
-        base.model_copy(
-            update={
-                "name": "quiet",
-                "maintenance": base.maintenance.model_copy(update={"nightly": False}),
-            }
-        ),
-    ]
+def named(name: str, stream: DeclaredStream) -> DeclaredStream:
+    """Declare the same under another name."""
+    assert stream.spec is not None
+    return replace(stream, name=name, spec=stream.spec.model_copy(update={"name": name}))
+
+
+def run_job(
+    folder: Path, *streams: str, alone: DeclaredStream | None = None
+) -> dg.ExecuteInProcessResult:
+    """Run the job over one, or three streams, one of which asks for no maintenance at night."""
+    base = declared(folder)
+    quiet = declared(folder, maintenance={"nightly": False})
+    three = [base, named("held", base), named("quiet", quiet)]
     lake = LakeResource()
-    return maintain_job(specs).execute_in_process(
+    return maintain_job(three if alone is None else [alone]).execute_in_process(
         run_config={"ops": {"maintain": {"config": {"streams": list(streams)}}}},
         resources={"kafka": KafkaResource(), "lake": lake, "spark": SparkResource(lake=lake)},
         raise_on_error=False,
@@ -80,6 +81,18 @@ def test_named_streams_are_maintained_alone(tmp_path: Path, maintained: list[str
     assert (table.data["bytes on disk"], table.data["bytes now"]) == (9, 1)
     assert maintained == ["quiet"]
     assert "there are: orders, held, quiet" in failure_of(run_job(tmp_path, "nosuch"))
+
+
+def test_where_no_table_was_maintained_the_reason_is_told(
+    tmp_path: Path, maintained: list[str]
+) -> None:
+    """That every stream is held is tried again; a file that is broken fails the night."""
+    held = run_job(tmp_path, alone=named("held", declared(tmp_path)))
+    wrong = run_job(tmp_path, alone=broken(tmp_path))
+
+    assert maintained == ["held"] * 4
+    assert sum(each.is_step_up_for_retry for each in held.all_events) == 3
+    assert "did you mean `topic`?" in failure_of(wrong)
 
 
 @pytest.mark.parametrize(

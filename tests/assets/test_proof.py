@@ -11,11 +11,12 @@ import pytest
 import assets.proof
 from assets.checks import check_results, check_specs
 from assets.proof import verify_job
+from ingestion.declaration.loader import DeclaredStream
 from ingestion.errors import DependencyError
 from ingestion.verify.verdict import Difference, Verdict
 from resources.kafka import KafkaResource
 from resources.lake import LakeResource
-from tests.assets.conftest import batch, declared
+from tests.assets.conftest import batch, broken, declared
 from tests.assets.shell import failure_of
 from tests.assets.test_checks import evidence
 
@@ -44,7 +45,10 @@ def verdict(*differences: Difference, **fields: Any) -> Verdict:
 
 
 def run_job(
-    folder: Path, found: Verdict | Exception, monkeypatch: pytest.MonkeyPatch
+    folder: Path,
+    found: Verdict | Exception,
+    monkeypatch: pytest.MonkeyPatch,
+    stream: DeclaredStream | None = None,
 ) -> dg.ExecuteInProcessResult:
     """Run the job of a stream whose proof comes out as told."""
 
@@ -54,9 +58,7 @@ def run_job(
         return found
 
     monkeypatch.setattr(assets.proof, "verify", prove)
-    spec = declared(folder).spec
-    assert spec is not None
-    return verify_job([spec]).execute_in_process(
+    return verify_job([stream or declared(folder)]).execute_in_process(
         resources={"kafka": KafkaResource(), "lake": LakeResource()}, raise_on_error=False
     )
 
@@ -86,6 +88,15 @@ def test_the_job_fails_with_what_is_wrong(
 
     assert not result.success
     assert said in failure_of(result)
+
+
+def test_a_stream_whose_file_is_broken_fails_the_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What nobody could prove is not green."""
+    result = run_job(tmp_path, verdict(), monkeypatch, broken(tmp_path))
+
+    assert "orders: orders.yaml:1: unknown key `topik`" in failure_of(result)
 
 
 @pytest.mark.parametrize(("fields", "there"), [({}, False), ({"verify": True}, True)])
