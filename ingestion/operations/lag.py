@@ -15,6 +15,7 @@ from ingestion.declaration.spec import StreamSpec
 from ingestion.kafka.admin import Kafka, Topics
 from ingestion.kafka.offsets import Offsets, TopicPartition
 from ingestion.kafka.transactions import Stall, find_stalls
+from ingestion.lake.log_files import log_files
 from ingestion.lake.paths import StreamPaths
 from ingestion.recovery.position import Position, is_ledger_behind, position_of
 from ingestion.recovery.snapshot import TableSnapshot, read_snapshot
@@ -126,7 +127,11 @@ class LagReader:
         state = self.lake_state(spec.name)
         known = self._known.get(spec.name)
         if known is None or known[0] != state:
-            snapshot = read_snapshot(StreamPaths.of(spec.name, self._settings, spec.sink))
+            paths = StreamPaths.of(spec.name, self._settings, spec.sink)
+            for table in (paths.data, paths.ledger):
+                # A listing that is older than the state would stay until the next commit.
+                log_files(table).forget()
+            snapshot = read_snapshot(paths)
             position = None if awaits_run(snapshot) else position_of(snapshot)
             known = (state, position)
             # A table without a batch changes nothing in the lake when it is opened.

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import DependencyError
+from ingestion.lake.delta import storage_options
 from ingestion.lake.failpoints import Failpoint
+from ingestion.lake.log_files import log_files
+from ingestion.lake.paths import StreamPaths
 from ingestion.operations.lag import LagReader, awaits_run
 from ingestion.recovery.snapshot import read_snapshot
+from ingestion.settings import Settings
 from tests.crash.failpoint_hook import PlannedError, crashing_at
 from tests.support.world import COLUMNS, World, row
 
@@ -75,6 +81,30 @@ def test_a_batch_without_its_ledger_row_is_left_to_a_run(world: World) -> None:
     assert reader.read([world.spec]) == {world.topic: None}
     assert [each.seq for each in world.run().recovered] == [1]
     assert reader.read([world.spec]) == {world.topic: {world.topic: 0}}
+
+
+def test_a_position_is_not_older_than_the_state_that_it_is_kept_under(
+    bucket: str, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A store's listing holds for a moment: what was committed since would wait for the next."""
+    monkeypatch.setattr("ingestion.lake.log_files._HOLDS_SECONDS", 3600.0)
+    monkeypatch.setattr("ingestion.operations.lag.awaits_run", lambda snapshot: False)
+    monkeypatch.setattr("ingestion.operations.lag.position_of", lambda snapshot: snapshot)
+    monkeypatch.setattr(
+        "ingestion.operations.lag.read_snapshot", lambda paths: paths.table.log().versions()
+    )
+    spec = StreamSpec.model_validate(
+        {"name": "orders", "topic": "orders", "schema": COLUMNS, "keys": ["id"]}
+    )
+    settings = settings.model_copy(update={"lake": bucket})
+    data = StreamPaths.of("orders", settings).data
+    for _ in range(2):
+        rows, options = pa.table({"id": [1]}), storage_options(data)
+        write_deltalake(str(data), rows, mode="append", storage_options=options)
+        # Lists the log, as an earlier question of this process did.
+        log_files(data).names()
+
+    assert LagReader(settings)._position_of(spec) == [1, 0]
 
 
 def test_one_question_covers_all_streams(world: World) -> None:
