@@ -20,6 +20,8 @@ _RESERVED: Final = frozenset(keyword.kwlist) | {
     *("arg_dict", "input_arg_dict", "output_arg_dict", "input", "output"),
     *("conf", "config", "context", "meta"),
     *("bool", "dict", "float", "int", "str", "type"),
+    # Of ours: the job of all streams, and the assets of Kafka's topics.
+    *("job", "kafka"),
 }
 
 
@@ -32,7 +34,7 @@ def name_problem(name: str) -> str | None:
     if len(name) > MAX_LENGTH:
         return f"a stream's name has at most {MAX_LENGTH} characters"
     if name in _RESERVED:
-        return f"{name!r} is a word that Dagster and Python keep for themselves"
+        return f"{name!r} is a word that Dagster, Python or Oncelake keeps for itself"
     return None
 
 

@@ -70,6 +70,14 @@ def test_a_broken_declaration_takes_no_other_down(tmp_path: Path, wrong: str) ->
     assert dg.AssetKey("broken") in repository.get_job("ingest_job").asset_layer.selected_asset_keys
 
 
+def test_a_stream_that_is_called_as_a_part_of_ours_takes_nothing_down(tmp_path: Path) -> None:
+    """The asset of `job` would be the job of all, a replay of `kafka` the topic of that name."""
+    topic = "topic: replay\nbackfill_from: 2026-01-01\n" + GOOD.partition("\n")[2]
+    declare(tmp_path, job=GOOD, kafka=topic, orders=topic)
+
+    dg.Definitions.validate_loadable(definitions())
+
+
 @pytest.mark.slow
 def test_the_code_location_loads_fast_and_starts_nothing() -> None:
     """It costs little beside Dagster's own import, starts no JVM and no Great Expectations."""

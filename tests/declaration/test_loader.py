@@ -343,7 +343,7 @@ def test_what_is_no_readable_file_is_refused(folder: Path) -> None:
         pytest.param("my-orders.yaml", "my_orders", "to my_orders.yaml", id="hyphen"),
         pytest.param("a__b.yaml", "a_b", "holds no `__`", id="two underscores"),
         pytest.param("7up.yaml", "stream_7up", "a letter in front", id="digit"),
-        pytest.param("type.yaml", "stream_type", "Dagster and Python", id="reserved"),
+        pytest.param("type.yaml", "stream_type", "Dagster, Python or Oncelake", id="reserved"),
     ],
 )
 def test_a_file_with_a_bad_name_is_listed_with_its_error(

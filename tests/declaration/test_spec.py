@@ -205,7 +205,9 @@ def test_a_declaration_cannot_be_changed() -> None:
         spec().topic = "other"  # type: ignore[misc]
 
 
-@pytest.mark.parametrize("name", ["Orders", "my-stream", "7up", "a__b", "type", "", "ü", "x" * 101])
+@pytest.mark.parametrize(
+    "name", ["Orders", "my-stream", "7up", "a__b", "type", "job", "kafka", "", "ü", "x" * 101]
+)
 def test_a_bad_name_has_a_good_neighbour(name: str) -> None:
     """Whatever a file is called, there is an allowed name for its asset."""
     assert name_problem(name) is not None
