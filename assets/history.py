@@ -71,7 +71,8 @@ def find_unreported(
 def _reported_seqs(instance: dg.DagsterInstance, stream: str, table_id: str) -> Iterator[range]:
     """Yield the seqs that materializations speak of, back to one that knew of all before it."""
     for metadata in _materializations(instance, stream):
-        if metadata.get("table_id") != table_id:
+        # Checks judge what a run recovered only behind that: it may have died before.
+        if metadata.get("table_id") != table_id or metadata.get("recovered"):
             continue
         last = int(metadata["seq"])
         if metadata["history"] == COMPLETE:

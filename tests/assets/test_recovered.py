@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,12 @@ from assets.assets import Engine, ingest_asset
 from assets.metadata import MOST_RUNS
 from ingestion.errors import DependencyError
 from ingestion.lake.ledger import Ledger, LedgerRow
-from ingestion.lake.location import Location
+from ingestion.lake.location import Location, StoreError
 from ingestion.pipeline.report import RunReport
 from resources.kafka import KafkaResource
 from resources.lake import LakeResource
 from resources.spark import SparkResource
-from tests.assets.conftest import batch, declared, report
+from tests.assets.conftest import assert_sentence, batch, declared, report
 
 # Dagster's own, wherever one resource holds another.
 pytestmark = pytest.mark.filterwarnings("ignore:InitResourceContext.dagster_run:DeprecationWarning")
@@ -121,6 +122,44 @@ def test_nothing_is_reported_twice(tmp_path: Path, instance: dg.DagsterInstance)
     again = materialize(tmp_path, instance, report(recovered=(batch(1, 0, 5),), seq=2))
 
     assert [each["recovered"] for each in reports_in(again)] == [False]
+
+
+def test_what_was_recovered_and_not_judged_is_judged_by_the_next(
+    tmp_path: Path, instance: dg.DagsterInstance
+) -> None:
+    """A run that dies between what it recovered and its own report vouches for none of it."""
+    commit(tmp_path, by("dead", batch(1, 0, 5)))
+    first, _ = materialize(tmp_path, instance, report(seq=1)).asset_materializations_for_node(
+        "ingest_orders"
+    )
+    commit(tmp_path, by("dead too", batch(2, 5, 9)))
+    instance.report_runless_asset_event(first.with_metadata({**first.metadata, "seq": 2}))
+
+    found = materialize(tmp_path, instance, report(seq=2))
+
+    assert [(each["recovered"], each["seq"]) for each in reports_in(found)] == [
+        (True, 2),
+        (False, 2),
+    ]
+    assert check(found, "books_balance").metadata["batches"].value == 1
+
+
+def test_a_store_that_fails_behind_the_commit_is_asked_again(
+    tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rows are there: the next attempt, or run, tells of them; what failed is a sentence."""
+
+    def failing(ledger: Ledger, table_id: str) -> None:
+        raise StoreError(errno.EREMOTEIO, "Generic S3 error: 503", "s3://b/lake")
+
+    with monkeypatch.context() as away:
+        away.setattr(Ledger, "rows_of", failing)
+        failed = materialize(tmp_path, instance, report(batch(1, 0, 5)), report(seq=1))
+    found = materialize(tmp_path, instance, report(seq=1))
+
+    assert len([each for each in failed.all_events if each.is_step_up_for_retry]) == 1
+    assert_sentence(failed, "orders: the store of the lake failed: Generic S3 error: 503")
+    assert [each["recovered"] for each in reports_in(found)] == [True, False]
 
 
 def test_an_attempt_that_failed_halfway_is_reported_by_the_next(
