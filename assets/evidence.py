@@ -21,6 +21,7 @@ from ingestion.declaration.loader import DeclaredStream
 from ingestion.declaration.spec import StreamSpec
 from ingestion.lake.ledger import Ledger, LedgerRow, standing_rows
 from ingestion.lake.paths import StreamPaths
+from ingestion.lake.storage import translate_disk_errors
 from ingestion.operations.retention import Retention, retention_now
 from ingestion.operations.status import known_waiting
 from ingestion.pipeline.report import RunReport, total_of
@@ -86,28 +87,29 @@ def gather(
     """Look up what the checks of a run need; Spark only where expectations ask for it."""
     assert declared.spec is not None
     paths = StreamPaths.of(declared.name, settings, declared.spec.sink)
-    table_id = paths.table.log().table_id()
-    ledger = standing_rows(Ledger(paths.ledger).rows_of(table_id))
-    mine = {row.seq for row in report.batches}
-    unreported = find_unreported(
-        instance, declared.name, ledger, table_id=table_id, mine=mine, up_to=report.seq
-    )
-    judged = judged_rows(report, unreported)
-    expected = judged or _unmet_batches(instance, declared.spec, ledger)
-    return Evidence(
-        spec=declared.spec,
-        paths=paths,
-        report=report,
-        table_id=table_id,
-        ledger=ledger,
-        unreported=unreported,
-        reasons=_reasons(paths, judged),
-        outcomes=_outcomes(declared, paths, settings, spark, report, expected),
-        now=dt.datetime.now(dt.UTC),
-        proof=prove(declared, settings) if declared.spec.verify else None,
-        retention=_retention(declared.spec, settings, report),
-        waiting=known_waiting(paths.quarantine, report.committed),
-    )
+    with translate_disk_errors(declared.name, *paths.written):
+        table_id = paths.table.log().table_id()
+        ledger = standing_rows(Ledger(paths.ledger).rows_of(table_id))
+        mine = {row.seq for row in report.batches}
+        unreported = find_unreported(
+            instance, declared.name, ledger, table_id=table_id, mine=mine, up_to=report.seq
+        )
+        judged = judged_rows(report, unreported)
+        expected = judged or _unmet_batches(instance, declared.spec, ledger)
+        return Evidence(
+            spec=declared.spec,
+            paths=paths,
+            report=report,
+            table_id=table_id,
+            ledger=ledger,
+            unreported=unreported,
+            reasons=_reasons(paths, judged),
+            outcomes=_outcomes(declared, paths, settings, spark, report, expected),
+            now=dt.datetime.now(dt.UTC),
+            proof=prove(declared, settings) if declared.spec.verify else None,
+            retention=_retention(declared.spec, settings, report),
+            waiting=known_waiting(paths.quarantine, report.committed),
+        )
 
 
 def judged_rows(report: RunReport, unreported: UnreportedBatches) -> tuple[LedgerRow, ...]:

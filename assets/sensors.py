@@ -30,6 +30,7 @@ from ingestion.errors import DependencyError, IngestionError, InvalidSpecError, 
 from ingestion.kafka.transactions import Stall
 from ingestion.lake.lock import holder_of
 from ingestion.lake.paths import StreamPaths
+from ingestion.lake.storage import translate_disk_errors
 from ingestion.operations.lag import LagReader
 from ingestion.settings import Settings
 from resources.kafka import KafkaResource
@@ -239,7 +240,11 @@ def _why_not_now(
     instance: dg.DagsterInstance, declared: DeclaredStream, settings: Settings
 ) -> str | None:
     """Return in words what keeps a run from being started now, but for one under way."""
-    holder = holder_of(StreamPaths.of(declared.name, settings))
+    try:
+        with translate_disk_errors(declared.name):
+            holder = holder_of(StreamPaths.of(declared.name, settings))
+    except IngestionError as error:
+        return str(error)
     if holder:
         return f"run {holder.run_id} (pid {holder.pid} on {holder.host}) holds this stream"
     of_stream = dg.RunsFilter(job_name=INGEST_JOB, tags={STREAM_TAG: declared.name})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import subprocess
 import sys
 import time
@@ -33,6 +34,7 @@ from ingestion.errors import (
 )
 from ingestion.kafka.offsets import TopicPartition
 from ingestion.kafka.transactions import Stall
+from ingestion.lake.location import StoreError
 from ingestion.lake.lock import Holder
 from ingestion.operations.lag import LagReader
 from ingestion.settings import load_settings
@@ -500,6 +502,21 @@ def test_a_file_that_broke_is_told_by_one_run(
 
     assert requests(first) == [None]
     assert "was refused" in reason_of(then)
+
+
+def test_a_lock_that_cannot_be_looked_at_is_a_reason(
+    tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store of one stream's lake, or a right of its lock, does not end the tick of all."""
+
+    def fail(paths: object) -> None:
+        raise StoreError(errno.EREMOTEIO, "Generic S3 error: 503", "s3://b/lake")
+
+    monkeypatch.setattr("assets.sensors.holder_of", fail)
+
+    found = tick(declared(tmp_path), instance, monkeypatch, lag=12)
+
+    assert "orders: the store of the lake failed: Generic S3 error" in reason_of(found)
 
 
 def test_a_file_that_is_gone_starts_nothing(
