@@ -119,14 +119,14 @@ def _take(place: Location, lease: Lease) -> tuple[Lease, Tag]:
             lease = replace(lease, token=before.token + 1)
             return lease, place.replace(_LEASE.dump_json(lease), tag)
         except (FileExistsError, ObjectChangedError, StoreError) as error:
-            if tag := _tag_of(place, lease):
-                return lease, tag
+            if ours := _tag_of(place, lease):
+                return lease, ours
             if isinstance(error, StoreError):
                 raise
     raise StreamLockedError(str(place))
 
 
-def _tag_of(place: Location, lease: Lease) -> Tag:
+def _tag_of(place: Location, lease: Lease) -> Tag | None:
     """Return the tag of a lease that is there although its answer was lost; ``None`` of another.
 
     A client that got no answer puts it again, and is told that it was changed meanwhile.
@@ -190,6 +190,7 @@ class _Renewal(threading.Thread):
         if self._is_taken_over:
             return
         began = seconds_since_boot()
+        tag: Tag | None
         try:
             tag = self._place.replace(_LEASE.dump_json(lease), self._tag)
         except ObjectChangedError:

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 import obstore
 from obstore.exceptions import (
@@ -35,6 +35,7 @@ from obstore.store import LocalStore, from_url
 from ingestion.errors import first_line
 
 if TYPE_CHECKING:
+    from obstore import ObjectMeta, PutResult, UpdateVersion
     from obstore.store import ClientConfig, ObjectStore, RetryConfig
 
 # What is tried again within a request, and how long that may take in all.
@@ -47,15 +48,21 @@ ECHOED: Final = re.compile(r"<(StringToSign|CanonicalRequest).*", re.DOTALL)
 _JOBS: Final = 8
 _DELETED_AT_ONCE: Final = 1000
 
-Tag = str | None
+
+class Tag(NamedTuple):
+    """What tells an object from any other that will be there; a store looks at one of both."""
+
+    e_tag: str | None
+    # Google's generation, without which it replaces nothing.
+    version: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """An object as a listing shows it: its length in bytes, and its tag."""
+    """An object as a listing shows it: its length in bytes, and its e_tag."""
 
     size: int
-    tag: Tag
+    tag: str | None
 
 
 class StoreError(OSError):
@@ -156,7 +163,7 @@ class Location(os.PathLike[str]):
         """Return an object's content, and what tells it from any other that will be there."""
         with self._translated():
             found = obstore.get(self._store, self.key)
-            return bytes(found.bytes()), found.meta["e_tag"]
+            return bytes(found.bytes()), _tag_of(found.meta)
 
     def exists(self) -> bool:
         """Tell whether there is an object, or a folder with anything in it."""
@@ -237,7 +244,7 @@ class Location(os.PathLike[str]):
             return self.read_tagged()[1]
         with self._translated(is_put=True):
             try:
-                return obstore.put(self._store, self.key, content, mode="create")["e_tag"]
+                return _tag_of(obstore.put(self._store, self.key, content, mode="create"))
             except AlreadyExistsError as error:
                 # A put whose answer was lost is repeated, and then refused for what it put itself.
                 if (found := self.read_tagged())[0] == content:
@@ -256,9 +263,11 @@ class Location(os.PathLike[str]):
                 raise ObjectChangedError(str(self))
             self.put_durably(content)
             return self.read_tagged()[1]
+        unchanged = {name: value for name, value in tag._asdict().items() if value is not None}
+        mode = cast("UpdateVersion", unchanged)
         with self._translated():
             try:
-                return obstore.put(self._store, self.key, content, mode={"e_tag": tag})["e_tag"]
+                return _tag_of(obstore.put(self._store, self.key, content, mode=mode))
             except (PreconditionError, FileNotFoundError) as error:
                 raise ObjectChangedError(str(self)) from error
 
@@ -378,6 +387,10 @@ class Location(os.PathLike[str]):
                 denied = PermissionError if self.is_local else StoreDeniedError
                 raise denied(errno.EACCES, said, str(self)) from error
             raise StoreError(errno.EREMOTEIO, said, str(self)) from error
+
+
+def _tag_of(found: ObjectMeta | PutResult) -> Tag:
+    return Tag(found["e_tag"], found["version"])
 
 
 @cache

@@ -207,7 +207,7 @@ class MirroredLogFiles(LogFiles):
             fetched = list(pool.map(lambda name: (self.table / name).read_tagged(), missing))
         for name, (content, tag) in zip(missing, fetched, strict=True):
             _write(self._folder / name, content)
-            tags[name] = tag
+            tags[name] = tag.e_tag
         _write(self._folder / "tags.json", json.dumps(tags).encode())
 
     def _is_here(self, name: str, entry: Entry, tags: Mapping[str, str | None]) -> bool:

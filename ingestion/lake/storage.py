@@ -26,7 +26,7 @@ from ingestion.errors import (
     StorageError,
     UnfitStorageError,
 )
-from ingestion.lake.location import ECHOED, ObjectChangedError, StoreError
+from ingestion.lake.location import ECHOED, ObjectChangedError, StoreError, Tag
 from ingestion.lake.paths import StreamPaths
 
 _ADVICE: Final = {
@@ -259,7 +259,7 @@ def try_store(paths: StreamPaths) -> None:
         lease.delete()
         raise _unfit_store(paths, "puts an object over one that is there already")
     with suppress(ObjectChangedError):
-        lease.replace(b"", '"another"')
+        lease.replace(b"", Tag('"another"', "1"))
         lease.delete()
         raise _unfit_store(paths, "puts an object over one that was changed meanwhile")
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import ClassVar
 
 import pyarrow as pa
 import pytest
@@ -16,9 +18,11 @@ from deltalake import write_deltalake
 from ingestion.lake.delta import is_delta, open_delta, read_delta, storage_options
 from ingestion.lake.location import Location, ObjectChangedError
 from ingestion.lake.log_files import log_files
+from tests.support.http_server import Handler, served
 from tests.support.store_proxy import StoreProxy
 
 NOBODY = 65534
+MOMENT = "Thu, 01 Jan 2026 00:00:00 GMT"
 
 
 @pytest.fixture(params=["folder", "store"])
@@ -125,6 +129,50 @@ def test_an_object_is_replaced_only_by_who_has_read_it_last(lake: Location) -> N
     with pytest.raises(ObjectChangedError):
         place.replace(b"5", gone)
     assert not place.exists()
+
+
+class OneObject(Handler):
+    """Google's store of one object, of which each content has a generation."""
+
+    contents: ClassVar[list[bytes]] = []
+
+    def get(self) -> None:
+        """Return the newest content."""
+        self.answer(200, self.contents[-1], Last_Modified=MOMENT, **self._names())
+
+    def put(self) -> None:
+        """Take a content only in the place of the generation that is named."""
+        content = self.rfile.read(int(self.headers["Content-Length"]))
+        if self.headers["x-goog-if-generation-match"] != str(len(self.contents)):
+            self.answer(412)
+            return
+        self.contents.append(content)
+        self.answer(200, **self._names())
+
+    def _names(self) -> dict[str, str]:
+        return {"ETag": '"the same"', "x_goog_generation": str(len(self.contents))}
+
+
+def test_an_object_of_google_is_replaced_by_its_generation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its etag is not looked at there: a lease is taken, renewed, and lost to another."""
+    with served(OneObject) as url:
+        account = {"gcs_base_url": url, "disable_oauth": True, "client_email": ""}
+        account |= {"private_key": "", "private_key_id": ""}
+        (tmp_path / "account.json").write_text(json.dumps(account))
+        monkeypatch.setenv("GOOGLE_SERVICE_ACCOUNT", str(tmp_path / "account.json"))
+        monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
+        place = Location.of("gs://bucket-of-one-object/lease")
+        created = place.create(b"1")
+        second = place.replace(b"2", place.read_tagged()[1])
+
+        with pytest.raises(FileExistsError):
+            place.create(b"3")
+        with pytest.raises(ObjectChangedError):
+            place.replace(b"3", created)
+        place.replace(b"3", second)
+        assert OneObject.contents == [b"1", b"2", b"3"]
 
 
 def test_what_is_not_there_is_missed_quietly_or_by_its_name(lake: Location) -> None:

@@ -24,6 +24,10 @@ class Handler(BaseHTTPRequestHandler):
         """Let ``post`` answer."""
         self.post()
 
+    def do_PUT(self) -> None:
+        """Let ``put`` answer."""
+        self.put()
+
     def get(self) -> None:
         """Refuse, as a server that has no such method."""
         self.answer(501)
@@ -32,10 +36,18 @@ class Handler(BaseHTTPRequestHandler):
         """Refuse, as a server that has no such method."""
         self.answer(501)
 
-    def answer(self, status: int, body: bytes = b"", *, type_: str = "application/json") -> None:
+    def put(self) -> None:
+        """Refuse, as a server that has no such method."""
+        self.answer(501)
+
+    def answer(
+        self, status: int, body: bytes = b"", *, type_: str = "application/json", **headers: str
+    ) -> None:
         """Send a whole answer."""
         self.send_response(status)
         self.send_header("Content-Type", type_)
+        for name, value in headers.items():
+            self.send_header(name.replace("_", "-"), value)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
