@@ -245,10 +245,14 @@ class Settings(BaseSettings):
     @field_validator("lake")
     @classmethod
     def _folder_or_store(cls, lake: Path | str) -> Path | str:
-        if re.fullmatch(r"(s3|gs|abfss)://[^/\s?#:]+(/[^\s?#]*)?", str(lake)):
+        # Of any other character one layer takes what a URL spells it as for its name, and one not.
+        if re.fullmatch(r"(s3|gs|abfss)://[^/\s?#:]+(/[a-zA-Z0-9._~+=/-]*)?", str(lake)):
             return str(lake).rstrip("/")
         if _URL.match(str(lake)):
-            raise ValueError("must be a folder, or a URL s3://…, gs://… or abfss://…")
+            raise ValueError(
+                "must be a folder, or a URL s3://…, gs://… or abfss://…, whose path has no "
+                "characters but a-z A-Z 0-9 . _ ~ + = -"
+            )
         return project_root() / Path(lake).expanduser()
 
     @field_validator("spark_driver_memory")

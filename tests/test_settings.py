@@ -53,6 +53,7 @@ def test_without_a_project_paths_lie_under_the_working_directory(
         pytest.param("~/lake", "{home}/lake", id="home"),
         pytest.param("", "{project}/lake", id="empty is unset"),
         pytest.param("s3://bucket/prefix/", "s3://bucket/prefix", id="store"),
+        pytest.param("s3://b/env=prod/A_1.~+-", "s3://b/env=prod/A_1.~+-", id="characters"),
     ],
 )
 def test_a_path_is_resolved_once(
@@ -112,6 +113,8 @@ def test_without_any_kafka_the_command_is_named(project: Path, address: str | No
         ("ONCELAKE_KAFKA_SASL_MECHANISM", CANARY),
         ("ONCELAKE_KAFKA_TIMEOUT_SECONDS", CANARY),
         ("ONCELAKE_LAKE", f"hdfs://{CANARY}/lake"),
+        ("ONCELAKE_LAKE", f"s3://bucket/{CANARY}/sü"),
+        ("ONCELAKE_LAKE", f"s3://bucket/{CANARY}/a%20b"),
         ("ONCELAKE_SPARK_MASTER", f"spark://me:{CANARY}@host:7077"),
         ("ONCELAKE_SCHEMA_REGISTRY", f"https://me:{CANARY}@registry:8081"),
         ("ONCELAKE_SCHEMA_REGISTRY", f"{CANARY}:8081"),
