@@ -19,6 +19,7 @@ from typing import Final
 import dagster as dg
 
 from assets.checks import check_specs
+from assets.doctor.runs import location_here, location_of
 from assets.evidence import EVALUATED
 from assets.failures import as_markdown
 from assets.jobs import STREAM_TAG
@@ -90,7 +91,7 @@ def _failed_since(
         (each.storage_id, run, each.event_log_entry.get_dagster_event())
         for each in records
         if (run := instance.get_run_by_id(each.run_id))
-        and _location_of(run) == _here(context)
+        and location_of(run) == location_here(context)
         and not _is_repeated(instance, run)
     ]
     return max((each.storage_id for each in records), default=since), failed
@@ -104,16 +105,6 @@ def _is_repeated(instance: dg.DagsterInstance, run: dg.DagsterRun) -> bool:
     before = instance.get_runs(dg.RunsFilter(tags=same), cursor=run.run_id, limit=1)
     why = _why(instance, run)
     return bool(why) and [why] == [_why(instance, each) for each in before]
-
-
-def _location_of(run: dg.DagsterRun) -> str | None:
-    """Return the code location of a run; one that was started in a shell has none."""
-    origin = run.remote_job_origin
-    return origin.repository_origin.code_location_origin.location_name if origin else None
-
-
-def _here(context: dg.SensorEvaluationContext) -> str | None:
-    return context.code_location_origin.location_name if context.code_location_origin else None
 
 
 def _message_of(instance: dg.DagsterInstance, run: dg.DagsterRun, failure: dg.DagsterEvent) -> str:

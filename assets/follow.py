@@ -13,7 +13,7 @@ from dagster._core.definitions.asset_checks.asset_check_evaluation import (
 from pydantic import Field
 
 from assets.checks import ERROR, check_results, check_specs
-from assets.doctor.runs import UNDER_WAY, Runs
+from assets.doctor.runs import UNDER_WAY, Runs, location_here, location_of
 from assets.evidence import gather
 from assets.failures import (
     StreamFailureError,
@@ -34,6 +34,9 @@ from resources.kafka import KafkaResource
 from resources.lake import LakeResource
 from resources.part import settings_of
 from resources.spark import SparkResource
+
+# Of all code locations, among which the last ones of this are looked for.
+_MOST_RUNS = 100
 
 
 class FollowConfig(dg.Config):
@@ -101,14 +104,16 @@ def follow_sensor() -> dg.SensorDefinition:
             runs = Runs(instance, settings_of(kafka, lake), [])
         except IngestionError as error:
             return dg.SkipReason(f"a run would not go through: {error}")
-        of_job = dg.RunsFilter(job_name=FOLLOW_JOB, statuses=UNDER_WAY)
-        if under_way := instance.get_run_records(of_job, limit=1):
-            return dg.SkipReason(
-                report_under_way(
-                    instance, runs, under_way[0], of="this job", doctor="oncelake doctor"
+        # Who shares the instance has such a job, too; a run that has no location is of a shell.
+        ours = {None, location_here(context)}
+        newest = instance.get_run_records(dg.RunsFilter(job_name=FOLLOW_JOB), limit=_MOST_RUNS)
+        records = [each for each in newest if location_of(each.dagster_run) in ours]
+        for each in records:
+            if each.dagster_run.status in UNDER_WAY:
+                return dg.SkipReason(
+                    report_under_way(instance, runs, each, of="this job", doctor="oncelake doctor")
                 )
-            )
-        pause = pause_after_failures(instance, dg.RunsFilter(job_name=FOLLOW_JOB))
+        pause = pause_after_failures(records)
         return dg.SkipReason(pause) if pause else dg.SensorResult(run_requests=[dg.RunRequest()])
 
     return sense

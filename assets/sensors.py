@@ -249,12 +249,11 @@ def _why_not_now(
         return f"run {holder.run_id} (pid {holder.pid} on {holder.host}) holds this stream"
     of_stream = dg.RunsFilter(job_name=INGEST_JOB, tags={STREAM_TAG: declared.name})
     refused = standing_refusal(instance, declared, settings)
-    return refused or pause_after_failures(instance, of_stream)
+    return refused or pause_after_failures(instance.get_run_records(of_stream, limit=6))
 
 
-def pause_after_failures(instance: dg.DagsterInstance, runs: dg.RunsFilter) -> str | None:
-    """Say that runs fail one after another: the next is tried later each time."""
-    ended = instance.get_run_records(runs, limit=6)
+def pause_after_failures(ended: Sequence[dg.RunRecord]) -> str | None:
+    """Say that runs, newest first, fail one after another: the next is tried later each time."""
     failed = list(
         takewhile(lambda each: each.dagster_run.status is dg.DagsterRunStatus.FAILURE, ended)
     )

@@ -29,6 +29,17 @@ UNDER_WAY = [
 ]
 
 
+def location_of(run: dg.DagsterRun) -> str | None:
+    """Return the code location of a run; one that was started in a shell has none."""
+    origin = run.remote_job_origin
+    return origin.repository_origin.code_location_origin.location_name if origin else None
+
+
+def location_here(context: dg.SensorEvaluationContext) -> str | None:
+    """Return the code location of a sensor."""
+    return context.code_location_origin.location_name if context.code_location_origin else None
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunFacts:
     """A run that has not ended, or that has a slot.

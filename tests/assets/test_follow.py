@@ -38,12 +38,14 @@ from tests.support.world import JARS
 # Dagster's own, wherever one resource holds another.
 pytestmark = pytest.mark.filterwarnings("ignore:InitResourceContext.dagster_run:DeprecationWarning")
 
+HERE = RegisteredCodeLocationOrigin("oncelake")
 Script = Callable[[Follow], None]
 
 
 @pytest.fixture(autouse=True)
 def _no_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the ledger stand alone where no engine runs, and Kafka keep all."""
+    """Let the ledger stand alone where no engine runs, Kafka keep all, and sensors be ours."""
+    monkeypatch.setattr(dg.SensorEvaluationContext, "code_location_origin", HERE)
     monkeypatch.setattr("ingestion.lake.tables.delta.TableLog.table_id", lambda self: "t")
     monkeypatch.setattr(
         "assets.evidence.retention_now", lambda spec, settings: Retention(spec=spec)
@@ -261,13 +263,7 @@ def test_the_sensor_keeps_one_run_alive(instance: dg.DagsterInstance) -> None:
     assert sensor.default_status is dg.DefaultSensorStatus.STOPPED
     assert isinstance(tick(instance), dg.SensorResult)
 
-    definition = job()
-    origin = RemoteRepositoryOrigin(RegisteredCodeLocationOrigin("oncelake"), "__repository__")
-    run = instance.create_run_for_job(
-        definition, remote_job_origin=origin.get_job_origin(definition.name)
-    )
-    started = dg.DagsterEvent(dg.DagsterEventType.RUN_START.value, job_name=definition.name)
-    instance.report_dagster_event(started, run.run_id)
+    run = start(instance, HERE)
     waits = tick(instance)
     over = subprocess.Popen([sys.executable, "-c", ""])
     over.wait(30)
@@ -278,6 +274,27 @@ def test_the_sensor_keeps_one_run_alive(instance: dg.DagsterInstance) -> None:
     assert waits.skip_message == f"run {run.run_id[:8]} of this job is started"
     assert isinstance(died, dg.SkipReason)
     assert "is gone, and nothing was watching it" in str(died.skip_message)
+    assert isinstance(tick(instance), dg.SensorResult)
+
+
+def start(instance: dg.DagsterInstance, location: RegisteredCodeLocationOrigin) -> dg.DagsterRun:
+    """Start a run of the job in a code location."""
+    origin = RemoteRepositoryOrigin(location, "__repository__").get_job_origin(FOLLOW_JOB)
+    run = instance.create_run_for_job(job(), remote_job_origin=origin)
+    started = dg.DagsterEvent(dg.DagsterEventType.RUN_START.value, job_name=FOLLOW_JOB)
+    instance.report_dagster_event(started, run.run_id)
+    return run
+
+
+def test_the_sensor_leaves_the_runs_of_another_code_location_alone(
+    instance: dg.DagsterInstance,
+) -> None:
+    """Who shares the instance follows streams of their own, and may fail on their own."""
+    elsewhere = RegisteredCodeLocationOrigin("elsewhere")
+    for _ in range(2):
+        instance.report_run_failed(start(instance, elsewhere))
+    start(instance, elsewhere)
+
     assert isinstance(tick(instance), dg.SensorResult)
 
 
