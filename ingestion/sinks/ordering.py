@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from ingestion.declaration.modes import COORDINATES
+from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import KeyInTwoPartitionsError
 from ingestion.sinks import sql
 from ingestion.sinks.sink import Target
@@ -50,7 +51,7 @@ def examine_keys(target: Target, *, has_order: bool) -> KeyFacts:
     if row["split"] and not has_order:
         pair = incomparable_pair(target, "good", "good")
         assert pair is not None, "a key that came from two partitions has two such records"
-        raise two_partitions(target.spec.name, pair)
+        raise two_partitions(target.spec, pair)
     return KeyFacts(
         distinct=row["keys"],
         ranges={key: (row[f"low {at}"], row[f"high {at}"]) for at, key in enumerate(prunable)},
@@ -76,11 +77,11 @@ def incomparable_pair(
     return found[0] if found else None
 
 
-def two_partitions(stream: str, pair: Mapping[str, Any]) -> KeyInTwoPartitionsError:
+def two_partitions(spec: StreamSpec, pair: Mapping[str, Any]) -> KeyInTwoPartitionsError:
     """Say which key has no order, and where its two records are.
 
     Args:
-        stream: The stream.
+        spec: The declaration; a log has no order but that in which its records come.
         pair: As ``incomparable_pair`` returns it.
     """
     one, other = (
@@ -92,11 +93,14 @@ def two_partitions(stream: str, pair: Mapping[str, Any]) -> KeyInTwoPartitionsEr
         for name, value in pair.items()
         if name.startswith("key ")
     )
+    partitioned = "make the producer partition by key, and read a new topic"
+    ordered = (
+        f"declare `sequence_by: [column]` in {spec.name}.yaml, a column that grows with each "
+        f"change of a row, then oncelake rebuild {spec.name}; or "
+    )
     return KeyInTwoPartitionsError(
-        stream,
+        spec.name,
         f"key ({key}) came from {one} and from {other}, and offsets of two partitions cannot say "
         "which record is newer; nothing of this batch was written.",
-        remedy=f"declare `sequence_by: [column]` in {stream}.yaml, a column that grows with each "
-        f"change of a row, then oncelake rebuild {stream}; or make the producer partition by key, "
-        "and read a new topic",
+        remedy=partitioned if spec.is_log else ordered + partitioned,
     )

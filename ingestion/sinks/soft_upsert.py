@@ -30,7 +30,8 @@ class SoftUpsertSink(UpsertSink):
         if not self._good.deletes:
             return counts
         self._table.open_before(self._winners_keys)
-        found = self._classify()
+        with self._compared_with('"before"'):
+            found = self._classify()
         return {**counts, **{name: found.get(name, 0) for name in ("deleted", "deleted_absent")}}
 
     @classmethod

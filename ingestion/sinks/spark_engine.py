@@ -65,7 +65,8 @@ class SparkEngine:
     def define(self, name: str, sql: str, *, keep: bool = False) -> None:
         """Give the rows of a query a name; what is not kept is computed where it is asked for."""
         frame = self._query(sql)
-        (self.frames.keep(frame) if keep else frame).createOrReplaceTempView(name)
+        with translate_failure(*_FAILURES):
+            (self.frames.keep(frame) if keep else frame).createOrReplaceTempView(name)
 
     def open_table(self, name: str, path: Location, version: int | None = None) -> None:
         """Give a Delta table a name."""

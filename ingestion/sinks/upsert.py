@@ -10,6 +10,7 @@ Rows to records: a row written is one record; inserted + updated rows carry the 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 
 from ingestion.errors import counted
@@ -45,7 +46,8 @@ class UpsertSink(Sink):
         if self._good.count:
             self._facts = examine_keys(self._target, has_order=self._has_order)
             self._has_deaths = define_newest_deletes(self._target)
-            self._define_winners()
+            with self._compared_with("dead"):
+                self._define_winners()
         if self._good.deletes:
             remember_deletes(self._target, "SELECT * FROM winners WHERE _delete")
         return self._prepared()
@@ -64,10 +66,8 @@ class UpsertSink(Sink):
             self._table.commit_nothing(metadata)
             return
         self._table.open_before(self._winners_keys)
-        try:
+        with self._compared_with('"before"'):
             self._table.merge(self._merge(), metadata)
-        except IncomparableError as error:
-            raise self._two_partitions(error) from None
 
     def account(self, commit: Commit) -> WriteResult:
         """Take what MERGE counted, look up the winners it left alone, and audit the deletes."""
@@ -176,13 +176,17 @@ class UpsertSink(Sink):
             still = counted(row["rows"], "deleted key is", "deleted keys are")
             yield f"{still} still in the table"
 
-    def _two_partitions(self, error: IncomparableError) -> BaseException:
-        """Name two records that cannot be ordered, a winner and a row; or return the error."""
-        one_epoch = "s._epoch = t._epoch"
-        pair = incomparable_pair(self._target, "winners", '"before"', condition=one_epoch)
-        if pair is None:
-            return error.__cause__ or error
-        return two_partitions(self._target.spec.name, pair)
+    @contextmanager
+    def _compared_with(self, rows: str) -> Iterator[None]:
+        """Name two records that cannot be ordered: one of the batch, and one of these rows."""
+        try:
+            yield
+        except IncomparableError as error:
+            one_epoch = f"t._epoch = {self._target.epoch}"
+            pair = incomparable_pair(self._target, "good", rows, condition=one_epoch)
+            if pair is None:
+                raise error.__cause__ or error from None
+            raise two_partitions(self._target.spec, pair) from None
 
 
 def winner_per_key(target: Target, direction: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ingestion.errors import IdentityChangedError, InvalidSpecError, KeyInTwoPartitionsError
+from tests.support.long import twins
 from tests.support.proof import find_problems
 from tests.support.world import World, row
 
@@ -229,6 +230,25 @@ def test_one_key_in_two_partitions_needs_an_order(world: World, in_one_batch: bo
 
     assert world.rows() == [row(1, "b")]
     assert find_problems(world) == ()
+
+
+@pytest.mark.parametrize("engine", ["auto", "spark"])
+@pytest.mark.parametrize("deletes", ["hard", *twins("soft")])
+def test_a_deleted_key_does_not_come_back_in_another_partition(
+    world: World, engine: str, deletes: str
+) -> None:
+    """Without an order nothing says whether the row is newer than the delete."""
+    world.settings = world.settings.model_copy(update={"merge_engine": engine})
+    world.declare(deletes=deletes)
+    world.send(row(1, "a"), None, id=1)
+    world.run()
+    world.send(row(1, "b"), partition=1)
+
+    places = rf"{world.topic}-1 offset 0 and from {world.topic}-0 offset 1"
+    with pytest.raises(KeyInTwoPartitionsError, match=rf"\(id=1\) came from {places}"):
+        world.run()
+
+    assert world.log.last_seq(world.topic) == 1
 
 
 def test_a_key_column_may_be_called_like_kafkas_own(world: World) -> None:

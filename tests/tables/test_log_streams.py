@@ -152,9 +152,10 @@ def test_a_key_in_two_partitions_of_a_batch_is_refused(world: World) -> None:
     world.send(row(1, "a"))
     world.send(row(1, "b"), partition=1)
 
-    with pytest.raises(KeyInTwoPartitionsError, match="came from"):
+    with pytest.raises(KeyInTwoPartitionsError, match="came from") as refused:
         world.run()
 
+    assert refused.value.remedy.startswith("make the producer partition by key")
     assert world.rows() == []
 
 
