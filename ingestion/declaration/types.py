@@ -69,3 +69,10 @@ class SqlType:
         """Return the type without a NOT NULL within, which no table enforces."""
         parts = {name: part.without_required() for name, part in self.parts.items()}
         return replace(self, parts=parts, required=frozenset())
+
+    def without_lengths(self) -> SqlType:
+        """Return the type with STRING for each VARCHAR."""
+        if self.word == "VARCHAR":
+            return SqlType(word="STRING")
+        parts = {name: part.without_lengths() for name, part in self.parts.items()}
+        return replace(self, parts=parts)

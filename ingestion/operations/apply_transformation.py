@@ -21,7 +21,7 @@ def spark_transformation(
 
     A value has its number as ``_at``, whether it is a delete as ``_is_delete``, what a statement
     may read of its record, and its columns. The rows begin with those numbers, without the values
-    that are filtered out.
+    that are filtered out; each ends with the reason why no table could hold it, or null.
 
     Raises:
         InvalidSpecError: Spark does not understand what is declared.
@@ -54,14 +54,16 @@ def spark_transformation(
 def _transformed(values: DataFrame, spec: StreamSpec) -> DataFrame:
     from pyspark.sql import functions as F
 
-    from ingestion.pipeline.transform import function_of, is_selected, selected
+    from ingestion.pipeline.transform import function_of, is_selected, selected, without_misfits
 
+    reason = F.col("_misfit.reason").alias("_misfit")
     if not spec.transform:
         passed = values.where(F.col("_is_delete") | is_selected(spec))
-        return passed.select("_at", selected(spec).alias("_row")).select("_at", "_row.*")
+        made = passed.select("_at", selected(spec).alias("_row"))
+        return without_misfits(made, "_row", spec).select("_at", "_row.*", reason)
     # A function keeps the place of a record, and nothing else that it was given.
     rows = function_of(spec)(values.where(is_selected(spec)))
-    columns = [F.col(f"`{column.name}`") for column in spec.columns]
+    row = F.struct(*(F.col(f"`{column.name}`") for column in spec.columns))
     numbers = values.select("_at", *spec.origin)
-    rows = rows.select(*spec.origin, *columns).join(numbers, list(spec.origin))
-    return rows.select("_at", *columns)
+    made = rows.select(*spec.origin, row.alias("_row")).join(numbers, list(spec.origin))
+    return without_misfits(made, "_row", spec).select("_at", "_row.*", reason)

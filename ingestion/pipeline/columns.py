@@ -6,6 +6,7 @@
     explode     + _index, _is_empty    one row an element; only where an array is declared
     transform   + _transformed         the table's columns, as declared: a struct
                 + _selected            whether ``where`` or the function lets it pass
+                + _misfit              why no table could hold that row, which is null then
                 + _index, _is_empty    all of them only where anything is declared
     validate    BATCH                  the judged batch; ``table`` stands for its declared columns
                 + _coerced             columns whose value was of another type; only where lenient
@@ -28,7 +29,7 @@ SOURCE: Final = (*PLACE, *RAW)
 # ``_decoded_key`` is there only where a null value deletes by its key.
 DECODED: Final = (*SOURCE, "_decoded")
 EXPLODED: Final = (*DECODED, "_index", "_is_empty")
-TRANSFORMED: Final = (*EXPLODED, "_transformed", "_selected")
+TRANSFORMED: Final = (*EXPLODED, "_transformed", "_selected", "_misfit")
 # Of a judged row: its disposition, undeclared names, size of the value in bytes, what is wrong.
 JUDGED: Final = ("_disposition", "_extra", "_bytes", "_reason", "_detail", *RAW)
 # Behind the judgement nobody needs these of a row that can be applied.

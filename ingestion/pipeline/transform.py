@@ -8,7 +8,8 @@ statements over an empty frame shows whether they can be trusted with that, befo
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from typing import Any, Final, cast
@@ -18,8 +19,10 @@ from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from ingestion.declaration.ddl import DeclaredColumn
 from ingestion.declaration.spec import StreamSpec
 from ingestion.declaration.sql import quoted
+from ingestion.declaration.types import SqlType
 from ingestion.errors import BadFieldError
 from ingestion.pipeline.schema import declared_row, row_type, sentence_of
 from ingestion.sinks.frame_cache import FrameCache, is_local
@@ -38,7 +41,12 @@ _UNSTEADY: Final = re.compile(
 
 def asked_ddl(spec: StreamSpec) -> str:
     """Return the columns that a statement may read beside the record's, as DDL."""
-    return ", ".join(column.as_ddl() for column in spec.exploded_columns)
+    return _ddl(spec.exploded_columns)
+
+
+def _ddl(columns: Iterable[DeclaredColumn]) -> str:
+    """Return columns as Spark's statements have them, which know VARCHAR in tables alone."""
+    return ", ".join(replace(c, type=c.type.without_lengths()).as_ddl() for c in columns)
 
 
 def transform(exploded: Rows, spec: StreamSpec, frames: FrameCache) -> Rows:
@@ -53,8 +61,8 @@ def transform(exploded: Rows, spec: StreamSpec, frames: FrameCache) -> Rows:
         frames: Keeps the records where a function needs them twice.
 
     Returns:
-        ``exploded`` with ``_transformed``, a struct of the table's columns, and ``_selected``;
-        where nothing is declared, ``exploded`` itself.
+        ``exploded`` with ``_transformed``, a struct of the table's columns, ``_selected`` and
+        ``_misfit``; where nothing is declared, ``exploded`` itself.
     """
     if not spec.is_transformed:
         return exploded
@@ -73,8 +81,10 @@ def _transformed(exploded: DataFrame, spec: StreamSpec, frames: FrameCache) -> D
         return _by_function(frames.keep(good), spec)
     passes = ~F.col("_is_empty") & (~F.col("_is_asked") | is_selected(spec))
     # What is filtered is not asked for more: a CAST may hold only for what ``where`` lets pass.
-    made = {"_transformed": F.when(passes, selected(spec)), "_selected": passes}
-    return good.select("*", "_good.*").withColumns(made).select(*exploded.columns, *made)
+    row = F.when(passes & F.col("_good").isNotNull(), selected(spec))
+    made = {"_transformed": row, "_selected": passes}
+    rows = good.select("*", "_good.*").withColumns(made).select(*exploded.columns, *made)
+    return without_misfits(rows, "_transformed", spec)
 
 
 def _by_function(good: DataFrame, spec: StreamSpec) -> DataFrame:
@@ -90,8 +100,9 @@ def _by_function(good: DataFrame, spec: StreamSpec) -> DataFrame:
     rows = rows.select(*spec.origin, F.struct(*columns).alias("_returned"))
     given = {c.name: F.col(f"_good.{quoted(c.name)}") for c in spec.exploded_columns}
     of_delete = declared_row(spec, given)
+    rows = without_misfits(rows, "_returned", spec).withColumn("_is_returned", F.lit(True))
     matched = good.join(rows, on=list(spec.origin), how="left")
-    is_returned = F.col("_returned").isNotNull()
+    is_returned = F.col("_is_returned").isNotNull()
     return matched.withColumns(
         {
             "_transformed": F.when(F.col("_is_asked"), F.col("_returned")).otherwise(of_delete),
@@ -114,6 +125,51 @@ def selected(spec: StreamSpec) -> Column:
         for c in spec.columns
     )
     return F.struct(*made)
+
+
+def without_misfits(made: DataFrame, row: str, spec: StreamSpec) -> DataFrame:
+    """Replace rows that no table could hold by null.
+
+    Args:
+        made: Rows as Spark has made them, whose texts may be any bytes and whose times any year.
+        row: The struct of the table's columns among its columns.
+        spec: The declaration.
+
+    Returns:
+        The same with ``_misfit``: the reason, and the column as its detail; null of what fits.
+    """
+    given = {column.name: column.type for column in spec.exploded_columns}
+    misfit = F.lit(None).cast("struct<reason: string, detail: string>")
+    for column in spec.columns:
+        # What decoding gave fits already.
+        if spec.transform or column.name in spec.select or given[column.name] != column.type:
+            reason = _misfit(F.col(row)[column.name], column.type)
+            found = F.struct(reason.alias("reason"), F.lit(column.name).alias("detail"))
+            misfit = F.coalesce(misfit, F.when(reason.isNotNull(), found))
+    told = made.withColumn("_misfit", misfit)
+    return told.withColumn(row, F.when(F.col("_misfit").isNull(), F.col(row)))
+
+
+def _misfit(value: Column, type_: SqlType) -> Column:
+    """Say why no table could hold a value, or one within it; null where it could."""
+    parts = type_.parts
+    if type_.word in ("STRING", "VARCHAR"):
+        reason = F.when(~F.is_valid_utf8(value), "invalid_utf8")
+        length = type_.precision
+        return reason.when(F.length(value) > length, "too_long") if length else reason
+    if type_.word in ("DATE", "TIMESTAMP", "TIMESTAMP_NTZ"):
+        return F.when(~F.year(value).between(1, 9999), "bad_time")
+    if type_.word == "ARRAY":
+        return _misfit_among(value, parts["element"])
+    if type_.word == "MAP":
+        among_keys = _misfit_among(F.map_keys(value), parts["key"])
+        return F.coalesce(among_keys, _misfit_among(F.map_values(value), parts["value"]))
+    of_fields = (_misfit(value[name], part) for name, part in parts.items())
+    return F.coalesce(F.lit(None).cast("string"), *of_fields)
+
+
+def _misfit_among(values: Column, type_: SqlType) -> Column:
+    return F.array_max(F.transform(values, lambda value: _misfit(value, type_)))
 
 
 def function_of(spec: StreamSpec) -> Callable[[DataFrame], DataFrame]:
@@ -195,7 +251,7 @@ def _nodes(plan: Any) -> Iterator[str]:
 
 def _refuse_other_types(spec: StreamSpec, field: str, made: DataFrame) -> None:
     found = {each.name: each.dataType.simpleString() for each in made.schema}
-    for column in row_type(spec.ddl):
+    for column in row_type(_ddl(spec.columns)):
         due = column.dataType.simpleString()
         if found[column.name] != due:
             where = f"select.{column.name}" if column.name in spec.select else field

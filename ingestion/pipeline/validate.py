@@ -25,8 +25,10 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from ingestion.declaration.modes import EXTRA_COLUMN
+from ingestion.declaration.parts import Window
 from ingestion.declaration.spec import StreamSpec
 from ingestion.declaration.sql import quoted
+from ingestion.formats.coerce import FIRST_DAY, LAST_DAY
 from ingestion.kafka.offsets import Offsets
 from ingestion.pipeline.columns import PLACE
 from ingestion.pipeline.explode import rejoin
@@ -106,6 +108,9 @@ def _flat_in_spark(rows: DataFrame, spec: StreamSpec) -> DataFrame:
     found["_wrong_detail"] = _detail(spec)
     found["_is_tombstone"] = F.col("_value").isNull()
     found["_bytes"] = F.coalesce(F.octet_length("_value"), F.lit(0))
+    if spec.is_transformed:
+        found["_wrong"] = F.coalesce(found["_wrong"], "_misfit.reason")
+        found["_wrong_detail"] = F.coalesce(found["_wrong_detail"], "_misfit.detail")
     flat = [column.alias(name) for name, column in found.items()]
     if spec.extra_fields == "keep":
         flat.append(F.col("_decoded.kept").alias(EXTRA_COLUMN))
@@ -114,9 +119,21 @@ def _flat_in_spark(rows: DataFrame, spec: StreamSpec) -> DataFrame:
     row = _row(spec).alias("_row")
     rows = rows.select(*of_record, *flat, row)
     rows = rows.select(*(name for name in rows.columns if name != "_row"), "_row.*")
+    if spec.window and spec.window.column in spec.types:
+        is_wrong = F.col("_wrong").isNull() & _is_beyond_windows(spec.window)
+        for name, text in (("_wrong_detail", spec.window.column), ("_wrong", "bad_time")):
+            rows = rows.withColumn(name, F.when(is_wrong, text).otherwise(F.col(name)))
     if spec.apply_as_deletes is None:
         return rows
     return rows.withColumn("_is_selected", F.expr(spec.apply_as_deletes))
+
+
+def _is_beyond_windows(window: Window) -> Column:
+    """Tell a time whose window begins before the year 1 or ends after 9999, which none can read."""
+    seconds, every = F.unix_seconds(quoted(window.column)), window.every_seconds
+    first = -(-FIRST_DAY * 86_400 // every) * every
+    end = ((LAST_DAY + 1) * 86_400 - 1) // every * every
+    return ~F.coalesce((seconds >= first) & (seconds < end), F.lit(True))
 
 
 def _findings(spec: StreamSpec) -> dict[str, str]:

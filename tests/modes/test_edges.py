@@ -102,6 +102,24 @@ def test_a_row_that_comes_again_keeps_nothing_of_the_deleted(world: World) -> No
     assert find_problems(world) == ()
 
 
+def test_a_window_beyond_the_years_of_readers_is_not_made(world: World) -> None:
+    """A time is quarantined whose week begins before the year 1, or ends after 9999."""
+    world.declare(
+        schema="id INT NOT NULL, seen TIMESTAMP",
+        mode="aggregate",
+        aggregates={"n": "count(*)"},
+        window={"column": "seen", "every": "7 days"},
+    )
+    days = ("0001-01-01", "0001-01-04", "9999-12-29", "9999-12-30")
+    world.send(*({"id": 1, "seen": f"{day}T00:00:00Z"} for day in days))
+    world.run()
+
+    found = [(row["_offset"], row["reason"], row["detail"]) for row in world.quarantined()]
+    assert sorted(found) == [(0, "bad_time", "seen"), (3, "bad_time", "seen")]
+    assert world.ledger[-1].counts["groups"] == 2
+    assert find_problems(world) == ()
+
+
 @only_long
 def test_the_clock_is_that_of_the_slowest_partition(world: World) -> None:
     """It waits until every partition has spoken, and then goes by the one that is behind."""

@@ -31,6 +31,11 @@ SELECT = {
     "sent_at": "_timestamp",
 }
 
+UNCHECKED = {
+    "tags": "map('h', array(NULL, CAST(_headers[0].value AS STRING)))",
+    "at": "timestamp_millis(ms)",
+}
+
 
 def test_a_condition_filters_records_and_counts_them(world: World) -> None:
     """What `where` leaves out is in the books; a null value is not asked."""
@@ -134,6 +139,34 @@ def test_what_the_value_must_have_is_asked_for(world: World) -> None:
     assert world.ledger[-1].counts["filtered"] == 2
     verdict = prove(world)
     assert (verdict.holds, verdict.limits) == (True, (NOT_INDEPENDENT,))
+
+
+@pytest.mark.parametrize("engine", ["delta_rs", *twins("spark")])
+@pytest.mark.parametrize("by", ["select", "transform"])
+def test_what_no_table_could_hold_is_quarantined(world: World, engine: str, by: str) -> None:
+    """A text of other bytes, a far year and a long text are found at whatever depth they lie."""
+    world.settings = world.settings.model_copy(
+        update={"merge_engine": "spark" if engine == "spark" else "auto"}
+    )
+    table = "id INT NOT NULL, tags MAP<STRING, ARRAY<STRING>>, at TIMESTAMP, code VARCHAR(3)"
+    world.declare(schema=table, value_schema="id INT NOT NULL, ms BIGINT, code VARCHAR(5)")
+    world.declare(**{by: UNCHECKED if by == "select" else "tests.support.transforms.unchecked"})
+    values = {
+        b"fine": {"ms": 0, "code": "abc"},
+        b"\xff": {"ms": 0, "code": "abc"},
+        b"far": {"ms": 1_700_000_000_000_000, "code": "abc"},
+        b"long": {"ms": 0, "code": "abcd"},
+    }
+    for id, (header, value) in enumerate(values.items()):
+        raw = json.dumps({"id": id, **value}).encode()
+        world.producer.produce(world.topic, raw, partition=0, headers=[("h", header)])
+    assert world.producer.flush(30) == 0
+    world.run()
+
+    assert [row["id"] for row in world.rows()] == [0]
+    found = {row["_offset"]: (row["reason"], row["detail"]) for row in world.quarantined()}
+    assert found == {1: ("invalid_utf8", "tags"), 2: ("bad_time", "at"), 3: ("too_long", "code")}
+    assert prove(world).holds
 
 
 def test_a_row_that_was_changed_is_found_behind_a_transformation(world: World) -> None:

@@ -26,6 +26,16 @@ def lines(elements: DataFrame) -> DataFrame:
     return elements.where("items.qty > 0").select(*place, "id", "at", "items.sku", "items.qty")
 
 
+def unchecked(values: DataFrame) -> DataFrame:
+    """Take bytes for text, and a number for a time, whatever they are."""
+    text = F.expr("CAST(_headers[0].value AS STRING)")
+    return values.select(
+        *("_topic", "_partition", "_offset", "id", "code"),
+        F.create_map(F.lit("h"), F.array(F.lit(None), text)).alias("tags"),
+        F.timestamp_millis("ms").alias("at"),
+    )
+
+
 def without_place(values: DataFrame) -> DataFrame:
     """Forget which record a row comes from."""
     return clean(values).drop("_offset")

@@ -13,6 +13,7 @@ from typing import Any, Final
 from ingestion.declaration.aggregates import Aggregate, aggregates_of
 from ingestion.declaration.modes import WINDOW_COLUMNS
 from ingestion.verify.decode.coerce import UnprovableError
+from ingestion.verify.fold.classify import window_of
 from ingestion.verify.fold.rule import FoldContext, Recount, Rule
 from ingestion.verify.read.record import (
     EPOCH,
@@ -193,9 +194,7 @@ class AggregateRule(Rule):
         moment = row[self._at[name]] if name in self._at else row[-3]
         clock, at = f"clock_ms.{change.at}", (moment - EPOCH) // dt.timedelta(milliseconds=1)
         self._clocks[clock] = max(self._clocks.get(clock, 0), at)
-        every = dt.timedelta(seconds=self._window.every_seconds)
-        start = EPOCH + (moment - EPOCH) // every * every
-        return (*keys, start, start + every)
+        return (*keys, *window_of(moment, self._window.every_seconds))
 
     def _count(self, group: _Group, seq: int, recount: Recount) -> None:
         is_new, is_first = group.born == seq, group.seq != seq

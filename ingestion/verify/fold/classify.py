@@ -99,6 +99,8 @@ class Classifier:
         for name in spec.sequence_by:
             if name in self.types and self.types[name].word in _NO_SEQUENCE:
                 raise UnprovableError(f"an order by {self.types[name]} is not provable")
+        window = spec.window if spec.window and spec.window.column in self.types else None
+        self._window = window and (names.index(window.column), window.every_seconds)
         self._required = [i for i, column in enumerate(spec.columns) if not column.nullable]
         self._keeps = spec.unavailable == "keep"
         self._never_left_out = spec.never_left_out
@@ -206,6 +208,8 @@ class Classifier:
 
     def _change(self, row: Value, *, is_delete: bool, seq: int) -> RowChange:
         record, decoded, values = row.record, row.decoded, row.values
+        if row.misfit:
+            raise BadRecordError(f"no table could hold it: {row.misfit}")
         sent = EPOCH + dt.timedelta(milliseconds=record.timestamp_ms)
         order = self._order(values, sent)
         if is_delete and not self._has_deletes:
@@ -221,6 +225,8 @@ class Classifier:
             _refuse_null(values, required, "a NOT NULL column")
             if row.lacks:
                 raise BadRecordError("a NOT NULL column of value_schema is null")
+        if self._window:
+            window_of(values[self._window[0]], self._window[1])
         at = record[:3]
         flag = (is_delete,) if self._is_soft else ()
         index = () if self._array_at is None else (row.element,)
@@ -258,6 +264,20 @@ def _reading_of_keys(spec: StreamSpec, settings: Settings | None) -> Decode:
         lenient=spec.lenient,
     )
     return reading(spec.key_format, expected)
+
+
+def window_of(moment: dt.datetime, every_seconds: int) -> tuple[dt.datetime, dt.datetime]:
+    """Return the bounds of a time's window.
+
+    Raises:
+        BadRecordError: one is outside the years 1 to 9999.
+    """
+    every = dt.timedelta(seconds=every_seconds)
+    try:
+        start = EPOCH + (moment - EPOCH) // every * every
+        return start, start + every
+    except OverflowError:
+        raise BadRecordError(f"no reader takes the bounds of the window of {moment}") from None
 
 
 def _refuse_null(values: Row, at: Sequence[int], what: str) -> None:

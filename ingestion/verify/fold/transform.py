@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 NOT_INDEPENDENT: Final = "transform: not independent: Spark itself was asked again"
 
 # Makes rows of values as the engine does: each value is a dictionary with its number as ``_at``,
-# which is the first column of the rows.
+# which is the first column of the rows; the last is the reason why no table could hold it, or null.
 Apply = Callable[[Sequence[dict[str, Any]]], pa.Table]
 ApplyTransformation = Callable[[StreamSpec, Settings], Apply]
 
@@ -77,6 +77,7 @@ class Value(NamedTuple):
         decoded: What its format says of it.
         values: One value a column: as decoded, of an element, and at last of the row.
         lacks: Whether a column is null that may not be.
+        misfit: Why no table could hold the row that Spark made of it; null where one could.
     """
 
     record: Record
@@ -84,6 +85,7 @@ class Value(NamedTuple):
     values: Row
     element: int = 0
     lacks: bool = False
+    misfit: str | None = None
 
 
 def transformation(
@@ -146,8 +148,11 @@ class _OfTheEngine:
             if self._spec.transform and value.decoded.is_delete:
                 # A function is not asked about a delete, whose columns are taken as they are.
                 named = dict(zip(self._names, value.values, strict=True))
-                row = [named.get(column.name) for column in self._spec.columns]
-            made.append(None if row is None else value._replace(values=tuple(row)))
+                row = [*(named.get(column.name) for column in self._spec.columns), None]
+            if row is None:
+                made.append(None)
+            else:
+                made.append(value._replace(values=tuple(row[:-1]), misfit=row[-1]))
         return made
 
     def _as_row(self, at: int, value: Value) -> dict[str, Any]:
