@@ -22,7 +22,7 @@ from ingestion.sinks.choose_engine import EngineName
 # Commits from one checkpoint of the log to the next: Spark's own; delta-rs would write a tenth.
 CHECKPOINT_INTERVAL = 10
 # Delta refuses to keep any of these.
-_WITHOUT_STATISTICS: Final = ("BINARY", "BOOLEAN")
+_WITHOUT_STATISTICS: Final = ("BINARY", "BOOLEAN", "VARCHAR")
 
 
 def make_table(engine: EngineName, spark: SparkSession, stream: Stream, schema: StructType) -> None:

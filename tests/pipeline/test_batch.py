@@ -251,6 +251,22 @@ def test_a_deleted_key_does_not_come_back_in_another_partition(
     assert world.log.last_seq(world.topic) == 1
 
 
+@pytest.mark.parametrize("engine", ["auto", *twins("spark")])
+def test_a_key_may_be_a_varchar(world: World, engine: str) -> None:
+    """Its table is made without statistics, which Delta keeps of none, and rows are found by it."""
+    world.settings = world.settings.model_copy(update={"merge_engine": engine})
+    world.declare(schema="id VARCHAR(3) NOT NULL, at INT")
+    world.send({"id": "a", "at": 1}, {"id": "b", "at": 1})
+    world.run()
+    world.send({"id": "a", "at": 2}, {"id": "abcd", "at": 2})
+    world.send(None, id="b")
+    world.run()
+
+    assert world.rows() == [{"id": "a", "at": 2}]
+    assert [bad["reason"] for bad in world.quarantined()] == ["too_long"]
+    assert find_problems(world) == ()
+
+
 def test_a_key_column_may_be_called_like_kafkas_own(world: World) -> None:
     """Columns named key, value, offset or s get in nobody's way."""
     world.declare(schema="key STRING NOT NULL, value INT, offset INT, s INT, t INT", keys=["key"])
