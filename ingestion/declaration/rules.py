@@ -18,6 +18,7 @@ from ingestion.declaration.types import SqlType
 from ingestion.declaration.violations import Violation
 
 _NO_EQUALITY: Final = ("FLOAT", "DOUBLE", "ARRAY", "MAP", "STRUCT", "VARIANT")
+_NO_ORDER: Final = ("ARRAY", "MAP", "STRUCT", "VARIANT")
 _NESTED_OR_BYTES: Final = ("ARRAY", "MAP", "STRUCT", "BINARY")
 # What `where` and `select` may ask of the record beside its value's columns.
 _OF_A_RECORD: Final = (*COORDINATES, "_timestamp", "_key", "_headers", "_index")
@@ -110,8 +111,8 @@ def _type_violations(spec: Declaration) -> Iterator[Violation]:
             problem = f"{name} is {types[name]}, which has no reliable equality"
             yield "keys", f"{problem}; identify rows by other columns"
     for name in spec.sequence_by:
-        if name in types and types[name].contains("MAP", "VARIANT"):
-            problem = f"{name} is {types[name]}, which has no order"
+        if name in types and types[name].word in _NO_ORDER:
+            problem = f"{name} is {types[name]}, which has no order that all engines share"
             yield "sequence_by", f"{problem}; name other columns"
 
 

@@ -86,6 +86,11 @@ def test_every_field_is_known_to_decide_about_records_or_not_to() -> None:
         pytest.param({"sequence_by": ["att"]}, "did you mean `at`", id="unknown order"),
         pytest.param({"sequence_by": ["tags"]}, "has no order", id="map for an order"),
         pytest.param(
+            {"schema": "id INT, at STRUCT<day: DATE, nth: INT>", "sequence_by": ["at"]},
+            "has no order",
+            id="struct for an order",
+        ),
+        pytest.param(
             {"sequence_by": ["at"], "tombstones": "delete"},
             "tombstones: a null value has no at",
             id="tombstones without an order",

@@ -15,7 +15,6 @@ import datetime as dt
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Final
 
 from pydantic import ValidationError
 
@@ -40,8 +39,6 @@ from ingestion.verify.read.record import (
     ranked,
     text_of,
 )
-
-_NO_SEQUENCE: Final = ("ARRAY", "MAP", "STRUCT")
 
 
 @dataclass(kw_only=True, slots=True)
@@ -96,9 +93,6 @@ class Classifier:
         self._key_at = [names.index(name) for name in spec.keys]
         self._never_null = [names.index(name) for name in spec.never_null]
         self._order_at = [names.index(n) if n != "_timestamp" else -1 for n in spec.sequence_by]
-        for name in spec.sequence_by:
-            if name in self.types and self.types[name].word in _NO_SEQUENCE:
-                raise UnprovableError(f"an order by {self.types[name]} is not provable")
         window = spec.window if spec.window and spec.window.column in self.types else None
         self._window = window and (names.index(window.column), window.every_seconds)
         self._required = [i for i, column in enumerate(spec.columns) if not column.nullable]
