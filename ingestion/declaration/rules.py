@@ -114,6 +114,12 @@ def _type_violations(spec: Declaration) -> Iterator[Violation]:
         if name in types and types[name].word in _NO_ORDER:
             problem = f"{name} is {types[name]}, which has no order that all engines share"
             yield "sequence_by", f"{problem}; name other columns"
+    for column in spec.value_columns:
+        maps = [each for each in column.type.walk() if each.word == "MAP"]
+        if any(each.parts["key"].word != "STRING" for each in maps):
+            problem = f"column {column.name}: the names in a value are texts of any length"
+            field = "value_schema" if spec.value_ddl else "schema"
+            yield field, f"{problem}; write MAP<STRING, …>"
 
 
 def _transformation_violations(spec: Declaration) -> Iterator[Violation]:

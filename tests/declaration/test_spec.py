@@ -126,7 +126,12 @@ def test_every_field_is_known_to_decide_about_records_or_not_to() -> None:
             id="days of columns that are kept",
         ),
         pytest.param(
-            {"schema": "id INT, m ARRAY<MAP<INT, STRING>>", "sink": "kafka"},
+            {
+                "schema": "id INT, m ARRAY<MAP<INT, STRING>>",
+                "value_schema": "id INT",
+                "select": {"m": "array(map(id, 'a'))"},
+                "sink": "kafka",
+            },
             "m: `sink: kafka` cannot keep a MAP whose keys are not STRING",
             id="map of numbers into a topic",
         ),
