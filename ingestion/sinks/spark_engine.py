@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Iterator, Sequence
 from functools import lru_cache, reduce
 from operator import and_
@@ -162,7 +163,7 @@ class SparkEngine:
         if not merge.key_ranges or TableLog(path).file_count() < _PRUNE_FROM_FILES:
             return on
         within = (
-            F.col(f"t.{quoted(name)}").between(F.lit(low), F.lit(high))
+            F.col(f"t.{quoted(name)}").between(_literal(low), _literal(high))
             for name, (low, high) in merge.key_ranges.items()
         )
         return reduce(and_, within, on)
@@ -173,6 +174,11 @@ def translate(sql: str) -> str:
     """Write the common dialect as Spark's."""
     written = sqlglot.transpile(sql, read="duckdb", write="spark")[0]
     return written.replace(text.FAIL, f"RAISE_ERROR('{text.FAILED}')")
+
+
+def _literal(value: Any) -> Column:
+    """Return a value as a literal; of a day before the year 1000 py4j makes a text that is none."""
+    return F.lit(str(value)).cast("date") if isinstance(value, dt.date) else F.lit(value)
 
 
 def _assigned(values: Any) -> dict[str, str | Column]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError
+from pyspark.sql import SparkSession
 
 from ingestion.declaration.spec import engine_version, fingerprint
 from ingestion.errors import (
@@ -35,6 +37,7 @@ from ingestion.sinks.choose_engine import choose_engine
 from ingestion.sinks.engine import Clause, Engine, IncomparableError, Merge
 from ingestion.sinks.local_engine import LocalEngine
 from ingestion.sinks.sink import merge_counts
+from ingestion.sinks.spark_engine import SparkEngine
 from ingestion.sinks.upsert import winner_per_key
 from tests.support.long import twins
 from tests.support.world import settings_in
@@ -60,8 +63,6 @@ def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
     if request.param == "delta_rs":
         opened: Any = LocalEngine(STREAM, tmp_path)
     else:
-        from ingestion.sinks.spark_engine import SparkEngine
-
         opened = SparkEngine(request.getfixturevalue("spark"))
     yield opened
     opened.close()
@@ -212,6 +213,25 @@ def test_a_newer_record_wins_and_no_other(
     )
     assert [row["newer"] for row in rows] == [newer, True]
     assert counts_of(path) == {"inserted": 1, "updated": int(newer), "deleted": 0}
+
+
+@pytest.mark.spark
+def test_early_days_narrow_a_merge_down(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A literal range of key columns, by which Spark skips files, begins before the year 1000."""
+    monkeypatch.setattr("ingestion.sinks.spark_engine._PRUNE_FROM_FILES", 0)
+    first, last = dt.date(1, 1, 1), dt.date(9999, 12, 31)
+    schema = PLACE.set(0, pa.field("id", pa.date32()))
+    folder = tmp_path / "table"
+    there = [{**place(1, 1, 0, 4), "id": day} for day in (first, last)]
+    write_deltalake(folder, pa.Table.from_pylist(there, schema=schema))
+    with closing(SparkEngine(spark)) as engine:
+        hold(engine, [{**place(1, 1, 0, 5), "id": first}], schema)
+        merge = replace(merge_newer(has_order=False), key_ranges={"id": (first, first)})
+        engine.merge(merge, STREAM, Location.of(folder), metadata())
+
+    assert counts_of(Location.of(folder)) == {"inserted": 0, "updated": 1, "deleted": 0}
 
 
 def test_two_partitions_without_an_order_are_incomparable(engine: Engine, tmp_path: Path) -> None:
