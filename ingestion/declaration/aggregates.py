@@ -21,7 +21,7 @@ from ingestion.declaration.types import SqlType
 CLOCK: Final = "clock_ms"
 CALL: Final = re.compile(r"\s*(\w+)\s*\(\s*(\*|`[^`]+`|\w+)\s*\)\s*")
 # Two sums of 37 digits always fit into 38, the most that there is: so an overflow is an error.
-_SUM_DIGITS: Final = 37
+SUM_DIGITS: Final = 37
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,7 +41,7 @@ class Aggregate:
         """The type of a sum of the column."""
         if self.type is None or self.type.word != "DECIMAL":
             return "BIGINT"
-        return f"DECIMAL({_SUM_DIGITS}, {self.type.scale})"
+        return f"DECIMAL({SUM_DIGITS}, {self.type.scale})"
 
     def columns(self, place: str) -> dict[str, str]:
         """Return the types of its columns by name; ``place`` is that of a place in the order."""

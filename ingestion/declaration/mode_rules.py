@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from ingestion.declaration.aggregates import CALL, FUNCTIONS, aggregates_of
+from ingestion.declaration.aggregates import CALL, FUNCTIONS, SUM_DIGITS, aggregates_of
 from ingestion.declaration.fields import Declaration
 from ingestion.declaration.modes import CURRENT, MODES, VALID_FROM, VALID_TO, WINDOW_COLUMNS
 from ingestion.declaration.names import hint
@@ -18,7 +18,6 @@ _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _WHOLE: Final = ("TINYINT", "SMALLINT", "INT", "BIGINT")
 _NESTED: Final = ("ARRAY", "MAP", "STRUCT", "VARIANT")
 _INEXACT: Final = ("FLOAT", "DOUBLE")
-_MOST_DIGITS: Final = 38
 
 
 def mode_violations(spec: Declaration) -> Iterator[Violation]:
@@ -139,8 +138,9 @@ def _type_problem(function: str, type_: SqlType) -> str | None:
                 "adding such numbers depends on their order, and so would the table; declare the "
                 "column as DECIMAL"
             )
-        if type_.word not in (*_WHOLE, "DECIMAL") or type_.scale == _MOST_DIGITS:
-            return f"`{function}` adds whole numbers and DECIMALs of a scale below 38"
+        if type_.word not in (*_WHOLE, "DECIMAL") or type_.scale >= SUM_DIGITS:
+            most = f"of a scale below {SUM_DIGITS}, which leaves a sum digits before the point"
+            return f"`{function}` adds whole numbers and DECIMALs {most}"
     if function in ("min", "max") and type_.word in _NESTED:
         return f"`{function}` needs values with an order"
     if function == "set" and type_.word in (*_NESTED, *_INEXACT):

@@ -82,6 +82,11 @@ def test_every_mode_is_documented_with_an_example() -> None:
         ("aggregate", {"aggregates": {"x": "sum(*)"}}, "'*' is not a column"),
         ("aggregate", {"aggregates": {"x": "sum(ratio)"}}, "declare the column as DECIMAL"),
         ("aggregate", {"aggregates": {"x": "avg(name)"}}, "adds whole numbers and DECIMALs"),
+        (
+            "aggregate",
+            {"schema": f"{DDL}, share DECIMAL(38, 37)", "aggregates": {"x": "sum(share)"}},
+            "DECIMALs of a scale below 37",
+        ),
         ("aggregate", {"aggregates": {"x": "max(more)"}}, "needs values with an order"),
         ("aggregate", {"aggregates": {"x": "set(ratio)"}}, "needs values with a reliable equality"),
         ("aggregate", {"aggregates": {"x": "approx_distinct(at)"}}, "counts values of INT"),
