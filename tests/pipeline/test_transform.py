@@ -92,19 +92,6 @@ def test_a_moment_without_a_zone_is_utc(world: World) -> None:
     assert world.rows() == [{"id": 1, "at": dt.datetime(2026, 7, 1, 12, tzinfo=dt.UTC)}]
 
 
-def test_a_moment_that_the_proof_cannot_hold_is_not_provable(world: World) -> None:
-    """The table is sound; the proof says which column it cannot read."""
-    world.declare(schema="id INT NOT NULL, until TIMESTAMP", value_schema="id INT, s BIGINT")
-    world.declare(select={"until": "timestamp_seconds(s)"})
-    world.send({"id": 1, "s": 5}, {"id": 2, "s": 400_000_000_000})
-    world.run()
-
-    verdict = prove(world)
-
-    assert verdict.total == 0
-    assert "column until has a date or moment outside the years" in verdict.obstacles[0]
-
-
 def test_a_function_makes_the_rows(world: World) -> None:
     """What it leaves out is filtered; what it is not asked about is what it was."""
     world.declare(schema=TABLE, value_schema=VALUE, transform="tests.support.transforms.clean")
