@@ -91,7 +91,11 @@ def test_the_proof_folds_a_record_where_it_was_sent_in(tmp_path: Path) -> None:
             [held(1, 2), held(2, None), held(3, None, "now"), held(4, 9), held(9, 1)], _SCHEMA
         ),
     )
-    batches = {1: batch(1, stretch(0, 5)), 2: batch(2, kind="redrive", counts={"offsets": 0})}
+    # Of a version whose rows named no attempt.
+    batches = {
+        1: batch(1, stretch(0, 5), attempt=None),
+        2: batch(2, kind="redrive", counts={"offsets": 0}, attempt=None),
+    }
     coverage = full_coverage(batches=batches)
     records = [record(n, {"id": n, "name": "x", "at": 1}) for n in range(5)]
     with remembering() as store:
