@@ -20,6 +20,7 @@ from ingestion.errors import (
 )
 from ingestion.kafka.admin import Kafka, Topics
 from ingestion.lake.commit_metadata import UNKNOWN, Identity
+from ingestion.lake.ledger import load_ledger
 from ingestion.lake.stream import Stream
 from ingestion.recovery.position import read_position
 
@@ -36,14 +37,17 @@ def resolve_topics(stream: Stream) -> Stream:
     spec, kafka = stream.spec, stream.kafka
     if spec.topic_pattern is None:
         return stream
-    pattern, at, refusal = re.compile(spec.topic_pattern), None, None
+    pattern, known, refusal = re.compile(spec.topic_pattern), UNKNOWN, None
     try:
         at = read_position(stream.paths, even_if_altered=True, even_if_forgotten=True)
+        known = at.identity if at else UNKNOWN
     except RefusedError as error:
-        # Who takes the lock heals that, or refuses it.
+        # Who takes the lock heals that, or refuses it; a rebuild reads a table of another sink.
         refusal = error
-    known = at.identity.topic_ids if at else {}
-    matching = sorted(name for name in {*kafka.names(), *known} if pattern.fullmatch(name))
+        known = next((row.identity for row in reversed(load_ledger(stream.paths).rows)), UNKNOWN)
+    matching = sorted(
+        name for name in {*kafka.names(), *known.topic_ids} if pattern.fullmatch(name)
+    )
     if not matching:
         if refusal:
             raise refusal

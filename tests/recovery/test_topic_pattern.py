@@ -53,6 +53,9 @@ def test_topics_that_match_are_read_and_one_that_vanishes_is_missed(world: World
     world.admin.delete_topics([later])[later].result(30)
     with pytest.raises(TopicMissingError, match=later):
         world.run()
+    world.declare(sink="iceberg")
+    with pytest.raises(TopicMissingError, match=later):
+        world.rebuild()
 
 
 def test_a_pattern_that_matches_nothing_is_refused(world: World) -> None:
