@@ -326,14 +326,15 @@ def next_offsets(rows: Sequence[LedgerRow]) -> Offsets:
 def first_offsets(rows: Sequence[LedgerRow], topic_ids: Mapping[str, str] | None = None) -> Offsets:
     """Return where the newest epoch of a table's rows began in each partition.
 
-    A topic that had the id in ``topic_ids`` in earlier epochs began in those.
+    With ``topic_ids``, where any epoch did, of topics that had that id then.
     """
     begun: dict[TopicPartition, int] = {}
-    same = set((topic_ids or {}).items())
     for row in (each for each in standing_rows(rows) if each.kind in MOVING):
-        was = row.identity.topic_ids
+        is_newest, was = row.epoch == rows[-1].epoch, row.identity.topic_ids
+        is_known = topic_ids is not None and row.identity != UNKNOWN
         for part in (counted.range for counted in row.ranges):
-            if row.epoch == rows[-1].epoch or (part.topic, was.get(part.topic)) in same:
+            topic = part.topic
+            if was.get(topic) == (topic_ids or {}).get(topic) if is_known else is_newest:
                 begun.setdefault(part.topic_partition, part.start)
     return Offsets(begun)
 

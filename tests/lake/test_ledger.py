@@ -161,6 +161,17 @@ def test_a_stream_began_where_it_first_read() -> None:
     assert first_offsets(rows) == Offsets({TopicPartition("t", 0): 4})
 
 
+def test_a_topic_that_was_made_again_began_anew() -> None:
+    """Its id tells, in every epoch; of a batch whose topics nothing names, the epoch does."""
+    rows = [replace(batch(1, 4, 9), identity=KNOWN), replace(batch(2, 0, 5), epoch=2)]
+    at = TopicPartition("t", 0)
+
+    assert first_offsets(rows[:1], {"t": "x"}) == Offsets({at: 4})
+    assert first_offsets(rows[:1], {"t": "another"}) == Offsets()
+    assert first_offsets([batch(1, 4, 9)], {"t": "x"}) == Offsets({at: 4})
+    assert first_offsets(rows, {"t": "x"}) == Offsets({at: 4})
+
+
 def test_what_was_erased_is_remembered(tmp_path: Path) -> None:
     """A digest of the key, and how far the topic was read; the key itself is nowhere."""
     digest = Digest.of({"id": 42})
