@@ -22,7 +22,7 @@ from urllib.parse import unquote
 from ingestion.lake.archive import archive_table
 from ingestion.lake.checksums import are_checksums_cut, has_seal, seal, seal_data, sidecar_of
 from ingestion.lake.location import Location
-from ingestion.lake.log_files import COMMIT, checkpoint_file, commit_file, log_files
+from ingestion.lake.log_files import CHECKPOINT, COMMIT, checkpoint_file, commit_file, log_files
 from ingestion.lake.paths import StreamPaths
 
 _NO_COMMIT: Final = "none"
@@ -57,7 +57,7 @@ def _seal_commit(table: Location, commit: Location) -> None:
 def undo_half_written(paths: StreamPaths) -> Iterator[str]:
     """Undo the newest commits that a power cut has left half-written; needs the stream's lock.
 
-    A table of which nothing else is there moves into the archive.
+    A table of which nothing else is there goes, into the archive if it has files of rows.
 
     Yields:
         What was undone, and why, a sentence each.
@@ -67,7 +67,10 @@ def undo_half_written(paths: StreamPaths) -> Iterator[str]:
             file, problem = found
             why = f"{table}: {problem}, as a power cut leaves it: undone, as it was not yet needed"
             if COMMIT.fullmatch(file.name) and _number(file) == 0:
-                archive_table(paths, [table], why=why)
+                has_rows = any(n for name, n in table.files().items() if name.endswith("parquet"))
+                for moved in archive_table(paths, [table], why=why):
+                    if not has_rows:
+                        moved.parent.delete_all()
             else:
                 _undo(file)
             log_files(table).forget()
@@ -108,10 +111,14 @@ def _find_cut(table: Location) -> tuple[Location, str] | None:
 def _may_be_ours(table: Location) -> bool:
     """Tell whether a run may have written the newest commits of a table, and died behind them."""
     unsealed = []
-    for commit in islice(_newest_first(table), _MOST_SEALED):
+    for commit in _newest_first(table):
         if has_seal(commit):
             return True
         unsealed.append(commit)
+    # Delta removes commits that are old, and keeps a checkpoint.
+    files = (table / "_delta_log" / name for name in os.listdir((table / "_delta_log").path))
+    if any(has_seal(each) for each in files if CHECKPOINT.fullmatch(each.name)):
+        return True
     if "__" in table.name:
         # No other table has such a name; the first of its commits may make it, the second fill it.
         return len(unsealed) <= 2

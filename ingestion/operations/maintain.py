@@ -133,6 +133,7 @@ def _maintain_table(
     )
     vacuumed = vacuum(path, window=keep)
     checkpoint(path)
+    seal_commits(path)
     return TableUpkeep(name=path.name, before=before, after=TableSize.of(path), vacuumed=vacuumed)
 
 

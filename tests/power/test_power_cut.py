@@ -135,7 +135,29 @@ def test_a_first_commit_that_is_half_written_takes_the_table_with_it(disk: Disk)
 
     assert "is empty or cut short" in said
     assert not path.exists()
-    assert [*disk.path.glob(".archive/orders/*/orders__quarantine/_delta_log")]
+    assert not [*disk.path.glob(".archive/orders/*")]
+
+
+@pytest.mark.parametrize("is_cleaned", [False, True])
+def test_a_batch_is_undone_behind_any_number_of_commits_of_others(
+    disk: Disk, table: Location, *, is_cleaned: bool
+) -> None:
+    """What was sealed is far back, or Delta has removed it but for its checkpoint."""
+    for number in range(2, 105):
+        append(table, number)
+        if is_cleaned and number == 2:
+            DeltaTable(str(table)).create_checkpoint()
+            seal_commits(table)
+    if is_cleaned:
+        for commit in sorted((table.path / "_delta_log").glob("*.json"))[:3]:
+            for file in (commit, commit.with_name(f".{commit.name}.crc")):
+                file.unlink(missing_ok=True)
+    newest_commit(table).write_bytes(b"")
+
+    (said,) = undo(table)
+
+    assert "is empty or cut short" in said
+    assert DeltaTable(str(table)).version() == 103
 
 
 @pytest.mark.parametrize("commits", [1, 3])
@@ -154,9 +176,7 @@ def test_a_table_that_was_never_sealed_is_not_undone(tmp_path: Path, commits: in
 
 
 @pytest.mark.parametrize("has_rows", [False, True])
-def test_a_table_that_was_just_being_made_moves_into_the_archive(
-    tmp_path: Path, has_rows: bool
-) -> None:
+def test_a_table_that_was_just_being_made_is_removed(tmp_path: Path, has_rows: bool) -> None:
     """It is empty; where files of rows lie beside its log, it is none of ours."""
     path = Location.of(tmp_path / "orders")
     (path / "_delta_log" / f"{0:020d}.json").put(b"")
