@@ -173,7 +173,7 @@ def drop_log_before(path: Location, version: int) -> None:
         if number.isdigit() and int(number) < version:
             (log / name).delete()
     # What lies here of the log of a table in a store goes, too.
-    log_files(path).forget()
+    log_files(path).remove_others()
     read_delta(path)
 
 

@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import re
+import sys
 import tempfile
 import threading
 from collections.abc import Callable, Mapping
@@ -61,6 +62,9 @@ class LogFiles:
 
     def forget(self) -> None:
         """List anew the next time, which here is always so."""
+
+    def remove_others(self) -> None:
+        """Remove what lies in a mirror, and is not in the log; no one else may commit."""
 
     def open_writer(self, open_anew: Callable[[], DeltaTable]) -> DeltaTable:
         """Return the table to write to."""
@@ -186,7 +190,7 @@ class MirroredLogFiles(LogFiles):
             }
             # It names a checkpoint that may have been listed, or not be needed: any will do.
             (self._folder / "_delta_log" / "_last_checkpoint").unlink(missing_ok=True)
-            self._remove_others(newest)
+            self._remove_up_to(newest)
             self._fetch(wanted)
             return self._folder, newest if newest >= 0 else None
 
@@ -224,7 +228,14 @@ class MirroredLogFiles(LogFiles):
             return {}
         return tags
 
-    def _remove_others(self, newest: int) -> None:
+    def remove_others(self) -> None:
+        """Remove all that is not in the log now, such as another table's that was here."""
+        with self._busy:
+            self.forget()
+            self.names()
+            self._remove_up_to(sys.maxsize)
+
+    def _remove_up_to(self, newest: int) -> None:
         """Remove what is not in the log up to a version, though no tag may tell of it.
 
         What is beyond is not opened, and may be what another process has listed since.

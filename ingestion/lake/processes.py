@@ -10,12 +10,14 @@ spilled, would fill the disk, a kill at a time. So later processes sweep the fol
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import os
 import shutil
 import socket
 import struct
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,6 +29,8 @@ _CLOCK_SECONDS = 2.0
 _TOLERANCE_SECONDS = 60.0
 # A JVM outlives the driver that was killed by seconds.
 _LEFT_ALONE_SECONDS = 3600.0
+# Of another machine, or container, nothing else tells whether a process is alive.
+_LEFT_TO_OTHERS_SECONDS = 24 * 3600.0
 # struct flock of 64-bit Linux: type, whence, start, length, pid.
 _FLOCK = "hhqqi"
 
@@ -63,6 +67,10 @@ def this_machine() -> str:
     return f"{socket.gethostname()} {boot} {namespace}"
 
 
+def _machine() -> str:
+    return hashlib.sha256(this_machine().encode()).hexdigest()[:8]
+
+
 def seconds_since_boot() -> float:
     """Return the time of a clock that goes on while the machine sleeps, where there is one."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
@@ -92,19 +100,22 @@ def process_locking(path: Path) -> int | None:
 
 
 def scratch_of_this_process(state: Path) -> Path:
-    """Return this process's folder, which may not be there yet."""
+    """Return this process's folder, which may not be there yet, and say that it is in use."""
     me = ProcessId.of(os.getpid())
-    return state / "scratch" / f"{me.pid}-{me.started:.0f}"
+    folder = state / "scratch" / f"{_machine()}-{me.pid}-{me.started:.0f}"
+    with suppress(OSError):
+        os.utime(folder)
+    return folder
 
 
 def sweep_scratch(state: Path, *, even_if_young: bool = False) -> tuple[Path, ...]:
     """Remove the folders of processes that are gone, and return them.
 
     Args:
-        state: The state folder.
+        state: The state folder, in which a rebuild has one of its own.
         even_if_young: Even where a JVM may outlive its driver, which then dies without a commit.
     """
-    folders = (state / "scratch").glob("*-*")
+    folders = (*state.glob("scratch/*-*-*"), *state.glob("rebuild/scratch/*-*-*"))
     swept = tuple(each for each in folders if _is_left_over(each, even_if_young))
     for folder in swept:
         shutil.rmtree(folder, ignore_errors=True)
@@ -112,7 +123,7 @@ def sweep_scratch(state: Path, *, even_if_young: bool = False) -> tuple[Path, ..
 
 
 def _is_left_over(folder: Path, even_if_young: bool) -> bool:
-    pid, _, started = folder.name.partition("-")
+    machine, pid, started = folder.name.split("-")[-3:]
     if not (pid.isdigit() and started.isdigit()):
         return False
     try:
@@ -120,6 +131,8 @@ def _is_left_over(folder: Path, even_if_young: bool) -> bool:
     except FileNotFoundError:
         # Another process is sweeping, too.
         return False
+    if machine != _machine():
+        return age > _LEFT_TO_OTHERS_SECONDS
     owner = ProcessId(pid=int(pid), started=float(started))
     return (even_if_young or age > _LEFT_ALONE_SECONDS) and not owner.is_alive()
 

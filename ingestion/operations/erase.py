@@ -10,6 +10,7 @@ which every run says, and the same command finishes it. What is read again of th
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -224,7 +225,12 @@ class _Erasing:
         files = sum(remove_unreferenced(path, is_fenced=False) for path in beside)
         files += self.paths.table.remove_older_versions()
         # There, whole batches may be left of runs that were killed.
-        sweep_scratch(self.paths.settings.state, even_if_young=True)
+        state = self.paths.settings.state
+        sweep_scratch(state, even_if_young=True)
+        # And what a rebuild saw of the tables that it made in a store.
+        for table in self.paths.tables:
+            for mirror in (state / "rebuild" / "mirror").glob(f"{table.name}-{'[0-9a-f]' * 16}"):
+                shutil.rmtree(mirror, ignore_errors=True)
         return replace(row, counts={**row.counts, "erased_files": files})
 
     def begun_before(self, rows: Sequence[LedgerRow]) -> list[int]:

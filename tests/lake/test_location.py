@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
+from ingestion.lake.compaction import drop_log_before
 from ingestion.lake.delta import is_delta, open_delta, read_delta, storage_options
 from ingestion.lake.location import Location, ObjectChangedError
 from ingestion.lake.log_files import log_files
@@ -300,6 +301,22 @@ def test_a_table_is_not_opened_with_what_is_left_of_another(
     there = {name for name in place.files() if name.endswith(".parquet")}
     assert opened.version() == commits - 1
     assert {*map(os.path.basename, opened.file_uris())} == there
+
+
+def test_nothing_is_left_here_of_a_table_whose_older_versions_are_dropped(
+    bucket: str, tmp_path: Path
+) -> None:
+    """Nor of another that was in its place, and had more of them."""
+    place = Location.of(bucket, cache=tmp_path) / "table"
+    write_table(place, 5)
+    read_delta(place)
+    place.delete_all()
+    write_table(place, 2)
+
+    drop_log_before(place, 1)
+
+    (log,) = tmp_path.glob("*/_delta_log")
+    assert {each.name for each in log.iterdir()} <= {*(place / "_delta_log").files()}
 
 
 def test_a_move_that_was_cut_short_is_done_again(
