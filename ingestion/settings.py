@@ -246,7 +246,9 @@ class Settings(BaseSettings):
     @classmethod
     def _folder_or_store(cls, lake: Path | str) -> Path | str:
         # Of any other character one layer takes what a URL spells it as for its name, and one not.
-        if re.fullmatch(r"(s3|gs|abfss)://[^/\s?#:]+(/[a-zA-Z0-9._~+=/-]*)?", str(lake)):
+        if re.fullmatch(
+            r"(s3|gs|abfss)://[^/\s?#:]+(/(?!\.{1,2}(/|$))[\w.~+=-]+)*/?", str(lake), re.ASCII
+        ):
             return str(lake).rstrip("/")
         if _URL.match(str(lake)):
             raise ValueError(

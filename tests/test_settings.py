@@ -53,7 +53,7 @@ def test_without_a_project_paths_lie_under_the_working_directory(
         pytest.param("~/lake", "{home}/lake", id="home"),
         pytest.param("", "{project}/lake", id="empty is unset"),
         pytest.param("s3://bucket/prefix/", "s3://bucket/prefix", id="store"),
-        pytest.param("s3://b/env=prod/A_1.~+-", "s3://b/env=prod/A_1.~+-", id="characters"),
+        pytest.param("s3://b/env=prod/.a/A_1.~+-", "s3://b/env=prod/.a/A_1.~+-", id="characters"),
     ],
 )
 def test_a_path_is_resolved_once(
@@ -115,6 +115,9 @@ def test_without_any_kafka_the_command_is_named(project: Path, address: str | No
         ("ONCELAKE_LAKE", f"hdfs://{CANARY}/lake"),
         ("ONCELAKE_LAKE", f"s3://bucket/{CANARY}/sü"),
         ("ONCELAKE_LAKE", f"s3://bucket/{CANARY}/a%20b"),
+        ("ONCELAKE_LAKE", f"s3://bucket/{CANARY}//a"),
+        ("ONCELAKE_LAKE", f"s3://bucket/{CANARY}/../a"),
+        ("ONCELAKE_LAKE", f"s3://bucket/{CANARY}/."),
         ("ONCELAKE_SPARK_MASTER", f"spark://me:{CANARY}@host:7077"),
         ("ONCELAKE_SCHEMA_REGISTRY", f"https://me:{CANARY}@registry:8081"),
         ("ONCELAKE_SCHEMA_REGISTRY", f"{CANARY}:8081"),
