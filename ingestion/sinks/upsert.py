@@ -108,7 +108,8 @@ class UpsertSink(Sink):
         chosen = self._winner_per_key() if is_chosen else "SELECT * FROM good"
         alive, deaths = "NOT s._delete", ""
         if self._has_deaths:
-            alive += f" AND {self._wins_over('d')}"
+            # A second delete of a key changes nothing, wherever it comes from.
+            alive = f"CASE WHEN s._delete THEN FALSE ELSE {self._wins_over('d')} END"
             deaths = f" LEFT JOIN dead d ON {sql.equal(self._keys, 's', 'd')}"
         self._engine.define(
             "winners",

@@ -251,6 +251,20 @@ def test_a_deleted_key_does_not_come_back_in_another_partition(
     assert world.log.last_seq(world.topic) == 1
 
 
+@pytest.mark.parametrize("engine", ["auto", "spark"])
+def test_a_second_delete_may_come_from_anywhere(world: World, engine: str) -> None:
+    """It finds nothing, in whatever order the two are."""
+    world.settings = world.settings.model_copy(update={"merge_engine": engine})
+    world.send(row(1, "a"), None, id=1)
+    world.run()
+    world.send(None, id=1, partition=1)
+    world.run()
+
+    assert world.rows() == []
+    assert world.ledger[-1].counts["deleted_absent"] == 1
+    assert find_problems(world) == ()
+
+
 @pytest.mark.parametrize("engine", ["auto", *twins("spark")])
 def test_a_key_may_be_a_varchar(world: World, engine: str) -> None:
     """Its table is made without statistics, which Delta keeps of none, and rows are found by it."""
