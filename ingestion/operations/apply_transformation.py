@@ -54,6 +54,7 @@ def spark_transformation(
 def _transformed(values: DataFrame, spec: StreamSpec) -> DataFrame:
     from pyspark.sql import functions as F
 
+    from ingestion.pipeline.schema import declared_row
     from ingestion.pipeline.transform import function_of, is_selected, selected, without_misfits
 
     reason = F.col("_misfit.reason").alias("_misfit")
@@ -62,8 +63,12 @@ def _transformed(values: DataFrame, spec: StreamSpec) -> DataFrame:
         made = passed.select("_at", selected(spec).alias("_row"))
         return without_misfits(made, "_row", spec).select("_at", "_row.*", reason)
     # A function keeps the place of a record, and nothing else that it was given.
-    rows = function_of(spec)(values.where(is_selected(spec)))
+    rows = function_of(spec)(values.where(~F.col("_is_delete") & is_selected(spec)))
     row = F.struct(*(F.col(f"`{column.name}`") for column in spec.columns))
     numbers = values.select("_at", *spec.origin)
     made = rows.select(*spec.origin, row.alias("_row")).join(numbers, list(spec.origin))
+    # It is not asked about a delete, whose columns are taken as they are.
+    given = {column.name: F.col(f"`{column.name}`") for column in spec.exploded_columns}
+    deletes = values.where("_is_delete").select("_at", declared_row(spec, given).alias("_row"))
+    made = made.select("_at", "_row").union(deletes)
     return without_misfits(made, "_row", spec).select("_at", "_row.*", reason)

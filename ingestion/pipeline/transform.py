@@ -100,15 +100,15 @@ def _by_function(good: DataFrame, spec: StreamSpec) -> DataFrame:
     rows = rows.select(*spec.origin, F.struct(*columns).alias("_returned"))
     given = {c.name: F.col(f"_good.{quoted(c.name)}") for c in spec.exploded_columns}
     of_delete = declared_row(spec, given)
-    rows = without_misfits(rows, "_returned", spec).withColumn("_is_returned", F.lit(True))
     matched = good.join(rows, on=list(spec.origin), how="left")
-    is_returned = F.col("_is_returned").isNotNull()
-    return matched.withColumns(
+    is_returned = F.col("_returned").isNotNull()
+    made = matched.withColumns(
         {
             "_transformed": F.when(F.col("_is_asked"), F.col("_returned")).otherwise(of_delete),
             "_selected": ~F.col("_is_empty") & (~F.col("_is_asked") | is_returned),
         }
     )
+    return without_misfits(made, "_transformed", spec)
 
 
 def is_selected(spec: StreamSpec) -> Column:

@@ -18,7 +18,7 @@ from ingestion.verify.fold.transform import NOT_INDEPENDENT
 from tests.declaration.test_valid_means_valid import BASE, UNDERSTOOD
 from tests.support.long import twins
 from tests.support.proof import find_problems, prove
-from tests.support.world import World
+from tests.support.world import World, row
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 
@@ -153,6 +153,57 @@ def test_what_no_table_could_hold_is_quarantined(world: World, engine: str, by: 
     assert [row["id"] for row in world.rows()] == [0]
     found = {row["_offset"]: (row["reason"], row["detail"]) for row in world.quarantined()}
     assert found == {1: ("invalid_utf8", "tags"), 2: ("bad_time", "at"), 3: ("too_long", "code")}
+    assert prove(world).holds
+
+
+@pytest.mark.parametrize("where", [None, "lower(code) <> 'x'"])
+def test_a_text_may_be_too_long_for_a_shorter_column(world: World, where: str | None) -> None:
+    """Where nothing else is done to values, and whatever letters a condition is asked about."""
+    world.declare(schema="id INT NOT NULL, code VARCHAR(3)", value_schema="id INT, code STRING")
+    world.declare(where=where)
+    world.send({"id": 1, "code": "Абв"}, {"id": 2, "code": "abcd"}, {"id": 3, "code": "1 €"})
+    world.run()
+
+    assert [row["id"] for row in world.rows()] == [1, 3]
+    assert [bad["reason"] for bad in world.quarantined()] == ["too_long"]
+    verdict = prove(world)
+    assert (verdict.holds, verdict.limits) == (True, (NOT_INDEPENDENT,))
+
+
+def test_spark_is_asked_where_duckdb_might_answer_otherwise(world: World) -> None:
+    """Only then, and then for all that comes after."""
+    world.declare(where="lower(name) <> 'x'")
+    world.send(row(1, "X"), row(2, "10 €"))
+    world.run()
+    assert (prove(world).holds, prove(world).limits) == (True, ())
+    world.send(row(3, "straße"), row(4, "x"))
+    world.run()
+
+    assert [each["id"] for each in world.rows()] == [2, 3]
+    verdict = prove(world)
+    assert (verdict.holds, verdict.limits) == (True, (NOT_INDEPENDENT,))
+
+
+@pytest.mark.parametrize("sequence_by", [["_timestamp"], []])
+def test_a_delete_behind_a_function_is_as_good_as_a_row(
+    world: World, sequence_by: list[str]
+) -> None:
+    """What it says goes into the table where deletes are soft, and has to fit."""
+    world.declare(
+        format="debezium",
+        schema="id INT NOT NULL, code VARCHAR(3)",
+        value_schema="id INT NOT NULL, code STRING",
+        transform="tests.support.transforms.same",
+        deletes="soft",
+        sequence_by=sequence_by,
+    )
+    for op, side in (("c", "after"), ("d", "before")):
+        for id, code in ((1, "abc"), (2, "abcd" if op == "d" else "ab")):
+            world.send({"op": op, side: {"id": id, "code": code}})
+    world.run()
+
+    (bad,) = world.quarantined()
+    assert (bad["reason"], bad["_offset"]) == ("too_long", 3)
     assert prove(world).holds
 
 

@@ -36,6 +36,11 @@ def unchecked(values: DataFrame) -> DataFrame:
     )
 
 
+def same(values: DataFrame) -> DataFrame:
+    """Take id and code as they are."""
+    return values.select("_topic", "_partition", "_offset", "id", "code")
+
+
 def without_place(values: DataFrame) -> DataFrame:
     """Forget which record a row comes from."""
     return clean(values).drop("_offset")

@@ -13,7 +13,9 @@ rows, is still proven.
 from __future__ import annotations
 
 import datetime as dt
+import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -97,27 +99,47 @@ def transformation(
     """
     if not spec.is_transformed:
         return None
-    if not (spec.select or spec.transform):
-        try:
-            return _Filter(spec)
-        except UnprovableError:
-            pass
-    if settings is None or apply is None:
-        raise UnprovableError("the transformation is not provable without Spark")
-    return _OfTheEngine(spec, apply(spec, settings))
+
+    def of_the_engine() -> _OfTheEngine:
+        if settings is None or apply is None:
+            raise UnprovableError("the transformation is not provable without Spark")
+        return _OfTheEngine(spec, apply(spec, settings))
+
+    given = {column.name: column.type for column in spec.exploded_columns}
+    # Only a shorter VARCHAR is of another type than its value, which may not fit.
+    fits = all(given.get(column.name) == column.type for column in spec.columns)
+    if fits and not (spec.select or spec.transform):
+        with suppress(UnprovableError):
+            return _Filter(spec, of_the_engine)
+    return of_the_engine()
 
 
 class _Filter:
-    """A ``where`` that DuckDB understands, and columns that are taken as they are."""
+    """A ``where`` that DuckDB understands, and columns that are taken as they are.
 
-    is_independent = True
+    From the first value on that DuckDB might understand otherwise, the engine is asked.
+    """
 
-    def __init__(self, spec: StreamSpec) -> None:
+    def __init__(self, spec: StreamSpec, of_the_engine: Callable[[], _OfTheEngine]) -> None:
         names = [column.name for column in spec.exploded_columns]
         self._taken = [names.index(column.name) for column in spec.columns]
         self._where = Condition("where", spec.where or "TRUE", spec.exploded_columns)
+        self._of_the_engine = of_the_engine
+        self._engine: _OfTheEngine | None = None
+
+    @property
+    def is_independent(self) -> bool:
+        return self._engine is None
 
     def __call__(self, values: Sequence[Value]) -> list[Value | None]:
+        if self._engine is None:
+            try:
+                return self._filtered(values)
+            except UnprovableError:
+                self._engine = self._of_the_engine()
+        return self._engine(values)
+
+    def _filtered(self, values: Sequence[Value]) -> list[Value | None]:
         wanted = self._where([value.values for value in values]) if values else []
         return [
             value._replace(values=tuple([value.values[i] for i in self._taken]))
@@ -133,7 +155,7 @@ class _OfTheEngine:
     is_independent = False
 
     def __init__(self, spec: StreamSpec, apply: Apply) -> None:
-        self._spec, self._apply = spec, apply
+        self._apply = apply
         self._names = [column.name for column in spec.exploded_columns]
 
     def __call__(self, values: Sequence[Value]) -> list[Value | None]:
@@ -145,10 +167,6 @@ class _OfTheEngine:
         made: list[Value | None] = []
         for at, value in enumerate(values):
             row = rows.get(at)
-            if self._spec.transform and value.decoded.is_delete:
-                # A function is not asked about a delete, whose columns are taken as they are.
-                named = dict(zip(self._names, value.values, strict=True))
-                row = [*(named.get(column.name) for column in self._spec.columns), None]
             if row is None:
                 made.append(None)
             else:
@@ -216,7 +234,10 @@ class Condition:
     def _refuse_two_cases(self, texts: Iterable[Any]) -> None:
         """Refuse letters whose other case is not one letter, or depends on the age of a library."""
         for text in (each for each in texts if isinstance(each, str) and not each.isascii()):
-            if max(text) > _LAST_LETTER or not len(text.lower()) == len(text) == len(text.upper()):
+            cased = "".join(each for each in text if not _is_caseless(each))
+            if max(cased, default="") > _LAST_LETTER or not (
+                len(cased.lower()) == len(cased) == len(cased.upper())
+            ):
                 raise self._unprovable(f"LOWER or UPPER of {text!r} may be read in two ways")
 
     def _parsed(self) -> Expr:
@@ -245,3 +266,9 @@ class Condition:
     def _unprovable(self, why: str) -> UnprovableError:
         reason = why.partition("\n")[0]
         return UnprovableError(f"{self._field} is not provable: `{self._condition}`: {reason}")
+
+
+def _is_caseless(character: str) -> bool:
+    """Tell what has one case, and in newer versions of Unicode, too: signs, and letters of Asia."""
+    has_one = character.lower() == character == character.upper()
+    return has_one and unicodedata.category(character) not in {"Lu", "Ll", "Lt", "Cn", "Co", "Cs"}
