@@ -119,7 +119,7 @@ def _flat_in_spark(rows: DataFrame, spec: StreamSpec) -> DataFrame:
     row = _row(spec).alias("_row")
     rows = rows.select(*of_record, *flat, row)
     rows = rows.select(*(name for name in rows.columns if name != "_row"), "_row.*")
-    if spec.window and spec.window.column in spec.types:
+    if spec.window:
         is_wrong = F.col("_wrong").isNull() & _is_beyond_windows(spec.window)
         for name, text in (("_wrong_detail", spec.window.column), ("_wrong", "bad_time")):
             rows = rows.withColumn(name, F.when(is_wrong, text).otherwise(F.col(name)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -117,6 +118,23 @@ def test_a_window_beyond_the_years_of_readers_is_not_made(world: World) -> None:
     found = [(row["_offset"], row["reason"], row["detail"]) for row in world.quarantined()]
     assert sorted(found) == [(0, "bad_time", "seen"), (3, "bad_time", "seen")]
     assert world.ledger[-1].counts["groups"] == 2
+    assert find_problems(world) == ()
+
+
+@only_long
+def test_a_window_over_the_time_of_a_record_ends_before_the_year_10000(world: World) -> None:
+    """Kafka takes any time stamp; the last one that a table takes may begin a window beyond."""
+    world.delete_topic()
+    world.create_topic(**{"message.timestamp.after.max.ms": str(2**63 - 1)})
+    world.declare(mode="aggregate", aggregates={"n": "count(*)"}, tombstones="ignore")
+    world.declare(window={"column": "_timestamp", "every": "730 days"})
+    for offset, milliseconds in enumerate((0, 1_800_000_000_000_000)):
+        raw = json.dumps(row(offset, "a")).encode()
+        world.producer.produce(world.topic, raw, partition=0, timestamp=milliseconds)
+    assert world.producer.flush(30) == 0
+    world.run()
+
+    assert [bad["reason"] for bad in world.quarantined()] == ["bad_time"]
     assert find_problems(world) == ()
 
 

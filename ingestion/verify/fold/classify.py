@@ -93,8 +93,8 @@ class Classifier:
         self._key_at = [names.index(name) for name in spec.keys]
         self._never_null = [names.index(name) for name in spec.never_null]
         self._order_at = [names.index(n) if n != "_timestamp" else -1 for n in spec.sequence_by]
-        window = spec.window if spec.window and spec.window.column in self.types else None
-        self._window = window and (names.index(window.column), window.every_seconds)
+        at = {name: n for n, name in enumerate(names)}
+        self._window = spec.window and (at.get(spec.window.column), spec.window.every_seconds)
         self._required = [i for i, column in enumerate(spec.columns) if not column.nullable]
         self._keeps = spec.unavailable == "keep"
         self._never_left_out = spec.never_left_out
@@ -220,7 +220,8 @@ class Classifier:
             if row.lacks:
                 raise BadRecordError("a NOT NULL column of value_schema is null")
         if self._window:
-            window_of(values[self._window[0]], self._window[1])
+            column, every_seconds = self._window
+            window_of(sent if column is None else values[column], every_seconds)
         at = record[:3]
         flag = (is_delete,) if self._is_soft else ()
         index = () if self._array_at is None else (row.element,)
