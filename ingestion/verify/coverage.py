@@ -12,6 +12,7 @@ from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import TopicTruncatedError, counted
 from ingestion.kafka.admin import Kafka
 from ingestion.kafka.offsets import Range, TopicPartition
+from ingestion.lake.commit_metadata import UNKNOWN
 from ingestion.recovery.topics import refuse_another_topic, refuse_changed_identity
 from ingestion.settings import Settings
 from ingestion.verify.read.record import Place, RowChange, at_of, offset_of
@@ -205,7 +206,8 @@ def determine_coverage(spec: StreamSpec, settings: Settings, snapshot: Snapshot)
     # A topic that is no longer declared was read all the same, and may be gone without harm.
     others = {at.topic for at in begin} - {*spec.subscribed}
     found = kafka.known_topics(others, refuse_hidden=True)
-    same = {name for name, _ in found.ids.items() & identity.topic_ids.items()}
+    known = found.ids if identity == UNKNOWN else identity.topic_ids
+    same = {name for name, _ in found.ids.items() & known.items()}
     partitions.update(at for at in found.partitions if at.topic in same)
     stable = kafka.stable_end(partitions)
     gone = {at: end for at, end in ends.items() if at.topic in others and stable.get(at, -1) < end}

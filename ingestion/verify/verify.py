@@ -11,7 +11,7 @@ did. What is no longer covered, or not understood, is named, and never counts as
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from functools import cache, partial
 
@@ -87,7 +87,7 @@ def verify(
         proof.refuse_overtaken()
         raise
     if verdict.total:
-        proof.refuse_overtaken()
+        proof.refuse_overtaken(verdict.difference_count)
     return verdict
 
 
@@ -142,29 +142,35 @@ class _Proof:
             obstacles=obstacles,
         )
 
-    def refuse_overtaken(self) -> None:
-        """Make sure that what was to be proven is still there.
+    def refuse_overtaken(self, parts: Collection[str] = ("rows",)) -> None:
+        """Make sure that what was to be proven, and differs in some parts, is still there.
 
         Raises:
-            TableBusyError: a rewind or an erase has removed some of it since; or a newer batch, of
-                a topic, which keeps the newest record of a key alone.
+            TableBusyError: another table is in its place; a rewind, an erase or a person's decision
+                has removed some of it since; or, of the rows of a topic, a newer batch, as it keeps
+                the newest record of a key alone.
         """
         snapshot, table, stream = self._snapshot, self._paths.table, self._spec.name
+        busy = "Next: run the same command again; if it happens again, pause the stream"
+        # Of a log that is damaged, the verdict tells.
+        with suppress(DamagedTableError):
+            if not (log := table.log()).exists or log.table_id() != snapshot.table_id:
+                raise TableBusyError(f"{stream}: {table.where} has been replaced meanwhile. {busy}")
         since = snapshot.version if snapshot.holder else snapshot.commits[-1].version
         mine = (b for b in read_ledger(self._paths.ledger) if b.table_id == snapshot.table_id)
         kinds = [batch.kind for batch in mine if batch.delta_version > since]
-        # One that still goes on is in the log alone; of a log that is damaged, the verdict tells.
+        # One that still goes on is in the log alone.
         with suppress(DamagedTableError):
             newest, _ = table.log().since_our_newest(stream)
             if newest and newest.metadata and newest.version > since:
                 kinds.append(newest.metadata.kind)
-        goes = {"rewind", "erase"}
-        if "time travel" in table.cannot and self._spec.keys:
+        goes = {"rewind", "erase", "accept"}
+        if "time travel" in table.cannot and self._spec.keys and {*parts} <= {"rows"}:
             goes |= {*kinds}
         if kind := next((kind for kind in kinds if kind in goes), None):
             raise TableBusyError(
                 f"{stream}: {table.where} has a newer batch ({kind}), which removed what was to be "
-                "proven. Next: run the same command again; if it happens again, pause the stream"
+                f"proven. {busy}"
             )
 
     def _prove_the_ledger(self, snapshot: Snapshot) -> None:
@@ -198,12 +204,12 @@ class _Proof:
             self._differences.add(Difference(part, each) for each in problems)
 
     def _prove_the_contents(self, coverage: Coverage, classifiers: Classifiers) -> None:
-        transformation = classifiers.today.transformation
-        if transformation and not transformation.is_independent:
-            self._limits.append(NOT_INDEPENDENT)
         sweep_scratch(self._settings.state)
         with SpillStore.in_folder(scratch_of_this_process(self._settings.state)) as store:
             self._prove_in(FoldContext(self._spec, classifiers, store, coverage))
+        transformation = classifiers.today.transformation
+        if transformation and not transformation.is_independent:
+            self._limits.append(NOT_INDEPENDENT)
 
     def _prove_in(self, context: FoldContext) -> None:
         coverage = context.coverage
