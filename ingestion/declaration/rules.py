@@ -119,7 +119,11 @@ def _type_violations(spec: Declaration) -> Iterator[Violation]:
         if any(each.parts["key"].word != "STRING" for each in maps):
             problem = f"column {column.name}: the names in a value are texts of any length"
             field = "value_schema" if spec.value_ddl else "schema"
-            yield field, f"{problem}; write MAP<STRING, …>"
+            yield (
+                field,
+                f"{problem}; write MAP<STRING, …>, or, where `select` makes it, declare "
+                "`value_schema` without it",
+            )
 
 
 def _transformation_violations(spec: Declaration) -> Iterator[Violation]:

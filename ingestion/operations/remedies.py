@@ -25,7 +25,7 @@ REMEDIES: Final[Mapping[str, str]] = {
     "by `where`",
     "nothing_to_keep": "let the source send the row in full, by a snapshot, and redrive",
     "undecodable": "please report its detail: this should not happen",
-    "invalid_utf8": "declare `format: raw`, or let the producer send UTF-8",
+    "invalid_utf8": "declare `format: raw`, let the producer send UTF-8, or correct `select`",
     "empty_value": f"{_SENDER}; a delete is a null value, not an empty one",
     "malformed_json": f"declare the `format` that the topic has, or, where it is JSON, {_SENDER}",
     "trailing_data": "let the producer send one document a record",
