@@ -28,6 +28,8 @@ _OPTIONS: Final[Mapping[str, str]] = {
 # Moments of 96 bits, of which files may be older than this version, reach beyond nanoseconds.
 _MICROS: Final = ParquetReadOptions(coerce_int96_timestamp_unit="us")
 _ROWS_AT_ONCE: Final = 8_192
+# So many a DOUBLE holds, as which delta-rs keeps the lowest and highest DECIMAL of a file.
+EXACT_DIGITS: Final = 15
 
 
 def storage_options(table: Location) -> dict[str, str] | None:

@@ -7,6 +7,7 @@ that commits, and so the one that holds the stream's lock.
 
 from __future__ import annotations
 
+import datetime as dt
 import shutil
 import tempfile
 import uuid
@@ -16,6 +17,7 @@ from typing import Any, Final
 
 import duckdb
 import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 from pyspark.sql import DataFrame
@@ -26,7 +28,7 @@ from ingestion.kafka.offsets import Range, cut
 from ingestion.lake.attempts import MARKS, Attempt
 from ingestion.lake.commit_log import unless_committed
 from ingestion.lake.commit_metadata import CommitMetadata
-from ingestion.lake.delta import is_delta, open_delta, open_rows, storage_options
+from ingestion.lake.delta import EXACT_DIGITS, is_delta, open_delta, open_rows, storage_options
 from ingestion.lake.durability import seal_commits
 from ingestion.lake.location import Location
 from ingestion.lake.log_files import log_files
@@ -133,12 +135,14 @@ class LocalEngine:
         def write(table: DeltaTable, properties: CommitProperties) -> None:
             before = table.version()
             source = self.arrow(merge.source)
+            keys = [name for name in source.column_names if text.name(name, "s") in merge.on]
+            is_exact = all(_has_exact_statistics(source[name]) for name in keys)
             merger = table.merge(
                 source,
                 _for(merge.on, _IN_DATAFUSION),
                 source_alias="s",
                 target_alias="t",
-                streamed_exec=source.nbytes > _SCANNED_BYTES,
+                streamed_exec=source.nbytes > _SCANNED_BYTES or not is_exact,
                 commit_properties=properties,
             )
             for clause in merge.matched:
@@ -271,6 +275,17 @@ def _is_within(part: Range) -> str:
         f"(_topic = {text.text(part.topic)} AND _partition = {part.partition} "
         f"AND _offset >= {part.start} AND _offset < {part.end})"
     )
+
+
+def _has_exact_statistics(keys: pa.ChunkedArray) -> bool:
+    """Tell whether files that hold a key are found by their lowest and highest keys.
+
+    delta-rs keeps decimals as DOUBLE or BIGINT, and does not find each moment of the last year.
+    """
+    if pa.types.is_decimal(keys.type):
+        return bool(keys.type.precision <= EXACT_DIGITS)
+    newest = pc.max(keys).as_py() if pa.types.is_timestamp(keys.type) else None
+    return newest is None or newest.year < dt.MAXYEAR
 
 
 def _commit(

@@ -12,8 +12,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from ingestion.declaration.ddl import system_columns
+from ingestion.declaration.types import SqlType
 from ingestion.lake.compaction import retention_properties
-from ingestion.lake.delta import storage_options
+from ingestion.lake.delta import EXACT_DIGITS, storage_options
 from ingestion.lake.durability import seal_commits
 from ingestion.lake.log_files import log_files
 from ingestion.lake.stream import Stream
@@ -50,7 +51,7 @@ def _make_delta(
     spec, path = stream.spec, stream.paths.data
     # Statistics on what MERGE prunes by and the audit reads; on every other column they cost a
     # third of the write.
-    keys = [name for name in spec.keys if spec.types[name].word not in _WITHOUT_STATISTICS]
+    keys = [name for name in spec.keys if _has_statistics(spec.types[name])]
     properties = {
         "delta.dataSkippingStatsColumns": ",".join(
             f"`{name}`" for name in (*keys, "_offset", "_seq")
@@ -74,3 +75,9 @@ def _make_delta(
     for name, value in properties.items():
         builder = builder.property(name, value)
     builder.execute()
+
+
+def _has_statistics(type_: SqlType) -> bool:
+    """Tell whether Delta keeps statistics of a column, and delta-rs exact ones."""
+    is_long = type_.word == "DECIMAL" and (type_.precision or 0) > EXACT_DIGITS
+    return type_.word not in _WITHOUT_STATISTICS and not is_long

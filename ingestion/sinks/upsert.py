@@ -108,8 +108,8 @@ class UpsertSink(Sink):
         chosen = self._winner_per_key() if is_chosen else "SELECT * FROM good"
         alive, deaths = "NOT s._delete", ""
         if self._has_deaths:
-            # A second delete of a key changes nothing, wherever it comes from.
-            alive = f"CASE WHEN s._delete THEN FALSE ELSE {self._wins_over('d')} END"
+            # A second delete of a key from another partition is refused by any engine.
+            alive = f"CASE WHEN {self._wins_over('d')} THEN NOT s._delete ELSE FALSE END"
             deaths = f" LEFT JOIN dead d ON {sql.equal(self._keys, 's', 'd')}"
         self._engine.define(
             "winners",

@@ -6,6 +6,7 @@ import datetime as dt
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -232,6 +233,29 @@ def test_early_days_narrow_a_merge_down(
         engine.merge(merge, STREAM, Location.of(folder), metadata())
 
     assert counts_of(Location.of(folder)) == {"inserted": 0, "updated": 1, "deleted": 0}
+
+
+@pytest.mark.parametrize(
+    ("type_", "key"),
+    [
+        (pa.decimal128(20, 0), Decimal("12345678901234567891")),
+        (pa.decimal128(18, 4), Decimal("12345678901234.5677")),
+        (pa.timestamp("us", "UTC"), dt.datetime(9999, 6, 5, 12, 34, 56, 789123, dt.UTC)),
+    ],
+)
+def test_a_row_is_found_whatever_statistics_say_of_its_key(
+    tmp_path: Path, type_: pa.DataType, key: object
+) -> None:
+    """delta-rs keeps none of these exactly, in a table that somebody else has made as well."""
+    schema = PLACE.set(0, pa.field("id", type_))
+    there = pa.Table.from_pylist([{**place(1, 1, 0, 4), "id": key}], schema=schema)
+    write_deltalake(tmp_path / "table", there)
+    path = Location.of(tmp_path / "table")
+    with closing(LocalEngine(STREAM, tmp_path)) as engine:
+        hold(engine, [{**place(1, 1, 0, 5), "id": key}], schema)
+        engine.merge(merge_newer(has_order=False), STREAM, path, metadata())
+
+    assert counts_of(path) == {"inserted": 0, "updated": 1, "deleted": 0}
 
 
 def test_two_partitions_without_an_order_are_incomparable(engine: Engine, tmp_path: Path) -> None:
