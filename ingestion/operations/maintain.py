@@ -33,6 +33,7 @@ from ingestion.lake.quarantine import remove_payloads
 from ingestion.operations.rewind import read_history
 from ingestion.recovery.heal import read_and_heal
 from ingestion.recovery.side_tables import read_side_tables, refuse_damaged_side_tables
+from ingestion.recovery.topics import refuse_changed_identity
 from ingestion.settings import Settings
 from ingestion.sinks import sql
 
@@ -84,7 +85,8 @@ def maintain(
         window: How long what left a table stays on the disk; default: the declared rewind window.
 
     Raises:
-        RefusedError: a table is damaged, or is not the one that was left there.
+        RefusedError: a table is damaged, or is not the one that was left there; or mode, keys or
+            order are not those that it was written with.
         TableBusyError: somebody else changed a table meanwhile.
         StreamLockedError: a run holds the stream.
     """
@@ -93,6 +95,8 @@ def maintain(
         table = read_and_heal(spec, paths)
         if table is None:
             return UpkeepReport(stream=spec.name, tables=(), payloads_removed=0, swept=0)
+        # By other keys, or another order, another delete would be the newest of a key.
+        refuse_changed_identity(spec, table.position.identity)
         refuse_damaged_side_tables(read_side_tables(paths, table.rows))
         # Copies that a restore left that was cut short.
         paths.restored.delete_all(partial(refuse_lost_lease, paths))
@@ -168,6 +172,7 @@ def _forget_deletes(
         ).to_arrow_table()
     forgotten: int = table.count() - kept.num_rows
     if forgotten:
+        refuse_lost_lease(paths)
         write_deltalake(table, kept, mode="overwrite")
         seal_commits(path)
     return forgotten
@@ -188,6 +193,7 @@ def _settled_seq(paths: StreamPaths, rows: Sequence[LedgerRow]) -> int | None:
 
 
 def _remove_old_payloads(spec: StreamSpec, paths: StreamPaths, rows: Sequence[LedgerRow]) -> int:
+    refuse_lost_lease(paths)
     days = spec.maintenance.keep_quarantine_days
     aged = _seq_before(rows, days)
     why = f"maintenance.keep_quarantine_days: {days}"

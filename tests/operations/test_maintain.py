@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from ingestion.cli.app import app
-from ingestion.errors import DamagedTableError
+from ingestion.errors import DamagedTableError, IdentityChangedError
 from ingestion.lake.failpoints import Failpoint
 from ingestion.lake.ledger import Ledger
 from ingestion.operations.maintain import UpkeepReport, maintain
@@ -135,6 +135,17 @@ def test_deletes_that_newer_ones_cover_are_forgotten(world: World) -> None:
     world.send(row(2, "late", at=2), row(3, "late", at=4))
     assert world.run().total("stale") == 2
     assert problems(world) == ()
+
+
+def test_by_another_order_no_delete_is_forgotten(world: World) -> None:
+    """A file that was edited, and whose runs are refused, is not what a table is tidied by."""
+    before = tombstones(world)
+    world.declare(sequence_by=["_timestamp"])
+
+    with pytest.raises(IdentityChangedError, match="oncelake rebuild"):
+        tidied(world, NO_WINDOW)
+
+    assert tombstones(world) == before
 
 
 def test_a_delete_is_forgotten_after_its_days(world: World) -> None:
