@@ -42,6 +42,7 @@ from ingestion.lake.delta import is_delta, open_delta, open_whole, storage_optio
 from ingestion.lake.durability import seal_commits
 from ingestion.lake.integrity import refuse_damaged, translate_read_errors
 from ingestion.lake.location import Location
+from ingestion.lake.lock import refuse_lost_lease
 from ingestion.lake.log_files import log_files
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.table_log import TableLog, commit_again
@@ -366,6 +367,12 @@ class LoadedLedger:
         known = _read_copy(paths) if lacking else ()
         copied = tuple(row for row in known if row.table_id == table_id and row.seq in lacking)
         return replace(self, rows=_in_order((*self.rows, *copied)), copied=copied)
+
+
+def put_rows(paths: StreamPaths, *rows: LedgerRow) -> None:
+    """Write rows into a stream's ledger, unless this run slept past its lease."""
+    refuse_lost_lease(paths)
+    Ledger(paths.ledger).put(*rows)
 
 
 def load_ledger(paths: StreamPaths) -> LoadedLedger:

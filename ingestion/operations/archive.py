@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from ingestion.errors import DamagedTableError, InvalidSpecError, RefusedError
 from ingestion.lake.archive import Archived, archived, finish_swap, swap_tables
@@ -23,7 +23,8 @@ from ingestion.settings import Settings
 
 # Nothing tells here which attempts have failed.
 _EVERYTHING: Final = Attempts(last=EVER)
-_NEVER = dt.datetime.min.replace(tzinfo=dt.UTC)
+# An entry and an erase may be dated by the clocks of two hosts, or by one that was set back.
+_CLOCKS_APART: Final = dt.timedelta(days=1)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -144,16 +145,17 @@ def _refuse_elsewhere(paths: StreamPaths, chosen: Archived) -> None:
 def _refuse_unknown_commits(paths: StreamPaths) -> None:
     """Make sure that a table outside the lake has no commit, such as an erase, beyond the ledger.
 
-    Of a table in the lake, ``_last_erase`` reads those.
+    Of a table in the lake, ``_erasures`` reads those.
     """
     rows = Ledger(paths.ledger).rows()
     if not rows or rows[-1].sink == "delta":
         return
     table = paths.at(rows[-1].declared_sink).table
-    if (table.log().last_seq(paths.stream) or 0) > rows[-1].seq:
+    known = max(row.seq for row in rows if row.table_id == rows[-1].table_id)
+    if (table.log().last_seq(paths.stream) or 0) > known:
         raise RefusedError(
             paths.stream,
-            f"{table.where} has a commit behind batch {rows[-1].seq} that the ledger lacks, which "
+            f"{table.where} has a commit behind batch {known} that the ledger lacks, which "
             "may have erased a key.",
             remedy=f"declare `sink: {rows[-1].sink}` again, and oncelake run {paths.stream}",
         )
@@ -161,9 +163,11 @@ def _refuse_unknown_commits(paths: StreamPaths) -> None:
 
 def _refuse_erased(paths: StreamPaths, chosen: Archived) -> None:
     """Make sure that a restore does not bring back what was erased after the entry was archived."""
-    newer = (each for each in archived(paths) if each.at > chosen.at)
-    lasts = [_last_erase(paths.lake, paths), *(_known_erase(each, paths) for each in newer)]
-    if max(lasts) > chosen.at:
+    erased = _erasures(paths.lake, paths)
+    for each in archived(paths):
+        if each.at > chosen.at:
+            erased |= _known_erasures(each, paths)
+    if _may_be_in(chosen, erased, paths):
         raise RefusedError(
             paths.stream,
             f"a key was erased after {chosen.name} was archived, which may still hold it.",
@@ -175,11 +179,12 @@ def _refuse_to_forget_erasures(paths: StreamPaths, chosen: Sequence[Archived]) -
     """Make sure that no entry outlives what tells that a key of it was erased."""
     kept = [each for each in archived(paths) if each not in chosen]
     for each in chosen:
-        last = _NEVER
+        erased: dict[Any, dt.datetime] = {}
         # What cannot be read tells nothing any more.
         with suppress(DamagedTableError):
-            last = _last_erase(each.path, paths)
-        if older := " ".join(other.name for other in kept if other.at < last):
+            erased = _erasures(each.path, paths)
+        before = (other for other in kept if other.at < each.at)
+        if older := " ".join(o.name for o in before if _may_be_in(o, erased, paths)):
             raise RefusedError(
                 paths.stream,
                 f"{each.name} alone may tell that a key was erased, which {older} may hold.",
@@ -187,9 +192,18 @@ def _refuse_to_forget_erasures(paths: StreamPaths, chosen: Sequence[Archived]) -
             )
 
 
-def _known_erase(entry: Archived, paths: StreamPaths) -> dt.datetime:
+def _may_be_in(entry: Archived, erased: Mapping[Any, dt.datetime], paths: StreamPaths) -> bool:
+    """Tell whether an entry may hold a key that was erased: it does not know of it."""
+    mine: Mapping[Any, dt.datetime] = {}
+    with suppress(DamagedTableError):
+        mine = _erasures(entry.path, paths)
+    since = entry.at - _CLOCKS_APART
+    return any(at > since and each not in mine for each, at in erased.items())
+
+
+def _known_erasures(entry: Archived, paths: StreamPaths) -> dict[Any, dt.datetime]:
     try:
-        return _last_erase(entry.path, paths)
+        return _erasures(entry.path, paths)
     except DamagedTableError as error:
         raise RefusedError(
             paths.stream,
@@ -199,8 +213,8 @@ def _known_erase(entry: Archived, paths: StreamPaths) -> dt.datetime:
         ) from error
 
 
-def _last_erase(folder: Location, paths: StreamPaths) -> dt.datetime:
-    """Return when a key was last erased; until a run heals it, the log alone may tell.
+def _erasures(folder: Location, paths: StreamPaths) -> dict[Any, dt.datetime]:
+    """Return when each key was erased, by its digest; until a run heals it, the log alone may tell.
 
     An erase that a rebuild took over was made when it was first.
     """
@@ -210,8 +224,10 @@ def _last_erase(folder: Location, paths: StreamPaths) -> dt.datetime:
     erased = {row.committed_at: row.erased or {} for row in rows if row.kind == "erase"}
     made = {each.committed_at: each.metadata for each in unknown}
     erased |= {at: metadata.erased for at, metadata in made.items() if metadata and metadata.erased}
-    times = (dt.datetime.fromisoformat(said.get("at", f"{at}")) for at, said in erased.items())
-    return max(times, default=_NEVER)
+    return {
+        said.get("digest", at): dt.datetime.fromisoformat(said.get("at", f"{at}"))
+        for at, said in erased.items()
+    }
 
 
 def _describe(each: Archived, paths: StreamPaths) -> ArchiveEntry:

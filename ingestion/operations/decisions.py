@@ -26,10 +26,10 @@ from ingestion.lake.failpoints import Failpoint, hit
 from ingestion.lake.foreign_commits import foreign_commits
 from ingestion.lake.lease import Lease, read_lease, release
 from ingestion.lake.ledger import (
-    Ledger,
     LedgerRow,
     load_ledger,
     load_or_archive_ledger,
+    put_rows,
     standing_rows,
 )
 from ingestion.lake.location import Location
@@ -281,5 +281,5 @@ def _commit_decision(
     commit = stream.paths.table.commit_note(metadata)
     hit(Failpoint.DECIDED)
     row = LedgerRow.of(metadata, commit, table_id, counts=metadata.counts, problems=problems)
-    Ledger(stream.paths.ledger).put(row, *accepted)
+    put_rows(stream.paths, row, *accepted)
     return row

@@ -31,7 +31,7 @@ from ingestion.lake.data_table import refuse_unable
 from ingestion.lake.delta import is_delta, open_rows, read_delta
 from ingestion.lake.erasure import COMPLETE, COMPLETES, said_of, unfinished
 from ingestion.lake.failpoints import Failpoint, hit
-from ingestion.lake.ledger import Ledger, LedgerRow, copy_ledger, standing_rows
+from ingestion.lake.ledger import LedgerRow, copy_ledger, put_rows, standing_rows
 from ingestion.lake.location import Location
 from ingestion.lake.lock import held, refuse_lost_lease
 from ingestion.lake.paths import StreamPaths
@@ -43,6 +43,7 @@ from ingestion.pipeline.erased import at_places
 from ingestion.recovery.heal import read_and_heal, remove_leftovers
 from ingestion.recovery.position import Position
 from ingestion.recovery.side_tables import read_side_tables, refuse_damaged_side_tables
+from ingestion.recovery.topics import refuse_changed_identity
 from ingestion.settings import Settings
 
 
@@ -99,10 +100,10 @@ def erase(
         table = read_and_heal(spec, paths)
         if table is None:
             raise no_table_yet(spec.name)
+        refuse_changed_identity(spec, table.position.identity)
         refuse_damaged_side_tables(read_side_tables(paths, table.rows))
         _refuse_rewound(spec.name, table.position, table.rows)
         erasing = _Erasing(spec, paths, parse_key(spec, paths.table, key))
-        ledger = Ledger(paths.ledger)
         tell(f"{spec.name}: rows…")
         row = erasing.commit(table.position, reason=reason, run_id=run_id)
         # Of the key, too, may be what an attempt has left that can commit no more now.
@@ -110,13 +111,13 @@ def erase(
         tell(f"{spec.name}: tombstones and quarantine…")
         row, unreadable = erasing.clear_side_tables(row)
         # The proof of now needs it: the version before is about to go.
-        ledger.put(row)
+        put_rows(paths, row)
         copy_ledger(paths)
         tell(f"{spec.name}: older versions…")
         row = erasing.drop_versions(row)
         again = {f"{COMPLETES}{seq}": 1 for seq in erasing.begun_before(table.rows)}
         row = replace(row, counts={**row.counts, **again, COMPLETE: 1})
-        ledger.put(row)
+        put_rows(paths, row)
         copy_ledger(paths)
     return Certificate(
         row=row,
@@ -202,6 +203,7 @@ class _Erasing:
     def clear_side_tables(self, row: LedgerRow) -> tuple[LedgerRow, int]:
         """Remove the key from tombstones and quarantine; return how many records are unreadable."""
         counts = dict(row.counts)
+        refuse_lost_lease(self.paths)
         if counts["erased_tombstones"]:
             delete_rows(self.paths.tombstones, self.key, before=row.seq)
         places, unreadable = self._quarantined()

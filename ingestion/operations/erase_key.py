@@ -13,15 +13,16 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from ingestion.declaration.ddl import DeclaredColumn
+from ingestion.declaration.ddl import DeclaredColumn, parse_columns
 from ingestion.declaration.formats import Options
-from ingestion.declaration.spec import StreamSpec
-from ingestion.errors import InvalidSpecError
+from ingestion.declaration.spec import StreamSpec, meaning, meaning_changes
+from ingestion.errors import InvalidSpecError, RefusedError
 from ingestion.formats.coerce import from_base64
 from ingestion.formats.decoder import BadBytesError, Encoded, arrow_type
 from ingestion.formats.json import REASONS
 from ingestion.formats.json.strict import StrictReader
 from ingestion.lake.data_table import DataTable
+from ingestion.lake.ledger import LedgerRow
 from ingestion.pipeline.schema import type_of_columns
 
 # A value of each type, as JSON has it; of all others, 42.
@@ -170,3 +171,29 @@ def _bad_key(spec: StreamSpec, problem: str, values: Iterable[str]) -> InvalidSp
     examples = {name: _EXAMPLES.get(spec.types[name].word, 42) for name in names}
     example = json.dumps(examples, ensure_ascii=False)
     return InvalidSpecError(f"{spec.name}: --key: {problem}. Next: write for example '{example}'")
+
+
+def refuse_other_keys(spec: StreamSpec, row: LedgerRow) -> None:
+    """Make sure that the columns of an erased key are made of a record as they were then.
+
+    Raises:
+        RefusedError: they are not, so that its records, read again, would not be recognised.
+    """
+    assert row.erased is not None, "asked of what an erase says of itself"
+    then = {column.name: column.type for column in parse_columns(row.columns)}
+    before, now = row.declaration, meaning(spec)
+    names = row.erased["columns"]
+    changed = {name for name in names if then.get(name) != spec.types.get(name)}
+    if before is not None:
+        was, becomes = before.get("select", {}), now.get("select", {})
+        changed |= {name for name in names if was.get(name) != becomes.get(name)}
+        changed |= {"transform"} & {n for n, _ in meaning_changes(before, now)}
+    if changed:
+        raise RefusedError(
+            spec.name,
+            f"batch {row.seq} erased a key by {', '.join(sorted(names))}, and "
+            f"{', '.join(sorted(changed))} has changed since: its records would not be recognised, "
+            "and come back.",
+            remedy=f"restore that in {spec.name}.yaml; or oncelake reset {spec.name} --yes, "
+            "run, and erase again",
+        )

@@ -12,18 +12,25 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from ingestion.declaration.ddl import parse_columns
-from ingestion.declaration.spec import StreamSpec, fingerprint, meaning, meaning_changes
-from ingestion.errors import OffsetsExpiredError, RefusedError, no_table_yet
+from ingestion.declaration.spec import StreamSpec, fingerprint
+from ingestion.errors import (
+    DamagedTableError,
+    OffsetsExpiredError,
+    RefusedError,
+    TopicRecreatedError,
+    TopicTruncatedError,
+    no_table_yet,
+)
 from ingestion.kafka.offsets import Offsets
 from ingestion.lake.archive import Swapped, finish_swap, swap_tables
 from ingestion.lake.data_table import refuse_unable
 from ingestion.lake.erasure import erasures, unfinished
-from ingestion.lake.ledger import LedgerRow, LoadedLedger, first_offsets, load_ledger
+from ingestion.lake.ledger import LoadedLedger, first_offsets, load_ledger
 from ingestion.lake.lock import Holder, held_by_python
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.storage import translate_disk_errors
 from ingestion.lake.stream import Stream
+from ingestion.operations.erase_key import refuse_other_keys
 from ingestion.operations.run import Run
 from ingestion.operations.telemetry import observed
 from ingestion.pipeline.report import RunReport
@@ -32,6 +39,9 @@ from ingestion.recovery.position import is_elsewhere, position_of
 from ingestion.recovery.snapshot import TableSnapshot, read_snapshot
 from ingestion.recovery.topics import refuse_another_topic, resolve_topics
 from ingestion.settings import Settings
+
+# What a half-made table cannot be read on from.
+_OF_THE_SOURCE: Final = (OffsetsExpiredError, TopicRecreatedError, TopicTruncatedError)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -92,13 +102,13 @@ class Rebuild:
             topics = stream.kafka.topics(spec.name, spec.subscribed)
             erased = tuple(_erased_before(spec, snapshot, topics.ids))
             run = replace(self.run, spec=spec, settings=beside, inherited=erased)
-            report = run.execute_unobserved()
+            report = self._fill(run, half_made)
             if not self._is_ready(report):
                 return RebuildReport(stream=spec.name, report=report, old=Swapped())
             with held_by_python(paths, Holder.me(self.run.run_id)):
                 finish_swap(paths)
                 self._refuse_another_purpose(paths, purpose, half_made)
-                report = run.execute_unobserved()
+                report = self._fill(run, half_made)
                 why = f"rebuild: {self.reason or 'no reason given'}"
                 is_ready = self._is_ready(report)
                 # A run that takes long may have slept past the lease.
@@ -109,6 +119,18 @@ class Rebuild:
                 # Its sink keeps it, and it keeps its name there.
                 old = replace(old, renamed=was.table.where)
             return RebuildReport(stream=spec.name, report=report, old=old)
+
+    def _fill(self, run: Run, new: StreamPaths) -> RunReport:
+        """Read into the new table; where it cannot go on, nobody need decide: it begins anew."""
+        try:
+            return run.execute_unobserved()
+        except (*_OF_THE_SOURCE, DamagedTableError) as error:
+            self._remove_unless_made_for("", new)
+            raise RefusedError(
+                run.spec.name,
+                f"the new table could not go on where it was: {error.problem} It was removed.",
+                remedy=f"oncelake rebuild {run.spec.name}, which begins anew",
+            ) from error
 
     def _is_ready(self, report: RunReport) -> bool:
         return report.is_balanced and not self.run.stop.is_set()
@@ -207,10 +229,6 @@ def _read_old(paths: StreamPaths) -> TableSnapshot:
     return read_snapshot(paths.at(ledger.rows[-1].declared_sink), ledger)
 
 
-# Fields that compute columns, so that a key of then may not be what the same record says now.
-_COMPUTING: Final = frozenset({"select", "transform"})
-
-
 def _purpose(spec: StreamSpec, snapshot: TableSnapshot) -> str:
     """Say by which declaration, in place of what, and behind which erasures a new table is made."""
     table = snapshot.table.table_id if snapshot.table else "no table"
@@ -239,24 +257,8 @@ def _erased_before(
         topics = topic_ids.items() & row.identity.topic_ids.items()
         of_now = {at: offset for at, offset in until.items() if at.topic in dict(topics)}
         if of_now:
-            _refuse_other_keys(spec, row, set(erased["columns"]))
+            refuse_other_keys(spec, row)
             yield {"at": row.committed_at.isoformat(), **erased, "until": Offsets(of_now).to_json()}
-
-
-def _refuse_other_keys(spec: StreamSpec, row: LedgerRow, names: set[str]) -> None:
-    """Make sure that the columns of an erased key are made of a record as they were then."""
-    then = {column.name: column.type for column in parse_columns(row.columns)}
-    changed = sorted(name for name in names if then.get(name) != spec.types.get(name))
-    computed = {name for name, _ in meaning_changes(row.declaration, meaning(spec))} & _COMPUTING
-    if changed or computed:
-        raise RefusedError(
-            spec.name,
-            f"batch {row.seq} erased a key by {', '.join(sorted(names))}, and "
-            f"{', '.join(changed or sorted(computed))} has changed since: a new table would not "
-            "recognise its records, and bring them back.",
-            remedy=f"restore that in {spec.name}.yaml; or oncelake reset {spec.name} --yes, "
-            "run, and erase again",
-        )
 
 
 def _lost(stream: str, problem: str) -> OffsetsExpiredError:

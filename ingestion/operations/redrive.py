@@ -21,11 +21,12 @@ from ingestion.lake.attempts import MARKS, Attempts, find_leftovers
 from ingestion.lake.data_table import refuse_unable
 from ingestion.lake.delta import is_delta, open_rows, read_delta
 from ingestion.lake.integrity import translate_read_errors
-from ingestion.lake.ledger import Ledger, LedgerRow
+from ingestion.lake.ledger import Ledger, LedgerRow, put_rows
 from ingestion.lake.lock import Holder, held_by_committer
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.quarantine import Waiting, waiting_records
 from ingestion.lake.stream import Stream
+from ingestion.operations.erase_key import refuse_other_keys
 from ingestion.operations.run import StreamTask, on_fitting_engine
 from ingestion.pipeline.batch import Committer
 from ingestion.pipeline.redrive_batch import RedriveWriter, epochs_of
@@ -94,6 +95,9 @@ class Redrive(StreamTask):
             if not waiting:
                 return report
             self._refuse_partial_updates(waiting)
+            for row in Ledger(paths.ledger).rows_of(planned.position.table_id):
+                if row.erased is not None and min(waiting) < row.seq:
+                    refuse_other_keys(self.spec, row)
             committer = self.start_committer(stream, planned, lock, backlog=waiting.total())
             report = replace(report, recovered=committer.start.recovered)
             return self._send(committer, report, rows)
@@ -151,7 +155,7 @@ class Redrive(StreamTask):
             reason="another redrive had marked records, and may have been alive",
         )
         commit = paths.table.commit_note(made)
-        Ledger(paths.ledger).put(LedgerRow.of(made, commit, position.table_id, counts={}))
+        put_rows(paths, LedgerRow.of(made, commit, position.table_id, counts={}))
         position = position.after(made)
         remove_leftovers(paths, position.committed)
         return position

@@ -16,9 +16,11 @@ from functools import partial
 from ingestion.errors import InvalidSpecError, NotReplayableError, OffsetsExpiredError, no_table_yet
 from ingestion.kafka.offsets import Offsets, Range, TopicPartition, cut
 from ingestion.lake.data_table import refuse_unable
+from ingestion.lake.erasure import erasures
 from ingestion.lake.ledger import LedgerRow, first_offsets, load_ledger
 from ingestion.lake.lock import Holder, held_by_committer
 from ingestion.lake.stream import Stream
+from ingestion.operations.erase_key import refuse_other_keys
 from ingestion.operations.rewind import moment_of
 from ingestion.operations.run import StreamTask, on_fitting_engine
 from ingestion.pipeline.batch import Committer
@@ -138,6 +140,10 @@ class Replay(StreamTask):
                 f"Kafka no longer holds {', '.join(map(str, lost))}, which is to be read again.",
                 remedy=f"oncelake replay {stream.name} --from earliest reads what is left",
             )
+        for erase in (row for row in rows if row.erased is not None):
+            (erasure,) = erasures([erase])
+            if ranges and erasure.may_leave_out(position.epoch, ranges):
+                refuse_other_keys(stream.spec, erase)
         return ranges
 
     def _refuse_backwards(self, starts: Offsets, ends: Offsets) -> None:

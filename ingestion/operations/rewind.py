@@ -32,10 +32,10 @@ from ingestion.lake.data_table import refuse_unable
 from ingestion.lake.failpoints import Failpoint, hit
 from ingestion.lake.foreign_commits import foreign_commits
 from ingestion.lake.ledger import (
-    Ledger,
     LedgerRow,
     load_ledger,
     next_offsets,
+    put_rows,
 )
 from ingestion.lake.lock import held
 from ingestion.lake.paths import StreamPaths
@@ -288,5 +288,5 @@ def _commit(
     remove_leftovers(paths, position.after(metadata).committed)
     hit(Failpoint.SIDES_CLEARED)
     row = LedgerRow.of(metadata, commit, position.table_id, counts=undone)
-    Ledger(paths.ledger).put(row)
+    put_rows(paths, row)
     return row

@@ -18,7 +18,7 @@ from ingestion.declaration.spec import StreamSpec
 from ingestion.lake.commit_metadata import CommitMetadata
 from ingestion.lake.erasure import COMPLETE, Digest, erasures
 from ingestion.lake.failpoints import Failpoint, hit
-from ingestion.lake.ledger import Ledger, LedgerRow
+from ingestion.lake.ledger import LedgerRow, put_rows
 from ingestion.lake.stream import Stream
 from ingestion.pipeline.evolve_schema import refuse_other_columns
 from ingestion.pipeline.schema import row_type, storable
@@ -67,7 +67,7 @@ def inherit_erasures(
         commit = stream.paths.table.commit_note(made)
         rows.append(LedgerRow.of(made, commit, position.table_id, counts=made.counts))
         position = position.after(made)
-    Ledger(stream.paths.ledger).put(*rows)
+    put_rows(stream.paths, *rows)
     return replace(start, position=position, erasures=(*start.erasures, *erasures(rows)))
 
 

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from ingestion.declaration.ddl import parse_columns
 from ingestion.declaration.spec import StreamSpec, meaning
 from ingestion.errors import SchemaChangedError
-from ingestion.lake.ledger import Ledger, LedgerRow
+from ingestion.lake.ledger import LedgerRow, put_rows
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.stream import Stream
 from ingestion.recovery.position import Position
@@ -72,7 +72,7 @@ def evolve_schema(
         return position, ()
     metadata = position.next_metadata(run_id, kind="schema")
     commit = paths.table.commit_note(metadata)
-    Ledger(paths.ledger).put(LedgerRow.of(metadata, commit, position.table_id, counts={}))
+    put_rows(paths, LedgerRow.of(metadata, commit, position.table_id, counts={}))
     return position.after(metadata), tuple(
         f"the table was changed before anything was read: {each.field}: {each.what}"
         for each in wanted

@@ -19,6 +19,7 @@ from ingestion.lake.failpoints import Failpoint, hit
 from ingestion.lake.foreign_commits import foreign_commits_before
 from ingestion.lake.integrity import translate_read_errors
 from ingestion.lake.ledger import Ledger, LedgerRow, load_or_archive_ledger, written_seqs
+from ingestion.lake.lock import refuse_lost_lease
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.side_tables import add_columns, remove_failed
 from ingestion.lake.table_log import translate_conflicts
@@ -101,6 +102,7 @@ def heal_ledger(spec: StreamSpec, snapshot: TableSnapshot, position: Position) -
     paths, recorded = snapshot.paths, snapshot.rows
     unrecorded = read_unrecorded(paths, position.seq, recorded)
     healing = plan_healing(spec, position.table_id, recorded, unrecorded)
+    refuse_lost_lease(paths)
     if healing.recovered:
         paths.table.seal()
     ledger = Ledger(paths.ledger)
@@ -150,6 +152,8 @@ def remove_leftovers(paths: StreamPaths, committed: Attempts) -> None:
     """Remove the side rows, and the marks, of every attempt that has failed, or was undone."""
     for side, upkeep in ((paths.quarantine, quarantine), (paths.tombstones, tombstones)):
         if is_delta(side):
+            # By now another run may have put another table in place, whose attempts none knows.
+            refuse_lost_lease(paths)
             with translate_read_errors(side), translate_conflicts(side.name):
                 snapshot = read_delta(side)
                 add_columns(side, snapshot, upkeep.ADDED, stats_on=upkeep.STATISTICS)

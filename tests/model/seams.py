@@ -105,7 +105,10 @@ def _seams() -> tuple[tuple[Any, dict[str, Any]], ...]:
                 "held_by_jvm": lambda spark, paths, holder: held(paths, holder),
             },
         ),
-        (ingestion.lake.ledger, {"TableLog": ModelLog, "Ledger": ModelLedger}),
+        (
+            ingestion.lake.ledger,
+            {"TableLog": ModelLog, "Ledger": ModelLedger, "refuse_lost_lease": nothing},
+        ),
         (ingestion.lake.stream, outside),
         (
             ingestion.lake.attempts,
@@ -131,6 +134,7 @@ def _seams() -> tuple[tuple[Any, dict[str, Any]], ...]:
             ingestion.recovery.heal,
             {
                 "Ledger": ModelLedger,
+                "refuse_lost_lease": nothing,
                 "is_delta": lambda side: bool(side.rows),
                 "read_delta": itself,
                 "add_columns": nothing,
@@ -169,7 +173,6 @@ def _seams() -> tuple[tuple[Any, dict[str, Any]], ...]:
             ingestion.operations.decisions,
             {
                 "archive_table": nothing,
-                "Ledger": ModelLedger,
                 "held": lambda paths, run_id: held(paths, _me(run_id)),
             },
         ),
@@ -201,7 +204,6 @@ def _seams() -> tuple[tuple[Any, dict[str, Any]], ...]:
             ingestion.operations.rewind,
             {
                 "StreamPaths": paths,
-                "Ledger": ModelLedger,
                 "held": lambda paths, run_id: held(paths, _me(run_id)),
             },
         ),

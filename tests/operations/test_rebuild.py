@@ -208,6 +208,24 @@ def test_a_table_that_came_meanwhile_is_not_replaced(written: World) -> None:
     assert not written.paths.data.exists()
 
 
+def test_a_half_made_table_that_cannot_go_on_is_begun_anew(world: World) -> None:
+    """Nobody can accept the loss of records for a table that nobody uses."""
+    fill(world)
+    world.declare(max_offsets_per_trigger=2)
+    stop = threading.Event()
+    world.rebuild(stop=stop, on_batch=lambda row, lag: stop.set())
+    world.forget_before(0, 4)
+
+    with pytest.raises(
+        RefusedError, match=r"Kafka has deleted.*removed\..*oncelake rebuild"
+    ) as refused:
+        world.rebuild(without_lost=True)
+    assert "accept" not in refused.value.remedy
+    world.rebuild(without_lost=True)
+
+    assert world.rows() == [row(3, "c", 1)]
+
+
 def test_a_rebuild_heals_its_own_ledger(written: World) -> None:
     """A damaged ledger of the half-made table is made again, as a run does."""
     written.declare(max_offsets_per_trigger=2)

@@ -13,9 +13,11 @@ from typer.testing import CliRunner
 
 from ingestion.cli.app import app
 from ingestion.declaration.loader import DeclaredStream
-from ingestion.errors import InvalidSpecError, RewindError, TableReplacedError
+from ingestion.errors import InvalidSpecError, RewindError, StreamLockedError, TableReplacedError
+from ingestion.lake import lock
 from ingestion.lake.failpoints import Failpoint
 from ingestion.lake.ledger import LedgerRow
+from ingestion.operations import rewind as rewind_module
 from ingestion.operations.decisions import accept
 from ingestion.operations.inspect_quarantine import inspect
 from ingestion.operations.rewind import read_history, rewind
@@ -147,6 +149,29 @@ def test_a_rewind_that_dies_is_whole_or_nothing(
     assert status.problems == ()
     kinds = [each.kind for each in world.ledger]
     assert kinds.count("rewind") == (place != Failpoint.LEDGER_HEALED)
+    assert contents(world) == contents(ingested)
+    assert find_problems(world) == ()
+
+
+def test_a_rewind_that_sleeps_past_its_lease_touches_nothing_more(
+    ingested: World, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another table may be in the place of the one whose rows it was about to take back."""
+    world.settings = world.settings.model_copy(update={"lock": "lease"})
+    before = contents(world)[1:]
+
+    def sleep(place: Failpoint) -> None:
+        if place == Failpoint.DECIDED:
+            monkeypatch.setattr(lock, "is_lost", lambda lease: True)
+
+    monkeypatch.setattr(rewind_module, "hit", sleep)
+    with pytest.raises(StreamLockedError, match="lease was not renewed"):
+        go_back(world, "seq:2")
+    assert contents(world)[1:] == before
+    monkeypatch.undo()
+    world.run()
+    world.redrive()
+
     assert contents(world) == contents(ingested)
     assert find_problems(world) == ()
 
