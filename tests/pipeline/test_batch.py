@@ -232,16 +232,9 @@ def test_one_key_in_two_partitions_needs_an_order(world: World, in_one_batch: bo
     assert find_problems(world) == ()
 
 
-@pytest.mark.parametrize(
-    ("engine", "again"),
-    [
-        ("auto", row(1, "b")),
-        ("auto", None),
-        ("spark", row(1, "b")),
-        *twins(pytest.param("spark", None)),
-    ],
-)
+@pytest.mark.parametrize("engine", ["auto", "spark"])
 @pytest.mark.parametrize("deletes", ["hard", *twins("soft")])
+@pytest.mark.parametrize("again", [row(1, "b"), None])
 def test_a_deleted_key_does_not_come_back_in_another_partition(
     world: World, engine: str, deletes: str, again: dict[str, object] | None
 ) -> None:
