@@ -59,9 +59,9 @@ wheel-test: setup ## Build a wheel, install it elsewhere, and use it there (FRES
 
 # The browser's tests have a process of their own: what drives it leaves an event loop behind, which
 # Dagster's own would stumble over.
-# Not worksteal, which knows no groups: the JVMs of the registry and of further brokers, and streams that
-# a module ingests once, stay on one worker each; all else goes one by one (tests/support/schedule.py).
-in_parallel := --numprocesses $(WORKERS) --dist loadscope
+# Not worksteal, which knows no groups: a module, and all that asks for the registry or a further broker,
+# stays on one worker (tests/support/schedule.py).
+in_parallel := --numprocesses $(WORKERS) --dist loadscope --no-loadscope-reorder
 
 unit: setup ## Run the tests that need neither Spark nor Kafka
 	@$(bin)/pytest -m "not spark and not kafka"

@@ -35,19 +35,23 @@ def dear():
     record("fixture")
 
 
-@pytest.mark.parametrize("number", range(6))
-def test_dear(dear, number):
-    record("dear")
+@pytest.fixture(scope="session")
+def registry_address():
+    record("registry")
 
 
 @pytest.mark.parametrize("number", range(6))
-def test_cheap(number):
-    record("cheap")
+def test_of_the_module(dear, number):
+    record("of the module")
+
+
+def test_of_the_registry(registry_address):
+    pass
 """
 
 
-def test_a_fixture_of_a_module_is_made_on_one_worker(tmp_path: Path) -> None:
-    """What shares it is not divided, and what does not share it is."""
+def test_a_worker_has_modules_and_servers_to_itself(tmp_path: Path) -> None:
+    """What a module or a server costs is paid once, and there is work for both workers."""
     (tmp_path / "conftest.py").write_text(HOOKS)
     for name in ("test_one.py", "test_two.py"):
         (tmp_path / name).write_text(TESTS)
@@ -64,6 +68,12 @@ def test_a_fixture_of_a_module_is_made_on_one_worker(tmp_path: Path) -> None:
     )
 
     assert done.returncode == 0, done.stdout + done.stderr
-    ran = [line.split() for at in tmp_path.glob("*.made") for line in at.read_text().splitlines()]
-    assert [kind for kind, _ in ran].count("fixture") == 2
-    assert {worker for kind, worker in ran if kind == "cheap"} == {"gw0", "gw1"}
+    ran = [line.rpartition(" ") for at in tmp_path.glob("*.made") for line in lines_of(at)]
+    made = [(what, worker) for what, _, worker in ran if what != "of the module"]
+    assert sorted(worker for what, worker in made if what == "fixture") == ["gw0", "gw1"]
+    assert len({worker for what, worker in made if what == "registry"}) == 1
+
+
+def lines_of(file: Path) -> list[str]:
+    """Return what the tests of a module have recorded."""
+    return file.read_text().splitlines()

@@ -239,10 +239,10 @@ def test_a_deleted_key_does_not_come_back_in_another_partition(
     world: World, engine: str, deletes: str, again: dict[str, object] | None
 ) -> None:
     """Without an order nothing says whether the row is newer than the delete."""
-    world.settings = world.settings.model_copy(update={"merge_engine": engine})
     world.declare(deletes=deletes)
     world.send(row(1, "a"), None, id=1)
     world.run()
+    world.settings = world.settings.model_copy(update={"merge_engine": engine})
     world.send(again, partition=1, id=1)
 
     places = rf"{world.topic}-1 offset 0 and from {world.topic}-0 offset 1"

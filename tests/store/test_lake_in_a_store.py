@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import datetime as dt
+import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,34 +26,79 @@ from ingestion.operations.status import StatusReader
 from ingestion.settings import Settings
 from tests.support.long import only_long, twins
 from tests.support.proof import find_problems
-from tests.support.world import COLUMNS, World, row
+from tests.support.store import make_bucket, use_store
+from tests.support.world import COLUMNS, World, row, settings_in
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
 STRICT = "id INT NOT NULL, name STRING NOT NULL, at INT"
 
 
-@pytest.fixture(params=["store", *twins("folder", "store by Spark")])
-def placed(
-    request: pytest.FixtureRequest, settings: Settings, spark: SparkSession
-) -> Iterator[World]:
+PLACES = ["store", *twins("folder", "store by Spark")]
+
+
+@contextmanager
+def ingested_in(place: str, settings: Settings, spark: SparkSession, store: str) -> Iterator[World]:
     """A stream of two batches: an insert, an update, a delete, and a record that was bad."""
-    if request.param != "folder":
-        settings = settings.model_copy(update={"lake": request.getfixturevalue("bucket")})
-    if request.param == "store by Spark":
-        settings = settings.model_copy(update={"merge_engine": "spark"})
-    with World.made(settings, spark) as world:
-        world.declare(apply_as_deletes="name = 'gone'")
-        world.send(row(1, "a"), row(2, "b"), row(3, "c"))
-        world.run()
-        world.declare(schema=STRICT)
-        world.send(row(2, "b2"), row(3, "gone"), row(5, None), row(4, "d"))
-        world.run()
-        world.declare(schema=COLUMNS)
+    with pytest.MonkeyPatch.context() as environment:
+        if place != "folder":
+            use_store(store, environment)
+            settings = settings.model_copy(update={"lake": f"s3://{make_bucket(store)}/lake"})
+        if place == "store by Spark":
+            settings = settings.model_copy(update={"merge_engine": "spark"})
+        with World.made(settings, spark) as world:
+            world.declare(apply_as_deletes="name = 'gone'")
+            world.send(row(1, "Ada Lovelace"), row(2, "b"), row(3, "c"))
+            world.run()
+            world.declare(schema=STRICT)
+            world.send(row(2, "b2"), row(3, "gone"), row(5, None), row(4, "d"))
+            world.run()
+            world.declare(schema=COLUMNS)
+            yield world
+
+
+@pytest.fixture(scope="module", params=PLACES)
+def ingested(
+    request: pytest.FixtureRequest,
+    kafka_address: str,
+    store_address: str,
+    spark: SparkSession,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[World]:
+    """The stream that the tests of this module share."""
+    folder = tmp_path_factory.mktemp("ingested")
+    settings = settings_in(folder, kafka_address)
+    with ingested_in(request.param, settings, spark, store_address) as world:
+        yield world
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def placed(ingested: World, tmp_path: Path) -> World:
+    """The stream, with a lake of the test's own; its topic is read, and no more."""
+    if isinstance(ingested.settings.lake, Path):
+        return ingested.copied_to(tmp_path / "lake", state=tmp_path / "state")
+    lake = Location.of(ingested.settings.lake)
+    own = lake.with_name(tmp_path.name)
+    lake.copy_to(own)
+    settings = {"lake": str(own), "state": tmp_path / "state"}
+    return replace(
+        ingested,
+        settings=ingested.settings.model_copy(update=settings),
+        declared=dict(ingested.declared),
+    )
+
+
+@pytest.fixture(params=PLACES)
+def alone(
+    request: pytest.FixtureRequest, settings: Settings, spark: SparkSession, store_address: str
+) -> Iterator[World]:
+    """Such a stream whose topic is the test's own, too."""
+    with ingested_in(request.param, settings, spark, store_address) as world:
         yield world
 
 
-ROWS = [row(1, "a"), row(2, "b2"), row(4, "d")]
+ROWS = [row(1, "Ada Lovelace"), row(2, "b2"), row(4, "d")]
 
 
 def test_a_run_lands_proves_and_says_where_it_stands(placed: World) -> None:
@@ -87,7 +135,7 @@ def test_a_stream_is_rewound_and_reads_on(placed: World) -> None:
     rewound = placed.rows()
     placed.run()
 
-    assert rewound == [row(1, "a"), row(2, "b"), row(3, "c")]
+    assert rewound == [row(1, "Ada Lovelace"), row(2, "b"), row(3, "c")]
     assert placed.rows() == [*ROWS, row(5, None)]
     assert find_problems(placed) == ()
 
@@ -114,11 +162,8 @@ def test_maintenance_keeps_every_row(placed: World) -> None:
 
 def test_a_key_is_erased_from_every_object(placed: World) -> None:
     """No object of the lake has a trace of it, and the proof leaves it out."""
-    placed.send(row(77, "Ada Lovelace"))
-    placed.run()
-
     certificate = erase(
-        placed.spec, placed.settings, key='{"id": 77}', reason="asked", run_id="erase"
+        placed.spec, placed.settings, key='{"id": 1}', reason="asked", run_id="erase"
     )
 
     lake = Location.of(placed.settings.lake)
@@ -155,36 +200,36 @@ def test_a_reset_is_archived_restored_and_pruned(placed: World) -> None:
 
 
 @only_long
-def test_a_person_accepts_a_loss_and_adopts_a_topic(placed: World) -> None:
+def test_a_person_accepts_a_loss_and_adopts_a_topic(alone: World) -> None:
     """Both decisions are commits there, and the stream reads on behind them."""
-    placed.send(row(6, "lost"), row(7, "kept"))
-    placed.wait_for_end(9)
-    placed.forget_before(0, 8)
+    alone.send(row(6, "lost"), row(7, "kept"))
+    alone.wait_for_end(9)
+    alone.forget_before(0, 8)
     with pytest.raises(OffsetsExpiredError):
-        placed.run()
+        alone.run()
 
-    accepted = accept(placed.spec, placed.settings, reason="why", run_id="accept")
-    placed.run()
-    placed.delete_topic()
-    placed.create_topic()
-    adopted = adopt_topic(placed.spec, placed.settings, run_id="adopt")
-    placed.send(row(1, "anew"))
-    placed.run()
+    accepted = accept(alone.spec, alone.settings, reason="why", run_id="accept")
+    alone.run()
+    alone.delete_topic()
+    alone.create_topic()
+    adopted = adopt_topic(alone.spec, alone.settings, run_id="adopt")
+    alone.send(row(1, "anew"))
+    alone.run()
 
     assert accepted.counts["lost"] == 1
     assert adopted.epoch == 2
-    assert placed.rows() == [row(1, "anew"), row(2, "b2"), row(4, "d"), row(7, "kept")]
+    assert alone.rows() == [row(1, "anew"), row(2, "b2"), row(4, "d"), row(7, "kept")]
 
 
 @only_long
-def test_the_tables_columns_follow_the_declaration(placed: World) -> None:
+def test_the_tables_columns_follow_the_declaration(alone: World) -> None:
     """A column that is declared later is there, by whichever engine adds it."""
-    placed.declare(schema=f"{COLUMNS}, more STRING", schema_change="evolve")
-    placed.send({**row(8, "h"), "more": "m"})
-    report = placed.run()
+    alone.declare(schema=f"{COLUMNS}, more STRING", schema_change="evolve")
+    alone.send({**row(8, "h"), "more": "m"})
+    report = alone.run()
 
     assert report.is_balanced
-    assert placed.rows()[-1] == {**row(8, "h"), "more": "m"}
+    assert alone.rows()[-1] == {**row(8, "h"), "more": "m"}
 
 
 def test_a_run_that_needs_spark_there_is_refused_before_it_reads(

@@ -1,9 +1,10 @@
 """In which order, and on which worker, tests run when there are several workers.
 
-Tests are handed out one by one, groups whole and largest first. What is dear to set up makes a
-group, so that one worker pays for it once; what is long comes before what is short, so that no
-worker ends alone. xdist's own ``loadgroup`` would do, but groups nothing with pytest 9.2
-(pytest-xdist issue 1386), and says nothing; so workers write their groups down for the scheduler.
+Tests are handed out module by module: what one of them has made a JVM compile, load and start, the
+next find done. Modules that ask for the same dear server make one group, so that one worker pays
+for it once; what is long comes before what is short, so that no worker ends alone. xdist's own
+``loadgroup`` would do, but groups nothing with pytest 9.2 (pytest-xdist issue 1386), and says
+nothing; so workers write their groups down for the scheduler.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _FIRST_WORKER = "gw0"
 
 
 class GroupScheduling(LoadScopeScheduling):
-    """Hands out whole groups; a test without one is a group of its own."""
+    """Hands out whole groups; a test without one belongs to its module's."""
 
     _groups: dict[str, str] | None = None
 
@@ -41,7 +42,7 @@ class GroupScheduling(LoadScopeScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         assert self._groups is not None
-        return self._groups.get(nodeid, nodeid)
+        return self._groups.get(nodeid) or nodeid.partition("::")[0]
 
 
 def pytest_configure_node(node: Any) -> None:
@@ -57,7 +58,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> GroupSchedul
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Write down which tests share what is dear, and put the short ones last.
 
-    One worker alone goes file by file.
+    One worker alone goes in the order of the files.
     """
     worker: dict[str, Any] | None = getattr(config, "workerinput", None)
     if worker is None:
@@ -74,14 +75,9 @@ def _groups_file() -> Path:
 
 
 def _group_of(item: pytest.Item) -> str | None:
-    """Return what a test shares with others: a server, or a fixture of its module."""
+    """Return the group of those who share a server with a test."""
     fixtures = item._fixtureinfo.name2fixturedefs  # type: ignore[attr-defined]
-    for fixture, group in _SERVERS.items():
-        if fixture in fixtures:
-            return group
-    if any(definitions[-1].scope == "module" for definitions in fixtures.values()):
-        return item.nodeid.partition("::")[0]
-    return None
+    return next((group for fixture, group in _SERVERS.items() if fixture in fixtures), None)
 
 
 def _rank(item: pytest.Item) -> int:
