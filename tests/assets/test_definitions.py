@@ -91,14 +91,14 @@ def test_the_code_location_loads_fast_and_starts_nothing() -> None:
     )
     given = {**os.environ, "PYTHONPATH": str(ROOT)}
     given.pop("PYTHONDONTWRITEBYTECODE", None)
-    ratios = []
-    for _ in range(3):
-        done = subprocess.run(
-            [sys.executable, "-c", program], cwd=ROOT, env=given, capture_output=True, check=True
-        )
-        ratios.append(float(done.stdout))
 
-    assert min(ratios) < 3.5
+    def ratio() -> float:
+        command = [sys.executable, "-c", program]
+        done = subprocess.run(command, cwd=ROOT, env=given, capture_output=True, check=True)
+        return float(done.stdout)
+
+    # What else the machine does may disturb one measurement, or two.
+    assert any(ratio() < 3.5 for _ in range(3))
 
 
 @pytest.mark.slow
