@@ -42,7 +42,7 @@ def registry_address():
 
 @pytest.mark.parametrize("number", range(6))
 def test_of_the_module(dear, number):
-    record("of the module")
+    pass
 
 
 def test_of_the_registry(registry_address):
@@ -68,12 +68,6 @@ def test_a_worker_has_modules_and_servers_to_itself(tmp_path: Path) -> None:
     )
 
     assert done.returncode == 0, done.stdout + done.stderr
-    ran = [line.rpartition(" ") for at in tmp_path.glob("*.made") for line in lines_of(at)]
-    made = [(what, worker) for what, _, worker in ran if what != "of the module"]
+    made = [line.split() for at in tmp_path.glob("*.made") for line in at.read_text().splitlines()]
     assert sorted(worker for what, worker in made if what == "fixture") == ["gw0", "gw1"]
     assert len({worker for what, worker in made if what == "registry"}) == 1
-
-
-def lines_of(file: Path) -> list[str]:
-    """Return what the tests of a module have recorded."""
-    return file.read_text().splitlines()

@@ -6,7 +6,6 @@ import datetime as dt
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -76,17 +75,9 @@ def ingested(
 @pytest.fixture
 def placed(ingested: World, tmp_path: Path) -> World:
     """The stream, with a lake of the test's own; its topic is read, and no more."""
-    if isinstance(ingested.settings.lake, Path):
-        return ingested.copied_to(tmp_path / "lake", state=tmp_path / "state")
-    lake = Location.of(ingested.settings.lake)
-    own = lake.with_name(tmp_path.name)
-    lake.copy_to(own)
-    settings = {"lake": str(own), "state": tmp_path / "state"}
-    return replace(
-        ingested,
-        settings=ingested.settings.model_copy(update=settings),
-        declared=dict(ingested.declared),
-    )
+    lake = ingested.settings.lake
+    own = tmp_path / "lake" if isinstance(lake, Path) else f"{lake}-{tmp_path.name}"
+    return ingested.copied_to(own, state=tmp_path / "state")
 
 
 @pytest.fixture(params=PLACES)

@@ -27,6 +27,7 @@ from ingestion.kafka.admin import Kafka
 from ingestion.kafka.offsets import TopicPartition
 from ingestion.lake.delta import open_rows
 from ingestion.lake.ledger import Ledger, LedgerRow
+from ingestion.lake.location import Location
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.table_log import TableLog
 from ingestion.operations.rebuild import Rebuild, RebuildReport
@@ -131,9 +132,16 @@ class World:
         """Change the declaration."""
         self.declared |= fields
 
-    def copied_to(self, lake: Path, **places: Path) -> World:
-        """Copy its tables into another lake, to be damaged or declared otherwise there."""
-        shutil.copytree(self.settings.lake, lake)
+    def copied_to(self, lake: Path | str, **places: Path) -> World:
+        """Copy its tables into another lake, to be damaged or declared otherwise there.
+
+        Args:
+            lake: A folder or, where its own lake is in a store, a URL of the same bucket.
+        """
+        if isinstance(lake, Path):
+            shutil.copytree(self.settings.lake, lake)
+        else:
+            Location.of(self.settings.lake).copy_to(Location.of(lake))
         settings = self.settings.model_copy(update={"lake": lake, **places})
         return replace(self, settings=settings, declared=dict(self.declared))
 
