@@ -88,7 +88,7 @@ def test_another_mode_makes_another_table(written: World) -> None:
     assert find_problems(written) == ()
 
 
-@pytest.mark.parametrize("place", ["_move", *twins("finish_swap", "rmtree")])
+@pytest.mark.parametrize("place", ["_move", *twins("hit", "rmtree")])
 def test_a_swap_that_was_cut_short_is_finished_by_the_next_run(
     written: World, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
