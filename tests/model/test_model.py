@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Iterator
 from random import Random
@@ -32,7 +31,7 @@ from tests.support.long import IS_LONG
 
 DRAWN_AS_WEIGHED = [rule for rule, weight in RULES for _ in range(weight)]
 DICE = st.randoms(use_true_random=False)
-SCHEDULES = int(os.environ.get("MODEL_SCHEDULES", "4000"))
+SCHEDULES = 20_000 if IS_LONG else 4_000
 # The hardest mutation is found within a fifth of these.
 ENOUGH = 5_000
 # Those that take hundreds of schedules; ``make mutants`` and ``LONG=1`` try them, too.
