@@ -52,7 +52,7 @@ def world(settings: Settings, spark: SparkSession) -> Iterator[World]:
     [
         pytest.param(Failpoint.PREPARED, IN_PROCESS, False, id="prepared"),
         pytest.param(Failpoint.COMMITTED, IN_PROCESS, True, id="committed"),
-        pytest.param(Failpoint.PREPARED, "kill_jvm", False, id="prepared, killed"),
+        pytest.param(Failpoint.PREPARED, "kill_python", False, id="prepared, killed"),
         pytest.param(Failpoint.COMMITTED, "kill_group", True, id="committed, killed"),
         pytest.param(Failpoint.QUARANTINED, "kill_group", False, id="marked, killed"),
     ],
