@@ -40,8 +40,11 @@ pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 _COLUMNS: Final = ("source", "rows", "notes", "ids")
 # What is left of a right that is taken away in half.
 _WEAKER: Final = {"READ": "DESCRIBE", "WRITE": "DESCRIBE"}
-# A doctor has found something; a plan says what is not known.
-_ENDS: Final = {"doctor": 1, "plan": 0}
+# A doctor has found something; a plan says that the lag is not known, and needs the table.
+_ENDS: Final = {
+    **{("doctor", resource): 1 for resource in _COLUMNS},
+    ("plan", "source"): 0,
+}
 # What is typed behind a command; ``out`` has `sink: kafka`, and ``plain`` has none.
 _WORDS: Final = {
     **dict.fromkeys(("run", "verify", "status", "plan", "doctor", "history", "maintain"), ("out",)),
@@ -213,7 +216,7 @@ def test_a_command_says_which_right_is_missing(
 
     result = run_as(stage, monkeypatch, command, *left)
 
-    assert result.exit_code == _ENDS.get(command, 5), result.output
+    assert result.exit_code == _ENDS.get((command, resource), 5), result.output
     said = " ".join(result.output.split())
     assert f"lacks {operation} on {stage.name_of(resource)}" in said
 
