@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Iterator
 
 import pytest
 from pyspark.sql import SparkSession
 
-from ingestion.errors import DependencyError, StreamLockedError
 from ingestion.lake.failpoints import Failpoint
-from ingestion.operations.redrive import RedriveReport
 from ingestion.settings import Settings
 from tests.crash.child_process import IN_PROCESS, run_to_its_end
 from tests.crash.failpoint_hook import PlannedCrash
@@ -20,8 +17,6 @@ from tests.support.proof import find_problems
 from tests.support.world import World, row
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.slow, only_long]
-
-_SECONDS = 120.0
 
 
 class Redriven(World):
@@ -70,20 +65,9 @@ def test_a_redrive_that_dies_is_whole_or_nothing(
     assert marked == [None, 2, 2]
     assert world.log.last_seq(world.topic) == (2 if happened else 1)
     world.send(row(3, "in between"))
-    report = redriven_at_last(world)
+    report = world.redrive()
     assert report.redriven == (0 if happened else 2)
     assert [each.kind for each in world.ledger].count("redrive") == 1
     world.run()
     assert world.rows() == [row(2, "b"), row(3, "in between")]
     assert find_problems(world) == ()
-
-
-def redriven_at_last(world: World) -> RedriveReport:
-    """Redrive as soon as the JVM that outlived its Python lets the stream go."""
-    deadline = time.monotonic() + _SECONDS
-    while True:
-        try:
-            return world.redrive()
-        except (StreamLockedError, DependencyError):
-            assert time.monotonic() < deadline, "the stream stays locked"
-            time.sleep(0.5)

@@ -37,7 +37,9 @@ def copy() -> Iterator[Path]:
 def test_every_planted_bug_fits_the_code() -> None:
     """Each text is in the code exactly once, leaves code, and each class of bug is planted."""
     for mutant in load():
-        for name, text in mutated(mutant, ROOT).items():
+        texts = mutated(mutant, ROOT)
+        assert texts
+        for name, text in texts.items():
             compile(text, name, "exec")
 
     assert {mutant.kind for mutant in load()} == set(range(1, 11))
