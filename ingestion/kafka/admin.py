@@ -36,7 +36,7 @@ from ingestion.kafka.client import (
     timestamp_ms_of,
     unreachable,
 )
-from ingestion.kafka.offsets import Offsets, Range, TopicPartition
+from ingestion.kafka.offsets import Ends, Offsets, Range, TopicPartition
 from ingestion.settings import Settings
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
@@ -153,18 +153,19 @@ class Kafka:
         """Return the first offset of each partition that retention has not deleted."""
         return self._offsets(partitions, OffsetSpec.earliest())
 
-    def stable_end(self, partitions: Iterable[TopicPartition]) -> Offsets:
+    def stable_end(self, partitions: Iterable[TopicPartition]) -> Ends:
         """Return the last stable offset of each partition: read_committed reads up to it."""
         return self._offsets(partitions, OffsetSpec.latest())
 
-    def known_ends(self, partitions: Iterable[TopicPartition]) -> Offsets:
+    def known_ends(self, partitions: Iterable[TopicPartition]) -> Ends:
         """Return the last stable offsets, without those that Kafka cannot tell now."""
         asked = self._asked(partitions, OffsetSpec.latest(), IsolationLevel.READ_COMMITTED)
         known = {}
         for at, answer in asked.items():
             with suppress(KafkaException, TimeoutError):
-                known[at] = answer.result(self._timeout + 1).offset
-        return Offsets(known)
+                found = answer.result(self._timeout + 1)
+                known[at] = found.offset, found.leader_epoch
+        return Ends(known)
 
     def first_since(self, partitions: Iterable[TopicPartition], moment: dt.datetime) -> Offsets:
         """Return the offset of the first record with a timestamp of ``moment`` or later.
@@ -260,6 +261,27 @@ class Kafka:
 
         A partition that holds no record there, or one without a timestamp, is left out.
         """
+        return {
+            at: _EPOCH + dt.timedelta(milliseconds=timestamp_ms_of(message))
+            for at, message in self.first_records(offsets).items()
+            if message.timestamp()[0] != TIMESTAMP_NOT_AVAILABLE
+        }
+
+    def first_records(
+        self,
+        offsets: Mapping[TopicPartition, int],
+        leader_epochs: Mapping[TopicPartition, int] | None = None,
+    ) -> dict[TopicPartition, Message]:
+        """Return the first record at or behind each offset, also one that was aborted.
+
+        A partition that holds none there is left out. One that begins behind the offset, or ends
+        before it, gives its first record.
+
+        Args:
+            offsets: Where to look.
+            leader_epochs: Epochs in which there was a record at the offset. Where Kafka says that
+                the epoch ended before it, the first record behind that end is returned.
+        """
         if not offsets:
             return {}
         reader = _RecordReader(
@@ -272,7 +294,7 @@ class Kafka:
             },
         )
         try:
-            return reader.timestamps_at(offsets)
+            return reader.first_records(offsets, leader_epochs or {})
         finally:
             reader.consumer.close()
 
@@ -326,17 +348,16 @@ class Kafka:
         partitions: Iterable[TopicPartition],
         spec: OffsetSpec,
         isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
-    ) -> Offsets:
+    ) -> Ends:
         wanted, deadline = tuple(partitions), time.monotonic() + self._timeout
         while True:
             asked = self._asked(wanted, spec, isolation)
             try:
-                return Offsets(
-                    {
-                        at: self._answer(answer, right=_right_to_describe(at.topic)).offset
-                        for at, answer in asked.items()
-                    }
-                )
+                answers = {
+                    at: self._answer(answer, right=_right_to_describe(at.topic))
+                    for at, answer in asked.items()
+                }
+                return Ends({at: (each.offset, each.leader_epoch) for at, each in answers.items()})
             except DependencyError as error:
                 is_moving = code_of(error.__cause__) in _LEADER_IS_MOVING
                 if not is_moving or time.monotonic() > deadline:
@@ -397,19 +418,24 @@ class _RecordReader:
                     yield message
                 position = offset + 1 if is_record else max(offset, each.end)
 
-    def timestamps_at(self, offsets: Mapping[TopicPartition, int]) -> _Timestamps:
-        """Return the timestamp of the first record at or behind each offset."""
-        places = {at: ClientTopicPartition(*at, offset) for at, offset in offsets.items()}
+    def first_records(
+        self, offsets: Mapping[TopicPartition, int], leader_epochs: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, Message]:
+        """Return the first record at or behind each offset."""
+        places = {
+            at: ClientTopicPartition(*at, offset, leader_epoch=leader_epochs.get(at, -1))
+            for at, offset in offsets.items()
+        }
         self.consumer.assign(list(places.values()))
-        found: _Timestamps = {}
+        found: dict[TopicPartition, Message] = {}
         while places:
             message = self._poll()
             at = TopicPartition(str(message.topic()), cast("int", message.partition()))
             if at not in places:
                 continue
             self.consumer.incremental_unassign([places.pop(at)])
-            if message.error() is None and message.timestamp()[0] != TIMESTAMP_NOT_AVAILABLE:
-                found[at] = _EPOCH + dt.timedelta(milliseconds=timestamp_ms_of(message))
+            if message.error() is None:
+                found[at] = message
         return found
 
     def _poll(self) -> Message:

@@ -50,15 +50,15 @@ def client_options(settings: Settings, heard: ClientErrors | None = None) -> dic
     }
 
 
-def headers_of(message: Message) -> tuple[tuple[str, bytes | None], ...]:
-    """Return the headers of a record; none where the name of one is not UTF-8.
+def headers_of(message: Message) -> tuple[tuple[str, bytes | None], ...] | None:
+    """Return the headers of a record; ``None`` where the name of one is not UTF-8.
 
     The client's list then lacks an object, and would end the process of whoever looked at it.
     """
     try:
         return tuple(_ask_for_headers(message) or ())
     except SystemError:
-        return ()
+        return None
 
 
 # Beyond these years neither Python nor most readers of a table can hold a moment.

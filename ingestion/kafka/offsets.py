@@ -151,6 +151,16 @@ def _whole(at: object) -> int:
     return at
 
 
+class Ends(Offsets):
+    """Where partitions end, and the epoch of the leader that said so, -1 where it told none."""
+
+    def __init__(self, answers: Mapping[TopicPartition, tuple[int, int | None]]) -> None:
+        super().__init__({at: offset for at, (offset, _) in answers.items()})
+        self.leader_epochs = {
+            at: -1 if epoch is None else epoch for at, (_, epoch) in answers.items()
+        }
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fit:
     """How the planned ranges of a batch compare with the table's next offsets.

@@ -10,6 +10,7 @@ from typing import Any, Final, Literal
 
 from pydantic import TypeAdapter
 
+from ingestion.kafka.last_record import LastRecords, of_rows, rows_of
 from ingestion.kafka.offsets import Offsets, Range
 
 Kind = Literal["ingest", "replay", "redrive", "accept", "rewind", "schema", "erase"]
@@ -100,6 +101,7 @@ class CommitMetadata:
         declaration: What else of the declaration decides what a record says, by field: see
             ``ingestion.declaration.spec.meaning``; ``None`` of an earlier version.
         next: Next offset of every partition after this commit.
+        last: The last record that was read of each partition, where one was.
         attempt: Tells it from any other attempt at this seq: see ``ingestion.lake.attempts``;
             ``None`` of an earlier version.
         counts: The counts known before the commit.
@@ -115,6 +117,7 @@ class CommitMetadata:
     identity: Identity
     columns: str
     next: Offsets
+    last: LastRecords = field(default_factory=dict)
     ranges: tuple[CountedRange, ...] = ()
     counts: Mapping[str, int] = field(default_factory=dict)
     reason: str | None = None
@@ -131,6 +134,7 @@ class CommitMetadata:
             "identity": self.identity.as_row(),
             "ranges": [counted.as_row() for counted in self.ranges],
             "next": json.loads(self.next.to_json()),
+            "last": rows_of(self.last),
             "counts": dict(self.counts),
         }
         for name in ("erased", "declaration", "attempt"):
@@ -159,6 +163,7 @@ class CommitMetadata:
             "identity": Identity.of_row(raw["identity"]),
             "ranges": tuple(map(CountedRange.of_row, raw["ranges"])),
             "next": Offsets.from_json(json.dumps(raw["next"])),
+            "last": of_rows(raw["last"]),
             "accepts": tuple(raw["accepts"]),
         }
         there = (each.name for each in fields(cls) if each.name in raw)

@@ -14,7 +14,7 @@ import datetime as dt
 import io
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -23,6 +23,7 @@ from deltalake import DeltaTable
 
 from ingestion.declaration.sinks import SinkSpec
 from ingestion.errors import DamagedTableError
+from ingestion.kafka.last_record import LastRecord, LastRecords, of_rows, rows_of
 from ingestion.kafka.offsets import Offsets, TopicPartition
 from ingestion.lake.archive import archive_table
 from ingestion.lake.books import COUNTS, imbalances
@@ -81,7 +82,8 @@ _SETTINGS = {"delta.checkpointInterval": "10"}
 class LedgerRow:
     """One batch, as the ledger remembers it; the fields are the table's columns.
 
-    Beside them, ``problems`` says what does not balance; only the run that found it knows.
+    Beside them, ``last`` has the last record of each of its ranges, and ``problems`` says what does
+    not balance; only the run that found it knows.
     """
 
     table_id: str
@@ -100,6 +102,7 @@ class LedgerRow:
     erased: Mapping[str, Any] | None = None
     declaration: Mapping[str, Any] | None = None
     attempt: int | None = None
+    last: LastRecords = field(default_factory=dict)
     problems: tuple[str, ...] = ()
 
     @classmethod
@@ -118,6 +121,7 @@ class LedgerRow:
         so they stay in the commit.
         """
         told = {name: count for name, count in counts.items() if name != "winners"}
+        read = {counted.range.topic_partition for counted in metadata.ranges}
         return cls(
             table_id=table_id,
             seq=metadata.seq,
@@ -135,6 +139,7 @@ class LedgerRow:
             erased=metadata.erased,
             declaration=metadata.declaration,
             attempt=metadata.attempt,
+            last={at: record for at, record in metadata.last.items() if at in read},
             problems=tuple(problems),
         )
 
@@ -162,7 +167,8 @@ class LedgerRow:
     def as_record(self) -> dict[str, Any]:
         """Return the columns of the table."""
         identity = {**self.identity.as_row(), "columns": self.columns}
-        more = {"erased": self.erased, "declaration": self.declaration}
+        last = rows_of(self.last) or None
+        more = {"erased": self.erased, "declaration": self.declaration, "last": last}
         identity |= {name: value for name, value in more.items() if value is not None}
         return {
             **{name: getattr(self, name) for name in SCHEMA.names if name not in _COMPOSED},
@@ -180,6 +186,7 @@ class LedgerRow:
             "columns": identity.get("columns", ""),
             "erased": identity.get("erased"),
             "declaration": identity.get("declaration"),
+            "last": of_rows(identity.get("last", {})),
             "ranges": tuple(map(CountedRange.of_row, record["ranges"])),
         }
         return cls(**{**record, **read})
@@ -322,6 +329,17 @@ def next_offsets(rows: Sequence[LedgerRow]) -> Offsets:
         if row.epoch == rows[-1].epoch and row.kind in MOVING:
             reached = reached.advanced_by(counted.range for counted in row.ranges)
     return reached
+
+
+def last_records(rows: Sequence[LedgerRow]) -> LastRecords:
+    """Return the last record that ``rows``, in order, have read of each partition of now."""
+    read: dict[TopicPartition, LastRecord] = {}
+    for row in standing_rows(rows):
+        if row.epoch == rows[-1].epoch and row.kind in MOVING:
+            # Of a range without one, a person has decided that it no longer counts.
+            named = {counted.range.topic_partition for counted in row.ranges}
+            read = {at: each for at, each in read.items() if at not in named} | dict(row.last)
+    return read
 
 
 def first_offsets(rows: Sequence[LedgerRow], topic_ids: Mapping[str, str] | None = None) -> Offsets:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import re
 import sys
@@ -101,7 +102,7 @@ class MirroredLogFiles(LogFiles):
         self._folder = (table.cache or _cache_of_this_process()) / name
         self._busy = threading.RLock()
         self._listed: dict[str, Entry] = {}
-        self._listed_at = 0.0
+        self._listed_at = -math.inf
         self._sizes: dict[str, int] = {}
         self._is_large = False
 
@@ -145,7 +146,7 @@ class MirroredLogFiles(LogFiles):
 
     def forget(self) -> None:
         """List anew the next time."""
-        self._listed_at = 0.0
+        self._listed_at = -math.inf
 
     def open_writer(self, open_anew: Callable[[], DeltaTable]) -> DeltaTable:
         """Return the table to write to: the one that was opened last, if it still is that table."""

@@ -143,4 +143,6 @@ def waiting_records(quarantined: DataFrame, waiting: Waiting, reason: str | None
     if reason is not None:
         rows = rows.where(F.col("reason") == reason)
     raw = (F.col(name).alias(f"_{name}") for name in _RAW)
-    return rows.select(*COORDINATES, "_timestamp", *raw, "_seq")
+    # No offset moves, so no record is the last that was read.
+    digest = F.lit(None).cast("long").alias("_digest")
+    return rows.select(*COORDINATES, "_timestamp", *raw, digest, "_seq")

@@ -6,13 +6,14 @@ the ledger; a reset deletes nothing, and moves everything away.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from ingestion.declaration.sinks import SinkSpec
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import InvalidSpecError, StreamLockedError, counted
+from ingestion.kafka.admin import Topics
 from ingestion.kafka.offsets import Offsets, Range
 from ingestion.lake.archive import Swapped, archive_table, swap_tables
 from ingestion.lake.commit_metadata import (
@@ -36,6 +37,7 @@ from ingestion.lake.location import Location
 from ingestion.lake.lock import held, holder_of
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.stream import Stream
+from ingestion.recovery.continuity import Cut, compare_logs, without
 from ingestion.recovery.heal import heal_ledger
 from ingestion.recovery.position import Position, position_of
 from ingestion.recovery.side_tables import SideName, read_side_tables, written_off_counts
@@ -64,16 +66,23 @@ def accept(spec: StreamSpec, settings: Settings, *, reason: str, run_id: str) ->
         if position is None:
             raise InvalidSpecError(f"{spec.name}: there is no table yet, so nothing to accept")
         refused = _find_refused(stream, snapshot, position)
-        if not (refused.red or refused.lost or refused.forgotten or refused.is_altered):
+        if not (refused.counts or refused.red):
             raise InvalidSpecError(
-                f"{spec.name}: nothing is lost, red, damaged or altered; nothing to accept"
+                f"{spec.name}: nothing is lost, cut, red, damaged or altered; nothing to accept"
             )
         archive_table(stream.paths, refused.forgotten.values(), why=f"accept: {reason}")
         skipped = tuple(CountedRange(range=lost, records=0, gaps=0) for lost in refused.lost)
-        made = position.next_metadata(run_id, kind="accept", ranges=skipped, counts=refused.counts)
+        left = ranges_at(Offsets({cut.at: position.next[cut.at] for cut in refused.cuts}))
+        ranges = (*skipped, *left)
+        made = position.next_metadata(run_id, kind="accept", ranges=ranges, counts=refused.counts)
         return _commit_decision(
             stream,
-            replace(made, reason=reason, accepts=tuple(row.seq for row in refused.red)),
+            replace(
+                made,
+                reason=reason,
+                accepts=tuple(row.seq for row in refused.red),
+                last=without(position.last, refused.cuts),
+            ),
             position.table_id,
             problems=refused.problems,
             accepted=[replace(row, accepted=reason) for row in refused.red],
@@ -100,8 +109,7 @@ def adopt_topic(
             raise InvalidSpecError(f"{spec.name}: there is no table yet; oncelake run {spec.name}")
         heal_ledger(stream.spec, snapshot, position)
         topics = stream.kafka.topics(stream.name, stream.spec.subscribed)
-        ends = stream.kafka.stable_end(topics.partitions)
-        cut = {at.topic for at in topics.partitions if ends[at] < position.next.get(at, 0)}
+        cut = _topics_cut(stream, position, topics)
         topic_ids = {**position.identity.topic_ids, **topics.ids}
         identity = replace(position.identity, cluster_id=topics.cluster_id, topic_ids=topic_ids)
         if identity == position.identity and not cut:
@@ -109,13 +117,15 @@ def adopt_topic(
                 f"{spec.name}: the topic is the one the table was filled from; nothing to adopt"
             )
         rule = spec.rule if position.identity == UNKNOWN else identity.rule
-        begin = _begin(position, identity, stream.kafka.earliest(topics.partitions), cut)
+        kept = _kept_topics(position, identity) - cut
+        begin = _begin(position, stream.kafka.earliest(topics.partitions), kept)
         metadata = replace(
             position.next_metadata(run_id, kind="accept"),
             ranges=ranges_at(begin),
             epoch=position.epoch + 1,
             identity=replace(identity, keys=spec.keys, order=spec.sequence_by, rule=rule),
             next=begin,
+            last={at: each for at, each in position.last.items() if at.topic in kept},
             reason=f"adopted {', '.join(f'{name} ({id})' for name, id in topics.ids.items())}"
             + (f": {reason}" if reason else ""),
         )
@@ -193,12 +203,14 @@ class _Refused:
     Attributes:
         rows: The ledger's rows, by seq, for the counts of what is written off.
         lost: What retention has deleted before it was read.
+        cuts: Logs that lost records which were read, and grew again.
         forgotten: Side tables that are damaged or short of rows, by name.
         is_altered: Whether somebody else has changed the rows.
     """
 
     rows: tuple[LedgerRow, ...]
     lost: tuple[Range, ...]
+    cuts: tuple[Cut, ...]
     forgotten: Mapping[SideName, Location]
     is_altered: bool
 
@@ -212,15 +224,16 @@ class _Refused:
         """What the acceptance leaves behind, as the ledger counts it."""
         offsets = sum(map(len, self.lost))
         lost = {"offsets": offsets, "lost": offsets} if self.lost else {}
+        cut = {"cut": len(self.cuts)} if self.cuts else {}
         altered = {"altered": 1} if self.is_altered else {}
-        return {**lost, **altered, **written_off_counts(self.forgotten, self.rows)}
+        return {**lost, **cut, **altered, **written_off_counts(self.forgotten, self.rows)}
 
     @property
     def problems(self) -> list[str]:
         """Why the books of the acceptance itself do not balance."""
         lost = counted(len(self.lost), "range was lost", "ranges were lost")
         ranges = [lost] if self.lost else []
-        return [*ranges, *(f"{name} was given up" for name in self.forgotten)]
+        return [*ranges, *map(str, self.cuts), *(f"{name} was given up" for name in self.forgotten)]
 
 
 def _find_refused(stream: Stream, snapshot: TableSnapshot, position: Position) -> _Refused:
@@ -230,27 +243,44 @@ def _find_refused(stream: Stream, snapshot: TableSnapshot, position: Position) -
     sides = read_side_tables(stream.paths, rows)
     topics = refuse_another_topic(spec, kafka, position.identity)
     begin, earliest = begin_offsets(position, topics), kafka.earliest(topics.partitions)
+    ends = kafka.stable_end(topics.partitions)
+    found = compare_logs(kafka, position.last, position.next, ends)
     # A topic that was made again meanwhile has first offsets that mean other records.
     refuse_another_topic(spec, kafka, position.identity)
     return _Refused(
         rows=rows,
         lost=begin.ranges_below(earliest),
+        # One that is shorter still cannot be read on from where the table stands.
+        cuts=tuple(cut for cut in found.cuts if begin[cut.at] <= ends[cut.at]),
         forgotten={name: side.path for name, side in sides.items() if side.problem},
         is_altered=bool(snapshot.table and foreign_commits(snapshot.table.others)),
     )
 
 
-def _begin(position: Position, identity: Identity, earliest: Offsets, cut: set[str]) -> Offsets:
+def _topics_cut(stream: Stream, position: Position, topics: Topics) -> set[str]:
+    """Return the topics that have lost records which were read."""
+    kafka, partitions = stream.kafka, topics.partitions
+    ends = kafka.stable_end(partitions)
+    found = compare_logs(kafka, position.last, position.next, ends)
+    shorter = {at.topic for at in partitions if ends[at] < position.next.get(at, 0)}
+    return shorter | {cut.at.topic for cut in found.cuts}
+
+
+def _kept_topics(position: Position, identity: Identity) -> set[str]:
+    """Return the topics that are those of before."""
+    known = position.identity
+    is_same_cluster = known.cluster_id == identity.cluster_id and known != UNKNOWN
+    same = known.topic_ids.items() & identity.topic_ids.items() if is_same_cluster else ()
+    return {name for name, _ in same}
+
+
+def _begin(position: Position, earliest: Offsets, kept: Collection[str]) -> Offsets:
     """Read the topics that are new from their start, and go on with the others where they were.
 
     Those hold the same records as before, which a mode that folds or appends would take twice; also
     one that is not declared now, for the day that it is declared again. A partition that was added
     to one begins at 0, as in any run: what it has lost already is refused by the next.
     """
-    known = position.identity
-    is_same_cluster = known.cluster_id == identity.cluster_id and known != UNKNOWN
-    same = known.topic_ids.items() & identity.topic_ids.items() if is_same_cluster else ()
-    kept = {name for name, _ in same} - cut
     begun = {at: offset for at, offset in position.next.items() if at.topic in kept}
     return Offsets({**{at: o for at, o in earliest.items() if at.topic not in kept}, **begun})
 

@@ -1,7 +1,9 @@
 """How far streams are behind, and whether a run is due all the same; no Spark.
 
-All together cost two requests to Kafka, and a third where a stream declares a pattern. What they
-cannot tell is left to a run, which says what is wrong in its own words.
+All together cost two requests to Kafka, and a third where a stream declares a pattern. Where a
+partition has another leader, or the same that was started again, one more makes sure, once, that
+its log is still the one that was read. What they cannot tell is left to a run, which says what is
+wrong in its own words.
 """
 
 from __future__ import annotations
@@ -13,10 +15,11 @@ from typing import Final
 
 from ingestion.declaration.spec import StreamSpec
 from ingestion.kafka.admin import Kafka, Topics
-from ingestion.kafka.offsets import Offsets, TopicPartition
+from ingestion.kafka.offsets import Ends, TopicPartition
 from ingestion.kafka.transactions import Stall, find_stalls
 from ingestion.lake.log_files import log_files
 from ingestion.lake.paths import StreamPaths
+from ingestion.recovery.continuity import compare_moved
 from ingestion.recovery.position import Position, is_ledger_behind, position_of
 from ingestion.recovery.snapshot import TableSnapshot, read_snapshot
 from ingestion.settings import Settings
@@ -45,6 +48,7 @@ class LagReader:
         self._partitions: tuple[TopicPartition, ...] = ()
         self._known: dict[str, tuple[LakeState, Position | None]] = {}
         self._states: dict[str, tuple[float, LakeState]] = {}
+        self._uncut: dict[str, set[tuple[TopicPartition, int]]] = {}
 
     def lake_state(self, stream: str) -> LakeState:
         """Return what changes whenever somebody commits to a stream's table or ledger.
@@ -101,7 +105,7 @@ class LagReader:
         return {name: stalls for name, stalls in held.items() if stalls}
 
     def _lag(
-        self, spec: StreamSpec, names: Sequence[str], topics: Topics, ends: Offsets
+        self, spec: StreamSpec, names: Sequence[str], topics: Topics, ends: Ends
     ) -> dict[str, int] | None:
         try:
             position = self._position_of(spec)
@@ -117,10 +121,23 @@ class LagReader:
         reached = position.next
         if is_another or any(ends.get(at, -1) < reached.get(at, 0) for at in partitions):
             return None
-        return {
+        lag = {
             name: reached.lag_to({at: ends[at] for at in partitions if at.topic == name})
             for name in names
         }
+        return None if not any(lag.values()) and self._is_cut(spec, position, ends) else lag
+
+    def _is_cut(self, spec: StreamSpec, position: Position, ends: Ends) -> bool:
+        """Tell whether a log that shows nothing new has lost its end, and grown again as far.
+
+        Of a leader that has been asked about nothing is asked again.
+        """
+        assert self._kafka is not None, "asked only behind the request for the ends"
+        known = self._uncut.setdefault(spec.name, set())
+        found = compare_moved(self._kafka, position, ends, known=known)
+        if not found.cuts:
+            known |= {(at, ends.leader_epochs[at]) for at in position.last if at in ends}
+        return bool(found.cuts)
 
     def _position_of(self, spec: StreamSpec) -> Position | None:
         """Return where a table stands; ``None`` while a run is due whatever is unread."""

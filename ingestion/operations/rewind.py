@@ -280,6 +280,7 @@ def _commit(
         columns=point.metadata.columns,
         declaration=point.metadata.declaration,
         next=point.metadata.next,
+        last=point.metadata.last,
         ranges=ranges_at(point.metadata.next),
         reason=reason,
     )

@@ -37,6 +37,7 @@ from ingestion.operations.failure import Failure
 from ingestion.operations.retention import Retention, retention_now, retention_of
 from ingestion.pipeline.evolve_schema import allowed_changes
 from ingestion.pipeline.report import absent_columns
+from ingestion.recovery.continuity import unproven_logs
 from ingestion.recovery.heal import known_rows, unknown_seqs
 from ingestion.recovery.position import Position, position_of, refuse_red
 from ingestion.recovery.side_tables import (
@@ -160,7 +161,8 @@ def _compare_topics(status: StreamStatus, stream: Stream) -> None:
         topics = refuse_another_topic(spec, kafka, at.identity)
         status.lag = at.next.lag_to(kafka.stable_end(topics.partitions))
         status.retention = retention_of(stream, begin_offsets(at, topics))
-        offsets_to_read(spec, at, kafka, topics)
+        _, _, unproven = offsets_to_read(stream, at, topics)
+        status.notices += (unproven_logs(unproven),) if unproven else ()
     elif status.problems:
         # The table is not as it was left: how far it has read, a person decides.
         status.retention = retention_now(spec, stream.settings)

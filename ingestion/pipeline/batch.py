@@ -15,6 +15,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from ingestion.errors import CommitConflictError, OffsetHoleError
+from ingestion.kafka.last_record import LastRecord, LastRecords
 from ingestion.kafka.offsets import Fit, Offsets, Range, fit
 from ingestion.lake.attempts import Attempt, attempt_of, new_name
 from ingestion.lake.books import imbalances
@@ -37,6 +38,7 @@ from ingestion.pipeline.gaps import Gaps, find_gaps
 from ingestion.pipeline.spark_errors import translate_expression_errors
 from ingestion.pipeline.transform import transform
 from ingestion.pipeline.validate import validate
+from ingestion.recovery.continuity import refuse_cut_meanwhile
 from ingestion.recovery.start import Start
 from ingestion.recovery.topics import refuse_another_topic
 from ingestion.sinks import sql
@@ -83,6 +85,8 @@ class BatchWriter:
         self._log = self._table.log()
         self._ledger = Ledger(committer.stream.paths.ledger)
         self._erasures = committer.start.erasures
+        self._unproven = {*committer.start.unproven}
+        self._leader_epochs = committer.start.ends.leader_epochs
         self.position = committer.start.position
 
     def write(self, records: DataFrame, planned: Sequence[Range]) -> Iterator[LedgerRow]:
@@ -207,6 +211,9 @@ class BatchWriter:
         counts |= self._extra_counts(engine, counted)
         if not gaps.proven:
             counts["gaps_unproven"] = empty
+        fresh = {part.topic_partition for part in plan.fresh}
+        if unproven := self._unproven & fresh:
+            counts["log_unproven"] = len(unproven)
         at = counted.partitions
         ranges = tuple(
             CountedRange(
@@ -218,7 +225,32 @@ class BatchWriter:
             )
             for part in plan.fresh
         )
-        return self.position.next_metadata(self._run_id, ranges=ranges, counts=counts)
+        metadata = self.position.next_metadata(self._run_id, ranges=ranges, counts=counts)
+        return replace(metadata, last=self._last_records(planned, counted))
+
+    def _last_records(self, planned: Sequence[Range], counted: BatchCounts) -> LastRecords:
+        """Return the last record read of each partition, with the epoch of its leader of now.
+
+        Asked for behind the reading, that is not before the one under which a record was written.
+
+        Raises:
+            DependencyError: a log has been cut meanwhile.
+        """
+        ends = self._stream.kafka.stable_end(part.topic_partition for part in planned)
+        refuse_cut_meanwhile(self._stream, planned, self._leader_epochs, ends)
+        self._leader_epochs = {**self._leader_epochs, **ends.leader_epochs}
+        known = self.position.last
+        read = {
+            at: LastRecord(
+                offset=of.last,
+                timestamp_ms=of.last_ms,
+                leader_epoch=ends.leader_epochs[at],
+                digest=of.last_digest,
+            )
+            for at, of in counted.partitions.items()
+            if at not in known or of.last > known[at].offset
+        }
+        return {**known, **read}
 
     def _extra_counts(self, engine: Engine, counted: BatchCounts) -> dict[str, int]:
         """Return what a stream counts beside the dispositions."""
@@ -324,6 +356,7 @@ class BatchWriter:
         self._ledger.put(row)
         hit(Failpoint.LEDGER_WRITTEN)
         self.position = self.position.after(metadata)
+        self._unproven -= {counted.range.topic_partition for counted in metadata.ranges}
         return row
 
     def _hole(self, holes: Sequence[Range]) -> OffsetHoleError:

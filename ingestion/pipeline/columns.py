@@ -1,6 +1,6 @@
 """The columns of a batch on its way, stage by stage: the contract between the stages.
 
-    source      PLACE, RAW             one row a record, undecoded              (source.py)
+    source      PLACE, RAW, _digest    one row a record, undecoded              (source.py)
     decode      + _decoded             what the value says: ``decoded_struct``  (decode.py)
                 + _decoded_key         what a null value's key says; only where it may delete
     explode     + _index, _is_empty    one row an element; only where an array is declared
@@ -25,15 +25,16 @@ from typing import Final
 from ingestion.sinks.rows import RAW
 
 PLACE: Final = ("_topic", "_partition", "_offset", "_timestamp")
-SOURCE: Final = (*PLACE, *RAW)
+# By ``_digest``, of key, value and headers, ``ingestion.kafka.last_record`` knows a record again.
+SOURCE: Final = (*PLACE, *RAW, "_digest")
 # ``_decoded_key`` is there only where a null value deletes by its key.
 DECODED: Final = (*SOURCE, "_decoded")
 EXPLODED: Final = (*DECODED, "_index", "_is_empty")
 TRANSFORMED: Final = (*EXPLODED, "_transformed", "_selected", "_misfit")
-# Of a judged row: its disposition, undeclared names, size of the value in bytes, what is wrong.
-JUDGED: Final = ("_disposition", "_extra", "_bytes", "_reason", "_detail", *RAW)
+# Of a judged row: its disposition, undeclared names, size of the value, digest, what is wrong.
+JUDGED: Final = ("_disposition", "_extra", "_bytes", "_digest", "_reason", "_detail", *RAW)
 # Behind the judgement nobody needs these of a row that can be applied.
-NOT_APPLIED: Final = ("_extra", "_reason", "_detail", "_moved_from", "_coerced", *RAW)
+NOT_APPLIED: Final = ("_extra", "_digest", "_reason", "_detail", "_moved_from", "_coerced", *RAW)
 
 
 def batch_columns(table: Sequence[str]) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any, Final
 
 from ingestion.declaration.names import nearest
@@ -27,6 +28,8 @@ class PartitionCounts:
     Attributes:
         overlap: How many of them the table holds already.
         offset_sum: Sum of the offsets, which gives away a record delivered twice.
+        last_ms: Timestamp of the record at ``last``.
+        last_digest: Its digest.
     """
 
     records: int
@@ -34,6 +37,8 @@ class PartitionCounts:
     first: int
     last: int
     offset_sum: int
+    last_ms: int
+    last_digest: int
 
     def fills(self, planned: Range) -> bool:
         """Tell whether every offset of ``planned`` holds exactly one record."""
@@ -91,6 +96,8 @@ def count_records(engine: Engine) -> BatchCounts:
         'count(*) AS "rows", '
         "CAST(sum(CASE WHEN _index = 0 THEN 1 ELSE 0 END) AS BIGINT) AS records, "
         'min(_offset) AS "first", max(_offset) AS "last", '
+        "max_by(unix_millis(_timestamp), _offset) AS last_ms, "
+        "max_by(_digest, _offset) AS last_digest, "
         "CAST(sum(CASE WHEN _index = 0 THEN _offset ELSE 0 END) AS BIGINT) AS offset_sum, "
         'CAST(sum(_bytes) AS BIGINT) AS "bytes", '
         "CAST(sum(CASE WHEN _index = 0 AND array_length(_extra) > 0 THEN 1 ELSE 0 END) AS BIGINT) "
@@ -158,10 +165,13 @@ def _absent(
 
 
 def _sum_up(rows: list[dict[str, Any]]) -> PartitionCounts:
+    newest = max(rows, key=itemgetter("last"))
     return PartitionCounts(
         records=sum(row["records"] for row in rows),
         overlap=sum(row["records"] for row in rows if row["_disposition"] == "overlap"),
         first=min(row["first"] for row in rows),
-        last=max(row["last"] for row in rows),
+        last=newest["last"],
+        last_ms=newest["last_ms"],
+        last_digest=newest["last_digest"],
         offset_sum=sum(row["offset_sum"] for row in rows),
     )

@@ -94,4 +94,5 @@ class ReplayWriter(BatchWriter):
             else part
             for part in metadata.ranges
         )
-        return replace(metadata, kind="replay", ranges=ranges, next=self.position.next)
+        at = self.position
+        return replace(metadata, kind="replay", ranges=ranges, next=at.next, last=at.last)

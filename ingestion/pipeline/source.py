@@ -33,7 +33,7 @@ def read_stream(
         lag: How many offsets there are to read; a few are read by one task.
 
     Returns:
-        ``_topic, _partition, _offset, _timestamp, _key, _value, _headers``.
+        ``_topic, _partition, _offset, _timestamp, _key, _value, _headers, _digest``.
     """
     options = {
         "subscribe": ",".join(spec.subscribed),
@@ -79,7 +79,8 @@ def _of_every_read(settings: Settings) -> dict[str, str]:
 def _as_records(read: DataFrame, count: int) -> DataFrame:
     first, last = map(F.expr, TIMES)
     sent = F.greatest(first, F.least(F.col("timestamp"), last))
-    records = read.withColumn("timestamp", sent).select(
+    digest = F.xxhash64("key", "value", "headers")
+    records = read.withColumns({"timestamp": sent, "digest": digest}).select(
         *(F.col(name.removeprefix("_")).alias(name) for name in SOURCE)
     )
     return records.coalesce(1) if count <= ONE_TASK_RECORDS else records

@@ -103,7 +103,7 @@ def validate_in_worker(decode: Work, spec: StreamSpec, reached: Offsets) -> tupl
 
 def _flat_in_spark(rows: DataFrame, spec: StreamSpec) -> DataFrame:
     """Take the row that a value gives, or the key of a tombstone, and what decoding found."""
-    of_record = [*PLACE, *RAW, *(("_index",) if _has_index(spec) else ())]
+    of_record = [*PLACE, *RAW, "_digest", *(("_index",) if _has_index(spec) else ())]
     found = {name: F.col(f"_decoded.{part}") for name, part in _findings(spec).items()}
     found["_wrong_detail"] = _detail(spec)
     found["_is_tombstone"] = F.col("_value").isNull()
@@ -189,7 +189,7 @@ def _flat_in_worker(decode: Work, spec: StreamSpec) -> Work:
     def flat(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in decode(batches):
             value, raw = _fields(batch.column("_decoded")), batch.column("_value")
-            columns = {name: batch.column(name) for name in PLACE}
+            columns = {name: batch.column(name) for name in (*PLACE, "_digest")}
             columns |= {name: value[part] for name, part in findings.items()}
             columns["_is_tombstone"] = pc.is_null(raw)
             columns["_bytes"] = pc.fill_null(pc.binary_length(raw), 0)
@@ -246,7 +246,7 @@ def _batch(judged: str, spec: StreamSpec) -> str:
     """Select the columns of a batch from judged rows."""
     kept = [EXTRA_COLUMN] if spec.extra_fields == "keep" else []
     names = [*PLACE, "_index", *(column.name for column in spec.columns), *kept]
-    columns = ["_disposition", "_extra", "_bytes"]
+    columns = ["_disposition", "_extra", "_bytes", "_digest"]
     is_bad = "_disposition = 'quarantined'"
     if spec.unavailable:
         # Whether there is anything to keep shows only beside the table.

@@ -7,7 +7,7 @@ a table that is not the one we left is refused.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ingestion.errors import (
@@ -19,6 +19,7 @@ from ingestion.errors import (
     UnbalancedBatchError,
     table_rolled_back,
 )
+from ingestion.kafka.last_record import LastRecords
 from ingestion.kafka.offsets import Offsets
 from ingestion.lake.attempts import Attempts, new_name
 from ingestion.lake.commit_metadata import (
@@ -29,7 +30,7 @@ from ingestion.lake.commit_metadata import (
     Kind,
 )
 from ingestion.lake.foreign_commits import refuse_foreign_commits
-from ingestion.lake.ledger import LedgerRow, next_offsets, standing_rows
+from ingestion.lake.ledger import LedgerRow, last_records, next_offsets, standing_rows
 from ingestion.lake.paths import StreamPaths
 from ingestion.recovery.snapshot import Source, TableSnapshot, TableState, read_snapshot
 
@@ -45,6 +46,7 @@ class Position:
         source: What said so: the newest commit, the ledger once that has aged out, or the
             rows themselves, which give a lower bound.
         committed: Which attempt has committed each batch.
+        last: The last record that was read of each partition, as far as anything remembers.
     """
 
     table_id: str
@@ -56,6 +58,7 @@ class Position:
     source: Source
     committed: Attempts
     declaration: Mapping[str, Any] | None = None
+    last: LastRecords = field(default_factory=dict)
 
     def next_metadata(
         self,
@@ -77,6 +80,7 @@ class Position:
             attempt=new_name(),
             ranges=ranges,
             next=self.next.advanced_by(counted.range for counted in ranges),
+            last=self.last,
             counts=counts or {},
         )
 
@@ -88,6 +92,7 @@ class Position:
             epoch=metadata.epoch,
             identity=metadata.identity,
             next=metadata.next,
+            last=metadata.last,
             source="commit",
             committed=self.committed.after(metadata),
         )
@@ -159,17 +164,18 @@ def _position(snapshot: TableSnapshot, table: TableState, seq: int) -> Position:
     # Of the rows alone: enough to begin a new epoch, and no more.
     epoch, identity, columns, reached = max(1, table.highest_epoch), UNKNOWN, "", Offsets()
     declaration: Mapping[str, Any] | None = None
+    read: LastRecords = {}
     if snapshot.source == "commit":
         assert table.newest is not None
         assert table.newest.metadata is not None
         last = table.newest.metadata
         epoch, identity, columns, reached = last.epoch, last.identity, last.columns, last.next
-        declaration = last.declaration
+        declaration, read = last.declaration, last.last
     elif snapshot.source == "ledger":
         # The ledger's rows have the columns only as far as an identity was written with them.
         row = snapshot.rows[-1]
         epoch, identity, reached = row.epoch, row.identity, next_offsets(snapshot.rows)
-        declaration = row.declaration
+        declaration, read = row.declaration, last_records(snapshot.rows)
     return Position(
         table_id=table.table_id,
         seq=seq,
@@ -178,6 +184,7 @@ def _position(snapshot: TableSnapshot, table: TableState, seq: int) -> Position:
         columns=columns,
         declaration=declaration,
         next=reached,
+        last=read,
         source=snapshot.source,
         committed=Attempts.of(snapshot.rows, last=seq),
     )

@@ -6,15 +6,21 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from ingestion.declaration.spec import StreamSpec
-from ingestion.errors import BadFieldError, OffsetsExpiredError, TopicTruncatedError, counted
+from ingestion.errors import BadFieldError, OffsetsExpiredError, counted
 from ingestion.kafka.admin import Kafka, Topics
-from ingestion.kafka.offsets import Offsets, TopicPartition
+from ingestion.kafka.offsets import Ends, Offsets, TopicPartition
 from ingestion.lake.archive import finish_swap
 from ingestion.lake.attempts import Attempts
 from ingestion.lake.durability import undo_half_written
 from ingestion.lake.erasure import Erasure, erasures, unfinished
 from ingestion.lake.ledger import LedgerRow, load_or_archive_ledger, written_seqs
 from ingestion.lake.stream import Stream
+from ingestion.recovery.continuity import (
+    compare_moved,
+    refuse_cuts,
+    refuse_shorter,
+    unproven_logs,
+)
 from ingestion.recovery.heal import (
     Healing,
     heal_ledger,
@@ -41,6 +47,7 @@ class Start:
         position: Where the table stands, every current partition included.
         starting: Where to begin in the partitions that the topics have now.
         ends: How far they can be read now: their last stable offsets.
+        unproven: Those of which nothing tells whether their log is the one that was read.
         recovered: Ledger rows that an earlier run lost in a crash, written now.
         erasures: Keys that were erased; what was read of them before is left out.
         notices: What was healed, for people.
@@ -48,8 +55,9 @@ class Start:
 
     position: Position
     starting: Offsets
-    ends: Offsets
+    ends: Ends
     recovered: tuple[LedgerRow, ...]
+    unproven: tuple[TopicPartition, ...] = ()
     erasures: tuple[Erasure, ...] = ()
     notices: tuple[str, ...] = ()
 
@@ -90,7 +98,7 @@ def plan_start(stream: Stream) -> Start | None:
     remove_leftovers(paths, committed)
     refuse_red(paths, healing.rows)
     refuse_incomplete_side_tables(sides)
-    starting, ends = offsets_to_read(spec, position, kafka, topics)
+    starting, ends, unproven = offsets_to_read(stream, position, topics)
     # A topic that is no longer declared keeps its id, for the day it is declared again.
     known = {**position.identity.topic_ids, **topics.ids}
     return Start(
@@ -102,11 +110,13 @@ def plan_start(stream: Stream) -> Start | None:
         ),
         starting=starting,
         ends=ends,
+        unproven=unproven,
         recovered=healing.recovered,
         erasures=erasures(healing.rows),
         notices=(
             *undone,
             *_ledger_notices(snapshot, healing),
+            *([unproven_logs(unproven)] if unproven else []),
             *(
                 f"the erase of batch {erasure.seq} was cut short: older versions may hold the key. "
                 "Next: the same oncelake erase again"
@@ -135,9 +145,10 @@ def recheck_start(stream: Stream, position: Position) -> None:
         DependencyError: Kafka, which has just been waited for, does not answer soon.
     """
     seconds = min(stream.settings.kafka_timeout_seconds, _SOON_SECONDS)
-    kafka = Kafka(stream.settings.model_copy(update={"kafka_timeout_seconds": seconds}))
-    topics = refuse_another_topic(stream.spec, kafka, position.identity)
-    offsets_to_read(stream.spec, position, kafka, topics)
+    settings = stream.settings.model_copy(update={"kafka_timeout_seconds": seconds})
+    soon = Stream(spec=stream.spec, settings=settings)
+    topics = refuse_another_topic(soon.spec, soon.kafka, position.identity)
+    offsets_to_read(soon, position, topics)
 
 
 def _ledger_notices(snapshot: TableSnapshot, healing: Healing) -> Iterator[str]:
@@ -164,17 +175,21 @@ def begin_offsets(position: Position, topics: Topics) -> Offsets:
 
 
 def offsets_to_read(
-    spec: StreamSpec, position: Position, kafka: Kafka, topics: Topics
-) -> tuple[Offsets, Offsets]:
+    stream: Stream, position: Position, topics: Topics
+) -> tuple[Offsets, Ends, tuple[TopicPartition, ...]]:
     """Return where to begin, and the last stable offset, of every partition there is now.
+
+    Beside them, the partitions of which nothing tells whether their log is the one that was read.
 
     Raises:
         OffsetsExpiredError: Kafka no longer has the records to begin with; names the lost range
             of each partition.
-        TopicTruncatedError: a partition ends before the offset to begin at.
+        TopicTruncatedError: a partition ends before the offset to begin at, or has lost its end
+            and grown again.
     """
-    begin = begin_offsets(position, topics)
-    if lost := begin.ranges_below(kafka.earliest(topics.partitions)):
+    spec, kafka, begin = stream.spec, stream.kafka, begin_offsets(position, topics)
+    earliest = kafka.earliest(topics.partitions)
+    if lost := begin.ranges_below(earliest):
         raise OffsetsExpiredError(
             spec.name,
             f"Kafka has deleted records that were never read: {', '.join(map(str, lost))} "
@@ -183,16 +198,10 @@ def offsets_to_read(
             "the loss in the ledger and goes on after it",
         )
     ends = kafka.stable_end(topics.partitions)
-    for at, offset in begin.items():
-        if ends[at] < offset:
-            raise TopicTruncatedError(
-                spec.name,
-                f"{at} ends at offset {ends[at]}, and the table has read up to {offset}: the topic "
-                "has lost records that the table holds.",
-                remedy=f"oncelake adopt-topic {spec.name} --yes, to read on from the topic as it "
-                "is now",
-            )
-    return begin, ends
+    refuse_shorter(spec.name, begin, ends)
+    found = compare_moved(kafka, position, ends)
+    refuse_cuts(stream.paths, found.cuts, position.next)
+    return begin, ends, found.unproven
 
 
 def starting_offsets(

@@ -20,8 +20,9 @@ from ingestion.verify.read.snapshot import Batch, OffsetRange, Snapshot
 
 _SIDE_TABLES = ("quarantine", "tombstones")
 _ALTERED = "altered"
+_CUT = "cut"
 # What an acceptance counts that took table or side tables as they were.
-_AS_IT_WAS = {_ALTERED, *(f"{name}_written_off" for name in _SIDE_TABLES)}
+_AS_IT_WAS = {_ALTERED, _CUT, *(f"{name}_written_off" for name in _SIDE_TABLES)}
 # Batches that read what none had read before; the ranges of others have been read.
 _READING = ("ingest", "accept")
 
@@ -160,7 +161,9 @@ class Coverage:
         if batch.seq == self.accepted_through:
             what = "the table was accepted as somebody had changed it"
             given_up = [n for n in _SIDE_TABLES if f"{n}_written_off" in batch.counts]
-            if given_up and _ALTERED not in batch.counts:
+            if _CUT in batch.counts:
+                what = "Kafka had lost records that had been read, and the table was accepted"
+            elif given_up and _ALTERED not in batch.counts:
                 what = f"what {' and '.join(given_up)} held was given up"
             yield (
                 f"batch {batch.seq}: {what}: {batch.accepted}; what earlier batches left behind "

@@ -27,6 +27,7 @@ from ingestion.lake.table_log import TableLog
 from ingestion.recovery.side_tables import read_side_tables
 from ingestion.settings import Settings
 from ingestion.verify.compare import ledger, quarantine
+from ingestion.verify.compare.continuity import refuse_another_log
 from ingestion.verify.compare.ledger import miscounts
 from ingestion.verify.compare.rows import RowsProof, tombstones_of
 from ingestion.verify.coverage import Coverage, determine_coverage
@@ -250,6 +251,8 @@ class _Proof:
                 records = redrives.of(batch)
                 if batch.kind != "redrive":
                     records = self._counted(topic.read(coverage.covered_ranges(batch)), total)
+                if batch.kind == "ingest" and not coverage.is_accepted(batch.seq):
+                    records = refuse_another_log(self._spec.name, batch, records)
                 recount = fold.batch(batch, records)
                 self._differences.add(recount.clashes)
                 is_whole = coverage.can_recount(batch) and redrives.can_recount(batch)

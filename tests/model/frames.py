@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ingestion.kafka.last_record import digest_of
 from ingestion.kafka.offsets import Offsets, Range, TopicPartition
 from ingestion.lake.attempts import Attempt
 from ingestion.pipeline.counts import BatchCounts, PartitionCounts
@@ -71,12 +73,13 @@ class Copy(list[Judged]):
     world: World
     is_doubled = False
     skipped: Judged | None = None
+    lives: Mapping[int, int] = MappingProxyType({})
 
     def of(self, *dispositions: str) -> Copy:
         """Select records of some dispositions."""
         found = Copy(each for each in self if each.disposition in dispositions)
         found.world, found.is_doubled = self.world, self.is_doubled
-        found.skipped = self.skipped
+        found.skipped, found.lives = self.skipped, self.lives
         return found
 
 
@@ -99,6 +102,7 @@ def fetched(frame: Frame | Waiting) -> Copy:
     if isinstance(frame, Waiting):
         copy.extend(frame.rows())
         return copy
+    copy.lives = {n: len(each.before) for n, each in enumerate(world.cluster.partitions)}
     for part in frame.planned:
         if not len(part):
             continue
@@ -128,9 +132,12 @@ def count_records(engine: ModelEngine) -> BatchCounts:
     dispositions: dict[str, int] = {}
     offsets: dict[int, list[int]] = {}
     overlap: dict[int, int] = {}
+    # Records of a partition come in the order of their offsets.
+    newest: dict[int, Record] = {}
     for each in engine.batch:
         dispositions[each.disposition] = dispositions.get(each.disposition, 0) + 1
         offsets.setdefault(each.partition, []).append(each.offset)
+        newest[each.partition] = each.record
         overlap[each.partition] = overlap.get(each.partition, 0) + (each.disposition == "overlap")
     partitions = {
         TopicPartition(TOPIC, partition): PartitionCounts(
@@ -139,6 +146,8 @@ def count_records(engine: ModelEngine) -> BatchCounts:
             first=min(found),
             last=max(found),
             offset_sum=sum(found),
+            last_ms=newest[partition].sent,
+            last_digest=digest_of(repr(newest[partition]).encode(), None, ()),
         )
         for partition, found in offsets.items()
     }

@@ -6,7 +6,7 @@ contiguity, the fold of the records, the quarantine and the verdicts are worked 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -43,17 +43,19 @@ class Contents:
 
     Attributes:
         next: Next offset of each partition.
+        read: What was read at each offset of each partition.
         newest: The newest of every key.
         bad: Every record in quarantine, and the redrive that has sent it in.
     """
 
     next: dict[int, int] = field(default_factory=dict)
+    read: dict[tuple[int, int], Record | None] = field(default_factory=dict)
     newest: dict[int, Change] = field(default_factory=dict)
     bad: dict[Bad, int | None] = field(default_factory=dict)
 
     def copy(self) -> Contents:
         """Keep what must be there now."""
-        return Contents(dict(self.next), dict(self.newest), dict(self.bad))
+        return Contents(dict(self.next), dict(self.read), dict(self.newest), dict(self.bad))
 
 
 class Oracle:
@@ -132,13 +134,45 @@ class Oracle:
         for counted in metadata.ranges:
             part = counted.range
             known = self.next.get(part.partition, 0)
-            held = life[part.partition] if part.partition < len(life) else Partition()
-            expect(part.end <= len(held.slots), "seq {}: {} was never there", metadata.seq, part)
+            held = self._held(metadata, life, part.partition)
+            expect(part.end <= len(held), "seq {}: {} was never there", metadata.seq, part)
             expect(
                 part.start == known, "seq {}: {} does not begin at {}", metadata.seq, part, known
             )
             self.next[part.partition] = part.end
+            lost = self._unlike(part.partition, held, life[part.partition].first)
+            expect(not len(part) or not lost, "seq {} reads on behind {}", metadata.seq, lost)
             self._fold(metadata, part.partition, held, range(part.start, part.end))
+
+    def _unlike(
+        self, number: int, held: Sequence[Record | None], first: int
+    ) -> list[tuple[int, Record | None]]:
+        """Return what was read of a partition, and is not there, although retention left it.
+
+        What was empty as far as the first record that was read, nothing can be known by.
+        """
+        read = [(at[1], record) for at, record in self.due.read.items() if at[0] == number]
+        begun = min((offset for offset, record in read if record), default=len(held))
+        return [
+            (offset, record)
+            for offset, record in read
+            if offset >= max(first, begun) and record not in held[offset : offset + 1]
+        ]
+
+    @property
+    def is_cut(self) -> bool:
+        """Tell whether the topic has lost what was read of it."""
+        parts = enumerate(self.world.cluster.partitions)
+        return any(self._unlike(number, part.slots, part.first) for number, part in parts)
+
+    def _held(
+        self, metadata: CommitMetadata, life: Sequence[Partition], number: int
+    ) -> Sequence[Record | None]:
+        """Return what a partition held when a batch read it."""
+        if number >= len(life):
+            return ()
+        lost = self.world.read_in[metadata.seq].get(number, 0)
+        return [*life[number].before, life[number].slots][lost]
 
     def _check_that_red_is_accepted(self, metadata: CommitMetadata) -> None:
         """Red stops the next run; only a zombie can tell too late what it spoiled."""
@@ -148,10 +182,14 @@ class Oracle:
             expect(not is_open, "seq {} was committed, though seq {} is red", metadata.seq, seq)
 
     def _fold(
-        self, metadata: CommitMetadata, partition: int, held: Partition, offsets: Iterable[int]
+        self,
+        metadata: CommitMetadata,
+        partition: int,
+        held: Sequence[Record | None],
+        offsets: Iterable[int],
     ) -> None:
         for offset in offsets:
-            record = held.slots[offset]
+            record = self.due.read[partition, offset] = held[offset]
             if record is None:
                 continue
             if (metadata.seq, partition, offset) in self.world.skipped:
@@ -187,7 +225,8 @@ class Oracle:
         topic = self.metadata[next(iter(waiting.values())).seq].identity.topic_ids[TOPIC]
         for (partition, offset), bad in waiting.items():
             self.due.bad[bad] = metadata.seq
-            record = self.world.cluster.life(topic)[partition].slots[offset]
+            life = self.world.cluster.life(topic)
+            record = self._held(self.metadata[bad.seq], life, partition)[offset]
             assert record is not None
             self._fold_one(metadata, record, (epoch, record.at, partition, offset))
 
@@ -205,12 +244,18 @@ class Oracle:
             )
             self.epoch = metadata.epoch
             self.due.next = {at.partition: offset for at, offset in metadata.next.items()}
+            self.due.read = {}
             return
         life = self.world.cluster.life(metadata.identity.topic_ids[TOPIC])
         for counted in metadata.ranges:
             part = counted.range
             known = self.next.get(part.partition, 0)
             expect(part.start == known, "{} was given up, the table stood at {}", part, known)
+            if not len(part):
+                # What was read of a log that was cut need not be there any more.
+                read = self.due.read.items()
+                self.due.read = {at: each for at, each in read if at[0] != part.partition}
+                continue
             first = life[part.partition].first
             expect(part.end <= first, "{} was given up, Kafka holds it from {} on", part, first)
             self.next[part.partition] = part.end

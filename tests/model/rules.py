@@ -30,6 +30,8 @@ from tests.model.process_rules import (
 )
 from tests.model.topic_rules import (
     add_a_partition,
+    change_the_leader,
+    cut_a_log,
     end_a_transaction,
     leave_a_gap,
     open_a_transaction,
@@ -47,6 +49,8 @@ RULES: tuple[tuple[Rule, int], ...] = (
     (add_a_partition, 2),
     (retain_less, 1),
     (recreate_the_topic, 2),
+    (change_the_leader, 2),
+    (cut_a_log, 1),
     (start_a_run, 14),
     (accept, 1),
     (adopt, 1),

@@ -74,6 +74,7 @@ class ModelUpsert:
             self._world.spoiled[metadata.seq] = self._dropped
         if self._copy.skipped is not None:
             self._world.skipped.add((metadata.seq, *self._copy.skipped[:2]))
+        self._world.read_in[metadata.seq] = self._copy.lives
         self._world.applied[metadata.seq] = (
             self._target.epoch,
             frozenset((each.partition, each.offset) for each in self._copy),

@@ -14,13 +14,14 @@ def produce(world: World, dice: Random) -> bool:
     """Records come, of few keys and in any order."""
     part = dice.choice(world.cluster.partitions)
     for _ in range(dice.randint(1, 3)):
-        part.slots.append(_record(dice))
+        part.slots.append(_record(world, dice))
     return True
 
 
-def _record(dice: Random) -> Record:
+def _record(world: World, dice: Random) -> Record:
     kinds = ("row", "row", "row", "delete", "bad", "ignored")
-    return Record(dice.choice(kinds), dice.randrange(KEYS), dice.randrange(6))
+    world.cluster.sent += 1
+    return Record(dice.choice(kinds), dice.randrange(KEYS), dice.randrange(6), world.cluster.sent)
 
 
 def leave_a_gap(world: World, dice: Random) -> bool:
@@ -36,7 +37,7 @@ def open_a_transaction(world: World, dice: Random) -> bool:
     if part.open_from is not None:
         return False
     part.open_from = len(part.slots)
-    part.slots.append(_record(dice))
+    part.slots.append(_record(world, dice))
     world.happens("open transaction")
     return True
 
@@ -72,13 +73,34 @@ def retain_less(world: World, dice: Random) -> bool:
     return True
 
 
+def change_the_leader(world: World, dice: Random) -> bool:
+    """A partition gets another leader, or its broker is started again: nothing is lost."""
+    dice.choice(world.cluster.partitions).change_leader()
+    world.happens("leader changed")
+    return True
+
+
+def cut_a_log(world: World, dice: Random) -> bool:
+    """A leader that lacks the newest records takes over, and others come in their place."""
+    part = dice.choice(world.cluster.partitions)
+    if len(part.slots) <= part.first or not _identity_is_known(world):
+        return False
+    length = len(part.slots)
+    part.lose_end(dice.randint(part.first, length - 1))
+    # Shorter than before, as long, or longer; of equal length mostly, which shows the least.
+    grown = length - len(part.slots) + dice.choice((-1, 0, 0, 1, 2))
+    part.slots += [_record(world, dice) for _ in range(max(0, grown))]
+    world.happens("log cut")
+    return True
+
+
 def recreate_the_topic(world: World, dice: Random) -> bool:
     """Somebody deletes the topic and makes it again: shorter, equal or longer than before."""
     if not _identity_is_known(world):
         return False
     world.cluster.create(dice.randint(1, 3))
     for part in world.cluster.partitions:
-        part.slots += [_record(dice) for _ in range(dice.randint(0, 6))]
+        part.slots += [_record(world, dice) for _ in range(dice.randint(0, 6))]
     world.happens("topic re-created")
     return True
 

@@ -53,7 +53,7 @@ def _is_due(world: World, oracle: Oracle, error: BaseException) -> bool:
     topic_ids = {metadata.identity.topic_ids[TOPIC] for metadata in known[-1:]}
     match error:
         case TopicRecreatedError() | TopicTruncatedError():
-            return world.cluster.topic_id not in topic_ids
+            return world.cluster.topic_id not in topic_ids or oracle.is_cut
         case OffsetsExpiredError():
             return bool(_lost(world, oracle))
         case OffsetHoleError():
@@ -66,8 +66,8 @@ def _is_due(world: World, oracle: Oracle, error: BaseException) -> bool:
             # A record that came twice is in quarantine twice, which a person has accepted.
             return bool(world.spoiled)
         case RecordsMissedError():
-            # A topic that is made again while its gaps are proven is not the one that was read.
-            return bool({"record skipped", "topic re-created"} & world.taken.keys())
+            # One that is made again, or cut, while its gaps are proven is not what was read.
+            return bool({"record skipped", "topic re-created", "log cut"} & world.taken.keys())
         case RewindError():
             return True
         case InvalidSpecError():

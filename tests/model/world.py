@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from ingestion.declaration.spec import StreamSpec
@@ -46,6 +47,7 @@ class World:
         skipped: (seq, partition, offset) of records that Spark passed over in a committed batch.
         is_mended: Whether a redrive finds bad records good; a run never does.
         applied: The epoch and the places of the good records of every committed batch, by seq.
+        read_in: How often each partition had lost its end when a committed batch read it, by seq.
         spoiled: Seqs whose batch a fault has spoiled, with the key whose winner was dropped, or
             ``None`` where a record was delivered twice.
     """
@@ -69,6 +71,7 @@ class World:
         self.skipped: set[tuple[int, int, int]] = set()
         self.spoiled: dict[int, int | None] = {}
         self.applied: dict[int, tuple[int, frozenset[tuple[int, int]]]] = {}
+        self.read_in: dict[int, Mapping[int, int]] = {}
         self.is_mended = False
         self.zombies: set[str] = set()
         self.started = 0

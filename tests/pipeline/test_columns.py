@@ -15,7 +15,7 @@ from tests.support.batches import stages
 pytestmark = pytest.mark.spark
 
 RECORD = "_topic STRING, _partition INT, _offset BIGINT, _timestamp TIMESTAMP, _key BINARY, "
-RECORD += "_value BINARY, _headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
+RECORD += "_value BINARY, _headers ARRAY<STRUCT<key: STRING, value: BINARY>>, _digest BIGINT"
 LISTS = {"value_schema": "id INT, items ARRAY<STRING>", "explode": "items"}
 LISTS |= {"schema": "id INT, item STRING", "select": {"item": "items"}, "keys": ["id", "item"]}
 

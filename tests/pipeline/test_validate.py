@@ -42,6 +42,7 @@ def validated(
         F.lit(bytearray(b"1")).alias("_key"),
         raw.alias("_value"),
         F.lit(None).cast("string").alias("_headers"),
+        F.lit(7).cast("long").alias("_digest"),
     )
     reached = reached or Offsets()
     rows = judged(record, spec, reached)

@@ -376,6 +376,7 @@ BATCH = pa.schema(
         ("_detail", pa.string()),
         ("_key", pa.binary()),
         ("_value", pa.binary()),
+        ("_digest", pa.int64()),
         ("_headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
     ]
 )
@@ -404,11 +405,11 @@ def test_a_batch_is_counted_by_disposition_and_partition(engine: Engine) -> None
     hold(
         engine,
         [
-            validated(0, 3, _extra=["x", "y"]),
-            validated(0, 4, _extra=["x"]),
-            validated(0, 4, _index=1),
-            validated(0, 5, "quarantined", _extra=["x"]),
-            validated(1, 7, "overlap"),
+            validated(0, 3, _extra=["x", "y"], _digest=3),
+            validated(0, 4, _extra=["x"], _digest=4),
+            validated(0, 4, _index=1, _digest=4),
+            validated(0, 5, "quarantined", _extra=["x"], _digest=-5),
+            validated(1, 7, "overlap", _digest=7),
         ],
         BATCH,
     )
@@ -419,6 +420,7 @@ def test_a_batch_is_counted_by_disposition_and_partition(engine: Engine) -> None
     assert (counts.read, counts.good, counts.exploded, counts.good_bytes) == (4, 3, 1, 30)
     first, second = (counts.partitions[TopicPartition("t", at)] for at in (0, 1))
     assert (first.records, first.first, first.last, first.offset_sum) == (3, 3, 5, 12)
+    assert (first.last_ms, first.last_digest) == (1_704_067_200_000, -5)
     assert (second.records, second.overlap) == (1, 1)
     assert extra_counts(engine, counts) == {
         "extra_fields": 2,

@@ -31,6 +31,7 @@ _RECORDS = pa.schema(
         "_key": pa.binary(),
         "_value": pa.binary(),
         "_headers": _HEADERS,
+        "_digest": pa.int64(),
     }
 )
 

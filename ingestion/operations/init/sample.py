@@ -110,7 +110,7 @@ def newest_records(
             timestamp_ms_of(message),
             message.key(),
             message.value(),
-            headers_of(message),
+            headers_of(message) or (),
         )
         records.append(record)
         size += _size(record)

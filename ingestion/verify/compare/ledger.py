@@ -24,7 +24,7 @@ DISPOSITIONS: Final = (
     *("inserted", "updated", "deleted", "deleted_absent", "superseded", "stale", "unchanged"),
     *("ignored", "filtered", "quarantined", "overlap"),
 )
-_WITH_IDENTITY: Final = frozenset({"identity", "columns", "erased", "declaration"})
+_WITH_IDENTITY: Final = frozenset({"identity", "columns", "erased", "declaration", "last"})
 Begins = Mapping[tuple[int, TopicPartition], int]
 
 _wrong = partial(Difference, "ledger")

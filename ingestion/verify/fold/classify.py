@@ -190,7 +190,7 @@ class Classifier:
 
     def _decoded(self, record: Record) -> DecodedRecord:
         if record.value is not None:
-            return self._read(record.value, record.key, record.headers)
+            return self._read(record.value, record.key, record.headers or ())
         if self._tombstones == "quarantine":
             raise BadRecordError("a tombstone is not for this stream")
         if record.key is None:

@@ -183,7 +183,7 @@ class _OfTheEngine:
             "_offset": record.offset,
             "_timestamp": EPOCH + dt.timedelta(milliseconds=record.timestamp_ms),
             "_key": record.key,
-            "_headers": [{"key": k, "value": v} for k, v in record.headers] or None,
+            "_headers": [{"key": k, "value": v} for k, v in record.headers or ()] or None,
             "_index": value.element,
             **dict(zip(self._names, value.values, strict=True)),
         }

@@ -74,7 +74,7 @@ def offset_of(place: Place) -> int:
 
 
 class Record(NamedTuple):
-    """One Kafka record, undecoded."""
+    """One Kafka record, undecoded; ``headers`` is ``None`` where its client cannot tell them."""
 
     topic: str
     partition: int
@@ -82,7 +82,7 @@ class Record(NamedTuple):
     timestamp_ms: int
     key: bytes | None
     value: bytes | None
-    headers: tuple[tuple[str, bytes | None], ...] = ()
+    headers: tuple[tuple[str, bytes | None], ...] | None = ()
 
     @property
     def at(self) -> TopicPartition:

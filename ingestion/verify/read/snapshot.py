@@ -64,6 +64,23 @@ class OffsetRange(NamedTuple):
         return cls(at, row["start"], row["end"], row["records"], row["gaps"])
 
 
+class LastRead(NamedTuple):
+    """The last record read of a partition, as the note of a batch has it."""
+
+    offset: int
+    timestamp_ms: int
+    leader_epoch: int
+    digest: int
+
+
+def _last_reads(
+    rows: Mapping[str, Mapping[str, list[int]]],
+) -> Iterator[tuple[TopicPartition, LastRead]]:
+    for topic, of_topic in rows.items():
+        for partition, row in of_topic.items():
+            yield TopicPartition(topic, int(partition)), LastRead(*row)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Batch:
     """One row of the ledger.
@@ -71,6 +88,7 @@ class Batch:
     Attributes:
         identity: What the ledger has as JSON: beside the identity, what it keeps with it.
         accepts: Batches whose red verdict it accepts, which only its commit tells.
+        last: The last record that had been read of each of its ranges.
     """
 
     table_id: str
@@ -89,6 +107,7 @@ class Batch:
     declaration: Mapping[str, Any] | None = None
     attempt: int | None = None
     accepts: tuple[int, ...] | None = None
+    last: Mapping[TopicPartition, LastRead] = field(default_factory=dict)
 
     @classmethod
     def of_row(cls, row: Mapping[str, Any]) -> Batch:
@@ -97,6 +116,7 @@ class Batch:
         identity = json.loads(row.get("identity") or "{}")
         given |= {name: identity.get(name) for name in ("erased", "declaration")}
         given |= {"identity": identity, "columns": identity.get("columns", "")}
+        given["last"] = dict(_last_reads(identity.get("last") or {}))
         given["ranges"] = tuple(map(OffsetRange.of_row, row["ranges"] or ()))
         return cls(**{**given, "counts": row["counts"] or {}})
 
@@ -138,6 +158,7 @@ class LoggedCommit:
             reasons: Why a person accepted red batches, as ``reasons_in`` returns it.
         """
         said = self.metadata or {}
+        last = _last_reads(said.get("last", {}))
         return {
             **{name: said[name] for name in ("kind", "epoch", "run_id")},
             **{name: said.get(name) for name in ("erased", "declaration", "attempt")},
@@ -145,6 +166,7 @@ class LoggedCommit:
             "identity": said.get("identity") or {},
             "accepted": reasons.get(self.seq, said.get("reason")),
             "ranges": self.ranges,
+            "last": {at: read for at, read in last if at in {part.at for part in self.ranges}},
             "delta_version": self.version,
         }
 

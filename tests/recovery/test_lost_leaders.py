@@ -1,0 +1,92 @@
+"""Leaders that lose what was read of them, on three brokers: an election, and a cut network."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from ingestion.declaration.spec import StreamSpec
+from ingestion.errors import TopicTruncatedError
+from ingestion.operations.run import Run
+from ingestion.pipeline.report import RunReport
+from ingestion.settings import Settings
+from tests.support.three_brokers import ThreeBrokers
+from tests.support.world import settings_in
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ThreeBrokers]:
+    """One cluster for all of them."""
+    with ThreeBrokers.up(tmp_path_factory.mktemp("three")) as cluster:
+        yield cluster
+
+
+def run(settings: Settings, spark: SparkSession, topic: str) -> RunReport:
+    """Append the values of a topic to a table."""
+    declared = {"name": topic, "topic": topic, "format": "raw", "mode": "append"}
+    spec = StreamSpec.model_validate({**declared, "schema": "value BINARY"})
+    return Run(spec=spec, settings=settings, spark=lambda _: spark, run_id="run").execute()
+
+
+def values(name: str, count: int) -> list[str]:
+    """Return values of a topic."""
+    return [f"{name} {n}" for n in range(count)]
+
+
+def test_an_unclean_election_is_refused_and_a_clean_one_is_not(
+    cluster: ThreeBrokers, tmp_path: Path, spark: SparkSession
+) -> None:
+    """A follower that was left behind takes over, and other records come in place of those read."""
+    settings = settings_in(tmp_path, cluster.addresses[1])
+    cluster.make_topic("elected")
+    cluster.send(2, "elected", *values("kept", 10))
+    assert run(settings, spark, "elected").total("read") == 10
+    cluster.stop(2)
+    cluster.await_leader("elected", 3)
+    cluster.start(2)
+    cluster.await_all("elected")
+    assert run(settings, spark, "elected").total("read") == 0
+    cluster.send(3, "elected", *values("more", 2))
+    assert run(settings, spark, "elected").total("read") == 2
+    cluster.stop(2)
+    cluster.await_alone("elected", 3)
+    cluster.send(3, "elected", *values("lost", 5))
+    assert run(settings, spark, "elected").total("read") == 5
+
+    cluster.kill(3)
+    cluster.start(2)
+    cluster.await_leader("elected", 2)
+    cluster.send(2, "elected", *values("new", 8))
+
+    with pytest.raises(TopicTruncatedError, match=r"elected-0: the last record read .* offset 16 "):
+        run(settings, spark, "elected")
+    cluster.start(3)
+    cluster.await_all("elected")
+
+
+def test_a_leader_that_was_cut_off_loses_what_was_read_of_it(
+    cluster: ThreeBrokers, tmp_path: Path, spark: SparkSession
+) -> None:
+    """It goes on to take records that nobody else has, and drops them when the network is back."""
+    settings = settings_in(tmp_path, cluster.addresses[2])
+    cluster.make_topic("cut_off")
+    cluster.send(2, "cut_off", *values("kept", 10))
+    cluster.stop(3)
+    cluster.await_alone("cut_off", 2)
+    cluster.line.switch("reset")
+    cluster.send(2, "cut_off", *values("lost", 5))
+    assert run(settings, spark, "cut_off").total("read") == 15
+
+    cluster.start(3)
+    cluster.await_leader("cut_off", 3)
+    cluster.send(3, "cut_off", *values("new", 8))
+    cluster.line.switch("none")
+    cluster.await_all("cut_off")
+
+    with pytest.raises(TopicTruncatedError, match=r"cut_off-0: the last record read .* offset 14 "):
+        run(settings, spark, "cut_off")
