@@ -188,8 +188,7 @@ def offsets_to_read(
             and grown again.
     """
     spec, kafka, begin = stream.spec, stream.kafka, begin_offsets(position, topics)
-    earliest = kafka.earliest(topics.partitions)
-    if lost := begin.ranges_below(earliest):
+    if lost := begin.ranges_below(kafka.earliest(topics.partitions)):
         raise OffsetsExpiredError(
             spec.name,
             f"Kafka has deleted records that were never read: {', '.join(map(str, lost))} "

@@ -28,6 +28,8 @@ MUTATIONS: tuple[Mutation, ...] = (
     wrong_offsets.unknown_partition_starts_at_its_end,
     wrong_offsets.topic_id_ignored,
     wrong_offsets.topic_id_asked_only_at_the_start,
+    wrong_offsets.last_records_not_looked_for,
+    wrong_offsets.cuts_looked_for_only_at_the_start,
     wrong_offsets.end_offset_off_by_one,
     wrong_offsets.repeated_batches_not_recognised,
     wrong_offsets.red_forgotten,

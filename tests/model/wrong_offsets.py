@@ -12,6 +12,7 @@ import ingestion.pipeline.batch
 import ingestion.recovery.start
 from ingestion.kafka.offsets import Fit, Offsets, Range
 from ingestion.pipeline.gaps import Gaps
+from ingestion.recovery.continuity import Continuity
 from tests.model import query
 from tests.model.patches import nothing, together
 
@@ -31,9 +32,9 @@ def unknown_partition_starts_at_its_end() -> AbstractContextManager[Any]:
     """What came into a new partition before we saw it is skipped."""
     honest = ingestion.recovery.start.offsets_to_read
 
-    def late(spec: Any, position: Any, kafka: Any, topics: Any) -> Any:
-        moved = replace(position, next=position.next.with_new(kafka.stable_end(topics.partitions)))
-        return honest(spec, moved, kafka, topics)
+    def late(stream: Any, position: Any, topics: Any) -> Any:
+        ends = stream.kafka.stable_end(topics.partitions)
+        return honest(stream, replace(position, next=position.next.with_new(ends)), topics)
 
     return patch.object(ingestion.recovery.start, "offsets_to_read", late)
 
@@ -50,6 +51,17 @@ def topic_id_ignored() -> AbstractContextManager[Any]:
 def topic_id_asked_only_at_the_start() -> AbstractContextManager[Any]:
     """A topic that is made again during a run goes unnoticed."""
     return patch.object(ingestion.pipeline.batch, "refuse_another_topic", _ask_only)
+
+
+def last_records_not_looked_for() -> AbstractContextManager[Any]:
+    """A log that was cut and has grown again is read on from the old offsets."""
+    unlooked = lambda *given: Continuity()  # noqa: E731 (one word)
+    return patch.object(ingestion.recovery.start, "compare_moved", unlooked)
+
+
+def cuts_looked_for_only_at_the_start() -> AbstractContextManager[Any]:
+    """A leader that takes over while a batch is read, and lacks some of it, goes unnoticed."""
+    return patch.object(ingestion.pipeline.batch, "refuse_cut_meanwhile", nothing)
 
 
 def end_offset_off_by_one() -> AbstractContextManager[Any]:

@@ -115,7 +115,7 @@ def test_a_log_that_grew_again_is_refused(name: str, cut: Callable[[str], World]
     assert world.ledger == before
     declared = DeclaredStream(name=world.name, path=Path("x.yaml"), spec=world.spec, error=None)
     status = StatusReader(world.settings).read_status(declared)
-    assert [problem.code for problem in status.problems] == ["TopicTruncatedError"]
+    assert [problem.type for problem in status.problems] == ["TopicTruncatedError"]
     with pytest.raises(TopicTruncatedError, match=r"batch 2 read a record of .* at offset 14"):
         verify(world.spec, world.settings)
 
