@@ -47,6 +47,8 @@ _LEADER_IS_MOVING = (
     KafkaError.LEADER_NOT_AVAILABLE,
     KafkaError.FENCED_LEADER_EPOCH,
     KafkaError.UNKNOWN_LEADER_EPOCH,
+    # The client's own word for a partition that has none; also for one that it may not describe.
+    KafkaError._NOENT,
 )
 _MOVED_WITHIN_SECONDS = 0.5
 _SHOWN_WITHIN_SECONDS = 0.05

@@ -9,6 +9,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer
 from confluent_kafka import TopicPartition as ClientTopicPartition
 from confluent_kafka.admin import NewTopic
 
+from tests.support.frail_broker import FrailBroker
 from tests.support.world import World, row
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
@@ -44,6 +45,51 @@ def test_gaps_of_a_compacted_topic_are_proven_and_the_books_balance(frail_world:
     assert second.is_balanced
 
 
+def test_where_the_last_record_is_compacted_its_leader_tells_of_the_log(
+    frail: FrailBroker, frail_world: World
+) -> None:
+    """A broker that was started again is no reason to doubt a log whose last record is gone."""
+    world = frail_world
+    make_compacted(world)
+    send_keyed(world, *(row(n, "first") for n in range(3)))
+    world.run()
+    send_keyed(world, *(row(n, "last") for n in (2, 1, 0)))
+    wait_until_compacted(world, through=2)
+    frail.stop()
+    frail.start()
+
+    report = world.run()
+
+    assert (report.total("read"), report.total("log_unproven")) == (3, 0)
+    assert world.rows() == [row(n, "last") for n in range(3)]
+
+
+def test_where_retention_and_another_leader_leave_nothing_to_compare_it_is_said(
+    frail: FrailBroker, frail_world: World
+) -> None:
+    """The run goes on, its notice and the ledger say *not proven*; the next is certain again."""
+    world = frail_world
+    world.send(row(1, "a"))
+    world.run()
+    world.send(row(2, "b"))
+    world.forget_before(0, 1)
+    assert world.run().total("log_unproven") == 0, "no other leader, so no other log"
+    world.forget_before(0, 2)
+    frail.stop()
+    frail.start()
+    world.send(row(3, "c"))
+
+    doubtful = world.run()
+    world.send(row(4, "d"))
+    certain = world.run()
+
+    assert doubtful.total("log_unproven") == world.ledger[-2].counts["log_unproven"] == 1
+    assert any("-0: not proven that this is the log" in notice for notice in doubtful.notices)
+    assert certain.total("log_unproven") == 0
+    assert not any("not proven" in notice for notice in certain.notices)
+    assert world.rows() == [row(1, "a"), row(2, "b"), row(3, "c"), row(4, "d")]
+
+
 def make_compacted(world: World) -> None:
     """Make the topic again, of one partition, as one that is compacted at once."""
     world.delete_topic()
@@ -57,10 +103,10 @@ def send_keyed(world: World, *records: dict[str, object]) -> None:
         world.send(record, id=record["id"])
 
 
-def wait_until_compacted(world: World) -> None:
-    """Wait until the topic, read whole, holds fewer records than were sent."""
+def wait_until_compacted(world: World, *, through: int | None = None) -> None:
+    """Wait until the topic, read whole, holds fewer records than were sent, or one no more."""
     deadline = time.monotonic() + 60
-    while len(offsets(world)) > 9:
+    while len(there := offsets(world)) > 9 or through in there:
         assert time.monotonic() < deadline, "the topic was never compacted"
 
 

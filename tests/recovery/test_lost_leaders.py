@@ -78,14 +78,14 @@ def test_a_leader_that_was_cut_off_loses_what_was_read_of_it(
     cluster.send(2, "cut_off", *values("kept", 10))
     cluster.stop(3)
     cluster.await_alone("cut_off", 2)
-    cluster.line.switch("reset")
+    cluster.cut_off(is_cut=True)
     cluster.send(2, "cut_off", *values("lost", 5))
     assert run(settings, spark, "cut_off").total("read") == 15
 
     cluster.start(3)
     cluster.await_leader("cut_off", 3)
     cluster.send(3, "cut_off", *values("new", 8))
-    cluster.line.switch("none")
+    cluster.cut_off(is_cut=False)
     cluster.await_all("cut_off")
 
     with pytest.raises(TopicTruncatedError, match=r"cut_off-0: the last record read .* offset 14 "):

@@ -31,26 +31,37 @@ class ThreeBrokers:
     """A cluster; topics are on its brokers 2 and 3, and either may take over without the other.
 
     Attributes:
-        line: Between broker 2 and the controller.
+        addresses: Where clients reach each of them; of broker 1 by way of a proxy.
+        inner: Where the tests reach each of them, whatever happens to the network.
+        lines: Between broker 2 and the controller, and between clients and broker 1.
     """
 
     folder: Path
     addresses: dict[int, str]
-    line: Proxy
+    inner: dict[int, str]
+    lines: tuple[Proxy, Proxy]
 
     @classmethod
     @contextmanager
     def up(cls, folder: Path) -> Iterator[ThreeBrokers]:
         """Start them, and stop them in the end."""
-        controller, line, *clients = free_ports(5)
-        addresses = {n: f"127.0.0.1:{port}" for n, port in enumerate(clients, 1)}
+        controller, line, behind, *ports = free_ports(9)
+        outer, inner = (
+            {n: f"127.0.0.1:{p}" for n, p in enumerate(some, 1)} for some in (ports[:3], ports[3:])
+        )
         cluster_id = secrets.token_urlsafe(16)
         with ExitStack() as ends:
-            proxy = ends.enter_context(Proxy.between(controller, port=line))
-            made = cls(folder=folder, addresses=addresses, line=proxy)
+            to_controller = ends.enter_context(Proxy.between(controller, port=line))
+            to_first = ends.enter_context(Proxy.between(behind, port=ports[0]))
+            lines = (to_controller, to_first)
+            made = cls(folder=folder, addresses=outer, inner=inner, lines=lines)
             ends.callback(shutil.rmtree, folder, ignore_errors=True)
-            for number in addresses:
-                made._format(number, cluster_id, controller, line)
+            for number in outer:
+                asked = line if number == _FIRST else controller
+                listens = f"127.0.0.1:{behind}" if number == _CONTROLLER else outer[number]
+                made._format(
+                    number, cluster_id, listens=listens, controller=controller, asked=asked
+                )
                 ends.callback(made.stop, number)
                 made.start(number)
             made._await(lambda: len(made.admin(_CONTROLLER).list_topics(timeout=5).brokers) == 3)
@@ -58,7 +69,7 @@ class ThreeBrokers:
 
     def admin(self, number: int) -> AdminClient:
         """Return a client of one of them."""
-        return AdminClient({"bootstrap.servers": self.addresses[number], "log_level": 0})
+        return AdminClient({"bootstrap.servers": self.inner[number], "log_level": 0})
 
     def make_topic(self, name: str) -> None:
         """Make a topic whose first leader is broker 2."""
@@ -98,9 +109,14 @@ class ThreeBrokers:
         """Wait until either broker has all of a topic."""
         self._await(lambda: sorted(self._partition(topic).isrs) == [_FIRST, _SECOND])
 
+    def cut_off(self, *, is_cut: bool) -> None:
+        """Leave broker 2, and clients that know it, alone; or let them reach the others again."""
+        for line in self.lines:
+            line.switch("reset" if is_cut else "none")
+
     def send(self, number: int, topic: str, *values: str) -> None:
         """Produce by way of one of them, which need not know that it is no leader any more."""
-        options = {"bootstrap.servers": self.addresses[number], "log_level": 0, "acks": "all"}
+        options = {"bootstrap.servers": self.inner[number], "log_level": 0, "acks": "all"}
         producer = Producer({**options, "message.timeout.ms": 60_000})
         failed: list[str] = []
         for value in values:
@@ -123,19 +139,24 @@ class ThreeBrokers:
         at = self.folder / str(number)
         return recorded_process(at / "pid", command_ends_with=f" kafka.Kafka {at / 'properties'}")
 
-    def _format(self, number: int, cluster_id: str, controller: int, line: int) -> None:
+    def _format(
+        self, number: int, cluster_id: str, *, listens: str, controller: int, asked: int
+    ) -> None:
         at = self.folder / str(number)
         at.mkdir(parents=True)
         is_controller = number == _CONTROLLER
-        listeners = [f"PLAINTEXT://{self.addresses[number]}"]
+        inner = f"INNER://{self.inner[number]}"
+        listeners = [f"PLAINTEXT://{listens}", inner]
         listeners += [f"CONTROLLER://127.0.0.1:{controller}"] if is_controller else []
-        asked = line if number == _FIRST else controller
+        names = ("PLAINTEXT", "INNER", "CONTROLLER")
         settings = {
             **broker._ALONE_SMALL_AND_QUICK,
             "process.roles": "broker,controller" if is_controller else "broker",
             "node.id": str(number),
             "listeners": ",".join(listeners),
-            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+            "advertised.listeners": f"PLAINTEXT://{self.addresses[number]},{inner}",
+            "inter.broker.listener.name": "INNER",
+            "listener.security.protocol.map": ",".join(f"{name}:PLAINTEXT" for name in names),
             # Named one by one, each broker asks the controller at the address that it was given.
             "controller.quorum.voters": f"{_CONTROLLER}@127.0.0.1:{asked}",
             "log.dirs": str(at / "data"),
