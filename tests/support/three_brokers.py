@@ -8,11 +8,11 @@ import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from confluent_kafka import Producer
+from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic, PartitionMetadata
 
 from ingestion.lake.processes import ProcessId
@@ -31,37 +31,26 @@ class ThreeBrokers:
     """A cluster; topics are on its brokers 2 and 3, and either may take over without the other.
 
     Attributes:
-        addresses: Where clients reach each of them; of broker 1 by way of a proxy.
-        inner: Where the tests reach each of them, whatever happens to the network.
-        lines: Between broker 2 and the controller, and between clients and broker 1.
+        line: Between broker 2 and the controller.
     """
 
     folder: Path
     addresses: dict[int, str]
-    inner: dict[int, str]
-    lines: tuple[Proxy, Proxy]
+    line: Proxy
 
     @classmethod
     @contextmanager
     def up(cls, folder: Path) -> Iterator[ThreeBrokers]:
         """Start them, and stop them in the end."""
-        controller, line, behind, *ports = free_ports(9)
-        outer, inner = (
-            {n: f"127.0.0.1:{p}" for n, p in enumerate(some, 1)} for some in (ports[:3], ports[3:])
-        )
+        controller, line, *clients = free_ports(5)
+        addresses = {n: f"127.0.0.1:{port}" for n, port in enumerate(clients, 1)}
         cluster_id = secrets.token_urlsafe(16)
         with ExitStack() as ends:
-            to_controller = ends.enter_context(Proxy.between(controller, port=line))
-            to_first = ends.enter_context(Proxy.between(behind, port=ports[0]))
-            lines = (to_controller, to_first)
-            made = cls(folder=folder, addresses=outer, inner=inner, lines=lines)
+            proxy = ends.enter_context(Proxy.between(controller, port=line))
+            made = cls(folder=folder, addresses=addresses, line=proxy)
             ends.callback(shutil.rmtree, folder, ignore_errors=True)
-            for number in outer:
-                asked = line if number == _FIRST else controller
-                listens = f"127.0.0.1:{behind}" if number == _CONTROLLER else outer[number]
-                made._format(
-                    number, cluster_id, listens=listens, controller=controller, asked=asked
-                )
+            for number in addresses:
+                made._format(number, cluster_id, controller, line)
                 ends.callback(made.stop, number)
                 made.start(number)
             made._await(lambda: len(made.admin(_CONTROLLER).list_topics(timeout=5).brokers) == 3)
@@ -69,7 +58,7 @@ class ThreeBrokers:
 
     def admin(self, number: int) -> AdminClient:
         """Return a client of one of them."""
-        return AdminClient({"bootstrap.servers": self.inner[number], "log_level": 0})
+        return AdminClient({"bootstrap.servers": self.addresses[number], "log_level": 0})
 
     def make_topic(self, name: str) -> None:
         """Make a topic whose first leader is broker 2."""
@@ -109,14 +98,9 @@ class ThreeBrokers:
         """Wait until either broker has all of a topic."""
         self._await(lambda: sorted(self._partition(topic).isrs) == [_FIRST, _SECOND])
 
-    def cut_off(self, *, is_cut: bool) -> None:
-        """Leave broker 2, and clients that know it, alone; or let them reach the others again."""
-        for line in self.lines:
-            line.switch("reset" if is_cut else "none")
-
     def send(self, number: int, topic: str, *values: str) -> None:
         """Produce by way of one of them, which need not know that it is no leader any more."""
-        options = {"bootstrap.servers": self.inner[number], "log_level": 0, "acks": "all"}
+        options = {"bootstrap.servers": self.addresses[number], "log_level": 0, "acks": "all"}
         producer = Producer({**options, "message.timeout.ms": 60_000})
         failed: list[str] = []
         for value in values:
@@ -131,38 +115,39 @@ class ThreeBrokers:
 
     def _await(self, is_so: Callable[[], bool]) -> None:
         deadline = time.monotonic() + _WITHIN_SECONDS
-        while not is_so():
-            assert time.monotonic() < deadline, "the cluster never became so"
+        while time.monotonic() < deadline:
+            # One that has just been started does not answer yet.
+            with suppress(KafkaException):
+                if is_so():
+                    return
             time.sleep(0.2)
+        raise AssertionError("the cluster never became so")
 
     def _process(self, number: int) -> ProcessId | None:
         at = self.folder / str(number)
         return recorded_process(at / "pid", command_ends_with=f" kafka.Kafka {at / 'properties'}")
 
-    def _format(
-        self, number: int, cluster_id: str, *, listens: str, controller: int, asked: int
-    ) -> None:
+    def _format(self, number: int, cluster_id: str, controller: int, line: int) -> None:
         at = self.folder / str(number)
         at.mkdir(parents=True)
         is_controller = number == _CONTROLLER
-        inner = f"INNER://{self.inner[number]}"
-        listeners = [f"PLAINTEXT://{listens}", inner]
+        listeners = [f"PLAINTEXT://{self.addresses[number]}"]
         listeners += [f"CONTROLLER://127.0.0.1:{controller}"] if is_controller else []
-        names = ("PLAINTEXT", "INNER", "CONTROLLER")
+        asked = line if number == _FIRST else controller
         settings = {
             **broker._ALONE_SMALL_AND_QUICK,
             "process.roles": "broker,controller" if is_controller else "broker",
             "node.id": str(number),
             "listeners": ",".join(listeners),
-            "advertised.listeners": f"PLAINTEXT://{self.addresses[number]},{inner}",
-            "inter.broker.listener.name": "INNER",
-            "listener.security.protocol.map": ",".join(f"{name}:PLAINTEXT" for name in names),
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
             # Named one by one, each broker asks the controller at the address that it was given.
             "controller.quorum.voters": f"{_CONTROLLER}@127.0.0.1:{asked}",
             "log.dirs": str(at / "data"),
             "auto.create.topics.enable": "false",
             # A follower that was stopped is no longer waited for.
             "replica.lag.time.max.ms": "2000",
+            # So long a leader that is cut off from the controller is asked for what it has.
+            "broker.session.timeout.ms": "15000",
         }
         (at / "properties").write_text("".join(f"{k}={v}\n" for k, v in settings.items()))
         tool = ("kafka.tools.StorageTool", "format", f"--cluster-id={cluster_id}")
