@@ -151,6 +151,78 @@ def test_a_contradiction_is_refused(fields: dict[str, Any], says: str) -> None:
         spec(**fields)
 
 
+def in_postgres(**fields: Any) -> StreamSpec:
+    """A stream whose rows PostgreSQL keeps."""
+    return spec(**{"sink": "postgres", **fields})
+
+
+@pytest.mark.parametrize(
+    ("fields", "says", "instead"),
+    [
+        pytest.param(
+            {"sink": {"postgres": {"table": f"public.{'t' * 55}"}}},
+            "sink: the table t+ has 55 bytes, and may have 54",
+            {"sink": {"postgres": {"table": f"public.{'t' * 54}"}}},
+            id="table",
+        ),
+        pytest.param(
+            {"name": "t" * 55},
+            "sink: the table t+ has 55 bytes",
+            {"name": "t" * 55, "sink": {"postgres": {"table": "public.shorter"}}},
+            id="table of the stream's name",
+        ),
+        pytest.param(
+            {"sink": {"postgres": {"table": f"{'s' * 64}.orders"}}},
+            "sink: the schema s+ has 64 bytes, and may have 63",
+            {"sink": {"postgres": {"table": f"{'s' * 63}.orders"}}},
+            id="schema",
+        ),
+        pytest.param(
+            {"schema": f"id INT, {'c' * 64} INT"},
+            "schema: column c+: its name has 64 bytes, and PostgreSQL takes 63",
+            {
+                "schema": f"id INT, {'c' * 63} INT",
+                "value_schema": f"id INT, {'c' * 64} INT",
+                "select": {"c" * 63: "c" * 64},
+            },
+            id="column",
+        ),
+        pytest.param(
+            {"schema": f"id INT, `{'é' * 32}` INT"},
+            "its name has 64 bytes",
+            {"schema": f"id INT, `{'é' * 31}` INT"},
+            id="bytes of a column, and not letters",
+        ),
+        pytest.param(
+            {"schema": "id INT, xmin BIGINT"},
+            "schema: column xmin: PostgreSQL has a column of that name in every table",
+            {
+                "schema": "id INT, x_min BIGINT",
+                "value_schema": "id INT, xmin BIGINT",
+                "select": {"x_min": "xmin"},
+            },
+            id="column of the server's own",
+        ),
+        pytest.param(
+            {"schema": "id INT, name VARCHAR(10485761)"},
+            r"column name: PostgreSQL takes at most VARCHAR\(10485760\)",
+            {"schema": "id INT, name VARCHAR(10485760)"},
+            id="length",
+        ),
+    ],
+)
+def test_what_postgresql_would_cut_short_is_refused_in_the_file(
+    fields: dict[str, Any], says: str, instead: dict[str, Any]
+) -> None:
+    """No name is too long for the table or for what is derived from it; as advised it loads."""
+    bare = {"schema": "id INT"}
+    with pytest.raises(ValidationError, match=says):
+        in_postgres(**{**bare, **fields})
+
+    assert in_postgres(**{**bare, **instead}).sink.name == "postgres"
+    assert spec(**{**bare, **fields, "sink": "delta"}).sink.name == "delta"
+
+
 def test_a_table_is_clustered_by_the_columns_that_it_has() -> None:
     """A group has its aggregates, and any table what Kafka says of a record."""
     columns = ("records", "_timestamp")

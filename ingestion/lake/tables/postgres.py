@@ -71,7 +71,6 @@ try:
         EXAMPLE,
         PostgresPlace,
         PostgresState,
-        refuse_long,
         server_name,
         value_of,
     )
@@ -146,7 +145,6 @@ def open_table(
             f"{stream}: `sink: postgres` needs a server. Next: set ONCELAKE_POSTGRES={EXAMPLE}"
         )
     schema, _, name = sink.table_of(stream).partition(".")
-    refuse_long(stream, schema, name)
     place = PostgresPlace(
         stream=stream,
         url=settings.postgres,
@@ -192,7 +190,6 @@ class PostgresTable(DataTable):
 
         One that has rows, and is not ours, stays as it is. Two may do this at once.
         """
-        refuse_long(self.stream, *(column.name for column in columns))
         place = self._place
         with place.session() as connection:
             self._make_beside(connection)
@@ -279,7 +276,6 @@ class PostgresTable(DataTable):
     def alter(self, column: DeclaredColumn, *, is_new: bool, spark: Any) -> None:
         """Execute the statement; it waits until nobody reads or writes the table."""
         del spark
-        refuse_long(self.stream, column.name)
         with self._place.session() as connection:
             connection.execute(self._alteration(column, is_new=is_new))
             if is_new:

@@ -35,8 +35,6 @@ from ingestion.lake.tables.postgres_copy import Connection
 EXAMPLE: Final = "postgresql://user:password@host:5432/database"
 # extract(epoch …) counts microseconds exactly from here on.
 _OLDEST_SERVER: Final = 14
-# PostgreSQL cuts a longer name short, and says nothing.
-_LONGEST_NAME: Final = 63
 _ID: Final = re.compile(r"oncelake:([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\b")
 # Somebody else holds a lock, or has changed the same rows.
 _BUSY: Final = {"55P03", "40001", "40P01", "23505"}
@@ -107,16 +105,6 @@ def server_name(stream: str, url: SecretStr) -> str:
             "with %40 for an @ in the password, and %2F for a /"
         )
     return f"{host or 'localhost'}:{port or 5432}/{database}"
-
-
-def refuse_long(stream: str, *declared: str) -> None:
-    """Refuse a name that the server would cut short."""
-    for name in declared:
-        if len(name.encode()) > _LONGEST_NAME:
-            raise InvalidSpecError(
-                f"{stream}: PostgreSQL takes names of at most {_LONGEST_NAME} bytes, unlike "
-                f"{name}. Next: declare a shorter one"
-            )
 
 
 @dataclass(kw_only=True)
