@@ -81,6 +81,11 @@ def _sql_type(name: str) -> SqlType:
         return SqlType(word=name.upper())
 
 
+def is_readable(column: DeclaredColumn) -> bool:
+    """Tell whether a column's type is one that a stream's can have."""
+    return column.type.word in _TYPES or column.type.word in ("DECIMAL", "VARCHAR")
+
+
 def server_type(type_: SqlType) -> str:
     """Return PostgreSQL's name of a type."""
     return _TYPES[type_.word][0] if type_.word in _TYPES else str(type_)
