@@ -134,6 +134,11 @@ class DataTable(ABC):
     def uri(self) -> str:
         """Name the table for programs, without secrets."""
 
+    @property
+    def way_out(self) -> str:
+        """Say what a person does about an empty table of others that cannot be a stream's."""
+        return "drop or rename that table, or declare another one in `sink`"
+
     @abstractmethod
     def log(self) -> CommitLog:
         """Open the log of what was committed, as it is now."""

@@ -87,7 +87,7 @@ class StreamTask:
             lock: In the hands of this process.
             backlog: How many records Spark is started for.
         """
-        alters = planned is not None and alters_table(stream)
+        alters = alters_table(stream, is_ours=planned is not None)
         engine, obstacle = choose_engine(stream, alters=alters)
         if engine == "spark":
             refuse_missing_jars(stream.settings, obstacle)

@@ -35,10 +35,10 @@ from ingestion.lake.storage import refuse_read_only_volumes, translate_disk_erro
 from ingestion.lake.stream import Stream
 from ingestion.operations.failure import Failure
 from ingestion.operations.retention import Retention, retention_now, retention_of
-from ingestion.pipeline.evolve_schema import allowed_changes
 from ingestion.pipeline.report import absent_columns
 from ingestion.recovery.heal import known_rows, unknown_seqs
 from ingestion.recovery.position import Position, position_of, refuse_red
+from ingestion.recovery.schema_diff import allowed_changes
 from ingestion.recovery.side_tables import (
     read_side_tables,
     refuse_damaged_side_tables,
@@ -172,7 +172,8 @@ def _compare_topics(status: StreamStatus, stream: Stream) -> None:
 def _compare_declaration(status: StreamStatus, spec: StreamSpec, paths: StreamPaths) -> None:
     if status.position is not None:
         refuse_changed_identity(spec, status.position.identity)
-        allowed_changes(spec, paths)
+    if status.position is not None or (status.exists and not status.problems):
+        allowed_changes(spec, paths, is_ours=status.position is not None)
 
 
 def _find_holder(status: StreamStatus, paths: StreamPaths) -> None:

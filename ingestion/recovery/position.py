@@ -135,12 +135,12 @@ def position_of(
             raise _foreign(paths, "and there is no Delta log beside them")
         return None
     _refuse_another_table(snapshot, table)
-    if table.seq is None:
-        if not table.is_empty:
-            raise _foreign(paths, "and no commit in its log is of this stream")
-        return None
+    if table.seq is None and not table.is_empty:
+        raise _foreign(paths, "and no commit in its log is of this stream")
     if table.settings_error is not None:
         raise table.settings_error
+    if table.seq is None:
+        return None
     if not even_if_altered:
         refuse_foreign_commits(paths.stream, table.newest, table.others)
     if snapshot.source == "rows" and not even_if_forgotten:

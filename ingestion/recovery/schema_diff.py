@@ -13,12 +13,13 @@ is refused.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
-from ingestion.declaration.ddl import DeclaredColumn
+from ingestion.declaration.ddl import DeclaredColumn, system_columns
 from ingestion.declaration.modes import EXTRA_COLUMN
 from ingestion.declaration.spec import StreamSpec, meaning, meaning_changes
+from ingestion.errors import SchemaChangedError
 from ingestion.lake.commit_metadata import UNKNOWN, Identity
 from ingestion.lake.data_table import DataTable
 from ingestion.lake.paths import StreamPaths
@@ -26,7 +27,6 @@ from ingestion.recovery.position import Position, read_position
 
 Effect = Literal["nothing", "evolve", "onward", "epoch", "refused"]
 _WORST: Final = ("refused", "epoch", "evolve", "onward", "nothing")
-OURS: Final = frozenset({"_topic", "_partition", "_offset", "_timestamp", "_epoch", "_seq"})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,7 +56,7 @@ class SchemaPlan:
     """What the next run would do to the table before it reads.
 
     Attributes:
-        table: The table's folder; ``None`` when the first run will make it.
+        table: Where it is; ``None`` when the first run will make it.
     """
 
     stream: str
@@ -83,7 +83,10 @@ def plan_schema_change(spec: StreamSpec, paths: StreamPaths) -> SchemaPlan:
     """
     position = read_position(paths, even_if_altered=True, even_if_forgotten=True)
     if position is None:
-        return SchemaPlan(stream=spec.name, table=None, changes=())
+        is_there = paths.table.log().exists
+        changes = tuple(column_changes(spec, paths, is_ours=False)) if is_there else ()
+        where = paths.table.where if is_there else None
+        return SchemaPlan(stream=spec.name, table=where, changes=changes)
     changes = (
         *identity_changes(spec, position.identity),
         *column_changes(spec, paths),
@@ -118,26 +121,84 @@ def identity_changes(spec: StreamSpec, known: Identity) -> Iterator[SchemaChange
             yield SchemaChange(field=field, what=what, effect="epoch", remedy=again)
 
 
-def column_changes(spec: StreamSpec, paths: StreamPaths) -> Iterator[SchemaChange]:
-    """Yield what the columns of a table that is there are otherwise than declared."""
-    table = paths.table
-    found = {column.name: column for column in table.columns() if column.name not in OURS}
+def allowed_changes(
+    spec: StreamSpec, paths: StreamPaths, *, is_ours: bool = True
+) -> tuple[SchemaChange, ...]:
+    """Return what a table's columns need before anything is read, where the declaration lets it.
+
+    Args:
+        is_ours: Whether the table has a commit of the stream; see ``column_changes``.
+
+    Raises:
+        SchemaChangedError: the table does not fit, and cannot, or must not, be made to.
+    """
+    changes = tuple(column_changes(spec, paths, is_ours=is_ours))
+    wanted = tuple(each for each in changes if each.effect != "nothing")
+    if wanted and (spec.schema_change != "evolve" or any(c.effect != "evolve" for c in wanted)):
+        raise _changed(spec, paths, wanted)
+    return wanted
+
+
+def _changed(
+    spec: StreamSpec, paths: StreamPaths, changes: tuple[SchemaChange, ...]
+) -> SchemaChangedError:
+    said = "; ".join(f"{each.field} {each.what}" for each in changes)
+    if all(each.effect == "evolve" for each in changes):
+        remedy = (
+            f"oncelake plan {spec.name} shows the statements; `schema_change: evolve` in "
+            f"{spec.name}.yaml lets the next run make them, or put `schema` back"
+        )
+    else:
+        remedy = next(f"{each.field}: {each.remedy}" for each in changes if each.remedy)
+    return SchemaChangedError(
+        spec.name,
+        f"the columns of {paths.table.where} are not the declared ones: {said}.",
+        remedy=remedy,
+    )
+
+
+def column_changes(
+    spec: StreamSpec, paths: StreamPaths, *, is_ours: bool = True
+) -> Iterator[SchemaChange]:
+    """Yield what the columns of a table that is there are otherwise than declared.
+
+    Args:
+        is_ours: Whether the table has a commit of the stream. One that others have made may lack
+            our own columns, and cannot be rebuilt, since nothing was read into it.
+    """
+    table, columns = paths.table, paths.table.columns()
+    if spec.is_log and not columns:
+        # A topic has columns only once ours are noted.
+        return
+    instead = f"oncelake rebuild {spec.name}" if is_ours else table.way_out
+    ours = {column.name: column for column in system_columns()}
+    found = {column.name: column for column in columns if not (is_ours and column.name in ours)}
     declared = {column.name: column for column in spec.table_columns}
+    if not is_ours:
+        # Every row has a value in them, whether it must or not.
+        declared |= {
+            n: replace(c, nullable=n not in found or found[n].nullable) for n, c in ours.items()
+        }
     for name, column in declared.items():
         if name not in found:
             yield _added(column, table)
         else:
-            yield from _altered(spec, column, found[name], table)
+            yield from _altered(column, found[name], table, instead)
     for name in found.keys() - declared.keys():
-        how_to_keep = "declare it still; a nullable column that no record fills stays null"
-        if name == EXTRA_COLUMN:
-            how_to_keep = "write `extra_fields: keep` again"
         yield SchemaChange(
             field=name,
             what=f"{found[name].type} is in the table, and not declared",
             effect="refused",
-            remedy=f"{how_to_keep}; or oncelake rebuild {spec.name}",
+            remedy=f"{_how_to_keep(found[name])}; or {instead}",
         )
+
+
+def _how_to_keep(column: DeclaredColumn) -> str:
+    if column.name == EXTRA_COLUMN:
+        return "write `extra_fields: keep` again"
+    if not column.nullable:
+        return f"declare `{column.as_ddl()}`, which every record must have then"
+    return "declare it still; a nullable column that no record fills stays null"
 
 
 def _added(column: DeclaredColumn, table: DataTable) -> SchemaChange:
@@ -160,7 +221,7 @@ def _added(column: DeclaredColumn, table: DataTable) -> SchemaChange:
 
 
 def _altered(
-    spec: StreamSpec, column: DeclaredColumn, found: DeclaredColumn, table: DataTable
+    column: DeclaredColumn, found: DeclaredColumn, table: DataTable, instead: str
 ) -> Iterator[SchemaChange]:
     is_, due = found.type, table.stored_type(column.type)
     if is_ != due:
@@ -168,7 +229,7 @@ def _altered(
             field=column.name,
             what=f"is {is_} in the table, declared {column.type.without_required()}",
             effect="refused",
-            remedy=f"give the new type another column, or oncelake rebuild {spec.name}",
+            remedy=f"give the new type another column, or {instead}",
         )
     elif column.nullable and not found.nullable:
         yield SchemaChange(

@@ -22,6 +22,7 @@ from ingestion.recovery.heal import (
     unknown_batches,
 )
 from ingestion.recovery.position import Position, position_of, refuse_red
+from ingestion.recovery.schema_diff import allowed_changes
 from ingestion.recovery.side_tables import (
     read_side_tables,
     refuse_damaged_side_tables,
@@ -78,6 +79,8 @@ def plan_start(stream: Stream) -> Start | None:
     snapshot = read_snapshot(paths, load_or_archive_ledger(paths), is_swap_finished=True)
     position = position_of(snapshot)
     if position is None:
+        if snapshot.table is not None:
+            allowed_changes(spec, paths, is_ours=False)
         # A Kafka, or a topic, that is not there is found out before Spark is started for it.
         kafka.topics(spec.name, spec.subscribed)
         return None

@@ -79,6 +79,11 @@ class DeltaData(DataTable):
         """Name the table's folder, as a URI."""
         return self.path.uri
 
+    @property
+    def way_out(self) -> str:
+        """Name the command that archives the table, whoever made it."""
+        return f"oncelake reset {self.stream} --yes, which moves that table into the archive"
+
     def log(self) -> TableLog:
         """Open the table's log."""
         return TableLog(self.path)
