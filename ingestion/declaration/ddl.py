@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Final, Literal, TypeVar
 
 from ingestion.declaration.modes import OUR_COLUMNS
 from ingestion.declaration.names import nearest
@@ -74,12 +74,17 @@ _TOKEN: Final = re.compile(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeclaredColumn:
-    """One column of a stream's table, as a person declared it; the comment may be empty."""
+    """One column of a stream's table, as a person declared it; the comment may be empty.
+
+    Attributes:
+        filled_by: What gives it a value where a batch does not; of a table's own column alone.
+    """
 
     name: str
     type: SqlType
     nullable: bool
     comment: str
+    filled_by: Literal["", "default", "identity", "always identity", "generated"] = ""
 
     def as_ddl(self) -> str:
         """Write it as Spark DDL."""

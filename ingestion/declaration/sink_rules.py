@@ -77,10 +77,10 @@ def _name_violations(
         ("schema", schema, _LONGEST_NAME),
         ("table", table, _LONGEST_TABLE),
     ):
-        if len(name) > longest:
+        if (size := len(name)) > longest:
             yield (
                 "sink",
-                f"the {what} {name} has {len(name)} bytes, and may have {longest}; write "
+                f"the {what} {name} has {size} bytes, and may have {longest}; write "
                 "`{postgres: {table: schema.table}}` with a shorter one",
             )
     for column in columns:

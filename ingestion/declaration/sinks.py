@@ -143,6 +143,7 @@ class SinkKind:
         refused: Types that would lose something in it, each with what to write instead.
         has_text_keys: Whether the keys of a MAP must be texts.
         is_log: Whether rows are only ever added to it: it looks nothing up, and merges nothing.
+        longest_key: How many bytes the texts and bytes of a key may have together; 0 for any.
     """
 
     module: str
@@ -150,6 +151,7 @@ class SinkKind:
     refused: tuple[str, ...] = ()
     has_text_keys: bool = False
     is_log: bool = False
+    longest_key: int = 0
 
     def refused_in(self, type_: SqlType) -> list[str]:
         """Name the types, within one, that it cannot keep."""
@@ -170,7 +172,12 @@ _NESTED: Final = ("ARRAY", "MAP", "STRUCT")
 SINKS: Final[dict[SinkName, SinkKind]] = {
     "delta": SinkKind(module="ingestion.lake.tables.delta", refused_modes=()),
     "iceberg": SinkKind(module="ingestion.lake.tables.iceberg", refused=("VARIANT",)),
-    "postgres": SinkKind(module="ingestion.lake.tables.postgres", refused=("VARIANT", *_NESTED)),
+    "postgres": SinkKind(
+        module="ingestion.lake.tables.postgres",
+        refused=("VARIANT", *_NESTED),
+        # A row of an index has at most 2,704, other columns and what goes between them included.
+        longest_key=2_000,
+    ),
     "kafka": SinkKind(
         module="ingestion.lake.tables.topic",
         refused=("VARIANT",),

@@ -139,6 +139,11 @@ class DataTable(ABC):
         """Say what a person does about an empty table of others that cannot be a stream's."""
         return "drop or rename that table, or declare another one in `sink`"
 
+    def refit(self, column: DeclaredColumn, found: DeclaredColumn) -> str:
+        """Say what makes a column of an empty table of others one as it is declared."""
+        del column, found
+        return self.way_out
+
     @abstractmethod
     def log(self) -> CommitLog:
         """Open the log of what was committed, as it is now."""

@@ -13,6 +13,9 @@ _SAME_TYPE: Final = "declare the column as the type that the detail shows, or co
 
 REMEDIES: Final[Mapping[str, str]] = {
     "missing_key": "name columns in `keys` that every record has, or correct the producer",
+    "key_too_long": "identify rows by a digest: `key STRING NOT NULL` in `schema`, `select: {key: "
+    "sha2(NAME, 256)}`, `keys: [key]`, and the long one in `value_schema`; or declare another "
+    "`sink`; then oncelake rebuild",
     "missing_order": "name columns in `sequence_by` that every record has, such as _timestamp",
     "missing_required": "remove NOT NULL from the column in `schema`, or correct the producer",
     "tombstone_without_key": "declare the `key_format` that the topic's keys have, or write "

@@ -26,6 +26,7 @@ from pyspark.sql import functions as F
 
 from ingestion.declaration.modes import EXTRA_COLUMN
 from ingestion.declaration.parts import Window
+from ingestion.declaration.sinks import SINKS
 from ingestion.declaration.spec import StreamSpec
 from ingestion.declaration.sql import quoted
 from ingestion.formats.coerce import FIRST_DAY, LAST_DAY
@@ -39,6 +40,8 @@ from ingestion.sinks.rows import RAW, Rows, Work
 GOOD = ("row", "delete")
 REASONS: Final = {
     "missing_key": "a key column, or the column of `window`, is null or absent",
+    "key_too_long": "texts and bytes of the key have more bytes together than an index of "
+    "PostgreSQL takes for sure, 2,000",
     "missing_order": "a column of `sequence_by` is null or absent",
     "missing_required": "a `NOT NULL` column is null or absent",
     "tombstone_without_key": "a null value whose Kafka key does not give the key columns",
@@ -182,7 +185,9 @@ def _row(spec: StreamSpec) -> Column:
 def _flat_in_worker(decode: Work, spec: StreamSpec) -> Work:
     """Return work that decodes, and takes the same columns, where nothing is transformed."""
     # Executors get these, and not the declaration.
-    findings, needed = _findings(spec), _needed(spec)
+    findings, needed, measured = _findings(spec), _needed(spec), spec.measured_keys
+    # Of several, one alone is longer than its part.
+    part = SINKS[spec.sink.name].longest_key // max(1, len(measured))
     keys = spec.keys if spec.tombstone_policy == "delete" else ()
     has_deletes = spec.write_mode.has_deletes
 
@@ -205,6 +210,8 @@ def _flat_in_worker(decode: Work, spec: StreamSpec) -> Work:
             doubts += [pc.is_null(columns[name]) for name in needed]
             if "_unavailable" in columns:
                 doubts.append(pc.is_valid(columns["_unavailable"]))
+            sizes = (pc.fill_null(pc.binary_length(columns[name]), 0) for name in measured)
+            doubts += [pc.greater(size, part) for size in sizes]
             if not has_deletes:
                 doubts.append(pc.fill_null(columns["_says_delete"], False))
             may_be_bad = reduce(pc.or_, doubts)
@@ -272,11 +279,25 @@ def _fault(spec: StreamSpec) -> str:
     faults += [
         (f"{is_tombstone} AND {without_key}", "'tombstone_without_key'"),
         (without_key, "'missing_key'"),
+        (_is_too_long(spec), "'key_too_long'"),
         (_any_null(spec.sequence_by), "'missing_order'"),
         (f"NOT _is_delete AND {_any(lacks)}", "'missing_required'"),
     ]
     cases = " ".join(f"WHEN {condition} THEN {reason}" for condition, reason in faults)
     return f"CAST(CASE {cases} END AS VARCHAR)"
+
+
+def _is_too_long(spec: StreamSpec) -> str:
+    """Tell a key that its sink may not take."""
+    bits = _key_bits(spec)
+    return f"{bits} > {8 * SINKS[spec.sink.name].longest_key}" if bits else "FALSE"
+
+
+def _key_bits(spec: StreamSpec) -> str:
+    """Add up texts and bytes of a key; DuckDB and Spark have no name in common for their bytes."""
+    names = [(sql.name(name), spec.types[name].word) for name in spec.measured_keys]
+    bits = (f"8 * octet_length({n})" if w == "BINARY" else f"bit_length({n})" for n, w in names)
+    return " + ".join(f"coalesce({each}, 0)" for each in bits)
 
 
 def _why_no_tombstone(spec: StreamSpec) -> str:
@@ -298,7 +319,7 @@ def _lacks(name: str) -> str:
 
 
 def _missing(spec: StreamSpec) -> str:
-    """Name the columns that are null and may not be."""
+    """Name the columns that are null and may not be, or say how long a key is."""
     nulls = [
         f"CASE WHEN {sql.name(name)} IS NULL THEN {sql.text(name)} END" for name in _needed(spec)
     ]
@@ -306,8 +327,12 @@ def _missing(spec: StreamSpec) -> str:
         nulls.append("NULLIF(_lacks, '')")
     nth = "'element ' || CAST(_index AS VARCHAR) || ': '"
     where = f"CASE WHEN _is_tombstone THEN '' ELSE {nth} END || " if spec.explode else ""
+    size = ""
+    if bits := _key_bits(spec):
+        size = f"CAST(CAST(({bits}) / 8 AS BIGINT) AS VARCHAR) || ' bytes'"
+        size = f"WHEN _fault = 'key_too_long' THEN {where}{size} "
     return (
-        f"CASE WHEN _fault IS NOT NULL THEN {where}'null: ' || "
+        f"CASE {size}WHEN _fault IS NOT NULL THEN {where}'null: ' || "
         f"concat_ws(', ', {', '.join(nulls) or 'NULL'}) END"
     )
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
-from ingestion.declaration.ddl import DeclaredColumn, system_columns
+from ingestion.declaration.ddl import DeclaredColumn, parse_type, system_columns
 from ingestion.declaration.modes import EXTRA_COLUMN
 from ingestion.declaration.spec import StreamSpec, meaning, meaning_changes
 from ingestion.errors import SchemaChangedError
@@ -183,8 +183,18 @@ def column_changes(
         if name not in found:
             yield _added(column, table)
         else:
-            yield from _altered(column, found[name], table, instead)
+            if name in spec.keys and column.nullable:
+                # A record without its key is never a row.
+                column = replace(column, nullable=found[name].nullable)
+            yield from _filled(column, found[name], table)
+            another = f"give the new type another column, or {instead}"
+            ways = another if is_ours else _ways_to_type(column, found[name], table)
+            yield from _altered(column, found[name], table, ways)
     for name in found.keys() - declared.keys():
+        if how := found[name].filled_by:
+            what = f"is not declared, and is filled by the table ({how})"
+            yield SchemaChange(field=name, what=what, effect="nothing")
+            continue
         yield SchemaChange(
             field=name,
             what=f"{found[name].type} is in the table, and not declared",
@@ -220,8 +230,32 @@ def _added(column: DeclaredColumn, table: DataTable) -> SchemaChange:
     )
 
 
+def _filled(
+    column: DeclaredColumn, found: DeclaredColumn, table: DataTable
+) -> Iterator[SchemaChange]:
+    """Yield that a column takes no value, or no null, of a batch, since the table fills it."""
+    is_required = found.filled_by == "identity" and column.nullable
+    if is_required or found.filled_by in ("always identity", "generated"):
+        yield SchemaChange(
+            field=column.name,
+            what=f"is declared, and the table alone may fill it ({found.filled_by})",
+            effect="refused",
+            remedy=f"leave it out of `schema`; or {table.refit(column, found)}",
+        )
+
+
+def _ways_to_type(column: DeclaredColumn, found: DeclaredColumn, table: DataTable) -> str:
+    """Say what to do about a type in an empty table of others."""
+    refit = table.refit(column, found)
+    try:
+        is_declarable = parse_type(str(found.type)) == found.type
+    except ValueError:
+        is_declarable = False
+    return f"declare it as {found.type}; or {refit}" if is_declarable else refit
+
+
 def _altered(
-    column: DeclaredColumn, found: DeclaredColumn, table: DataTable, instead: str
+    column: DeclaredColumn, found: DeclaredColumn, table: DataTable, ways: str
 ) -> Iterator[SchemaChange]:
     is_, due = found.type, table.stored_type(column.type)
     if is_ != due:
@@ -229,7 +263,7 @@ def _altered(
             field=column.name,
             what=f"is {is_} in the table, declared {column.type.without_required()}",
             effect="refused",
-            remedy=f"give the new type another column, or {instead}",
+            remedy=ways,
         )
     elif column.nullable and not found.nullable:
         yield SchemaChange(

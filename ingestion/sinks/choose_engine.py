@@ -90,7 +90,7 @@ def open_writer(engine: Engine, stream: Stream, *, seq: int, version: int) -> Ta
         return DeltaWriter(delta, stream.name, stream.paths.data, version)
     # What is no Delta table is written from this process.
     local = cast("LocalEngine", engine)
-    return ChangeWriter(local, stream.paths.table, stream.spec.row_keys, seq)
+    return ChangeWriter(local, stream.paths.table, stream.spec, seq)
 
 
 def _obstacles(stream: Stream, *, alters: bool) -> Iterator[str]:

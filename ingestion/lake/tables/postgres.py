@@ -258,6 +258,20 @@ class PostgresTable(DataTable):
         is_tiny = declared.word == "TINYINT"
         return SqlType(word="SMALLINT") if is_tiny else declared.without_required()
 
+    def refit(self, column: DeclaredColumn, found: DeclaredColumn) -> str:
+        """Write the statements, with what keeps a column from another type."""
+        fills = {"default": "DROP DEFAULT", "generated": "DROP EXPRESSION"}
+        if "identity" in found.filled_by:
+            fills[found.filled_by] = "DROP IDENTITY"
+        due = self.stored_type(column.type)
+        acts = [fills[found.filled_by]] if found.filled_by else []
+        acts += [f"TYPE {server_type(due)} USING NULL"] if found.type != due else []
+        acts += ["DROP NOT NULL"] if column.nullable and not found.nullable else []
+        table, name = self._place.table.as_string(), Identifier(column.name).as_string()
+        # A generated column takes no other type in the statement that makes it a plain one.
+        statements = (f"ALTER TABLE {table} ALTER {name} {act}" for act in acts)
+        return "; ".join([*statements, f"or {self.way_out}"])
+
     def alteration(self, column: DeclaredColumn, *, is_new: bool) -> str:
         """Write the statement."""
         return self._alteration(column, is_new=is_new).as_string()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing
+from dataclasses import replace
 from itertools import islice
 from typing import Any, Final, LiteralString
 
@@ -42,7 +43,7 @@ _TYPES: Final[dict[str, tuple[str, pa.DataType]]] = {
     "TIMESTAMP": ("timestamp with time zone", pa.timestamp("us", "UTC")),
     "TIMESTAMP_NTZ": ("timestamp without time zone", pa.timestamp("us")),
 }
-_WORDS: Final = {name: word for word, (name, _) in _TYPES.items()}
+_WORDS: Final = {name: word for word, (name, _) in _TYPES.items()} | {"character varying": "STRING"}
 _WORDS_WITH_DIGITS: Final = {"numeric(": "DECIMAL(", "character varying(": "VARCHAR("}
 # What is read in place of a text that no reader of CSV takes in all its range.
 _MICROSECONDS: Final = ("(extract(epoch FROM {}) * 1000000)::bigint", pa.int64())
@@ -56,9 +57,17 @@ _READ_AS: Final[dict[str, tuple[LiteralString, pa.DataType]]] = {
 _WRITTEN: Final = csv.WriteOptions(include_header=False)
 _PARSED: Final = csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=False)
 _COLUMNS: Final = """
-    SELECT attname, format_type(atttypid, atttypmod), NOT attnotnull,
-           coalesce(col_description(attrelid, attnum), '')
-    FROM pg_attribute
+    SELECT attname, format_type(atttypid, atttypmod)
+               -- By it two texts may be equal that are not the same.
+               || coalesce((SELECT ' collate ' || collname FROM pg_collation c
+                            WHERE c.oid = attcollation AND NOT collisdeterministic), ''),
+           NOT attnotnull, coalesce(col_description(attrelid, attnum), ''),
+           CASE WHEN attgenerated <> '' THEN 'generated'
+                WHEN attidentity = 'a' THEN 'always identity'
+                WHEN attidentity = 'd' THEN 'identity'
+                WHEN atthasdef OR typdefault IS NOT NULL THEN 'default'
+                ELSE '' END
+    FROM pg_attribute JOIN pg_type t ON t.oid = atttypid
     WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped
     ORDER BY attnum
 """
@@ -66,10 +75,16 @@ _COLUMNS: Final = """
 
 def columns_of(connection: Connection, table: Identifier) -> tuple[DeclaredColumn, ...]:
     """Read a table's columns from the server's catalog."""
-    return tuple(
-        DeclaredColumn(name=name, type=_sql_type(type_), nullable=nullable, comment=comment)
-        for name, type_, nullable, comment in connection.execute(_COLUMNS, (table.as_string(),))
+    return tuple(_column(*found) for found in connection.execute(_COLUMNS, (table.as_string(),)))
+
+
+def _column(name: str, type_: str, nullable: bool, comment: str, filled_by: Any) -> DeclaredColumn:
+    column = DeclaredColumn(
+        name=name, type=_sql_type(type_), nullable=nullable, comment=comment, filled_by=filled_by
     )
+    # No stream has ever written to it, and none can.
+    is_of_others = nullable and not is_readable(column)
+    return replace(column, filled_by=filled_by or "default") if is_of_others else column
 
 
 def _sql_type(name: str) -> SqlType:

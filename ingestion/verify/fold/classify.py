@@ -12,9 +12,11 @@ was a field that nobody had declared.
 from __future__ import annotations
 
 import datetime as dt
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Final
 
 from pydantic import ValidationError
 
@@ -39,6 +41,9 @@ from ingestion.verify.read.record import (
     ranked,
     text_of,
 )
+
+# How many bytes the texts and bytes of a key may have together.
+_LONGEST_KEY: Final = {"postgres": 2_000}
 
 
 @dataclass(kw_only=True, slots=True)
@@ -95,6 +100,7 @@ class Classifier:
         self._order_at = [names.index(n) if n != "_timestamp" else -1 for n in spec.sequence_by]
         at = {name: n for n, name in enumerate(names)}
         self._window = spec.window and (at.get(spec.window.column), spec.window.every_seconds)
+        self._longest_key = _LONGEST_KEY.get(spec.sink.name, math.inf)
         self._required = [i for i, column in enumerate(spec.columns) if not column.nullable]
         self._keeps = spec.unavailable == "keep"
         self._never_left_out = spec.never_left_out
@@ -209,6 +215,7 @@ class Classifier:
         if is_delete and not self._has_deletes:
             raise BadRecordError("a delete, in a mode that deletes nothing")
         _refuse_null(values, self._never_null, "a key column")
+        _refuse_long([values[i] for i in self._key_at], self._longest_key)
         if None in order:
             raise BadRecordError("a column of sequence_by is null")
         left_out = self._left_out(decoded.left_out, is_delete=is_delete)
@@ -278,6 +285,14 @@ def window_of(moment: dt.datetime, every_seconds: int) -> tuple[dt.datetime, dt.
 def _refuse_null(values: Row, at: Sequence[int], what: str) -> None:
     if any(values[i] is None for i in at):
         raise BadRecordError(f"{what} is null")
+
+
+def _refuse_long(key: Sequence[object], longest: float) -> None:
+    """Refuse a key that an index may not take: of several columns, texts in UTF-8 and bytes."""
+    raw = (value.encode() if isinstance(value, str) else value for value in key)
+    size = sum(len(value) for value in raw if isinstance(value, bytes))
+    if size > longest:
+        raise BadRecordError(f"a key of {size} bytes, and its sink takes {longest}")
 
 
 # Classifies records of one batch, given its seq.

@@ -435,7 +435,8 @@ def _no_table(
 
 def _refuse_other_columns(spec: StreamSpec, table: DataTable) -> None:
     declared = {column.name for column in spec.table_columns} | set(SYSTEM_COLUMNS)
-    found = {column.name for column in table.columns()}
+    # Of those that the table fills by itself no record says anything.
+    found = {c.name for c in table.columns() if c.name in declared or not c.filled_by}
     if declared == found:
         return
     both = ", ".join(sorted(declared ^ found))
