@@ -702,6 +702,27 @@ def test_a_table_that_a_crash_empties_is_named(
     assert "SET LOGGED" in str(table.settings_error(table.log()))
 
 
+@pytest.mark.parametrize("way", ["ALTER TABLE", "ALTER ROLE"])
+def test_rows_that_are_hidden_from_us_are_not_taken_for_absent(
+    server: str, schema: str, table: PostgresTable, way: str
+) -> None:
+    """Row level security that applies to our role is named; each way that is named ends it."""
+    commit(table, 1, change(1, inserted={1: "a"}))
+    execute(server, f"CREATE ROLE {schema} LOGIN; GRANT USAGE ON SCHEMA {schema} TO {schema}")
+    execute(server, f"GRANT ALL ON ALL TABLES IN SCHEMA {schema} TO {schema}")
+    execute(server, f"ALTER TABLE {schema}.orders ENABLE ROW LEVEL SECURITY")
+    of_role = opened(server.replace("oncelake@", f"{schema}@"), schema)
+    error = of_role.settings_error(of_role.log())
+    assert f"row level security: what it hides from {schema}" in str(error)
+    assert table.settings_error(table.log()) is None
+
+    [statement] = re.findall(rf"{way} .*?(?:SECURITY|RLS)", error.remedy if error else "")
+    execute(server, statement)
+
+    assert of_role.settings_error(of_role.log()) is None
+    assert names_in(of_role) == {1: "a"}
+
+
 def test_without_a_url_the_setting_is_named() -> None:
     """A stream of this sink says which setting it needs, with an example."""
     with pytest.raises(InvalidSpecError, match="ONCELAKE_POSTGRES=postgresql://"):

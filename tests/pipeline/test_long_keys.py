@@ -152,16 +152,3 @@ def test_the_longest_key_fits_an_index(connection: psycopg.Connection, columns: 
     connection.execute(f"INSERT INTO long VALUES ({row})".encode())
 
     assert connection.execute("SELECT count(*) FROM long").fetchone() == (1,)
-
-
-def test_a_digest_is_a_key_of_any_text() -> None:
-    """What the remedy says can be declared, and the proof takes the record then."""
-    declared = spec(
-        schema="key STRING NOT NULL, id STRING, n INT",
-        value_schema="id STRING NOT NULL, n INT",
-        select={"key": "sha2(id, 256)"},
-        keys=["key"],
-        tombstones="ignore",
-    )
-
-    assert by_proof(declared, record({"id": "x" * 5_000})) is None

@@ -387,18 +387,27 @@ class PostgresTable(DataTable):
                     yield from cursor.execute(self._place.sql(query), (state.id, through))
 
     def settings_error(self, log: CommitLog) -> TableSettingsError | None:
-        """Look for a table that the server empties after a crash, while its notes stay."""
+        """Look for what empties a table after a crash, or hides rows from us."""
         del log
-        there = self._place.table.as_string()
-        query = "SELECT relpersistence = 'u' FROM pg_class WHERE oid = to_regclass(%s)"
+        name = self._place.table.as_string()
+        query = """
+            SELECT relpersistence = 'u', row_security_active(oid), current_user FROM pg_class
+            WHERE oid = to_regclass(%s)
+        """
         with self._place.session() as connection:
-            if not value_of(connection, query, (there,)):
-                return None
-        return TableSettingsError(
-            self.stream,
-            f"{self.where} is UNLOGGED: the server empties it after a crash.",
-            remedy=f"ALTER TABLE {there} SET LOGGED",
-        )
+            found = connection.execute(query, (name,)).fetchone() or (False, False, "")
+        is_unlogged, is_hidden, user = found
+        problem, remedy = "", ""
+        if is_unlogged:
+            problem = "is UNLOGGED: the server empties it after a crash"
+            remedy = f"ALTER TABLE {name} SET LOGGED"
+        elif is_hidden:
+            problem = f"has row level security: what it hides from {user} would be taken for absent"
+            remedy = f"ALTER TABLE {name} DISABLE ROW LEVEL SECURITY, or let {user} bypass it: "
+            remedy += f"ALTER ROLE {Identifier(user).as_string()} BYPASSRLS"
+        if not problem:
+            return None
+        return TableSettingsError(self.stream, f"{self.where} {problem}.", remedy=remedy)
 
     def remove_older_versions(self) -> int:
         """Let the server remove the rows that were deleted; their files stay."""
