@@ -201,7 +201,7 @@ REFUSALS = {
     "a trigger that keeps rows out": (
         f"""{FUNCTION} 'BEGIN IF NEW.name = ''bad'' THEN RETURN NULL; END IF; RETURN NEW; END';
         CREATE TRIGGER t BEFORE INSERT OR UPDATE ON orders FOR EACH ROW EXECUTE FUNCTION f()""",
-        "a trigger or a rule keeps it out",
+        "a trigger or a rule stands in the way",
         "DROP TRIGGER t ON orders",
     ),
     "a trigger at the end": (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import psycopg
@@ -15,6 +16,8 @@ from ingestion.errors import SchemaChangedError
 from ingestion.lake.paths import StreamPaths
 from ingestion.recovery.schema_diff import SchemaChange, allowed_changes, column_changes
 from ingestion.settings import Settings
+from ingestion.verify.read import snapshot
+from tests.cli.shell import ORDERS, declare, oncelake
 
 OURS = """_topic text, _partition int, _offset bigint, _timestamp timestamptz, _epoch int,
     _seq bigint"""
@@ -93,6 +96,27 @@ def test_a_column_that_the_table_fills_need_not_be_declared(
 
     assert (change.effect, change.remedy) == ("nothing", None)
     assert change.what == f"is not declared, and is filled by the table ({how})"
+
+
+@pytest.mark.parametrize(
+    ("column", "is_refused"),
+    [
+        ("made timestamptz NOT NULL DEFAULT now()", False),
+        ("number int GENERATED ALWAYS AS IDENTITY", False),
+        ("doc jsonb", False),
+        ("note text", True),
+    ],
+    ids=str,
+)
+def test_the_proof_looks_at_no_column_that_the_table_fills(
+    connection: psycopg.Connection, paths: StreamPaths, column: str, *, is_refused: bool
+) -> None:
+    """One that a record might have filled is named, and one that none could is not."""
+    make(connection, column)
+
+    refuses = pytest.raises(SchemaChangedError, match=r"only one of them has: note\.")
+    with refuses if is_refused else nullcontext():
+        snapshot._refuse_other_columns(spec(), paths.table)
 
 
 @pytest.mark.parametrize(
@@ -189,6 +213,42 @@ def test_a_type_that_no_stream_has_is_refused_with_a_way_that_works(
     assert "rebuild" not in str(change.remedy)
     follow(connection, change)
     assert list(column_changes(stream, paths, is_ours=False)) == []
+
+
+@pytest.mark.parametrize(
+    ("column", "asks"),
+    [
+        ("total uuid", 'ALTER "total" TYPE integer USING NULL'),
+        ("total int GENERATED ALWAYS AS (id + 1) STORED", "leave it out of `schema`"),
+    ],
+    ids=["type", "generated"],
+)
+def test_plan_and_doctor_say_what_the_run_would(
+    connection: psycopg.Connection,
+    postgres_address: str,
+    home: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    column: str,
+    asks: str,
+) -> None:
+    """Before anything is read, and until the advice was followed; nobody is sent to a rebuild."""
+    monkeypatch.setenv("ONCELAKE_POSTGRES", postgres_address)
+    declare(home, "orders", f"{ORDERS}sink: {{postgres: {{table: theirs.orders}}}}\n")
+    make(connection, column, key="id int PRIMARY KEY")
+
+    planned, examined = oncelake("plan"), oncelake("doctor", "orders", "--json")
+
+    assert planned.exit_code == 3
+    for text in (planned.stdout, examined.stdout.replace('\\"', '"')):
+        assert asks in re.sub(r"\s+", " ", text)
+        assert "oncelake rebuild" not in text
+    if column.endswith("uuid"):
+        connection.execute('ALTER TABLE orders ALTER "total" TYPE integer USING NULL')
+    else:
+        only_key = ORDERS.replace(", total INT", "")
+        declare(home, "orders", f"{only_key}sink: {{postgres: {{table: theirs.orders}}}}\n")
+    assert oncelake("plan").exit_code == 0
 
 
 def test_another_type_that_a_stream_can_have_may_be_declared(

@@ -131,9 +131,11 @@ class BatchRows:
             RefusedError: the server does not take them; names the record that is to blame.
         """
         # Refused before anything is sent.
-        parts = (change.inserted, change.updated, change.deleted)
-        names = ("inserted", "updated", "deleted")
-        stored = Change(**dict(zip(names, map(self._as_stored, parts), strict=True)))
+        stored = Change(
+            inserted=self._as_stored(change.inserted),
+            updated=self._as_stored(change.updated),
+            deleted=self._as_stored(change.deleted),
+        )
         self._connection.execute("SET CONSTRAINTS ALL DEFERRED")
         try:
             self._execute(self._steps(stored))
@@ -177,7 +179,7 @@ class BatchRows:
 
     def _refusal(self, error: Exception, change: Change) -> RefusedError:
         """Say what the server has not taken, and of which record."""
-        where, reason = self._place.where, "a trigger or a rule keeps it out"
+        where, reason = self._place.where, "a trigger or a rule stands in the way"
         if isinstance(error, psycopg.Error):
             reason = self._place.reason(error)
         refused = self._first_refused(error, change)
