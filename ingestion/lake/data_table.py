@@ -44,6 +44,8 @@ Ability = Literal[
 
 
 REPLACED: Final = "is not the table that was read: another was made under its name"
+# Out of an empty table of others, which no command takes away.
+WAY_OUT: Final = "drop or rename that table, or declare another one in `sink`"
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +139,7 @@ class DataTable(ABC):
     @property
     def way_out(self) -> str:
         """Say what a person does about an empty table of others that cannot be a stream's."""
-        return "drop or rename that table, or declare another one in `sink`"
+        return WAY_OUT
 
     @abstractmethod
     def log(self) -> CommitLog:

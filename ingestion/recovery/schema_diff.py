@@ -197,7 +197,7 @@ def _how_to_keep(column: DeclaredColumn) -> str:
     if column.name == EXTRA_COLUMN:
         return "write `extra_fields: keep` again"
     if not column.nullable:
-        return f"declare `{column.as_ddl()}`, which every record must have then"
+        return f"declare it as {column.as_ddl()}, which every record must have then"
     return "declare it still; a nullable column that no record fills stays null"
 
 

@@ -15,6 +15,7 @@ import pytest
 from ingestion.declaration.modes import OUR_COLUMNS
 from tests.cli.shell import ORDERS, answer, declare, oncelake
 
+DECLARED = 'topic: orders\nschema: "id INT NOT NULL, total INT{columns}"\nkeys: [id]\n'
 # Delta's names of the types that these tables have.
 TYPES = {"INT": "integer", "BIGINT": "long", "STRING": "string", "TIMESTAMP": "timestamp"}
 OURS = tuple(part.split() for part in OUR_COLUMNS.split(", "))
@@ -93,3 +94,146 @@ def test_an_empty_table_with_all_columns_is_taken(home: Path) -> None:
     plan = planned()
 
     assert (plan["effect"], plan["refusals"]) == ("nothing", [])
+
+
+def kept(*features: str, reader: Sequence[str] = ()) -> dict[str, Any]:
+    """Return a table whose protocol lists features."""
+    protocol = {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": list(reader)}
+    return {"protocol": {**protocol, "writerFeatures": ["invariants", *features]}}
+
+
+def struct(**parts: bool) -> dict[str, Any]:
+    """Return a type of integers, each of which may be null or not."""
+    return {"type": "struct", "fields": [field(n, "integer", nullable=v) for n, v in parts.items()]}
+
+
+NUMBERS = {"type": "array", "elementType": "integer", "containsNull": False}
+NAMED = {"type": "map", "keyType": "string", "valueType": "integer", "valueContainsNull": False}
+
+
+@pytest.mark.parametrize(
+    ("columns", "more", "table", "said"),
+    [
+        pytest.param("", (), {"partitioned_by": ["total"]}, "is partitioned by total", id="parts"),
+        pytest.param(
+            "",
+            (),
+            {"partitioned_by": ["id", "total"]},
+            "is partitioned by id, total",
+            id="two parts",
+        ),
+        pytest.param(
+            "", (), {"properties": {"delta.appendOnly": "true"}}, "appendOnly", id="append-only"
+        ),
+        pytest.param("", (), kept("typeWidening", reader=["typeWidening"]), "Widening", id="wider"),
+        pytest.param("", (), kept("icebergCompatV2"), "enabled icebergCompatV2", id="Iceberg"),
+        pytest.param("", (), kept("a_later_one"), "enabled a_later_one", id="a later feature"),
+        pytest.param(
+            "",
+            (),
+            {"protocol": {"minReaderVersion": 2, "minWriterVersion": 5}},
+            "enabled columnMapping",
+            id="column mapping",
+        ),
+        pytest.param(
+            ", n BIGINT",
+            (field("n", "long", **{"delta.identity.start": 1, "delta.identity.step": 1}),),
+            kept("identityColumns"),
+            "column n of",
+            id="identity",
+        ),
+        pytest.param(", n INT", (field("n", "string"),), {}, "n is STRING in", id="type"),
+        pytest.param("", (field("n", "string"),), {}, "n STRING is in the table", id="a column"),
+        pytest.param(
+            "",
+            (field("n", "string", nullable=False),),
+            {},
+            "declare it as `n` STRING NOT NULL, which every record must have",
+            id="a column that is NOT NULL",
+        ),
+        pytest.param(
+            ", s STRUCT<a: INT, b: INT>",
+            (field("s", struct(a=True, b=False)),),
+            {},
+            "s is STRUCT<a: INT, b: INT NOT NULL> in the table, declared STRUCT<a: INT, b: INT>",
+            id="NOT NULL within",
+        ),
+        pytest.param(
+            ", s ARRAY<INT>",
+            (field("s", NUMBERS),),
+            {},
+            "s is ARRAY<INT NOT NULL>",
+            id="elements that are NOT NULL",
+        ),
+        pytest.param(
+            ", s MAP<STRING, INT>",
+            (field("s", NAMED),),
+            {},
+            "s is MAP<STRING, INT NOT NULL>",
+            id="values that are NOT NULL",
+        ),
+    ],
+)
+def test_what_no_stream_can_keep_is_refused_and_a_reset_is_the_way_out(
+    home: Path, columns: str, more: Sequence[Any], table: dict[str, Any], said: str
+) -> None:
+    """No advice leads to a rebuild of a table into which nothing was read."""
+    declare(home, "orders", DECLARED.format(columns=columns))
+    make_table(home, *USERS, *more, *SYSTEM, **table)
+
+    problem = refusal()
+    done = oncelake("reset", "orders", "--yes", "--reason", "it was made by hand")
+
+    assert said in problem
+    assert "oncelake reset orders --yes" in problem
+    assert "rebuild" not in problem
+    assert done.exit_code == 0
+    assert planned()["refusals"] == []
+    assert "the first run will make the table" in oncelake("plan").stdout
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        kept("clustering", "domainMetadata"),
+        kept("allowColumnDefaults"),
+        kept("v2Checkpoint", reader=["v2Checkpoint"]),
+        kept("rowTracking", "domainMetadata"),
+        kept("inCommitTimestamp"),
+        kept("changeDataFeed"),
+        kept("checkpointProtection"),
+    ],
+    ids=lambda table: table["protocol"]["writerFeatures"][1],
+)
+def test_a_feature_that_a_stream_can_keep_is_no_reason_to_refuse(
+    home: Path, table: dict[str, Any]
+) -> None:
+    """A table that another tool made with it is taken like any other."""
+    make_table(home, *USERS, *SYSTEM, **table)
+
+    plan = planned()
+
+    assert (plan["effect"], plan["refusals"]) == ("nothing", [])
+
+
+def test_a_column_of_others_can_be_declared_instead(home: Path) -> None:
+    """What the refusal of a column that is NOT NULL says to declare is accepted."""
+    make_table(home, *USERS, field("n", "string", nullable=False), *SYSTEM)
+    assert "declare it as `n` STRING NOT NULL" in refusal()
+
+    declare(home, "orders", DECLARED.format(columns=", n STRING NOT NULL"))
+    plan = planned()
+
+    assert (plan["effect"], plan["refusals"]) == ("nothing", [])
+
+
+def test_a_not_null_of_others_is_dropped_where_the_declaration_lets_us(home: Path) -> None:
+    """A column that is NOT NULL in the table, and nullable in the declaration, is altered."""
+    make_table(home, *USERS[:1], field("total", "integer", nullable=False), *SYSTEM)
+    assert "`schema_change: evolve` in orders.yaml" in refusal()
+
+    declare(home, "orders", f"{ORDERS}schema_change: evolve\n")
+    plan = planned()
+
+    assert (plan["effect"], plan["refusals"]) == ("evolve", [])
+    assert "DROP NOT NULL" in plan["changes"][0]["statement"]

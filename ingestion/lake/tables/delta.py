@@ -242,11 +242,15 @@ def _type_of(stored: Any) -> SqlType:
     word = stored["type"].upper()
     if word == "STRUCT":
         parts = {field["name"]: field["type"] for field in stored["fields"]}
+        required = {field["name"] for field in stored["fields"] if not field["nullable"]}
     elif word == "ARRAY":
         parts = {"element": stored["elementType"]}
+        required = set() if stored["containsNull"] else {"element"}
     else:
         parts = {"key": stored["keyType"], "value": stored["valueType"]}
-    return SqlType(word=word, parts={name: _type_of(part) for name, part in parts.items()})
+        required = set() if stored["valueContainsNull"] else {"value"}
+    within = {name: _type_of(part) for name, part in parts.items()}
+    return SqlType(word=word, parts=within, required=frozenset(required))
 
 
 def _fence_and_note(commit: Location, application: str) -> tuple[int | None, str | Altered | None]:
