@@ -161,6 +161,22 @@ class DataTable(ABC):
     def columns(self) -> tuple[DeclaredColumn, ...]:
         """Return the table's columns as they are, by the types that ``stored_type`` gives."""
 
+    def constraints(self) -> Mapping[str, str]:
+        """Return what the table asks of each row, as conditions of Spark SQL by their names.
+
+        A row must meet each: one that is null is not met.
+        """
+        return {}
+
+    def dropping(self, constraint: str) -> str:
+        """Write, for people, the statement that drops a constraint, if there is one, and ``or``."""
+        del constraint
+        return ""
+
+    def generated(self) -> Mapping[str, str]:
+        """Return what the table computes columns by, as Spark SQL by their names."""
+        return {}
+
     def stored_type(self, declared: SqlType) -> SqlType:
         """Return the type by which a declared one is kept, and read again."""
         return declared.without_required()

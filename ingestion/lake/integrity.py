@@ -195,11 +195,13 @@ _PROPERTIES: Final = {
 # What an engine writes, delta-rs reads, and a note suits: see ``table_log``.
 _KEPT_FEATURES: Final = {
     *("appendOnly", "invariants", "checkConstraints", "changeDataFeed", "generatedColumns"),
-    *("identityColumns", "rowTracking", "timestampNtz", "domainMetadata", "v2Checkpoint"),
-    *("clustering", "allowColumnDefaults", "vacuumProtocolCheck", "inCommitTimestamp"),
-    *("variantType", "variantType-preview", "checkpointProtection"),
+    *("identityColumns", "rowTracking", "timestampNtz", "domainMetadata", "clustering"),
+    *("allowColumnDefaults", "inCommitTimestamp", "checkpointProtection"),
+    *("variantType", "variantType-preview"),
 }
-_DROPPED_WITH_EASE: Final = {"columnMapping", "deletionVectors", "typeWidening"}
+_DROPPED_BY_SPARK: Final = {
+    *("columnMapping", "deletionVectors", "typeWidening", "v2Checkpoint", "vacuumProtocolCheck"),
+}
 _COLUMN_MAPPING_READER: Final = 2
 _IDENTITY: Final = "delta.identity.start"
 
@@ -236,5 +238,5 @@ def _contradictions(log: TableLog) -> Iterator[tuple[str, str]]:
         problem = (
             f"somebody enabled {name} on {path}: delta-rs, which audits the books, cannot read "
         )
-        drop = f"{alter} DROP FEATURE {name}" if name in _DROPPED_WITH_EASE else ""
+        drop = f"{alter} DROP FEATURE {name}" if name in _DROPPED_BY_SPARK else ""
         yield f"{problem}such a table.", drop

@@ -124,7 +124,8 @@ class BatchWriter:
             decoded = decode(records, self._stream, frames)
             exploded = explode(decoded, spec)
             transformed = transform(exploded, spec, frames)
-            validated = validate(transformed, spec, overlap)
+            asked = self.position.constraints
+            validated = validate(transformed, spec, overlap, asked)
             with translate_expression_errors(spec, planned):
                 engine.materialize(validated)
             for part in engine.parts(planned):
