@@ -126,7 +126,7 @@ class BatchWriter:
             transformed = transform(exploded, spec, frames)
             asked = self.position.constraints
             validated = validate(transformed, spec, overlap, asked)
-            with translate_expression_errors(spec, planned):
+            with translate_expression_errors(spec, planned, asked):
                 engine.materialize(validated)
             for part in engine.parts(planned):
                 plan = self._fit(part)

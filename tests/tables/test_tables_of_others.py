@@ -253,6 +253,26 @@ def test_a_condition_that_spark_does_not_read_is_refused_before_anything_is_read
     assert world.rows() == [row(1, "a", 1)]
 
 
+@pytest.mark.parametrize("sink", ["delta"])
+def test_a_constraint_that_fails_on_a_record_is_named_with_what_to_set_instead(
+    world: World,
+) -> None:
+    """It neither holds nor does not hold of that row, and nobody could write it."""
+    make_table(world)
+    alter(world, "ADD CONSTRAINT share CHECK (100 / at > 1)")
+    world.send(row(1, "a", 2), row(2, "b", 0))
+    with pytest.raises(TableSettingsError, match="constraint share of the table fails") as refused:
+        world.run()
+    assert "try_divide" in refused.value.remedy
+
+    alter(world, "DROP CONSTRAINT share")
+    alter(world, "ADD CONSTRAINT share CHECK (try_divide(100, at) > 1)")
+    world.run()
+
+    assert [each["id"] for each in world.rows()] == [1]
+    assert [bad["_reason"] for bad in world.quarantined()] == [UNMET]
+
+
 def make_bare_table(world: World, sink: str, postgres: str) -> None:
     """Make an empty table that has the user's columns alone, by another client of the sink."""
     if sink == "delta":
