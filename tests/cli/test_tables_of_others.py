@@ -18,6 +18,8 @@ from pyiceberg.types import IntegerType, NestedField, StringType
 
 from ingestion.declaration.modes import OUR_COLUMNS
 from ingestion.declaration.sinks import SinkSpec
+from ingestion.kafka.offsets import Offsets
+from ingestion.lake.commit_metadata import CommitMetadata, Identity
 from ingestion.lake.paths import StreamPaths
 from ingestion.settings import load_settings
 from tests.cli.shell import ORDERS, answer, declare, oncelake
@@ -198,6 +200,29 @@ def test_what_no_stream_can_keep_is_refused_and_a_reset_is_the_way_out(
     assert done.exit_code == 0
     assert planned()["refusals"] == []
     assert "the first run will make the table" in oncelake("plan").stdout
+
+
+def test_a_table_of_ours_that_somebody_has_made_anew_in_parts_is_refused(home: Path) -> None:
+    """Its fence and its notes are in its log still; a reset is the way out."""
+    make_table(home, *USERS, *SYSTEM)
+    paths = StreamPaths.of("orders", load_settings())
+    identity = Identity(cluster_id="c", topic_ids={"orders": "a"}, keys=("id",), order=())
+    begun = CommitMetadata(
+        kind="schema", seq=0, run_id="r", epoch=1, identity=identity, columns="", next=Offsets()
+    )
+    paths.table.commit_note(begun)
+    assert planned()["refusals"] == []
+    log = home / "lake" / "orders" / "_delta_log"
+    made = (log / f"{0:020d}.json").read_text()
+    made = made.replace('"partitionColumns": []', '"partitionColumns": ["total"]')
+    (log / f"{2:020d}.json").write_text(made.replace("CREATE", "CREATE OR REPLACE"))
+
+    problem = refusal()
+    done = oncelake("reset", "orders", "--yes", "--reason", "somebody made it anew")
+
+    assert "is partitioned by total" in problem
+    assert done.exit_code == 0
+    assert planned()["refusals"] == []
 
 
 @pytest.mark.parametrize(
