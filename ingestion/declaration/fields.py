@@ -282,6 +282,12 @@ class Declaration(Part):
         keeps = keeps and not (self._makes_columns or self.is_log)
         return "keep" if keeps else "null"
 
+    @property
+    def has_whole_rows(self) -> bool:
+        """Tell whether a record alone says what is in the declared columns of its row."""
+        takes_over = self.ignore_null_updates or self.unavailable == "keep"
+        return self.mode != "aggregate" and not takes_over
+
     @cached_property
     def never_left_out(self) -> frozenset[str]:
         """Columns that a record may not leave out: key and order, and what is asked of it."""

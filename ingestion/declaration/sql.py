@@ -66,6 +66,17 @@ def readable_sql(text: str) -> str:
     return text
 
 
+def columns_in(text: str) -> frozenset[str]:
+    """Return the columns that an expression names, in lower case; of ``a.b`` the column is ``a``.
+
+    ``ValueError`` where it is none; see ``readable_sql``.
+    """
+    from sqlglot import exp, parse_one
+
+    found = parse_one(readable_sql(text), read="spark").find_all(exp.Column)
+    return frozenset(each.parts[0].name.lower() for each in found)
+
+
 def names_in(text: str | None) -> frozenset[str]:
     """Return every name that an expression has, of columns and fields, in lower case."""
     if text is None:

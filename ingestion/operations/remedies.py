@@ -26,6 +26,8 @@ REMEDIES: Final[Mapping[str, str]] = {
     "unexpected_tombstone": "write `tombstones: ignore`, or a mode that deletes, such as upsert",
     "unexpected_delete": "declare a mode that deletes, such as upsert, or leave such records out "
     "by `where`",
+    "violates_constraint": "correct the producer, or drop the constraint that the detail names, "
+    "and redrive",
     "nothing_to_keep": "let the source send the row in full, by a snapshot, and redrive",
     "undecodable": "please report its detail: this should not happen",
     "invalid_utf8": "declare `format: raw`, let the producer send UTF-8, or correct `select`",

@@ -124,8 +124,9 @@ class BatchWriter:
             decoded = decode(records, self._stream, frames)
             exploded = explode(decoded, spec)
             transformed = transform(exploded, spec, frames)
-            validated = validate(transformed, spec, overlap)
-            with translate_expression_errors(spec, planned):
+            asked = self.position.constraints
+            validated = validate(transformed, spec, overlap, asked)
+            with translate_expression_errors(spec, planned, asked):
                 engine.materialize(validated)
             for part in engine.parts(planned):
                 plan = self._fit(part)

@@ -15,8 +15,15 @@ from ingestion.declaration.ddl import parse_columns
 from ingestion.declaration.spec import meaning
 from ingestion.lake.ledger import LedgerRow, put_rows
 from ingestion.lake.stream import Stream
+from ingestion.pipeline.schema import refuse_bad_constraints
 from ingestion.recovery.position import Position
-from ingestion.recovery.schema_diff import SchemaChange, allowed_changes, column_changes
+from ingestion.recovery.schema_diff import (
+    SchemaChange,
+    allowed_changes,
+    column_changes,
+    constraints_of,
+    with_constraints,
+)
 
 
 def alters_table(stream: Stream, *, is_ours: bool) -> bool:
@@ -58,7 +65,10 @@ def evolve_schema(
     """
     spec, paths = stream.spec, stream.paths
     before, wanted = position.columns, alter_table(spark, stream)
-    position = replace(position, columns=spec.ddl, declaration=meaning(spec))
+    asked = constraints_of(spec, paths.table)
+    refuse_bad_constraints(spark, spec, asked)
+    declaration = with_constraints(meaning(spec), asked)
+    position = replace(position, columns=spec.ddl, declaration=declaration)
     if not wanted and not _columns_differ(before, spec.ddl):
         return position, ()
     metadata = position.next_metadata(run_id, kind="schema")

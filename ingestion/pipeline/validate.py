@@ -14,7 +14,7 @@ Reasons, beside those of the format: see ``REASONS``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
 from typing import Final
@@ -49,6 +49,7 @@ REASONS: Final = {
     "tombstone_quarantined": "a null value, and the stream says `tombstones: quarantine`",
     "unexpected_tombstone": "a null value, in a mode that deletes nothing",
     "unexpected_delete": "the record is a delete, in a mode that deletes nothing",
+    "violates_constraint": "the row does not meet a constraint of the table, named in the detail",
 }
 # What validation asks of a row beside its own columns, the size of its value and whether that is
 # null: what decoding found wrong, and whether the format knows it for a delete.
@@ -62,7 +63,9 @@ _FINDINGS: Final = {
 _OF_BAD: Final = ("_reason", "_detail", *RAW)
 
 
-def validate(transformed: Rows, spec: StreamSpec, reached: Offsets) -> Rows:
+def validate(
+    transformed: Rows, spec: StreamSpec, reached: Offsets, constraints: Mapping[str, str]
+) -> Rows:
     """Give each row its disposition, and the reason where it cannot be applied.
 
     The rules are SQL that every engine runs: Spark where rows come from it, else DuckDB.
@@ -72,6 +75,7 @@ def validate(transformed: Rows, spec: StreamSpec, reached: Offsets) -> Rows:
         spec: The declaration.
         reached: Next offsets of the table; records below them are overlap. Empty when the plan
             overlaps nothing: literals that change with every batch would make Spark compile anew.
+        constraints: What the table asks of each row, by name; only Spark evaluates them.
 
     Returns:
         The judged batch, with the table's columns as far as the record says them; ``_extra`` has
@@ -84,13 +88,15 @@ def validate(transformed: Rows, spec: StreamSpec, reached: Offsets) -> Rows:
         from ingestion.sinks.spark_engine import translate
 
         rows = _flat_in_spark(transformed.in_spark(), spec)
+        rows = rows.withColumn("_violated", _violated(constraints))
         rows.createOrReplaceTempView("decoded")
-        judged = rows.sparkSession.sql(translate(_judged(spec, reached)))
+        rules = _judged(spec, reached, has_constraints=True)
+        judged = rows.sparkSession.sql(translate(rules))
         rejoin(judged, spec).createOrReplaceTempView("judged")
         return rows.sparkSession.sql(translate(_batch("judged", spec)))
 
     plan = transformed.in_worker
-    if plan is None or spec.apply_as_deletes:
+    if plan is None or spec.apply_as_deletes or constraints:
         return Rows(in_spark=in_spark)
     work, in_duckdb = validate_in_worker(plan.work, spec, reached)
     return Rows(in_spark=in_spark, in_worker=replace(plan, work=work, sql=in_duckdb))
@@ -99,7 +105,8 @@ def validate(transformed: Rows, spec: StreamSpec, reached: Offsets) -> Rows:
 def validate_in_worker(decode: Work, spec: StreamSpec, reached: Offsets) -> tuple[Work, str]:
     """Return the same without Spark: work that decodes, and what DuckDB asks of its result.
 
-    Only where a declaration has no ``apply_as_deletes`` and nothing is transformed.
+    Only where a declaration has no ``apply_as_deletes``, nothing is transformed, and the table has
+    no constraint.
     """
     return _flat_in_worker(decode, spec), _batch(f"({_judged(spec, reached)})", spec)
 
@@ -129,6 +136,15 @@ def _flat_in_spark(rows: DataFrame, spec: StreamSpec) -> DataFrame:
     if spec.apply_as_deletes is None:
         return rows
     return rows.withColumn("_is_selected", F.expr(spec.apply_as_deletes))
+
+
+def _violated(constraints: Mapping[str, str]) -> Column:
+    """Name a constraint that a row does not meet; one that is null is not met."""
+    unmet = (
+        F.when(~F.coalesce(F.expr(sql), F.lit(False)), F.lit(f"{name}: {sql}"))
+        for name, sql in constraints.items()
+    )
+    return F.coalesce(F.lit(None).cast("string"), *unmet)
 
 
 def _is_beyond_windows(window: Window) -> Column:
@@ -233,13 +249,14 @@ def _fields(struct: pa.StructArray) -> dict[str, pa.Array]:
     return dict(zip((field.name for field in struct.type), struct.flatten(), strict=True))
 
 
-def _judged(spec: StreamSpec, reached: Offsets) -> str:
+def _judged(spec: StreamSpec, reached: Offsets, *, has_constraints: bool = False) -> str:
     """Select the rows of ``decoded`` with ``_disposition``, ``_reason`` and ``_detail``."""
     is_delete = ["_is_tombstone", "coalesce(_says_delete, FALSE)"]
     if spec.apply_as_deletes:
         is_delete.append("coalesce(_is_selected, FALSE)")
     constants = "" if _has_index(spec) else ", 0 AS _index"
     constants += "" if spec.is_transformed else ", TRUE AS _selected"
+    constants += "" if has_constraints else ", CAST(NULL AS VARCHAR) AS _violated"
     return (
         f"SELECT *, {_disposition(spec, reached)} AS _disposition FROM ("
         "SELECT *, coalesce(_wrong, CASE WHEN _selected THEN _fault END) AS _reason, "
@@ -276,12 +293,15 @@ def _fault(spec: StreamSpec) -> str:
     if not spec.write_mode.has_deletes:
         faults.append(("_is_delete", "'unexpected_delete'"))
     lacks = [*_required_nulls(spec), *(["_lacks <> ''"] if spec.is_transformed else [])]
+    # The row of a key that is deleted softly is what the delete says.
+    is_row = "TRUE" if spec.deletes == "soft" else "NOT _is_delete"
     faults += [
         (f"{is_tombstone} AND {without_key}", "'tombstone_without_key'"),
         (without_key, "'missing_key'"),
         (_is_too_long(spec), "'key_too_long'"),
         (_any_null(spec.sequence_by), "'missing_order'"),
         (f"NOT _is_delete AND {_any(lacks)}", "'missing_required'"),
+        (f"{is_row} AND _violated IS NOT NULL", "'violates_constraint'"),
     ]
     cases = " ".join(f"WHEN {condition} THEN {reason}" for condition, reason in faults)
     return f"CAST(CASE {cases} END AS VARCHAR)"
@@ -319,7 +339,7 @@ def _lacks(name: str) -> str:
 
 
 def _missing(spec: StreamSpec) -> str:
-    """Name the columns that are null and may not be, or say how long a key is."""
+    """Name the columns that are null and may not be, or say what else is wrong with a row."""
     nulls = [
         f"CASE WHEN {sql.name(name)} IS NULL THEN {sql.text(name)} END" for name in _needed(spec)
     ]
@@ -330,10 +350,10 @@ def _missing(spec: StreamSpec) -> str:
     size = ""
     if bits := _key_bits(spec):
         size = f"CAST(CAST(({bits}) / 8 AS BIGINT) AS VARCHAR) || ' bytes'"
-        size = f"WHEN _fault = 'key_too_long' THEN {where}{size} "
+        size = f"WHEN _fault = 'key_too_long' THEN {size} "
     return (
-        f"CASE {size}WHEN _fault IS NOT NULL THEN {where}'null: ' || "
-        f"concat_ws(', ', {', '.join(nulls) or 'NULL'}) END"
+        f"CASE WHEN _fault IS NOT NULL THEN {where}CASE WHEN _fault = 'violates_constraint' THEN "
+        f"_violated {size}ELSE 'null: ' || concat_ws(', ', {', '.join(nulls) or 'NULL'}) END END"
     )
 
 

@@ -22,6 +22,7 @@ from ingestion.errors import (
 from ingestion.kafka.offsets import Offsets
 from ingestion.lake.attempts import Attempts, new_name
 from ingestion.lake.commit_metadata import (
+    CONSTRAINTS,
     UNKNOWN,
     CommitMetadata,
     CountedRange,
@@ -56,6 +57,11 @@ class Position:
     source: Source
     committed: Attempts
     declaration: Mapping[str, Any] | None = None
+
+    @property
+    def constraints(self) -> Mapping[str, str]:
+        """What the table asks of each row: see ``DataTable.constraints``."""
+        return (self.declaration or {}).get(CONSTRAINTS) or {}
 
     def next_metadata(
         self,

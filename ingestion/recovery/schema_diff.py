@@ -12,15 +12,17 @@ is refused.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from ingestion.declaration.ddl import DeclaredColumn, parse_type, system_columns
 from ingestion.declaration.modes import EXTRA_COLUMN
 from ingestion.declaration.spec import StreamSpec, meaning, meaning_changes
+from ingestion.declaration.sql import columns_in, quoted
 from ingestion.errors import SchemaChangedError
-from ingestion.lake.commit_metadata import UNKNOWN, Identity
+from ingestion.lake.commit_metadata import CONSTRAINTS, UNKNOWN, Identity
 from ingestion.lake.data_table import DataTable
 from ingestion.lake.paths import StreamPaths
 from ingestion.recovery.position import Position, read_position
@@ -90,18 +92,21 @@ def plan_schema_change(spec: StreamSpec, paths: StreamPaths) -> SchemaPlan:
     changes = (
         *identity_changes(spec, position.identity),
         *column_changes(spec, paths),
-        *_onward_changes(spec, position),
+        *_onward_changes(spec, position, paths.table),
     )
     return SchemaPlan(stream=spec.name, table=paths.table.where, changes=changes)
 
 
-def _onward_changes(spec: StreamSpec, position: Position) -> Iterator[SchemaChange]:
+def _onward_changes(
+    spec: StreamSpec, position: Position, table: DataTable
+) -> Iterator[SchemaChange]:
     """Yield what makes records say something else than those which the table has read."""
     remedy = (
         "leave it so: it holds for records read from now on; or oncelake rebuild "
         f"{spec.name}, so that all rows follow it, by which `oncelake verify` compares them"
     )
-    for field, what in meaning_changes(position.declaration, meaning(spec)):
+    now = with_constraints(meaning(spec), constraints_of(spec, table))
+    for field, what in meaning_changes(position.declaration, now):
         yield SchemaChange(field=field, what=what, effect="onward", remedy=remedy)
 
 
@@ -152,7 +157,7 @@ def _changed(
         remedy = next(f"{each.field}: {each.remedy}" for each in changes if each.remedy)
     return SchemaChangedError(
         spec.name,
-        f"the columns of {paths.table.where} are not the declared ones: {said}.",
+        f"{paths.table.where} does not fit the declaration: {said}.",
         remedy=remedy,
     )
 
@@ -199,15 +204,52 @@ def column_changes(
             field=name,
             what=f"{found[name].type} is in the table, and not declared",
             effect="refused",
-            remedy=f"{_how_to_keep(found[name])}; or {instead}",
+            remedy=f"{_how_to_keep(found[name], table)}; or {instead}",
         )
+    for name, sql in constraints_of(spec, table).items():
+        if why := _why_not_kept(spec, sql):
+            what = f"is a constraint of the table, {sql}, which cannot be kept: {why}"
+            yield SchemaChange(
+                field=name, what=what, effect="refused", remedy=f"{table.dropping(name)}{instead}"
+            )
 
 
-def _how_to_keep(column: DeclaredColumn) -> str:
+def constraints_of(spec: StreamSpec, table: DataTable) -> dict[str, str]:
+    """Return what a table asks of the rows of a stream, as conditions of Spark SQL by their names.
+
+    A generated column is one of them, where it is declared: it must be as the table computes it.
+    """
+    computed = {name: sql for name, sql in table.generated().items() if name in spec.types}
+    of_columns = {f"generated {n}": f"{quoted(n)} <=> ({sql})" for n, sql in computed.items()}
+    return {**table.constraints(), **of_columns}
+
+
+def with_constraints(declaration: Mapping[str, Any], asked: Mapping[str, str]) -> dict[str, Any]:
+    """Put to what decides what a record says what the table asks of its rows."""
+    return {**declaration, **({CONSTRAINTS: dict(asked)} if asked else {})}
+
+
+def _why_not_kept(spec: StreamSpec, sql: str) -> str | None:
+    """Say why it is not known of a record whether its row will meet a condition."""
+    try:
+        names = columns_in(sql)
+    except ValueError as error:
+        return str(error)
+    if others := names - {name.lower() for name in spec.types}:
+        return f"{', '.join(sorted(others))} is no column of `schema`"
+    if not spec.has_whole_rows:
+        return "a record does not say all that is in its row here"
+    return None
+
+
+def _how_to_keep(column: DeclaredColumn, table: DataTable) -> str:
     if column.name == EXTRA_COLUMN:
         return "write `extra_fields: keep` again"
+    if sql := table.generated().get(column.name):
+        by = f"`select: {{{column.name}: {json.dumps(sql)}}}`"
+        return f"declare it as {column.as_ddl()}, by {by}, as the table computes it"
     if not column.nullable:
-        return f"declare `{column.as_ddl()}`, which every record must have then"
+        return f"declare it as {column.as_ddl()}, which every record must have then"
     return "declare it still; a nullable column that no record fills stays null"
 
 

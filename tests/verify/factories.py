@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -90,13 +90,15 @@ class Folded:
         *batches: list[Record],
         spec: StreamSpec | None = None,
         coverage: Coverage | None = None,
+        declarations: Mapping[int, Mapping[str, Any]] | None = None,
     ) -> None:
-        """Fold them."""
+        """Fold them, some by what their commits note of the declaration."""
         spec, coverage = spec or declared(), coverage or full_coverage()
         with remembering() as store:
             fold = Fold(folding(spec, store, coverage))
             self.recounts: list[Recount] = [
-                fold.batch(batch(seq), [records]) for seq, records in enumerate(batches, 1)
+                fold.batch(batch(seq, declaration=(declarations or {}).get(seq)), [records])
+                for seq, records in enumerate(batches, 1)
             ]
             newest = [each for chunk in fold.rule.rows().chunks() for each in chunk.values()]
             self.rows: list[Row] = sorted(

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import datetime as dt
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
@@ -44,6 +44,8 @@ from ingestion.verify.read.record import (
 
 # How many bytes the texts and bytes of a key may have together.
 _LONGEST_KEY: Final = {"postgres": 2_000}
+# What a table asks of each row, as conditions of SQL by their names.
+Constraints = Mapping[str, str]
 
 
 @dataclass(kw_only=True, slots=True)
@@ -113,17 +115,24 @@ class Classifier:
         self._read_key = None
         if self._tombstones == "delete":
             self._read_key = _reading_of_keys(spec, settings)
+        self._columns = spec.columns
+        self._constraints = dict[tuple[str, str], Condition]()
 
-    def classify(self, records: Iterable[Record], *, seq: int) -> Classified:
-        """Classify records of one batch."""
+    def classify(
+        self, records: Iterable[Record], *, seq: int, constraints: Constraints | None = None
+    ) -> Classified:
+        """Classify records of one batch, whose rows the table asked to meet some conditions."""
         result = Classified()
         values = self._values(records, result)
         rows = self._transformed(values)
         kept = [row for row in rows if row is not None]
         bad: dict[Record, str] = {}
-        for row, is_delete in zip(kept, self._deletes(kept), strict=True):
+        violated = self._violated(kept, constraints or {})
+        for row, is_delete, name in zip(kept, self._deletes(kept), violated, strict=True):
             try:
-                result.changes.append(self._change(row, is_delete=is_delete, seq=seq))
+                change = self._change(row, is_delete=is_delete, seq=seq)
+                _refuse_unmet(name, change)
+                result.changes.append(change)
             except BadRecordError as error:
                 bad.setdefault(row.record, str(error))
         result.filtered += sum(
@@ -193,6 +202,17 @@ class Classifier:
             return [row.decoded.is_delete for row in rows]
         selected = self._is_delete([row.values for row in rows])
         return [a or row.decoded.is_delete for a, row in zip(selected, rows, strict=True)]
+
+    def _violated(self, rows: Sequence[Value], asked: Constraints) -> list[str | None]:
+        """Name for each row a condition that it does not meet; null is no answer that meets one."""
+        violated: list[str | None] = [None] * len(rows)
+        for name, sql in asked.items() if rows else ():
+            at = (name, sql)
+            if at not in self._constraints:
+                self._constraints[at] = Condition(f"constraint {name}", sql, self._columns)
+            met = self._constraints[at]([row.values for row in rows])
+            violated = [v if is_met else name for v, is_met in zip(violated, met, strict=True)]
+        return violated
 
     def _decoded(self, record: Record) -> DecodedRecord:
         if record.value is not None:
@@ -295,6 +315,12 @@ def _refuse_long(key: Sequence[object], longest: float) -> None:
         raise BadRecordError(f"a key of {size} bytes, and its sink takes {longest}")
 
 
+def _refuse_unmet(constraint: str | None, change: RowChange) -> None:
+    """Refuse a row that the table would not take; a delete that leaves none meets everything."""
+    if constraint is not None and change.row is not None:
+        raise BadRecordError(f"constraint {constraint} of the table is not met")
+
+
 # Classifies records of one batch, given its seq.
 Classify = Callable[[Iterable[Record], int], Classified]
 
@@ -307,16 +333,24 @@ class Classifiers:
         self.today = make(spec)
         self._by_columns = dict.fromkeys((spec.ddl, ""), self.today)
 
-    def of(self, columns: str) -> Classify:
-        """Return what classifies records that were written under some columns, as DDL."""
+    def of(self, columns: str, constraints: Constraints | None = None) -> Classify:
+        """Return what classifies records that were written under some columns, as DDL.
+
+        Args:
+            constraints: What the table asked of its rows then, as SQL by name.
+        """
         if columns not in self._by_columns:
             self._by_columns[columns] = self._under(columns)
-        return partial(self._with_columns_of_today, self._by_columns[columns])
+        return partial(self._with_columns_of_today, self._by_columns[columns], constraints)
 
     def _with_columns_of_today(
-        self, classifier: Classifier, records: Iterable[Record], seq: int
+        self,
+        classifier: Classifier,
+        constraints: Constraints | None,
+        records: Iterable[Record],
+        seq: int,
     ) -> Classified:
-        result = classifier.classify(records, seq=seq)
+        result = classifier.classify(records, seq=seq, constraints=constraints)
         names, names_today = list(classifier.types), list(self.today.types)
         if names != names_today:
             at = [names.index(name) if name in names else None for name in names_today]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
+from ingestion.lake.commit_metadata import CONSTRAINTS
 from ingestion.verify.compare.quarantine import BadRecord, as_bad
 from ingestion.verify.decode.coerce import UnprovableError
 from ingestion.verify.fold import upsert
@@ -76,7 +77,8 @@ class Fold:
     def batch(self, batch: Batch, chunks: Iterable[Sequence[Record]]) -> Recount:
         """Fold one batch, the next of the ledger."""
         recount = Recount(is_replay=batch.kind == "replay")
-        classify = self._classifiers.of(batch.columns)
+        asked = (batch.declaration or {}).get(CONSTRAINTS)
+        classify = self._classifiers.of(batch.columns, asked)
         for records in chunks:
             self._take(records, batch.seq, classify, recount)
         self._notice_thinning(batch, recount)

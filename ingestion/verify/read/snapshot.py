@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import (
+    ForeignTableError,
     InvalidSpecError,
     RefusedError,
     SchemaChangedError,
@@ -227,8 +228,9 @@ def take_snapshot(spec: StreamSpec, paths: StreamPaths) -> Snapshot:
     """Read the logs of a stream's tables.
 
     Raises:
-        InvalidSpecError: there is no table yet.
-        TableReplacedError: the table is gone, and its ledger is not.
+        InvalidSpecError: there is no table yet, or no run has taken the empty one that is there.
+        ForeignTableError: the table's rows are of somebody else.
+        TableReplacedError: the table is gone, or another is there, and its ledger is not gone.
         TableRolledBackError: the table ends before its ledger.
         TerminalError: the ledger is gone, and the log does not begin with the table.
         RefusedError, TableBusyError: a commit is unfinished, and what was before it is not kept.
@@ -238,6 +240,8 @@ def take_snapshot(spec: StreamSpec, paths: StreamPaths) -> Snapshot:
     log = paths.table.log()
     if not log.exists:
         raise _no_table(spec, paths, ledger)
+    if log.last_seq(spec.name) is None:
+        raise _not_ours(spec, paths, ledger, is_empty=log.is_empty)
     _refuse_other_columns(spec, paths.table)
     table_id, newest = log.table_id(), max(log.versions(), default=0)
     commits = read_log(paths.table, through=newest)
@@ -430,6 +434,29 @@ def _no_table(
         spec.name,
         f"the ledger records a table at {paths.table.where}, which is gone.",
         remedy=f"restore the table, or oncelake reset {spec.name} --yes, to ingest the topic again",
+    )
+
+
+def _not_ours(
+    spec: StreamSpec, paths: StreamPaths, ledger: Sequence[Batch], *, is_empty: bool
+) -> InvalidSpecError | RefusedError:
+    """Return the error of a table without a commit of the stream."""
+    where, none = paths.table.where, "no commit in its log is of this stream"
+    if ledger:
+        return TableReplacedError(
+            spec.name,
+            f"the ledger records another table than {where}: {none}.",
+            remedy=f"restore the table, or oncelake reset {spec.name} --yes, to ingest the topic "
+            "again",
+        )
+    if is_empty:
+        return InvalidSpecError(
+            f"{spec.name}: {where} is empty, and {none}. Next: oncelake run {spec.name}"
+        )
+    return ForeignTableError(
+        spec.name,
+        f"{where} holds rows, and {none}.",
+        remedy="rename the stream's file, or move that table away",
     )
 
 
