@@ -708,12 +708,13 @@ def test_rows_that_are_hidden_from_us_are_not_taken_for_absent(
 ) -> None:
     """Row level security that applies to our role is named; each way that is named ends it."""
     commit(table, 1, change(1, inserted={1: "a"}))
-    execute(server, f"CREATE ROLE {schema} LOGIN; GRANT USAGE ON SCHEMA {schema} TO {schema}")
-    execute(server, f"GRANT ALL ON ALL TABLES IN SCHEMA {schema} TO {schema}")
+    role = f"kept_by_{way[6:].lower()}"
+    execute(server, f"CREATE ROLE {role} LOGIN; GRANT USAGE ON SCHEMA {schema} TO {role}")
+    execute(server, f"GRANT ALL ON ALL TABLES IN SCHEMA {schema} TO {role}")
     execute(server, f"ALTER TABLE {schema}.orders ENABLE ROW LEVEL SECURITY")
-    of_role = opened(server.replace("oncelake@", f"{schema}@"), schema)
+    of_role = opened(server.replace("oncelake@", f"{role}@"), schema)
     error = of_role.settings_error(of_role.log())
-    assert f"row level security: what it hides from {schema}" in str(error)
+    assert f"row level security: what it hides from {role}" in str(error)
     assert table.settings_error(table.log()) is None
 
     [statement] = re.findall(rf"{way} .*?(?:SECURITY|RLS)", error.remedy if error else "")
