@@ -109,6 +109,8 @@ def test_rows_may_exchange_what_is_unique(
         uppers = execute(postgres_address, f"SELECT id, upper FROM {schema}.orders")
         assert dict(uppers) == {id: name.upper() for id, name in names.items()}
         assert len({row["number"] for row in after.values()}) == 3
+        docs = [row for batch in table.scan(["doc", "made"]) for row in batch.to_pylist()]
+        assert [row["doc"] for row in docs] == ["{}"] * len(names)
     if asks == "a row that others refer to":
         assert execute(postgres_address, f"SELECT of FROM {schema}.lines") == [(1,), (2,)]
 

@@ -23,6 +23,8 @@ pytestmark = pytest.mark.spark
 DDL = "id INT, must STRING NOT NULL, at INT, time TIMESTAMP"
 UNMET = "violates_constraint"
 WHOLE = b'{"id": 1, "must": "x", "at": 1}'
+LONG = WHOLE.replace(b"1", b'"%s"' % ("é" * 1_001).encode(), 1)
+IN_POSTGRES = {"sink": "postgres", "schema": DDL.replace("id INT", "id STRING")}
 
 
 def declared(**fields: Any) -> StreamSpec:
@@ -81,6 +83,9 @@ def comparable(row: dict[str, Any]) -> dict[str, Any]:
         (b'{"id": 1, "at": 1}', {}, "quarantined", "missing_required"),
         (WHOLE + WHOLE, {}, "quarantined", "trailing_data"),
         (b'{"id": 1, "must": "\xff", "at": 1}', {}, "quarantined", "invalid_utf8"),
+        (LONG, IN_POSTGRES, "quarantined", "key_too_long"),
+        (LONG, {**IN_POSTGRES, "apply_as_deletes": "at = 1"}, "quarantined", "key_too_long"),
+        (LONG, {**IN_POSTGRES, "sink": "delta"}, "row", None),
         (WHOLE, {"apply_as_deletes": "must = 'x'"}, "delete", None),
         (b'{"id": 1, "at": 1}', {"apply_as_deletes": "at = 1"}, "delete", None),
         (None, {}, "quarantined", "tombstone_without_order"),
@@ -94,6 +99,9 @@ def comparable(row: dict[str, Any]) -> dict[str, Any]:
         "required is null",
         "two documents",
         "no text",
+        "a key that is too long for an index",
+        "a delete of one",
+        "one that its sink takes",
         "deleting",
         "a delete needs no more than key and order",
         "tombstone without order",
