@@ -207,8 +207,7 @@ class _Proof:
         sweep_scratch(self._settings.state)
         with SpillStore.in_folder(scratch_of_this_process(self._settings.state)) as store:
             self._prove_in(FoldContext(self._spec, classifiers, store, coverage))
-        transformation = classifiers.today.transformation
-        if transformation and not transformation.is_independent:
+        if not classifiers.is_independent:
             self._limits.append(NOT_INDEPENDENT)
 
     def _prove_in(self, context: FoldContext) -> None:

@@ -30,7 +30,13 @@ from ingestion.verify.decode.coerce import (
     UnknownSchemaError,
     UnprovableError,
 )
-from ingestion.verify.fold.transform import ApplyTransformation, Condition, Value, transformation
+from ingestion.verify.fold.transform import (
+    ApplyTransformation,
+    Condition,
+    Transformation,
+    Value,
+    transformation,
+)
 from ingestion.verify.read.record import (
     EPOCH,
     SYSTEM_COLUMNS,
@@ -115,8 +121,14 @@ class Classifier:
         self._read_key = None
         if self._tombstones == "delete":
             self._read_key = _reading_of_keys(spec, settings)
-        self._columns = spec.columns
-        self._constraints = dict[tuple[str, str], Condition]()
+        self._make_filter = partial(_filter_of_rows, spec, settings, apply)
+        self._constraints = dict[str, Transformation]()
+
+    @property
+    def is_independent(self) -> bool:
+        """Tell whether no expression had to be left to the engine."""
+        asked = filter(None, (self.transformation, *self._constraints.values()))
+        return all(each.is_independent for each in asked)
 
     def classify(
         self, records: Iterable[Record], *, seq: int, constraints: Constraints | None = None
@@ -206,12 +218,15 @@ class Classifier:
     def _violated(self, rows: Sequence[Value], asked: Constraints) -> list[str | None]:
         """Name for each row a condition that it does not meet; null is no answer that meets one."""
         violated: list[str | None] = [None] * len(rows)
-        for name, sql in asked.items() if rows else ():
-            at = (name, sql)
-            if at not in self._constraints:
-                self._constraints[at] = Condition(f"constraint {name}", sql, self._columns)
-            met = self._constraints[at]([row.values for row in rows])
-            violated = [v if is_met else name for v, is_met in zip(violated, met, strict=True)]
+        if not (rows and asked):
+            return violated
+        # A filter lets deletes pass, whose rows, where there are any, must meet it, too.
+        plain = [row._replace(decoded=replace(row.decoded, is_delete=False)) for row in rows]
+        for name, sql in asked.items():
+            if sql not in self._constraints:
+                self._constraints[sql] = self._make_filter(sql)
+            met = self._constraints[sql](plain)
+            violated = [name if row is None else v for v, row in zip(violated, met, strict=True)]
         return violated
 
     def _decoded(self, record: Record) -> DecodedRecord:
@@ -315,6 +330,16 @@ def _refuse_long(key: Sequence[object], longest: float) -> None:
         raise BadRecordError(f"a key of {size} bytes, and its sink takes {longest}")
 
 
+def _filter_of_rows(
+    spec: StreamSpec, settings: Settings | None, apply: ApplyTransformation | None, where: str
+) -> Transformation:
+    """Return what lets the rows of a stream pass that meet a condition."""
+    rows = {"name": spec.name, "topic": "any", "mode": "append", "schema": spec.ddl}
+    found = transformation(StreamSpec.model_validate({**rows, "where": where}), settings, apply)
+    assert found is not None, "a declaration with a condition transforms"
+    return found
+
+
 def _refuse_unmet(constraint: str | None, change: RowChange) -> None:
     """Refuse a row that the table would not take; a delete that leaves none meets everything."""
     if constraint is not None and change.row is not None:
@@ -332,6 +357,11 @@ class Classifiers:
         self._spec, self._make = spec, make
         self.today = make(spec)
         self._by_columns = dict.fromkeys((spec.ddl, ""), self.today)
+
+    @property
+    def is_independent(self) -> bool:
+        """Tell whether no expression of any declaration had to be left to the engine."""
+        return all(each.is_independent for each in self._by_columns.values())
 
     def of(self, columns: str, constraints: Constraints | None = None) -> Classify:
         """Return what classifies records that were written under some columns, as DDL.

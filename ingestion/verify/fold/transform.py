@@ -17,7 +17,7 @@ import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import pyarrow as pa
 
@@ -90,9 +90,20 @@ class Value(NamedTuple):
     misfit: str | None = None
 
 
+class Transformation(Protocol):
+    """Makes rows of values, and nothing of one that is filtered out."""
+
+    @property
+    def is_independent(self) -> bool:
+        """Tell whether the engine was not asked."""
+
+    def __call__(self, values: Sequence[Value]) -> list[Value | None]:
+        """Return a row, or nothing, for each value."""
+
+
 def transformation(
     spec: StreamSpec, settings: Settings | None, apply: ApplyTransformation | None
-) -> _Filter | _OfTheEngine | None:
+) -> Transformation | None:
     """Return what makes rows of values, and nothing of one that is filtered out; deletes never are.
 
     A declaration that does nothing to values needs none.
