@@ -206,12 +206,16 @@ def column_changes(
             effect="refused",
             remedy=f"{_how_to_keep(found[name], table)}; or {instead}",
         )
+    yield from _constraint_changes(spec, table, instead)
+
+
+def _constraint_changes(spec: StreamSpec, table: DataTable, instead: str) -> Iterator[SchemaChange]:
+    """Yield what the table asks of its rows, and a record does not tell."""
     for name, sql in constraints_of(spec, table).items():
         if why := _why_not_kept(spec, sql):
             what = f"is a constraint of the table, {sql}, which cannot be kept: {why}"
-            yield SchemaChange(
-                field=name, what=what, effect="refused", remedy=f"{table.dropping(name)}{instead}"
-            )
+            remedy = f"{table.dropping(name)}{instead}"
+            yield SchemaChange(field=name, what=what, effect="refused", remedy=remedy)
 
 
 def constraints_of(spec: StreamSpec, table: DataTable) -> dict[str, str]:

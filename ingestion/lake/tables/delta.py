@@ -122,7 +122,8 @@ class DeltaData(DataTable):
         return {
             **{
                 name.removeprefix(_CHECK): sql
-                for name, sql in table.metadata().configuration.items()
+                # delta-rs returns them in another order each time.
+                for name, sql in sorted(table.metadata().configuration.items())
                 if name.startswith(_CHECK)
             },
             **{name: said["expression"]["expression"] for name, said in invariants.items()},
