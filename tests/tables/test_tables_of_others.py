@@ -170,12 +170,12 @@ def test_a_row_that_a_table_of_others_would_not_take_is_quarantined(
         make_table(world, f"{COLUMNS}, {deleted}{OUR_COLUMNS}")
     alter(world, "ADD CONSTRAINT Positive CHECK (at > 0)")
     alter(world, "ADD CONSTRAINT short CHECK (`name` IS NULL OR length(name) < 4)")
-    world.send(row(1, "a", 1), row(2, "b", 0), row(3, None, 3), row(4, "long", 4), row(5, "e"))
+    world.send(row(1, "a", 1), row(2, "b", 0), row(3, None, 3), row(4, "long", 4), row(5, "e", -5))
 
     first = world.run()
 
     assert first.is_balanced
-    assert [each["id"] for each in world.rows()] == [1, 3]
+    assert sorted(each["id"] for each in world.rows()) == [1, 3]
     assert [(bad["reason"], bad["detail"]) for bad in world.quarantined()] == [
         (UNMET, "positive: at > 0"),
         (UNMET, "short: `name` IS NULL OR length ( name ) < 4"),
@@ -185,7 +185,7 @@ def test_a_row_that_a_table_of_others_would_not_take_is_quarantined(
     alter(world, "DROP CONSTRAINT short")
     sent_in = world.redrive()
     assert sent_in.is_balanced
-    assert [each["id"] for each in world.rows()] == [1, 3, 4]
+    assert sorted(each["id"] for each in world.rows()) == [1, 3, 4]
     assert find_problems(world) == ()
 
 
@@ -330,5 +330,5 @@ def test_an_empty_table_with_the_users_columns_alone_gets_ours(
     second = world.run()
 
     assert (first.is_balanced, second.is_balanced) == (True, True)
-    assert [each["name"] for each in world.rows()][-1] == "b"
+    assert {"b", "c"} <= {each["name"] for each in world.rows()}
     assert find_problems(world) == ()
