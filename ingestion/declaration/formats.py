@@ -9,10 +9,24 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    model_validator,
+)
 
 EnvelopePath = Annotated[
     str, StringConstraints(pattern=r"^(op|ts_(ms|us|ns)|(source|transaction)\.\w+)$")
+]
+
+
+# One name needs no list around it.
+RecordTypes = Annotated[
+    tuple[Annotated[str, StringConstraints(min_length=1)], ...],
+    BeforeValidator(lambda given: (given,) if isinstance(given, str) else given),
 ]
 
 
@@ -37,9 +51,26 @@ class Options(BaseModel):
         """Whether a value can be incomplete without its record's Kafka key."""
         return False
 
+    @property
+    def reads_headers(self) -> bool:
+        """Whether headers say something of a value: that it is moved, or not framed."""
+        return self.may_lack_columns or self.uses_registry
+
+    @property
+    def record_types(self) -> tuple[str, ...]:
+        """Full names of the record types that are meant; none where the one in the topic is."""
+        return ()
+
 
 class RegistryOptions(Options):
-    """Nothing may stand beside ``type``: the registry knows the rest."""
+    """Which of a topic's record types is meant; the registry knows the rest."""
+
+    record: RecordTypes = Field((), description="Full name of the record type that is meant.")
+
+    @property
+    def record_types(self) -> tuple[str, ...]:
+        """Full names of the record types that are meant; none where the one in the topic is."""
+        return self.record
 
     @property
     def uses_registry(self) -> bool:
@@ -50,7 +81,7 @@ class RegistryOptions(Options):
 Unit = Literal["millis", "micros", "nanos"]
 
 
-class DebeziumOptions(Options):
+class DebeziumOptions(RegistryOptions):
     """How a connector was told to write its envelopes."""
 
     tombstones_repeat_deletes: ClassVar[bool] = True
@@ -89,6 +120,8 @@ class DebeziumOptions(Options):
             raise ValueError(f"the schema says it already; remove {', '.join(sorted(needless))}")
         if self.schemas and self.encoding == "avro":
             raise ValueError("`schemas` is for JSON; with `encoding: avro` the registry has them")
+        if self.record and self.encoding != "avro":
+            raise ValueError("`record` names a type of the registry: it needs `encoding: avro`")
         return self
 
 

@@ -197,6 +197,8 @@ def _format_violations(spec: Declaration) -> Iterator[Violation]:
     name, key = spec.format.type, spec.key_format.type
     if not FORMATS[key].for_keys:
         yield "key_format", f"`{key}` is no format of keys; write `json`"
+    if spec.key_format.options.record_types:
+        yield "key_format", "`record` names a type of values; write it in `format`"
     if spec.tombstone_policy == "delete":
         yield from _key_violations(spec)
     if name not in JSON_FORMATS:

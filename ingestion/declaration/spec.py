@@ -67,6 +67,8 @@ _IN_THE_TABLE: Final = frozenset(
 )
 # Fields that decide which columns the table has.
 _SHAPING: Final = frozenset({"schema", "mode", "keys", "sequence_by", "aggregates", "window"})
+# What a commit keeps beside the declared fields: the record type of each topic in its rows.
+RECORD_TYPES: Final = "record_types"
 _OF_EVERY_TABLE: Final = (*COORDINATES, "_timestamp", "_epoch", "_seq")
 # Fields in which one name needs no list around it.
 _LISTS_OR_ONE: Final = ("topics", "keys", "sequence_by")
@@ -176,7 +178,7 @@ def meaning_changes(
     """
     if before is None:
         return
-    for name in sorted({**before, **now}):
+    for name in sorted({**before, **now}.keys() - {RECORD_TYPES}):
         if before.get(name) != now.get(name):
             yield name, f"was {_written(before.get(name))}, becomes {_written(now.get(name))}"
 

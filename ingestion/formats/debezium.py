@@ -66,7 +66,8 @@ def opened(encoded: Encoded) -> Decode:
     options = encoded.options
     assert isinstance(options, DebeziumOptions), "options are of the format's own model"
     if options.encoding == "avro":
-        return by_writer_schema(encoded, "AVRO", partial(_avro_reader, options))
+        reader = partial(_avro_reader, options)
+        return by_writer_schema(encoded, "AVRO", reader, name=avro.record_name)
     return by_record(_JsonEnvelopes(encoded, options), encoded)
 
 

@@ -55,6 +55,11 @@ class Encoded:
     lenient: frozenset[str] = frozenset()
     writer_schemas: Mapping[int, WriterSchema] = field(default_factory=dict)
 
+    @property
+    def record_types(self) -> tuple[str, ...]:
+        """Full names of the record types that are meant; none where the one in the topic is."""
+        return () if self.is_key else self.options.record_types
+
 
 # Takes values, then the Kafka keys and the headers where the format's options ask for them; returns
 # the struct of ``decoded_struct`` for each. If the bytes are null, every field of it is null.
@@ -71,7 +76,8 @@ def decoded_struct(encoded: Encoded) -> sql.StructType:
     says ``extra_fields: keep``; ``unavailable`` has the names of the columns whose value the record
     leaves out, since it has not changed; where they are kept, ``moved_from`` has the key of the row
     that has them, if that is not the record's own; where a column is lenient, ``coerced`` has the
-    names of those whose value was of another type.
+    names of those whose value was of another type; where values are by a registry's schemas,
+    ``record`` has the full name of their record type, if it has one.
 
     All may be null, and texts have any length: decoding and the writer of the row check both. A
     VARIANT is its JSON, for Spark to parse.
@@ -93,6 +99,8 @@ def decoded_struct(encoded: Encoded) -> sql.StructType:
         struct = struct.add("moved_from", _relaxed(key))
     if encoded.lenient:
         struct = struct.add("coerced", sql.ArrayType(sql.StringType()))
+    if encoded.options.uses_registry and not encoded.is_key:
+        struct = struct.add("record", sql.StringType())
     return struct
 
 
@@ -141,6 +149,7 @@ class Decoded(NamedTuple):
         moved_from: The key of the row that has those values, if it is another; null in what cannot
             be told of it.
         coerced: Columns whose value was of another type.
+        record: Full name of the record type.
     """
 
     row: Sequence[Any]
@@ -150,6 +159,7 @@ class Decoded(NamedTuple):
     unavailable: Sequence[str] | None = None
     moved_from: Mapping[str, Any] | None = None
     coerced: Sequence[str] | None = None
+    record: str | None = None
 
 
 # Reads the bytes of one record, then what else the format asks for; raises ``BadBytesError``.
@@ -224,6 +234,7 @@ def _assembled(records: Sequence[_Outcome], type_: pa.StructType) -> pa.StructAr
         unavailable=[each and (each.unavailable or None) for each in good],
         moved_from=[each and each.moved_from for each in good],
         coerced=[each and (each.coerced or None) for each in good],
+        record=[each and each.record for each in good],
     )
 
 

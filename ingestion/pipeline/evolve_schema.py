@@ -12,7 +12,7 @@ from dataclasses import replace
 from pyspark.sql import SparkSession
 
 from ingestion.declaration.ddl import parse_columns
-from ingestion.declaration.spec import StreamSpec, meaning
+from ingestion.declaration.spec import RECORD_TYPES, StreamSpec, meaning
 from ingestion.errors import SchemaChangedError
 from ingestion.lake.ledger import LedgerRow, put_rows
 from ingestion.lake.paths import StreamPaths
@@ -64,7 +64,10 @@ def evolve_schema(
     """
     spec, paths = stream.spec, stream.paths
     before, wanted = position.columns, allowed_changes(spec, paths)
-    position = replace(position, columns=spec.ddl, declaration=meaning(spec))
+    learned = {
+        name: value for name, value in (position.declaration or {}).items() if name == RECORD_TYPES
+    }
+    position = replace(position, columns=spec.ddl, declaration={**meaning(spec), **learned})
     for change in wanted:
         if change.column is not None:
             paths.table.alter(change.column, is_new=change.is_new, spark=spark)

@@ -71,7 +71,7 @@ def transform(exploded: Rows, spec: StreamSpec, frames: FrameCache) -> Rows:
 
 def _transformed(exploded: DataFrame, spec: StreamSpec, frames: FrameCache) -> DataFrame:
     if not spec.explode:
-        exploded = exploded.withColumns({"_index": F.lit(0), "_is_empty": F.lit(False)})
+        exploded = exploded.withColumns({"_index": F.lit(0), "_is_empty": _is_other(spec)})
     is_delete = F.coalesce("_decoded.is_delete", F.lit(False))
     is_good = F.col("_value").isNotNull() & F.col("_decoded.reason").isNull() & ~F.col("_is_empty")
     good = exploded.withColumns(
@@ -109,6 +109,14 @@ def _by_function(good: DataFrame, spec: StreamSpec) -> DataFrame:
         }
     )
     return without_misfits(made, "_transformed", spec)
+
+
+def _is_other(spec: StreamSpec) -> Column:
+    """Tell the records of another type than the declared ones; nothing is asked of them."""
+    names = spec.format.options.record_types
+    if not names:
+        return F.lit(False)
+    return ~F.coalesce(F.col("_decoded.record").isin(*names), F.lit(True))
 
 
 def is_selected(spec: StreamSpec) -> Column:

@@ -5,7 +5,7 @@ The disposition is what the books count by, so each record has exactly one:
     overlap      read again, though the table holds it already
     quarantined  it cannot be applied; the reason says why
     ignored      a tombstone that the stream ignores
-    filtered     ``where``, or the declared function, leaves it out
+    filtered     ``where``, the declared function, or ``record`` leaves it out
     row          it says what a row should be
     delete       it says that a row should be gone
 
@@ -140,6 +140,7 @@ def _findings(spec: StreamSpec) -> dict[str, str]:
     found = {"_unavailable": "unavailable"} if spec.unavailable else {}
     found |= {"_coerced": "coerced"} if spec.lenient else {}
     found |= {"_moved_from": "moved_from"} if spec.unavailable == "keep" else {}
+    found |= {"_record": "record"} if spec.format.options.uses_registry else {}
     return _FINDINGS | found
 
 
@@ -232,7 +233,7 @@ def _judged(spec: StreamSpec, reached: Offsets) -> str:
     if spec.apply_as_deletes:
         is_delete.append("coalesce(_is_selected, FALSE)")
     constants = "" if _has_index(spec) else ", 0 AS _index"
-    constants += "" if spec.is_transformed else ", TRUE AS _selected"
+    constants += "" if spec.is_transformed else f", {_is_meant(spec)} AS _selected"
     return (
         f"SELECT *, {_disposition(spec, reached)} AS _disposition FROM ("
         "SELECT *, coalesce(_wrong, CASE WHEN _selected THEN _fault END) AS _reason, "
@@ -240,6 +241,12 @@ def _judged(spec: StreamSpec, reached: Offsets) -> str:
         f"SELECT *, {_fault(spec)} AS _fault FROM ("
         f"SELECT *{constants}, {' OR '.join(is_delete)} AS _is_delete FROM decoded) a) b) c"
     )
+
+
+def _is_meant(spec: StreamSpec) -> str:
+    """Tell the records of another type than the declared ones; what has no type may be bad."""
+    names = ", ".join(map(sql.text, spec.format.options.record_types))
+    return f"coalesce(_record IN ({names}), TRUE)" if names else "TRUE"
 
 
 def _batch(judged: str, spec: StreamSpec) -> str:
@@ -254,6 +261,7 @@ def _batch(judged: str, spec: StreamSpec) -> str:
         columns.append("_unavailable")
         columns += ["_moved_from"] if spec.unavailable == "keep" else []
     columns += ["_coerced"] if spec.lenient else []
+    columns += ["_record"] if spec.format.options.uses_registry else []
     of_bad = (f"CASE WHEN {is_bad} THEN {name} END AS {name}" for name in _OF_BAD)
     return f"SELECT {sql.names(names)}, {', '.join(columns)}, {', '.join(of_bad)} FROM {judged} j"
 

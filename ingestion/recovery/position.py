@@ -87,6 +87,7 @@ class Position:
             seq=metadata.seq,
             epoch=metadata.epoch,
             identity=metadata.identity,
+            declaration=metadata.declaration,
             next=metadata.next,
             source="commit",
             committed=self.committed.after(metadata),

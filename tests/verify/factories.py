@@ -13,6 +13,7 @@ from typing import Any
 
 from ingestion.declaration.spec import StreamSpec
 from ingestion.kafka.offsets import TopicPartition
+from ingestion.settings import Settings
 from ingestion.verify.coverage import Coverage
 from ingestion.verify.fold.classify import Classifier, Classifiers
 from ingestion.verify.fold.fold import Fold
@@ -76,9 +77,11 @@ def remembering() -> Iterator[SpillStore]:
         yield store
 
 
-def folding(spec: StreamSpec, store: SpillStore, coverage: Coverage) -> FoldContext:
-    """Return what a fold works with."""
-    classifiers = Classifiers(spec, partial(Classifier, epoch=coverage.epoch))
+def folding(
+    spec: StreamSpec, store: SpillStore, coverage: Coverage, settings: Settings | None = None
+) -> FoldContext:
+    """Return what a fold works with; settings say where a registry is."""
+    classifiers = Classifiers(spec, partial(Classifier, epoch=coverage.epoch, settings=settings))
     return FoldContext(spec=spec, classifiers=classifiers, store=store, coverage=coverage)
 
 
@@ -90,11 +93,12 @@ class Folded:
         *batches: list[Record],
         spec: StreamSpec | None = None,
         coverage: Coverage | None = None,
+        settings: Settings | None = None,
     ) -> None:
         """Fold them."""
         spec, coverage = spec or declared(), coverage or full_coverage()
         with remembering() as store:
-            fold = Fold(folding(spec, store, coverage))
+            fold = Fold(folding(spec, store, coverage, settings))
             self.recounts: list[Recount] = [
                 fold.batch(batch(seq), [records]) for seq, records in enumerate(batches, 1)
             ]

@@ -24,7 +24,7 @@ from ingestion.verify.decode import (
     ReadFramed,
     coerce,
 )
-from ingestion.verify.decode.avro import branches_of, fields_of, parse_schema, read_datum
+from ingestion.verify.decode.avro import branches_of, fields_of, naming, parse_schema, read_datum
 from ingestion.verify.decode.avro import fit as fit_avro
 from ingestion.verify.decode.coerce import TICKS, BadRecordError, Read, refuse
 from ingestion.verify.decode.json import parse
@@ -53,7 +53,7 @@ def reading(expected: Expected) -> Decode:
     if expected.options.encoding == "json":
         return ReadJsonEnvelope(expected, expected.options)
     row = _RowOfEnvelope(expected, expected.options)
-    return ReadFramed(expected, "AVRO", lambda schema: _avro_reader(schema, row))
+    return ReadFramed(expected, "AVRO", lambda schema: _avro_reader(schema, row), naming)
 
 
 class _RowOfEnvelope:

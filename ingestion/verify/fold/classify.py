@@ -51,6 +51,8 @@ class Classified:
         ignored: How many tombstones the stream ignores.
         filtered: How many rows the declared transformation leaves out.
         exploded: How many rows there are beyond the first of their record.
+        types: The first record of each topic and record type among the changes, where the
+            declaration names no type.
     """
 
     changes: list[RowChange] = field(default_factory=list)
@@ -59,6 +61,7 @@ class Classified:
     ignored: int = 0
     filtered: int = 0
     exploded: int = 0
+    types: dict[tuple[str, str], Record] = field(default_factory=dict)
 
 
 class Classifier:
@@ -118,6 +121,8 @@ class Classifier:
         for row, is_delete in zip(kept, self._deletes(kept), strict=True):
             try:
                 result.changes.append(self._change(row, is_delete=is_delete, seq=seq))
+                if name := row.decoded.record:
+                    result.types.setdefault((row.record.topic, name), row.record)
             except BadRecordError as error:
                 bad.setdefault(row.record, str(error))
         result.filtered += sum(
@@ -149,7 +154,11 @@ class Classifier:
                 result.ignored += 1
                 continue
             try:
-                values.extend(self._exploded(record, self._decoded(record), result))
+                decoded = self._decoded(record)
+                if decoded.is_other:
+                    result.filtered += 1
+                    continue
+                values.extend(self._exploded(record, decoded, result))
             except UnknownSchemaError as error:
                 result.unread.append((record, str(error)))
             except BROKEN as error:
@@ -196,7 +205,9 @@ class Classifier:
         if record.key is None:
             raise BadRecordError("a tombstone without a key")
         assert self._read_key is not None, "tombstones are read by their keys"
-        keys = dict(zip(self._key_at, self._read_key(record.key).values, strict=True))
+        keys = dict(
+            zip(self._key_at, self._read_key(record.key, None, record.headers).values, strict=True)
+        )
         values = tuple([keys.get(at) for at in range(len(self.types))])
         return DecodedRecord(values=values, is_delete=True)
 

@@ -6,7 +6,7 @@ record gets its disposition, compared with what the earlier batches left behind.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from ingestion.verify.compare.quarantine import BadRecord, as_bad
@@ -21,6 +21,7 @@ from ingestion.verify.fold.scd2 import HistoryRule
 from ingestion.verify.read.record import Record, RowChange
 from ingestion.verify.read.snapshot import Batch
 from ingestion.verify.read.spill import SpillTable
+from ingestion.verify.verdict import Difference
 
 _MODES: Final[dict[str, type[Rule]]] = {
     "upsert": upsert.UpsertRule,
@@ -71,6 +72,7 @@ class Fold:
         self._kept = KeptColumns(context, self._redrives.is_kept_back)
         self._columns = tuple(column.name for column in context.spec.columns)
         self._erased: list[Erased] = []
+        self._types: dict[str, set[str]] = {}
         self.bad: SpillTable[BadRecord] = context.store.table("bad")
 
     def batch(self, batch: Batch, chunks: Iterable[Sequence[Record]]) -> Recount:
@@ -113,8 +115,10 @@ class Fold:
             record, why = result.unread[0]
             raise UnprovableError(
                 f"{why}, by which {record} was written, and the quarantine does not hold that "
-                "record. Next: give the registry the schema back, under this id"
+                "record. Next: give the registry back what it lacks, under the same id, or subject "
+                "and version"
             )
+        recount.clashes.extend(self._other_types(result.types, seq))
         recount.ignored += result.ignored
         recount.filtered += result.filtered
         recount.exploded += result.exploded
@@ -132,6 +136,18 @@ class Fold:
             left_out = sum(len(change.left_out) for change in result.changes)
             recount.extra["columns_unavailable"] += left_out
         self.rule.take(result.changes, recount)
+
+    def _other_types(
+        self, types: Mapping[tuple[str, str], Record], seq: int
+    ) -> Iterator[Difference]:
+        """Name each record type of a topic beyond its first: of one table they are no rows."""
+        for (topic, name), record in types.items():
+            known = self._types.setdefault(topic, set())
+            if known and name not in known:
+                what = f"a record of type {name} was applied beside those of {min(known)}"
+                place = (record.topic, record.partition, record.offset)
+                yield Difference("rows", f"{what}, and `record` names neither", *place, seq=seq)
+            known.add(name)
 
     def _is_erased(self, change: RowChange) -> bool:
         return any(each.was_read(change) and each.is_of(change) for each in self._erased)
