@@ -27,7 +27,7 @@ from ingestion.formats.coerce import (
     from_base64,
     map_of,
     moment,
-    refuse_kind,
+    refuse,
     struct_of,
 )
 from ingestion.formats.strict_json import parse
@@ -43,7 +43,7 @@ _TICKS: Final = {"org.apache.kafka.connect.data.Timestamp": 10**3, **DEBEZIUM_TI
 _DAYS: Final = ("org.apache.kafka.connect.data.Date", "io.debezium.time.Date")
 _DECIMAL: Final = "org.apache.kafka.connect.data.Decimal"
 
-_NUMBER: Final = re.compile(r"[+-]?\d+(\.\d+)?([eE][+-]?\d{1,3})?", re.ASCII)
+_NUMBER: Final = re.compile(r"[+-]?\d+(\.\d+)?([eE][+-]?0*\d{1,3})?", re.ASCII)
 _MOMENT: Final = re.compile(
     r"\d{4}-\d\d-\d\dT\d\d:\d\d(:\d\d(\.\d{1,9})?)?(Z|[+-]\d\d:\d\d)?", re.ASCII
 )
@@ -56,7 +56,6 @@ _SCALARS: Final = {
     sql.VarcharType: (str, "string"),
 }
 _DAY: Final = 86_400_000_000
-_MOST_DIGITS: Final = 400
 
 
 class Hint(NamedTuple):
@@ -169,12 +168,11 @@ def _decimal(value: Any, hint: Hint, target: sql.DecimalType) -> Any:
     if _has_scale(value):
         return convert(decimal_of(*_variable_scale(value, target), target))
     if type(value) is int or isinstance(value, Decimal):
-        is_sane = abs(Decimal(value).adjusted()) < _MOST_DIGITS
-        return convert(Decimal(value)) if is_sane else refuse_kind(value, target)
+        return convert(Decimal(value))
     text = _of(str, value, target)
     if hint.scale is not None:
         return convert(decimal_of(_converted(from_base64, text, target), hint.scale, target))
-    return convert(Decimal(text)) if _NUMBER.fullmatch(text) else refuse_kind(value, target)
+    return convert(Decimal(text)) if _NUMBER.fullmatch(text) else refuse(value, target)
 
 
 def _has_scale(value: Any) -> bool:
@@ -191,7 +189,7 @@ def _days(value: Any, hint: Hint, target: sql.DataType) -> int:
     if type(value) is int and hint.days:
         return int(exact(Source("date"), target)(value))
     if type(value) is not str or not _DATE.fullmatch(value):
-        refuse_kind(value, target)
+        refuse(value, target)
     return int(_converted(moment, value, target)) // _DAY
 
 
@@ -203,7 +201,7 @@ def _moment(value: Any, hint: Hint, target: sql.DataType) -> int:
         return int(exact_ticks(hint.unit, target)(value))
     found = _MOMENT.fullmatch(value) if type(value) is str else None
     if found is None or bool(found[3]) != zoned or (found[2] or "")[7:].strip("0"):
-        refuse_kind(value, target)
+        refuse(value, target)
     return int(_converted(moment, value, target))
 
 
@@ -212,22 +210,22 @@ def _float(value: Any, target: sql.DataType) -> float:
     if type(value) is str and value in _NOT_FINITE:
         return _NOT_FINITE[value]
     if type(value) is not int and not isinstance(value, Decimal):
-        refuse_kind(value, target)
+        refuse(value, target)
     try:
         near = float(value)
     except OverflowError:
-        return refuse_kind(value, target)
+        return refuse(value, target)
     if isinstance(target, sql.FloatType):
         near = c_float(near).value
-    return near if math.isfinite(near) else refuse_kind(value, target)
+    return near if math.isfinite(near) else refuse(value, target)
 
 
 def _converted(convert: Callable[[str], Any], text: str, target: sql.DataType) -> Any:
     try:
         return convert(text)
     except ValueError:
-        return refuse_kind(text, target)
+        return refuse(text, target)
 
 
 def _of(kind: type, value: Any, target: sql.DataType) -> Any:
-    return value if type(value) is kind else refuse_kind(value, target)
+    return value if type(value) is kind else refuse(value, target)

@@ -233,9 +233,7 @@ def _bare(value: Any) -> Any:
 def _row_of(envelope: Any) -> tuple[str, Mapping[str, Any]]:
     """Return the side of an envelope that has its row, and the row."""
     if not isinstance(envelope, dict) or "op" not in envelope:
-        raise BadBytesError(
-            "malformed_debezium", "no object with `op`; events that an SMT has unwrapped are `json`"
-        )
+        raise BadBytesError("malformed_debezium", _described(envelope))
     op = envelope["op"]
     if op == "t":
         raise BadBytesError("truncate", f"op t{_position(envelope)}")
@@ -250,6 +248,16 @@ def _row_of(envelope: Any) -> tuple[str, Mapping[str, Any]]:
     if not isinstance(row, dict):
         raise BadBytesError("malformed_debezium", f"op {op} without `{side}`")
     return side, row
+
+
+def _described(document: Any) -> str:
+    """Say what a document is that is no envelope, and what reads it."""
+    if not isinstance(document, dict) or document.keys() != {"schema", "payload"}:
+        return "no object with `op`; events that an SMT has unwrapped are `json`"
+    payload = document["payload"]
+    if isinstance(payload, dict) and "op" in payload:
+        return "an object of `schema` and `payload`, which the option `schemas: true` reads"
+    return "a row of Kafka Connect with its schema, and no change: see docs/json.md, Kafka Connect"
 
 
 def _at_path(envelope: Mapping[str, Any], path: Iterable[str]) -> Any:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json as json_library
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -40,21 +40,21 @@ def opened(encoded: Encoded) -> Decode:
         decoded = decode_json(pa.array([raw[a:b] for a, b in spans], pa.binary()))
         return decoded, np.asarray(decoded.field("reason").is_null())
 
-    def title(schema: WriterSchema) -> Callable[[bytes], str | None]:
-        found = _title(schema.text)
-        if found is None and encoded.record_types:
+    def name(schema: WriterSchema) -> Callable[[bytes], str | None]:
+        found = title(schema)
+        if encoded.record_types and found(b"") is None:
             raise BadBytesError("unusable_schema", "it has no `title`, which `record` asks for")
-        return lambda _: found
+        return found
 
     return by_writer_schema(
-        encoded, "JSON", lambda *_: read_strictly, lambda *_: decode_many, name=title
+        encoded, "JSON", lambda *_: read_strictly, lambda *_: decode_many, name=name
     )
 
 
-def _title(text: str) -> str | None:
-    """Return the name that serializers give to a JSON Schema's records: its title."""
+def title(schema: WriterSchema) -> Callable[[bytes], str | None]:
+    """Return what names the records of a schema as serializers do: by its title."""
+    root: Any = None
     with suppress(ValueError, RecursionError):
-        schema = json_library.loads(text)
-        title = schema.get("title") if isinstance(schema, dict) else None
-        return title if isinstance(title, str) and title else None
-    return None
+        root = json_library.loads(schema.text)
+    found = root.get("title") if isinstance(root, dict) else None
+    return lambda _: found if isinstance(found, str) and found else None

@@ -238,7 +238,7 @@ def _enum(enum: Any, target: DataType) -> Convert:
 
     def convert(number: int) -> str:
         if number not in names:
-            raise MisfitError(f"{number} is no value of {enum.name}")
+            raise MisfitError(f"expected a name of {enum.name}, found BIGINT: {number}")
         return str(names[number])
 
     return convert

@@ -174,7 +174,7 @@ def test_schemas_evolve_inside_one_batch(registered: World, subject: Subject) ->
     (bad,) = registered.quarantined()
     assert (bad["reason"], bad["_offset"]) == ("type_mismatch", 3)
     assert bad["detail"].startswith("schema id ")
-    assert bad["detail"].endswith(": id: 2147483648 does not fit INT")
+    assert bad["detail"].endswith(": id: expected INT, found BIGINT: 2147483648")
     assert registered.ledger[-1].counts["extra_fields"] == 1
     assert find_problems(registered) == ()
 

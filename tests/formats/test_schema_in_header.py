@@ -105,7 +105,7 @@ def test_every_format_of_the_registry_sees_the_header(registry: SmallRegistry, n
 def test_a_key_with_its_id_in_a_header_deletes_nothing(
     registry: SmallRegistry, header: str
 ) -> None:
-    """A null value whose key looks framed by chance is quarantined; a value's header is no key's."""
+    """A null value whose key only looks framed is quarantined; a value's header is no key's."""
     registry.add('"long"')
     spec = declared(key_format="avro")
     key = framed(1, b"\x02")

@@ -43,6 +43,8 @@ from ingestion.operations.init.sample import SampledRecord, TopicSample, newest_
 from ingestion.operations.init.schema_types import guess_avro_columns, guess_connect_columns
 from ingestion.settings import Settings
 from tests.formats.test_capture import events
+from tests.support.registry import framed
+from tests.support.small_registry import small_registry
 
 SETTINGS = Settings(kafka="nowhere:1")
 Pairs = Sequence[tuple[bytes | None, bytes | None, int]]
@@ -610,3 +612,52 @@ def test_a_name_that_no_stream_can_have_is_refused_with_one_that_it_can() -> Non
     with pytest.raises(InvalidSpecError, match="Next: --stream etc_passwd"):
         path_of("../etc/passwd", SETTINGS)
     assert path_of("orders", SETTINGS).parent == Path(SETTINGS.streams)
+
+
+@pytest.mark.parametrize("header", ["__value_schema_id", "apicurio.value.globalId"])
+def test_values_whose_ids_are_in_headers_are_not_taken_for_framed(header: str) -> None:
+    """Bytes behind such a header are called what they are; JSON behind it is JSON."""
+    bare, text = bytes.fromhex("000000000206616263"), b'{"id": 1}'
+    headers = ((header, b"\1" * 17),)
+
+    def sample(value: bytes) -> TopicSample:
+        records = (SampledRecord(0, 0, 1000, None, value, headers),)
+        return TopicSample(topic="t", partitions=1, ranges=(), records=records)
+
+    with pytest.raises(InvalidSpecError, match="schema id is in a header") as refused:
+        detect_format(sample(bare), SETTINGS)
+
+    assert "let the producer put the id in front of the payload" in str(refused.value)
+    assert detect_format(sample(text), SETTINGS).type == "json"
+
+
+@pytest.mark.parametrize("format_", ["avro", "json_schema"])
+def test_the_record_type_of_most_values_is_proposed(format_: str) -> None:
+    """The file names it, has its columns alone, and takes its records; a note names the others."""
+    with small_registry() as registry:
+        if format_ == "avro":
+            user = registry.add(record_of("User", "name"))
+            order = registry.add(record_of("Order", "total"))
+            body = {user: b"\x02\x02a", order: b"\x04\x02b"}
+        else:
+            user, order = (registry.add({"title": name}, "JSON") for name in ("User", "Order"))
+            body = {user: b'{"id": 1, "name": "a"}', order: b'{"id": 2, "total": "b"}'}
+        values = [(None, framed(number, body[number]), 0) for number in (user, user, order)]
+        sample = sampled(values)
+        proposal = propose("users", sample, registry.settings)
+        text = write_text(proposal, sample)
+        spec = StreamSpec.model_validate({**read_tree(text).content, "name": "users"})
+        judged = validate_sample(sample, spec, registry.settings)
+
+    assert proposal.fields["format"] == {"type": format_, "record": "User"}
+    assert [column.name for column in spec.columns] == ["id", "name"]
+    assert [row["_disposition"] for row in judged] == ["row", "row", "filtered"]
+    assert "2 are records of type User, and others are filtered: Order (1)" in " ".join(
+        proposal.notes["format"]
+    )
+
+
+def record_of(name: str, field: str) -> dict[str, Any]:
+    """A type of Avro with an id and a text."""
+    fields = [{"name": "id", "type": "long"}, {"name": field, "type": "string"}]
+    return {"type": "record", "name": name, "fields": fields}

@@ -54,10 +54,16 @@ def decode_values(sample: TopicSample, spec: StreamSpec, settings: Settings) -> 
     records = table_of(sample)
     decode = decode_here(records, Stream(spec=spec, settings=settings))
     structs = _structs(decode(iter(records.to_batches())), "_decoded")
+    # Of records of another type than the declared one, and of values that are bad, nothing is.
+    meant = {None, *spec.format.options.record_types}
     return [
         SampleRow(
             partition=record.partition,
-            row=None if record.value is None or struct["reason"] else struct["row"],
+            row=struct["row"]
+            if record.value is not None
+            and not struct["reason"]
+            and (len(meant) == 1 or struct["record"] in meant)
+            else None,
             is_delete=bool(struct["is_delete"]),
         )
         for record, struct in zip(sample.records, structs, strict=True)

@@ -15,8 +15,8 @@ from ingestion.declaration.ddl import parse_columns, parse_type
 from ingestion.declaration.sql import quoted
 from ingestion.declaration.types import SqlType
 from ingestion.errors import counted
-from ingestion.formats.coerce import moment
-from ingestion.formats.json.strict import DATE, DAY, MOMENT, MOST_DIGITS
+from ingestion.formats.coerce import MOST_DIGITS, moment
+from ingestion.formats.json.strict import DATE, DAY, MOMENT
 from ingestion.formats.strict_json import StrictParser, of_sane_length
 from ingestion.operations.init.hints import NUMBER, hint_at
 

@@ -9,7 +9,6 @@ import base64
 import re
 from collections.abc import Callable, Mapping
 from decimal import Decimal
-from fractions import Fraction
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -36,7 +35,7 @@ _TICKS: Final = {
     "io.debezium.time.MicroTimestamp": 10**6,
     "io.debezium.time.NanoTimestamp": 10**9,
 }
-_NUMBER: Final = re.compile(r"[+-]?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]{1,3})?")
+_NUMBER: Final = re.compile(r"[+-]?[0-9]+(\.[0-9]+)?([eE][+-]?0*[0-9]{1,3})?")
 _SCALE: Final = re.compile(r"-?[0-9]{1,6}")
 _PLACEHOLDER: Final = "__debezium_unavailable_value"
 # The text, its base64, and the UUID of version 3 that Java makes of it.
@@ -308,7 +307,9 @@ def _decimal(value: Any, meaning: _Meaning, type_: SqlType) -> Decimal:
         return coerce.unscaled(base64.b64decode(digits, validate=True), scale, type_)
     if type(value) not in (int, str, coerce.WrittenNumber):
         refuse(value)
-    return coerce.exact_decimal(Fraction(coerce.written(_NUMBER, str(value))[0]), type_)
+    if type(value) is str:
+        coerce.written(_NUMBER, value)
+    return coerce.exact_decimal(coerce.number_in(str(value)), type_)
 
 
 def _avro_reader(schema: WriterSchema, row: _RowOfEnvelope) -> Decode:
