@@ -13,9 +13,12 @@ from ingestion.declaration.yaml_reader import read_tree
 from ingestion.errors import SeveralRecordTypesError
 from ingestion.pipeline.record_types import learn_record_types
 from tests.support.both_readers import Sent, batch_of, classified, declared, engine_of, judged
+from tests.support.long import twins
+from tests.support.proof import find_problems, prove
 from tests.support.protobuf import Compiled
-from tests.support.registry import framed
+from tests.support.registry import Subject, framed
 from tests.support.small_registry import SmallRegistry, small_registry
+from tests.support.world import World
 from tests.verify.factories import Folded
 from tests.verify.factories import record as proof_record
 
@@ -315,3 +318,47 @@ def test_a_record_type_is_for_values_of_the_registry(fields: Any, problem: str) 
     """Where no schema could name a type, the option is refused when the file is loaded."""
     with pytest.raises(ValueError, match=problem):
         declared(**fields)
+
+
+@pytest.mark.kafka
+@pytest.mark.spark
+@pytest.mark.parametrize("engine", ["delta_rs", *twins("spark")])
+def test_a_table_of_users_is_never_filled_by_orders(
+    registered: World, subject: Subject, engine: str
+) -> None:
+    """A run is refused by what an earlier one has read; once the type is named, all is proven."""
+    registered.settings = registered.settings.model_copy(
+        update={"merge_engine": "spark" if engine == "spark" else "auto"}
+    )
+    registered.declare(format="avro", schema="id INT, name STRING", keys=["id"], sequence_by=[])
+    users = subject.avro(
+        avro_schema("UserCreated", "name"), *({"id": n, "name": "u"} for n in (1, 2))
+    )
+    orders = subject.avro(avro_schema("OrderPlaced", "total"), {"id": 1, "total": "9"})
+    registered.send(*users)
+    registered.run()
+    registered.send(*orders)
+
+    with pytest.raises(
+        SeveralRecordTypesError, match=r"shop\.UserCreated \(in the table already\)"
+    ):
+        registered.run()
+
+    assert registered.ledger[-1].seq == 1
+    registered.declare(format={"type": "avro", "record": "shop.UserCreated"})
+    registered.producer.produce(
+        registered.topic, value=users[0], headers=[("__value_schema_id", b"\1")], partition=0
+    )
+    registered.run()
+    assert registered.ledger[-1].counts["filtered"] == 1
+    assert [each["reason"] for each in registered.quarantined()] == ["not_framed"]
+    assert registered.redrive().still_bad == {"not_framed": 1}
+    assert find_problems(registered) == ()
+    registered.declare(where="id > 0", select={"name": "upper(name)"})
+    registered.send(*orders, *users[1:])
+    registered.run()
+    assert registered.rows() == [{"id": 1, "name": "u"}, {"id": 2, "name": "U"}]
+    assert registered.ledger[-1].counts["filtered"] == 1
+    registered.rebuild()
+    assert registered.rows() == [{"id": 1, "name": "U"}, {"id": 2, "name": "U"}]
+    assert prove(registered).holds
