@@ -65,6 +65,9 @@ class Declaration(Part):
         False, description="A table, and a stream, of its own for each of `topics`."
     )
     format: FormatSpec = Field(FormatSpec(), description="How a value is encoded.")
+    record: tuple[Annotated[str, Field(min_length=1)], ...] = Field(
+        (), description="Full name of the record type that is meant, in a topic of several."
+    )
     ddl: str = Field(alias="schema", description="The table's columns, as Spark DDL.")
     leniency: Mapping[str, Literal["lenient"]] = Field(
         {},
@@ -194,7 +197,7 @@ class Declaration(Part):
         key = "at" if validated.field_name == "starting" else "type"
         return {key: value} if isinstance(value, str) else value
 
-    @field_validator("keys", "sequence_by", "topics", mode="before")
+    @field_validator("keys", "record", "sequence_by", "topics", mode="before")
     @classmethod
     def _one_is_a_list(cls, value: Any) -> Any:
         return (value,) if isinstance(value, str) else value

@@ -9,24 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Final, Literal
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    StringConstraints,
-    model_validator,
-)
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
 EnvelopePath = Annotated[
     str, StringConstraints(pattern=r"^(op|ts_(ms|us|ns)|(source|transaction)\.\w+)$")
-]
-
-
-# One name needs no list around it.
-RecordTypes = Annotated[
-    tuple[Annotated[str, StringConstraints(min_length=1)], ...],
-    BeforeValidator(lambda given: (given,) if isinstance(given, str) else given),
 ]
 
 
@@ -56,21 +42,9 @@ class Options(BaseModel):
         """Whether headers say something of a value: that it is moved, or not framed."""
         return self.may_lack_columns or self.uses_registry
 
-    @property
-    def record_types(self) -> tuple[str, ...]:
-        """Full names of the record types that are meant; none where the one in the topic is."""
-        return ()
-
 
 class RegistryOptions(Options):
-    """Which of a topic's record types is meant; the registry knows the rest."""
-
-    record: RecordTypes = Field((), description="Full name of the record type that is meant.")
-
-    @property
-    def record_types(self) -> tuple[str, ...]:
-        """Full names of the record types that are meant; none where the one in the topic is."""
-        return self.record
+    """Nothing may stand beside ``type``: the registry knows the rest."""
 
     @property
     def uses_registry(self) -> bool:
@@ -81,7 +55,7 @@ class RegistryOptions(Options):
 Unit = Literal["millis", "micros", "nanos"]
 
 
-class DebeziumOptions(RegistryOptions):
+class DebeziumOptions(Options):
     """How a connector was told to write its envelopes."""
 
     tombstones_repeat_deletes: ClassVar[bool] = True
@@ -120,8 +94,6 @@ class DebeziumOptions(RegistryOptions):
             raise ValueError(f"the schema says it already; remove {', '.join(sorted(needless))}")
         if self.schemas and self.encoding == "avro":
             raise ValueError("`schemas` is for JSON; with `encoding: avro` the registry has them")
-        if self.record and self.encoding != "avro":
-            raise ValueError("`record` names a type of the registry: it needs `encoding: avro`")
         return self
 
 

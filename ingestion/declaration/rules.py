@@ -14,7 +14,6 @@ from ingestion.declaration.fields import Declaration
 from ingestion.declaration.formats import FORMATS, DebeziumOptions
 from ingestion.declaration.modes import COORDINATES
 from ingestion.declaration.names import nearest, suggest
-from ingestion.declaration.parts import FormatSpec
 from ingestion.declaration.types import SqlType
 from ingestion.declaration.violations import Violation
 
@@ -48,6 +47,9 @@ def rule_violations(spec: Declaration) -> Iterator[Violation]:
     yield from _transformation_violations(spec)
     yield from _sql_violations(spec)
     yield from _format_violations(spec)
+    if spec.record and not spec.format.options.uses_registry:
+        problem = "only schemas of a registry name types"
+        yield "record", f"{problem}; remove it, or leave records out by `where`"
     folds = spec.mode == "aggregate" or spec.ignore_null_updates
     if spec.backfill_from and (folds or spec.unavailable == "keep"):
         problem = "a day cannot be replayed where a record's effect depends on the rows before it"
@@ -195,8 +197,9 @@ def _explode_violations(spec: Declaration, name: str) -> Iterator[Violation]:
 
 
 def _format_violations(spec: Declaration) -> Iterator[Violation]:
-    name = spec.format.type
-    yield from _key_format_violations(spec.key_format)
+    name, key = spec.format.type, spec.key_format.type
+    if not FORMATS[key].for_keys:
+        yield "key_format", f"`{key}` is no format of keys; write `json`"
     if spec.tombstone_policy == "delete":
         yield from _key_violations(spec)
     if name not in JSON_FORMATS:
@@ -214,13 +217,6 @@ def _format_violations(spec: Declaration) -> Iterator[Violation]:
                 yield "schema", f"{problem}; declare STRING"
     if isinstance(spec.format.options, DebeziumOptions):
         yield from _debezium_violations(spec, spec.format.options)
-
-
-def _key_format_violations(key: FormatSpec) -> Iterator[Violation]:
-    if not FORMATS[key.type].for_keys:
-        yield "key_format", f"`{key.type}` is no format of keys; write `json`"
-    if key.options.record_types:
-        yield "key_format", "`record` names a type of values; write it in `format`"
 
 
 def _leniency_violations(spec: Declaration) -> Iterator[Violation]:

@@ -71,7 +71,7 @@ _SHAPING: Final = frozenset({"schema", "mode", "keys", "sequence_by", "aggregate
 RECORD_TYPES: Final = "record_types"
 _OF_EVERY_TABLE: Final = (*COORDINATES, "_timestamp", "_epoch", "_seq")
 # Fields in which one name needs no list around it.
-_LISTS_OR_ONE: Final = ("topics", "keys", "sequence_by")
+_LISTS_OR_ONE: Final = ("topics", "record", "keys", "sequence_by")
 
 
 class StreamSpec(Declaration):

@@ -69,6 +69,7 @@ def plan_decoding(
     never_left_out: frozenset[str] = frozenset(),
     keys: Sequence[str] = (),
     lenient: frozenset[str] = frozenset(),
+    record: Sequence[str] = (),
     settings: Settings,
 ) -> Decoding:
     """Plan how to decode keys or values with their declared format.
@@ -86,6 +87,7 @@ def plan_decoding(
         never_left_out: Columns that no record may leave out.
         keys: The key columns, by which the row is found that has them.
         lenient: Columns that take a value of another type.
+        record: Full names of the record types that are meant; none where any is.
         settings: Where a schema registry is.
     """
     module, options = import_module(FORMATS[format_spec.type].module), format_spec.options
@@ -99,6 +101,7 @@ def plan_decoding(
         never_left_out=never_left_out,
         keys=keys,
         lenient=lenient,
+        record=record,
         writer_schemas=_writer_schemas(
             module, _ids_in(records, column, is_key=is_key), settings=settings
         )

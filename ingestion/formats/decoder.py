@@ -42,6 +42,7 @@ class Encoded:
         never_left_out: Columns of which that makes a record bad.
         keys: The key columns, where such a column is kept.
         lenient: Columns that take a value of another type; only in JSON's formats.
+        record: Full names of the record types that are meant; none where any is.
         writer_schemas: The registry's schemas of all ids in the bytes.
     """
 
@@ -53,12 +54,8 @@ class Encoded:
     never_left_out: frozenset[str] = frozenset()
     keys: Sequence[str] = ()
     lenient: frozenset[str] = frozenset()
+    record: Sequence[str] = ()
     writer_schemas: Mapping[int, WriterSchema] = field(default_factory=dict)
-
-    @property
-    def record_types(self) -> tuple[str, ...]:
-        """Full names of the record types that are meant; none where the one in the topic is."""
-        return () if self.is_key else self.options.record_types
 
 
 # Takes values, then the Kafka keys and the headers where the format's options ask for them; returns

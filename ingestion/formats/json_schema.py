@@ -42,7 +42,7 @@ def opened(encoded: Encoded) -> Decode:
 
     def name(schema: WriterSchema) -> Callable[[bytes], str | None]:
         found = title(schema)
-        if encoded.record_types and found(b"") is None:
+        if encoded.record and found(b"") is None:
             raise BadBytesError("unusable_schema", "it has no `title`, which `record` asks for")
         return found
 

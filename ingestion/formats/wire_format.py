@@ -66,9 +66,9 @@ def by_writer_schema(
 ) -> Decode:
     """Return the decoding of framed bytes and headers, each record by its writer's schema.
 
-    Records of another type than those that the options name are not decoded any further.
+    Records of another type than those that are meant are not decoded any further.
     """
-    schemas, wanted = encoded.writer_schemas, encoded.record_types
+    schemas, wanted = encoded.writer_schemas, encoded.record
     reader = cache(lambda number: compile_(schemas[number], encoded))
     names = cache(lambda number: name(schemas[number]))
     nothing = [None] * len(encoded.schema)

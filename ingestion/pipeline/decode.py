@@ -66,6 +66,7 @@ def _plan_values(records: DataFrame | pa.Table, stream: Stream, schema: StructTy
         never_left_out=spec.never_left_out,
         keys=spec.keys,
         lenient=spec.lenient,
+        record=spec.record,
         settings=stream.settings,
     )
 

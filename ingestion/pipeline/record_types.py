@@ -35,8 +35,7 @@ def learn_record_types(
     Raises:
         SeveralRecordTypesError: there is another type than the one known, or there are several.
     """
-    options = spec.format.options
-    if not options.uses_registry or options.record_types:
+    if spec.record or not spec.format.options.uses_registry:
         return declaration
     types = dict((declaration or {}).get(RECORD_TYPES, {}))
     rows = engine.rows(
@@ -63,8 +62,7 @@ def _refusal(
         f"topic {rows[0]['_topic']} has records of several types: {said}. A record of one would "
         "be taken for a row of another, with nulls for the fields that it lacks. Nothing was "
         "written, and no offset moved.",
-        remedy=f"name the type that is meant in {spec.name}.yaml, beside what `format` says "
-        f"already: `format: {{type: {spec.format.type}, record: {name}}}`; the others are counted "
-        "as filtered, and another stream may read them. If one table is for several, name them "
-        "all: `record: [a, b]`",
+        remedy=f"write the type that is meant into {spec.name}.yaml: `record: {name}`; the others "
+        "are counted as filtered, and another stream may read them. If one table is for several, "
+        "name them all: `record: [a, b]`",
     )

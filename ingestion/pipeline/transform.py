@@ -113,10 +113,9 @@ def _by_function(good: DataFrame, spec: StreamSpec) -> DataFrame:
 
 def _is_other(spec: StreamSpec) -> Column:
     """Tell the records of another type than the declared ones; nothing is asked of them."""
-    names = spec.format.options.record_types
-    if not names:
+    if not spec.record:
         return F.lit(False)
-    return ~F.coalesce(F.col("_decoded.record").isin(*names), F.lit(True))
+    return ~F.coalesce(F.col("_decoded.record").isin(*spec.record), F.lit(True))
 
 
 def is_selected(spec: StreamSpec) -> Column:

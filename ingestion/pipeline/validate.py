@@ -245,7 +245,7 @@ def _judged(spec: StreamSpec, reached: Offsets) -> str:
 
 def _is_meant(spec: StreamSpec) -> str:
     """Tell the records of another type than the declared ones; what has no type may be bad."""
-    names = ", ".join(map(sql.text, spec.format.options.record_types))
+    names = ", ".join(map(sql.text, spec.record))
     return f"coalesce(_record IN ({names}), TRUE)" if names else "TRUE"
 
 

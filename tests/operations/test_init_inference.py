@@ -649,7 +649,7 @@ def test_the_record_type_of_most_values_is_proposed(format_: str) -> None:
         spec = StreamSpec.model_validate({**read_tree(text).content, "name": "users"})
         judged = validate_sample(sample, spec, registry.settings)
 
-    assert proposal.fields["format"] == {"type": format_, "record": "User"}
+    assert (proposal.fields["format"], proposal.fields["record"]) == (format_, "User")
     assert [column.name for column in spec.columns] == ["id", "name"]
     assert [row["_disposition"] for row in judged] == ["row", "row", "filtered"]
     assert "2 are records of type User, and others are filtered: Order (1)" in " ".join(

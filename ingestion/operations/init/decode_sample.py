@@ -55,7 +55,7 @@ def decode_values(sample: TopicSample, spec: StreamSpec, settings: Settings) -> 
     decode = decode_here(records, Stream(spec=spec, settings=settings))
     structs = _structs(decode(iter(records.to_batches())), "_decoded")
     # Of records of another type than the declared one, and of values that are bad, nothing is.
-    meant = {None, *spec.format.options.record_types}
+    meant = {None, *spec.record}
     return [
         SampleRow(
             partition=record.partition,

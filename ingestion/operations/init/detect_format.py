@@ -41,12 +41,14 @@ class Detected:
         why: Why it is proposed.
         columns: What is proposed for each field of the records.
         options: The format's options.
+        record: The record type that is meant, in a topic of several.
     """
 
     type: str
     why: str
     columns: Mapping[str, Guess]
     options: Mapping[str, Any] = field(default_factory=dict)
+    record: str | None = None
 
     @property
     def lenient(self) -> dict[str, str]:
@@ -180,33 +182,33 @@ def _framed(values: Sequence[bytes], sample: TopicSample, settings: Settings) ->
     have = counted(len(values), "value has", "values have")
     why = f"{count:,} of {have} an id of a schema of {type_} in the registry"
     own = {number: each for number, each in schemas.items() if each.type == type_}
-    own, others, options = _of_one_type(own, values)
+    own, record, others = _of_one_type(own, values)
     if type_ == "AVRO":
         newest = next(iter(own.values()))
         found = _avro([*own.values()], sample, f"{why}; the types are those of schema {newest.id}")
-        return replace(found, why=found.why + others, options={**found.options, **options})
+        return replace(found, why=found.why + others, record=record)
     if type_ == "JSON":
         columns = guess_columns(
             objects_in((raw for raw in values if schema_id_of(raw) in own), "json_schema")
         )
-        return Detected(type="json_schema", why=why + others, columns=columns, options=options)
+        return Detected(type="json_schema", why=why + others, columns=columns, record=record)
     remedy = "declare `format: protobuf` and the columns by hand: docs/formats.md#protobuf"
     return _refuse(sample, f"the schemas are of {type_}, of which no columns are proposed", remedy)
 
 
 def _of_one_type(
     schemas: Mapping[int, WriterSchema], values: Sequence[bytes]
-) -> tuple[dict[int, WriterSchema], str, dict[str, str]]:
-    """Return the schemas of the record type that most values have, and what is to be declared."""
+) -> tuple[dict[int, WriterSchema], str | None, str]:
+    """Return the schemas of the record type that most values have, its name, and the others."""
     names = {number: record_type(each) for number, each in schemas.items()}
     types = Counter(name for raw in values if (name := names.get(schema_id_of(raw) or 0)))
     if len(types) < 2:
-        return dict(schemas), "", {}
+        return dict(schemas), None, ""
     ((record, count), *others) = types.most_common()
     own = {number: each for number, each in schemas.items() if names[number] == record}
     told = ", ".join(f"{name} ({number:,})" for name, number in others)
     why = f"; {count:,} are records of type {record}, and others are filtered: {told}"
-    return own, f"{why}; a stream of its own may read each", {"record": record}
+    return own, record, f"{why}; a stream of its own may read each"
 
 
 def record_type(schema: WriterSchema) -> str | None:

@@ -103,6 +103,8 @@ def propose(
     proposal = Proposal()
     proposal.add("topic", sample.topic)
     proposal.add("format", _format(evidence.detected, order), evidence.detected.why)
+    if evidence.detected.record:
+        proposal.add("record", evidence.detected.record)
     if sink != "delta":
         proposal.add("sink", sink, "the rows are kept there; what it can do: docs/sinks.md")
     _propose_schema(proposal, evidence, keys, order)
@@ -151,7 +153,7 @@ def _gather(stream: str, sample: TopicSample, settings: Settings, sink: SinkName
             f"topic {sample.topic!r}: no field of its values can be a column ({why or 'none'}). "
             "Next: sample more with --sample, or declare the columns by hand"
         )
-    spec = _appending(stream, sample, _format(detected), types, detected.lenient)
+    spec = _appending(stream, sample, _format(detected), types, detected)
     records = tuple(decode_values(sample, spec, settings))
     return TopicEvidence(
         sample=sample, detected=detected, types=types, records=records, settings=settings
@@ -171,12 +173,13 @@ def _appending(
     sample: TopicSample,
     format_: Any,
     types: Mapping[str, SqlType],
-    lenient: Mapping[str, str] = {},
+    detected: Detected,
 ) -> StreamSpec:
     """Return a declaration that decodes columns, and asks nothing more of them."""
     ddl = ", ".join(_column(name, type_) for name, type_ in types.items())
     fields = {"topic": sample.topic, "format": format_, "schema": ddl, "mode": "append"}
-    return StreamSpec.model_validate({**fields, "types": dict(lenient), "name": stream})
+    more = {"types": detected.lenient, "record": detected.record or ()}
+    return StreamSpec.model_validate({**fields, **more, "name": stream})
 
 
 def _format(detected: Detected, order: _Order = _NO_ORDER) -> Any:
@@ -268,7 +271,8 @@ def _order_of_debezium(stream: str, evidence: TopicEvidence, *, is_kafkas: bool)
             continue
         order = _Order(columns=tuple(paths), why=[_SEVERAL], paths=paths, added=added)
         sample, types = evidence.sample, {**evidence.types, **added}
-        spec = _appending(stream, sample, _format(evidence.detected, order), types)
+        format_ = _format(evidence.detected, order)
+        spec = _appending(stream, sample, format_, types, evidence.detected)
         records = decode_values(sample, spec, evidence.settings)
         rows = [each.row for each in records if each.row is not None]
         if rows and all(is_never_null(name, rows) for name in paths):

@@ -37,6 +37,7 @@ class Expected:
 
     Attributes:
         lenient: Columns that take a number in quotes or, as text, a number or a boolean.
+        record: The record types that are meant, by name; none where any is.
     """
 
     columns: Sequence[DeclaredColumn]
@@ -45,6 +46,7 @@ class Expected:
     extra_fields: ExtraFields = "ignore"
     is_key: bool = False
     lenient: frozenset[str] = frozenset()
+    record: Sequence[str] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -108,7 +110,7 @@ class ReadFramed:
         assert expected.settings is not None, "only settings say where the registry is"
         self._registry = fresh_registry(expected.settings)
         self._type, self._compile, self._name = type_, compile_schema, name
-        self._is_key, self._wanted = expected.is_key, expected.options.record_types
+        self._is_key, self._wanted = expected.is_key, expected.record
         part = "key" if expected.is_key else "value"
         self._id_headers = {each.format(part) for each in _ID_HEADERS}
         self._readers: dict[int, Decode] = {}

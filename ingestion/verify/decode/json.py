@@ -47,7 +47,7 @@ def _naming(expected: Expected, schema: WriterSchema) -> Name:
         found = None
     title = found.get("title") if isinstance(found, dict) else None
     title = title if isinstance(title, str) and title else None
-    if expected.options.record_types and title is None:
+    if expected.record and title is None:
         raise BadRecordError("a schema without a title, and `record` names one")
     return lambda _: title
 

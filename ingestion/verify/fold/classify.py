@@ -84,6 +84,7 @@ class Classifier:
             settings=settings,
             extra_fields=spec.extra_fields,
             lenient=spec.lenient,
+            record=spec.record,
         )
         self._read = reading(spec.format, value)
         self.transformation = transformation(spec, settings, apply)
