@@ -68,54 +68,79 @@ def by_writer_schema(
 
     Records of another type than those that are meant are not decoded any further.
     """
-    schemas, wanted = encoded.writer_schemas, encoded.record
-    reader = cache(lambda number: compile_(schemas[number], encoded))
-    names = cache(lambda number: name(schemas[number]))
-    nothing = [None] * len(encoded.schema)
+    return _ByWriterSchema(encoded, schema_type, compile_, compile_many, name=name)
 
-    def read(raw: bytes, header: str | None, *more: Any) -> Decoded:
-        if header is not None:
-            raise BadBytesError("not_framed", f"its schema id is in a header, {header}")
-        number, payload = _split_frame(raw, encoded, schema_type)
-        try:
-            record = None if encoded.is_key else names(number)(payload)
-            if wanted and record is not None and record not in wanted:
-                return Decoded(nothing, record=record)
-            return reader(number)(payload, *more)._replace(record=record)
-        except BadBytesError as error:
-            raise _bad_schema(error.reason, number, str(error)) from None
 
-    one_by_one = by_record(read, encoded)
-    many = cache(lambda number: compile_many(schemas[number], encoded))
+class _ByWriterSchema:
+    """Decodes many records of one schema at once where that is possible, and others one by one."""
 
-    def decode(values: pa.Array, headers: pa.Array | None = None) -> pa.StructArray:
-        in_headers = headers_with_id(headers, len(values), is_key=encoded.is_key)
+    def __init__(
+        self,
+        encoded: Encoded,
+        schema_type: str,
+        compile_: Compile,
+        compile_many: CompileMany,
+        *,
+        name: Name,
+    ) -> None:
+        schemas = encoded.writer_schemas
+        self._encoded, self._type = encoded, schema_type
+        self._reader = cache(lambda number: compile_(schemas[number], encoded))
+        self._many = cache(lambda number: compile_many(schemas[number], encoded))
+        self._name = cache(lambda number: name(schemas[number]))
+        self._nothing = [None] * len(encoded.schema)
+        self._one_by_one = by_record(self._read, encoded)
+
+    def __call__(self, values: pa.Array, headers: pa.Array | None = None) -> pa.StructArray:
+        in_headers = headers_with_id(headers, len(values), is_key=self._encoded.is_key)
         # Only formats whose records may lack columns read more of the headers.
-        more = [headers] if headers is not None and encoded.options.may_lack_columns else []
-        columns = [values, in_headers, *more]
+        is_read = headers is not None and self._encoded.options.may_lack_columns
+        columns = [values, in_headers, *([headers] if is_read else [])]
         content, starts, ends = spans(values)
         ids = np.where(in_headers.is_null(), _schema_ids(values, content, starts, ends), -1)
         is_done, parts = np.zeros(len(values), np.bool_), []
-        for number in schemas.keys() & set(np.unique(ids).tolist()):
+        for number in self._encoded.writer_schemas.keys() & set(np.unique(ids).tolist()):
             at = np.flatnonzero(ids == number)
-            if len(at) < _MANY or schemas[number].type != schema_type or schemas[number].problem:
-                continue
             # Nothing in a schema or a record may stop the stream: one by one has the last word.
             with suppress(UNFORESEEN):
-                record = None if encoded.is_key else names(number)(b"")
-                is_wanted = not wanted or record in wanted
-                if is_wanted and (decode_many := many(number)):
+                if len(at) >= _MANY and (decode_many := self._decode_many(number)):
                     decoded, is_sound = decode_many(content, starts[at] + HEADER_BYTES, ends[at])
-                    sound = decoded.filter(pa.array(is_sound))
-                    parts.append((at[is_sound], _of_record(sound, record)))
+                    parts.append((at[is_sound], decoded.filter(pa.array(is_sound))))
                     is_done[at] = is_sound
         if not parts:
-            return one_by_one(*columns)
+            return self._one_by_one(*columns)
         others = np.flatnonzero(~is_done)
         rest = (each.take(pa.array(others)) for each in columns)
-        return merged([*parts, (others, one_by_one(*rest))])
+        return merged([*parts, (others, self._one_by_one(*rest))])
 
-    return decode
+    def _read(self, raw: bytes, header: str | None, *more: Any) -> Decoded:
+        if header is not None:
+            raise BadBytesError("not_framed", f"its schema id is in a header, {header}")
+        number, payload = _split_frame(raw, self._encoded, self._type)
+        wanted = self._encoded.record
+        try:
+            record = None if self._encoded.is_key else self._name(number)(payload)
+            if wanted and record is not None and record not in wanted:
+                return Decoded(self._nothing, record=record)
+            return self._reader(number)(payload, *more)._replace(record=record)
+        except BadBytesError as error:
+            raise _bad_schema(error.reason, number, str(error)) from None
+
+    def _decode_many(self, number: int) -> DecodeMany | None:
+        """Return the decoding of many payloads of a schema, if all are of a type that is meant."""
+        schema, wanted = self._encoded.writer_schemas[number], self._encoded.record
+        decode = self._many(number) if schema.type == self._type and not schema.problem else None
+        if decode is None or self._encoded.is_key:
+            return decode
+        record = self._name(number)(b"")
+        if wanted and record not in wanted:
+            return None
+
+        def decode_named(content: Bytes, at: Numbers, end: Numbers) -> tuple[pa.StructArray, Flags]:
+            decoded, is_sound = decode(content, at, end)
+            return _of_record(decoded, record), is_sound
+
+        return decode_named
 
 
 def _of_record(decoded: pa.StructArray, record: str | None) -> pa.StructArray:

@@ -207,7 +207,8 @@ def _of_one_type(
     ((record, count), *others) = types.most_common()
     own = {number: each for number, each in schemas.items() if names[number] == record}
     told = ", ".join(f"{name} ({number:,})" for name, number in others)
-    why = f"; {count:,} are records of type {record}, and others are filtered: {told}"
+    are = counted(count, "is a record", "are records")
+    why = f"; {are} of type {record}, and others are filtered: {told}"
     return own, record, f"{why}; a stream of its own may read each"
 
 
