@@ -39,9 +39,9 @@ def learn_record_types(
         return declaration
     types = dict((declaration or {}).get(RECORD_TYPES, {}))
     rows = engine.rows(
-        'SELECT _topic, _record, count(*) AS "records", min(_offset) AS "first" FROM batch '
-        f"WHERE {IS_GOOD} AND _record IS NOT NULL AND _index = 0 GROUP BY _topic, _record "
-        'ORDER BY "records" DESC, _topic, _record'
+        'SELECT _topic, _record, count(*) AS "rows" FROM batch '
+        f"WHERE {IS_GOOD} AND _record IS NOT NULL GROUP BY _topic, _record "
+        'ORDER BY "rows" DESC, _topic, _record'
     )
     for row in rows:
         if types.setdefault(row["_topic"], row["_record"]) != row["_record"]:
@@ -53,7 +53,7 @@ def learn_record_types(
 def _refusal(
     spec: StreamSpec, rows: Sequence[Mapping[str, Any]], known: str
 ) -> SeveralRecordTypesError:
-    named = {row["_record"]: counted(row["records"], "record") for row in rows}
+    named = {row["_record"]: counted(row["rows"], "row") for row in rows}
     named.setdefault(known, "in the table already")
     said = "; ".join(f"{printable(name)} ({many})" for name, many in named.items())
     name = known if _PLAIN.fullmatch(known) else json.dumps(known, ensure_ascii=False)

@@ -174,7 +174,7 @@ def test_a_batch_of_several_types_is_refused_and_the_advice_helps(
         learnt(spec, registry, *records)
 
     said = str(refused.value)
-    assert f"{topic.users} (2 records); {topic.orders} (1 record)" in said
+    assert f"{topic.users} (2 rows); {topic.orders} (1 row)" in said
     advised = read_tree(said.partition("Next: ")[2].split("`")[1]).content
     rows = judged(declared(format=topic.format, **advised), registry.settings, records)
     assert [row["_disposition"] for row in rows] == ["row", "row", "filtered"]
