@@ -15,7 +15,14 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationInfo, field_validator
 
 from ingestion.declaration.ddl import DeclaredColumn, parse_columns
-from ingestion.declaration.modes import COORDINATES, INDEX_COLUMN, MODES, Mode
+from ingestion.declaration.modes import (
+    COORDINATES,
+    INDEX_COLUMN,
+    MODES,
+    OF_A_RECORD,
+    TIME_COLUMN,
+    Mode,
+)
 from ingestion.declaration.names import name_problem
 from ingestion.declaration.parts import (
     Count,
@@ -47,7 +54,7 @@ from ingestion.declaration.parts import (
     seconds_of,
 )
 from ingestion.declaration.sinks import SINKS, SinkSpec
-from ingestion.declaration.sql import names_in, refuse_absent_module
+from ingestion.declaration.sql import asks_for, names_in, refuse_absent_module
 from ingestion.declaration.types import SqlType
 
 
@@ -326,6 +333,30 @@ class Declaration(Part):
     def is_log(self) -> bool:
         """Tell whether rows are only ever added to what keeps them."""
         return SINKS[self.sink.name].is_log
+
+    @property
+    def remembered(self) -> frozenset[str]:
+        """Declared columns of the table that remembers deletes."""
+        if self.is_log or not self.write_mode.has_deletes:
+            return frozenset()
+        names = self.types if self.unavailable == "keep" else (*self.keys, *self.sequence_by)
+        return frozenset(names)
+
+    @cached_property
+    def record_names(self) -> tuple[str, ...]:
+        """What expressions may ask of the record: a column of the value hides one of its name."""
+        of_value = {column.name.lower() for column in self.value_columns}
+        return tuple(name for name in OF_A_RECORD if name not in of_value)
+
+    @cached_property
+    def asks_for_time(self) -> bool:
+        """Tell whether the time of a record in Kafka orders it, or may be a part of its row."""
+        by_time = (*self.sequence_by, *((self.window.column,) if self.window else ()))
+        if TIME_COLUMN in by_time or self.transform:
+            return True
+        asked = (self.where, *self.select.values())
+        is_seen = TIME_COLUMN in self.record_names
+        return is_seen and any(asks_for(TIME_COLUMN, text) for text in asked)
 
     @property
     def origin(self) -> tuple[str, ...]:

@@ -6,22 +6,27 @@ has to mend a file wants to mend it in one go. What the write mode asks is in ``
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
 from ingestion.declaration.expectations import columns_asked
 from ingestion.declaration.fields import Declaration
 from ingestion.declaration.formats import FORMATS, DebeziumOptions
-from ingestion.declaration.modes import COORDINATES
-from ingestion.declaration.names import nearest, suggest
+from ingestion.declaration.modes import (
+    DELETED_COLUMN,
+    EXTRA_COLUMN,
+    OF_A_RECORD,
+    RESERVED,
+)
+from ingestion.declaration.names import nearest, plain_name, suggest
+from ingestion.declaration.sql import quoted
 from ingestion.declaration.types import SqlType
 from ingestion.declaration.violations import Violation
 
 _NO_EQUALITY: Final = ("FLOAT", "DOUBLE", "ARRAY", "MAP", "STRUCT", "VARIANT")
 _NO_ORDER: Final = ("ARRAY", "MAP", "STRUCT", "VARIANT")
 _NESTED_OR_BYTES: Final = ("ARRAY", "MAP", "STRUCT", "BINARY")
-# What `where` and `select` may ask of the record beside its value's columns.
-_OF_A_RECORD: Final = (*COORDINATES, "_timestamp", "_key", "_headers", "_index")
 # The formats whose values are JSON, without the types of a schema.
 JSON_FORMATS: Final = ("json", "json_schema")
 _LENIENT: Final = (
@@ -37,9 +42,19 @@ def unknown_column(name: str, known: Collection[str], of: str = "schema") -> str
     return f"{name!r} is not a column of `{of}`; {suggest(name, known, likeness=0.5)}"
 
 
+def renaming_advice(name: str, taken: Collection[str]) -> str:
+    """Say how a field is read whose name no column of the table can have."""
+    other, field = plain_name(name, taken), json.dumps(quoted(name), ensure_ascii=False)
+    return (
+        f"declare it in `value_schema`, and here under another name, such as {other}, which "
+        f"`select: {{{other}: {field}}}` gives it"
+    )
+
+
 def rule_violations(spec: Declaration) -> Iterator[Violation]:
     """Yield every disagreement between the fields of ``spec``."""
     yield from _topic_violations(spec)
+    yield from _reserved_violations(spec)
     yield from _column_violations("keys", spec.keys, spec.types)
     yield from _column_violations("sequence_by", spec.sequence_by, spec.sequence_types)
     yield from _type_violations(spec)
@@ -87,6 +102,20 @@ def _topic_violations(spec: Declaration) -> Iterator[Violation]:
     if spec.topic is not None and spec.topics:
         yield "topics", "declare either `topic` or `topics`, not both"
     yield from _repetitions("topics", spec.topics)
+
+
+def _reserved_violations(spec: Declaration) -> Iterator[Violation]:
+    """Refuse names that a batch, or a function's input, has already; engines fold case."""
+    added = {DELETED_COLUMN} if spec.deletes == "soft" else set()
+    added |= {EXTRA_COLUMN} if spec.extra_fields == "keep" else set()
+    for name in spec.types:
+        if name.lower() in RESERVED | added:
+            problem = "that name, in whatever case, is one of Oncelake's own"
+            yield "schema", f"column {name}: {problem}; {renaming_advice(name, spec.types)}"
+    hidden = {*OF_A_RECORD} - {*spec.record_names}
+    if spec.transform and spec.value_ddl and hidden:
+        problem = f"`transform` gets the record's own {', '.join(sorted(hidden))}"
+        yield "value_schema", f"{problem}; remove the value's, or write `select` instead"
 
 
 def _column_violations(
@@ -145,7 +174,7 @@ def _sql_violations(spec: Declaration) -> Iterator[Violation]:
     """Refuse names that are no columns; Spark alone knows functions and types."""
     of_value = "value_schema" if spec.value_ddl else "schema"
     value = {column.name: column.type for column in spec.value_columns}
-    asked: dict[str, SqlType | None] = {**value, **dict.fromkeys(_OF_A_RECORD)}
+    asked: dict[str, SqlType | None] = {**value, **dict.fromkeys(spec.record_names)}
     texts = [(("where",), spec.where), *((("select", k), sql) for k, sql in spec.select.items())]
     for at, text in texts:
         yield from _name_violations(at, text, asked, of=of_value)
@@ -158,7 +187,7 @@ def _name_violations(
     for name, known in unknown_names(text, columns) if text else ():
         column, _, part = name.rpartition(".")
         of_column = f"{column}` in `{of}" if column else of
-        shown = [each for each in known if each not in _OF_A_RECORD] or known
+        shown = [each for each in known if each not in OF_A_RECORD] or known
         near = nearest(part, known, likeness=0.5)
         yield at, unknown_column(part, [near] if near else shown, of=of_column)
 

@@ -9,6 +9,7 @@ from typing import Final
 from ingestion.declaration.ddl import DeclaredColumn
 from ingestion.declaration.fields import Declaration
 from ingestion.declaration.modes import MODES
+from ingestion.declaration.rules import renaming_advice
 from ingestion.declaration.sinks import SINKS, KafkaSink
 from ingestion.declaration.violations import Violation
 
@@ -32,14 +33,30 @@ def sink_violations(spec: Declaration, columns: tuple[DeclaredColumn, ...]) -> I
     if spec.sink.kafka:
         yield from _loop_violations(spec, spec.sink.kafka)
     for column in columns:
-        if spec.sink.kafka and (other := spec.sink.kafka.refused_name(column.name, column.type)):
-            yield "schema", f"{other!r} is no name in Avro; write letters, digits and _ alone"
+        if problem := _name_problem(spec, column):
+            advice = renaming_advice(column.name, spec.types)
+            yield "schema", f"column {column.name!r}: {problem}; {advice}"
         for word in kind.refused_in(column.type):
             field = "extra_fields" if column.name not in spec.types else "schema"
             remedy = "write `ignore` or `reject`"
             if field == "schema":
                 remedy = _AS_TEXT.format(column.name)
             yield field, f"{column.name}: `sink: {name}` cannot keep a {word}; {remedy}"
+
+
+def _name_problem(spec: Declaration, column: DeclaredColumn) -> str | None:
+    """Say why the sink, or the table of deletes beside it, cannot store a name; None if it can."""
+    name, type_ = column.name, column.type
+    if spec.sink.kafka and (other := spec.sink.kafka.refused_name(name, type_)):
+        return f"{other!r} is no name in Avro, which takes letters, digits and _ alone"
+    sink = SINKS[spec.sink.name]
+    if other := sink.refused_name(name, type_):
+        return f"`sink: {spec.sink.name}` stores no name such as {other!r}, {sink.refusal_of_names}"
+    delta = SINKS["delta"]
+    if name in spec.remembered and (other := delta.refused_name(name, type_)):
+        beside = "deletes are remembered in a Delta table, which stores no name such as"
+        return f"{beside} {other!r}, {delta.refusal_of_names}"
+    return None
 
 
 def _log_violations(spec: Declaration) -> Iterator[Violation]:

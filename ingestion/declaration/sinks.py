@@ -86,9 +86,7 @@ class KafkaSink(Part):
 
     def refused_name(self, name: str, type_: SqlType) -> str | None:
         """Return the name, of a column or of a field within it, that the format cannot write."""
-        fields = (part.parts for part in type_.walk() if part.word == "STRUCT")
-        names = [name, *(field for parts in fields for field in parts)]
-        others = (each for each in names if not PLAIN_NAME.fullmatch(each))
+        others = (each for each in (name, *type_.names()) if not PLAIN_NAME.fullmatch(each))
         return next(others, None) if self.format == "avro" else None
 
 
@@ -141,6 +139,7 @@ class SinkKind:
         module: Where its table is: ``open_table(stream, sink, settings, lake)``.
         refused_modes: The write modes that it cannot keep.
         refused: Types that would lose something in it, each with what to write instead.
+        unstorable: Characters that no name of a column, or of a field within it, may have.
         has_text_keys: Whether the keys of a MAP must be texts.
         is_log: Whether rows are only ever added to it: it looks nothing up, and merges nothing.
     """
@@ -148,6 +147,7 @@ class SinkKind:
     module: str
     refused_modes: tuple[str, ...] = ("scd2", "aggregate")
     refused: tuple[str, ...] = ()
+    unstorable: str = ""
     has_text_keys: bool = False
     is_log: bool = False
 
@@ -160,6 +160,17 @@ class SinkKind:
             found.append("MAP whose keys are not STRING")
         return found
 
+    def refused_name(self, name: str, type_: SqlType) -> str | None:
+        """Return the name, of a column or of a field within it, that it cannot store."""
+        names = (name, *type_.names())
+        return next((each for each in names if set(each) & set(self.unstorable)), None)
+
+    @property
+    def refusal_of_names(self) -> str:
+        """Say which characters no name may have."""
+        shown = "".join(each for each in self.unstorable if each.isprintable() and each != "`")
+        return f"with one of `{shown}`, a backtick or a control character in it"
+
     def keeps(self, mode: str) -> bool:
         """Tell whether it can keep a write mode."""
         can = bool(MODES[mode].log_module) if self.is_log else True
@@ -167,9 +178,16 @@ class SinkKind:
 
 
 _NESTED: Final = ("ARRAY", "MAP", "STRUCT")
+_CONTROL: Final = "".join(map(chr, (*range(32), 127)))
 SINKS: Final[dict[SinkName, SinkKind]] = {
-    "delta": SinkKind(module="ingestion.lake.tables.delta", refused_modes=()),
-    "iceberg": SinkKind(module="ingestion.lake.tables.iceberg", refused=("VARIANT",)),
+    # Delta itself takes some of these, though only under column mapping, a protocol upgrade.
+    "delta": SinkKind(
+        module="ingestion.lake.tables.delta", refused_modes=(), unstorable=f" ,;{{}}()=.`{_CONTROL}"
+    ),
+    # A path of pyiceberg's is names with points between them.
+    "iceberg": SinkKind(
+        module="ingestion.lake.tables.iceberg", refused=("VARIANT",), unstorable=f".`{_CONTROL}"
+    ),
     "postgres": SinkKind(module="ingestion.lake.tables.postgres", refused=("VARIANT", *_NESTED)),
     "kafka": SinkKind(
         module="ingestion.lake.tables.topic",

@@ -25,7 +25,7 @@ _VOLATILE: Final = {
 
 def quoted(name: str) -> str:
     """Quote a column's name for Spark SQL."""
-    return f"`{name}`"
+    return "`" + name.replace("`", "``") + "`"
 
 
 def identifier(name: str) -> str:
@@ -74,6 +74,17 @@ def names_in(text: str | None) -> frozenset[str]:
 
     found = parse_one(text, read="spark").find_all(exp.Identifier)
     return frozenset(each.name.lower() for each in found)
+
+
+def asks_for(column: str, text: str | None) -> bool:
+    """Tell whether an expression reads a column; a `*` reads them all."""
+    if text is None:
+        return False
+    from sqlglot import exp, parse_one
+
+    parsed = parse_one(text, read="spark")
+    names = (each.parts[0].name.lower() for each in parsed.find_all(exp.Column))
+    return column in names or parsed.find(exp.Star) is not None
 
 
 def refuse_absent_module(name: str) -> None:

@@ -61,6 +61,12 @@ class SqlType:
         for part in self.parts.values():
             yield from part.walk()
 
+    def names(self) -> Iterator[str]:
+        """Yield the names of all fields within the type."""
+        for part in self.walk():
+            if part.word == "STRUCT":
+                yield from part.parts
+
     def contains(self, *words: str) -> bool:
         """Tell whether the type, or any part of it, is of one of these names."""
         return any(type_.word in words for type_ in self.walk())

@@ -20,6 +20,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from ingestion.declaration.ddl import DeclaredColumn
+from ingestion.declaration.names import plain_name
 from ingestion.declaration.spec import StreamSpec
 from ingestion.declaration.sql import quoted
 from ingestion.declaration.types import SqlType
@@ -29,8 +30,15 @@ from ingestion.sinks.frame_cache import FrameCache, is_local
 from ingestion.sinks.rows import Rows
 
 # What a transformation may read beside the value's columns.
-RECORD = "_topic STRING, _partition INT, _offset BIGINT, _timestamp TIMESTAMP, _key BINARY, "
-RECORD += "_headers ARRAY<STRUCT<key: STRING, value: BINARY>>, _index INT"
+RECORD: Final = {
+    "_topic": "STRING",
+    "_partition": "INT",
+    "_offset": "BIGINT",
+    "_timestamp": "TIMESTAMP",
+    "_key": "BINARY",
+    "_headers": "ARRAY<STRUCT<key: STRING, value: BINARY>>",
+    "_index": "INT",
+}
 # Logical plans of one row, or none, for each row. Any other may join, multiply or aggregate.
 _ROW_BY_ROW: Final = {"Project", "Filter", "LocalRelation", "LogicalRDD", "SubqueryAlias"}
 _UNSTEADY: Final = re.compile(
@@ -79,12 +87,34 @@ def _transformed(exploded: DataFrame, spec: StreamSpec, frames: FrameCache) -> D
     )
     if spec.transform:
         return _by_function(frames.keep(good), spec)
-    passes = ~F.col("_is_empty") & (~F.col("_is_asked") | is_selected(spec))
+    asked, whole = laid_out(good, "_good", spec)
+    passes = ~whole["_is_empty"] & (~whole["_is_asked"] | is_selected(spec))
     # What is filtered is not asked for more: a CAST may hold only for what ``where`` lets pass.
-    row = F.when(passes & F.col("_good").isNotNull(), selected(spec))
-    made = {"_transformed": row, "_selected": passes}
-    rows = good.select("*", "_good.*").withColumns(made).select(*exploded.columns, *made)
+    row = F.when(passes & whole["_good"].isNotNull(), selected(spec))
+    kept = [whole[name].alias(name) for name in exploded.columns]
+    rows = asked.select(*kept, row.alias("_transformed"), passes.alias("_selected"))
     return without_misfits(rows, "_transformed", spec)
+
+
+def laid_out(rows: DataFrame, value: str, spec: StreamSpec) -> tuple[DataFrame, Column]:
+    """Return rows as statements read them: what they may of the record, and the value's columns.
+
+    Args:
+        rows: Have the value's columns as the struct ``value``.
+        spec: The declaration.
+
+    Returns:
+        The frame, and in it the row as it was, under a name that no column of the value has.
+    """
+    whole = plain_name("record", [column.name for column in spec.value_columns])
+    frame = rows.select(F.struct("*").alias(whole), *spec.record_names, f"{value}.*")
+    return frame, F.col(whole)
+
+
+def given_to_function(rows: DataFrame, value: str, spec: StreamSpec) -> DataFrame:
+    """Return what a declared function gets of rows that have the value as the struct ``value``."""
+    given = rows.select(*spec.origin, "_timestamp", "_key", "_headers", f"{value}.*")
+    return given.where(is_selected(spec))
 
 
 def _by_function(good: DataFrame, spec: StreamSpec) -> DataFrame:
@@ -92,11 +122,8 @@ def _by_function(good: DataFrame, spec: StreamSpec) -> DataFrame:
 
     It may leave rows out, so they are matched by their place in Kafka.
     """
-    asked = good.where("_is_asked").select(
-        *spec.origin, "_timestamp", "_key", "_headers", "_good.*"
-    )
     columns = [quoted(column.name) for column in spec.columns]
-    rows = function_of(spec)(asked.where(is_selected(spec)))
+    rows = function_of(spec)(given_to_function(good.where("_is_asked"), "_good", spec))
     rows = rows.select(*spec.origin, F.struct(*columns).alias("_returned"))
     given = {c.name: F.col(f"_good.{quoted(c.name)}") for c in spec.exploded_columns}
     of_delete = declared_row(spec, given)
@@ -198,7 +225,8 @@ def refuse_bad_transformation(spark: SparkSession, spec: StreamSpec) -> None:
     """
     if not spec.is_transformed:
         return
-    nothing = spark.createDataFrame([], row_type(f"{RECORD}, {asked_ddl(spec)}"))
+    of_record = (f"{name} {RECORD[name]}" for name in spec.record_names)
+    nothing = spark.createDataFrame([], row_type(", ".join((*of_record, asked_ddl(spec)))))
     with_place = [*spec.origin, *(quoted(column.name) for column in spec.columns)]
     if spec.where is not None:
         _analysed(spec, "where", lambda: nothing.where(F.expr(cast("str", spec.where))))

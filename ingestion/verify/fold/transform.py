@@ -35,8 +35,9 @@ if TYPE_CHECKING:
 
 NOT_INDEPENDENT: Final = "transform: not independent: Spark itself was asked again"
 
-# Makes rows of values as the engine does: each value is a dictionary with its number as ``_at``,
-# which is the first column of the rows; the last is the reason why no table could hold it, or null.
+# Makes rows of values as the engine does: each value is a dictionary with its number as ``_at`` and
+# its columns as ``_good``. The number is the first column of the rows; the last is the reason why
+# no table could hold the row, or null.
 Apply = Callable[[Sequence[dict[str, Any]]], pa.Table]
 ApplyTransformation = Callable[[StreamSpec, Settings], Apply]
 
@@ -185,7 +186,7 @@ class _OfTheEngine:
             "_key": record.key,
             "_headers": [{"key": k, "value": v} for k, v in record.headers] or None,
             "_index": value.element,
-            **dict(zip(self._names, value.values, strict=True)),
+            "_good": dict(zip(self._names, value.values, strict=True)),
         }
 
 
@@ -221,9 +222,10 @@ class Condition:
             self._connection = duckdb.connect(config=_CLOSED)
             self._connection.execute("SET TimeZone = 'UTC'")
         columns = {n: pa.array([r[i] for r in rows], t) for n, (i, t) in self._columns.items()}
-        columns["_row"] = pa.nulls(len(rows))
         try:
-            self._connection.register("chunk", pa.table(columns))
+            # Without a column there would be no rows.
+            of_none = {"_row": pa.nulls(len(rows))}
+            self._connection.register("chunk", pa.table(columns or of_none))
             answer = self._connection.execute(self._sql)
             if str(answer.description[0][1]) != "BOOLEAN":
                 raise self._unprovable("DuckDB takes it for no condition")
