@@ -162,7 +162,10 @@ class _Reader:
         taken: set[str] = set()
         for name in (column.name for column in columns):
             if name.lower() in taken:
-                raise ValueError(f"column {name}: declared twice (Spark ignores case)")
+                raise ValueError(
+                    f"column {name}: declared twice; names that differ only in case are one to "
+                    "Spark and DuckDB: declare one of them"
+                )
             taken.add(name.lower())
         return tuple(columns)
 

@@ -10,6 +10,7 @@ import json
 from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
+from ingestion.declaration.ddl import DeclaredColumn
 from ingestion.declaration.expectations import columns_asked
 from ingestion.declaration.fields import Declaration
 from ingestion.declaration.formats import FORMATS, DebeziumOptions
@@ -20,7 +21,7 @@ from ingestion.declaration.modes import (
     RESERVED,
 )
 from ingestion.declaration.names import nearest, plain_name, suggest
-from ingestion.declaration.sql import quoted
+from ingestion.declaration.sql import literal, quoted
 from ingestion.declaration.types import SqlType
 from ingestion.declaration.violations import Violation
 
@@ -42,13 +43,24 @@ def unknown_column(name: str, known: Collection[str], of: str = "schema") -> str
     return f"{name!r} is not a column of `{of}`; {suggest(name, known, likeness=0.5)}"
 
 
-def renaming_advice(name: str, taken: Collection[str]) -> str:
-    """Say how a field is read whose name no column of the table can have."""
-    other, field = plain_name(name, taken), json.dumps(quoted(name), ensure_ascii=False)
+def renaming_advice(column: DeclaredColumn, name: str, taken: Collection[str]) -> str:
+    """Say how a field is read whose name, or that of one within it, no table can have."""
+    if name != column.name:
+        made, old = literal(plain_name(name)), f"{quoted(column.name)}.{quoted(name)}"
+        of_fields = _by_select(column.name, f"named_struct({made}, {old})")
+        return (
+            "declare it in `value_schema`, and here with other names of its fields, which a "
+            f"`select` gives them, such as {of_fields}"
+        )
+    other = plain_name(name, taken)
     return (
         f"declare it in `value_schema`, and here under another name, such as {other}, which "
-        f"`select: {{{other}: {field}}}` gives it"
+        f"{_by_select(other, quoted(name))} gives it"
     )
+
+
+def _by_select(name: str, text: str) -> str:
+    return f"`select: {{{json.dumps(name)}: {json.dumps(text, ensure_ascii=False)}}}`"
 
 
 def rule_violations(spec: Declaration) -> Iterator[Violation]:
@@ -108,10 +120,10 @@ def _reserved_violations(spec: Declaration) -> Iterator[Violation]:
     """Refuse names that a batch, or a function's input, has already; engines fold case."""
     added = {DELETED_COLUMN} if spec.deletes == "soft" else set()
     added |= {EXTRA_COLUMN} if spec.extra_fields == "keep" else set()
-    for name in spec.types:
-        if name.lower() in RESERVED | added:
-            problem = "that name, in whatever case, is one of Oncelake's own"
-            yield "schema", f"column {name}: {problem}; {renaming_advice(name, spec.types)}"
+    for column in spec.columns:
+        if column.name.lower() in RESERVED | added:
+            problem = f"column {column.name}: that name, in whatever case, is one of Oncelake's own"
+            yield "schema", f"{problem}; {renaming_advice(column, column.name, spec.types)}"
     hidden = {*OF_A_RECORD} - {*spec.record_names}
     if spec.transform and spec.value_ddl and hidden:
         problem = f"`transform` gets the record's own {', '.join(sorted(hidden))}"

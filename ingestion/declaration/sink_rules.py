@@ -33,8 +33,9 @@ def sink_violations(spec: Declaration, columns: tuple[DeclaredColumn, ...]) -> I
     if spec.sink.kafka:
         yield from _loop_violations(spec, spec.sink.kafka)
     for column in columns:
-        if problem := _name_problem(spec, column):
-            advice = renaming_advice(column.name, spec.types)
+        if refused := _refused_name(spec, column):
+            other, problem = refused
+            advice = renaming_advice(column, other, spec.types)
             yield "schema", f"column {column.name!r}: {problem}; {advice}"
         for word in kind.refused_in(column.type):
             field = "extra_fields" if column.name not in spec.types else "schema"
@@ -44,18 +45,16 @@ def sink_violations(spec: Declaration, columns: tuple[DeclaredColumn, ...]) -> I
             yield field, f"{column.name}: `sink: {name}` cannot keep a {word}; {remedy}"
 
 
-def _name_problem(spec: Declaration, column: DeclaredColumn) -> str | None:
-    """Say why the sink, or the table of deletes beside it, cannot store a name; None if it can."""
-    name, type_ = column.name, column.type
+def _refused_name(spec: Declaration, column: DeclaredColumn) -> tuple[str, str] | None:
+    """Return a name that the sink, or the table of deletes beside it, cannot store, and why."""
+    name, type_, kind, delta = column.name, column.type, SINKS[spec.sink.name], SINKS["delta"]
     if spec.sink.kafka and (other := spec.sink.kafka.refused_name(name, type_)):
-        return f"{other!r} is no name in Avro, which takes letters, digits and _ alone"
-    sink = SINKS[spec.sink.name]
-    if other := sink.refused_name(name, type_):
-        return f"`sink: {spec.sink.name}` stores no name such as {other!r}, {sink.refusal_of_names}"
-    delta = SINKS["delta"]
+        return other, f"{other!r} is no name in Avro, which takes letters, digits and _ alone"
+    if other := kind.refused_name(name, type_):
+        return other, f"`sink: {spec.sink.name}` stores no {other!r}, {kind.refusal_of_names}"
     if name in spec.remembered and (other := delta.refused_name(name, type_)):
-        beside = "deletes are remembered in a Delta table, which stores no name such as"
-        return f"{beside} {other!r}, {delta.refusal_of_names}"
+        why = "deletes are remembered in a Delta table, which stores no"
+        return other, f"{why} {other!r}, {delta.refusal_of_names}"
     return None
 
 

@@ -140,6 +140,7 @@ class SinkKind:
         refused_modes: The write modes that it cannot keep.
         refused: Types that would lose something in it, each with what to write instead.
         unstorable: Characters that no name of a column, or of a field within it, may have.
+        taken: Names of columns that every table of it has.
         has_text_keys: Whether the keys of a MAP must be texts.
         is_log: Whether rows are only ever added to it: it looks nothing up, and merges nothing.
     """
@@ -148,6 +149,7 @@ class SinkKind:
     refused_modes: tuple[str, ...] = ("scd2", "aggregate")
     refused: tuple[str, ...] = ()
     unstorable: str = ""
+    taken: tuple[str, ...] = ()
     has_text_keys: bool = False
     is_log: bool = False
 
@@ -162,12 +164,16 @@ class SinkKind:
 
     def refused_name(self, name: str, type_: SqlType) -> str | None:
         """Return the name, of a column or of a field within it, that it cannot store."""
+        if name in self.taken:
+            return name
         names = (name, *type_.names())
         return next((each for each in names if set(each) & set(self.unstorable)), None)
 
     @property
     def refusal_of_names(self) -> str:
-        """Say which characters no name may have."""
+        """Say which names it cannot store."""
+        if self.taken:
+            return f"since each of its tables has {', '.join(self.taken)}"
         shown = "".join(each for each in self.unstorable if each.isprintable() and each != "`")
         return f"with one of `{shown}`, a backtick or a control character in it"
 
@@ -188,7 +194,11 @@ SINKS: Final[dict[SinkName, SinkKind]] = {
     "iceberg": SinkKind(
         module="ingestion.lake.tables.iceberg", refused=("VARIANT",), unstorable=f".`{_CONTROL}"
     ),
-    "postgres": SinkKind(module="ingestion.lake.tables.postgres", refused=("VARIANT", *_NESTED)),
+    "postgres": SinkKind(
+        module="ingestion.lake.tables.postgres",
+        refused=("VARIANT", *_NESTED),
+        taken=("tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"),
+    ),
     "kafka": SinkKind(
         module="ingestion.lake.tables.topic",
         refused=("VARIANT",),

@@ -137,7 +137,7 @@ def test_every_field_is_known_to_decide_about_records_or_not_to() -> None:
         ),
         pytest.param(
             {"schema": "id INT, a STRUCT<`b-c`: INT>", "sink": {"kafka": {"format": "avro"}}},
-            "schema: 'b-c' is no name in Avro; write letters, digits and _ alone",
+            "schema: column 'a': 'b-c' is no name in Avro, which takes letters, digits and _ alone",
             id="name that Avro has not",
         ),
         pytest.param({"ddl": "id INT"}, "Extra inputs", id="the field's inner name"),

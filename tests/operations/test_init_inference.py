@@ -15,7 +15,9 @@ import pytest
 from confluent_kafka import Message
 
 from ingestion.declaration.ddl import parse_type
+from ingestion.declaration.names import SinkName
 from ingestion.declaration.spec import StreamSpec
+from ingestion.declaration.sql import quoted
 from ingestion.declaration.types import SqlType
 from ingestion.declaration.yaml_reader import read_tree
 from ingestion.errors import InvalidSpecError
@@ -212,14 +214,61 @@ def test_a_key_that_never_comes_twice_may_be_of_events(repeats: bool) -> None:
     assert ("insert_only" in " ".join(proposal.notes["keys"])) == (not repeats)
 
 
-def test_a_name_that_no_column_can_have_is_left_out() -> None:
+def test_a_name_that_no_file_can_have_is_left_out() -> None:
     """Such a name has no type and a note that says why; the others are not touched."""
-    objects = [{"id": 1, "_own": 1, "a.b": 1, "x`y": 1, "ID": 1, "n\x1bm": 1, "ok": 1}]
+    objects = [{"id": 1, "_own": 1, "a.b": 1, "x`y": 1, "ID": 1, "n\x1bm": 1, "ok": 1, "": 1}]
 
     found = without_twins(guess_columns(objects))
 
-    assert [name for name, each in found.items() if each.type] == ["ok"]
-    assert all(each.note for name, each in found.items() if name != "ok")
+    assert [name for name, each in found.items() if each.type] == ["_own", "a.b", "x`y", "ok"]
+    assert all(each.note for each in found.values() if not each.type)
+
+
+@pytest.mark.parametrize("sink", ["delta", "iceberg", "postgres", "kafka"])
+def test_a_name_that_no_table_has_is_selected_as_another(sink: SinkName) -> None:
+    """Any name that JSON has is read, and its column has one that every sink takes."""
+    value = {"_id": 1, "a b": 2, "a_b": 3, "_Offset": 4, "x`y": 5, "@t": 6, "q'\"": 7, "a.b": 8}
+    sample = sampled([(None, as_bytes(value), 0)] * 2, partitions=1)
+
+    proposal = propose("orders", sample, SETTINGS, sink=sink)
+    text = write_text(proposal, sample)
+    spec = StreamSpec.model_validate({**read_tree(text).content, "name": "orders"})
+
+    assert spec.keys == ("_id",)
+    assert [column.name for column in spec.value_columns] == [*value]
+    assert dict(spec.select) == {
+        "a_b_2": "`a b`",
+        "Offset": "`_Offset`",
+        "x_y": "`x``y`",
+        "a_b_3": "`a.b`",
+    }
+    (found, _) = validate_sample(sample, spec, SETTINGS)
+    read = {spec.select.get(name, f"`{name}`"): found[name] for name in spec.types}
+    assert read == {quoted(name): number for name, number in value.items()}
+
+
+@pytest.mark.parametrize(
+    ("added", "condition"),
+    [
+        pytest.param({"__deleted": ["false", "true"]}, "__deleted = 'true'", id="flag"),
+        pytest.param({"__deleted": ["false", "false"]}, "__deleted = 'true'", id="none deleted"),
+        pytest.param({"__deleted": [False, True]}, "__deleted", id="boolean"),
+        pytest.param({"__op": ["c", "d"]}, "__op = 'd'", id="operation"),
+        pytest.param({"__deleted": ["no", "yes"]}, None, id="other words"),
+        pytest.param({"_deleted": [False, True]}, "_deleted", id="CouchDB"),
+    ],
+)
+def test_the_deletes_of_unwrapped_events_are_proposed(
+    added: dict[str, list[Any]], condition: str | None
+) -> None:
+    """What Debezium adds to an event that it unwraps says that a row is gone, and its order."""
+    ((name, values),) = added.items()
+    times = {"__source_ts_ms": 1_700_000_000_000}
+
+    spec = proposed(*(({"id": at}, {"id": at, **times, name: v}, 0) for at, v in enumerate(values)))
+
+    assert (spec.keys, spec.apply_as_deletes) == (("id",), condition)
+    assert spec.sequence_by == ("__source_ts_ms",)
 
 
 def test_the_types_of_avro_are_its_schemas() -> None:
@@ -477,8 +526,8 @@ def test_what_no_format_fits_gets_one_sentence(
 
 def test_no_column_at_all_gets_a_sentence() -> None:
     """Objects without a usable field are refused, with what is wrong with each."""
-    with pytest.raises(InvalidSpecError, match="_a: names with _ in front"):
-        proposed((None, {"_a": 1, "b": None}, 0))
+    with pytest.raises(InvalidSpecError, match=r"a file cannot have this name.*; b: only nulls"):
+        proposed((None, {"a\n": 1, "b": None}, 0))
 
 
 def test_events_of_debezium_without_a_common_order_are_ordered_by_the_log() -> None:

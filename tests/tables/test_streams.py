@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
+from ingestion.declaration.sql import quoted
 from ingestion.errors import (
     RefusedError,
     TableBusyError,
@@ -98,6 +99,28 @@ def test_every_write_mode_of_it_holds(world: World, mode: dict[str, Any]) -> Non
 
     world.run()
 
+    assert find_problems(world) == ()
+
+
+@pytest.mark.parametrize(
+    ("sink", "odd"),
+    [("postgres", "a.b`c \"d'"), *twins(("iceberg", "a b,(@)"))],
+    ids=lambda value: value if value in MERGING else "",
+)
+def test_the_deletes_of_unwrapped_events_are_applied(world: World, odd: str) -> None:
+    """A field named as Debezium names what it adds is a column, as is any name that a sink has."""
+    columns = f"id INT NOT NULL, __deleted STRING, __op STRING, {quoted(odd)} INT, __lsn BIGINT"
+    world.declare(schema=columns, apply_as_deletes="__deleted = 'true'", sequence_by=["__lsn"])
+    kept, gone = {"__deleted": "false", "__op": "u"}, {"__deleted": "true", "__op": "d"}
+    world.send(*({"id": id, **kept, odd: id, "__lsn": 5} for id in (1, 2, 3)), {"id": 4})
+    world.run()
+    world.send({"id": 1, **gone, "__lsn": 6}, {"id": 2, **gone, "__lsn": 4})
+    world.run()
+    world.send({"id": 1, **kept, odd: 9, "__lsn": 5})
+
+    world.run()
+
+    assert [(row["id"], row[odd]) for row in world.rows()] == [(2, 2), (3, 3)]
     assert find_problems(world) == ()
 
 
