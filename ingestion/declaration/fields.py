@@ -20,7 +20,6 @@ from ingestion.declaration.modes import (
     INDEX_COLUMN,
     MODES,
     OF_A_RECORD,
-    TIME_COLUMN,
     Mode,
 )
 from ingestion.declaration.names import name_problem
@@ -54,7 +53,7 @@ from ingestion.declaration.parts import (
     seconds_of,
 )
 from ingestion.declaration.sinks import SINKS, SinkSpec
-from ingestion.declaration.sql import asks_for, names_in, refuse_absent_module
+from ingestion.declaration.sql import names_in, refuse_absent_module
 from ingestion.declaration.types import SqlType
 
 
@@ -347,16 +346,6 @@ class Declaration(Part):
         """What expressions may ask of the record: a column of the value hides one of its name."""
         of_value = {column.name.lower() for column in self.value_columns}
         return tuple(name for name in OF_A_RECORD if name not in of_value)
-
-    @cached_property
-    def asks_for_time(self) -> bool:
-        """Tell whether the time of a record in Kafka orders it, or may be a part of its row."""
-        by_time = (*self.sequence_by, *((self.window.column,) if self.window else ()))
-        if TIME_COLUMN in by_time or self.transform:
-            return True
-        asked = (self.where, *self.select.values())
-        is_seen = TIME_COLUMN in self.record_names
-        return is_seen and any(asks_for(TIME_COLUMN, text) for text in asked)
 
     @property
     def origin(self) -> tuple[str, ...]:

@@ -36,7 +36,8 @@ REMEDIES: Final[Mapping[str, str]] = {
     "out_of_range": "declare a DECIMAL of more digits before the point",
     "inexact_number": "declare a DECIMAL of more digits behind the point, or DOUBLE",
     "not_finite": "declare the column as STRING, or correct the producer",
-    "bad_time": "declare STRING or BIGINT and convert it by `select`, or send ISO 8601",
+    "bad_time": "declare STRING or BIGINT and convert it by `select`, or send ISO 8601; where the "
+    "detail is _timestamp, sequence by a column of the value, and select none of Kafka's time",
     "bad_base64": "declare the column as STRING, or let the producer send base64",
     "too_long": "declare a longer VARCHAR, or STRING",
     "wrong_case": "declare the name in `schema` exactly as the records write it",

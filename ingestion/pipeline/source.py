@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from ingestion.declaration.spec import StreamSpec
-from ingestion.kafka.client import TIMES
+from ingestion.kafka.client import SENT
 from ingestion.kafka.offsets import Offsets, Range
 from ingestion.kafka.security import java_options
 from ingestion.pipeline.columns import SOURCE
@@ -77,9 +77,7 @@ def _of_every_read(settings: Settings) -> dict[str, str]:
 
 
 def _as_records(read: DataFrame, count: int) -> DataFrame:
-    first, last = map(F.expr, TIMES)
-    sent = F.greatest(first, F.least(F.col("timestamp"), last))
-    records = read.withColumn("timestamp", sent).select(
+    records = read.withColumn("timestamp", F.expr(SENT)).select(
         *(F.col(name.removeprefix("_")).alias(name) for name in SOURCE)
     )
     return records.coalesce(1) if count <= ONE_TASK_RECORDS else records

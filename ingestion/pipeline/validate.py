@@ -24,11 +24,12 @@ import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from ingestion.declaration.modes import EXTRA_COLUMN
+from ingestion.declaration.modes import EXTRA_COLUMN, TIME_COLUMN
 from ingestion.declaration.parts import Window
 from ingestion.declaration.spec import StreamSpec
-from ingestion.declaration.sql import quoted
+from ingestion.declaration.sql import asks_for, quoted
 from ingestion.formats.coerce import FIRST_DAY, LAST_DAY
+from ingestion.kafka.client import FIRST_MOMENT, LAST_MOMENT, MOMENTS
 from ingestion.kafka.offsets import Offsets
 from ingestion.pipeline.columns import PLACE
 from ingestion.pipeline.explode import rejoin
@@ -121,6 +122,10 @@ def _flat_in_spark(rows: DataFrame, spec: StreamSpec) -> DataFrame:
     rows = rows.select(*(name for name in rows.columns if name != "_row"), "_row.*")
     if spec.window:
         is_wrong = F.col("_wrong").isNull() & _is_beyond_windows(spec.window)
+        if spec.is_transformed:
+            is_wrong &= F.col("_selected")
+        if spec.tombstone_policy == "ignore":
+            is_wrong &= ~F.col("_is_tombstone")
         for name, text in (("_wrong_detail", spec.window.column), ("_wrong", "bad_time")):
             rows = rows.withColumn(name, F.when(is_wrong, text).otherwise(F.col(name)))
     if spec.apply_as_deletes is None:
@@ -184,7 +189,7 @@ def _flat_in_worker(decode: Work, spec: StreamSpec) -> Work:
     # Executors get these, and not the declaration.
     findings, needed = _findings(spec), _needed(spec)
     keys = spec.keys if spec.tombstone_policy == "delete" else ()
-    has_deletes = spec.write_mode.has_deletes
+    has_deletes, is_timed = spec.write_mode.has_deletes, TIME_COLUMN in spec.sequence_by
 
     def flat(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in decode(batches):
@@ -207,6 +212,9 @@ def _flat_in_worker(decode: Work, spec: StreamSpec) -> Work:
                 doubts.append(pc.is_valid(columns["_unavailable"]))
             if not has_deletes:
                 doubts.append(pc.fill_null(columns["_says_delete"], False))
+            if is_timed:
+                sent = columns[TIME_COLUMN]
+                doubts.append(pc.is_in(sent, pa.array(MOMENTS, sent.type)))
             may_be_bad = reduce(pc.or_, doubts)
             columns |= {name: _only(may_be_bad, batch.column(name)) for name in RAW}
             yield pa.RecordBatch.from_pydict(columns)
@@ -233,9 +241,13 @@ def _judged(spec: StreamSpec, reached: Offsets) -> str:
         is_delete.append("coalesce(_is_selected, FALSE)")
     constants = "" if _has_index(spec) else ", 0 AS _index"
     constants += "" if spec.is_transformed else ", TRUE AS _selected"
+    judged = "_selected"
+    if spec.transform or _is_time_in(spec.where, spec):
+        # What they would say of a time that the record does not have, nobody knows.
+        judged = f"(_selected OR {_has_no_time(spec)})"
     return (
         f"SELECT *, {_disposition(spec, reached)} AS _disposition FROM ("
-        "SELECT *, coalesce(_wrong, CASE WHEN _selected THEN _fault END) AS _reason, "
+        f"SELECT *, coalesce(_wrong, CASE WHEN {judged} THEN _fault END) AS _reason, "
         f"coalesce(_wrong_detail, {_missing(spec)}) AS _detail FROM ("
         f"SELECT *, {_fault(spec)} AS _fault FROM ("
         f"SELECT *{constants}, {' OR '.join(is_delete)} AS _is_delete FROM decoded) a) b) c"
@@ -268,6 +280,7 @@ def _fault(spec: StreamSpec) -> str:
         faults.append((is_tombstone, sql.text(_why_no_tombstone(spec))))
     if not spec.write_mode.has_deletes:
         faults.append(("_is_delete", "'unexpected_delete'"))
+    faults.append((_has_no_time(spec), "'bad_time'"))
     lacks = [*_required_nulls(spec), *(["_lacks <> ''"] if spec.is_transformed else [])]
     faults += [
         (f"{is_tombstone} AND {without_key}", "'tombstone_without_key'"),
@@ -277,6 +290,24 @@ def _fault(spec: StreamSpec) -> str:
     ]
     cases = " ".join(f"WHEN {condition} THEN {reason}" for condition, reason in faults)
     return f"CAST(CASE {cases} END AS VARCHAR)"
+
+
+def _has_no_time(spec: StreamSpec) -> str:
+    """Tell a record that is asked for its time in Kafka, which no column can have.
+
+    A null value has a place by it, and no columns that are made of it.
+    """
+    is_none = f"_timestamp IN (TIMESTAMPTZ '{FIRST_MOMENT}', TIMESTAMPTZ '{LAST_MOMENT}')"
+    ordered_by = {*spec.sequence_by, *((spec.window.column,) if spec.window else ())}
+    if TIME_COLUMN in ordered_by:
+        return is_none
+    texts = (spec.where, *spec.select.values())
+    is_asked = spec.transform or any(_is_time_in(text, spec) for text in texts)
+    return f"({is_none} AND NOT _is_tombstone)" if is_asked else "FALSE"
+
+
+def _is_time_in(text: str | None, spec: StreamSpec) -> bool:
+    return TIME_COLUMN in spec.record_names and asks_for(TIME_COLUMN, text)
 
 
 def _why_no_tombstone(spec: StreamSpec) -> str:
@@ -307,7 +338,8 @@ def _missing(spec: StreamSpec) -> str:
     nth = "'element ' || CAST(_index AS VARCHAR) || ': '"
     where = f"CASE WHEN _is_tombstone THEN '' ELSE {nth} END || " if spec.explode else ""
     return (
-        f"CASE WHEN _fault IS NOT NULL THEN {where}'null: ' || "
+        f"CASE WHEN _fault = 'bad_time' THEN '{TIME_COLUMN}' "
+        f"WHEN _fault IS NOT NULL THEN {where}'null: ' || "
         f"concat_ws(', ', {', '.join(nulls) or 'NULL'}) END"
     )
 

@@ -66,7 +66,7 @@ def sampled(pairs: Pairs, *, partitions: int = 2) -> TopicSample:
     offsets = [0] * partitions
     records = []
     for key, value, partition in pairs:
-        records.append(SampledRecord(partition, offsets[partition], 1000, key, value, ()))
+        records.append(SampledRecord(partition, offsets[partition], 10**6, key, value, ()))
         offsets[partition] += 1
     ranges = tuple(
         Range(topic="orders", partition=at, start=0, end=end) for at, end in enumerate(offsets)

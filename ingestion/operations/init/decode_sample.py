@@ -134,7 +134,7 @@ def table_of(sample: TopicSample) -> pa.Table:
             "_topic": sample.topic,
             "_partition": each.partition,
             "_offset": each.offset,
-            "_timestamp": each.timestamp_ms * 1_000,
+            "_timestamp": each.timestamp_micros,
             "_key": each.key,
             "_value": each.value,
             "_headers": [{"key": name, "value": value} for name, value in each.headers],

@@ -28,7 +28,14 @@ from ingestion.verify.decode.coerce import (
     UnknownSchemaError,
     UnprovableError,
 )
-from ingestion.verify.fold.transform import ApplyTransformation, Condition, Value, transformation
+from ingestion.verify.fold.transform import (
+    TIME,
+    ApplyTransformation,
+    Condition,
+    Value,
+    reads_time,
+    transformation,
+)
 from ingestion.verify.read.record import (
     EPOCH,
     SYSTEM_COLUMNS,
@@ -92,9 +99,12 @@ class Classifier:
         self._keys = spec.keys
         self._key_at = [names.index(name) for name in spec.keys]
         self._never_null = [names.index(name) for name in spec.never_null]
-        self._order_at = [names.index(n) if n != "_timestamp" else -1 for n in spec.sequence_by]
+        self._order_at = [names.index(n) if n != TIME else -1 for n in spec.sequence_by]
         at = {name: n for n, name in enumerate(names)}
         self._window = spec.window and (at.get(spec.window.column), spec.window.every_seconds)
+        self._is_time_order = TIME in (*spec.sequence_by, spec.window and spec.window.column)
+        self._may_filter_by_time = bool(spec.transform) or reads_time(spec, spec.where)
+        self._is_time_read = self._may_filter_by_time or reads_time(spec, *spec.select.values())
         self._required = [i for i, column in enumerate(spec.columns) if not column.nullable]
         self._keeps = spec.unavailable == "keep"
         self._never_left_out = spec.never_left_out
@@ -149,7 +159,10 @@ class Classifier:
                 result.ignored += 1
                 continue
             try:
-                values.extend(self._exploded(record, self._decoded(record), result))
+                decoded = self._decoded(record)
+                if self._may_filter_by_time:
+                    self._refuse_no_time(record)
+                values.extend(self._exploded(record, decoded, result))
             except UnknownSchemaError as error:
                 result.unread.append((record, str(error)))
             except BROKEN as error:
@@ -204,7 +217,8 @@ class Classifier:
         record, decoded, values = row.record, row.decoded, row.values
         if row.misfit:
             raise BadRecordError(f"no table could hold it: {row.misfit}")
-        sent = EPOCH + dt.timedelta(milliseconds=record.timestamp_ms)
+        sent = record.sent
+        self._refuse_no_time(record)
         order = self._order(values, sent)
         if is_delete and not self._has_deletes:
             raise BadRecordError("a delete, in a mode that deletes nothing")
@@ -235,6 +249,12 @@ class Classifier:
         if decoded.moved_from is not None:
             old = text_of(decoded.moved_from.get(name) for name in self._keys)
         return change._replace(left_out=left_out, moved_from=old, record=record)
+
+    def _refuse_no_time(self, record: Record) -> None:
+        """Refuse a time that no column can have, where it orders records or may be in a row."""
+        is_asked = self._is_time_order or (self._is_time_read and record.value is not None)
+        if is_asked and not record.has_time:
+            raise BadRecordError(f"its time, {record.timestamp_ms} ms, is no moment")
 
     def _left_out(self, left_out: frozenset[str], *, is_delete: bool) -> tuple[int, ...]:
         """Return which columns a record leaves out, by number.

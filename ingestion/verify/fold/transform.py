@@ -12,7 +12,6 @@ rows, is still proven.
 
 from __future__ import annotations
 
-import datetime as dt
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -27,7 +26,7 @@ from ingestion.declaration.types import SqlType
 from ingestion.settings import Settings
 from ingestion.verify.decode import DecodedRecord
 from ingestion.verify.decode.coerce import UnprovableError
-from ingestion.verify.read.record import EPOCH, Record, Row
+from ingestion.verify.read.record import Record, Row
 from ingestion.verify.read.snapshot import rows_in
 
 if TYPE_CHECKING:
@@ -73,6 +72,9 @@ _CLOSED: Final[dict[str, str | bool | int | float | list[str]]] = {
 }
 
 
+TIME: Final = "_timestamp"
+
+
 class Value(NamedTuple):
     """What a record holds, or one element of it.
 
@@ -113,6 +115,20 @@ def transformation(
         with suppress(UnprovableError):
             return _Filter(spec, of_the_engine)
     return of_the_engine()
+
+
+def reads_time(spec: StreamSpec, *texts: str | None) -> bool:
+    """Tell whether an expression reads the time of a record, and not a field of its value."""
+    from sqlglot import parse_one
+    from sqlglot.expressions import Column, Star
+
+    if any(column.name.lower() == TIME for column in spec.value_columns):
+        return False
+    nodes = (node for text in texts if text for node in parse_one(text, read="spark").walk())
+    return any(
+        isinstance(node, Star) or (isinstance(node, Column) and node.parts[0].name.lower() == TIME)
+        for node in nodes
+    )
 
 
 class _Filter:
@@ -182,7 +198,7 @@ class _OfTheEngine:
             "_topic": record.topic,
             "_partition": record.partition,
             "_offset": record.offset,
-            "_timestamp": EPOCH + dt.timedelta(milliseconds=record.timestamp_ms),
+            "_timestamp": record.sent,
             "_key": record.key,
             "_headers": [{"key": k, "value": v} for k, v in record.headers] or None,
             "_index": value.element,
