@@ -55,6 +55,8 @@ def readable_sql(text: str) -> str:
             f"{text!r} asks another table, which may answer differently when the batch is written "
             "again; ask only for columns of the record"
         )
+    if parsed.find(exp.Star) is not None:
+        raise ValueError(f"{text!r} has a `*`, which stands for no columns here; name each")
     for node in parsed.walk():
         names = {type(node).__name__.lower(), node.name.lower() if node.key == "anonymous" else ""}
         if volatile := names & _VOLATILE:
@@ -77,14 +79,13 @@ def names_in(text: str | None) -> frozenset[str]:
 
 
 def asks_for(column: str, text: str | None) -> bool:
-    """Tell whether an expression reads a column; a `*` reads them all."""
+    """Tell whether an expression reads a column, and not a field of another that is named so."""
     if text is None:
         return False
     from sqlglot import exp, parse_one
 
-    parsed = parse_one(text, read="spark")
-    names = (each.parts[0].name.lower() for each in parsed.find_all(exp.Column))
-    return column in names or parsed.find(exp.Star) is not None
+    columns = parse_one(text, read="spark").find_all(exp.Column)
+    return column in (each.parts[0].name.lower() for each in columns)
 
 
 def refuse_absent_module(name: str) -> None:

@@ -66,8 +66,8 @@ def headers_of(message: Message) -> tuple[tuple[str, bytes | None], ...]:
 _FIRST_MS: Final = -12_219_292_800_000
 _LAST_MS: Final = 253_402_300_799_999
 # What a column has instead: its first moment, and its last, at which no whole millisecond is.
-FIRST_MOMENT: Final = "0001-01-01 00:00:00+00"
-LAST_MOMENT: Final = "9999-12-31 23:59:59.999999+00"
+FIRST_MOMENT: Final = "0001-01-01 00:00:00+00:00"
+LAST_MOMENT: Final = "9999-12-31 23:59:59.999999+00:00"
 MOMENTS: Final = (-62_135_596_800_000_000, 253_402_300_799_999_999)
 # The same for Spark, of a column ``timestamp``.
 SENT: Final = f"""

@@ -52,6 +52,7 @@ def test_every_format_has_its_example() -> None:
         ({"key_format": "csv", "schema": "id BINARY, at INT"}, "a field of CSV is none of these"),
         ({"select": {"id": "id + 1"}}, "it makes another id of the value's"),
         ({"where": "id IN (SELECT 1)"}, "asks another table"),
+        ({"select": {"at": "length(to_json(struct(*)))"}}, "stands for no columns here; name each"),
         ({"select": {"at": "(SELECT max(at) FROM t)"}}, "asks another table"),
         ({"format": "string", "schema": "id INT"}, "fills exactly one column, a STRING"),
         ({"format": "csv", "schema": "id INT, a ARRAY<INT>"}, "a field of CSV is no ARRAY"),

@@ -57,15 +57,6 @@ ASKED = {
     "column": (SELECTS, True, False),
     "condition": ({"where": "_timestamp IS NOT NULL"}, True, False),
     "no condition": ({"where": "_timestamp IS NULL"}, True, False),
-    "all columns": (
-        {
-            **SELECTS,
-            "select": {"at": "CAST(NULL AS TIMESTAMP)", "name": "to_json(struct(*))"},
-            "value_schema": "id INT",
-        },
-        True,
-        False,
-    ),
     "filtered": ({**SELECTS, "where": "name = 'other'"}, False, False),
     "hidden": (
         {**SELECTS, "value_schema": "id INT, name STRING, _timestamp TIMESTAMP"},

@@ -120,15 +120,12 @@ def transformation(
 def reads_time(spec: StreamSpec, *texts: str | None) -> bool:
     """Tell whether an expression reads the time of a record, and not a field of its value."""
     from sqlglot import parse_one
-    from sqlglot.expressions import Column, Star
+    from sqlglot.expressions import Column
 
     if any(column.name.lower() == TIME for column in spec.value_columns):
         return False
     nodes = (node for text in texts if text for node in parse_one(text, read="spark").walk())
-    return any(
-        isinstance(node, Star) or (isinstance(node, Column) and node.parts[0].name.lower() == TIME)
-        for node in nodes
-    )
+    return any(isinstance(node, Column) and node.parts[0].name.lower() == TIME for node in nodes)
 
 
 class _Filter:
