@@ -18,6 +18,9 @@ from pyspark.sql import functions as F
 from ingestion.declaration.spec import StreamSpec
 from ingestion.kafka.client import SENT, timestamp_micros_of
 from ingestion.operations.apply_transformation import spark_transformation
+from ingestion.operations.init.decode_sample import validate_sample
+from ingestion.operations.init.sample import SampledRecord, TopicSample
+from ingestion.settings import Settings
 from ingestion.sinks.local_engine import LocalEngine
 from ingestion.verify.fold.classify import Classifier
 from ingestion.verify.read.record import Record
@@ -44,6 +47,7 @@ TIMES = {
     "microseconds": (NOW * 1_000, LAST),
 }
 BEYOND = {name for name, (_, moment) in TIMES.items() if moment in (FIRST, LAST)}
+BASE = {"name": "s", "topic": "t", "schema": "id INT NOT NULL, name STRING", "keys": ["id"]}
 DDL = "id INT NOT NULL, name STRING, at TIMESTAMP"
 SELECTS = {"schema": DDL, "value_schema": "id INT, name STRING", "select": {"at": "_timestamp"}}
 # What asks for the time, of which records, and whether also of a null value.
@@ -88,18 +92,25 @@ def test_a_time_beyond_all_of_python_s_is_one_of_them_too(milliseconds: int) -> 
 
 
 @pytest.mark.parametrize("name", ["order", "history", "first wins", "offsets", "every record"])
-def test_the_proof_finds_a_time_bad_by_itself(name: str) -> None:
-    """Where records are ordered by it, one that is no moment is of no use."""
+def test_engine_and_proof_find_a_time_bad_without_spark(name: str) -> None:
+    """Where records are ordered by it, one that is no moment is of no use, and is kept whole."""
     fields, is_asked, _ = ASKED[name]
-    base = {"name": "s", "topic": "t", "schema": "id INT NOT NULL, name STRING", "keys": ["id"]}
-    records = [
-        Record("t", 0, at, ms, None, b'{"id": 1}') for at, (ms, _) in enumerate(TIMES.values())
-    ]
+    spec = StreamSpec.model_validate(BASE | fields)
+    given = [(at, *time) for at, time in enumerate(TIMES.values())]
+    records = [Record("t", 0, at, ms, b"k", b'{"id": 1}') for at, ms, _ in given]
+    sampled = tuple(
+        SampledRecord(0, at, (moment - EPOCH) // dt.timedelta(microseconds=1), b"k", each.value, ())
+        for each, (at, _, moment) in zip(records, given, strict=True)
+    )
+    sample = TopicSample(topic="t", partitions=1, ranges=(), records=sampled)
 
-    found = Classifier(StreamSpec.model_validate(base | fields)).classify(records, seq=1)
+    found = validate_sample(sample, spec, Settings(kafka="nowhere:1"))
+    proven = Classifier(spec).classify(records, seq=1)
 
     bad = {at for at, name in enumerate(TIMES) if name in BEYOND} if is_asked else set()
-    assert {record.offset for record, _ in found.bad} == bad
+    kept = {row["_offset"]: row["_key"] for row in found if row["_reason"] == "bad_time"}
+    assert kept == dict.fromkeys(bad, b"k")
+    assert {record.offset for record, _ in proven.bad} == bad
 
 
 @pytest.mark.spark
@@ -108,8 +119,7 @@ def test_only_what_asks_for_the_time_finds_it_bad(
     spark: SparkSession, tmp_path: Path, fields: dict[str, Any], of_values: bool, of_nulls: bool
 ) -> None:
     """Engine and proof agree on each record, and on the moment that its row has."""
-    base = {"name": "s", "topic": "t", "schema": "id INT NOT NULL, name STRING", "keys": ["id"]}
-    spec = StreamSpec.model_validate(base | fields)
+    spec = StreamSpec.model_validate(BASE | fields)
     raw = [
         (at, ms, value)
         for at, (ms, _) in enumerate(TIMES.values())

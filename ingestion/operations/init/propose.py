@@ -200,7 +200,7 @@ def _propose_schema(proposal: Proposal, evidence: TopicEvidence, keys: Keys, ord
     types = {**evidence.types, **order.added}
     fields = _declared(types, required)
     if other := fields.get("select"):
-        why = f"the value's own names: no table of every sink can have those of {', '.join(other)}"
+        why = "the value's own names; `select` has another for each that not every sink can store"
         proposal.add("value_schema", fields["value_schema"], why)
     notes = ["NOT NULL stands where a run needs it; any other column may be null or absent"]
     for name, guess in evidence.detected.columns.items():
