@@ -28,6 +28,7 @@ from ingestion.declaration.parts import (
     FollowPace,
     FormatSpec,
     Group,
+    KeyFormatSpec,
     Maintenance,
     Minutes,
     Owner,
@@ -104,8 +105,8 @@ class Declaration(Part):
         False, description="Whether a null column of a record keeps what is there."
     )
     tombstones: TombstonePolicy | None = Field(None, description="What a null value means.")
-    key_format: FormatSpec = Field(
-        FormatSpec(), description="How a tombstone's Kafka key is encoded."
+    key_format: KeyFormatSpec = Field(
+        KeyFormatSpec(), description="How a tombstone's Kafka key is encoded."
     )
     starting: Starting = Field(Starting(), description="Where the very first run begins.")
     max_offsets_per_trigger: Count = Field(

@@ -114,7 +114,14 @@ class CsvOptions(Options):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Format:
-    """One format: the module of its ``opened``, and whether a Kafka key may be encoded so."""
+    """One format.
+
+    Attributes:
+        module: Where its ``opened`` is.
+        fills: Types that the one column may have which it fills; empty of formats with fields.
+        for_values: Whether a value may be encoded so.
+        for_keys: Whether a Kafka key may.
+    """
 
     module: str
     options: type[Options] = Options
@@ -125,11 +132,39 @@ FORMATS: Final[dict[str, Format]] = {
     "json": Format(module="ingestion.formats.json"),
     "avro": Format(module="ingestion.formats.avro", options=RegistryOptions),
     "protobuf": Format(module="ingestion.formats.protobuf", options=RegistryOptions),
+class NumberOptions(Options):
+    """A number of so many bytes; nothing may stand beside ``type``."""
+
+    size_bytes: ClassVar[int]
+
+
+class _ShortOptions(NumberOptions):
+    size_bytes = 2
+
+
+class _IntOptions(NumberOptions):
+    size_bytes = 4
+
+
+class _LongOptions(NumberOptions):
+    size_bytes = 8
+
+
     "json_schema": Format(module="ingestion.formats.json_schema", options=RegistryOptions),
     "csv": Format(module="ingestion.formats.csv", options=CsvOptions),
-    "string": Format(module="ingestion.formats.raw"),
-    "raw": Format(module="ingestion.formats.raw"),
+    "string": Format(module="ingestion.formats.raw", fills=("STRING",)),
+    "raw": Format(module="ingestion.formats.raw", fills=("BINARY",)),
     "debezium": Format(
         module="ingestion.formats.debezium", options=DebeziumOptions, for_keys=False
+    fills: tuple[str, ...] = ()
+    for_values: bool = True
     ),
 }
+def _of_java(options: type[Options], *fills: str) -> Format:
+    return Format(module="ingestion.formats.java", options=options, fills=fills, for_values=False)
+
+
+    "short": _of_java(_ShortOptions, "SMALLINT", "INT", "BIGINT"),
+    "int": _of_java(_IntOptions, "INT", "BIGINT"),
+    "long": _of_java(_LongOptions, "BIGINT"),
+    "uuid": _of_java(Options, "STRING"),

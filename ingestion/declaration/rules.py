@@ -6,7 +6,7 @@ has to mend a file wants to mend it in one go. What the write mode asks is in ``
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final
 
 from ingestion.declaration.expectations import columns_asked
@@ -28,8 +28,6 @@ _LENIENT: Final = (
     *("TINYINT", "SMALLINT", "INT", "BIGINT", "DECIMAL", "FLOAT", "DOUBLE"),
     *("STRING", "VARCHAR"),
 )
-# Formats without fields: what the one column must be.
-_BARE: Final = {"raw": "BINARY", "string": "STRING"}
 
 
 def unknown_column(name: str, known: Collection[str], of: str = "schema") -> str:
@@ -194,19 +192,15 @@ def _explode_violations(spec: Declaration, name: str) -> Iterator[Violation]:
 
 
 def _format_violations(spec: Declaration) -> Iterator[Violation]:
-    name, key = spec.format.type, spec.key_format.type
-    if not FORMATS[key].for_keys:
-        yield "key_format", f"`{key}` is no format of keys; write `json`"
+    name, fills = spec.format.type, FORMATS[spec.format.type].fills
     if spec.tombstone_policy == "delete":
         yield from _key_violations(spec)
     if name not in JSON_FORMATS:
         yield from _json_only_violations(spec)
     yield from _leniency_violations(spec)
-    if name in _BARE:
-        type_ = _BARE[name]
-        if [column.type.word for column in spec.value_columns] != [type_]:
-            problem = f"`format: {name}` fills exactly one column, a {type_}"
-            yield "schema", f"{problem}; write for example `value {type_} NOT NULL`"
+    if fills and not _is_one([column.type for column in spec.value_columns], fills):
+        problem = f"`format: {name}` fills exactly one column, a {fills[0]}"
+        yield "schema", f"{problem}; write for example `value {fills[0]} NOT NULL`"
     if name == "csv":
         for column in spec.value_columns:
             if column.type.word in _NESTED_OR_BYTES:
@@ -241,12 +235,17 @@ def _json_only_violations(spec: Declaration) -> Iterator[Violation]:
         yield "extra_fields", f"`format: {name}` cannot keep them; write `ignore` or `reject`"
 
 
+def _is_one(types: Sequence[SqlType], fills: Collection[str]) -> bool:
+    return len(types) == 1 and types[0].word in fills
+
+
 def _key_violations(spec: Declaration) -> Iterator[Violation]:
     """Refuse keys that no Kafka key could give, or not as the values do."""
     name, types = spec.key_format.type, spec.types
     of_keys = [types[key] for key in spec.keys if key in types]
-    if name in _BARE and [type_.word for type_ in of_keys] != [_BARE[name]]:
-        problem = f"`{name}` reads exactly one key column, a {_BARE[name]}"
+    fills = FORMATS[name].fills
+    if fills and not _is_one(of_keys, fills):
+        problem = f"`{name}` reads exactly one key column, a {' or '.join(fills)}"
         yield "key_format", f"{problem}; the keys are {', '.join(map(str, of_keys))}"
     if name == "csv" and any(type_.word in _NESTED_OR_BYTES for type_ in of_keys):
         yield "key_format", "a field of CSV is none of these keys; write `json`"

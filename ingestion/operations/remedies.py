@@ -54,6 +54,7 @@ REMEDIES: Final[Mapping[str, str]] = {
     "malformed_debezium": "declare the `format` that the topic has; `debezium` reads envelopes",
     "unavailable_value": "let the source send the column in every event (REPLICA IDENTITY FULL), "
     "or name others in `keys`, `sequence_by` and expressions",
+    "malformed_key": "declare the `key_format` that the topic's keys have",
     "truncate": "decide: declare `where` with the position after it, and oncelake rebuild "
     "(docs/debezium.md, When the source is truncated); or leave its rows",
     "not_a_change": "nothing is lost; leave such messages out by the connector's settings",

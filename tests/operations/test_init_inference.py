@@ -388,6 +388,39 @@ def test_a_bare_kafka_key_names_the_column_that_it_equals() -> None:
     assert spec.keys == ("c_id",)
 
 
+@pytest.mark.parametrize(("size", "format"), [(2, "short"), (4, "int"), (8, "long")])
+def test_a_kafka_key_that_java_wrote_is_read_as_one(size: int, format: str) -> None:
+    """Its bytes are the number of a column, and by no other format."""
+    ids = (1, -2, 300)
+
+    spec = proposed(*((id.to_bytes(size, signed=True), {"id": id, "n": 1}, 0) for id in ids))
+
+    assert (spec.keys, spec.key_format.type) == (("id",), format)
+
+
+def test_digits_are_a_key_of_json_unless_the_values_say_otherwise() -> None:
+    """The same four bytes are two numbers; the column tells which is meant."""
+    key = b"1234"
+
+    plain = proposed((key, {"id": 1234}, 0))
+    javas = proposed((key, {"id": int.from_bytes(key)}, 0))
+
+    assert (plain.keys, plain.key_format.type) == (("id",), "json")
+    assert (javas.keys, javas.key_format.type) == (("id",), "int")
+
+
+def test_documents_of_mongodb_are_json() -> None:
+    """An envelope whose row is a text is none that `format: debezium` reads."""
+    events = [
+        (None, {"op": op, "before": None, "after": after}, 0)
+        for op, after in (("c", '{"_id": 1}'), ("d", None))
+    ]
+
+    spec = proposed(*events)
+
+    assert (spec.format.type, list(spec.types)) == ("json", ["op", "after"])
+
+
 def test_a_kafka_key_that_contradicts_the_value_is_no_key() -> None:
     """A key that names another value than the record's is not believed."""
     spec = proposed(*(({"id": 7}, {"id": n, "x": "a"}, 0) for n in range(3)), partitions=1)

@@ -10,7 +10,7 @@ import duckdb
 import pyarrow as pa
 
 from ingestion.declaration.ddl import DeclaredColumn
-from ingestion.declaration.parts import FormatSpec
+from ingestion.declaration.parts import KeyFormatSpec
 from ingestion.declaration.spec import StreamSpec
 from ingestion.formats.arrow_udf import decode_in_worker, plan_decoding
 from ingestion.kafka.offsets import Offsets
@@ -71,7 +71,7 @@ def decode_keys(
     records = table_of(sample)
     decoding = plan_decoding(
         records,
-        FormatSpec(type=key_format),
+        KeyFormatSpec(type=key_format),
         column="_key",
         into="_decoded_key",
         is_key=True,

@@ -28,6 +28,7 @@ _FORMATS: Final[Mapping[str, str]] = {
     "string": "ingestion.verify.decode.raw",
     "raw": "ingestion.verify.decode.raw",
     "debezium": "ingestion.verify.decode.debezium",
+    **dict.fromkeys(("short", "int", "long", "uuid"), "ingestion.verify.decode.java"),
 }
 
 
