@@ -295,6 +295,25 @@ class Declaration(Part):
         return frozenset((*self.never_null, *self.sequence_by, *of_columns))
 
     @cached_property
+    def moved_by(self) -> tuple[str, ...]:
+        """Columns of a value that make the key: an update in which one differs may move its row.
+
+        None where no record tells the row before it, or nothing is deleted.
+        """
+        if not (self.format.options.may_lack_columns and self.write_mode.has_deletes):
+            return ()
+        taken = {name.lower() for name in self.keys if name not in self.select}
+        made_of = taken.union(*(names_in(self.select.get(name)) for name in self.keys))
+        names = (column.name for column in self.value_columns if column.name != self.explode)
+        return tuple(name for name in names if name.lower() in made_of)
+
+    @property
+    def movable(self) -> tuple[str, ...]:
+        """Columns that a row takes along to another key."""
+        fixed = {*self.keys, *self.never_left_out, *self.format.options.of_envelope}
+        return tuple(name for name in self.types if name not in fixed)
+
+    @cached_property
     def types(self) -> Mapping[str, SqlType]:
         """The types of the declared columns, by name."""
         return {column.name: column.type for column in self.columns}

@@ -6,6 +6,7 @@ here and imported when a run needs it, so that loading a declaration imports no 
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Final, Literal
 
@@ -23,8 +24,8 @@ class Options(BaseModel):
 
     # Whether a null value only follows a delete that said so itself.
     tombstones_repeat_deletes: ClassVar[bool] = False
-    # Whether a record may leave out the value of a column that has not changed; its headers then
-    # name the key of the row that has it, if that is another.
+    # Whether a record is a change of a row: it may leave out the value of a column that has not
+    # changed, and tell the row before it; headers name the key of that row, if it is another.
     may_lack_columns: ClassVar[bool] = False
 
     @property
@@ -36,6 +37,11 @@ class Options(BaseModel):
     def reads_key(self) -> bool:
         """Whether a value can be incomplete without its record's Kafka key."""
         return False
+
+    @property
+    def of_envelope(self) -> Collection[str]:
+        """Columns that are not of the row, but of what is sent around it."""
+        return ()
 
 
 class RegistryOptions(Options):
@@ -84,6 +90,11 @@ class DebeziumOptions(Options):
 
     @model_validator(mode="after")
     def _needs_units_only_without_schema(self) -> DebeziumOptions:
+    @property
+    def of_envelope(self) -> Collection[str]:
+        """Columns that are not of the row, but of what is sent around it."""
+        return self.columns
+
         needless = {"timestamps", "decimals"} & self.model_fields_set
         if needless and (self.schemas or self.encoding == "avro"):
             raise ValueError(f"the schema says it already; remove {', '.join(sorted(needless))}")
@@ -114,24 +125,6 @@ class CsvOptions(Options):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Format:
-    """One format.
-
-    Attributes:
-        module: Where its ``opened`` is.
-        fills: Types that the one column may have which it fills; empty of formats with fields.
-        for_values: Whether a value may be encoded so.
-        for_keys: Whether a Kafka key may.
-    """
-
-    module: str
-    options: type[Options] = Options
-    for_keys: bool = True
-
-
-FORMATS: Final[dict[str, Format]] = {
-    "json": Format(module="ingestion.formats.json"),
-    "avro": Format(module="ingestion.formats.avro", options=RegistryOptions),
-    "protobuf": Format(module="ingestion.formats.protobuf", options=RegistryOptions),
 class NumberOptions(Options):
     """A number of so many bytes; nothing may stand beside ``type``."""
 
@@ -150,20 +143,38 @@ class _LongOptions(NumberOptions):
     size_bytes = 8
 
 
+    """One format.
+
+    Attributes:
+        module: Where its ``opened`` is.
+        fills: Types that the one column may have which it fills; empty of formats with fields.
+        for_values: Whether a value may be encoded so.
+        for_keys: Whether a Kafka key may.
+    """
+
+    module: str
+    options: type[Options] = Options
+    for_keys: bool = True
+
+    fills: tuple[str, ...] = ()
+    for_values: bool = True
+
+FORMATS: Final[dict[str, Format]] = {
+    "json": Format(module="ingestion.formats.json"),
+def _of_java(options: type[Options], *fills: str) -> Format:
+    return Format(module="ingestion.formats.java", options=options, fills=fills, for_values=False)
+
+
+    "avro": Format(module="ingestion.formats.avro", options=RegistryOptions),
+    "protobuf": Format(module="ingestion.formats.protobuf", options=RegistryOptions),
     "json_schema": Format(module="ingestion.formats.json_schema", options=RegistryOptions),
     "csv": Format(module="ingestion.formats.csv", options=CsvOptions),
     "string": Format(module="ingestion.formats.raw", fills=("STRING",)),
     "raw": Format(module="ingestion.formats.raw", fills=("BINARY",)),
     "debezium": Format(
         module="ingestion.formats.debezium", options=DebeziumOptions, for_keys=False
-    fills: tuple[str, ...] = ()
-    for_values: bool = True
     ),
 }
-def _of_java(options: type[Options], *fills: str) -> Format:
-    return Format(module="ingestion.formats.java", options=options, fills=fills, for_values=False)
-
-
     "short": _of_java(_ShortOptions, "SMALLINT", "INT", "BIGINT"),
     "int": _of_java(_IntOptions, "INT", "BIGINT"),
     "long": _of_java(_LongOptions, "BIGINT"),

@@ -68,6 +68,8 @@ def plan_decoding(
     unavailable: Unavailable | None = None,
     never_left_out: frozenset[str] = frozenset(),
     keys: Sequence[str] = (),
+    moved_by: Sequence[str] = (),
+    movable: Sequence[str] = (),
     lenient: frozenset[str] = frozenset(),
     settings: Settings,
 ) -> Decoding:
@@ -85,6 +87,8 @@ def plan_decoding(
         unavailable: What to do with columns that a record leaves out.
         never_left_out: Columns that no record may leave out.
         keys: The key columns, by which the row is found that has them.
+        moved_by: Columns that differ where an update gives its row another key.
+        movable: Columns that a row takes along to another key.
         lenient: Columns that take a value of another type.
         settings: Where a schema registry is.
     """
@@ -98,6 +102,8 @@ def plan_decoding(
         unavailable=unavailable,
         never_left_out=never_left_out,
         keys=keys,
+        moved_by=moved_by,
+        movable=movable,
         lenient=lenient,
         writer_schemas=_writer_schemas(records, column, module, settings) if uses_registry else {},
     )

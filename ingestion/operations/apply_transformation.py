@@ -65,7 +65,7 @@ def _transformed(values: DataFrame, spec: StreamSpec) -> DataFrame:
     # A function keeps the place of a record, and nothing else that it was given.
     rows = function_of(spec)(values.where(~F.col("_is_delete") & is_selected(spec)))
     row = F.struct(*(F.col(f"`{column.name}`") for column in spec.columns))
-    numbers = values.select("_at", *spec.origin)
+    numbers = values.where("NOT _is_delete").select("_at", *spec.origin)
     made = rows.select(*spec.origin, row.alias("_row")).join(numbers, list(spec.origin))
     # It is not asked about a delete, whose columns are taken as they are.
     given = {column.name: F.col(f"`{column.name}`") for column in spec.exploded_columns}

@@ -23,6 +23,8 @@ REMEDIES: Final[Mapping[str, str]] = {
     "unexpected_tombstone": "write `tombstones: ignore`, or a mode that deletes, such as upsert",
     "unexpected_delete": "declare a mode that deletes, such as upsert, or leave such records out "
     "by `where`",
+    "moved_key": "let the source send the old row in full (REPLICA IDENTITY FULL), or name columns "
+    "in `keys` that `before` has",
     "nothing_to_keep": "let the source send the row in full, by a snapshot, and redrive",
     "undecodable": "please report its detail: this should not happen",
     "invalid_utf8": "declare `format: raw`, let the producer send UTF-8, or correct `select`",
@@ -52,9 +54,9 @@ REMEDIES: Final[Mapping[str, str]] = {
     "malformed_protobuf": _SENDER,
     "malformed_csv": "declare the columns, delimiter and quotes that the lines have",
     "malformed_debezium": "declare the `format` that the topic has; `debezium` reads envelopes",
+    "malformed_key": "declare the `key_format` that the topic's keys have",
     "unavailable_value": "let the source send the column in every event (REPLICA IDENTITY FULL), "
     "or name others in `keys`, `sequence_by` and expressions",
-    "malformed_key": "declare the `key_format` that the topic's keys have",
     "truncate": "decide: declare `where` with the position after it, and oncelake rebuild "
     "(docs/debezium.md, When the source is truncated); or leave its rows",
     "not_a_change": "nothing is lost; leave such messages out by the connector's settings",

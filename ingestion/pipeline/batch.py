@@ -224,7 +224,7 @@ class BatchWriter:
         """Return what a stream counts beside the dispositions."""
         declared = [column.name for column in self._spec.value_columns]
         counts = extra_counts(engine, counted, declared)
-        if self._spec.explode:
+        if self._spec.explode or counted.exploded:
             counts["exploded"] = counted.exploded
         if counted.coerced:
             counts["values_coerced"] = counted.coerced

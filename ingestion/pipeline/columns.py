@@ -8,7 +8,9 @@
                 + _selected            whether ``where`` or the function lets it pass
                 + _misfit              why no table could hold that row, which is null then
                 + _index, _is_empty    all of them only where anything is declared
-    validate    BATCH                  the judged batch; ``table`` stands for its declared columns
+                + _ended               the row that an update ends under another key, likewise
+    validate    BATCH                  the judged batch; ``table`` stands for its declared columns.
+                                       What an update ends is a delete, the record's row of index 1
                 + _coerced             columns whose value was of another type; only where lenient
                 + _unavailable         columns that the record left out; only where its format may
                 + _moved_from          the key of the row that has them, if it is another

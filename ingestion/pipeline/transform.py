@@ -84,7 +84,7 @@ def _transformed(exploded: DataFrame, spec: StreamSpec, frames: FrameCache) -> D
     row = F.when(passes & F.col("_good").isNotNull(), selected(spec))
     made = {"_transformed": row, "_selected": passes}
     rows = good.select("*", "_good.*").withColumns(made).select(*exploded.columns, *made)
-    return without_misfits(rows, "_transformed", spec)
+    return without_misfits(_with_ended(rows, spec), "_transformed", spec)
 
 
 def _by_function(good: DataFrame, spec: StreamSpec) -> DataFrame:
@@ -108,7 +108,26 @@ def _by_function(good: DataFrame, spec: StreamSpec) -> DataFrame:
             "_selected": ~F.col("_is_empty") & (~F.col("_is_asked") | is_returned),
         }
     )
-    return without_misfits(made, "_transformed", spec)
+    return without_misfits(_with_ended(made, spec), "_transformed", spec)
+
+
+def _with_ended(rows: DataFrame, spec: StreamSpec) -> DataFrame:
+    """Add ``_ended``, the row that an update ends, made as that of a delete is.
+
+    Where each element gives a row, nothing is known of it; nor where no table could hold the row.
+    """
+    if not spec.moved_by:
+        return rows
+    if spec.explode or spec.transform:
+        given = () if spec.explode else spec.value_columns
+        of = {column.name: F.col(f"_decoded.ended.{quoted(column.name)}") for column in given}
+        row, beside = declared_row(spec, of), rows
+    else:
+        row, beside = selected(spec), rows.select("*", "_decoded.ended.*")
+    is_ended, unknown = F.col("_decoded.ended").isNotNull(), declared_row(spec, {})
+    made = without_misfits(beside.withColumn("_ended", F.when(is_ended, row)), "_ended", spec)
+    ended = F.when(is_ended, F.coalesce("_ended", unknown)).alias("_ended")
+    return made.select(*rows.columns, ended)
 
 
 def is_selected(spec: StreamSpec) -> Column:

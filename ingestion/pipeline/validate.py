@@ -14,7 +14,8 @@ Reasons, beside those of the format: see ``REASONS``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
 from typing import Final
@@ -45,6 +46,8 @@ REASONS: Final = {
     "tombstone_without_order": "a null value that `sequence_by` cannot place",
     "tombstone_quarantined": "a null value, and the stream says `tombstones: quarantine`",
     "unexpected_tombstone": "a null value, in a mode that deletes nothing",
+    "moved_key": "an update moves a row to another key, and which rows are gone is not known: a "
+    "part of the old key is missing, or each element of an array is a row",
     "unexpected_delete": "the record is a delete, in a mode that deletes nothing",
 }
 # What validation asks of a row beside its own columns, the size of its value and whether that is
@@ -106,6 +109,8 @@ def _flat_in_spark(rows: DataFrame, spec: StreamSpec) -> DataFrame:
     of_record = [*PLACE, *RAW, *(("_index",) if _has_index(spec) else ())]
     found = {name: F.col(f"_decoded.{part}") for name, part in _findings(spec).items()}
     found["_wrong_detail"] = _detail(spec)
+    if spec.moved_by and spec.is_transformed:
+        found["_ended"] = F.col("_ended")
     found["_is_tombstone"] = F.col("_value").isNull()
     found["_bytes"] = F.coalesce(F.octet_length("_value"), F.lit(0))
     if spec.is_transformed:
@@ -140,6 +145,7 @@ def _findings(spec: StreamSpec) -> dict[str, str]:
     found = {"_unavailable": "unavailable"} if spec.unavailable else {}
     found |= {"_coerced": "coerced"} if spec.lenient else {}
     found |= {"_moved_from": "moved_from"} if spec.unavailable == "keep" else {}
+    found |= {"_ended": "ended"} if spec.moved_by else {}
     return _FINDINGS | found
 
 
@@ -203,8 +209,8 @@ def _flat_in_worker(decode: Work, spec: StreamSpec) -> Work:
             # Their bytes are kept of records that may be bad; the rules tell which of them are.
             doubts = [pc.is_valid(columns["_wrong"]), columns["_is_tombstone"]]
             doubts += [pc.is_null(columns[name]) for name in needed]
-            if "_unavailable" in columns:
-                doubts.append(pc.is_valid(columns["_unavailable"]))
+            may_be = {"_unavailable", "_ended"} & columns.keys()
+            doubts += [pc.is_valid(columns[name]) for name in may_be]
             if not has_deletes:
                 doubts.append(pc.fill_null(columns["_says_delete"], False))
             may_be_bad = reduce(pc.or_, doubts)
@@ -233,13 +239,34 @@ def _judged(spec: StreamSpec, reached: Offsets) -> str:
         is_delete.append("coalesce(_is_selected, FALSE)")
     constants = "" if _has_index(spec) else ", 0 AS _index"
     constants += "" if spec.is_transformed else ", TRUE AS _selected"
+    reason, detail = "_wrong, CASE WHEN _selected THEN _fault END", _missing(spec)
+    if spec.moved_by:
+        constants += f", {_unknown_of_ended(spec)} AS _unknown"
+        reason += ", CASE WHEN _unknown IS NOT NULL THEN 'moved_key' END"
+        detail += ", 'not told of the row before: ' || _unknown"
     return (
         f"SELECT *, {_disposition(spec, reached)} AS _disposition FROM ("
-        "SELECT *, coalesce(_wrong, CASE WHEN _selected THEN _fault END) AS _reason, "
-        f"coalesce(_wrong_detail, {_missing(spec)}) AS _detail FROM ("
+        f"SELECT *, coalesce({reason}) AS _reason, "
+        f"coalesce(_wrong_detail, {detail}) AS _detail FROM ("
         f"SELECT *, {_fault(spec)} AS _fault FROM ("
         f"SELECT *{constants}, {' OR '.join(is_delete)} AS _is_delete FROM decoded) a) b) c"
     )
+
+
+def _has_moved(spec: StreamSpec) -> str:
+    """Tell an update that ends the row of another key; one that is filtered has no key left."""
+    same = (f"{sql.name(key)} IS NOT DISTINCT FROM {sql.name(key, '_ended')}" for key in spec.keys)
+    return f"(_ended IS NOT NULL AND NOT ({' AND '.join(same)}))"
+
+
+def _unknown_of_ended(spec: StreamSpec) -> str:
+    """Name what the row before does not tell, without which it cannot be deleted."""
+    needed = [name for name in (*spec.keys, *spec.sequence_by) if name in spec.types]
+    nulls = (
+        f"CASE WHEN {sql.name(name, '_ended')} IS NULL THEN {sql.text(name)} END"
+        for name in dict.fromkeys(needed)
+    )
+    return f"CASE WHEN {_has_moved(spec)} THEN NULLIF(concat_ws(', ', {', '.join(nulls)}), '') END"
 
 
 def _batch(judged: str, spec: StreamSpec) -> str:
@@ -254,8 +281,28 @@ def _batch(judged: str, spec: StreamSpec) -> str:
         columns.append("_unavailable")
         columns += ["_moved_from"] if spec.unavailable == "keep" else []
     columns += ["_coerced"] if spec.lenient else []
-    of_bad = (f"CASE WHEN {is_bad} THEN {name} END AS {name}" for name in _OF_BAD)
-    return f"SELECT {sql.names(names)}, {', '.join(columns)}, {', '.join(of_bad)} FROM {judged} j"
+    selected = {name: sql.name(name) for name in (*names, *columns)}
+    selected |= {name: f"CASE WHEN {is_bad} THEN {name} END" for name in _OF_BAD}
+    if not spec.moved_by:
+        return f"SELECT {sql.selected(selected)} FROM {judged} j"
+    ended = _of_ended(spec)
+    selected = {
+        name: own if name in PLACE else f"CASE WHEN _is_own THEN {own} ELSE {ended[name]} END"
+        for name, own in selected.items()
+    }
+    # What the update ends is a row of the same record, behind its own; of a bad one there is none.
+    is_two = f"{_has_moved(spec)} AND _disposition IN ('row', 'delete', 'filtered')"
+    rows = f"unnest(CASE WHEN {is_two} THEN [TRUE, FALSE] ELSE [TRUE] END)"
+    return f"SELECT {sql.selected(selected)} FROM (SELECT *, {rows} AS _is_own FROM {judged} j) r"
+
+
+def _of_ended(spec: StreamSpec) -> Mapping[str, str]:
+    """Return the columns of a row that an update ends: those of a delete."""
+    ended = defaultdict(lambda: "NULL", _index="1", _disposition="'delete'", _bytes="0")
+    ended |= {name: sql.name(name, "_ended") for name in spec.types}
+    if spec.unavailable == "keep" and spec.movable:
+        ended["_unavailable"] = f"[{', '.join(map(sql.text, spec.movable))}]"
+    return ended
 
 
 def _fault(spec: StreamSpec) -> str:

@@ -49,6 +49,22 @@ def test_an_upsert_ends_with_the_newest_row_of_each_key(world: World) -> None:
     assert find_problems(world) == ()
 
 
+@pytest.mark.parametrize("sink", ["kafka", *twins(*MERGING)])
+def test_an_update_that_changes_the_key_ends_the_old_row(world: World) -> None:
+    """One record is a row and a delete, in whatever keeps the rows; the books count both."""
+    world.declare(format="debezium")
+    world.send(*({"op": "c", "before": None, "after": row(id, "a")} for id in (1, 2)))
+    world.run()
+    world.send({"op": "u", "before": row(1, "a"), "after": row(3, "b")})
+
+    report = world.run()
+
+    assert world.rows() == [row(2, "a"), row(3, "b")]
+    counts = ("read", "exploded", "inserted", "deleted")
+    assert [report.total(name) for name in counts] == [1, 1, 1, 1]
+    assert find_problems(world) == ()
+
+
 @pytest.mark.parametrize("sink", ANY)
 def test_an_append_keeps_every_record(world: World) -> None:
     """Each record is a row, equal ones included, and the proof holds."""

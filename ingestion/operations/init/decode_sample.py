@@ -102,6 +102,7 @@ def validate_sample(
         tables.execute("SET TimeZone = 'UTC'")
         tables.register("decoded", pa.Table.from_batches(work(iter(records.to_batches()))))
         found: list[dict[str, Any]] = _pylist(tables.sql(sql).to_arrow_table())
+    found = [row for row in found if row["_index"] == 0]
     return sorted(found, key=lambda row: (row["_timestamp"], row["_partition"], row["_offset"]))
 
 

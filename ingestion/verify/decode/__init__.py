@@ -38,6 +38,7 @@ class Expected:
 
     Attributes:
         lenient: Columns that take a number in quotes or, as text, a number or a boolean.
+        moved_by: Columns by which an update shows that its row had another key before.
     """
 
     columns: Sequence[DeclaredColumn]
@@ -46,6 +47,7 @@ class Expected:
     extra_fields: ExtraFields = "ignore"
     is_key: bool = False
     lenient: frozenset[str] = frozenset()
+    moved_by: Sequence[str] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,6 +57,7 @@ class DecodedRecord:
     Attributes:
         left_out: Columns that the record leaves out because they have not changed.
         moved_from: What could be read of the key that the row had before, if it was another.
+        ended: The delete of the row before an update, if the update gives it another key.
         coerced: How many values were of another type than their lenient column.
     """
 
@@ -62,6 +65,7 @@ class DecodedRecord:
     is_delete: bool = False
     left_out: frozenset[str] = frozenset()
     moved_from: Mapping[str, Any] | None = None
+    ended: DecodedRecord | None = None
     coerced: int = 0
 
 

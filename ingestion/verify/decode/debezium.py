@@ -28,6 +28,7 @@ from ingestion.verify.decode.avro import branches_of, fields_of, parse_schema, r
 from ingestion.verify.decode.avro import fit as fit_avro
 from ingestion.verify.decode.coerce import TICKS, BadRecordError, Read, refuse
 from ingestion.verify.decode.json import parse
+from ingestion.verify.read.record import Row
 
 _CLOCKS: Final = {"ts_ms": 10**3, "ts_us": 10**6, "ts_ns": 10**9}
 _TICKS: Final = {
@@ -64,6 +65,7 @@ class _RowOfEnvelope:
         self.wanted = coerce.provable_types(expected.columns)
         self._rejects = expected.extra_fields == "reject"
         self._movable = self.wanted.keys() - options.columns.keys()
+        self._moved_by = expected.moved_by
 
     def record(
         self,
@@ -90,12 +92,36 @@ class _RowOfEnvelope:
             raise BadRecordError(f"fields that no column names: {sorted(unknown)}")
         moved_from = self._old_key(headers) if op == "c" else None
         moves_away = is_delete and any(name == "__debezium.newkey" for name, _ in headers)
+        # A row that is new is sent whole, unless it is an old one under another key.
+        may_lack = op == "u" or moved_from is not None
+        values, left_out = self._values(
+            envelope, row, readers(side), may_lack=may_lack, is_gone=is_delete
+        )
+        ended = self._ended(envelope, values, readers) if op == "u" else None
+        if ended is not None:
+            moved_from = dict(zip(self.wanted, ended.values, strict=True))
+        return DecodedRecord(
+            values=values,
+            is_delete=is_delete,
+            left_out=frozenset(self._movable if moves_away else left_out),
+            moved_from=moved_from if left_out else None,
+            ended=ended,
+        )
+
+    def _values(
+        self,
+        envelope: Any,
+        row: Mapping[str, Any],
+        readers: Mapping[str, Read],
+        *,
+        may_lack: bool,
+        is_gone: bool,
+    ) -> tuple[Row, set[str]]:
+        """Read the columns of one side of an envelope, and name those that it leaves out."""
         values, left_out = [], set()
-        for name, read in readers(side).items():
+        for name, read in readers.items():
             path = self.options.columns.get(name)
             value = _at(envelope, path) if path else row.get(name)
-            # A row that is new is sent whole, unless it is an old one under another key.
-            may_lack = op == "u" or moved_from is not None
             if may_lack and not path and _is_placeholder(value):
                 value = None
                 left_out.add(name)
@@ -103,15 +129,32 @@ class _RowOfEnvelope:
                 values.append(None if value is None else read(value))
             except (ValueError, OverflowError):
                 # A value of a row that is gone only counts where it is part of the key.
-                if path or not is_delete:
+                if path or not is_gone:
                     raise
                 values.append(None)
-        return DecodedRecord(
-            values=tuple(values),
-            is_delete=is_delete,
-            left_out=frozenset(self._movable if moves_away else left_out),
-            moved_from=moved_from if left_out else None,
-        )
+        return tuple(values), left_out
+
+    def _ended(
+        self, envelope: Any, values: Row, readers: Callable[[str], Mapping[str, Read]]
+    ) -> DecodedRecord | None:
+        """Return the delete of the row before an update if it had, as far as told, another key."""
+        before = envelope.get("before")
+        if not isinstance(before, dict) or not self._moved_by:
+            return None
+        ended, _ = self._values(envelope, before, readers("before"), may_lack=True, is_gone=True)
+        at = [number for number, name in enumerate(self.wanted) if name in self._moved_by]
+        differs = any(ended[i] is not None and ended[i] != values[i] for i in at)
+        left_out = frozenset(self._movable)
+        return DecodedRecord(values=ended, is_delete=True, left_out=left_out) if differs else None
+
+    def _declared(self, type_: SqlType, unit: str | None = None) -> _Meaning:
+        """Return what the declaration alone says of values; of a list, what holds for its items."""
+        item = type_
+        while item.word == "ARRAY":
+            item = item.parts["element"]
+        mode = self.options.decimals if item.word == "DECIMAL" else "string"
+        scale = None if mode == "string" else item.scale
+        return _Meaning(TICKS.get(unit or ""), True, scale, is_told=mode != "precise")
 
     def _old_key(self, headers: Headers) -> dict[str, Any] | None:
         """Read the key that the row had before; empty if it cannot be read, none if there is none.

@@ -81,6 +81,7 @@ class Classifier:
             settings=settings,
             extra_fields=spec.extra_fields,
             lenient=spec.lenient,
+            moved_by=spec.moved_by,
         )
         self._read = reading(spec.format, value)
         self.transformation = transformation(spec, settings, apply)
@@ -98,6 +99,7 @@ class Classifier:
         self._required = [i for i, column in enumerate(spec.columns) if not column.nullable]
         self._keeps = spec.unavailable == "keep"
         self._never_left_out = spec.never_left_out
+        self._may_move = bool(spec.moved_by)
         self._tombstones = spec.tombstone_policy
         self._is_soft = spec.deletes == "soft"
         self._has_deletes = spec.write_mode.has_deletes
@@ -111,8 +113,7 @@ class Classifier:
     def classify(self, records: Iterable[Record], *, seq: int) -> Classified:
         """Classify records of one batch."""
         result = Classified()
-        values = self._values(records, result)
-        rows = self._transformed(values)
+        values, rows = self._rows(self._values(records, result))
         kept = [row for row in rows if row is not None]
         bad: dict[Record, str] = {}
         for row, is_delete in zip(kept, self._deletes(kept), strict=True):
@@ -124,7 +125,7 @@ class Classifier:
             row is None and value.record not in bad for value, row in zip(values, rows, strict=True)
         )
         result.exploded += sum(value.element > 0 and value.record not in bad for value in values)
-        if bad and self._array_at is not None:
+        if bad and (self._array_at is not None or self._may_move):
             # A record is applied as a whole, or not at all.
             places = {(record.at, record.offset) for record in bad}
             result.changes = [c for c in result.changes if (c.at, c.offset) not in places]
@@ -156,6 +157,21 @@ class Classifier:
                 result.bad.append((record, str(error)))
         return values
 
+    def _rows(self, values: list[Value]) -> tuple[list[Value], list[Value | None]]:
+        """Make rows of values; nothing is ended of a row that keeps its key."""
+        made = self._transformed(values)
+        left = [
+            at
+            for at, value in enumerate(values)
+            if not (value.is_ended and self._have_one_key(made[at - 1], made[at]))
+        ]
+        return [values[at] for at in left], [made[at] for at in left]
+
+    def _have_one_key(self, own: Value | None, ended: Value | None) -> bool:
+        if own is None or ended is None:
+            return False
+        return self.key_of(own.values) == self.key_of(ended.values)
+
     def _exploded(self, record: Record, decoded: DecodedRecord, result: Classified) -> list[Value]:
         """Return one value an element; a record without any counts as filtered."""
         at, values, is_delete = self._array_at, decoded.values, decoded.is_delete
@@ -166,8 +182,17 @@ class Classifier:
         needed = self._never_left_out & decoded.left_out
         if needed and not is_delete:
             raise BadRecordError(f"not sent, and asked for: {sorted(needed)}")
+        if decoded.moved_from is not None and self._may_move and not self._keeps:
+            raise BadRecordError(f"not sent, and of another key's row: {sorted(decoded.left_out)}")
+        if decoded.ended is not None and at is not None:
+            raise BadRecordError("another key, where each element is a row")
         if at is None:
-            return [Value(record, decoded, values, lacks=lacks)]
+            ended = (
+                [Value(record, decoded.ended, decoded.ended.values, 1, is_ended=True)]
+                if decoded.ended
+                else []
+            )
+            return [Value(record, decoded, values, lacks=lacks), *ended]
         elements = values[at] or ((None,) if is_delete else ())
         result.filtered += not elements
         first = replace(decoded, left_out=frozenset(), moved_from=None)
@@ -225,7 +250,8 @@ class Classifier:
         at = record[:3]
         flag = (is_delete,) if self._is_soft else ()
         index = () if self._array_at is None else (row.element,)
-        place = (self._epoch, *order, *at, row.element)
+        # A row in the table, as a soft delete is, has no element unless arrays are exploded.
+        place = (self._epoch, *order, *at, 0 if row.is_ended else row.element)
         due = (*values, *flag, *index, *at, sent, self._epoch, seq)
         expected = None if is_delete and not self._is_soft else due
         change = RowChange(self.key_of(values), place, expected, seq, coerced=decoded.coerced)
@@ -241,6 +267,8 @@ class Classifier:
 
         A delete leaves any out only of a row that gets another key: all but key and order.
         """
+        if is_delete and not self._keeps:
+            return ()
         fixed = {*self._keys, *self._never_left_out} if is_delete else ()
         names = enumerate(self.types) if left_out else ()
         return tuple(i for i, name in names if name in left_out and name not in fixed)

@@ -84,6 +84,7 @@ class Fold:
             for settled in self._kept.settle():
                 self._put_aside(settled.bad, batch.seq, recount)
                 recount.extra["columns_kept"] += settled.kept
+                recount.exploded -= settled.taken_back
                 self.rule.take(settled.changes, recount)
         self.rule.settle(recount)
         return recount

@@ -80,6 +80,7 @@ class Value(NamedTuple):
         values: One value a column: as decoded, of an element, and at last of the row.
         lacks: Whether a column is null that may not be.
         misfit: Why no table could hold the row that Spark made of it; null where one could.
+        is_ended: Whether it is of the row that the record ends under another key.
     """
 
     record: Record
@@ -88,6 +89,7 @@ class Value(NamedTuple):
     element: int = 0
     lacks: bool = False
     misfit: str | None = None
+    is_ended: bool = False
 
 
 def transformation(
