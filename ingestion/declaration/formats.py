@@ -74,8 +74,10 @@ class DebeziumOptions(Options):
     timestamps: Unit | dict[str, Unit] | None = Field(
         None, description="Unit of moments that are numbers, of all or by column; without schemas."
     )
-    decimals: Literal["precise", "string"] = Field(
-        "precise", description="The connector's decimal.handling.mode; without schemas."
+    decimals: Literal["precise", "string", "base64"] = Field(
+        "precise",
+        description="The connector's decimal.handling.mode, without schemas; base64 is precise, "
+        "where digits alone are base64, too.",
     )
 
     @property
@@ -88,13 +90,13 @@ class DebeziumOptions(Options):
         """Whether a value can be incomplete without its record's Kafka key."""
         return self.encoding == "json"
 
-    @model_validator(mode="after")
-    def _needs_units_only_without_schema(self) -> DebeziumOptions:
     @property
     def of_envelope(self) -> Collection[str]:
         """Columns that are not of the row, but of what is sent around it."""
         return self.columns
 
+    @model_validator(mode="after")
+    def _needs_units_only_without_schema(self) -> DebeziumOptions:
         needless = {"timestamps", "decimals"} & self.model_fields_set
         if needless and (self.schemas or self.encoding == "avro"):
             raise ValueError(f"the schema says it already; remove {', '.join(sorted(needless))}")
@@ -123,8 +125,6 @@ class CsvOptions(Options):
         return self
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Format:
 class NumberOptions(Options):
     """A number of so many bytes; nothing may stand beside ``type``."""
 
@@ -143,6 +143,8 @@ class _LongOptions(NumberOptions):
     size_bytes = 8
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Format:
     """One format.
 
     Attributes:
@@ -154,17 +156,17 @@ class _LongOptions(NumberOptions):
 
     module: str
     options: type[Options] = Options
-    for_keys: bool = True
-
     fills: tuple[str, ...] = ()
     for_values: bool = True
+    for_keys: bool = True
 
-FORMATS: Final[dict[str, Format]] = {
-    "json": Format(module="ingestion.formats.json"),
+
 def _of_java(options: type[Options], *fills: str) -> Format:
     return Format(module="ingestion.formats.java", options=options, fills=fills, for_values=False)
 
 
+FORMATS: Final[dict[str, Format]] = {
+    "json": Format(module="ingestion.formats.json"),
     "avro": Format(module="ingestion.formats.avro", options=RegistryOptions),
     "protobuf": Format(module="ingestion.formats.protobuf", options=RegistryOptions),
     "json_schema": Format(module="ingestion.formats.json_schema", options=RegistryOptions),
@@ -174,8 +176,8 @@ def _of_java(options: type[Options], *fills: str) -> Format:
     "debezium": Format(
         module="ingestion.formats.debezium", options=DebeziumOptions, for_keys=False
     ),
-}
     "short": _of_java(_ShortOptions, "SMALLINT", "INT", "BIGINT"),
     "int": _of_java(_IntOptions, "INT", "BIGINT"),
     "long": _of_java(_LongOptions, "BIGINT"),
     "uuid": _of_java(Options, "STRING"),
+}

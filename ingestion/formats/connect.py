@@ -44,6 +44,8 @@ _DAYS: Final = ("org.apache.kafka.connect.data.Date", "io.debezium.time.Date")
 _DECIMAL: Final = "org.apache.kafka.connect.data.Decimal"
 
 _NUMBER: Final = re.compile(r"[+-]?\d+(\.\d+)?([eE][+-]?\d{1,3})?", re.ASCII)
+# A number as text that may be base64, too.
+_DIGITS: Final = re.compile(r"\+?\d+([eE]\+?\d+)?", re.ASCII)
 _MOMENT: Final = re.compile(
     r"\d{4}-\d\d-\d\dT\d\d:\d\d(:\d\d(\.\d{1,9})?)?(Z|[+-]\d\d:\d\d)?", re.ASCII
 )
@@ -66,12 +68,14 @@ class Hint(NamedTuple):
         unit: Ticks per second of a numeric timestamp; 0 if unknown.
         days: Whether a number may be a date.
         scale: The scale of a decimal in base64; ``None`` if decimals are plain text.
+        is_guess: Whether nothing but the declaration says that a text is base64.
         items: The hint for the items of a list.
     """
 
     unit: int = 0
     days: bool = False
     scale: int | None = None
+    is_guess: bool = False
     items: Any = None
 
 
@@ -173,8 +177,29 @@ def _decimal(value: Any, hint: Hint, target: sql.DecimalType) -> Any:
         return convert(Decimal(value)) if is_sane else refuse_kind(value, target)
     text = _of(str, value, target)
     if hint.scale is not None:
-        return convert(decimal_of(_converted(from_base64, text, target), hint.scale, target))
+        raw = (_sure_bytes if hint.is_guess else _bytes)(text, target)
+        return convert(decimal_of(raw, hint.scale, target))
     return convert(Decimal(text)) if _NUMBER.fullmatch(text) else refuse_kind(value, target)
+
+
+def _bytes(text: str, target: sql.DataType) -> bytes:
+    return bytes(_converted(from_base64, text, target))
+
+
+def _sure_bytes(text: str, target: sql.DataType) -> bytes:
+    """Return the bytes of a text that can be nothing but what Java makes of a number."""
+    plain = "where the connector writes numbers as text, the option is `decimals: string`"
+    try:
+        raw = from_base64(text)
+    except ValueError:
+        raise MisfitError(f"{text:.80} is not base64; {plain}") from None
+    if _DIGITS.fullmatch(text):
+        or_not = "where it writes base64, `decimals: base64`"
+        raise MisfitError(f"{text:.80} may be a number, or base64; {plain}; {or_not}")
+    # A sign that is repeated: Java writes as few bytes as there can be.
+    if not raw or (raw[0] in (0, 255) and len(raw) > 1 and raw[0] >> 7 == raw[1] >> 7):
+        raise MisfitError(f"{text:.80} is not the base64 of a number; {plain}")
+    return raw
 
 
 def _has_scale(value: Any) -> bool:
@@ -183,7 +208,7 @@ def _has_scale(value: Any) -> bool:
 
 
 def _variable_scale(value: Any, target: sql.DataType) -> tuple[bytes, int]:
-    number = _converted(from_base64, _of(str, value["value"], target), target)
+    number = _bytes(_of(str, value["value"], target), target)
     return number, _of(int, value["scale"], target)
 
 

@@ -123,16 +123,16 @@ class _JsonEnvelopes:
             return told.get(column.name, Hint())
         unit = self._options.timestamps
         unit = unit.get(column.name) if isinstance(unit, dict) else unit
-        precise = self._options.decimals == "precise"
-        return _declared_hint(column.dataType, _UNITS[unit] if unit else 0, precise=precise)
+        return _declared_hint(column.dataType, self._options, _UNITS[unit] if unit else 0)
 
 
-def _declared_hint(type_: DataType, unit: int, *, precise: bool) -> Hint:
+def _declared_hint(type_: DataType, options: DebeziumOptions, unit: int = 0) -> Hint:
     """Return the hint that the declaration gives for values without a schema."""
     if isinstance(type_, ArrayType):
-        return Hint(items=_declared_hint(type_.elementType, unit, precise=precise))
-    scale = type_.scale if precise and isinstance(type_, DecimalType) else None
-    return Hint(unit=unit, days=True, scale=scale)
+        return Hint(items=_declared_hint(type_.elementType, options, unit))
+    scale = type_.scale if isinstance(type_, DecimalType) else None
+    scale = None if options.decimals == "string" else scale
+    return Hint(unit=unit, days=True, scale=scale, is_guess=options.decimals == "precise")
 
 
 def _avro_reader(options: DebeziumOptions, schema: WriterSchema, encoded: Encoded) -> Read:
@@ -172,8 +172,7 @@ class _Moves:
     def __init__(self, encoded: Encoded, options: DebeziumOptions) -> None:
         types = {name: encoded.schema[name].dataType for name in encoded.keys}
         self._converts = {
-            name: json_value(_declared_hint(type_, 0, precise=True), type_)
-            for name, type_ in types.items()
+            name: json_value(_declared_hint(type_, options), type_) for name, type_ in types.items()
         }
         self._at = {name: at for at, name in enumerate(encoded.schema.names)}
         self._moved_by, self._movable = encoded.moved_by, encoded.movable
@@ -199,6 +198,7 @@ class _Moves:
         if ended is not None:
             decoded = decoded._replace(ended=ended)
         if not decoded.unavailable or (ended is None and not _is_move(envelope, headers)):
+            return decoded
         if self._moved_by and not self._keeps:
             names = ", ".join(decoded.unavailable)
             raise BadBytesError("unavailable_value", f"not sent, and of another key's row: {names}")
@@ -234,7 +234,6 @@ class _Moves:
 
     def _old_key(self, headers: Headers) -> Mapping[str, Any]:
         """Read the key that a new row had before, from its header."""
-            return decoded
         raw = next(each["value"] for each in reversed(headers or ()) if each["key"] == _OLD_KEY)
         key: dict[str, Any] = {}
         with suppress(ValueError):

@@ -170,9 +170,7 @@ class _RowOfEnvelope:
                 found = found["payload"]
             known = found if isinstance(found, dict) else {}
             return {
-                name: _fit(
-                    _Meaning(None, True, type_.scale if type_.word == "DECIMAL" else None), type_
-                )(known[name])
+                name: _fit(self._declared(type_), type_)(known[name])
                 for name, type_ in self.wanted.items()
                 if known.get(name) is not None
             }
@@ -251,13 +249,7 @@ class ReadJsonEnvelope(_RowOfEnvelope):
         if meanings is not None:
             return meanings.get(name, _Meaning())
         unit = self.options.timestamps
-        unit = unit.get(name) if isinstance(unit, dict) else unit
-        item = type_
-        while item.word == "ARRAY":
-            item = item.parts["element"]
-        is_precise = item.word == "DECIMAL" and self.options.decimals == "precise"
-        # What is said of a list holds for its items.
-        return _Meaning(TICKS.get(unit or ""), True, item.scale if is_precise else None)
+        return self._declared(type_, unit.get(name) if isinstance(unit, dict) else unit)
 
 
 class _Meaning(NamedTuple):
@@ -268,12 +260,14 @@ class _Meaning(NamedTuple):
         is_days: A number is a date.
         scale: A text is the base64 of an unscaled decimal.
         items: What is said of a list's items.
+        is_told: Whether a text cannot be a plain number all the same.
     """
 
     ticks: int | None = None
     is_days: bool = False
     scale: int | None = None
     items: Any = None
+    is_told: bool = True
 
 
 def _fields_of(schema: Any) -> list[dict[str, Any]]:
@@ -348,10 +342,23 @@ def _decimal(value: Any, meaning: _Meaning, type_: SqlType) -> Decimal:
     if type(value) is dict:
         digits, scale = _variable_scale(value)
     if type(digits) is str and scale is not None:
+        if type(value) is str and not meaning.is_told:
+            _refuse_doubtful(value)
         return coerce.unscaled(base64.b64decode(digits, validate=True), scale, type_)
     if type(value) not in (int, str, coerce.WrittenNumber):
         refuse(value)
     return coerce.exact_decimal(Fraction(coerce.written(_NUMBER, str(value))[0]), type_)
+
+
+def _refuse_doubtful(text: str) -> None:
+    """Refuse what may be a number as text, and what no connector would write of one."""
+    digits = base64.b64decode(text, validate=True)
+    number = int.from_bytes(digits, signed=True)
+    # Java's bitLength() knows no sign.
+    shortest = (number if number >= 0 else ~number).bit_length() // 8 + 1
+    parts = [part.removeprefix("+") for part in text.lower().split("e", 1)]
+    if all(part.isdigit() for part in parts) or len(digits) != shortest:
+        raise BadRecordError(f"a plain number, or base64: {text:.80}")
 
 
 def _avro_reader(schema: WriterSchema, row: _RowOfEnvelope) -> Decode:
