@@ -293,6 +293,12 @@ def _row_of(envelope: Any) -> tuple[str, Mapping[str, Any]]:
     row = envelope.get(side)
     if row is None and side == "before":
         return side, {}
+    if type(row) is str:
+        advice = "read the events as `format: json` (docs/debezium.md, MongoDB)"
+        raise BadBytesError(
+            "malformed_debezium",
+            f"op {op}: `{side}` is a text, as MongoDB's connector writes a document; {advice}",
+        )
     if not isinstance(row, dict):
         raise BadBytesError("malformed_debezium", f"op {op} without `{side}`")
     return side, row

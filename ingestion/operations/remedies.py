@@ -12,7 +12,9 @@ _SERIALIZER: Final = (
 _SAME_TYPE: Final = "declare the column as the type that the detail shows, or correct the producer"
 
 REMEDIES: Final[Mapping[str, str]] = {
-    "missing_key": "name columns in `keys` that every record has, or correct the producer",
+    "missing_key": "name columns in `keys` that every record has, take what only the Kafka key "
+    "has from there (docs/transform.md, A key that only the Kafka key has), or correct the "
+    "producer",
     "missing_order": "name columns in `sequence_by` that every record has, such as _timestamp",
     "missing_required": "remove NOT NULL from the column in `schema`, or correct the producer",
     "tombstone_without_key": "declare the `key_format` that the topic's keys have, or write "
@@ -21,10 +23,10 @@ REMEDIES: Final[Mapping[str, str]] = {
     "that they have, too, such as `sequence_by: [_timestamp]` (docs/streams.md, Deletes)",
     "tombstone_quarantined": "apply it manually, or write `tombstones: ignore`",
     "unexpected_tombstone": "write `tombstones: ignore`, or a mode that deletes, such as upsert",
-    "unexpected_delete": "declare a mode that deletes, such as upsert, or leave such records out "
-    "by `where`",
     "moved_key": "let the source send the old row in full (REPLICA IDENTITY FULL), or name columns "
     "in `keys` that `before` has",
+    "unexpected_delete": "declare a mode that deletes, such as upsert, or leave such records out "
+    "by `where`",
     "nothing_to_keep": "let the source send the row in full, by a snapshot, and redrive",
     "undecodable": "please report its detail: this should not happen",
     "invalid_utf8": "declare `format: raw`, let the producer send UTF-8, or correct `select`",
@@ -52,9 +54,9 @@ REMEDIES: Final[Mapping[str, str]] = {
     "type_mismatch": _SAME_TYPE,
     "malformed_avro": _SENDER,
     "malformed_protobuf": _SENDER,
+    "malformed_key": "declare the `key_format` that the topic's keys have",
     "malformed_csv": "declare the columns, delimiter and quotes that the lines have",
     "malformed_debezium": "declare the `format` that the topic has; `debezium` reads envelopes",
-    "malformed_key": "declare the `key_format` that the topic's keys have",
     "unavailable_value": "let the source send the column in every event (REPLICA IDENTITY FULL), "
     "or name others in `keys`, `sequence_by` and expressions",
     "truncate": "decide: declare `where` with the position after it, and oncelake rebuild "

@@ -126,10 +126,12 @@ def _json(objects: Sequence[dict[str, Any]], found: str) -> Detected:
         why = f"{found} with a schema beside a change of Debezium; the types are that schema's"
         return Detected(type="debezium", why=why, columns=columns, options={"schemas": True})
     envelopes = [each for each in objects if _is_envelope(each)]
-    if len(envelopes) < _SHARE * len(objects):
+    sides = (each.get("after") or each.get("before") for each in envelopes)
+    rows = [row for row in sides if type(row) is dict]
+    # MongoDB's rows are texts.
+    if not rows or len(envelopes) < _SHARE * len(objects):
         return Detected(type="json", why=found, columns=guess_columns(objects))
-    rows = (each.get("after") or each.get("before") for each in envelopes)
-    columns = guess_columns([row for row in rows if type(row) is dict], DEBEZIUM)
+    columns = guess_columns(rows, DEBEZIUM)
     why = f"{found} of Debezium (`op`, `before`, `after`), without schemas, so that a number may "
     why += "stand for a date or a time: see its options in docs/debezium.md"
     return Detected(type="debezium", why=why, columns=columns)
