@@ -16,7 +16,6 @@ from ingestion.errors import (
     WRONG,
     DamagedTableError,
     DependencyError,
-    IngestionError,
     first_exit_code,
 )
 from ingestion.kafka.client import code_of
@@ -26,7 +25,7 @@ from ingestion.lake.commit_log import CommitLog
 from ingestion.lake.data_table import DataTable
 from ingestion.lake.delta import is_delta, open_rows, read_delta
 from ingestion.lake.integrity import translate_read_errors
-from ingestion.lake.ledger import load_ledger, standing_rows
+from ingestion.lake.ledger import known_paths, load_ledger, standing_rows
 from ingestion.lake.location import Location
 from ingestion.lake.lock import Holder, holder_of
 from ingestion.lake.paths import StreamPaths
@@ -118,8 +117,8 @@ class StatusReader:
     def read_status(self, declared: DeclaredStream) -> StreamStatus:
         """Find out where a stream stands; what cannot be found out is one of its problems."""
         try:
-            paths = StreamPaths.of(declared.name, self._settings, declared.sink)
-        except IngestionError as error:
+            paths = known_paths(declared.name, self._settings, declared.sink)
+        except Exception as error:  # noqa: BLE001 (other streams can be known)
             status = StreamStatus(stream=declared.name, table=str(self._settings.lake))
             status.add(error)
             return status

@@ -29,12 +29,15 @@ from ingestion.errors import (
     table_rolled_back,
 )
 from ingestion.kafka.offsets import TopicPartition
+from ingestion.lake.archive import refuse_half_swapped
 from ingestion.lake.commit_metadata import UNKNOWN, Identity
 from ingestion.lake.data_table import Altered, DataTable
 from ingestion.lake.delta import is_delta, open_whole, read_delta, scan_rows
+from ingestion.lake.ledger import load_ledger
 from ingestion.lake.location import Location
 from ingestion.lake.lock import Holder, holder_of
 from ingestion.lake.paths import StreamPaths
+from ingestion.recovery.position import refuse_replaced
 from ingestion.verify.decode.coerce import UnprovableError
 from ingestion.verify.read.record import SYSTEM_COLUMNS
 
@@ -228,18 +231,22 @@ def take_snapshot(spec: StreamSpec, paths: StreamPaths) -> Snapshot:
 
     Raises:
         InvalidSpecError: there is no table yet.
-        TableReplacedError: the table is gone, and its ledger is not.
+        IdentityChangedError: the rows are in another sink, or table, than the file declares.
+        TableReplacedError: the table is gone, or another, and its ledger is not.
         TableRolledBackError: the table ends before its ledger.
         TerminalError: the ledger is gone, and the log does not begin with the table.
         RefusedError, TableBusyError: a commit is unfinished, and what was before it is not kept.
         SchemaChangedError: the table's columns are not the declared ones.
     """
-    ledger = read_ledger(paths.ledger)
-    log = paths.table.log()
-    if not log.exists:
+    ledger, log = read_ledger(paths.ledger), paths.table.log()
+    table_id = log.table_id() if log.exists else None
+    if ledger and ledger[-1].table_id != table_id:
+        refuse_half_swapped(paths)
+        refuse_replaced(paths, load_ledger(paths).rows, table_id)
+    if table_id is None:
         raise _no_table(spec, paths, ledger)
     _refuse_other_columns(spec, paths.table)
-    table_id, newest = log.table_id(), max(log.versions(), default=0)
+    newest = max(log.versions(), default=0)
     commits = read_log(paths.table, through=newest)
     _refuse_older_copy(paths, table_id, newest, ledger, commits)
     # Read again: a batch that was committed meanwhile is in the ledger, too.
