@@ -207,7 +207,7 @@ def verified(evidence: Evidence) -> dg.AssetCheckResult:
         "verified",
         passed=found.holds,
         says="\n".join(sentences(found)),
-        metadata=metadata_of(found),
+        metadata=metadata_of(found, evidence.spec.sink.name),
     )
 
 

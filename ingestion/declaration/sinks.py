@@ -121,6 +121,13 @@ class SinkSpec(Part):
         """What a person says of it."""
         return getattr(self, self.name) or DeltaSink()
 
+    def table_of(self, stream: str) -> str:
+        """Name the table of a stream as its sink does."""
+        sink = self.declared
+        if isinstance(sink, KafkaSink):
+            return sink.topic_of(stream)
+        return sink.table_of(stream) if isinstance(sink, IcebergSink | PostgresSink) else stream
+
     def beside(self, stream: str) -> SinkSpec:
         """Return the sink of a table that is made to take the place of this one's.
 
