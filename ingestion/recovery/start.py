@@ -42,6 +42,7 @@ class Start:
         starting: Where to begin in the partitions that the topics have now.
         ends: How far they can be read now: their last stable offsets.
         recovered: Ledger rows that an earlier run lost in a crash, written now.
+        is_contested: Whether an attempt at the next batch has left rows or marks beside the table.
         erasures: Keys that were erased; what was read of them before is left out.
         notices: What was healed, for people.
     """
@@ -50,6 +51,7 @@ class Start:
     starting: Offsets
     ends: Offsets
     recovered: tuple[LedgerRow, ...]
+    is_contested: bool = False
     erasures: tuple[Erasure, ...] = ()
     notices: tuple[str, ...] = ()
 
@@ -87,7 +89,7 @@ def plan_start(stream: Stream) -> Start | None:
     sides = read_side_tables(paths, healing.rows)
     refuse_damaged_side_tables(sides)
     committed = Attempts.of(healing.rows, last=position.seq)
-    remove_leftovers(paths, committed)
+    is_contested = remove_leftovers(paths, committed)
     refuse_red(paths, healing.rows)
     refuse_incomplete_side_tables(sides)
     starting, ends = offsets_to_read(spec, position, kafka, topics)
@@ -103,6 +105,7 @@ def plan_start(stream: Stream) -> Start | None:
         starting=starting,
         ends=ends,
         recovered=healing.recovered,
+        is_contested=is_contested,
         erasures=erasures(healing.rows),
         notices=(
             *undone,
