@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import datetime as dt
+from typing import Final
 
 import dagster as dg
 
 from ingestion.declaration.ddl import DeclaredColumn, system_columns
 from ingestion.declaration.loader import DeclaredStream
+from ingestion.declaration.names import SinkName
 from ingestion.declaration.spec import StreamSpec
 
 GROUP = "ingest"
-_KINDS = {"kafka", "deltalake", "spark"}
+# As Dagster names them.
+_KINDS: Final[dict[SinkName, str]] = {
+    "delta": "deltalake",
+    "iceberg": "iceberg",
+    "postgres": "postgresql",
+    "kafka": "kafka",
+}
 
 # What is in our own columns, in their order.
 _IN_OUR_COLUMNS = (
@@ -31,7 +39,7 @@ def asset_spec(declared: DeclaredStream) -> dg.AssetSpec:
             declared.name,
             description=f"**{declared.path.name} is broken**\n\n```\n{declared.error}\n```",
             group_name=GROUP,
-            kinds=_KINDS,
+            kinds={"kafka", "spark"},
         )
     spec = declared.spec
     return dg.AssetSpec(
@@ -42,7 +50,7 @@ def asset_spec(declared: DeclaredStream) -> dg.AssetSpec:
         group_name=spec.group,
         owners=list(spec.owners),
         freshness_policy=_freshness_policy(spec),
-        kinds=_KINDS,
+        kinds={*kinds_of(spec), "spark"},
         tags={
             **spec.tags,
             "oncelake/mode": spec.mode,
@@ -51,13 +59,23 @@ def asset_spec(declared: DeclaredStream) -> dg.AssetSpec:
         },
         metadata={
             "dagster/column_schema": column_schema(spec),
-            "dagster/table_name": spec.name,
+            "dagster/table_name": spec.sink.table_of(spec.name),
             "declared in": dg.MetadataValue.path(declared.path),
             "quarantine": dg.MetadataValue.asset(quarantine_key(spec.name)),
             "ledger": dg.MetadataValue.asset(ledger_key(spec.name)),
             "keys": ", ".join(spec.keys),
         },
     )
+
+
+def kinds_of(spec: StreamSpec) -> set[str]:
+    """Return what rows come from, and what they go to, as Dagster names them."""
+    return {"kafka", _KINDS[spec.sink.name]}
+
+
+def version_of(sink: str, version: int) -> dict[str, int]:
+    """Return a table's version, which has a name of its own where it is Delta's."""
+    return {"delta_version" if sink == "delta" else "table_version": version}
 
 
 def _freshness_policy(spec: StreamSpec) -> dg.FreshnessPolicy | None:

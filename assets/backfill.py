@@ -11,6 +11,7 @@ import warnings
 
 import dagster as dg
 
+from assets.asset_specs import kinds_of
 from assets.failures import StreamFailureError, translate_errors
 from assets.operate import red_of
 from ingestion.declaration.spec import StreamSpec
@@ -37,7 +38,7 @@ def _replay_asset(spec: StreamSpec, first: dt.date) -> dg.AssetsDefinition:
         deps=[spec.name],
         group_name=spec.group,
         description=f"Days of {spec.name}, by Kafka's timestamps in UTC, read again",
-        kinds={"kafka", "deltalake"},
+        kinds=kinds_of(spec),
         partitions_def=dg.DailyPartitionsDefinition(start_date=first.isoformat()),
         backfill_policy=dg.BackfillPolicy.single_run(),
         pool=spec.name,

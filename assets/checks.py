@@ -31,6 +31,17 @@ from ingestion.verify.verdict import Verdict
 ERROR: Final = dg.AssetCheckSeverity.ERROR
 WARN: Final = dg.AssetCheckSeverity.WARN
 _MOST_ROWS: Final = 50
+_NEXT: Final = {
+    "books_balance": "oncelake verify {stream} shows the rows that differ; then rewind, rebuild or "
+    "accept, by the command that oncelake run {stream} names when it refuses",
+    "offsets_contiguous": "oncelake verify {stream} compares the ledger with the commits",
+    "quarantine_rate": "oncelake quarantine {stream} says what to do about each reason; then "
+    "oncelake redrive {stream}",
+    "freshness": "oncelake status {stream} says what keeps it; oncelake run {stream} reads now",
+    "retention": "oncelake status {stream}",
+    "expectations": "query those rows; correct the producer, or `expectations` in the file",
+    "verified": "oncelake verify {stream} shows what differs",
+}
 _BLOCKING: Final = frozenset({"books_balance", "quarantine_rate", "expectations"})
 
 
@@ -163,7 +174,9 @@ def retention_result(measured: Retention) -> dg.AssetCheckResult:
         check_name="retention",
         passed=measured.level == "ok",
         severity=ERROR if measured.level in {"critical", "lost"} else WARN,
-        description=as_markdown(str(measured)),
+        description=_advised(
+            "retention", measured.spec.name, str(measured), passed=measured.level == "ok"
+        ),
         metadata={
             "level": measured.level,
             "headroom_seconds": least.seconds if least else "nothing unread to lose",
@@ -207,7 +220,7 @@ def verified(evidence: Evidence) -> dg.AssetCheckResult:
         "verified",
         passed=found.holds,
         says="\n".join(sentences(found)),
-        metadata=metadata_of(found),
+        metadata=metadata_of(found, evidence.spec.sink.name),
     )
 
 
@@ -294,9 +307,16 @@ def _result(
         check_name=name,
         passed=passed,
         severity=severity,
-        description=as_markdown(says),
+        description=_advised(name, evidence.spec.name, says, passed=passed),
         metadata=metadata,
     )
+
+
+def _advised(name: str, stream: str, says: str, *, passed: bool) -> str:
+    """Write what a check says, and, of a failed one, what to do."""
+    if not passed and "Next: " not in says:
+        says = f"{says}. Next: {_NEXT[name].format(stream=stream)}"
+    return as_markdown(says)
 
 
 def _table(rows: list[dict[str, Any]]) -> dg.TableMetadataValue | str:

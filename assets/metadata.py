@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import dagster as dg
 
-from assets.asset_specs import column_schema, ledger_key, quarantine_key
+from assets.asset_specs import column_schema, ledger_key, quarantine_key, version_of
 from assets.evidence import Evidence
 from assets.history import COMPLETE
 from ingestion.errors import counted
@@ -34,11 +34,11 @@ def metadata_of(evidence: Evidence) -> dict[str, Any]:
         ),
         **_known(**{"dagster/row_count": report.row_count}),
         "seq": report.seq,
-        "delta_version": report.delta_version,
+        **version_of(spec.sink.name, report.delta_version),
         "lag": report.lag,
         "epoch": report.epoch,
         "delivery": spec.delivery,
-        "engine": report.engine or "none",
+        "engine": _engine_of(evidence),
         "recovered": False,
         "healed": ", ".join(str(row.seq) for row in report.recovered) or "none",
         "notices": "\n".join(report.notices) or "none",
@@ -46,7 +46,7 @@ def metadata_of(evidence: Evidence) -> dict[str, Any]:
         "table_id": evidence.table_id,
         "dagster/column_schema": column_schema(spec),
         "dagster/uri": evidence.paths.table.uri,
-        "dagster/table_name": spec.name,
+        "dagster/table_name": spec.sink.table_of(spec.name),
     }
 
 
@@ -62,6 +62,13 @@ def metadata_of_batches(rows: Sequence[LedgerRow]) -> dict[str, Any]:
         if (total := total_of(rows, name)) or name in _MAIN_COUNTS
     }
     return {"offsets": _offsets_table(rows), **counts, "batches": len(rows)}
+
+
+def _engine_of(evidence: Evidence) -> str:
+    """Name the engine that decided about the rows: delta-rs has no part in another sink's."""
+    engine = evidence.report.engine or "none"
+    is_delta = evidence.spec.sink.name == "delta"
+    return engine if is_delta or engine != "delta_rs" else "duckdb"
 
 
 def _pace(report: RunReport) -> dict[str, float]:
@@ -142,7 +149,7 @@ def _standing(rows: Sequence[LedgerRow]) -> dict[str, Any]:
         "first_seq": first.seq,
         "seq": last.seq,
         "epoch": last.epoch,
-        "delta_version": last.delta_version,
+        **version_of(last.sink, last.delta_version),
         "kinds": ", ".join(dict.fromkeys(row.kind for row in rows)),
         "red_batches": sum(row.is_red for row in rows),
         "committed_at": dg.MetadataValue.timestamp(last.committed_at),

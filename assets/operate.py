@@ -13,6 +13,7 @@ from typing import Any, Literal
 import dagster as dg
 from pydantic import Field
 
+from assets.asset_specs import version_of
 from assets.failures import StreamFailureError, StreamRetryError, translate_errors
 from assets.jobs import STREAM_TAG, op_job
 from ingestion.declaration.loader import find_stream
@@ -233,7 +234,7 @@ def _refuse_without_reason(operation: dg.Config) -> None:
 
 
 def _decided(row: LedgerRow) -> dict[str, Any]:
-    return {"seq": row.seq, "delta_version": row.delta_version, "epoch": row.epoch}
+    return {"seq": row.seq, **version_of(row.sink, row.delta_version), "epoch": row.epoch}
 
 
 def red_of(batches: tuple[LedgerRow, ...]) -> str:

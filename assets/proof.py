@@ -9,6 +9,7 @@ from typing import Any
 import dagster as dg
 from pydantic import Field
 
+from assets.asset_specs import version_of
 from assets.failures import StreamFailureError, as_markdown, translate_errors
 from assets.jobs import chosen, op_job
 from ingestion.declaration.loader import DeclaredStream
@@ -72,7 +73,7 @@ def sentences(verdict: Verdict) -> list[str]:
     return [verdict.headline, *map(str, verdict.differences), *unproven]
 
 
-def metadata_of(verdict: Verdict) -> dict[str, Any]:
+def metadata_of(verdict: Verdict, sink: str) -> dict[str, Any]:
     """Return a verdict as metadata: flat numbers, and the differences in words."""
     return {
         "differences": verdict.total,
@@ -80,7 +81,7 @@ def metadata_of(verdict: Verdict) -> dict[str, Any]:
         "batches": verdict.batches,
         "rows": verdict.rows,
         "quarantined": verdict.quarantined,
-        "delta_version": verdict.delta_version,
+        **version_of(sink, verdict.delta_version),
         "seq": verdict.seq,
         "says": dg.MetadataValue.md(
             "\n".join(f"- {as_markdown(each)}" for each in sentences(verdict))

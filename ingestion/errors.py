@@ -226,6 +226,10 @@ class KeyInTwoPartitionsError(RefusedError):
     """One key came from two partitions, and no declared order says which is newer."""
 
 
+class SeveralRecordTypesError(RefusedError):
+    """A topic's records are of several types, and the declaration names none."""
+
+
 class TooManyBadRecordsError(RefusedError):
     """More of a batch's records are bad than may go to quarantine."""
 

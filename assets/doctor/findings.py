@@ -34,7 +34,11 @@ def diagnose_dagster(facts: InstanceFacts) -> Iterator[Finding]:
     if not {LAG_SENSOR, FOLLOW_SENSOR} & {*facts.switched_on}:
         for stream in facts.sensed:
             yield findings.SENSOR_OFF.of(
-                stream, f"sensor {LAG_SENSOR}", prefix=facts.prefix, sensor=LAG_SENSOR
+                stream,
+                f"sensor {LAG_SENSOR}",
+                prefix=facts.prefix,
+                sensor=LAG_SENSOR,
+                workspace=facts.workspace,
             )
 
 
@@ -89,7 +93,7 @@ def _of_daemon(facts: InstanceFacts) -> Iterator[Finding]:
     waiting = [*facts.switched_on, *(f"queued run {run.run_id[:8]}" for run in queued)]
     last = "never" if facts.heartbeat is None else _since(facts.heartbeat, facts.now)
     evidence = f"last sign of life: {last}; waiting: {', '.join(waiting)}"
-    yield findings.NO_DAEMON.of(_ABOUT, evidence, prefix=facts.prefix)
+    yield findings.NO_DAEMON.of(_ABOUT, evidence, prefix=facts.prefix, workspace=facts.workspace)
 
 
 def _evidence(run: RunFacts, now: float) -> str:

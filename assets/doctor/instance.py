@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 import dagster as dg
@@ -15,6 +16,7 @@ from ingestion.declaration.loader import load_streams
 from ingestion.settings import Settings, project_root
 
 _HEARTBEAT_PATIENCE_SECONDS: Final = 120.0
+_WORKSPACE: Final = "workspace.yaml"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -23,6 +25,7 @@ class InstanceFacts:
 
     Attributes:
         prefix: What goes before a command so that it means this instance.
+        workspace: The option that names the file of its code locations.
         now: When this was looked up, in seconds since 1970.
         heartbeat: The daemon's latest sign of life, in seconds since 1970.
         switched_on: Sensors and schedules that only the daemon can evaluate.
@@ -30,6 +33,7 @@ class InstanceFacts:
     """
 
     prefix: str
+    workspace: str
     now: float
     runs: tuple[RunFacts, ...] = ()
     slots: tuple[SlotFacts, ...] = ()
@@ -54,6 +58,7 @@ def read_instance(instance: dg.DagsterInstance, home: str, settings: Settings) -
     place = shlex.quote(str(project_root()))
     return InstanceFacts(
         prefix=f"cd {place} && DAGSTER_HOME={shlex.quote(home)} ",
+        workspace=_workspace(project_root(), Path(home)),
         now=time.time(),
         runs=tuple(map(runs.facts, instance.get_run_records(dg.RunsFilter(statuses=UNDER_WAY)))),
         slots=tuple(runs.slots()),
@@ -67,3 +72,12 @@ def read_instance(instance: dg.DagsterInstance, home: str, settings: Settings) -
         ),
         sensed=tuple(each.name for each in streams if each.spec and each.spec.is_sensed),
     )
+
+
+def _workspace(project: Path, home: Path) -> str:
+    """Name the workspace's file of the project, or of Dagster's home; another is the user's own."""
+    if (project / _WORKSPACE).exists():
+        return f"-w {_WORKSPACE}"
+    if (home / _WORKSPACE).exists():
+        return f"-w {shlex.quote(str(home.absolute() / _WORKSPACE))}"
+    return "-w FILE, where FILE is the workspace file that this Dagster is started with"

@@ -33,11 +33,11 @@ def quarantine(
     Raw bytes are shown escaped and cut; the table holds them whole. Once the declaration is
     corrected, `oncelake redrive STREAM` sends the records in again.
     """
-    from ingestion.lake.paths import StreamPaths
+    from ingestion.lake.ledger import known_paths
     from ingestion.operations.inspect_quarantine import inspect
 
     settings = load_settings()
-    paths = StreamPaths.of(stream, settings, declared_sink(stream, settings))
+    paths = known_paths(stream, settings, declared_sink(stream, settings))
     refuse_unknown(stream, settings, exists=paths.quarantine.exists())
     inspection = inspect(stream, paths, reason=reason, limit=limit)
     if reason and not (inspection.groups or inspection.redriven):

@@ -29,12 +29,12 @@ def history(
     Needs neither Spark nor Kafka. A savepoint can be reached while the table's log has its commit
     and no VACUUM has removed its files: `rewind_window_days` is how long that is certain.
     """
-    from ingestion.lake.paths import StreamPaths
+    from ingestion.lake.ledger import known_paths
     from ingestion.operations.rewind import read_history
 
     settings = load_settings()
-    paths = StreamPaths.of(stream, settings, declared_sink(stream, settings))
-    refuse_unknown(stream, settings, exists=paths.data.exists())
+    paths = known_paths(stream, settings, declared_sink(stream, settings))
+    refuse_unknown(stream, settings, exists=paths.data.exists() or paths.ledger.exists())
     points = read_history(paths)[:last]
     if as_json:
         output.document({"stream": stream, "savepoints": list(map(_document, points))})

@@ -11,10 +11,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Final, Literal, TypeVar
 
 from ingestion.declaration.modes import OUR_COLUMNS
 from ingestion.declaration.names import nearest
+from ingestion.declaration.sql import quoted
 from ingestion.declaration.types import PLAIN_NAME, SqlType
 from ingestion.declaration.violations import RuleViolationsError
 
@@ -55,8 +56,8 @@ _ELSEWHERE: Final = {
     "INT64": "BIGINT",
 }
 
-# Delta stores a column name with any of these only under column mapping, a protocol upgrade.
-_UNSTORABLE: Final = re.compile(r"[ ,;{}()=.`\x00-\x1f\x7f]")
+# What Arrow ends a name at, and what UTF-8 has not.
+_NO_TEXT: Final = re.compile(r"[\0\ud800-\udfff]")
 
 _COLUMNS: Final = "write columns as `name TYPE [NOT NULL] [COMMENT 'text']`, separated by commas"
 _BACKTICKS: Final = "a name of other than letters, digits and _ needs backticks"
@@ -74,17 +75,22 @@ _TOKEN: Final = re.compile(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeclaredColumn:
-    """One column of a stream's table, as a person declared it; the comment may be empty."""
+    """One column of a stream's table, as a person declared it; the comment may be empty.
+
+    Attributes:
+        filled_by: What gives it a value where a batch does not; of a table's own column alone.
+    """
 
     name: str
     type: SqlType
     nullable: bool
     comment: str
+    filled_by: Literal["", "default", "identity", "always identity", "generated"] = ""
 
     def as_ddl(self) -> str:
         """Write it as Spark DDL."""
         required = "" if self.nullable else " NOT NULL"
-        return f"`{self.name}` {self.type}{required}{self.comment_ddl}"
+        return f"{quoted(self.name)} {self.type}{required}{self.comment_ddl}"
 
     @property
     def comment_ddl(self) -> str:
@@ -97,20 +103,15 @@ def parse_columns(ddl: str) -> tuple[DeclaredColumn, ...]:
     """Read the columns of a Spark DDL string such as ``id BIGINT NOT NULL, name STRING``.
 
     Raises:
-        ValueError: the text is not DDL, names a column twice or one that Delta cannot store.
+        ValueError: the text is not DDL, or names a column twice.
     """
     try:
-        columns = _read_all(ddl, _Reader.columns)
+        return _read_all(ddl, _Reader.columns)
     except ValueError:
         problems = _problems_by_column(ddl)
         if len(problems) < 2:
             raise
         raise RuleViolationsError(((), problem) for problem in problems) from None
-    own = [column.name for column in columns if column.name.startswith("_")]
-    if own:
-        problem = "names with _ in front are Oncelake's own"
-        raise RuleViolationsError(((), f"column {name}: {problem}") for name in own)
-    return columns
 
 
 def system_columns() -> tuple[DeclaredColumn, ...]:
@@ -165,10 +166,11 @@ class _Reader:
             columns.append(self.column())
         taken: set[str] = set()
         for name in (column.name for column in columns):
-            if _UNSTORABLE.search(name):
-                raise ValueError(f"column {name!r}: Delta stores no name with ` ,;{{}}()=.` in it")
             if name.lower() in taken:
-                raise ValueError(f"column {name}: declared twice (Spark ignores case)")
+                raise ValueError(
+                    f"column {name}: declared twice; names that differ only in case are one to "
+                    "Spark and DuckDB: declare one of them"
+                )
             taken.add(name.lower())
         return tuple(columns)
 
@@ -200,10 +202,13 @@ class _Reader:
 
     def _name(self) -> str:
         kind, text = self._next("a column's name")
+        if kind == "name" and _NO_TEXT.search(text):
+            raise ValueError(f"column {text!r}: no name has NUL, or half a character, in it")
         if kind == "name":
             return text[1:-1].replace("``", "`")
         if kind != "word":
-            raise ValueError(f"expected a column's name, found `{text}`")
+            needs = f"; {_BACKTICKS}" if kind == "stray" else ""
+            raise ValueError(f"expected a column's name, found `{text}`{needs}")
         if not PLAIN_NAME.fullmatch(text):
             raise ValueError(f"column {text}: write this name in backticks: `{text}`")
         return text

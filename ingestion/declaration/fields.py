@@ -15,7 +15,13 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationInfo, field_validator
 
 from ingestion.declaration.ddl import DeclaredColumn, parse_columns
-from ingestion.declaration.modes import COORDINATES, INDEX_COLUMN, MODES, Mode
+from ingestion.declaration.modes import (
+    COORDINATES,
+    INDEX_COLUMN,
+    MODES,
+    OF_A_RECORD,
+    Mode,
+)
 from ingestion.declaration.names import name_problem
 from ingestion.declaration.parts import (
     Count,
@@ -28,6 +34,7 @@ from ingestion.declaration.parts import (
     FollowPace,
     FormatSpec,
     Group,
+    KeyFormatSpec,
     Maintenance,
     Minutes,
     Owner,
@@ -65,6 +72,9 @@ class Declaration(Part):
         False, description="A table, and a stream, of its own for each of `topics`."
     )
     format: FormatSpec = Field(FormatSpec(), description="How a value is encoded.")
+    record: tuple[Annotated[str, Field(min_length=1)], ...] = Field(
+        (), description="Full name of the record type that is meant, in a topic of several."
+    )
     ddl: str = Field(alias="schema", description="The table's columns, as Spark DDL.")
     leniency: Mapping[str, Literal["lenient"]] = Field(
         {},
@@ -104,8 +114,8 @@ class Declaration(Part):
         False, description="Whether a null column of a record keeps what is there."
     )
     tombstones: TombstonePolicy | None = Field(None, description="What a null value means.")
-    key_format: FormatSpec = Field(
-        FormatSpec(), description="How a tombstone's Kafka key is encoded."
+    key_format: KeyFormatSpec = Field(
+        KeyFormatSpec(), description="How a tombstone's Kafka key is encoded."
     )
     starting: Starting = Field(Starting(), description="Where the very first run begins.")
     max_offsets_per_trigger: Count = Field(
@@ -194,7 +204,7 @@ class Declaration(Part):
         key = "at" if validated.field_name == "starting" else "type"
         return {key: value} if isinstance(value, str) else value
 
-    @field_validator("keys", "sequence_by", "topics", mode="before")
+    @field_validator("keys", "record", "sequence_by", "topics", mode="before")
     @classmethod
     def _one_is_a_list(cls, value: Any) -> Any:
         return (value,) if isinstance(value, str) else value
@@ -282,6 +292,12 @@ class Declaration(Part):
         keeps = keeps and not (self._makes_columns or self.is_log)
         return "keep" if keeps else "null"
 
+    @property
+    def has_whole_rows(self) -> bool:
+        """Tell whether a record alone says what is in the declared columns of its row."""
+        takes_over = self.ignore_null_updates or self.unavailable == "keep"
+        return self.mode != "aggregate" and not takes_over
+
     @cached_property
     def never_left_out(self) -> frozenset[str]:
         """Columns that a record may not leave out: key and order, and what is asked of it."""
@@ -292,6 +308,25 @@ class Declaration(Part):
         asked = names_in(self.where) | names_in(self.apply_as_deletes)
         of_columns = (column.name for column in self.columns if column.name.lower() in asked)
         return frozenset((*self.never_null, *self.sequence_by, *of_columns))
+
+    @cached_property
+    def moved_by(self) -> tuple[str, ...]:
+        """Columns of a value that make the key: an update in which one differs may move its row.
+
+        None where no record tells the row before it, or nothing is deleted.
+        """
+        if not (self.format.options.may_lack_columns and self.write_mode.has_deletes):
+            return ()
+        taken = {name.lower() for name in self.keys if name not in self.select}
+        made_of = taken.union(*(names_in(self.select.get(name)) for name in self.keys))
+        names = (column.name for column in self.value_columns if column.name != self.explode)
+        return tuple(name for name in names if name.lower() in made_of)
+
+    @property
+    def movable(self) -> tuple[str, ...]:
+        """Columns that a row takes along to another key."""
+        fixed = {*self.keys, *self.never_left_out, *self.format.options.of_envelope}
+        return tuple(name for name in self.types if name not in fixed)
 
     @cached_property
     def types(self) -> Mapping[str, SqlType]:
@@ -323,9 +358,31 @@ class Declaration(Part):
         return self.keys if self.is_log else self.keys or ("_epoch", *self.origin)
 
     @property
+    def measured_keys(self) -> tuple[str, ...]:
+        """Columns of the key that the sink does not take of any length, if it has any."""
+        has_length = ("STRING", "VARCHAR", "BINARY")
+        is_measured = SINKS[self.sink.name].longest_key
+        keys = self.keys if is_measured else ()
+        return tuple(name for name in keys if self.types[name].word in has_length)
+
+    @property
     def is_log(self) -> bool:
         """Tell whether rows are only ever added to what keeps them."""
         return SINKS[self.sink.name].is_log
+
+    @property
+    def remembered(self) -> frozenset[str]:
+        """Declared columns of the table that remembers deletes."""
+        if self.is_log or not self.write_mode.has_deletes:
+            return frozenset()
+        names = self.types if self.unavailable == "keep" else (*self.keys, *self.sequence_by)
+        return frozenset(names)
+
+    @cached_property
+    def record_names(self) -> tuple[str, ...]:
+        """What expressions may ask of the record: a column of the value hides one of its name."""
+        of_value = {column.name.lower() for column in self.value_columns}
+        return tuple(name for name in OF_A_RECORD if name not in of_value)
 
     @property
     def origin(self) -> tuple[str, ...]:

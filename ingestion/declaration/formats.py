@@ -6,6 +6,7 @@ here and imported when a run needs it, so that loading a declaration imports no 
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Final, Literal
 
@@ -23,8 +24,8 @@ class Options(BaseModel):
 
     # Whether a null value only follows a delete that said so itself.
     tombstones_repeat_deletes: ClassVar[bool] = False
-    # Whether a record may leave out the value of a column that has not changed; its headers then
-    # name the key of the row that has it, if that is another.
+    # Whether a record is a change of a row: it may leave out the value of a column that has not
+    # changed, and tell the row before it; headers name the key of that row, if it is another.
     may_lack_columns: ClassVar[bool] = False
 
     @property
@@ -36,6 +37,16 @@ class Options(BaseModel):
     def reads_key(self) -> bool:
         """Whether a value can be incomplete without its record's Kafka key."""
         return False
+
+    @property
+    def reads_headers(self) -> bool:
+        """Whether headers say something of a value: that it is moved, or not framed."""
+        return self.may_lack_columns or self.uses_registry
+
+    @property
+    def of_envelope(self) -> Collection[str]:
+        """Columns that are not of the row, but of what is sent around it."""
+        return ()
 
 
 class RegistryOptions(Options):
@@ -68,8 +79,10 @@ class DebeziumOptions(Options):
     timestamps: Unit | dict[str, Unit] | None = Field(
         None, description="Unit of moments that are numbers, of all or by column; without schemas."
     )
-    decimals: Literal["precise", "string"] = Field(
-        "precise", description="The connector's decimal.handling.mode; without schemas."
+    decimals: Literal["precise", "string", "base64"] = Field(
+        "precise",
+        description="The connector's decimal.handling.mode, without schemas; base64 is precise, "
+        "where digits alone are base64, too.",
     )
 
     @property
@@ -81,6 +94,11 @@ class DebeziumOptions(Options):
     def reads_key(self) -> bool:
         """Whether a value can be incomplete without its record's Kafka key."""
         return self.encoding == "json"
+
+    @property
+    def of_envelope(self) -> Collection[str]:
+        """Columns that are not of the row, but of what is sent around it."""
+        return self.columns
 
     @model_validator(mode="after")
     def _needs_units_only_without_schema(self) -> DebeziumOptions:
@@ -112,13 +130,44 @@ class CsvOptions(Options):
         return self
 
 
+class NumberOptions(Options):
+    """A number of so many bytes; nothing may stand beside ``type``."""
+
+    size_bytes: ClassVar[int]
+
+
+class _ShortOptions(NumberOptions):
+    size_bytes = 2
+
+
+class _IntOptions(NumberOptions):
+    size_bytes = 4
+
+
+class _LongOptions(NumberOptions):
+    size_bytes = 8
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Format:
-    """One format: the module of its ``opened``, and whether a Kafka key may be encoded so."""
+    """One format.
+
+    Attributes:
+        module: Where its ``opened`` is.
+        fills: Types that the one column may have which it fills; empty of formats with fields.
+        for_values: Whether a value may be encoded so.
+        for_keys: Whether a Kafka key may.
+    """
 
     module: str
     options: type[Options] = Options
+    fills: tuple[str, ...] = ()
+    for_values: bool = True
     for_keys: bool = True
+
+
+def _of_java(options: type[Options], *fills: str) -> Format:
+    return Format(module="ingestion.formats.java", options=options, fills=fills, for_values=False)
 
 
 FORMATS: Final[dict[str, Format]] = {
@@ -127,9 +176,13 @@ FORMATS: Final[dict[str, Format]] = {
     "protobuf": Format(module="ingestion.formats.protobuf", options=RegistryOptions),
     "json_schema": Format(module="ingestion.formats.json_schema", options=RegistryOptions),
     "csv": Format(module="ingestion.formats.csv", options=CsvOptions),
-    "string": Format(module="ingestion.formats.raw"),
-    "raw": Format(module="ingestion.formats.raw"),
+    "string": Format(module="ingestion.formats.raw", fills=("STRING",)),
+    "raw": Format(module="ingestion.formats.raw", fills=("BINARY",)),
     "debezium": Format(
         module="ingestion.formats.debezium", options=DebeziumOptions, for_keys=False
     ),
+    "short": _of_java(_ShortOptions, "SMALLINT", "INT", "BIGINT"),
+    "int": _of_java(_IntOptions, "INT", "BIGINT"),
+    "long": _of_java(_LongOptions, "BIGINT"),
+    "uuid": _of_java(Options, "STRING"),
 }

@@ -18,6 +18,7 @@ from pydantic import ValidationError
 
 from ingestion.declaration.messages import Problem, problems_in
 from ingestion.declaration.names import name_problem, nearest_allowed, suggest
+from ingestion.declaration.sink_rules import sink_violations
 from ingestion.declaration.sinks import SinkSpec
 from ingestion.declaration.spec import StreamSpec
 from ingestion.declaration.yaml_reader import BadYamlError, YamlTree, read_tree
@@ -241,7 +242,12 @@ def _one_per_topic(path: Path, spec: StreamSpec, taken: set[str]) -> list[Stream
             remedy = "give it a file of its own, under another name"
             raise InvalidSpecError(f"{subject}, and so is {other}; {remedy}")
         topics[name] = topic
-    return [_of_topic(spec, name, topic) for name, topic in topics.items()]
+    streams = [_of_topic(spec, name, topic) for name, topic in topics.items()]
+    for stream in streams:
+        for at, problem in sink_violations(stream, stream.table_columns):
+            subject = f"{shown_path(path)}: {at}: topic {stream.topic!r} would be the stream "
+            raise InvalidSpecError(f"{subject}{stream.name!r}: {problem}")
+    return streams
 
 
 def _of_topic(spec: StreamSpec, name: str, topic: str) -> StreamSpec:

@@ -17,6 +17,9 @@ INDEX_COLUMN: Final = "_index"
 OUR_COLUMNS: Final = (
     "_topic STRING, _partition INT, _offset BIGINT, _timestamp TIMESTAMP, _epoch INT, _seq BIGINT"
 )
+# What `where` and `select` may ask of a record beside its value's columns.
+TIME_COLUMN: Final = "_timestamp"
+OF_A_RECORD: Final = (*COORDINATES, TIME_COLUMN, "_key", "_headers", INDEX_COLUMN)
 EXTRA_COLUMN: Final = "_extra_fields"
 DELETED_COLUMN: Final = "_deleted"
 # Columns that `mode: scd2` adds, then those that `window` adds.
@@ -24,6 +27,23 @@ VALID_FROM: Final = "valid_from"
 VALID_TO: Final = "valid_to"
 CURRENT: Final = "current"
 WINDOW_COLUMNS: Final = ("window_start", "window_end")
+# Columns of every table, of a batch on its way into it, and of the tables beside it.
+_OF_A_BATCH: Final = """
+    _again _alive _at _attempt _before _bytes _coerced _decoded _decoded_key _delete _detail
+    _digest _disposition _element _ended _ends_one _epoch _extra _fault _file _first_bad _gone
+    _good _has_row _is_asked _is_delete _is_empty _is_erased _is_gone _is_known _is_move
+    _is_new _is_own _is_selected _is_stale _is_tombstone _lacks _left_out _misfit _moved_from
+    _newest _next _nothing _nth _rank _reason _record _records _returned _row _says_delete
+    _selected _seq _split _tombstone_key _transformed _turn _unavailable _unknown _value
+    _violated _waits _what _wholes _wrong _wrong_detail
+"""
+RESERVED: Final = frozenset(
+    {
+        *OF_A_RECORD,
+        *(f"_of{name}" for name in (*COORDINATES, INDEX_COLUMN)),
+        *_OF_A_BATCH.split(),
+    }
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -47,6 +47,15 @@ def nearest_allowed(name: str, taken: Collection[str] = ()) -> str:
     return next(candidate for candidate in candidates if candidate not in taken)
 
 
+def plain_name(name: str, taken: Collection[str] = ()) -> str:
+    """Return a name of letters, digits and _ alone, like another, that is not in ``taken``."""
+    plain = re.sub(r"[^A-Za-z0-9_]+", "_", name).strip("_") or "column"
+    plain = f"c{plain}" if plain[0].isdigit() else plain
+    lower = {each.lower() for each in taken}
+    candidates = [plain, *(f"{plain}_{number}" for number in range(2, len(lower) + 3))]
+    return next(candidate for candidate in candidates if candidate.lower() not in lower)
+
+
 def nearest(word: str, choices: Collection[str], *, likeness: float = 0.6) -> str | None:
     """Return the choice that a person probably meant by ``word``; None when none is like it."""
     return next(iter(get_close_matches(word, choices, n=1, cutoff=likeness)), None)

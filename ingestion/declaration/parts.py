@@ -112,10 +112,15 @@ class FormatSpec(BaseModel):
 
     type: str = Field("json", description="The format's name.")
 
+    @classmethod
+    def names(cls) -> list[str]:
+        """Return the formats that there are."""
+        return [name for name, each in FORMATS.items() if each.for_values]
+
     @field_validator("type")
     @classmethod
     def _is_known(cls, name: str) -> str:
-        return one_of(FORMATS, name)
+        return one_of(dict.fromkeys(cls.names()), name)
 
     @model_validator(mode="after")
     def _options_are_known(self) -> FormatSpec:
@@ -143,6 +148,15 @@ class FormatSpec(BaseModel):
     def options(self) -> Options:
         """What the person wrote beside ``type``."""
         return FORMATS[self.type].options.model_validate(self.model_extra or {})
+
+
+class KeyFormatSpec(FormatSpec):
+    """The format of the Kafka keys, with its options beside ``type``."""
+
+    @classmethod
+    def names(cls) -> list[str]:
+        """Return the formats that there are."""
+        return [name for name, each in FORMATS.items() if each.for_keys]
 
 
 class Starting(Part):

@@ -6,30 +6,34 @@ has to mend a file wants to mend it in one go. What the write mode asks is in ``
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final
 
+from ingestion.declaration.ddl import DeclaredColumn
 from ingestion.declaration.expectations import columns_asked
 from ingestion.declaration.fields import Declaration
 from ingestion.declaration.formats import FORMATS, DebeziumOptions
-from ingestion.declaration.modes import COORDINATES
-from ingestion.declaration.names import nearest, suggest
+from ingestion.declaration.modes import (
+    DELETED_COLUMN,
+    EXTRA_COLUMN,
+    OF_A_RECORD,
+    RESERVED,
+)
+from ingestion.declaration.names import nearest, plain_name, suggest
+from ingestion.declaration.sql import literal, quoted
 from ingestion.declaration.types import SqlType
 from ingestion.declaration.violations import Violation
 
 _NO_EQUALITY: Final = ("FLOAT", "DOUBLE", "ARRAY", "MAP", "STRUCT", "VARIANT")
 _NO_ORDER: Final = ("ARRAY", "MAP", "STRUCT", "VARIANT")
 _NESTED_OR_BYTES: Final = ("ARRAY", "MAP", "STRUCT", "BINARY")
-# What `where` and `select` may ask of the record beside its value's columns.
-_OF_A_RECORD: Final = (*COORDINATES, "_timestamp", "_key", "_headers", "_index")
 # The formats whose values are JSON, without the types of a schema.
 JSON_FORMATS: Final = ("json", "json_schema")
 _LENIENT: Final = (
     *("TINYINT", "SMALLINT", "INT", "BIGINT", "DECIMAL", "FLOAT", "DOUBLE"),
     *("STRING", "VARCHAR"),
 )
-# Formats without fields: what the one column must be.
-_BARE: Final = {"raw": "BINARY", "string": "STRING"}
 
 
 def unknown_column(name: str, known: Collection[str], of: str = "schema") -> str:
@@ -37,9 +41,30 @@ def unknown_column(name: str, known: Collection[str], of: str = "schema") -> str
     return f"{name!r} is not a column of `{of}`; {suggest(name, known, likeness=0.5)}"
 
 
+def renaming_advice(column: DeclaredColumn, name: str, taken: Collection[str]) -> str:
+    """Say how a field is read whose name, or that of one within it, no table can have."""
+    if name != column.name:
+        made, old = literal(plain_name(name)), f"{quoted(column.name)}.{quoted(name)}"
+        of_fields = _by_select(column.name, f"named_struct({made}, {old})")
+        return (
+            "declare it in `value_schema`, and here with other names of its fields, which a "
+            f"`select` gives them, such as {of_fields}"
+        )
+    other = plain_name(name, taken)
+    return (
+        f"declare it in `value_schema`, and here under another name, such as {other}, which "
+        f"{_by_select(other, quoted(name))} gives it"
+    )
+
+
+def _by_select(name: str, text: str) -> str:
+    return f"`select: {{{json.dumps(name)}: {json.dumps(text, ensure_ascii=False)}}}`"
+
+
 def rule_violations(spec: Declaration) -> Iterator[Violation]:
     """Yield every disagreement between the fields of ``spec``."""
     yield from _topic_violations(spec)
+    yield from _reserved_violations(spec)
     yield from _column_violations("keys", spec.keys, spec.types)
     yield from _column_violations("sequence_by", spec.sequence_by, spec.sequence_types)
     yield from _type_violations(spec)
@@ -47,6 +72,9 @@ def rule_violations(spec: Declaration) -> Iterator[Violation]:
     yield from _transformation_violations(spec)
     yield from _sql_violations(spec)
     yield from _format_violations(spec)
+    if spec.record and not spec.format.options.uses_registry:
+        problem = "only schemas of a registry name types"
+        yield "record", f"{problem}; remove it, or leave records out by `where`"
     folds = spec.mode == "aggregate" or spec.ignore_null_updates
     if spec.backfill_from and (folds or spec.unavailable == "keep"):
         problem = "a day cannot be replayed where a record's effect depends on the rows before it"
@@ -87,6 +115,20 @@ def _topic_violations(spec: Declaration) -> Iterator[Violation]:
     if spec.topic is not None and spec.topics:
         yield "topics", "declare either `topic` or `topics`, not both"
     yield from _repetitions("topics", spec.topics)
+
+
+def _reserved_violations(spec: Declaration) -> Iterator[Violation]:
+    """Refuse names that a batch, or a function's input, has already; engines fold case."""
+    added = {DELETED_COLUMN} if spec.deletes == "soft" else set()
+    added |= {EXTRA_COLUMN} if spec.extra_fields == "keep" else set()
+    for column in spec.columns:
+        if column.name.lower() in RESERVED | added:
+            problem = f"column {column.name}: that name, in whatever case, is one of Oncelake's own"
+            yield "schema", f"{problem}; {renaming_advice(column, column.name, spec.types)}"
+    hidden = {*OF_A_RECORD} - {*spec.record_names}
+    if spec.transform and spec.value_ddl and hidden:
+        problem = f"`transform` gets the record's own {', '.join(sorted(hidden))}"
+        yield "value_schema", f"{problem}; remove the value's, or write `select` instead"
 
 
 def _column_violations(
@@ -145,7 +187,7 @@ def _sql_violations(spec: Declaration) -> Iterator[Violation]:
     """Refuse names that are no columns; Spark alone knows functions and types."""
     of_value = "value_schema" if spec.value_ddl else "schema"
     value = {column.name: column.type for column in spec.value_columns}
-    asked: dict[str, SqlType | None] = {**value, **dict.fromkeys(_OF_A_RECORD)}
+    asked: dict[str, SqlType | None] = {**value, **dict.fromkeys(spec.record_names)}
     texts = [(("where",), spec.where), *((("select", k), sql) for k, sql in spec.select.items())]
     for at, text in texts:
         yield from _name_violations(at, text, asked, of=of_value)
@@ -158,7 +200,7 @@ def _name_violations(
     for name, known in unknown_names(text, columns) if text else ():
         column, _, part = name.rpartition(".")
         of_column = f"{column}` in `{of}" if column else of
-        shown = [each for each in known if each not in _OF_A_RECORD] or known
+        shown = [each for each in known if each not in OF_A_RECORD] or known
         near = nearest(part, known, likeness=0.5)
         yield at, unknown_column(part, [near] if near else shown, of=of_column)
 
@@ -194,19 +236,15 @@ def _explode_violations(spec: Declaration, name: str) -> Iterator[Violation]:
 
 
 def _format_violations(spec: Declaration) -> Iterator[Violation]:
-    name, key = spec.format.type, spec.key_format.type
-    if not FORMATS[key].for_keys:
-        yield "key_format", f"`{key}` is no format of keys; write `json`"
+    name, fills = spec.format.type, FORMATS[spec.format.type].fills
     if spec.tombstone_policy == "delete":
         yield from _key_violations(spec)
     if name not in JSON_FORMATS:
         yield from _json_only_violations(spec)
     yield from _leniency_violations(spec)
-    if name in _BARE:
-        type_ = _BARE[name]
-        if [column.type.word for column in spec.value_columns] != [type_]:
-            problem = f"`format: {name}` fills exactly one column, a {type_}"
-            yield "schema", f"{problem}; write for example `value {type_} NOT NULL`"
+    if fills and not _is_one([column.type for column in spec.value_columns], fills):
+        problem = f"`format: {name}` fills exactly one column, a {fills[0]}"
+        yield "schema", f"{problem}; write for example `value {fills[0]} NOT NULL`"
     if name == "csv":
         for column in spec.value_columns:
             if column.type.word in _NESTED_OR_BYTES:
@@ -241,12 +279,17 @@ def _json_only_violations(spec: Declaration) -> Iterator[Violation]:
         yield "extra_fields", f"`format: {name}` cannot keep them; write `ignore` or `reject`"
 
 
+def _is_one(types: Sequence[SqlType], fills: Collection[str]) -> bool:
+    return len(types) == 1 and types[0].word in fills
+
+
 def _key_violations(spec: Declaration) -> Iterator[Violation]:
     """Refuse keys that no Kafka key could give, or not as the values do."""
     name, types = spec.key_format.type, spec.types
     of_keys = [types[key] for key in spec.keys if key in types]
-    if name in _BARE and [type_.word for type_ in of_keys] != [_BARE[name]]:
-        problem = f"`{name}` reads exactly one key column, a {_BARE[name]}"
+    fills = FORMATS[name].fills
+    if fills and not _is_one(of_keys, fills):
+        problem = f"`{name}` reads exactly one key column, a {' or '.join(fills)}"
         yield "key_format", f"{problem}; the keys are {', '.join(map(str, of_keys))}"
     if name == "csv" and any(type_.word in _NESTED_OR_BYTES for type_ in of_keys):
         yield "key_format", "a field of CSV is none of these keys; write `json`"

@@ -9,9 +9,14 @@ from typing import Final
 from ingestion.declaration.ddl import DeclaredColumn
 from ingestion.declaration.fields import Declaration
 from ingestion.declaration.modes import MODES
-from ingestion.declaration.sinks import SINKS, KafkaSink
+from ingestion.declaration.rules import renaming_advice
+from ingestion.declaration.sinks import BESIDE, SINKS, KafkaSink, PostgresSink
 from ingestion.declaration.violations import Violation
 
+# PostgreSQL cuts a longer name short, and says nothing.
+_LONGEST_NAME: Final = 63
+_LONGEST_TABLE: Final = _LONGEST_NAME - len(BESIDE)
+_LONGEST_VARCHAR: Final = 10_485_760
 _AS_TEXT: Final = "declare it as STRING, and `select` it as text, for example by to_json({0})"
 
 
@@ -31,15 +36,32 @@ def sink_violations(spec: Declaration, columns: tuple[DeclaredColumn, ...]) -> I
         yield from _log_violations(spec)
     if spec.sink.kafka:
         yield from _loop_violations(spec, spec.sink.kafka)
+    if spec.sink.postgres:
+        yield from _name_violations(spec, spec.sink.postgres, columns)
     for column in columns:
-        if spec.sink.kafka and (other := spec.sink.kafka.refused_name(column.name, column.type)):
-            yield "schema", f"{other!r} is no name in Avro; write letters, digits and _ alone"
+        if refused := _refused_name(spec, column):
+            other, problem = refused
+            advice = renaming_advice(column, other, spec.types)
+            yield "schema", f"column {column.name!r}: {problem}; {advice}"
         for word in kind.refused_in(column.type):
             field = "extra_fields" if column.name not in spec.types else "schema"
             remedy = "write `ignore` or `reject`"
             if field == "schema":
                 remedy = _AS_TEXT.format(column.name)
             yield field, f"{column.name}: `sink: {name}` cannot keep a {word}; {remedy}"
+
+
+def _refused_name(spec: Declaration, column: DeclaredColumn) -> tuple[str, str] | None:
+    """Return a name that the sink, or the table of deletes beside it, cannot store, and why."""
+    name, type_, kind, delta = column.name, column.type, SINKS[spec.sink.name], SINKS["delta"]
+    if spec.sink.kafka and (other := spec.sink.kafka.refused_name(name, type_)):
+        return other, f"{other!r} is no name in Avro, which takes letters, digits and _ alone"
+    if other := kind.refused_name(name, type_):
+        return other, f"`sink: {spec.sink.name}` stores no {other!r}, {kind.refusal_of_names}"
+    if name in spec.remembered and (other := delta.refused_name(name, type_)):
+        why = "deletes are remembered in a Delta table, which stores no"
+        return other, f"{why} {other!r}, {delta.refusal_of_names}"
+    return None
 
 
 def _log_violations(spec: Declaration) -> Iterator[Violation]:
@@ -58,3 +80,33 @@ def _loop_violations(spec: Declaration, sink: KafkaSink) -> Iterator[Violation]:
     topic, pattern = sink.topic_of(spec.name), spec.topic_pattern
     if topic in spec.subscribed or (pattern and re.fullmatch(pattern, topic)):
         yield "sink", f"it would write to a topic that it reads, {topic}; name another"
+
+
+def _name_violations(
+    spec: Declaration, sink: PostgresSink, columns: tuple[DeclaredColumn, ...]
+) -> Iterator[Violation]:
+    """Yield what PostgreSQL would cut short, or refuse, when the table is made."""
+    schema, _, table = sink.table_of(spec.name).partition(".")
+    for what, name, longest in (
+        ("schema", schema, _LONGEST_NAME),
+        ("table", table, _LONGEST_TABLE),
+    ):
+        if (size := len(name)) > longest:
+            yield (
+                "sink",
+                f"the {what} {name} has {size} bytes, and may have {longest}; write "
+                "`{postgres: {table: schema.table}}` with a shorter one",
+            )
+    for column in columns:
+        if problem := _column_problem(column):
+            yield "schema", f"column {column.name}: {problem}"
+
+
+def _column_problem(column: DeclaredColumn) -> str | None:
+    """Say why PostgreSQL takes no such column."""
+    rename = "declare a shorter name, and `select` it from that of the records (`value_schema`)"
+    if (size := len(column.name.encode())) > _LONGEST_NAME:
+        return f"its name has {size} bytes, and PostgreSQL takes {_LONGEST_NAME}; {rename}"
+    if column.type.word == "VARCHAR" and (column.type.precision or 0) > _LONGEST_VARCHAR:
+        return f"PostgreSQL takes at most VARCHAR({_LONGEST_VARCHAR}); write that, or STRING"
+    return None

@@ -86,9 +86,7 @@ class KafkaSink(Part):
 
     def refused_name(self, name: str, type_: SqlType) -> str | None:
         """Return the name, of a column or of a field within it, that the format cannot write."""
-        fields = (part.parts for part in type_.walk() if part.word == "STRUCT")
-        names = [name, *(field for parts in fields for field in parts)]
-        others = (each for each in names if not PLAIN_NAME.fullmatch(each))
+        others = (each for each in (name, *type_.names()) if not PLAIN_NAME.fullmatch(each))
         return next(others, None) if self.format == "avro" else None
 
 
@@ -121,6 +119,13 @@ class SinkSpec(Part):
         """What a person says of it."""
         return getattr(self, self.name) or DeltaSink()
 
+    def table_of(self, stream: str) -> str:
+        """Name the table of a stream as its sink does."""
+        sink = self.declared
+        if isinstance(sink, KafkaSink):
+            return sink.topic_of(stream)
+        return sink.table_of(stream) if isinstance(sink, IcebergSink | PostgresSink) else stream
+
     def beside(self, stream: str) -> SinkSpec:
         """Return the sink of a table that is made to take the place of this one's.
 
@@ -141,15 +146,21 @@ class SinkKind:
         module: Where its table is: ``open_table(stream, sink, settings, lake)``.
         refused_modes: The write modes that it cannot keep.
         refused: Types that would lose something in it, each with what to write instead.
+        unstorable: Characters that no name of a column, or of a field within it, may have.
+        taken: Names of columns that every table of it has.
         has_text_keys: Whether the keys of a MAP must be texts.
         is_log: Whether rows are only ever added to it: it looks nothing up, and merges nothing.
+        longest_key: How many bytes the texts and bytes of a key may have together; 0 for any.
     """
 
     module: str
     refused_modes: tuple[str, ...] = ("scd2", "aggregate")
     refused: tuple[str, ...] = ()
+    unstorable: str = ""
+    taken: tuple[str, ...] = ()
     has_text_keys: bool = False
     is_log: bool = False
+    longest_key: int = 0
 
     def refused_in(self, type_: SqlType) -> list[str]:
         """Name the types, within one, that it cannot keep."""
@@ -160,6 +171,21 @@ class SinkKind:
             found.append("MAP whose keys are not STRING")
         return found
 
+    def refused_name(self, name: str, type_: SqlType) -> str | None:
+        """Return the name, of a column or of a field within it, that it cannot store."""
+        if name in self.taken:
+            return name
+        names = (name, *type_.names())
+        return next((each for each in names if set(each) & set(self.unstorable)), None)
+
+    @property
+    def refusal_of_names(self) -> str:
+        """Say which names it cannot store."""
+        if self.taken:
+            return f"since each of its tables has {', '.join(self.taken)}"
+        shown = "".join(each for each in self.unstorable if each.isprintable() and each != "`")
+        return f"with one of `{shown}`, a backtick or a control character in it"
+
     def keeps(self, mode: str) -> bool:
         """Tell whether it can keep a write mode."""
         can = bool(MODES[mode].log_module) if self.is_log else True
@@ -167,10 +193,23 @@ class SinkKind:
 
 
 _NESTED: Final = ("ARRAY", "MAP", "STRUCT")
+_CONTROL: Final = "".join(map(chr, (*range(32), 127)))
 SINKS: Final[dict[SinkName, SinkKind]] = {
-    "delta": SinkKind(module="ingestion.lake.tables.delta", refused_modes=()),
-    "iceberg": SinkKind(module="ingestion.lake.tables.iceberg", refused=("VARIANT",)),
-    "postgres": SinkKind(module="ingestion.lake.tables.postgres", refused=("VARIANT", *_NESTED)),
+    # Delta itself takes some of these, though only under column mapping, a protocol upgrade.
+    "delta": SinkKind(
+        module="ingestion.lake.tables.delta", refused_modes=(), unstorable=f" ,;{{}}()=.`{_CONTROL}"
+    ),
+    # A path of pyiceberg's is names with points between them.
+    "iceberg": SinkKind(
+        module="ingestion.lake.tables.iceberg", refused=("VARIANT",), unstorable=f".`{_CONTROL}"
+    ),
+    "postgres": SinkKind(
+        module="ingestion.lake.tables.postgres",
+        refused=("VARIANT", *_NESTED),
+        taken=("tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"),
+        # A row of an index has at most 2,704, other columns and what goes between them included.
+        longest_key=2_000,
+    ),
     "kafka": SinkKind(
         module="ingestion.lake.tables.topic",
         refused=("VARIANT",),

@@ -19,7 +19,6 @@ from pydantic import model_validator
 from ingestion.declaration.aggregates import aggregate_columns, aggregate_rule
 from ingestion.declaration.ddl import DeclaredColumn, parse_columns
 from ingestion.declaration.fields import Declaration
-from ingestion.declaration.formats import FORMATS
 from ingestion.declaration.mode_rules import mode_violations
 from ingestion.declaration.modes import (
     COORDINATES,
@@ -31,6 +30,7 @@ from ingestion.declaration.modes import (
     VALID_FROM,
     VALID_TO,
 )
+from ingestion.declaration.parts import FormatSpec, KeyFormatSpec
 from ingestion.declaration.rules import column_violations, rule_violations
 from ingestion.declaration.sink_rules import sink_violations
 from ingestion.declaration.types import SqlType
@@ -67,9 +67,11 @@ _IN_THE_TABLE: Final = frozenset(
 )
 # Fields that decide which columns the table has.
 _SHAPING: Final = frozenset({"schema", "mode", "keys", "sequence_by", "aggregates", "window"})
+# What a commit keeps beside the declared fields: the record type of each topic in its rows.
+RECORD_TYPES: Final = "record_types"
 _OF_EVERY_TABLE: Final = (*COORDINATES, "_timestamp", "_epoch", "_seq")
 # Fields in which one name needs no list around it.
-_LISTS_OR_ONE: Final = ("topics", "keys", "sequence_by")
+_LISTS_OR_ONE: Final = ("topics", "record", "keys", "sequence_by")
 
 
 class StreamSpec(Declaration):
@@ -176,7 +178,7 @@ def meaning_changes(
     """
     if before is None:
         return
-    for name in sorted({**before, **now}):
+    for name in sorted({**before, **now}.keys() - {RECORD_TYPES}):
         if before.get(name) != now.get(name):
             yield name, f"was {_written(before.get(name))}, becomes {_written(now.get(name))}"
 
@@ -199,9 +201,9 @@ def json_schema() -> dict[str, Any]:
     del fields["name"]
     schema["required"].remove("name")
     fields["mode"]["enum"] = list(MODES)
-    parts["FormatSpec"]["properties"]["type"]["enum"] = list(FORMATS)
-    for name in ("format", "key_format"):
-        fields[name] = _with_short_form(fields[name], {"type": "string", "enum": list(FORMATS)})
+    for name, model in {"format": FormatSpec, "key_format": KeyFormatSpec}.items():
+        parts[model.__name__]["properties"]["type"]["enum"] = model.names()
+        fields[name] = _with_short_form(fields[name], {"type": "string", "enum": model.names()})
         fields[name]["default"] = "json"
     words = parts["Starting"]["properties"]["at"]["enum"]
     fields["starting"] = _with_short_form(fields["starting"], {"type": "string", "enum": words})

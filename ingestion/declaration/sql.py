@@ -25,7 +25,7 @@ _VOLATILE: Final = {
 
 def quoted(name: str) -> str:
     """Quote a column's name for Spark SQL."""
-    return f"`{name}`"
+    return "`" + name.replace("`", "``") + "`"
 
 
 def identifier(name: str) -> str:
@@ -55,6 +55,8 @@ def readable_sql(text: str) -> str:
             f"{text!r} asks another table, which may answer differently when the batch is written "
             "again; ask only for columns of the record"
         )
+    if parsed.find(exp.Star) is not None:
+        raise ValueError(f"{text!r} has a `*`, which stands for no columns here; name each")
     for node in parsed.walk():
         names = {type(node).__name__.lower(), node.name.lower() if node.key == "anonymous" else ""}
         if volatile := names & _VOLATILE:
@@ -66,6 +68,17 @@ def readable_sql(text: str) -> str:
     return text
 
 
+def columns_in(text: str) -> frozenset[str]:
+    """Return the columns that an expression names, in lower case; of ``a.b`` the column is ``a``.
+
+    ``ValueError`` where it is none; see ``readable_sql``.
+    """
+    from sqlglot import exp, parse_one
+
+    found = parse_one(readable_sql(text), read="spark").find_all(exp.Column)
+    return frozenset(each.parts[0].name.lower() for each in found)
+
+
 def names_in(text: str | None) -> frozenset[str]:
     """Return every name that an expression has, of columns and fields, in lower case."""
     if text is None:
@@ -74,6 +87,16 @@ def names_in(text: str | None) -> frozenset[str]:
 
     found = parse_one(text, read="spark").find_all(exp.Identifier)
     return frozenset(each.name.lower() for each in found)
+
+
+def asks_for(column: str, text: str | None) -> bool:
+    """Tell whether an expression reads a column, and not a field of another that is named so."""
+    if text is None:
+        return False
+    from sqlglot import exp, parse_one
+
+    columns = parse_one(text, read="spark").find_all(exp.Column)
+    return column in (each.parts[0].name.lower() for each in columns)
 
 
 def refuse_absent_module(name: str) -> None:

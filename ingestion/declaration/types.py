@@ -26,7 +26,7 @@ class SqlType:
         precision: Of a DECIMAL; of a VARCHAR, its length.
         scale: Of a DECIMAL.
         parts: What it is made of: fields by name, ``element``, or ``key`` and ``value``.
-        required: Fields of a STRUCT that may not be null.
+        required: Parts that may not be null; a declaration has them in a STRUCT alone.
     """
 
     word: str
@@ -42,12 +42,15 @@ class SqlType:
             return f"VARCHAR({self.precision})"
         if self.word == "STRUCT":
             return f"STRUCT<{', '.join(map(self._field, self.parts))}>"
-        inner = ", ".join(map(str, self.parts.values()))
+        inner = ", ".join(map(self._part, self.parts))
         return f"{self.word}<{inner}>" if inner else self.word
 
     def _field(self, name: str) -> str:
         shown = name if PLAIN_NAME.fullmatch(name) else quoted(name)
-        return f"{shown}: {self.parts[name]}{' NOT NULL' if name in self.required else ''}"
+        return f"{shown}: {self._part(name)}"
+
+    def _part(self, name: str) -> str:
+        return f"{self.parts[name]}{' NOT NULL' if name in self.required else ''}"
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, SqlType) and str(self) == str(other)
@@ -60,6 +63,12 @@ class SqlType:
         yield self
         for part in self.parts.values():
             yield from part.walk()
+
+    def names(self) -> Iterator[str]:
+        """Yield the names of all fields within the type."""
+        for part in self.walk():
+            if part.word == "STRUCT":
+                yield from part.parts
 
     def contains(self, *words: str) -> bool:
         """Tell whether the type, or any part of it, is of one of these names."""

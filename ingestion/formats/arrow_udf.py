@@ -22,7 +22,7 @@ from ingestion.declaration.formats import FORMATS
 from ingestion.declaration.parts import ExtraFields, FormatSpec, Unavailable
 from ingestion.errors import InvalidSpecError
 from ingestion.formats.decoder import Encoded, decoded_struct
-from ingestion.formats.wire_format import HEADER_BYTES, schema_ids_in
+from ingestion.formats.wire_format import HEADER_BYTES, id_headers, schema_ids_in
 from ingestion.kafka.schema_registry import WriterSchema, registry_of
 from ingestion.settings import Settings
 
@@ -53,7 +53,7 @@ class Decoding:
         """The columns that are read."""
         options, columns = self.encoded.options, [self.column]
         columns += ["_key"] if options.reads_key else []
-        return (*columns, "_headers") if options.may_lack_columns else tuple(columns)
+        return (*columns, "_headers") if options.reads_headers else tuple(columns)
 
 
 def plan_decoding(
@@ -68,7 +68,10 @@ def plan_decoding(
     unavailable: Unavailable | None = None,
     never_left_out: frozenset[str] = frozenset(),
     keys: Sequence[str] = (),
+    moved_by: Sequence[str] = (),
+    movable: Sequence[str] = (),
     lenient: frozenset[str] = frozenset(),
+    record: Sequence[str] = (),
     settings: Settings,
 ) -> Decoding:
     """Plan how to decode keys or values with their declared format.
@@ -85,7 +88,10 @@ def plan_decoding(
         unavailable: What to do with columns that a record leaves out.
         never_left_out: Columns that no record may leave out.
         keys: The key columns, by which the row is found that has them.
+        moved_by: Columns that differ where an update gives its row another key.
+        movable: Columns that a row takes along to another key.
         lenient: Columns that take a value of another type.
+        record: Full names of the record types that are meant; none where any is.
         settings: Where a schema registry is.
     """
     module, options = import_module(FORMATS[format_spec.type].module), format_spec.options
@@ -98,8 +104,15 @@ def plan_decoding(
         unavailable=unavailable,
         never_left_out=never_left_out,
         keys=keys,
+        moved_by=moved_by,
+        movable=movable,
         lenient=lenient,
-        writer_schemas=_writer_schemas(records, column, module, settings) if uses_registry else {},
+        record=record,
+        writer_schemas=_writer_schemas(
+            module, _ids_in(records, column, is_key=is_key), settings=settings
+        )
+        if uses_registry
+        else {},
     )
     return Decoding(module=module.__name__, encoded=encoded, column=column, into=into)
 
@@ -154,15 +167,13 @@ def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
 
 
 def _writer_schemas(
-    records: DataFrame | pa.Table, column: str, module: ModuleType, settings: Settings
+    module: ModuleType, ids: Sequence[int], *, settings: Settings
 ) -> Mapping[int, WriterSchema]:
-    """Return the schemas of all ids in the bytes, of a frame with one Spark job.
+    """Return the schemas of some ids.
 
     The format's module may offer ``prepared``: what the driver makes of a schema, so that executors
     need no compiler.
     """
-    is_table = isinstance(records, pa.Table)
-    ids = schema_ids_in(records[column]) if is_table else _schema_ids(records, column)
     if len(ids) >= _MOST_IDS:
         raise InvalidSpecError(
             f"a batch names {_MOST_IDS:,} schema ids or more: its records are not in the wire "
@@ -172,10 +183,14 @@ def _writer_schemas(
     return {number: prepared(each) for number, each in registry_of(settings).schemas(ids).items()}
 
 
-def _schema_ids(records: DataFrame, column: str) -> list[int]:
-    """Return the schema ids at the start of framed bytes."""
-    raw = F.col(column)
+def _ids_in(records: DataFrame | pa.Table, column: str, *, is_key: bool) -> list[int]:
+    """Return the schema ids at the start of framed bytes, of a frame with one Spark job."""
+    if isinstance(records, pa.Table):
+        return schema_ids_in(records, column, is_key=is_key)
+    raw, names = F.col(column), id_headers(is_key=is_key)
+    in_header = F.exists("_headers", lambda header: header["key"].isin(names))
     is_framed = (F.octet_length(raw) >= HEADER_BYTES) & (F.substring(raw, 1, 1) == F.lit(b"\0"))
+    is_framed &= ~F.coalesce(in_header, F.lit(False))
     number = F.when(is_framed, F.conv(F.hex(F.substring(raw, 2, 4)), 16, 10).cast("long"))
     found = records.where(number.isNotNull()).select(number.alias("id")).distinct()
     return [row["id"] for row in found.limit(_MOST_IDS).collect()]

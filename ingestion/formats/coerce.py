@@ -48,6 +48,30 @@ BITS: Final[dict[type[DataType], int]] = {
     sql.IntegerType: 32,
     sql.LongType: 64,
 }
+# Of a DECIMAL.
+MOST_DIGITS: Final = 38
+MORE_DIGITS: Final = f"a number of more than {MOST_DIGITS} digits"
+# The columns that hold all values of a kind, or of one of Python's types.
+_COLUMNS: Final = {
+    "boolean": "BOOLEAN",
+    "integer": "BIGINT",
+    "float": "FLOAT",
+    "double": "DOUBLE",
+    "string": "STRING",
+    "bytes": "BINARY",
+    "decimal": "DECIMAL",
+    "date": "DATE",
+    "timestamp": "TIMESTAMP",
+    "local_timestamp": "TIMESTAMP_NTZ",
+}
+_NAMES: Final[dict[type, str]] = {
+    bool: "BOOLEAN",
+    float: "DOUBLE",
+    str: "STRING",
+    bytes: "BINARY",
+    list: "ARRAY",
+    dict: "STRUCT",
+}
 # Kinds of values that are whole numbers in their encoding.
 _NUMBERED: Final = ("integer", "date", "timestamp", "local_timestamp")
 
@@ -107,7 +131,7 @@ def mismatch(kind: str, target: DataType) -> Convert:
     """Return a conversion that refuses every value of ``kind``."""
 
     def convert(_: Any) -> NoReturn:
-        raise MisfitError(f"{kind} is not {named(target)}")
+        raise MisfitError(f"expected {named(target)}, found {_COLUMNS.get(kind, kind)}")
 
     return convert
 
@@ -150,7 +174,7 @@ def struct_of(
 ) -> Convert:
     """Return the conversion of a record to a STRUCT; ``missing`` is the reason of NOT NULL."""
     if not isinstance(target, sql.StructType):
-        return mismatch("a record", target)
+        return mismatch("STRUCT", target)
     to_row, _ = columns_of(fields, target, converter)
     names = target.names
     required = [at for at, field in enumerate(target) if not field.nullable]
@@ -168,7 +192,7 @@ def struct_of(
 def array_of(items: Any, target: DataType, converter: Converter) -> Convert:
     """Return the conversion of a list to an ARRAY."""
     if not isinstance(target, sql.ArrayType):
-        return mismatch("an array", target)
+        return mismatch("ARRAY", target)
     convert = converter(items, target.elementType)
 
     def convert_items(values: Any) -> list[Any]:
@@ -183,7 +207,7 @@ def array_of(items: Any, target: DataType, converter: Converter) -> Convert:
 def map_of(values: Any, target: DataType, converter: Converter) -> Convert:
     """Return the conversion to a MAP with STRING keys."""
     if not isinstance(target, sql.MapType) or not isinstance(target.keyType, sql.StringType):
-        return mismatch("a map with text keys", target)
+        return mismatch("MAP", target)
     convert = converter(values, target.valueType)
 
     def convert_values(items: Any) -> list[tuple[str, Any]]:
@@ -196,13 +220,27 @@ def map_of(values: Any, target: DataType, converter: Converter) -> Convert:
 
 
 def refuse(value: Any, target: DataType) -> NoReturn:
-    """Raise the error for a value that does not fit."""
-    raise MisfitError(f"{value!s:.80} does not fit {named(target)}")
+    """Raise the error for a value that its column cannot hold, and name the column that could."""
+    raise MisfitError(f"expected {named(target)}, found {holding(value)}: {value!s:.80}")
 
 
-def refuse_kind(value: Any, target: DataType) -> NoReturn:
-    """Raise the error for a value that is none of the type."""
-    raise MisfitError(f"{value!s:.80} is not {named(target)}")
+def holding(value: Any) -> str:
+    """Name the type of a column that holds a value, as far as the value tells."""
+    if type(value) is int and -(1 << 63) <= value < 1 << 63:
+        return "BIGINT"
+    if type(value) is int or isinstance(value, Decimal):
+        return _holding_decimal(Decimal(value))
+    return _NAMES.get(type(value), type(value).__name__)
+
+
+def _holding_decimal(number: Decimal) -> str:
+    """Name a DECIMAL that holds a number exactly, if there is one."""
+    if not number.is_finite() or abs(number.adjusted()) > MOST_DIGITS:
+        return MORE_DIGITS
+    exact = number.normalize(_ENDLESS)
+    scale = max(0, -int(exact.as_tuple().exponent))
+    fits = max(0, exact.adjusted() + 1) + scale <= MOST_DIGITS
+    return f"DECIMAL({MOST_DIGITS}, {scale})" if fits else MORE_DIGITS
 
 
 def named(target: DataType) -> str:
@@ -221,19 +259,24 @@ def decimal_of(raw: bytes, scale: int, target: DataType) -> Decimal:
     if not number:
         return Decimal()
     if number.bit_length() > _MOST_BITS or abs(scale) > _FARTHEST:
-        refuse(f"a number of scale {scale} in {counted(len(raw), 'byte')}", target)
+        refuse_size(f"a number of scale {scale} in {counted(len(raw), 'byte')}", target)
     return unscaled(number, scale)
+
+
+def refuse_size(found: str, target: DataType) -> NoReturn:
+    """Raise the error for a number that is too long to be computed, or written."""
+    raise MisfitError(f"expected {named(target)}, found {found}")
 
 
 def decimal_text(raw: bytes, scale: int, target: DataType) -> str:
     """Write the same decimal as a text, with all its digits and no exponent."""
     number = int.from_bytes(raw, signed=True)
     if number.bit_length() > _LONGEST_IN_BITS:
-        refuse(f"a number of scale {scale} in {counted(len(raw), 'byte')}", target)
+        refuse_size(f"a number of scale {scale} in {counted(len(raw), 'byte')}", target)
     digits = Decimal(number).adjusted() + 1
     # Zeros that take no bytes in Kafka would fill the memory.
     if digits > _LONGEST_DECIMAL or not -_FARTHEST <= scale <= digits + _FARTHEST:
-        refuse(f"a number of {counted(digits, 'digit')} and scale {scale}", target)
+        refuse_size(f"a number of {counted(digits, 'digit')} and scale {scale}", target)
     return f"{unscaled(number, scale):f}"
 
 

@@ -27,7 +27,7 @@ from ingestion.formats.coerce import (
     from_base64,
     map_of,
     moment,
-    refuse_kind,
+    refuse,
     struct_of,
 )
 from ingestion.formats.strict_json import parse
@@ -43,7 +43,9 @@ _TICKS: Final = {"org.apache.kafka.connect.data.Timestamp": 10**3, **DEBEZIUM_TI
 _DAYS: Final = ("org.apache.kafka.connect.data.Date", "io.debezium.time.Date")
 _DECIMAL: Final = "org.apache.kafka.connect.data.Decimal"
 
-_NUMBER: Final = re.compile(r"[+-]?\d+(\.\d+)?([eE][+-]?\d{1,3})?", re.ASCII)
+_NUMBER: Final = re.compile(r"[+-]?\d+(\.\d+)?([eE][+-]?0*\d{1,3})?", re.ASCII)
+# A number as text that may be base64, too.
+_DIGITS: Final = re.compile(r"\+?\d+([eE]\+?\d+)?", re.ASCII)
 _MOMENT: Final = re.compile(
     r"\d{4}-\d\d-\d\dT\d\d:\d\d(:\d\d(\.\d{1,9})?)?(Z|[+-]\d\d:\d\d)?", re.ASCII
 )
@@ -56,7 +58,6 @@ _SCALARS: Final = {
     sql.VarcharType: (str, "string"),
 }
 _DAY: Final = 86_400_000_000
-_MOST_DIGITS: Final = 400
 
 
 class Hint(NamedTuple):
@@ -66,12 +67,14 @@ class Hint(NamedTuple):
         unit: Ticks per second of a numeric timestamp; 0 if unknown.
         days: Whether a number may be a date.
         scale: The scale of a decimal in base64; ``None`` if decimals are plain text.
+        is_guess: Whether nothing but the declaration says that a text is base64.
         items: The hint for the items of a list.
     """
 
     unit: int = 0
     days: bool = False
     scale: int | None = None
+    is_guess: bool = False
     items: Any = None
 
 
@@ -169,12 +172,32 @@ def _decimal(value: Any, hint: Hint, target: sql.DecimalType) -> Any:
     if _has_scale(value):
         return convert(decimal_of(*_variable_scale(value, target), target))
     if type(value) is int or isinstance(value, Decimal):
-        is_sane = abs(Decimal(value).adjusted()) < _MOST_DIGITS
-        return convert(Decimal(value)) if is_sane else refuse_kind(value, target)
+        return convert(Decimal(value))
     text = _of(str, value, target)
     if hint.scale is not None:
-        return convert(decimal_of(_converted(from_base64, text, target), hint.scale, target))
-    return convert(Decimal(text)) if _NUMBER.fullmatch(text) else refuse_kind(value, target)
+        raw = (_sure_bytes if hint.is_guess else _bytes)(text, target)
+        return convert(decimal_of(raw, hint.scale, target))
+    return convert(Decimal(text)) if _NUMBER.fullmatch(text) else refuse(value, target)
+
+
+def _bytes(text: str, target: sql.DataType) -> bytes:
+    return bytes(_converted(from_base64, text, target))
+
+
+def _sure_bytes(text: str, target: sql.DataType) -> bytes:
+    """Return the bytes of a text that can be nothing but what Java makes of a number."""
+    plain = "where the connector writes numbers as text, the option is `decimals: string`"
+    try:
+        raw = from_base64(text)
+    except ValueError:
+        raise MisfitError(f"{text:.80} is not base64; {plain}") from None
+    if _DIGITS.fullmatch(text):
+        or_not = "where it writes base64, `decimals: base64`"
+        raise MisfitError(f"{text:.80} may be a number, or base64; {plain}; {or_not}")
+    # A sign that is repeated: Java writes as few bytes as there can be.
+    if not raw or (raw[0] in (0, 255) and len(raw) > 1 and raw[0] >> 7 == raw[1] >> 7):
+        raise MisfitError(f"{text:.80} is not the base64 of a number; {plain}")
+    return raw
 
 
 def _has_scale(value: Any) -> bool:
@@ -183,7 +206,7 @@ def _has_scale(value: Any) -> bool:
 
 
 def _variable_scale(value: Any, target: sql.DataType) -> tuple[bytes, int]:
-    number = _converted(from_base64, _of(str, value["value"], target), target)
+    number = _bytes(_of(str, value["value"], target), target)
     return number, _of(int, value["scale"], target)
 
 
@@ -191,7 +214,7 @@ def _days(value: Any, hint: Hint, target: sql.DataType) -> int:
     if type(value) is int and hint.days:
         return int(exact(Source("date"), target)(value))
     if type(value) is not str or not _DATE.fullmatch(value):
-        refuse_kind(value, target)
+        refuse(value, target)
     return int(_converted(moment, value, target)) // _DAY
 
 
@@ -203,7 +226,7 @@ def _moment(value: Any, hint: Hint, target: sql.DataType) -> int:
         return int(exact_ticks(hint.unit, target)(value))
     found = _MOMENT.fullmatch(value) if type(value) is str else None
     if found is None or bool(found[3]) != zoned or (found[2] or "")[7:].strip("0"):
-        refuse_kind(value, target)
+        refuse(value, target)
     return int(_converted(moment, value, target))
 
 
@@ -212,22 +235,22 @@ def _float(value: Any, target: sql.DataType) -> float:
     if type(value) is str and value in _NOT_FINITE:
         return _NOT_FINITE[value]
     if type(value) is not int and not isinstance(value, Decimal):
-        refuse_kind(value, target)
+        refuse(value, target)
     try:
         near = float(value)
     except OverflowError:
-        return refuse_kind(value, target)
+        return refuse(value, target)
     if isinstance(target, sql.FloatType):
         near = c_float(near).value
-    return near if math.isfinite(near) else refuse_kind(value, target)
+    return near if math.isfinite(near) else refuse(value, target)
 
 
 def _converted(convert: Callable[[str], Any], text: str, target: sql.DataType) -> Any:
     try:
         return convert(text)
     except ValueError:
-        return refuse_kind(text, target)
+        return refuse(text, target)
 
 
 def _of(kind: type, value: Any, target: sql.DataType) -> Any:
-    return value if type(value) is kind else refuse_kind(value, target)
+    return value if type(value) is kind else refuse(value, target)

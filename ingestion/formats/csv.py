@@ -17,7 +17,7 @@ from pyspark.sql import types as sql
 from ingestion.declaration.formats import CsvOptions
 from ingestion.errors import counted
 from ingestion.formats import decoder
-from ingestion.formats.coerce import Convert, columns_of, refuse_kind
+from ingestion.formats.coerce import Convert, columns_of, refuse
 from ingestion.formats.connect import Hint, json_value
 from ingestion.formats.decoder import BadBytesError, Decode, Decoded, Encoded, by_record, text_of
 
@@ -28,7 +28,7 @@ REASONS: Final[dict[str, str]] = {
     "type_mismatch": "a value that its column cannot hold without a loss",
 }
 _WHOLE: Final = re.compile(r"[+-]?\d{1,80}", re.ASCII)
-_NUMBER: Final = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d{1,3})?", re.ASCII)
+_NUMBER: Final = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?0*\d{1,3})?", re.ASCII)
 _BOOLEAN: Final = {"true": True, "false": False}
 _SPACE: Final = re.compile(r"(\d{4}-\d\d-\d\d) (?=\d\d:)", re.ASCII)
 _MIDNIGHT: Final = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
@@ -92,7 +92,7 @@ def _number(text: str, target: sql.DataType) -> Decimal | str:
     if not _NUMBER.fullmatch(text):
         return text
     number = Decimal(text)
-    return number if math.isfinite(float(number)) else refuse_kind(text, target)
+    return number if math.isfinite(float(number)) else refuse(text, target)
 
 
 def _as_iso(text: str, *, zoned: bool) -> str:

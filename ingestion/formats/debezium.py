@@ -7,7 +7,7 @@ alone leaves to the declaration.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -66,7 +66,8 @@ def opened(encoded: Encoded) -> Decode:
     options = encoded.options
     assert isinstance(options, DebeziumOptions), "options are of the format's own model"
     if options.encoding == "avro":
-        return by_writer_schema(encoded, "AVRO", partial(_avro_reader, options))
+        reader = partial(_avro_reader, options)
+        return by_writer_schema(encoded, "AVRO", reader, name=avro.record_name)
     return by_record(_JsonEnvelopes(encoded, options), encoded)
 
 
@@ -77,7 +78,7 @@ class _JsonEnvelopes:
         self._columns, self._options = encoded.schema, options
         self._paths = _paths_of(options)
         self._connect = ConnectJson()
-        self._moves = _Moves(encoded, self._paths)
+        self._moves = _Moves(encoded, options)
         self._plans: dict[tuple[int, str], _RowPlan] = {}
         self._schemas: list[Any] = []
 
@@ -93,7 +94,7 @@ class _JsonEnvelopes:
             row = {**self._of_key(key), **{n: v for n, v in row.items() if v is not None}}
         extra = (name for name in row if name not in self._columns.names)
         decoded = self._plan(schema, side).decoded(row, envelope, extra, headers)
-        return self._moves.noted(decoded, envelope, headers)
+        return self._moves.noted(decoded, envelope, headers, partial(self._plan, schema, "before"))
 
     def _split(self, raw: bytes) -> tuple[Any, Any]:
         return self._connect.split(raw) if self._options.schemas else (None, parse(raw))
@@ -123,16 +124,16 @@ class _JsonEnvelopes:
             return told.get(column.name, Hint())
         unit = self._options.timestamps
         unit = unit.get(column.name) if isinstance(unit, dict) else unit
-        precise = self._options.decimals == "precise"
-        return _declared_hint(column.dataType, _UNITS[unit] if unit else 0, precise=precise)
+        return _declared_hint(column.dataType, self._options, _UNITS[unit] if unit else 0)
 
 
-def _declared_hint(type_: DataType, unit: int, *, precise: bool) -> Hint:
+def _declared_hint(type_: DataType, options: DebeziumOptions, unit: int = 0) -> Hint:
     """Return the hint that the declaration gives for values without a schema."""
     if isinstance(type_, ArrayType):
-        return Hint(items=_declared_hint(type_.elementType, unit, precise=precise))
-    scale = type_.scale if precise and isinstance(type_, DecimalType) else None
-    return Hint(unit=unit, days=True, scale=scale)
+        return Hint(items=_declared_hint(type_.elementType, options, unit))
+    scale = type_.scale if isinstance(type_, DecimalType) else None
+    scale = None if options.decimals == "string" else scale
+    return Hint(unit=unit, days=True, scale=scale, is_guess=options.decimals == "precise")
 
 
 def _avro_reader(options: DebeziumOptions, schema: WriterSchema, encoded: Encoded) -> Read:
@@ -150,43 +151,90 @@ def _avro_reader(options: DebeziumOptions, schema: WriterSchema, encoded: Encode
         plans[side] = _RowPlan(converts, paths, is_delete=side == "before")
         extra[side] = [name for name in row if name not in encoded.schema.names]
 
-    moves = _Moves(encoded, paths)
+    moves = _Moves(encoded, options)
 
     def read_envelope(payload: bytes, headers: Headers = None) -> Decoded:
         envelope = {name: _bare(value) for name, value in read(payload).items()}
         side, row = _row_of(envelope)
         decoded = plans[side].decoded(row, envelope, extra[side], headers)
-        return moves.noted(decoded, envelope, headers)
+        return moves.noted(decoded, envelope, headers, lambda: plans["before"])
 
     return read_envelope
 
 
 class _Moves:
-    """Knows a row whose key has changed: one event deletes it, and another makes it anew.
+    """Knows a row whose key has changed.
 
-    Headers of each name the key of the other, as JSON, which Kafka Connect's default converter of
-    headers writes. What cannot be read of an old key is null, and equals no row's.
+    Either one update says so, by the row before it; or one event deletes the row, and another makes
+    it anew: headers of each then name the key of the other, as JSON, which Kafka Connect's default
+    converter of headers writes. What cannot be read of such a key is null, and equals no row's.
     """
 
-    def __init__(self, encoded: Encoded, paths: Mapping[str, list[str]]) -> None:
+    def __init__(self, encoded: Encoded, options: DebeziumOptions) -> None:
         types = {name: encoded.schema[name].dataType for name in encoded.keys}
         self._converts = {
-            name: json_value(_declared_hint(type_, 0, precise=True), type_)
-            for name, type_ in types.items()
+            name: json_value(_declared_hint(type_, options), type_) for name, type_ in types.items()
         }
-        fixed = {*paths, *encoded.keys, *encoded.never_left_out}
-        self._movable = [name for name in encoded.schema.names if name not in fixed]
+        self._at = {name: at for at, name in enumerate(encoded.schema.names)}
+        self._moved_by, self._movable = encoded.moved_by, encoded.movable
+        self._keeps = encoded.unavailable == "keep"
 
-    def noted(self, decoded: Decoded, envelope: Mapping[str, Any], headers: Headers) -> Decoded:
-        """Note in what was decoded that the row has moved.
+    def noted(
+        self,
+        decoded: Decoded,
+        envelope: Mapping[str, Any],
+        headers: Headers,
+        plan: Callable[[], _RowPlan],
+    ) -> Decoded:
+        """Note in what was decoded that the row has moved; ``plan`` returns that of ``before``.
 
         A delete leaves all columns out that the new row may take over. A new row that leaves any
         out has the old key.
         """
-        if decoded.is_delete and self._converts and _names(headers, _NEW_KEY):
-            return decoded._replace(unavailable=self._movable)
-        if not decoded.unavailable or not _is_move(envelope, headers):
+        if decoded.is_delete:
+            self._refuse_unknown(decoded)
+            is_end = self._converts and _names(headers, _NEW_KEY)
+            return decoded._replace(unavailable=self._movable) if is_end else decoded
+        ended = self._ended(decoded, envelope, plan) if envelope["op"] == "u" else None
+        if ended is not None:
+            decoded = decoded._replace(ended=ended)
+        if not decoded.unavailable or (ended is None and not _is_move(envelope, headers)):
             return decoded
+        if self._moved_by and not self._keeps:
+            names = ", ".join(decoded.unavailable)
+            raise BadBytesError("unavailable_value", f"not sent, and of another key's row: {names}")
+        old = self._old_key(headers) if ended is None else self._key_of(ended)
+        return decoded._replace(moved_from=old)
+
+    def _refuse_unknown(self, decoded: Decoded) -> None:
+        """Refuse a delete of which nothing is known; a null value behind it may say by its key."""
+        if self._converts and all(value is None for value in self._key_of(decoded.row).values()):
+            raise BadBytesError(
+                "missing_key",
+                f"op d, and neither `before` nor a Kafka key of JSON has "
+                f"{', '.join(self._converts)}; declare `tombstones: delete` and the `key_format` "
+                "that the topic's keys have, by which the null value behind it deletes the row, or "
+                "let the source send `before` (REPLICA IDENTITY FULL)",
+            )
+
+    def _ended(
+        self, decoded: Decoded, envelope: Mapping[str, Any], plan: Callable[[], _RowPlan]
+    ) -> Sequence[Any] | None:
+        """Return the row before an update if, by what it has of its key, that was another."""
+        before, after = envelope.get("before"), envelope["after"]
+        if type(before) is not dict:
+            return None
+        if all(before.get(name) in (None, after.get(name)) for name in self._moved_by):
+            return None
+        row = plan().decoded(before, envelope, (), None).row
+        known = ((row[self._at[name]], decoded.row[self._at[name]]) for name in self._moved_by)
+        return row if any(old is not None and old != new for old, new in known) else None
+
+    def _key_of(self, row: Sequence[Any]) -> Mapping[str, Any]:
+        return {name: row[self._at[name]] for name in self._converts}
+
+    def _old_key(self, headers: Headers) -> Mapping[str, Any]:
+        """Read the key that a new row had before, from its header."""
         raw = next(each["value"] for each in reversed(headers or ()) if each["key"] == _OLD_KEY)
         key: dict[str, Any] = {}
         with suppress(ValueError):
@@ -195,7 +243,7 @@ class _Moves:
                 found = found["payload"]
             if isinstance(found, dict):
                 key = {n: c(found[n]) for n, c in self._converts.items() if n in found}
-        return decoded._replace(moved_from={name: key.get(name) for name in self._converts})
+        return {name: key.get(name) for name in self._converts}
 
 
 def _is_move(envelope: Mapping[str, Any], headers: Headers) -> bool:
@@ -232,9 +280,7 @@ def _bare(value: Any) -> Any:
 def _row_of(envelope: Any) -> tuple[str, Mapping[str, Any]]:
     """Return the side of an envelope that has its row, and the row."""
     if not isinstance(envelope, dict) or "op" not in envelope:
-        raise BadBytesError(
-            "malformed_debezium", "no object with `op`; events that an SMT has unwrapped are `json`"
-        )
+        raise BadBytesError("malformed_debezium", _described(envelope))
     op = envelope["op"]
     if op == "t":
         raise BadBytesError("truncate", f"op t{_position(envelope)}")
@@ -246,9 +292,25 @@ def _row_of(envelope: Any) -> tuple[str, Mapping[str, Any]]:
     row = envelope.get(side)
     if row is None and side == "before":
         return side, {}
+    if type(row) is str:
+        advice = "read the events as `format: json` (docs/debezium.md, MongoDB)"
+        raise BadBytesError(
+            "malformed_debezium",
+            f"op {op}: `{side}` is a text, as MongoDB's connector writes a document; {advice}",
+        )
     if not isinstance(row, dict):
         raise BadBytesError("malformed_debezium", f"op {op} without `{side}`")
     return side, row
+
+
+def _described(document: Any) -> str:
+    """Say what a document is that is no envelope, and what reads it."""
+    if not isinstance(document, dict) or document.keys() != {"schema", "payload"}:
+        return "no object with `op`; events that an SMT has unwrapped are `json`"
+    payload = document["payload"]
+    if isinstance(payload, dict) and "op" in payload:
+        return "an object of `schema` and `payload`, which the option `schemas: true` reads"
+    return "a row of Kafka Connect with its schema, and no change: see docs/json.md, Kafka Connect"
 
 
 def _at_path(envelope: Mapping[str, Any], path: Iterable[str]) -> Any:

@@ -41,7 +41,11 @@ class Encoded:
             changed; only in formats that know such a thing.
         never_left_out: Columns of which that makes a record bad.
         keys: The key columns, where such a column is kept.
+        moved_by: Columns that differ where an update gives its row another key; none where that
+            means nothing.
+        movable: Columns that a row takes along to another key.
         lenient: Columns that take a value of another type; only in JSON's formats.
+        record: Full names of the record types that are meant; none where any is.
         writer_schemas: The registry's schemas of all ids in the bytes.
     """
 
@@ -52,7 +56,10 @@ class Encoded:
     unavailable: Unavailable | None = None
     never_left_out: frozenset[str] = frozenset()
     keys: Sequence[str] = ()
+    moved_by: Sequence[str] = ()
+    movable: Sequence[str] = ()
     lenient: frozenset[str] = frozenset()
+    record: Sequence[str] = ()
     writer_schemas: Mapping[int, WriterSchema] = field(default_factory=dict)
 
 
@@ -70,8 +77,10 @@ def decoded_struct(encoded: Encoded) -> sql.StructType:
     formats without deletes; ``kept`` has the fields that are not in the schema, if the declaration
     says ``extra_fields: keep``; ``unavailable`` has the names of the columns whose value the record
     leaves out, since it has not changed; where they are kept, ``moved_from`` has the key of the row
-    that has them, if that is not the record's own; where a column is lenient, ``coerced`` has the
-    names of those whose value was of another type.
+    that has them, if that is not the record's own; where rows may move, ``ended`` has the row that
+    an update ends under another key; where a column is lenient, ``coerced`` has the names of those
+    whose value was of another type; where values are by a registry's schemas, ``record`` has the
+    full name of their record type, if it has one.
 
     All may be null, and texts have any length: decoding and the writer of the row check both. A
     VARIANT is its JSON, for Spark to parse.
@@ -91,8 +100,12 @@ def decoded_struct(encoded: Encoded) -> sql.StructType:
     if encoded.unavailable == "keep":
         key = sql.StructType([encoded.schema[name] for name in encoded.keys])
         struct = struct.add("moved_from", _relaxed(key))
+    if encoded.moved_by:
+        struct = struct.add("ended", _relaxed(encoded.schema))
     if encoded.lenient:
         struct = struct.add("coerced", sql.ArrayType(sql.StringType()))
+    if encoded.options.uses_registry and not encoded.is_key:
+        struct = struct.add("record", sql.StringType())
     return struct
 
 
@@ -140,7 +153,9 @@ class Decoded(NamedTuple):
         unavailable: Columns whose value the record leaves out because it has not changed.
         moved_from: The key of the row that has those values, if it is another; null in what cannot
             be told of it.
+        ended: The row that an update ends, since it gives it another key.
         coerced: Columns whose value was of another type.
+        record: Full name of the record type.
     """
 
     row: Sequence[Any]
@@ -149,7 +164,9 @@ class Decoded(NamedTuple):
     kept: str | None = None
     unavailable: Sequence[str] | None = None
     moved_from: Mapping[str, Any] | None = None
+    ended: Sequence[Any] | None = None
     coerced: Sequence[str] | None = None
+    record: str | None = None
 
 
 # Reads the bytes of one record, then what else the format asks for; raises ``BadBytesError``.
@@ -208,14 +225,10 @@ def _assembled(records: Sequence[_Outcome], type_: pa.StructType) -> pa.StructAr
     row_type = type_.field("row").type
     good = [each if isinstance(each, Decoded) else None for each in records]
     bad = [each if isinstance(each, BadBytesError) else None for each in records]
-    columns = [
-        pa.array([each and each.row[at] for each in good], row_type.field(at).type)
-        for at in range(row_type.num_fields)
-    ]
-    is_no_row = pa.array([each is None for each in good], pa.bool_())
+    ended = [each and each.ended for each in good]
     return struct_of_parts(
         type_,
-        row=pa.StructArray.from_arrays(columns, fields=list(row_type), mask=is_no_row),
+        row=_rows([each and each.row for each in good], row_type),
         reason=[each and each.reason for each in bad],
         detail=[None if each is None else _printable(each) for each in bad],
         extra=[each and (each.extra or None) for each in good],
@@ -223,8 +236,19 @@ def _assembled(records: Sequence[_Outcome], type_: pa.StructType) -> pa.StructAr
         kept=[each and each.kept for each in good],
         unavailable=[each and (each.unavailable or None) for each in good],
         moved_from=[each and each.moved_from for each in good],
+        ended=_rows(ended, row_type) if any(ended) else None,
         coerced=[each and (each.coerced or None) for each in good],
+        record=[each and each.record for each in good],
     )
+
+
+def _rows(rows: Sequence[Sequence[Any] | None], type_: pa.StructType) -> pa.StructArray:
+    columns = [
+        pa.array([row and row[at] for row in rows], type_.field(at).type)
+        for at in range(type_.num_fields)
+    ]
+    is_no_row = pa.array([row is None for row in rows], pa.bool_())
+    return pa.StructArray.from_arrays(columns, fields=list(type_), mask=is_no_row)
 
 
 def struct_of_parts(type_: pa.StructType, *, row: pa.Array, **parts: Any) -> pa.StructArray:

@@ -1,21 +1,24 @@
 """Protobuf: each record is decoded with its writer's schema; fields are matched by name.
 
 A registry may hold ``.proto`` text or compiled files: the driver compiles them, and executors need
-no compiler. An absent field without presence has its default, as in proto3; every other absent
-field is null.
+no compiler. The files that every registry knows by itself are known here, too. An absent field
+without presence has its default, as in proto3; every other absent field is null.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
+import re
 import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
+from importlib import import_module
 from pathlib import Path
+from pkgutil import iter_modules
 from typing import Any, Final, NamedTuple
 
 from google.protobuf import descriptor_pool, message_factory
@@ -48,6 +51,15 @@ REASONS: Final[dict[str, str]] = {
 }
 _MOST_INDEXES: Final = 100
 _MAIN: Final = "oncelake_main.proto"
+# Packages whose modules have compiled files that no schema needs to bring along.
+_KNOWN: Final = (
+    "google.type",
+    "confluent_kafka.schema_registry.confluent",
+    "confluent_kafka.schema_registry.confluent.type",
+)
+# Of protoc: what its library logs about itself.
+_LOGGED: Final = re.compile(r"[IWEF]\d{4} |WARNING: All log messages")
+_MOST_SAID: Final = 400
 _KINDS: Final = {
     Field.CPPTYPE_BOOL: "boolean",
     Field.CPPTYPE_INT32: "integer",
@@ -67,7 +79,13 @@ _WRAPPERS: Final = frozenset(
 
 def opened(encoded: Encoded) -> Decode:
     """Decode each value with its writer's schema, as any of its messages."""
-    return by_writer_schema(encoded, "PROTOBUF", _Messages)
+    messages = cache(lambda schema: _Messages(schema, encoded))
+    return by_writer_schema(
+        encoded,
+        "PROTOBUF",
+        lambda schema, _: messages(schema),
+        name=lambda schema: messages(schema).full_name,
+    )
 
 
 class _Messages:
@@ -81,7 +99,7 @@ class _Messages:
             for each in found.file:
                 pool.Add(each)
             self._main = pool.FindFileByName(found.file[-1].name)
-        except (DecodeError, TypeError, KeyError, IndexError) as error:
+        except (DecodeError, TypeError, KeyError) as error:
             raise BadBytesError("unusable_schema", f"{error!s:.200}") from None
         self._in_order = [each.name for each in found.file[-1].message_type]
 
@@ -89,13 +107,21 @@ class _Messages:
         path, rest = _message_path(payload)
         return self._reader(path)(rest)
 
-    def _opened(self, path: tuple[int, ...]) -> Read:
+    def full_name(self, payload: bytes) -> str:
+        """Return the full name of the message that a payload is."""
+        return str(self._message(_message_path(payload)[0]).full_name)
+
+    def _message(self, path: tuple[int, ...]) -> Any:
         try:
             message = self._main.message_types_by_name[self._in_order[path[0]]]
             for index in path[1:]:
                 message = message.nested_types[index]
         except IndexError:
             raise BadBytesError("malformed_protobuf", f"no message at {list(path)}") from None
+        return message
+
+    def _opened(self, path: tuple[int, ...]) -> Read:
+        message = self._message(path)
         make = message_factory.GetMessageClass(message)
         to_row, extra = columns_of(_nodes(message), self._encoded.schema, _converter)
 
@@ -212,7 +238,7 @@ def _enum(enum: Any, target: DataType) -> Convert:
 
     def convert(number: int) -> str:
         if number not in names:
-            raise MisfitError(f"{number} is no value of {enum.name}")
+            raise MisfitError(f"expected a name of {enum.name}, found BIGINT: {number}")
         return str(names[number])
 
     return convert
@@ -222,14 +248,14 @@ def prepared(schema: WriterSchema) -> WriterSchema:
     """Return a schema that executors can use without a compiler.
 
     Its text becomes the base64 of its compiled files, dependencies first and the main file last;
-    empty if it cannot be compiled.
+    where it cannot be compiled, its problem is what the compiler says.
     """
-    if schema.type != "PROTOBUF":
+    if schema.type != "PROTOBUF" or schema.problem:
         return schema
     try:
         found = _compiled_files(schema.text, dict(schema.references))
-    except ValueError:
-        return replace(schema, text="")
+    except ValueError as error:
+        return replace(schema, problem=str(error))
     return replace(schema, text=base64.b64encode(found.SerializeToString()).decode())
 
 
@@ -259,7 +285,7 @@ def _already_compiled(name: str, text: str) -> FileDescriptorProto | None:
 
 
 def _protoc(texts: dict[str, str], names: list[str]) -> FileDescriptorSet:
-    """Compile in a process of its own, whose complaints quote the schema and are shown to nobody.
+    """Compile in a process of its own; raise ``ValueError`` with what it says.
 
     The names come from the registry: none may be an option of the compiler, or leave the folder.
     """
@@ -273,13 +299,36 @@ def _protoc(texts: dict[str, str], names: list[str]) -> FileDescriptorSet:
                 (given / name).write_text(text)
             except (FileExistsError, IsADirectoryError, NotADirectoryError) as error:
                 raise ValueError(f"{name} is a file and a folder at once") from error
-        out = Path(folder, "descriptors")
+        known, out = Path(folder, "known"), Path(folder, "descriptors")
+        others = [file for file in _known_files() if file.name not in texts]
+        known.write_bytes(FileDescriptorSet(file=others).SerializeToString())
         includes = [f"-I{given}"] if texts else []
         command = [sys.executable, "-P", "-m", "grpc_tools.protoc", *includes]
-        command += ["--include_imports", f"--descriptor_set_out={out}", *names]
-        if subprocess.run(command, capture_output=True, check=False).returncode != 0:
-            raise ValueError("protoc cannot compile it")
+        command += [f"--descriptor_set_in={known}", "--include_imports"]
+        command += [f"--descriptor_set_out={out}", *names]
+        done = subprocess.run(command, capture_output=True, check=False)
+        if done.returncode != 0:
+            raise ValueError(_refusal(done.stderr.decode("utf-8", "replace"), given))
         return FileDescriptorSet.FromString(out.read_bytes())
+
+
+def _refusal(said: str, folder: Path) -> str:
+    """Return what protoc says of a schema, without the names that files have only here."""
+    lines = [each for each in said.splitlines() if each and not _LOGGED.match(each)]
+    text = " ".join(lines).replace(f"{folder}/", "").replace(_MAIN, "the schema")
+    return f"protoc refuses it: {text[:_MOST_SAID]}"
+
+
+@cache
+def _known_files() -> list[FileDescriptorProto]:
+    """Return what a registry knows without a reference to it, beside the compiler's own files."""
+    modules = [
+        import_module(f"{package}.{found.name}")
+        for package in _KNOWN
+        for found in iter_modules(import_module(package).__path__)
+        if found.name.endswith("_pb2")
+    ]
+    return [FileDescriptorProto.FromString(each.DESCRIPTOR.serialized_pb) for each in modules]
 
 
 def _refuse_no_file_name(name: str) -> None:

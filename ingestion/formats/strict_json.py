@@ -58,6 +58,10 @@ class StrictParser:
         detail could hold.
         """
         text = text_of(raw)
+        if text.startswith("\ufeff"):
+            raise _malformed(
+                "it begins with a byte order mark (EF BB BF), which JSON does not have"
+            )
         start = len(text) - len(text.lstrip(WHITE_SPACE))
         if start == len(text):
             raise BadBytesError("empty_value", "nothing but white space")

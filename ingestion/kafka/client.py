@@ -61,19 +61,36 @@ def headers_of(message: Message) -> tuple[tuple[str, bytes | None], ...] | None:
         return None
 
 
-# Beyond these years neither Python nor most readers of a table can hold a moment.
-_FIRST_MS: Final = -62_104_060_800_000
-_LAST_MS: Final = 253_370_764_800_000
-# The same for Spark.
-TIMES: Final = ("TIMESTAMP '0002-01-01 00:00:00Z'", "TIMESTAMP '9999-01-01 00:00:00Z'")
+# A record's time may be any number; a column has those from 1582-10-15 to the end of 9999. Earlier
+# ones Spark takes for days of the Julian calendar, later ones no reader can hold.
+_FIRST_MS: Final = -12_219_292_800_000
+_LAST_MS: Final = 253_402_300_799_999
+# What a column has instead: its first moment, and its last, at which no whole millisecond is.
+FIRST_MOMENT: Final = "0001-01-01 00:00:00+00:00"
+LAST_MOMENT: Final = "9999-12-31 23:59:59.999999+00:00"
+MOMENTS: Final = (-62_135_596_800_000_000, 253_402_300_799_999_999)
+# The same for Spark, of a column ``timestamp``.
+SENT: Final = f"""
+    CASE WHEN timestamp < TIMESTAMP '1582-10-15 00:00:00Z' THEN TIMESTAMP '{FIRST_MOMENT}'
+         WHEN timestamp > TIMESTAMP '9999-12-31 23:59:59.999Z' THEN TIMESTAMP '{LAST_MOMENT}'
+         ELSE timestamp END
+"""
 
 
 def timestamp_ms_of(message: Message) -> int:
-    """Return a record's timestamp, in milliseconds; one beyond the years 2 to 9998 is their end.
+    """Return a record's timestamp, in milliseconds; one that no column can have is their end.
 
     A producer that takes another unit writes those, and brokers before 4.0 keep them.
     """
     return min(max(message.timestamp()[1], _FIRST_MS), _LAST_MS)
+
+
+def timestamp_micros_of(message: Message) -> int:
+    """Return a record's timestamp as a column has it, in microseconds."""
+    sent = message.timestamp()[1]
+    if _FIRST_MS <= sent <= _LAST_MS:
+        return int(sent) * 1_000
+    return MOMENTS[sent > _LAST_MS]
 
 
 def unreachable(

@@ -14,7 +14,7 @@ from dataclasses import astuple, dataclass
 import xxhash
 from confluent_kafka import Message
 
-from ingestion.kafka.client import headers_of, timestamp_ms_of
+from ingestion.kafka.client import headers_of, timestamp_micros_of
 from ingestion.kafka.offsets import TopicPartition
 
 # Spark's seed, and of what is null: nothing.
@@ -29,6 +29,7 @@ class LastRecord:
     """The last record that was read of a partition.
 
     Attributes:
+        timestamp_ms: As a column has it.
         leader_epoch: The partition's, when the record had been read; -1 where Kafka tells none.
         digest: Of key, value and headers, as Spark's ``xxhash64`` has it.
     """
@@ -44,7 +45,7 @@ class LastRecord:
 
     def is_at(self, message: Message) -> bool | None:
         """Tell whether a record at its offset is this one; ``None`` where nothing can tell."""
-        if timestamp_ms_of(message) != self.timestamp_ms:
+        if timestamp_micros_of(message) // 1_000 != self.timestamp_ms:
             return False
         headers = headers_of(message)
         if headers is None:

@@ -8,7 +8,7 @@ the id is unknown.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,11 +20,17 @@ if TYPE_CHECKING:
     from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 
 _NOT_FOUND: Final = 40403
+# By HTTP: the registry has no such subject, or no such version of it.
+_GONE: Final = 404
 # By HTTP: a schema that is incompatible with the subject's, or none to the registry.
 _REFUSALS: Final = (409, 422)
 _RETRIES: Final = 2
 # Ids are Java ints.
 _MOST_ID: Final = 2**31 - 1
+
+
+class _ReferenceGoneError(Exception):
+    """A schema refers to one that is not in the registry any more."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,13 +41,16 @@ class WriterSchema:
         type: ``AVRO``, ``PROTOBUF`` or ``JSON``.
         text: The schema as its writer registered it.
         references: Name and text of each schema that it refers to; a schema comes after those
-            that it refers to itself.
+            that it refers to itself. A JSON Schema has none, since nothing reads them.
+        problem: Why no record can be read by it, such as a reference that is gone; empty if one
+            can.
     """
 
     id: int
     type: str
     text: str
     references: tuple[tuple[str, str], ...] = ()
+    problem: str = ""
 
 
 class Registry:
@@ -72,7 +81,10 @@ class Registry:
         for each in sorted({each for each in ids if each <= _MOST_ID}):
             schema = self._known.get(each) or self._ask(each)
             if schema is not None:
-                found[each] = self._known[each] = schema
+                found[each] = schema
+                # What is missing today may be registered before the next batch.
+                if not schema.problem:
+                    self._known[each] = schema
         return found
 
     def register(self, stream: str, subject: str, text: str) -> int:
@@ -102,7 +114,14 @@ class Registry:
 
         try:
             schema = self._client.get_schema(number)
-            references = dict(self._referred(schema, set()))
+            written = WriterSchema(
+                id=number, type=schema.schema_type or "AVRO", text=schema.schema_str or ""
+            )
+            if written.type == "JSON":
+                return written
+            return replace(written, references=tuple(dict(self._referred(schema, set())).items()))
+        except _ReferenceGoneError as error:
+            return replace(written, problem=str(error))
         except SchemaRegistryError as error:
             # Any other 404 comes from a server that is not a registry.
             if error.error_code == _NOT_FOUND:
@@ -110,12 +129,6 @@ class Registry:
             raise self._unreachable(error) from error
         except Exception as error:
             raise self._unreachable(error) from error
-        return WriterSchema(
-            id=number,
-            type=schema.schema_type or "AVRO",
-            text=schema.schema_str or "",
-            references=tuple(references.items()),
-        )
 
     def _referred(
         self, schema: Schema, known: set[tuple[str, str, int]]
@@ -126,9 +139,24 @@ class Registry:
             if place in known:
                 continue
             known.add(place)
-            found = self._client.get_version(subject, version).schema
+            found = self._version(name, subject, version)
             yield from self._referred(found, known)
             yield name, str(found.schema_str)
+
+    def _version(self, name: str, subject: str, version: int) -> Schema:
+        """Return what a subject has as a version, also where that was deleted but not for good."""
+        from confluent_kafka.schema_registry.error import SchemaRegistryError
+
+        try:
+            return self._client.get_version(subject, version, deleted=True).schema
+        except SchemaRegistryError as error:
+            # The server has just returned a schema: it is a registry, and means what it says.
+            if error.http_status_code != _GONE:
+                raise
+            raise _ReferenceGoneError(
+                f"it refers to {name}, version {version} of subject {subject}, which the registry "
+                "does not have"
+            ) from error
 
     def _unreachable(self, error: Exception) -> DependencyError:
         said = redact(first_line(error), self._settings) or type(error).__name__

@@ -4,7 +4,8 @@ What a batch leaves beside the table is written before that commit, by an attemp
 that may sleep while another host takes its stream over. So each row there, and each mark of a
 redrive, names its attempt, and is believed only where a commit does. An attempt changes no row but
 its own. What others have left is removed once their seq is another's, and no earlier: until then
-they may live, and commit.
+they may live, and commit. Where no lock tells that they do not, a run that finds some takes that
+seq first, by a commit without rows.
 """
 
 from __future__ import annotations

@@ -5,9 +5,9 @@
                         + unchanged + ignored + filtered + quarantined + overlap - exploded
     rows of this seq  = inserted + updated
 
-`exploded` are the rows beyond the first of their record, where a stream explodes arrays; all others
-have none. A redrive reads no offsets: its first line is 0 = 0, and `records read` is what it sent
-in.
+`exploded` are the rows beyond the first of their record: elements of an array, and the row that an
+update ends since it gives it another key. A redrive reads no offsets: its first line is 0 = 0, and
+`records read` is what it sent in.
 
 Each count is measured where the design says, and the two sides of each line apart, so that the
 lines can fail. Pure.

@@ -19,6 +19,8 @@ Kind = Literal["ingest", "replay", "redrive", "accept", "rewind", "schema", "era
 MOVING: Final[frozenset[Kind]] = frozenset({"ingest", "accept", "rewind"})
 # The count of a rewind that names the batch after which the table is again as it was.
 REWOUND_TO: Final = "rewound_to"
+# What the table asked of the rows of a batch, beside the fields of the declaration.
+CONSTRAINTS: Final = "constraints"
 NOTE_VERSION = 1
 
 

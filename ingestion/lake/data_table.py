@@ -44,6 +44,8 @@ Ability = Literal[
 
 
 REPLACED: Final = "is not the table that was read: another was made under its name"
+# Out of an empty table of others, which no command takes away.
+WAY_OUT: Final = "drop or rename that table, or declare another one in `sink`"
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +136,16 @@ class DataTable(ABC):
     def uri(self) -> str:
         """Name the table for programs, without secrets."""
 
+    @property
+    def way_out(self) -> str:
+        """Say what a person does about an empty table of others that cannot be a stream's."""
+        return WAY_OUT
+
+    def refit(self, column: DeclaredColumn, found: DeclaredColumn) -> str:
+        """Say what makes a column of an empty table of others one as it is declared."""
+        del column, found
+        return self.way_out
+
     @abstractmethod
     def log(self) -> CommitLog:
         """Open the log of what was committed, as it is now."""
@@ -153,6 +165,22 @@ class DataTable(ABC):
     @abstractmethod
     def columns(self) -> tuple[DeclaredColumn, ...]:
         """Return the table's columns as they are, by the types that ``stored_type`` gives."""
+
+    def constraints(self) -> Mapping[str, str]:
+        """Return what the table asks of each row, as conditions of Spark SQL by their names.
+
+        A row must meet each: one that is null is not met.
+        """
+        return {}
+
+    def dropping(self, constraint: str) -> str:
+        """Write, for people, the statement that drops a constraint, if there is one, and ``or``."""
+        del constraint
+        return ""
+
+    def generated(self) -> Mapping[str, str]:
+        """Return what the table computes columns by, as Spark SQL by their names."""
+        return {}
 
     def stored_type(self, declared: SqlType) -> SqlType:
         """Return the type by which a declared one is kept, and read again."""

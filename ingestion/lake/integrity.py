@@ -192,29 +192,51 @@ _PROPERTIES: Final = {
     "delta.setTransactionRetentionDuration": "lets the batch numbers in the log expire",
     "delta.appendOnly": "forbids the updates and deletes that an upsert makes",
 }
-_UNREADABLE_FEATURES: Final = {"columnMapping", "deletionVectors", "typeWidening"}
+# What an engine writes, delta-rs reads, and a note suits: see ``table_log``.
+_KEPT_FEATURES: Final = {
+    *("appendOnly", "invariants", "checkConstraints", "changeDataFeed", "generatedColumns"),
+    *("identityColumns", "rowTracking", "timestampNtz", "domainMetadata", "clustering"),
+    *("allowColumnDefaults", "inCommitTimestamp", "checkpointProtection"),
+    *("variantType", "variantType-preview"),
+}
+_DROPPED_BY_SPARK: Final = {
+    *("columnMapping", "deletionVectors", "typeWidening", "v2Checkpoint", "vacuumProtocolCheck"),
+}
 _COLUMN_MAPPING_READER: Final = 2
+_IDENTITY: Final = "delta.identity.start"
 
 
 def settings_error(stream: str, log: TableLog) -> TableSettingsError | None:
-    """Return what on the table contradicts the ingestion, with the statement that undoes it."""
-    configuration, protocol = log.snapshot.metadata().configuration, log.snapshot.protocol()
-    for name, why in _PROPERTIES.items():
-        if configuration.get(name, "false").lower() != "false":
-            return TableSettingsError(
-                stream,
-                f"somebody set {name} = {configuration[name]} on {log.path}, which {why}.",
-                remedy=f"ALTER TABLE delta.`{log.path}` UNSET TBLPROPERTIES ('{name}')",
+    """Return what on the table contradicts the ingestion, with what undoes it."""
+    again = f"oncelake reset {stream} --yes, to ingest the topic into a new table"
+    for problem, statement in _contradictions(log):
+        remedy = f"{statement}, or {again}" if statement else again
+        return TableSettingsError(stream, problem, remedy=remedy)
+    return None
+
+
+def _contradictions(log: TableLog) -> Iterator[tuple[str, str]]:
+    """Yield each, and the statement of Spark that undoes it, if there is one."""
+    table, protocol, path = log.snapshot.metadata(), log.snapshot.protocol(), log.path
+    alter = f"ALTER TABLE delta.`{path}`"
+    if by := ", ".join(table.partition_columns):
+        yield f"{path} is partitioned by {by}, which a stream's table cannot be.", ""
+    for field in log.snapshot.schema().fields:
+        if _IDENTITY in (field.metadata or {}):
+            yield (
+                f"column {field.name} of {path} is an identity column: Delta gives its values.",
+                "",
             )
-    features = set(protocol.reader_features or ())
+    for name, why in _PROPERTIES.items():
+        if (value := table.configuration.get(name, "false")).lower() != "false":
+            problem = f"somebody set {name} = {value} on {path}, which {why}."
+            yield problem, f"{alter} UNSET TBLPROPERTIES ('{name}')"
+    features = {*(protocol.reader_features or ()), *(protocol.writer_features or ())}
     if protocol.min_reader_version == _COLUMN_MAPPING_READER:
         features.add("columnMapping")
-    for name in sorted(features & _UNREADABLE_FEATURES):
-        return TableSettingsError(
-            stream,
-            f"somebody enabled {name} on {log.path}: delta-rs, which audits the books, cannot read "
-            "such a table.",
-            remedy=f"ALTER TABLE delta.`{log.path}` DROP FEATURE {name}, or oncelake reset "
-            f"{stream} --yes, to ingest the topic into a new table",
+    for name in sorted(features - _KEPT_FEATURES):
+        problem = (
+            f"somebody enabled {name} on {path}: delta-rs, which audits the books, cannot read "
         )
-    return None
+        drop = f"{alter} DROP FEATURE {name}" if name in _DROPPED_BY_SPARK else ""
+        yield f"{problem}such a table.", drop

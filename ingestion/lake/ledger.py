@@ -47,6 +47,7 @@ from ingestion.lake.lock import refuse_lost_lease
 from ingestion.lake.log_files import log_files
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.table_log import TableLog, commit_again
+from ingestion.settings import Settings
 
 _RANGE = pa.struct(
     {
@@ -391,6 +392,17 @@ def put_rows(paths: StreamPaths, *rows: LedgerRow) -> None:
     """Write rows into a stream's ledger, unless this run slept past its lease."""
     refuse_lost_lease(paths)
     Ledger(paths.ledger).put(*rows)
+
+
+def known_paths(stream: str, settings: Settings, sink: SinkSpec | None) -> StreamPaths:
+    """Return the places of a stream; without a ``sink``, its rows are where the ledger says.
+
+    So it is of a file that cannot be read, or is gone: that declares no sink, and no other one.
+    """
+    paths = StreamPaths.of(stream, settings, sink)
+    if sink is None and (known := load_ledger(paths).rows):
+        return paths.at(known[-1].declared_sink)
+    return paths
 
 
 def load_ledger(paths: StreamPaths) -> LoadedLedger:

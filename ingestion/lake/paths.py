@@ -62,6 +62,15 @@ class StreamPaths:
         return (self.data, self.quarantine, self.tombstones, self.ledger)
 
     @property
+    def lock_outlives_commits(self) -> bool:
+        """Tell whether nobody else can commit any more where the lock is free to be taken.
+
+        A lease ends while its holder may live, and a server may still be at the commit of a client
+        that has died; the kernel's lock goes with the process that commits to files.
+        """
+        return self.lease is None and self.sink.name == "delta"
+
+    @property
     def written(self) -> tuple[Path, ...]:
         """Every folder of this machine that a run writes to; each may be a volume of its own."""
         folders = (*self.tables, self.lock.parent)

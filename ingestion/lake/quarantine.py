@@ -102,13 +102,19 @@ class Waiting:
         return f"(redriven_seq IS NULL OR {self.marks.as_sql()})"
 
 
-def clear_failed_marks(path: Location, snapshot: DeltaTable, committed: Attempts) -> None:
-    """Remove the marks of redrives that can commit no more."""
+def clear_failed_marks(
+    path: Location, snapshot: DeltaTable, committed: Attempts, *, are_dead: bool = False
+) -> bool:
+    """Remove the marks of redrives that can commit no more; tell whether others have left some.
+
+    With ``are_dead``, none can.
+    """
     left_over = find_leftovers(path, committed, MARKS, snapshot=snapshot)
-    if failed := left_over.of_failed(committed):
+    if failed := left_over if are_dead else left_over.of_failed(committed):
         open_delta(path).update(
             updates=dict.fromkeys(MARKS, "CAST(NULL AS BIGINT)"), predicate=failed.as_sql()
         )
+    return left_over != failed
 
 
 def remove_payloads(path: Location, where: str, why: str, *, redriven: bool = False) -> int:

@@ -69,8 +69,14 @@ def add_columns(
         table.alter.set_table_properties({_STATISTICS: ",".join(stats_on)})
 
 
-def remove_failed(path: Location, snapshot: DeltaTable, committed: Attempts) -> None:
-    """Remove the rows of attempts that can commit no more."""
+def remove_failed(
+    path: Location, snapshot: DeltaTable, committed: Attempts, *, are_dead: bool = False
+) -> bool:
+    """Remove the rows of attempts that can commit no more; tell whether others have left some.
+
+    With ``are_dead``, no attempt can.
+    """
     left_over = find_leftovers(path, committed, snapshot=snapshot)
-    if failed := left_over.of_failed(committed):
+    if failed := left_over if are_dead else left_over.of_failed(committed):
         open_delta(path).delete(failed.as_sql())
+    return left_over != failed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cached_property
@@ -194,7 +195,35 @@ def commit_without_rows(table: Location, stream: str, metadata: CommitMetadata) 
     Raises:
         CommitConflictError: the table's log does not hold what was meant.
     """
-    return _commit(table, stream, metadata, append_nothing)
+
+    def write(opened: DeltaTable, fenced: CommitProperties) -> None:
+        _put_note(table, opened, fenced)
+
+    return _commit(table, stream, metadata, write)
+
+
+def _put_note(table: Location, opened: DeltaTable, fenced: CommitProperties) -> None:
+    """Put a commit of a note and its fence into the log, on exactly the version that is open.
+
+    delta-rs does not write every table that Spark does. Of all features that ``integrity`` lets
+    pass, in-commit timestamps alone ask something of a commit without rows.
+    """
+    version, now = opened.version(), time.time_ns() // 1_000_000
+    made = {"timestamp": now, "operation": "WRITE", "operationParameters": {"mode": "Append"}}
+    made |= fenced.custom_metadata or {}
+    if opened.metadata().configuration.get("delta.enableInCommitTimestamps") == "true":
+        before = json.loads(log_files(table).read(commit_file(version)).splitlines()[0])
+        past = before.get("commitInfo", {}).get("inCommitTimestamp", 0)
+        made["inCommitTimestamp"] = max(now, past + 1)
+    fences = fenced.app_transactions or ()
+    txns = [{"appId": txn.app_id, "version": txn.version, "lastUpdated": now} for txn in fences]
+    actions = [{"commitInfo": made}, *({"txn": txn} for txn in txns)]
+    commit = table / "_delta_log" / commit_file(version + 1)
+    try:
+        commit.create("\n".join(map(json.dumps, actions)).encode())
+    except FileExistsError as error:
+        raise CommitFailedError(f"{commit} is there already") from error
+    log_files(table).forget()
 
 
 def restore_version(table: Location, stream: str, metadata: CommitMetadata, version: int) -> Commit:
@@ -257,13 +286,21 @@ def translate_conflicts(name: str) -> Iterator[None]:
 
     Raises:
         TableBusyError: names the stream, or the table.
+        DeltaError: nobody did; delta-rs cannot write a feature of the table.
     """
     try:
         yield
     except CommitFailedError as error:
+        if is_unwritable(error):
+            raise
         raise TableBusyError(
             f"{name}: somebody else changed the table meanwhile. Nothing was changed. Next: {AGAIN}"
         ) from error
+
+
+def is_unwritable(error: DeltaError) -> bool:
+    """Tell whether delta-rs says that it cannot write a table with such features."""
+    return "Unsupported table features" in str(error)
 
 
 def fenced_commit(

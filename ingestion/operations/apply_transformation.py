@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from ingestion.declaration.spec import StreamSpec
+from ingestion.declaration.sql import quoted
 from ingestion.settings import Settings
 
 if TYPE_CHECKING:
@@ -20,8 +21,8 @@ def spark_transformation(
     """Start Spark, and return what makes rows of decoded values as a batch does.
 
     A value has its number as ``_at``, whether it is a delete as ``_is_delete``, what a statement
-    may read of its record, and its columns. The rows begin with those numbers, without the values
-    that are filtered out; each ends with the reason why no table could hold it, or null.
+    may read of its record, and its columns as ``_good``. The rows begin with those numbers, without
+    the values that are filtered out; each ends with the reason why no table could hold it, or null.
 
     Raises:
         InvalidSpecError: Spark does not understand what is declared.
@@ -39,10 +40,11 @@ def spark_transformation(
     spark = start_session(here if settings.on_cluster else settings)
     with locating_problems(settings.streams):
         refuse_bad_transformation(spark, spec)
-    columns = row_type(f"_at INT, _is_delete BOOLEAN, {RECORD}, {asked_ddl(spec)}")
+    of_record = ", ".join(f"{name} {type_}" for name, type_ in RECORD.items())
     # A record without a required column may still be filtered out, so null is allowed anywhere.
-    nullable = StructType([StructField(column.name, column.dataType) for column in columns])
-    schema = to_arrow_schema(nullable, timezone="UTC")
+    value = StructType([StructField(c.name, c.dataType) for c in row_type(asked_ddl(spec))])
+    columns = row_type(f"_at INT, _is_delete BOOLEAN, {of_record}").add("_good", value)
+    schema = to_arrow_schema(columns, timezone="UTC")
 
     def apply(values: Sequence[dict[str, Any]]) -> pa.Table:
         frame = spark.createDataFrame(pa.Table.from_pylist(list(values), schema=schema))
@@ -55,20 +57,28 @@ def _transformed(values: DataFrame, spec: StreamSpec) -> DataFrame:
     from pyspark.sql import functions as F
 
     from ingestion.pipeline.schema import declared_row
-    from ingestion.pipeline.transform import function_of, is_selected, selected, without_misfits
+    from ingestion.pipeline.transform import (
+        function_of,
+        given_to_function,
+        is_selected,
+        laid_out,
+        selected,
+        without_misfits,
+    )
 
     reason = F.col("_misfit.reason").alias("_misfit")
     if not spec.transform:
-        passed = values.where(F.col("_is_delete") | is_selected(spec))
-        made = passed.select("_at", selected(spec).alias("_row"))
+        asked, whole = laid_out(values, "_good", spec)
+        passed = asked.where(whole["_is_delete"] | is_selected(spec))
+        made = passed.select(whole["_at"].alias("_at"), selected(spec).alias("_row"))
         return without_misfits(made, "_row", spec).select("_at", "_row.*", reason)
     # A function keeps the place of a record, and nothing else that it was given.
-    rows = function_of(spec)(values.where(~F.col("_is_delete") & is_selected(spec)))
-    row = F.struct(*(F.col(f"`{column.name}`") for column in spec.columns))
-    numbers = values.select("_at", *spec.origin)
+    rows = function_of(spec)(given_to_function(values.where("NOT _is_delete"), "_good", spec))
+    row = F.struct(*(F.col(quoted(column.name)) for column in spec.columns))
+    numbers = values.where("NOT _is_delete").select("_at", *spec.origin)
     made = rows.select(*spec.origin, row.alias("_row")).join(numbers, list(spec.origin))
     # It is not asked about a delete, whose columns are taken as they are.
-    given = {column.name: F.col(f"`{column.name}`") for column in spec.exploded_columns}
+    given = {c.name: F.col(f"_good.{quoted(c.name)}") for c in spec.exploded_columns}
     deletes = values.where("_is_delete").select("_at", declared_row(spec, given).alias("_row"))
     made = made.select("_at", "_row").union(deletes)
     return without_misfits(made, "_row", spec).select("_at", "_row.*", reason)

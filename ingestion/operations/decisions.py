@@ -28,7 +28,7 @@ from ingestion.lake.foreign_commits import foreign_commits
 from ingestion.lake.lease import Lease, read_lease, release
 from ingestion.lake.ledger import (
     LedgerRow,
-    load_ledger,
+    known_paths,
     load_or_archive_ledger,
     put_rows,
     standing_rows,
@@ -149,9 +149,7 @@ def reset(
     Raises:
         RefusedError: a topic cannot be given another name.
     """
-    paths = StreamPaths.of(stream, settings, sink)
-    if sink is None and (known := load_ledger(paths).rows):
-        paths = paths.at(known[-1].declared_sink)
+    paths = known_paths(stream, settings, sink)
     with held(paths, run_id):
         return swap_tables(paths, why=f"reset: {reason or 'no reason given'}")
 

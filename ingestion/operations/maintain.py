@@ -17,8 +17,10 @@ from itertools import takewhile
 
 import duckdb
 from deltalake import write_deltalake
+from deltalake.exceptions import DeltaError
 
 from ingestion.declaration.spec import StreamSpec
+from ingestion.errors import RefusedError, first_line
 from ingestion.lake.attempts import Attempts, find_leftovers
 from ingestion.lake.compaction import TableSize, TableUpkeep, checkpoint, compact, vacuum
 from ingestion.lake.delta import is_delta, open_delta, open_rows
@@ -30,6 +32,7 @@ from ingestion.lake.lock import held, refuse_lost_lease
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.processes import sweep_scratch
 from ingestion.lake.quarantine import remove_payloads
+from ingestion.lake.table_log import is_unwritable
 from ingestion.operations.rewind import read_history
 from ingestion.recovery.heal import read_and_heal
 from ingestion.recovery.side_tables import read_side_tables, refuse_damaged_side_tables
@@ -85,8 +88,8 @@ def maintain(
         window: How long what left a table stays on the disk; default: the declared rewind window.
 
     Raises:
-        RefusedError: a table is damaged, or is not the one that was left there; or mode, keys or
-            order are not those that it was written with.
+        RefusedError: a table is damaged, is not the one that was left there, or has a feature that
+            delta-rs does not write; or mode, keys or order are not those that it was written with.
         TableBusyError: somebody else changed a table meanwhile.
         StreamLockedError: a run holds the stream.
     """
@@ -130,12 +133,21 @@ def _maintain_table(
     spec: StreamSpec, path: Location, keep: dt.timedelta, *, is_data: bool
 ) -> TableUpkeep:
     before = TableSize.of(path)
-    compact(
-        path,
-        target_bytes=spec.maintenance.target_file_mb * _MEGABYTE,
-        cluster_by=spec.maintenance.cluster_by if is_data else (),
-    )
-    vacuumed = vacuum(path, window=keep)
+    try:
+        compact(
+            path,
+            target_bytes=spec.maintenance.target_file_mb * _MEGABYTE,
+            cluster_by=spec.maintenance.cluster_by if is_data else (),
+        )
+        vacuumed = vacuum(path, window=keep)
+    except DeltaError as error:
+        if not is_unwritable(error):
+            raise
+        raise RefusedError(
+            spec.name,
+            f"delta-rs, by which {path} is maintained, cannot write it: {first_line(error)}.",
+            remedy=f"let Spark do it: OPTIMIZE delta.`{path}`; VACUUM delta.`{path}`",
+        ) from error
     checkpoint(path)
     seal_commits(path)
     return TableUpkeep(name=path.name, before=before, after=TableSize.of(path), vacuumed=vacuumed)

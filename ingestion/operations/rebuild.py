@@ -221,7 +221,8 @@ def _read_old(paths: StreamPaths) -> TableSnapshot:
     """
     ledger = load_ledger(paths)
     here = read_snapshot(paths, ledger)
-    if not is_elsewhere(here):
+    table_id = here.table.table_id if here.table else None
+    if not is_elsewhere(paths, ledger.rows, table_id):
         refuse_unable(paths.stream, paths.table, "rebuild")
         return here
     alone = replace(here, ledger=LoadedLedger())

@@ -17,11 +17,11 @@ from functools import partial
 import pyarrow.compute as pc
 
 from ingestion.errors import InvalidSpecError, RefusedError, counted, no_table_yet
-from ingestion.lake.attempts import MARKS, Attempts, find_leftovers
+from ingestion.lake.attempts import Attempts
 from ingestion.lake.data_table import refuse_unable
 from ingestion.lake.delta import is_delta, open_rows, read_delta
 from ingestion.lake.integrity import translate_read_errors
-from ingestion.lake.ledger import Ledger, LedgerRow, put_rows
+from ingestion.lake.ledger import Ledger, LedgerRow
 from ingestion.lake.lock import Holder, held_by_committer
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.quarantine import Waiting, waiting_records
@@ -33,8 +33,6 @@ from ingestion.pipeline.redrive_batch import RedriveWriter, epochs_of
 from ingestion.pipeline.report import BatchReport
 from ingestion.pipeline.spark_errors import translate_engine_errors
 from ingestion.pipeline.store_session import read_table
-from ingestion.recovery.heal import remove_leftovers
-from ingestion.recovery.position import Position
 from ingestion.recovery.start import plan_start
 from ingestion.recovery.topics import resolve_topics
 
@@ -117,7 +115,6 @@ class Redrive(StreamTask):
     ) -> RedriveReport:
         """Send in what waits, an epoch after the other; add the rows of what is committed."""
         stream, paths, start = committer.stream, committer.stream.paths, committer.start
-        start = replace(start, position=self._supersede(paths, start.position))
         committed = start.position.committed
         waiting, still_bad = self._waiting(paths, committed), Counter[str]()
         sent = sum(row.counts["read"] for row in rows)
@@ -140,25 +137,6 @@ class Redrive(StreamTask):
         return replace(
             report, waiting=waiting.total() + sent, still_bad=dict(still_bad), batches=tuple(rows)
         )
-
-    def _supersede(self, paths: StreamPaths, position: Position) -> Position:
-        """Take the next seq from a redrive that has marked records, and is dead, or sleeps.
-
-        It can commit no more then, so that its marks can be removed.
-        """
-        with translate_read_errors(paths.quarantine):
-            marks = find_leftovers(paths.quarantine, position.committed, MARKS)
-        if not marks:
-            return position
-        made = replace(
-            position.next_metadata(self.run_id, kind="schema"),
-            reason="another redrive had marked records, and may have been alive",
-        )
-        commit = paths.table.commit_note(made)
-        put_rows(paths, LedgerRow.of(made, commit, position.table_id, counts={}))
-        position = position.after(made)
-        remove_leftovers(paths, position.committed)
-        return position
 
     def _waiting(self, paths: StreamPaths, committed: Attempts) -> Counter[int]:
         """Count what waits, by the batch that it came from; needs no Spark.

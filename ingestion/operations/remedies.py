@@ -9,10 +9,15 @@ _SENDER: Final = "nothing in the declaration can help: correct the producer, and
 _SERIALIZER: Final = (
     "let the producer use a serializer of the registry, or declare another `format`"
 )
-_SAME_TYPE: Final = "declare the column as the type that the detail shows, or correct the producer"
+_FOUND: Final = "declare the column as the type that the detail names behind `found`"
 
 REMEDIES: Final[Mapping[str, str]] = {
-    "missing_key": "name columns in `keys` that every record has, or correct the producer",
+    "missing_key": "name columns in `keys` that every record has, take what only the Kafka key "
+    "has from there (docs/transform.md, A key that only the Kafka key has), or correct the "
+    "producer; for objects of `schema` and `payload`, see docs/json.md, Kafka Connect",
+    "key_too_long": "identify rows by a digest: `key STRING NOT NULL` in `schema`, `select: {key: "
+    "sha2(NAME, 256)}`, `keys: [key]`, and the long one in `value_schema`; or declare another "
+    "`sink`; then oncelake rebuild",
     "missing_order": "name columns in `sequence_by` that every record has, such as _timestamp",
     "missing_required": "remove NOT NULL from the column in `schema`, or correct the producer",
     "tombstone_without_key": "declare the `key_format` that the topic's keys have, or write "
@@ -21,35 +26,52 @@ REMEDIES: Final[Mapping[str, str]] = {
     "that they have, too, such as `sequence_by: [_timestamp]` (docs/streams.md, Deletes)",
     "tombstone_quarantined": "apply it manually, or write `tombstones: ignore`",
     "unexpected_tombstone": "write `tombstones: ignore`, or a mode that deletes, such as upsert",
+    "moved_key": "let the source send the old row in full (REPLICA IDENTITY FULL), or name columns "
+    "in `keys` that `before` has",
     "unexpected_delete": "declare a mode that deletes, such as upsert, or leave such records out "
     "by `where`",
+    "violates_constraint": "correct the producer, or drop the constraint that the detail names, "
+    "and redrive",
     "nothing_to_keep": "let the source send the row in full, by a snapshot, and redrive",
     "undecodable": "please report its detail: this should not happen",
     "invalid_utf8": "declare `format: raw`, let the producer send UTF-8, or correct `select`",
     "empty_value": f"{_SENDER}; a delete is a null value, not an empty one",
-    "malformed_json": f"declare the `format` that the topic has, or, where it is JSON, {_SENDER}",
+    "malformed_json": f"declare the `format` that the topic has, or, where it is JSON, {_SENDER}; "
+    "a byte order mark is no part of JSON",
     "trailing_data": "let the producer send one document a record",
     "duplicate_name": _SENDER,
     "lone_surrogate": _SENDER,
     "not_an_object": "let the producer send objects, or declare `format: raw` with one column",
-    "wrong_type": f"{_SAME_TYPE}; for a number in quotes, `types: {{column: lenient}}`",
-    "out_of_range": "declare a DECIMAL of more digits before the point",
-    "inexact_number": "declare a DECIMAL of more digits behind the point, or DOUBLE",
-    "not_finite": "declare the column as STRING, or correct the producer",
-    "bad_time": "declare STRING or BIGINT and convert it by `select`, or send ISO 8601",
+    "wrong_type": f"{_FOUND}, or correct the producer; for a number in quotes, "
+    "`types: {column: lenient}`",
+    "out_of_range": _FOUND,
+    "inexact_number": _FOUND,
+    "not_finite": "declare the column as STRING, with `types: {column: lenient}` where it is no "
+    "text, or correct the producer",
+    "bad_time": "declare STRING or BIGINT and convert it by `select`, or send ISO 8601; where the "
+    "detail is _timestamp, sequence by a column of the value, and select none of Kafka's time",
     "bad_base64": "declare the column as STRING, or let the producer send base64",
     "too_long": "declare a longer VARCHAR, or STRING",
-    "wrong_case": "declare the name in `schema` exactly as the records write it",
+    "wrong_case": "declare the name as the records write it, in `schema` and wherever else the "
+    "file has it (`keys`, …); or declare the records' names as `value_schema`, and give the column "
+    "its own by `select` (docs/json.md, Names in another case)",
     "unknown_field": "declare the field in `schema`, or write `extra_fields: ignore`",
-    "not_framed": f"{_SERIALIZER} (docs/formats.md)",
+    "not_framed": f"{_SERIALIZER}; where the detail names a header, let it put the schema id in "
+    "front of the payload: `value.schema.id.serializer` of Confluent, `headers.enabled` of "
+    "Apicurio (docs/formats.md, Ids in headers); JSON can be declared as `format: json`",
     "short_header": _SERIALIZER,
     "unknown_schema_id": "point ONCELAKE_SCHEMA_REGISTRY to the registry that has this schema, or "
-    "register it there again",
+    "register it there again; where the detail names an id of eight bytes, let the producer write "
+    "four (docs/formats.md, Ids of eight bytes)",
     "wrong_schema_type": "declare the `format` of the schema that the detail names",
-    "unusable_schema": "register a schema that does not contain itself, or declare `format: raw`",
-    "type_mismatch": _SAME_TYPE,
+    "unusable_schema": "register what the schema refers to again, as the subject and version that "
+    "the detail names, and redrive; a schema that is refused itself can only be replaced: let the "
+    "producer write by another one, or declare `format: raw` with one BINARY column",
+    "type_mismatch": f"{_FOUND}, or correct the producer; for a null in a STRUCT, remove NOT NULL "
+    "there",
     "malformed_avro": _SENDER,
     "malformed_protobuf": _SENDER,
+    "malformed_key": "declare the `key_format` that the topic's keys have",
     "malformed_csv": "declare the columns, delimiter and quotes that the lines have",
     "malformed_debezium": "declare the `format` that the topic has; `debezium` reads envelopes",
     "unavailable_value": "let the source send the column in every event (REPLICA IDENTITY FULL), "

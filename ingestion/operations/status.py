@@ -16,7 +16,6 @@ from ingestion.errors import (
     WRONG,
     DamagedTableError,
     DependencyError,
-    IngestionError,
     first_exit_code,
 )
 from ingestion.kafka.client import code_of
@@ -26,7 +25,7 @@ from ingestion.lake.commit_log import CommitLog
 from ingestion.lake.data_table import DataTable
 from ingestion.lake.delta import is_delta, open_rows, read_delta
 from ingestion.lake.integrity import translate_read_errors
-from ingestion.lake.ledger import load_ledger, standing_rows
+from ingestion.lake.ledger import known_paths, load_ledger, standing_rows
 from ingestion.lake.location import Location
 from ingestion.lake.lock import Holder, holder_of
 from ingestion.lake.paths import StreamPaths
@@ -35,11 +34,11 @@ from ingestion.lake.storage import refuse_read_only_volumes, translate_disk_erro
 from ingestion.lake.stream import Stream
 from ingestion.operations.failure import Failure
 from ingestion.operations.retention import Retention, retention_now, retention_of
-from ingestion.pipeline.evolve_schema import allowed_changes
 from ingestion.pipeline.report import absent_columns
 from ingestion.recovery.continuity import unproven_logs
 from ingestion.recovery.heal import known_rows, unknown_seqs
 from ingestion.recovery.position import Position, position_of, refuse_red
+from ingestion.recovery.schema_diff import allowed_changes
 from ingestion.recovery.side_tables import (
     read_side_tables,
     refuse_damaged_side_tables,
@@ -119,8 +118,8 @@ class StatusReader:
     def read_status(self, declared: DeclaredStream) -> StreamStatus:
         """Find out where a stream stands; what cannot be found out is one of its problems."""
         try:
-            paths = StreamPaths.of(declared.name, self._settings, declared.sink)
-        except IngestionError as error:
+            paths = known_paths(declared.name, self._settings, declared.sink)
+        except Exception as error:  # noqa: BLE001 (other streams can be known)
             status = StreamStatus(stream=declared.name, table=str(self._settings.lake))
             status.add(error)
             return status
@@ -174,7 +173,8 @@ def _compare_topics(status: StreamStatus, stream: Stream) -> None:
 def _compare_declaration(status: StreamStatus, spec: StreamSpec, paths: StreamPaths) -> None:
     if status.position is not None:
         refuse_changed_identity(spec, status.position.identity)
-        allowed_changes(spec, paths)
+    if status.position is not None or (status.exists and not status.problems):
+        allowed_changes(spec, paths, is_ours=status.position is not None)
 
 
 def _find_holder(status: StreamStatus, paths: StreamPaths) -> None:

@@ -35,6 +35,7 @@ from ingestion.pipeline.decode import decode
 from ingestion.pipeline.erased import leave_out, was_read_by
 from ingestion.pipeline.explode import explode
 from ingestion.pipeline.gaps import Gaps, find_gaps
+from ingestion.pipeline.record_types import learn_record_types
 from ingestion.pipeline.spark_errors import translate_expression_errors
 from ingestion.pipeline.transform import transform
 from ingestion.pipeline.validate import validate
@@ -128,8 +129,9 @@ class BatchWriter:
             decoded = decode(records, self._stream, frames)
             exploded = explode(decoded, spec)
             transformed = transform(exploded, spec, frames)
-            validated = validate(transformed, spec, overlap)
-            with translate_expression_errors(spec, planned):
+            asked = self.position.constraints
+            validated = validate(transformed, spec, overlap, asked)
+            with translate_expression_errors(spec, planned, asked):
                 engine.materialize(validated)
             for part in engine.parts(planned):
                 plan = self._fit(part)
@@ -148,12 +150,13 @@ class BatchWriter:
     ) -> LedgerRow | None:
         keep_columns(target)
         counts = self._count(engine, planned)
+        declaration = learn_record_types(engine, self._spec, self.position.declaration)
         if not counts.read and not planned:
             return None
         gaps = self._prove_gaps(engine, planned, counts)
         self._on_merge(counts.good)
         described = self._describe(engine, plan, planned, counts, gaps)
-        metadata = replace(described, attempt=target.attempt.name)
+        metadata = replace(described, attempt=target.attempt.name, declaration=declaration)
         quarantined = self._quarantine(engine, counts, metadata, planned)
         sink = sink_class(self._spec)(target, _define_good(engine, counts))
         metadata = _prepare(sink, metadata, quarantined)
@@ -256,7 +259,7 @@ class BatchWriter:
         """Return what a stream counts beside the dispositions."""
         declared = [column.name for column in self._spec.value_columns]
         counts = extra_counts(engine, counted, declared)
-        if self._spec.explode:
+        if self._spec.explode or counted.exploded:
             counts["exploded"] = counted.exploded
         if counted.coerced:
             counts["values_coerced"] = counted.coerced

@@ -8,10 +8,13 @@
                 + _selected            whether ``where`` or the function lets it pass
                 + _misfit              why no table could hold that row, which is null then
                 + _index, _is_empty    all of them only where anything is declared
-    validate    BATCH                  the judged batch; ``table`` stands for its declared columns
+                + _ended               the row that an update ends under another key, likewise
+    validate    BATCH                  the judged batch; ``table`` stands for its declared columns.
+                                       What an update ends is a delete, the record's row of index 1
                 + _coerced             columns whose value was of another type; only where lenient
                 + _unavailable         columns that the record left out; only where its format may
                 + _moved_from          the key of the row that has them, if it is another
+                + _record              full name of its record type; only where a registry has it
 
 Behind ``validate`` a batch is the table ``batch`` of an engine, and of it what can be applied is
 ``good``; see ``ingestion.sinks.engine``.
@@ -34,7 +37,10 @@ TRANSFORMED: Final = (*EXPLODED, "_transformed", "_selected", "_misfit")
 # Of a judged row: its disposition, undeclared names, size of the value, digest, what is wrong.
 JUDGED: Final = ("_disposition", "_extra", "_bytes", "_digest", "_reason", "_detail", *RAW)
 # Behind the judgement nobody needs these of a row that can be applied.
-NOT_APPLIED: Final = ("_extra", "_digest", "_reason", "_detail", "_moved_from", "_coerced", *RAW)
+NOT_APPLIED: Final = (
+    *("_extra", "_digest", "_reason", "_detail", "_moved_from", "_coerced", "_record"),
+    *RAW,
+)
 
 
 def batch_columns(table: Sequence[str]) -> tuple[str, ...]:

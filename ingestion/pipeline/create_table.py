@@ -20,7 +20,7 @@ from ingestion.lake.erasure import COMPLETE, Digest, erasures
 from ingestion.lake.failpoints import Failpoint, hit
 from ingestion.lake.ledger import LedgerRow, put_rows
 from ingestion.lake.stream import Stream
-from ingestion.pipeline.evolve_schema import refuse_other_columns
+from ingestion.pipeline.evolve_schema import alter_table
 from ingestion.pipeline.schema import row_type, storable
 from ingestion.recovery.start import Start, starting_offsets
 from ingestion.recovery.topics import identity_of
@@ -31,14 +31,17 @@ from ingestion.sinks.make_table import make_table
 def create_table(spark: SparkSession, stream: Stream, engine: EngineName, *, run_id: str) -> None:
     """Make the table if it is not there, and commit the offsets at which the stream begins.
 
-    A crash in between leaves an empty table, which the next run opens in the same way.
+    An empty table that others have made is taken, and gets the columns that it lacks where the
+    declaration lets it. A crash in between leaves an empty table, which the next run opens in the
+    same way.
     """
     spec, paths, kafka = stream.spec, stream.paths, stream.kafka
     topics = kafka.topics(spec.name, spec.subscribed)
     begin = starting_offsets(spec, kafka, topics.partitions)
+    if paths.table.log().exists:
+        alter_table(spark, stream, is_ours=False)
     make_table(engine, spark, stream, _schema(spec))
     hit(Failpoint.TABLE_CREATED)
-    refuse_other_columns(spec, paths)
     metadata = CommitMetadata(
         kind="schema",
         seq=0,

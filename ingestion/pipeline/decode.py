@@ -64,8 +64,11 @@ def _plan_values(records: DataFrame | pa.Table, stream: Stream, schema: StructTy
         extra_fields=spec.extra_fields,
         unavailable=spec.unavailable,
         never_left_out=spec.never_left_out,
-        keys=spec.keys,
+        keys=spec.keys if spec.unavailable == "keep" else (),
+        moved_by=spec.moved_by,
+        movable=spec.movable,
         lenient=spec.lenient,
+        record=spec.record,
         settings=stream.settings,
     )
 

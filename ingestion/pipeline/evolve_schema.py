@@ -12,42 +12,43 @@ from dataclasses import replace
 from pyspark.sql import SparkSession
 
 from ingestion.declaration.ddl import parse_columns
-from ingestion.declaration.spec import StreamSpec, meaning
-from ingestion.errors import SchemaChangedError
+from ingestion.declaration.spec import RECORD_TYPES, meaning
 from ingestion.lake.ledger import LedgerRow, put_rows
-from ingestion.lake.paths import StreamPaths
 from ingestion.lake.stream import Stream
+from ingestion.pipeline.schema import refuse_bad_constraints
 from ingestion.recovery.position import Position
-from ingestion.recovery.schema_diff import SchemaChange, column_changes
+from ingestion.recovery.schema_diff import (
+    SchemaChange,
+    allowed_changes,
+    column_changes,
+    constraints_of,
+    with_constraints,
+)
 
 
-def refuse_other_columns(spec: StreamSpec, paths: StreamPaths) -> None:
-    """Make sure that the table's columns are the declared ones.
-
-    Raises:
-        SchemaChangedError: they are not; names each difference.
-    """
-    changes = tuple(column_changes(spec, paths))
-    if any(each.effect != "nothing" for each in changes):
-        raise _changed(spec, paths, changes)
-
-
-def alters_table(stream: Stream) -> bool:
-    """Tell whether a table's columns must change before anything is read."""
-    changes = column_changes(stream.spec, stream.paths)
+def alters_table(stream: Stream, *, is_ours: bool) -> bool:
+    """Tell whether the columns of a table that is there must change before anything is read."""
+    if not stream.paths.table.log().exists:
+        return False
+    changes = column_changes(stream.spec, stream.paths, is_ours=is_ours)
     return any(each.statement for each in changes)
 
 
-def allowed_changes(spec: StreamSpec, paths: StreamPaths) -> tuple[SchemaChange, ...]:
-    """Return what a table's columns need before anything is read, where the declaration lets it.
+def alter_table(
+    spark: SparkSession, stream: Stream, *, is_ours: bool = True
+) -> tuple[SchemaChange, ...]:
+    """Make the columns of a table that is there fit, where the declaration lets us.
+
+    Returns:
+        What was done.
 
     Raises:
-        SchemaChangedError: the table does not fit, and cannot, or must not, be made to.
+        SchemaChangedError: they do not fit, and cannot, or must not, be made to.
     """
-    changes = tuple(column_changes(spec, paths))
-    wanted = tuple(each for each in changes if each.effect != "nothing")
-    if wanted and (spec.schema_change != "evolve" or any(c.effect != "evolve" for c in wanted)):
-        raise _changed(spec, paths, changes)
+    wanted = allowed_changes(stream.spec, stream.paths, is_ours=is_ours)
+    for change in wanted:
+        if change.column is not None:
+            stream.paths.table.alter(change.column, is_new=change.is_new, spark=spark)
     return wanted
 
 
@@ -63,11 +64,14 @@ def evolve_schema(
         SchemaChangedError: it does not fit, and cannot, or must not, be made to.
     """
     spec, paths = stream.spec, stream.paths
-    before, wanted = position.columns, allowed_changes(spec, paths)
-    position = replace(position, columns=spec.ddl, declaration=meaning(spec))
-    for change in wanted:
-        if change.column is not None:
-            paths.table.alter(change.column, is_new=change.is_new, spark=spark)
+    before, wanted = position.columns, alter_table(spark, stream)
+    asked = constraints_of(spec, paths.table)
+    refuse_bad_constraints(spark, spec, asked)
+    learned = {
+        name: value for name, value in (position.declaration or {}).items() if name == RECORD_TYPES
+    }
+    declaration = {**with_constraints(meaning(spec), asked), **learned}
+    position = replace(position, columns=spec.ddl, declaration=declaration)
     if not wanted and not _columns_differ(before, spec.ddl):
         return position, ()
     metadata = position.next_metadata(run_id, kind="schema")
@@ -86,22 +90,3 @@ def _columns_differ(before: str, now: str) -> bool:
     return {(c.name, c.type, c.nullable) for c in parse_columns(before)} != {
         (c.name, c.type, c.nullable) for c in parse_columns(now)
     }
-
-
-def _changed(
-    spec: StreamSpec, paths: StreamPaths, changes: tuple[SchemaChange, ...]
-) -> SchemaChangedError:
-    found = [each for each in changes if each.effect != "nothing"]
-    said = "; ".join(f"{each.field} {each.what}" for each in found)
-    if all(each.effect == "evolve" for each in found):
-        remedy = (
-            f"oncelake plan {spec.name} shows the statements; `schema_change: evolve` in "
-            f"{spec.name}.yaml lets the next run make them, or put `schema` back"
-        )
-    else:
-        remedy = next(f"{each.field}: {each.remedy}" for each in found if each.remedy)
-    return SchemaChangedError(
-        spec.name,
-        f"the columns of {paths.table.where} are not the declared ones: {said}.",
-        remedy=remedy,
-    )

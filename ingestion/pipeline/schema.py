@@ -14,7 +14,7 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructT
 from ingestion.declaration.ddl import DeclaredColumn
 from ingestion.declaration.spec import StreamSpec
 from ingestion.declaration.types import SqlType
-from ingestion.errors import BadFieldError
+from ingestion.errors import BadFieldError, TableSettingsError
 
 _SENTENCE: Final = re.compile(r"\[[A-Z][A-Z_.]+\][^\n]*")
 # Spark's codes, and its advice to have failures ignored.
@@ -109,13 +109,37 @@ def refuse_bad_condition(spark: SparkSession, spec: StreamSpec) -> None:
             raise BadFieldError(spec.name, (field,), problem) from error
     if spec.apply_as_deletes is None:
         return
+    if said := _why_no_condition(spark, spec, spec.apply_as_deletes):
+        problem = f"{spec.apply_as_deletes!r} is no condition over the declared columns"
+        raise BadFieldError(spec.name, ("apply_as_deletes",), f"{problem}: {said}")
+
+
+def refuse_bad_constraints(
+    spark: SparkSession, spec: StreamSpec, constraints: Mapping[str, str]
+) -> None:
+    """Make sure, before anything is read, that Spark understands what the table asks of a row.
+
+    Raises:
+        TableSettingsError: a constraint is none to Spark, as that of another tool may be.
+    """
+    for name, sql in constraints.items():
+        if said := _why_no_condition(spark, spec, sql):
+            raise TableSettingsError(
+                spec.name,
+                f"Spark does not read constraint {name} of the table, {sql}: {said}",
+                remedy=f"drop it, or oncelake reset {spec.name} --yes, to ingest the topic into a "
+                "new table",
+            )
+
+
+def _why_no_condition(spark: SparkSession, spec: StreamSpec, sql: str) -> str | None:
+    """Say why SQL is no condition over the declared columns."""
     columns = (F.lit(None).cast(f.dataType).alias(f.name) for f in row_type(spec.ddl))
     try:
-        spark.range(0).select(*columns).where(F.expr(spec.apply_as_deletes)).schema  # noqa: B018
+        spark.range(0).select(*columns).where(F.expr(sql)).schema  # noqa: B018
     except (AnalysisException, ParseException) as error:
-        problem = f"{spec.apply_as_deletes!r} is no condition over the declared columns"
-        said = sentence_of(error)
-        raise BadFieldError(spec.name, ("apply_as_deletes",), f"{problem}: {said}") from error
+        return sentence_of(error)
+    return None
 
 
 def sentence_of(error: Exception) -> str:

@@ -9,6 +9,7 @@ import os
 import re
 import shlex
 import signal
+import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -44,6 +45,8 @@ _LOG4J = Path(__file__).with_name("log4j2.properties")
 _FOR_SMALL_BACKLOGS = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 _FOR_LARGE_BACKLOGS = ("-XX:+UseParallelGC",)
 _STDERR: Final = 2
+_ARGUMENTS: Final = "PYSPARK_SUBMIT_ARGS"
+_ADDRESS: Final = "SPARK_LOCAL_IP"
 _COLLECTOR = re.compile(r"-XX:\+Use\w+GC\b")
 
 
@@ -186,7 +189,7 @@ def start_session(
     # What Spark raises is told as an error of ours; its log would say it before, and at length.
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         PySparkLogger.getLogger(name).disabled = True
-    with _signals_left_alone(), _translate_absent_jvm():
+    with _signals_left_alone(), _translate_absent_jvm(settings):
         if SparkContext._gateway is None:
             SparkContext._ensure_initialized(gateway=_launch_jvm(config, settings))
         session = SparkSession.builder.config(map=config)
@@ -199,11 +202,14 @@ def _launch_jvm(config: Mapping[str, str], settings: Settings) -> JavaGateway:
     It reads the user's file, and no other: what lies beside some installation of Spark may set
     what the promise hangs on. Not by options, which others see in a list of processes.
     """
-    given = os.environ.get("PYSPARK_SUBMIT_ARGS")
+    given = os.environ.copy()
     nothing = scratch_of_this_process(settings.state) / "spark-defaults.conf"
     nothing.touch()
     file = shlex.join(["--properties-file", str(settings.spark_defaults or nothing)])
-    os.environ["PYSPARK_SUBMIT_ARGS"] = f"{file} {given or 'pyspark-shell'}"
+    os.environ[_ARGUMENTS] = f"{file} {given.get(_ARGUMENTS) or 'pyspark-shell'}"
+    if not settings.on_cluster:
+        # Else Spark looks up its host's own name, and a container's may be none that resolves.
+        os.environ.setdefault(_ADDRESS, "127.0.0.1")
     reader, writer = os.pipe()
     threading.Thread(target=_pass_errors_on, args=(reader,), daemon=True).start()
     try:
@@ -211,9 +217,10 @@ def _launch_jvm(config: Mapping[str, str], settings: Settings) -> JavaGateway:
         return launch_gateway(conf, {"stderr": writer})  # type: ignore[no-untyped-call]
     finally:
         os.close(writer)
-        del os.environ["PYSPARK_SUBMIT_ARGS"]
-        if given is not None:
-            os.environ["PYSPARK_SUBMIT_ARGS"] = given
+        for name in (_ARGUMENTS, _ADDRESS):
+            os.environ.pop(name, None)
+            if name in given:
+                os.environ[name] = given[name]
 
 
 def _pass_errors_on(reader: int) -> None:
@@ -278,18 +285,32 @@ def _has_stopped(session: SparkSession) -> bool:
 
 
 @contextmanager
-def _translate_absent_jvm() -> Iterator[None]:
+def _translate_absent_jvm(settings: Settings) -> Iterator[None]:
     """Say what is wrong where PySpark only knows that no JVM came up."""
     try:
         yield
     except PySparkRuntimeError as error:
         if error.getCondition() != "JAVA_GATEWAY_EXITED":
             raise
+        name = socket.gethostname()
+        why, remedy = (
+            "which needs Java 17 or newer",
+            "install a JDK, version 17, 21 or 25, and point JAVA_HOME to it; see oncelake doctor",
+        )
+        if settings.on_cluster and _ADDRESS not in os.environ and not _resolves(name):
+            why = f"which looks up this host's own name, {name}, and that does not resolve"
+            remedy = f"set {_ADDRESS} to the address at which executors reach this host"
         raise SetupError(
-            f"{find_java()} did not start Spark, which needs Java 17 or newer; what it said is "
-            "above. Next: install a JDK, version 17, 21 or 25, and point JAVA_HOME to it; see "
-            "oncelake doctor"
+            f"{find_java()} did not start Spark, {why}; what it said is above. Next: {remedy}"
         ) from error
+
+
+def _resolves(host: str) -> bool:
+    try:
+        socket.getaddrinfo(host, None)
+    except OSError:
+        return False
+    return True
 
 
 @contextmanager

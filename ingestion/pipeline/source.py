@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from ingestion.declaration.spec import StreamSpec
-from ingestion.kafka.client import TIMES
+from ingestion.kafka.client import SENT
 from ingestion.kafka.offsets import Offsets, Range
 from ingestion.kafka.security import java_options
 from ingestion.pipeline.columns import SOURCE
@@ -77,10 +77,8 @@ def _of_every_read(settings: Settings) -> dict[str, str]:
 
 
 def _as_records(read: DataFrame, count: int) -> DataFrame:
-    first, last = map(F.expr, TIMES)
-    sent = F.greatest(first, F.least(F.col("timestamp"), last))
     digest = F.xxhash64("key", "value", "headers")
-    records = read.withColumns({"timestamp": sent, "digest": digest}).select(
+    records = read.withColumns({"timestamp": F.expr(SENT), "digest": digest}).select(
         *(F.col(name.removeprefix("_")).alias(name) for name in SOURCE)
     )
     return records.coalesce(1) if count <= ONE_TASK_RECORDS else records

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Final
 
@@ -20,6 +20,7 @@ from ingestion.errors import (
     DependencyError,
     KafkaSettingsError,
     RefusedError,
+    TableSettingsError,
 )
 from ingestion.kafka.client import missing_right
 from ingestion.kafka.java import first_cause
@@ -91,7 +92,9 @@ def translate_engine_errors(stream: Stream) -> Iterator[None]:
 
 
 @contextmanager
-def translate_expression_errors(spec: StreamSpec, planned: Sequence[Range]) -> Iterator[None]:
+def translate_expression_errors(
+    spec: StreamSpec, planned: Sequence[Range], constraints: Mapping[str, str]
+) -> Iterator[None]:
     """Translate what a declared expression, or function, raises on a record of a batch.
 
     Spark does not say which record that is: all that is known are the ranges of the batch.
@@ -99,16 +102,26 @@ def translate_expression_errors(spec: StreamSpec, planned: Sequence[Range]) -> I
     Args:
         spec: The declaration.
         planned: What the batch covers; nothing when it comes from the quarantine.
+        constraints: What the table asks of each row, as SQL by name.
 
     Raises:
         BadFieldError: an expression fails on a record; nothing was written.
+        TableSettingsError: a constraint of the table does.
     """
     try:
         yield
     except (PySparkException, Py4JJavaError) as error:
+        which = ", ".join(str(each) for each in planned if len(each)) or "the quarantine"
+        for name in (name for name, sql in constraints.items() if _is_quoted(error, sql)):
+            raise TableSettingsError(
+                spec.name,
+                f"constraint {name} of the table fails on a record of {which}: "
+                f"{_said_of_record(error)} Nothing was written.",
+                remedy="drop it, or set one of which no value makes Spark fail (try_cast, "
+                "try_divide, try_element_at); then the same command again",
+            ) from error
         if not _is_of_expression(error, spec):
             raise
-        which = ", ".join(str(each) for each in planned if len(each)) or "the quarantine"
         field, *others = _fields_of(error, spec)
         or_other = f"it, or {', '.join(map('.'.join, others))}, " if others else ""
         raise BadFieldError(
@@ -270,10 +283,15 @@ def _fields_of(error: Exception, spec: StreamSpec) -> list[tuple[str, ...]]:
         **{("select", name): sql for name, sql in spec.select.items()},
     }
     declared = {at: text for at, text in fields.items() if text}
-    quotes = error.getQueryContext() if isinstance(error, PySparkException) else ()
-    quoted = [each.fragment() for each in quotes if str(each.contextType()).endswith("SQL")]
-    of = [at for at, text in declared.items() if any(part in text for part in quoted)]
+    of = [at for at, text in declared.items() if _is_quoted(error, text)]
     return of or list(declared) or [("value_schema",)]
+
+
+def _is_quoted(error: Exception, sql: str) -> bool:
+    """Tell whether Spark quotes a part of an expression as what has failed."""
+    quotes = error.getQueryContext() if isinstance(error, PySparkException) else ()
+    parts = (each.fragment() for each in quotes if str(each.contextType()).endswith("SQL"))
+    return any(part and part in sql for part in parts)
 
 
 def _said_of_record(error: Exception) -> str:

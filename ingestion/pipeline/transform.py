@@ -20,6 +20,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from ingestion.declaration.ddl import DeclaredColumn
+from ingestion.declaration.names import plain_name
 from ingestion.declaration.spec import StreamSpec
 from ingestion.declaration.sql import quoted
 from ingestion.declaration.types import SqlType
@@ -29,8 +30,15 @@ from ingestion.sinks.frame_cache import FrameCache, is_local
 from ingestion.sinks.rows import Rows
 
 # What a transformation may read beside the value's columns.
-RECORD = "_topic STRING, _partition INT, _offset BIGINT, _timestamp TIMESTAMP, _key BINARY, "
-RECORD += "_headers ARRAY<STRUCT<key: STRING, value: BINARY>>, _index INT"
+RECORD: Final = {
+    "_topic": "STRING",
+    "_partition": "INT",
+    "_offset": "BIGINT",
+    "_timestamp": "TIMESTAMP",
+    "_key": "BINARY",
+    "_headers": "ARRAY<STRUCT<key: STRING, value: BINARY>>",
+    "_index": "INT",
+}
 # Logical plans of one row, or none, for each row. Any other may join, multiply or aggregate.
 _ROW_BY_ROW: Final = {"Project", "Filter", "LocalRelation", "LogicalRDD", "SubqueryAlias"}
 _UNSTEADY: Final = re.compile(
@@ -71,7 +79,7 @@ def transform(exploded: Rows, spec: StreamSpec, frames: FrameCache) -> Rows:
 
 def _transformed(exploded: DataFrame, spec: StreamSpec, frames: FrameCache) -> DataFrame:
     if not spec.explode:
-        exploded = exploded.withColumns({"_index": F.lit(0), "_is_empty": F.lit(False)})
+        exploded = exploded.withColumns({"_index": F.lit(0), "_is_empty": _is_other(spec)})
     is_delete = F.coalesce("_decoded.is_delete", F.lit(False))
     is_good = F.col("_value").isNotNull() & F.col("_decoded.reason").isNull() & ~F.col("_is_empty")
     good = exploded.withColumns(
@@ -79,12 +87,34 @@ def _transformed(exploded: DataFrame, spec: StreamSpec, frames: FrameCache) -> D
     )
     if spec.transform:
         return _by_function(frames.keep(good), spec)
-    passes = ~F.col("_is_empty") & (~F.col("_is_asked") | is_selected(spec))
+    asked, whole = laid_out(good, "_good", spec)
+    passes = ~whole["_is_empty"] & (~whole["_is_asked"] | is_selected(spec))
     # What is filtered is not asked for more: a CAST may hold only for what ``where`` lets pass.
-    row = F.when(passes & F.col("_good").isNotNull(), selected(spec))
-    made = {"_transformed": row, "_selected": passes}
-    rows = good.select("*", "_good.*").withColumns(made).select(*exploded.columns, *made)
-    return without_misfits(rows, "_transformed", spec)
+    row = F.when(passes & whole["_good"].isNotNull(), selected(spec))
+    kept = [whole[name].alias(name) for name in exploded.columns]
+    rows = asked.select(*kept, row.alias("_transformed"), passes.alias("_selected"))
+    return without_misfits(_with_ended(rows, spec), "_transformed", spec)
+
+
+def laid_out(rows: DataFrame, value: str, spec: StreamSpec) -> tuple[DataFrame, Column]:
+    """Return rows as statements read them: what they may of the record, and the value's columns.
+
+    Args:
+        rows: Have the value's columns as the struct ``value``.
+        spec: The declaration.
+
+    Returns:
+        The frame, and in it the row as it was, under a name that no column of the value has.
+    """
+    whole = plain_name("record", [column.name for column in spec.value_columns])
+    frame = rows.select(F.struct("*").alias(whole), *spec.record_names, f"{value}.*")
+    return frame, F.col(whole)
+
+
+def given_to_function(rows: DataFrame, value: str, spec: StreamSpec) -> DataFrame:
+    """Return what a declared function gets of rows that have the value as the struct ``value``."""
+    given = rows.select(*spec.origin, "_timestamp", "_key", "_headers", f"{value}.*")
+    return given.where(is_selected(spec))
 
 
 def _by_function(good: DataFrame, spec: StreamSpec) -> DataFrame:
@@ -92,11 +122,8 @@ def _by_function(good: DataFrame, spec: StreamSpec) -> DataFrame:
 
     It may leave rows out, so they are matched by their place in Kafka.
     """
-    asked = good.where("_is_asked").select(
-        *spec.origin, "_timestamp", "_key", "_headers", "_good.*"
-    )
     columns = [quoted(column.name) for column in spec.columns]
-    rows = function_of(spec)(asked.where(is_selected(spec)))
+    rows = function_of(spec)(given_to_function(good.where("_is_asked"), "_good", spec))
     rows = rows.select(*spec.origin, F.struct(*columns).alias("_returned"))
     given = {c.name: F.col(f"_good.{quoted(c.name)}") for c in spec.exploded_columns}
     of_delete = declared_row(spec, given)
@@ -108,7 +135,36 @@ def _by_function(good: DataFrame, spec: StreamSpec) -> DataFrame:
             "_selected": ~F.col("_is_empty") & (~F.col("_is_asked") | is_returned),
         }
     )
-    return without_misfits(made, "_transformed", spec)
+    return without_misfits(_with_ended(made, spec), "_transformed", spec)
+
+
+def _with_ended(rows: DataFrame, spec: StreamSpec) -> DataFrame:
+    """Add ``_ended``, the row that an update ends, made as that of a delete is.
+
+    Where each element gives a row, nothing is known of it; nor where no table could hold the row.
+    """
+    if not spec.moved_by:
+        return rows
+    is_ended, unknown = F.col("_decoded.ended").isNotNull(), declared_row(spec, {})
+    if spec.explode or spec.transform:
+        given = () if spec.explode else spec.value_columns
+        of = {column.name: F.col(f"_decoded.ended.{quoted(column.name)}") for column in given}
+        beside = rows.withColumn("_ended", F.when(is_ended, declared_row(spec, of)))
+    else:
+        asked, whole = laid_out(rows, "_decoded.ended", spec)
+        kept = [whole[name].alias(name) for name in rows.columns]
+        row = F.when(whole["_decoded"]["ended"].isNotNull(), selected(spec))
+        beside = asked.select(*kept, row.alias("_ended"))
+    made = without_misfits(beside, "_ended", spec)
+    ended = F.when(is_ended, F.coalesce("_ended", unknown)).alias("_ended")
+    return made.select(*rows.columns, ended)
+
+
+def _is_other(spec: StreamSpec) -> Column:
+    """Tell the records of another type than the declared ones; nothing is asked of them."""
+    if not spec.record:
+        return F.lit(False)
+    return ~F.coalesce(F.col("_decoded.record").isin(*spec.record), F.lit(True))
 
 
 def is_selected(spec: StreamSpec) -> Column:
@@ -198,7 +254,8 @@ def refuse_bad_transformation(spark: SparkSession, spec: StreamSpec) -> None:
     """
     if not spec.is_transformed:
         return
-    nothing = spark.createDataFrame([], row_type(f"{RECORD}, {asked_ddl(spec)}"))
+    of_record = (f"{name} {RECORD[name]}" for name in spec.record_names)
+    nothing = spark.createDataFrame([], row_type(", ".join((*of_record, asked_ddl(spec)))))
     with_place = [*spec.origin, *(quoted(column.name) for column in spec.columns)]
     if spec.where is not None:
         _analysed(spec, "where", lambda: nothing.where(F.expr(cast("str", spec.where))))

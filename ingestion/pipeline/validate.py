@@ -5,7 +5,7 @@ The disposition is what the books count by, so each record has exactly one:
     overlap      read again, though the table holds it already
     quarantined  it cannot be applied; the reason says why
     ignored      a tombstone that the stream ignores
-    filtered     ``where``, or the declared function, leaves it out
+    filtered     ``where``, the declared function, or ``record`` leaves it out
     row          it says what a row should be
     delete       it says that a row should be gone
 
@@ -14,7 +14,8 @@ Reasons, beside those of the format: see ``REASONS``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
 from typing import Final
@@ -24,11 +25,13 @@ import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from ingestion.declaration.modes import EXTRA_COLUMN
+from ingestion.declaration.modes import EXTRA_COLUMN, TIME_COLUMN
 from ingestion.declaration.parts import Window
+from ingestion.declaration.sinks import SINKS
 from ingestion.declaration.spec import StreamSpec
-from ingestion.declaration.sql import quoted
+from ingestion.declaration.sql import asks_for, quoted
 from ingestion.formats.coerce import FIRST_DAY, LAST_DAY
+from ingestion.kafka.client import FIRST_MOMENT, LAST_MOMENT, MOMENTS
 from ingestion.kafka.offsets import Offsets
 from ingestion.pipeline.columns import PLACE
 from ingestion.pipeline.explode import rejoin
@@ -39,13 +42,18 @@ from ingestion.sinks.rows import RAW, Rows, Work
 GOOD = ("row", "delete")
 REASONS: Final = {
     "missing_key": "a key column, or the column of `window`, is null or absent",
+    "key_too_long": "texts and bytes of the key have more bytes together than an index of "
+    "PostgreSQL takes for sure, 2,000",
     "missing_order": "a column of `sequence_by` is null or absent",
     "missing_required": "a `NOT NULL` column is null or absent",
     "tombstone_without_key": "a null value whose Kafka key does not give the key columns",
     "tombstone_without_order": "a null value that `sequence_by` cannot place",
     "tombstone_quarantined": "a null value, and the stream says `tombstones: quarantine`",
     "unexpected_tombstone": "a null value, in a mode that deletes nothing",
+    "moved_key": "an update moves a row to another key, and which rows are gone is not known: a "
+    "part of the old key is missing, or each element of an array is a row",
     "unexpected_delete": "the record is a delete, in a mode that deletes nothing",
+    "violates_constraint": "the row does not meet a constraint of the table, named in the detail",
 }
 # What validation asks of a row beside its own columns, the size of its value and whether that is
 # null: what decoding found wrong, and whether the format knows it for a delete.
@@ -59,7 +67,9 @@ _FINDINGS: Final = {
 _OF_BAD: Final = ("_reason", "_detail", *RAW)
 
 
-def validate(transformed: Rows, spec: StreamSpec, reached: Offsets) -> Rows:
+def validate(
+    transformed: Rows, spec: StreamSpec, reached: Offsets, constraints: Mapping[str, str]
+) -> Rows:
     """Give each row its disposition, and the reason where it cannot be applied.
 
     The rules are SQL that every engine runs: Spark where rows come from it, else DuckDB.
@@ -69,6 +79,7 @@ def validate(transformed: Rows, spec: StreamSpec, reached: Offsets) -> Rows:
         spec: The declaration.
         reached: Next offsets of the table; records below them are overlap. Empty when the plan
             overlaps nothing: literals that change with every batch would make Spark compile anew.
+        constraints: What the table asks of each row, by name; only Spark evaluates them.
 
     Returns:
         The judged batch, with the table's columns as far as the record says them; ``_extra`` has
@@ -81,13 +92,15 @@ def validate(transformed: Rows, spec: StreamSpec, reached: Offsets) -> Rows:
         from ingestion.sinks.spark_engine import translate
 
         rows = _flat_in_spark(transformed.in_spark(), spec)
+        rows = rows.withColumn("_violated", _violated(constraints))
         rows.createOrReplaceTempView("decoded")
-        judged = rows.sparkSession.sql(translate(_judged(spec, reached)))
+        rules = _judged(spec, reached, has_constraints=True)
+        judged = rows.sparkSession.sql(translate(rules))
         rejoin(judged, spec).createOrReplaceTempView("judged")
         return rows.sparkSession.sql(translate(_batch("judged", spec)))
 
     plan = transformed.in_worker
-    if plan is None or spec.apply_as_deletes:
+    if plan is None or spec.apply_as_deletes or constraints:
         return Rows(in_spark=in_spark)
     work, in_duckdb = validate_in_worker(plan.work, spec, reached)
     return Rows(in_spark=in_spark, in_worker=replace(plan, work=work, sql=in_duckdb))
@@ -96,7 +109,8 @@ def validate(transformed: Rows, spec: StreamSpec, reached: Offsets) -> Rows:
 def validate_in_worker(decode: Work, spec: StreamSpec, reached: Offsets) -> tuple[Work, str]:
     """Return the same without Spark: work that decodes, and what DuckDB asks of its result.
 
-    Only where a declaration has no ``apply_as_deletes`` and nothing is transformed.
+    Only where a declaration has no ``apply_as_deletes``, nothing is transformed, and the table has
+    no constraint.
     """
     return _flat_in_worker(decode, spec), _batch(f"({_judged(spec, reached)})", spec)
 
@@ -106,6 +120,8 @@ def _flat_in_spark(rows: DataFrame, spec: StreamSpec) -> DataFrame:
     of_record = [*PLACE, *RAW, "_digest", *(("_index",) if _has_index(spec) else ())]
     found = {name: F.col(f"_decoded.{part}") for name, part in _findings(spec).items()}
     found["_wrong_detail"] = _detail(spec)
+    if spec.moved_by and spec.is_transformed:
+        found["_ended"] = F.col("_ended")
     found["_is_tombstone"] = F.col("_value").isNull()
     found["_bytes"] = F.coalesce(F.octet_length("_value"), F.lit(0))
     if spec.is_transformed:
@@ -121,11 +137,24 @@ def _flat_in_spark(rows: DataFrame, spec: StreamSpec) -> DataFrame:
     rows = rows.select(*(name for name in rows.columns if name != "_row"), "_row.*")
     if spec.window:
         is_wrong = F.col("_wrong").isNull() & _is_beyond_windows(spec.window)
+        if spec.is_transformed:
+            is_wrong &= F.col("_selected")
+        if spec.tombstone_policy == "ignore":
+            is_wrong &= ~F.col("_is_tombstone")
         for name, text in (("_wrong_detail", spec.window.column), ("_wrong", "bad_time")):
             rows = rows.withColumn(name, F.when(is_wrong, text).otherwise(F.col(name)))
     if spec.apply_as_deletes is None:
         return rows
     return rows.withColumn("_is_selected", F.expr(spec.apply_as_deletes))
+
+
+def _violated(constraints: Mapping[str, str]) -> Column:
+    """Name a constraint that a row does not meet; one that is null is not met."""
+    unmet = (
+        F.when(~F.coalesce(F.expr(sql), F.lit(False)), F.lit(f"{name}: {sql}"))
+        for name, sql in constraints.items()
+    )
+    return F.coalesce(F.lit(None).cast("string"), *unmet)
 
 
 def _is_beyond_windows(window: Window) -> Column:
@@ -140,6 +169,8 @@ def _findings(spec: StreamSpec) -> dict[str, str]:
     found = {"_unavailable": "unavailable"} if spec.unavailable else {}
     found |= {"_coerced": "coerced"} if spec.lenient else {}
     found |= {"_moved_from": "moved_from"} if spec.unavailable == "keep" else {}
+    found |= {"_record": "record"} if spec.format.options.uses_registry else {}
+    found |= {"_ended": "ended"} if spec.moved_by else {}
     return _FINDINGS | found
 
 
@@ -182,9 +213,11 @@ def _row(spec: StreamSpec) -> Column:
 def _flat_in_worker(decode: Work, spec: StreamSpec) -> Work:
     """Return work that decodes, and takes the same columns, where nothing is transformed."""
     # Executors get these, and not the declaration.
-    findings, needed = _findings(spec), _needed(spec)
+    findings, needed, measured = _findings(spec), _needed(spec), spec.measured_keys
+    # Of several, one alone is longer than its part.
+    part = SINKS[spec.sink.name].longest_key // max(1, len(measured))
     keys = spec.keys if spec.tombstone_policy == "delete" else ()
-    has_deletes = spec.write_mode.has_deletes
+    has_deletes, is_timed = spec.write_mode.has_deletes, TIME_COLUMN in spec.sequence_by
 
     def flat(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in decode(batches):
@@ -203,10 +236,15 @@ def _flat_in_worker(decode: Work, spec: StreamSpec) -> Work:
             # Their bytes are kept of records that may be bad; the rules tell which of them are.
             doubts = [pc.is_valid(columns["_wrong"]), columns["_is_tombstone"]]
             doubts += [pc.is_null(columns[name]) for name in needed]
-            if "_unavailable" in columns:
-                doubts.append(pc.is_valid(columns["_unavailable"]))
+            may_be = {"_unavailable", "_ended"} & columns.keys()
+            doubts += [pc.is_valid(columns[name]) for name in may_be]
+            sizes = (pc.fill_null(pc.binary_length(columns[name]), 0) for name in measured)
+            doubts += [pc.greater(size, part) for size in sizes]
             if not has_deletes:
                 doubts.append(pc.fill_null(columns["_says_delete"], False))
+            if is_timed:
+                sent = columns[TIME_COLUMN]
+                doubts.append(pc.is_in(sent, pa.array(MOMENTS, sent.type)))
             may_be_bad = reduce(pc.or_, doubts)
             columns |= {name: _only(may_be_bad, batch.column(name)) for name in RAW}
             yield pa.RecordBatch.from_pydict(columns)
@@ -226,20 +264,52 @@ def _fields(struct: pa.StructArray) -> dict[str, pa.Array]:
     return dict(zip((field.name for field in struct.type), struct.flatten(), strict=True))
 
 
-def _judged(spec: StreamSpec, reached: Offsets) -> str:
+def _judged(spec: StreamSpec, reached: Offsets, *, has_constraints: bool = False) -> str:
     """Select the rows of ``decoded`` with ``_disposition``, ``_reason`` and ``_detail``."""
     is_delete = ["_is_tombstone", "coalesce(_says_delete, FALSE)"]
     if spec.apply_as_deletes:
         is_delete.append("coalesce(_is_selected, FALSE)")
     constants = "" if _has_index(spec) else ", 0 AS _index"
-    constants += "" if spec.is_transformed else ", TRUE AS _selected"
+    constants += "" if spec.is_transformed else f", {_is_meant(spec)} AS _selected"
+    constants += "" if has_constraints else ", CAST(NULL AS VARCHAR) AS _violated"
+    judged = "_selected"
+    if spec.transform or _is_time_in(spec.where, spec):
+        # What they would say of a time that the record does not have, nobody knows.
+        judged = f"(_selected OR ({_has_no_time(spec)} AND {_is_meant(spec)}))"
+    reason, detail = f"_wrong, CASE WHEN {judged} THEN _fault END", _missing(spec)
+    if spec.moved_by:
+        constants += f", {_unknown_of_ended(spec)} AS _unknown"
+        reason += ", CASE WHEN _unknown IS NOT NULL THEN 'moved_key' END"
+        detail += ", 'not told of the row before: ' || _unknown"
     return (
         f"SELECT *, {_disposition(spec, reached)} AS _disposition FROM ("
-        "SELECT *, coalesce(_wrong, CASE WHEN _selected THEN _fault END) AS _reason, "
-        f"coalesce(_wrong_detail, {_missing(spec)}) AS _detail FROM ("
+        f"SELECT *, coalesce({reason}) AS _reason, "
+        f"coalesce(_wrong_detail, {detail}) AS _detail FROM ("
         f"SELECT *, {_fault(spec)} AS _fault FROM ("
         f"SELECT *{constants}, {' OR '.join(is_delete)} AS _is_delete FROM decoded) a) b) c"
     )
+
+
+def _is_meant(spec: StreamSpec) -> str:
+    """Tell the records of the declared types, and what has none: it may be bad."""
+    names = ", ".join(map(sql.text, spec.record))
+    return f"coalesce(_record IN ({names}), TRUE)" if names else "TRUE"
+
+
+def _has_moved(spec: StreamSpec) -> str:
+    """Tell an update that ends the row of another key; one that is filtered has no key left."""
+    same = (f"{sql.name(key)} IS NOT DISTINCT FROM {sql.name(key, '_ended')}" for key in spec.keys)
+    return f"(_ended IS NOT NULL AND NOT ({' AND '.join(same)}))"
+
+
+def _unknown_of_ended(spec: StreamSpec) -> str:
+    """Name what the row before does not tell, without which it cannot be deleted."""
+    needed = [name for name in (*spec.keys, *spec.sequence_by) if name in spec.types]
+    nulls = (
+        f"CASE WHEN {sql.name(name, '_ended')} IS NULL THEN {sql.text(name)} END"
+        for name in dict.fromkeys(needed)
+    )
+    return f"CASE WHEN {_has_moved(spec)} THEN NULLIF(concat_ws(', ', {', '.join(nulls)}), '') END"
 
 
 def _batch(judged: str, spec: StreamSpec) -> str:
@@ -254,8 +324,31 @@ def _batch(judged: str, spec: StreamSpec) -> str:
         columns.append("_unavailable")
         columns += ["_moved_from"] if spec.unavailable == "keep" else []
     columns += ["_coerced"] if spec.lenient else []
-    of_bad = (f"CASE WHEN {is_bad} THEN {name} END AS {name}" for name in _OF_BAD)
-    return f"SELECT {sql.names(names)}, {', '.join(columns)}, {', '.join(of_bad)} FROM {judged} j"
+    columns += ["_record"] if spec.format.options.uses_registry else []
+    selected = {name: sql.name(name) for name in (*names, *columns)}
+    selected |= {name: f"CASE WHEN {is_bad} THEN {name} END" for name in _OF_BAD}
+    if not spec.moved_by:
+        return f"SELECT {sql.selected(selected)} FROM {judged} j"
+    ended = _of_ended(spec)
+    selected = {
+        name: own
+        if name in (*PLACE, "_digest")
+        else f"CASE WHEN _is_own THEN {own} ELSE {ended[name]} END"
+        for name, own in selected.items()
+    }
+    # What the update ends is a row of the same record, behind its own; of a bad one there is none.
+    is_two = f"{_has_moved(spec)} AND _disposition IN ('row', 'delete', 'filtered')"
+    rows = f"unnest(CASE WHEN {is_two} THEN [TRUE, FALSE] ELSE [TRUE] END)"
+    return f"SELECT {sql.selected(selected)} FROM (SELECT *, {rows} AS _is_own FROM {judged} j) r"
+
+
+def _of_ended(spec: StreamSpec) -> Mapping[str, str]:
+    """Return the columns of a row that an update ends: those of a delete."""
+    ended = defaultdict(lambda: "NULL", _index="1", _disposition="'delete'", _bytes="0")
+    ended |= {name: sql.name(name, "_ended") for name in spec.types}
+    if spec.unavailable == "keep" and spec.movable:
+        ended["_unavailable"] = f"[{', '.join(map(sql.text, spec.movable))}]"
+    return ended
 
 
 def _fault(spec: StreamSpec) -> str:
@@ -268,15 +361,51 @@ def _fault(spec: StreamSpec) -> str:
         faults.append((is_tombstone, sql.text(_why_no_tombstone(spec))))
     if not spec.write_mode.has_deletes:
         faults.append(("_is_delete", "'unexpected_delete'"))
+    faults.append((_has_no_time(spec), "'bad_time'"))
     lacks = [*_required_nulls(spec), *(["_lacks <> ''"] if spec.is_transformed else [])]
+    # The row of a key that is deleted softly is what the delete says.
+    is_row = "TRUE" if spec.deletes == "soft" else "NOT _is_delete"
     faults += [
         (f"{is_tombstone} AND {without_key}", "'tombstone_without_key'"),
         (without_key, "'missing_key'"),
+        (_is_too_long(spec), "'key_too_long'"),
         (_any_null(spec.sequence_by), "'missing_order'"),
         (f"NOT _is_delete AND {_any(lacks)}", "'missing_required'"),
+        (f"{is_row} AND _violated IS NOT NULL", "'violates_constraint'"),
     ]
     cases = " ".join(f"WHEN {condition} THEN {reason}" for condition, reason in faults)
     return f"CAST(CASE {cases} END AS VARCHAR)"
+
+
+def _is_too_long(spec: StreamSpec) -> str:
+    """Tell a key that its sink may not take."""
+    bits = _key_bits(spec)
+    return f"{bits} > {8 * SINKS[spec.sink.name].longest_key}" if bits else "FALSE"
+
+
+def _key_bits(spec: StreamSpec) -> str:
+    """Add up texts and bytes of a key; DuckDB and Spark have no name in common for their bytes."""
+    names = [(sql.name(name), spec.types[name].word) for name in spec.measured_keys]
+    bits = (f"8 * octet_length({n})" if w == "BINARY" else f"bit_length({n})" for n, w in names)
+    return " + ".join(f"coalesce({each}, 0)" for each in bits)
+
+
+def _has_no_time(spec: StreamSpec) -> str:
+    """Tell a record that is asked for its time in Kafka, which no column can have.
+
+    A null value has a place by it, and no columns that are made of it.
+    """
+    is_none = f"_timestamp IN (TIMESTAMPTZ '{FIRST_MOMENT}', TIMESTAMPTZ '{LAST_MOMENT}')"
+    ordered_by = {*spec.sequence_by, *((spec.window.column,) if spec.window else ())}
+    if TIME_COLUMN in ordered_by:
+        return is_none
+    texts = (spec.where, *spec.select.values())
+    is_asked = spec.transform or any(_is_time_in(text, spec) for text in texts)
+    return f"({is_none} AND NOT _is_tombstone)" if is_asked else "FALSE"
+
+
+def _is_time_in(text: str | None, spec: StreamSpec) -> bool:
+    return TIME_COLUMN in spec.record_names and asks_for(TIME_COLUMN, text)
 
 
 def _why_no_tombstone(spec: StreamSpec) -> str:
@@ -298,7 +427,7 @@ def _lacks(name: str) -> str:
 
 
 def _missing(spec: StreamSpec) -> str:
-    """Name the columns that are null and may not be."""
+    """Name the columns that are null and may not be, or say what else is wrong with a row."""
     nulls = [
         f"CASE WHEN {sql.name(name)} IS NULL THEN {sql.text(name)} END" for name in _needed(spec)
     ]
@@ -306,9 +435,14 @@ def _missing(spec: StreamSpec) -> str:
         nulls.append("NULLIF(_lacks, '')")
     nth = "'element ' || CAST(_index AS VARCHAR) || ': '"
     where = f"CASE WHEN _is_tombstone THEN '' ELSE {nth} END || " if spec.explode else ""
+    size = ""
+    if bits := _key_bits(spec):
+        size = f"CAST(CAST(({bits}) / 8 AS BIGINT) AS VARCHAR) || ' bytes'"
+        size = f"WHEN _fault = 'key_too_long' THEN {size} "
     return (
-        f"CASE WHEN _fault IS NOT NULL THEN {where}'null: ' || "
-        f"concat_ws(', ', {', '.join(nulls) or 'NULL'}) END"
+        f"CASE WHEN _fault = 'bad_time' THEN '{TIME_COLUMN}' WHEN _fault IS NOT NULL THEN {where}"
+        f"CASE WHEN _fault = 'violates_constraint' THEN _violated {size}"
+        f"ELSE 'null: ' || concat_ws(', ', {', '.join(nulls) or 'NULL'}) END END"
     )
 
 

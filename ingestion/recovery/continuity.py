@@ -15,7 +15,7 @@ from confluent_kafka import Message
 
 from ingestion.errors import DependencyError, MissingRightError, TopicTruncatedError
 from ingestion.kafka.admin import Kafka
-from ingestion.kafka.client import timestamp_ms_of
+from ingestion.kafka.client import timestamp_micros_of
 from ingestion.kafka.last_record import LastRecord, LastRecords, moment
 from ingestion.kafka.offsets import Ends, Offsets, Range, TopicPartition
 from ingestion.lake.paths import StreamPaths
@@ -240,7 +240,8 @@ def _by_leader_epochs(
 
 
 def _described(message: Message) -> str:
-    return f"offset {message.offset()} holds another, of {moment(timestamp_ms_of(message))}"
+    sent = moment(timestamp_micros_of(message) // 1_000)
+    return f"offset {message.offset()} holds another, of {sent}"
 
 
 def without(last: LastRecords, cuts: Iterable[Cut]) -> Mapping[TopicPartition, LastRecord]:

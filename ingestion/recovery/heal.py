@@ -148,8 +148,15 @@ def unknown_batches(stream: str, seqs: Sequence[int]) -> str:
     )
 
 
-def remove_leftovers(paths: StreamPaths, committed: Attempts) -> None:
-    """Remove the side rows, and the marks, of every attempt that has failed, or was undone."""
+def remove_leftovers(paths: StreamPaths, committed: Attempts) -> bool:
+    """Remove the side rows, and the marks, of every attempt that has failed, or was undone.
+
+    Needs the stream's lock.
+
+    Returns:
+        Whether others have left some that may still commit: their seq is nobody's yet.
+    """
+    is_contested, are_dead = False, paths.lock_outlives_commits
     for side, upkeep in ((paths.quarantine, quarantine), (paths.tombstones, tombstones)):
         if is_delta(side):
             # By now another run may have put another table in place, whose attempts none knows.
@@ -157,9 +164,12 @@ def remove_leftovers(paths: StreamPaths, committed: Attempts) -> None:
             with translate_read_errors(side), translate_conflicts(side.name):
                 snapshot = read_delta(side)
                 add_columns(side, snapshot, upkeep.ADDED, stats_on=upkeep.STATISTICS)
-                remove_failed(side, snapshot, committed)
+                is_contested |= remove_failed(side, snapshot, committed, are_dead=are_dead)
                 if side == paths.quarantine:
-                    quarantine.clear_failed_marks(side, snapshot, committed)
+                    is_contested |= quarantine.clear_failed_marks(
+                        side, snapshot, committed, are_dead=are_dead
+                    )
+    return is_contested
 
 
 def plan_healing(

@@ -23,6 +23,7 @@ from ingestion.kafka.last_record import LastRecords
 from ingestion.kafka.offsets import Offsets
 from ingestion.lake.attempts import Attempts, new_name
 from ingestion.lake.commit_metadata import (
+    CONSTRAINTS,
     UNKNOWN,
     CommitMetadata,
     CountedRange,
@@ -60,6 +61,11 @@ class Position:
     declaration: Mapping[str, Any] | None = None
     last: LastRecords = field(default_factory=dict)
 
+    @property
+    def constraints(self) -> Mapping[str, str]:
+        """What the table asks of each row: see ``DataTable.constraints``."""
+        return (self.declaration or {}).get(CONSTRAINTS) or {}
+
     def next_metadata(
         self,
         run_id: str,
@@ -91,6 +97,7 @@ class Position:
             seq=metadata.seq,
             epoch=metadata.epoch,
             identity=metadata.identity,
+            declaration=metadata.declaration,
             next=metadata.next,
             last=metadata.last,
             source="commit",
@@ -132,20 +139,20 @@ def position_of(
             ours, was changed by somebody else, or contradicts the ingestion by its settings.
     """
     table, paths = snapshot.table, snapshot.paths
-    _refuse_another_sink(snapshot)
+    refuse_replaced(paths, snapshot.ledger.rows, table.table_id if table else None)
     if table is None:
         if snapshot.ledger.rows or snapshot.ledger.damage:
             raise _replaced(paths, "is gone")
         if snapshot.has_stray_files:
             raise _foreign(paths, "and there is no Delta log beside them")
         return None
-    _refuse_another_table(snapshot, table)
-    if table.seq is None:
-        if not table.is_empty:
-            raise _foreign(paths, "and no commit in its log is of this stream")
-        return None
+    _refuse_older_copy(snapshot, table)
+    if table.seq is None and not table.is_empty:
+        raise _foreign(paths, "and no commit in its log is of this stream")
     if table.settings_error is not None:
         raise table.settings_error
+    if table.seq is None:
+        return None
     if not even_if_altered:
         refuse_foreign_commits(paths.stream, table.newest, table.others)
     if snapshot.source == "rows" and not even_if_forgotten:
@@ -190,13 +197,12 @@ def _position(snapshot: TableSnapshot, table: TableState, seq: int) -> Position:
     )
 
 
-def is_elsewhere(snapshot: TableSnapshot) -> bool:
+def is_elsewhere(paths: StreamPaths, known: Sequence[LedgerRow], table_id: str | None) -> bool:
     """Tell whether the rows are in another sink, or another table of it, than the file declares.
 
     What was renamed by hand is still the same table.
     """
-    known, table, paths = snapshot.ledger.rows, snapshot.table, snapshot.paths
-    if not known or (table and table.table_id == known[-1].table_id):
+    if not known or known[-1].table_id == table_id:
         return False
     if known[-1].sink != paths.sink.name:
         return True
@@ -204,10 +210,15 @@ def is_elsewhere(snapshot: TableSnapshot) -> bool:
     return declared and paths.at(known[-1].declared_sink).table.where != paths.table.where
 
 
-def _refuse_another_sink(snapshot: TableSnapshot) -> None:
-    """Make sure that the rows are where the file says."""
-    known, paths = snapshot.ledger.rows, snapshot.paths
-    if is_elsewhere(snapshot):
+def refuse_replaced(paths: StreamPaths, known: Sequence[LedgerRow], table_id: str | None) -> None:
+    """Make sure that the rows are where the file says, in the table that the ledger remembers.
+
+    Args:
+        paths: The places of the stream.
+        known: The ledger's rows, of all its tables.
+        table_id: The table that is there, if one is.
+    """
+    if is_elsewhere(paths, known, table_id):
         was, now = (f"`sink: {each}`" for each in (known[-1].sink, paths.sink.name))
         if was == now:
             was, now = paths.at(known[-1].declared_sink).table.where, paths.table.where
@@ -218,13 +229,13 @@ def _refuse_another_sink(snapshot: TableSnapshot) -> None:
             f"then moves the stream there; or oncelake reset {paths.stream} --yes, and the next "
             "run reads it; or put `sink` back",
         )
+    if known and table_id is not None and known[-1].table_id != table_id:
+        raise _replaced(paths, f"has id {table_id}, the ledger knows {known[-1].table_id}")
 
 
-def _refuse_another_table(snapshot: TableSnapshot, table: TableState) -> None:
-    """Make sure that the table is the one that the ledger remembers, and no older copy of it."""
-    known, rows, paths = snapshot.ledger.rows, snapshot.rows, snapshot.paths
-    if known and known[-1].table_id != table.table_id:
-        raise _replaced(paths, f"has id {table.table_id}, the ledger knows {known[-1].table_id}")
+def _refuse_older_copy(snapshot: TableSnapshot, table: TableState) -> None:
+    """Make sure that the table is no older copy of the one that the ledger remembers."""
+    rows, paths = snapshot.rows, snapshot.paths
     if rows and rows[-1].seq > (table.seq or 0):
         raise table_rolled_back(
             paths.stream,

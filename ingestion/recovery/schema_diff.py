@@ -12,21 +12,23 @@ is refused.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Final, Literal
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal
 
-from ingestion.declaration.ddl import DeclaredColumn
+from ingestion.declaration.ddl import DeclaredColumn, parse_type, system_columns
 from ingestion.declaration.modes import EXTRA_COLUMN
 from ingestion.declaration.spec import StreamSpec, meaning, meaning_changes
-from ingestion.lake.commit_metadata import UNKNOWN, Identity
+from ingestion.declaration.sql import columns_in, quoted
+from ingestion.errors import SchemaChangedError
+from ingestion.lake.commit_metadata import CONSTRAINTS, UNKNOWN, Identity
 from ingestion.lake.data_table import DataTable
 from ingestion.lake.paths import StreamPaths
 from ingestion.recovery.position import Position, read_position
 
 Effect = Literal["nothing", "evolve", "onward", "epoch", "refused"]
 _WORST: Final = ("refused", "epoch", "evolve", "onward", "nothing")
-OURS: Final = frozenset({"_topic", "_partition", "_offset", "_timestamp", "_epoch", "_seq"})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,7 +58,7 @@ class SchemaPlan:
     """What the next run would do to the table before it reads.
 
     Attributes:
-        table: The table's folder; ``None`` when the first run will make it.
+        table: Where it is; ``None`` when the first run will make it.
     """
 
     stream: str
@@ -83,22 +85,28 @@ def plan_schema_change(spec: StreamSpec, paths: StreamPaths) -> SchemaPlan:
     """
     position = read_position(paths, even_if_altered=True, even_if_forgotten=True)
     if position is None:
-        return SchemaPlan(stream=spec.name, table=None, changes=())
+        is_there = paths.table.log().exists
+        changes = tuple(column_changes(spec, paths, is_ours=False)) if is_there else ()
+        where = paths.table.where if is_there else None
+        return SchemaPlan(stream=spec.name, table=where, changes=changes)
     changes = (
         *identity_changes(spec, position.identity),
         *column_changes(spec, paths),
-        *_onward_changes(spec, position),
+        *_onward_changes(spec, position, paths.table),
     )
     return SchemaPlan(stream=spec.name, table=paths.table.where, changes=changes)
 
 
-def _onward_changes(spec: StreamSpec, position: Position) -> Iterator[SchemaChange]:
+def _onward_changes(
+    spec: StreamSpec, position: Position, table: DataTable
+) -> Iterator[SchemaChange]:
     """Yield what makes records say something else than those which the table has read."""
     remedy = (
         "leave it so: it holds for records read from now on; or oncelake rebuild "
         f"{spec.name}, so that all rows follow it, by which `oncelake verify` compares them"
     )
-    for field, what in meaning_changes(position.declaration, meaning(spec)):
+    now = with_constraints(meaning(spec), constraints_of(spec, table))
+    for field, what in meaning_changes(position.declaration, now):
         yield SchemaChange(field=field, what=what, effect="onward", remedy=remedy)
 
 
@@ -118,26 +126,135 @@ def identity_changes(spec: StreamSpec, known: Identity) -> Iterator[SchemaChange
             yield SchemaChange(field=field, what=what, effect="epoch", remedy=again)
 
 
-def column_changes(spec: StreamSpec, paths: StreamPaths) -> Iterator[SchemaChange]:
-    """Yield what the columns of a table that is there are otherwise than declared."""
-    table = paths.table
-    found = {column.name: column for column in table.columns() if column.name not in OURS}
+def allowed_changes(
+    spec: StreamSpec, paths: StreamPaths, *, is_ours: bool = True
+) -> tuple[SchemaChange, ...]:
+    """Return what a table's columns need before anything is read, where the declaration lets it.
+
+    Args:
+        is_ours: Whether the table has a commit of the stream; see ``column_changes``.
+
+    Raises:
+        SchemaChangedError: the table does not fit, and cannot, or must not, be made to.
+    """
+    changes = tuple(column_changes(spec, paths, is_ours=is_ours))
+    wanted = tuple(each for each in changes if each.effect != "nothing")
+    if wanted and (spec.schema_change != "evolve" or any(c.effect != "evolve" for c in wanted)):
+        raise _changed(spec, paths, wanted)
+    return wanted
+
+
+def _changed(
+    spec: StreamSpec, paths: StreamPaths, changes: tuple[SchemaChange, ...]
+) -> SchemaChangedError:
+    said = "; ".join(f"{each.field} {each.what}" for each in changes)
+    if all(each.effect == "evolve" for each in changes):
+        remedy = (
+            f"oncelake plan {spec.name} shows the statements; `schema_change: evolve` in "
+            f"{spec.name}.yaml lets the next run make them, or put `schema` back"
+        )
+    else:
+        remedy = next(f"{each.field}: {each.remedy}" for each in changes if each.remedy)
+    return SchemaChangedError(
+        spec.name,
+        f"{paths.table.where} does not fit the declaration: {said}.",
+        remedy=remedy,
+    )
+
+
+def column_changes(
+    spec: StreamSpec, paths: StreamPaths, *, is_ours: bool = True
+) -> Iterator[SchemaChange]:
+    """Yield what the columns of a table that is there are otherwise than declared.
+
+    Args:
+        is_ours: Whether the table has a commit of the stream. One that others have made may lack
+            our own columns, and cannot be rebuilt, since nothing was read into it.
+    """
+    table, columns = paths.table, paths.table.columns()
+    if spec.is_log and not columns:
+        # A topic has columns only once ours are noted.
+        return
+    instead = f"oncelake rebuild {spec.name}" if is_ours else table.way_out
+    ours = {column.name: column for column in system_columns()}
+    found = {column.name: column for column in columns if not (is_ours and column.name in ours)}
     declared = {column.name: column for column in spec.table_columns}
+    if not is_ours:
+        # Every row has a value in them, whether it must or not.
+        declared |= {
+            n: replace(c, nullable=n not in found or found[n].nullable) for n, c in ours.items()
+        }
     for name, column in declared.items():
         if name not in found:
             yield _added(column, table)
         else:
-            yield from _altered(spec, column, found[name], table)
+            if name in spec.keys and column.nullable:
+                # A record without its key is never a row.
+                column = replace(column, nullable=found[name].nullable)
+            yield from _filled(column, found[name], table)
+            another = f"give the new type another column, or {instead}"
+            ways = another if is_ours else _ways_to_type(column, found[name], table)
+            yield from _altered(column, found[name], table, ways)
     for name in found.keys() - declared.keys():
-        how_to_keep = "declare it still; a nullable column that no record fills stays null"
-        if name == EXTRA_COLUMN:
-            how_to_keep = "write `extra_fields: keep` again"
+        if how := found[name].filled_by:
+            what = f"is not declared, and is filled by the table ({how})"
+            yield SchemaChange(field=name, what=what, effect="nothing")
+            continue
         yield SchemaChange(
             field=name,
             what=f"{found[name].type} is in the table, and not declared",
             effect="refused",
-            remedy=f"{how_to_keep}; or oncelake rebuild {spec.name}",
+            remedy=f"{_how_to_keep(found[name], table)}; or {instead}",
         )
+    yield from _constraint_changes(spec, table, instead)
+
+
+def _constraint_changes(spec: StreamSpec, table: DataTable, instead: str) -> Iterator[SchemaChange]:
+    """Yield what the table asks of its rows, and a record does not tell."""
+    for name, sql in constraints_of(spec, table).items():
+        if why := _why_not_kept(spec, sql):
+            what = f"is a constraint of the table, {sql}, which cannot be kept: {why}"
+            remedy = f"{table.dropping(name)}{instead}"
+            yield SchemaChange(field=name, what=what, effect="refused", remedy=remedy)
+
+
+def constraints_of(spec: StreamSpec, table: DataTable) -> dict[str, str]:
+    """Return what a table asks of the rows of a stream, as conditions of Spark SQL by their names.
+
+    A generated column is one of them, where it is declared: it must be as the table computes it.
+    """
+    computed = {name: sql for name, sql in table.generated().items() if name in spec.types}
+    of_columns = {f"generated {n}": f"{quoted(n)} <=> ({sql})" for n, sql in computed.items()}
+    return {**table.constraints(), **of_columns}
+
+
+def with_constraints(declaration: Mapping[str, Any], asked: Mapping[str, str]) -> dict[str, Any]:
+    """Put to what decides what a record says what the table asks of its rows."""
+    return {**declaration, **({CONSTRAINTS: dict(asked)} if asked else {})}
+
+
+def _why_not_kept(spec: StreamSpec, sql: str) -> str | None:
+    """Say why it is not known of a record whether its row will meet a condition."""
+    try:
+        names = columns_in(sql)
+    except ValueError as error:
+        return str(error)
+    if others := names - {name.lower() for name in spec.types}:
+        return f"{', '.join(sorted(others))} is no column of `schema`"
+    if not spec.has_whole_rows:
+        return "a record does not say all that is in its row here"
+    return None
+
+
+def _how_to_keep(column: DeclaredColumn, table: DataTable) -> str:
+    if column.name == EXTRA_COLUMN:
+        return "write `extra_fields: keep` again"
+    if sql := table.generated().get(column.name):
+        by = f"`select: {{{column.name}: {json.dumps(sql)}}}`"
+        return f"declare it as {column.as_ddl()}, by {by}, as the table computes it"
+    if not column.nullable:
+        return f"declare it as {column.as_ddl()}, which every record must have then"
+    return "declare it still; a nullable column that no record fills stays null"
 
 
 def _added(column: DeclaredColumn, table: DataTable) -> SchemaChange:
@@ -159,8 +276,32 @@ def _added(column: DeclaredColumn, table: DataTable) -> SchemaChange:
     )
 
 
+def _filled(
+    column: DeclaredColumn, found: DeclaredColumn, table: DataTable
+) -> Iterator[SchemaChange]:
+    """Yield that a column takes no value, or no null, of a batch, since the table fills it."""
+    is_required = found.filled_by == "identity" and column.nullable
+    if is_required or found.filled_by in ("always identity", "generated"):
+        yield SchemaChange(
+            field=column.name,
+            what=f"is declared, and the table alone may fill it ({found.filled_by})",
+            effect="refused",
+            remedy=f"leave it out of `schema`; or {table.refit(column, found)}",
+        )
+
+
+def _ways_to_type(column: DeclaredColumn, found: DeclaredColumn, table: DataTable) -> str:
+    """Say what to do about a type in an empty table of others."""
+    refit = table.refit(column, found)
+    try:
+        is_declarable = parse_type(str(found.type)) == found.type
+    except ValueError:
+        is_declarable = False
+    return f"declare it as {found.type}; or {refit}" if is_declarable else refit
+
+
 def _altered(
-    spec: StreamSpec, column: DeclaredColumn, found: DeclaredColumn, table: DataTable
+    column: DeclaredColumn, found: DeclaredColumn, table: DataTable, ways: str
 ) -> Iterator[SchemaChange]:
     is_, due = found.type, table.stored_type(column.type)
     if is_ != due:
@@ -168,7 +309,7 @@ def _altered(
             field=column.name,
             what=f"is {is_} in the table, declared {column.type.without_required()}",
             effect="refused",
-            remedy=f"give the new type another column, or oncelake rebuild {spec.name}",
+            remedy=ways,
         )
     elif column.nullable and not found.nullable:
         yield SchemaChange(

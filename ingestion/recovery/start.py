@@ -28,6 +28,7 @@ from ingestion.recovery.heal import (
     unknown_batches,
 )
 from ingestion.recovery.position import Position, position_of, refuse_red
+from ingestion.recovery.schema_diff import allowed_changes
 from ingestion.recovery.side_tables import (
     read_side_tables,
     refuse_damaged_side_tables,
@@ -49,6 +50,7 @@ class Start:
         ends: How far they can be read now: their last stable offsets.
         unproven: Those of which nothing tells whether their log is the one that was read.
         recovered: Ledger rows that an earlier run lost in a crash, written now.
+        is_contested: Whether an attempt at the next batch has left rows or marks beside the table.
         erasures: Keys that were erased; what was read of them before is left out.
         notices: What was healed, for people.
     """
@@ -58,6 +60,7 @@ class Start:
     ends: Ends
     recovered: tuple[LedgerRow, ...]
     unproven: tuple[TopicPartition, ...] = ()
+    is_contested: bool = False
     erasures: tuple[Erasure, ...] = ()
     notices: tuple[str, ...] = ()
 
@@ -86,6 +89,8 @@ def plan_start(stream: Stream) -> Start | None:
     snapshot = read_snapshot(paths, load_or_archive_ledger(paths), is_swap_finished=True)
     position = position_of(snapshot)
     if position is None:
+        if snapshot.table is not None:
+            allowed_changes(spec, paths, is_ours=False)
         # A Kafka, or a topic, that is not there is found out before Spark is started for it.
         kafka.topics(spec.name, spec.subscribed)
         return None
@@ -95,7 +100,7 @@ def plan_start(stream: Stream) -> Start | None:
     sides = read_side_tables(paths, healing.rows)
     refuse_damaged_side_tables(sides)
     committed = Attempts.of(healing.rows, last=position.seq)
-    remove_leftovers(paths, committed)
+    is_contested = remove_leftovers(paths, committed)
     refuse_red(paths, healing.rows)
     refuse_incomplete_side_tables(sides)
     starting, ends, unproven = offsets_to_read(stream, position, topics)
@@ -112,6 +117,7 @@ def plan_start(stream: Stream) -> Start | None:
         ends=ends,
         unproven=unproven,
         recovered=healing.recovered,
+        is_contested=is_contested,
         erasures=erasures(healing.rows),
         notices=(
             *undone,

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Final, Literal, cast
 from pyspark.sql import SparkSession
 
 from ingestion.errors import InvalidSpecError
+from ingestion.lake.data_table import DataTable
 from ingestion.lake.delta import is_delta, read_delta
+from ingestion.lake.location import Location
 from ingestion.lake.processes import scratch_of_this_process
 from ingestion.lake.stream import Stream
 from ingestion.settings import variable
@@ -90,7 +92,7 @@ def open_writer(engine: Engine, stream: Stream, *, seq: int, version: int) -> Ta
         return DeltaWriter(delta, stream.name, stream.paths.data, version)
     # What is no Delta table is written from this process.
     local = cast("LocalEngine", engine)
-    return ChangeWriter(local, stream.paths.table, stream.spec.row_keys, seq)
+    return ChangeWriter(local, stream.paths.table, stream.spec, seq)
 
 
 def _obstacles(stream: Stream, *, alters: bool) -> Iterator[str]:
@@ -111,7 +113,16 @@ def _obstacles(stream: Stream, *, alters: bool) -> Iterator[str]:
         if name in types and types[name].word in _INEXACT:
             yield f"{name}, by which rows are compared, is a {types[name].word}"
     if not is_new:
-        protocol = read_delta(data).protocol()
-        features = {*(protocol.writer_features or ()), *(protocol.reader_features or ())}
-        for feature in sorted(features - _WRITTEN):
-            yield f"the table has the feature {feature}"
+        yield from _obstacles_of(stream.paths.table, data)
+
+
+def _obstacles_of(table: DataTable, data: Location) -> Iterator[str]:
+    """Say what delta-rs cannot do of a table that is there."""
+    protocol = read_delta(data).protocol()
+    features = {*(protocol.writer_features or ()), *(protocol.reader_features or ())}
+    for feature in sorted(features - _WRITTEN):
+        yield f"the table has the feature {feature}"
+    for name in table.constraints():
+        yield f"Spark evaluates the constraint {name} of the table"
+    for name in table.generated():
+        yield f"Spark evaluates what the table computes {name} by"

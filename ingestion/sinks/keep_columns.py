@@ -5,9 +5,9 @@ Such an update takes over, column by column, the newest value that is known befo
 of its key: from an earlier record of the batch, or from the table. A delete forgets. Where no row
 is there to take a value from, the record goes to quarantine.
 
-A row whose key changes is deleted under the old key and made again under the new one. What is left
-out then is what the old key's row held right before that delete. The two may come in different
-batches, so such a delete is remembered with its row.
+A row whose key changes is deleted under the old key and made again under the new one, by one record
+or by two. What is left out then is what the old key's row held right before that delete. The two
+may come in different batches, so such a delete is remembered with its row.
 
 A record that comes late says nothing to updates that were applied before it: what those kept is
 what the table held by then.
@@ -30,9 +30,16 @@ _IS_UPDATE: Final = "_disposition = 'row' AND _unavailable IS NOT NULL"
 _IS_MOVE: Final = f"{_IS_UPDATE} AND _moved_from IS NOT NULL"
 # A delete of a row that gets another key.
 _IS_END: Final = "_disposition = 'delete' AND _unavailable IS NOT NULL"
-# Place of the record that an event is of; an event of a move stands in another key's line.
-_RECORD: Final = tuple(f"_of{column}" for column in COORDINATES)
+# A row of the batch: a record that moves a row has two.
+_ROW: Final = (*COORDINATES, "_index")
+# The row of the batch that an event is of; an event of a move stands in another key's line.
+_RECORD: Final = tuple(f"_of{column}" for column in _ROW)
 _RECORD_NAMES: Final = ", ".join(_RECORD)
+# A record is applied as a whole, or not at all.
+_WHOLE_RECORDS: Final = (
+    "SELECT b.* FROM batch b LEFT JOIN (SELECT * FROM batch WHERE _disposition = 'quarantined') q "
+    f"ON {sql.equal(COORDINATES, 'b', 'q')} WHERE b._index = 0 OR q._offset IS NULL"
+)
 
 
 def keep_columns(target: Target) -> None:
@@ -47,13 +54,13 @@ def keep_columns(target: Target) -> None:
     )
     if not lacking:
         return
-    filling = _Filling(
-        target,
-        columns=[row["name"] for row in lacking],
-        has_moves=any(row["is_move"] for row in lacking),
-    )
+    has_moves = any(row["is_move"] for row in lacking)
+    columns = [row["name"] for row in lacking]
+    filling = _Filling(target, columns=columns, has_moves=has_moves)
     for _ in range(filling.rounds):
         engine.define("batch", filling.filled(), keep=True)
+    if has_moves:
+        engine.define("batch", _WHOLE_RECORDS, keep=True)
 
 
 class _Filling:
@@ -110,7 +117,7 @@ class _Filling:
         made["_detail"] = f"CASE WHEN {lacks} THEN {left_out} ELSE b._detail END"
         return (
             f"SELECT {sql.selected(made)} FROM batch b LEFT JOIN ({self._kept()}) k "
-            f"ON {sql.equal(COORDINATES, 'b', 'k')}"
+            f"ON {sql.equal(_ROW, 'b', 'k')}"
         )
 
     def _kept(self) -> str:
@@ -136,7 +143,7 @@ class _Filling:
         # What is stale changes nothing, so it needs nothing; but any version is inserted.
         own = f"max(CASE WHEN _turn = 1 THEN _is_stale END) OVER (PARTITION BY {_RECORD_NAMES})"
         nothing = "_gone" if self._is_history else f"_gone AND coalesce({own}, 0) = 0"
-        record = sql.selected(dict(zip(COORDINATES, _RECORD, strict=True)))
+        record = sql.selected(dict(zip(_ROW, _RECORD, strict=True)))
         return f"""
             WITH concerned AS ({self._concerned()}),
             events AS ({self._events()}),
@@ -161,7 +168,7 @@ class _Filling:
             side: f"{side} JOIN concerned k ON {sql.equal(spec.keys, side, 'k')}" for side in "btd"
         }
         record = {"_epoch": self._epoch, "_is_known": "0"}
-        record |= {f"_of{name}": f"b.{name}" for name in COORDINATES}
+        record |= {f"_of{name}": f"b.{name}" for name in _ROW}
         is_lacking = "b._disposition = 'row' AND b._moved_from IS NULL"
         left_out = f"CASE WHEN {is_lacking} THEN b._unavailable END"
         applied = f"batch {concerned['b']} WHERE b._disposition IN ('row', 'delete')"
@@ -208,7 +215,7 @@ class _Filling:
                 marks[name] = f"coalesce({sql.name(name, 'e')}, {sql.name(name, 'm')})"
         marks |= {"_epoch": f"coalesce(e._epoch, {self._epoch})", "_left_out": "m._unavailable"}
         marks |= {"_is_known": "0", "_turn": "-1"}
-        same_record = " AND ".join(f"m.{name} = e._of{name}" for name in COORDINATES)
+        same_record = " AND ".join(f"m.{name} = e._of{name}" for name in _ROW)
         source = f"batch m JOIN ends e ON {same_record} WHERE {_IS_MOVE}"
         return self._event("m", source, marks)
 
@@ -243,11 +250,11 @@ class _Filling:
             newest += sql.ranked(("_epoch", *spec.origin), "ASC", "d")
         else:
             is_before = (
-                "(d._topic <> m._topic OR d._partition <> m._partition OR d._offset < m._offset)"
+                "(d._topic <> m._topic OR d._partition <> m._partition OR d._offset <= m._offset)"
             )
             newest = sql.ranked(("_epoch", *spec.origin), "DESC", "d")
-        of_record = ", ".join(f"m.{name} AS _of{name}" for name in COORDINATES)
-        place = [name for name in (*spec.sequence_by, *COORDINATES) if name not in spec.keys]
+        of_record = ", ".join(f"m.{name} AS _of{name}" for name in _ROW)
+        place = [name for name in (*spec.sequence_by, *_ROW) if name not in spec.keys]
         moves = self._old_keys(*map(sql.name, dict.fromkeys(place)))
         return (
             f"SELECT * FROM (SELECT {sql.names(spec.keys, 'm')}, {sql.names(self._others, 'd')}, "

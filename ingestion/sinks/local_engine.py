@@ -234,18 +234,20 @@ class LocalEngine:
 
         A task that is tried again leaves a file that nobody reads.
         """
-        folder = str(self._folder)
+        folder, names = str(self._folder), records.columns
+        # PySpark takes a backtick within a name for the beginning of a quoted one.
+        by_number = records.toDF(*map(str, range(len(names))))
 
         def spill(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             path, writer = f"{folder}/{uuid.uuid4().hex}.arrow", None
-            for batch in work(batches):
+            for batch in work(each.rename_columns(names) for each in batches):
                 writer = writer or pa.ipc.new_file(path, batch.schema)
                 writer.write_batch(batch)
             if writer is not None:
                 writer.close()
                 yield pa.RecordBatch.from_pydict({"path": [path]})
 
-        files = records.mapInArrow(spill, "path STRING").collect()
+        files = by_number.mapInArrow(spill, "path STRING").collect()
         if not files:
             schema = to_arrow_schema(records.schema, timezone="UTC")
             return pa.Table.from_batches(work(iter([pa.RecordBatch.from_pylist([], schema)])))

@@ -62,7 +62,7 @@ def incomparable_pair(
     target: Target, one: str, other: str, *, condition: str = "TRUE"
 ) -> Mapping[str, Any] | None:
     """Find two rows of a key, ``s`` and ``t``, that come from different partitions, if any do."""
-    keys = [f'{sql.name(key, "s")} AS "key {key}"' for key in target.spec.keys]
+    keys = [f"{sql.name(key, 's')} AS {sql.name(f'key {key}')}" for key in target.spec.keys]
     places = [
         f"{side}.{column} AS {column}_{at}"
         for at, side in ((1, "s"), (2, "t"))

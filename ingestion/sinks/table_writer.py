@@ -13,6 +13,7 @@ from contextlib import closing
 from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
+from ingestion.declaration.ddl import system_columns
 from ingestion.lake.commit_log import Commit, unless_committed
 from ingestion.lake.commit_metadata import CommitMetadata
 from ingestion.lake.data_table import Change, DataTable, Transaction
@@ -21,6 +22,7 @@ from ingestion.sinks import sql
 from ingestion.sinks.engine import Clause, DeltaEngine, Merge
 
 if TYPE_CHECKING:
+    from ingestion.declaration.spec import StreamSpec
     from ingestion.sinks.local_engine import LocalEngine
 
 
@@ -116,19 +118,20 @@ class DeltaWriter:
 class ChangeWriter:
     """Writes to the table of any other sink: DuckDB executes the merge, the sink its outcome."""
 
-    def __init__(
-        self, engine: LocalEngine, table: DataTable, keys: Sequence[str], seq: int
-    ) -> None:
-        """Take what identifies a row, and the number of the batch."""
-        self._engine, self._table, self._keys, self._seq = engine, table, keys, seq
+    def __init__(self, engine: LocalEngine, table: DataTable, spec: StreamSpec, seq: int) -> None:
+        """Take what a row is, and the number of the batch."""
+        self._engine, self._table, self._keys, self._seq = engine, table, spec.row_keys, seq
+        self._own = {column.name for column in (*spec.table_columns, *system_columns())}
         self._transaction: Transaction | None = None
 
     @cached_property
     def columns(self) -> Sequence[str]:
-        """Take those of the rows that were looked up, or ask the table."""
+        """Take those of the rows that were looked up, or ask the table, for the stream's own."""
         if self._transaction is not None:
-            return self._engine.columns("before")
-        return [column.name for column in self._table.columns()]
+            names = self._engine.columns("before")
+        else:
+            names = [column.name for column in self._table.columns()]
+        return [name for name in names if name in self._own]
 
     def open_before(self, keys: str) -> None:
         """Look up the rows of the keys, which stay as they are until the commit."""

@@ -118,6 +118,11 @@ class Coverage:
             for part in reader.ranges
         )
 
+    def has_replayed(self, place: Place, seq: int) -> bool:
+        """Tell whether a batch is a replay that has read the record at a place."""
+        batch = self.batches.get(seq)
+        return batch is not None and batch.kind == "replay" and self.has_read(place, seq)
+
     def doubts(self, state: RowChange | None) -> bool:
         """Tell whether the table may have held another state of a key."""
         if state is None:

@@ -18,7 +18,7 @@ from functools import cache, partial
 from ingestion.declaration.modes import EXTRA_COLUMN
 from ingestion.declaration.spec import StreamSpec, fingerprint, meaning, meaning_changes
 from ingestion.errors import DamagedTableError, TableBusyError, counted
-from ingestion.lake.commit_metadata import UNKNOWN
+from ingestion.lake.commit_metadata import CONSTRAINTS, UNKNOWN
 from ingestion.lake.integrity import damages_of, translate_read_errors
 from ingestion.lake.ledger import Ledger, written_seqs
 from ingestion.lake.paths import StreamPaths
@@ -208,8 +208,7 @@ class _Proof:
         sweep_scratch(self._settings.state)
         with SpillStore.in_folder(scratch_of_this_process(self._settings.state)) as store:
             self._prove_in(FoldContext(self._spec, classifiers, store, coverage))
-        transformation = classifiers.today.transformation
-        if transformation and not transformation.is_independent:
+        if not classifiers.is_independent:
             self._limits.append(NOT_INDEPENDENT)
 
     def _prove_in(self, context: FoldContext) -> None:
@@ -302,7 +301,9 @@ def _other_meanings(spec: StreamSpec, batches: Iterable[Batch]) -> Iterator[str]
     """Name the batches that the declaration of then has read otherwise: it may explain them."""
     seqs: dict[str, list[int]] = {}
     for batch in (batch for batch in batches if batch.kind in ledger.FOLDED):
-        for field, what in meaning_changes(batch.declaration, meaning(spec)):
+        # What the table asked of its rows is compared by that of then.
+        asked = {n: what for n, what in (batch.declaration or {}).items() if n == CONSTRAINTS}
+        for field, what in meaning_changes(batch.declaration, {**meaning(spec), **asked}):
             seqs.setdefault(f"`{field}` {what}", []).append(batch.seq)
     for change, of_change in seqs.items():
         yield (

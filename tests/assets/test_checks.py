@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import dagster as dg
 import pytest
+from typer.testing import CliRunner
 
 from assets.checks import (
     books_balance,
+    check_results,
     check_specs,
     expectations,
     freshness,
     offsets_contiguous,
     quarantine_rate,
     retention,
+    verified,
 )
 from assets.evidence import Evidence
 from assets.expectations import ExpectationOutcome, outcome_of
 from assets.history import UnreportedBatches
+from ingestion.cli.app import app
 from ingestion.declaration.parts import Expectation
+from ingestion.declaration.spec import StreamSpec
 from ingestion.kafka.offsets import Offsets, TopicPartition
 from ingestion.kafka.retention import Headroom
 from ingestion.kafka.transactions import Stall
@@ -94,7 +100,7 @@ def test_a_red_batch_fails_with_its_seq_and_its_ranges(tmp_path: Path) -> None:
     result = books_balance(evidence(tmp_path, batch(1, 0, 5), batch(2, 5, 7, balanced=False)))
 
     assert (result.passed, result.severity) == (False, ERROR)
-    assert result.description == "batch 2: records read 2 ≠ 1 accounted for"
+    assert "batch 2: records read 2 ≠ 1 accounted for. Next: " in str(result.description)
     (row,) = result.metadata["red"].value.records  # type: ignore[union-attr]
     assert (row.data["seq"], row.data["ranges"]) == (2, "orders-0 [5, 7)")
 
@@ -331,3 +337,52 @@ def test_examples_are_few_and_short() -> None:
 
     assert found.examples.count("…") == 3
     assert len(found.examples) < 200
+
+
+NEVER_PROVEN = "orders: Kafka does not answer"
+EXPECTED = [{"type": "expect_column_to_exist", "column": "id"}]
+PLAIN = StreamSpec.model_validate(
+    {"name": "orders", "topic": "orders", "schema": "id INT NOT NULL", "keys": ["id"]}
+)
+RED, BAD, LATE = batch(1, 0, 9, balanced=False), batch(1, 0, 9, quarantined=9), batch(1, 0, 9)
+FAILED: dict[str, tuple[tuple[LedgerRow, ...], dict[str, Any]]] = {
+    "books_balance": ((RED,), {}),
+    "offsets_contiguous": ((batch(1, 0, 5), batch(2, 6, 9)), {}),
+    "quarantine_rate": ((BAD,), {}),
+    "freshness": (
+        (LATE,),
+        {
+            "spec": {"freshness_minutes": 1},
+            "report": {"lag": 3},
+            "retention": Retention(spec=PLAIN, unknown="Kafka refuses it"),
+        },
+    ),
+    "expectations": ((LATE,), {"spec": {"expectations": EXPECTED}, "outcomes": (outcome(),)}),
+    "retention": ((LATE,), {"retention": Retention(spec=PLAIN, unknown="Kafka refuses it")}),
+    "verified": ((LATE,), {"spec": {"verify": True}, "proof": NEVER_PROVEN}),
+}
+
+
+@pytest.mark.parametrize("name", FAILED)
+def test_a_failed_check_says_what_to_do(tmp_path: Path, name: str) -> None:
+    """It ends with what is next, and the commands that it names are there."""
+    rows, parts = FAILED[name]
+    (result,) = (
+        each
+        for each in check_results(evidence(tmp_path, *rows, **parts))
+        if each.check_name == name
+    )
+
+    _, has_next, remedy = str(result.description).partition(". Next: ")
+    commands = re.findall(r"oncelake (\w+) orders", remedy)
+    assert (result.passed, bool(has_next)) == (False, True)
+    assert commands or name == "expectations"
+    for command in commands:
+        assert CliRunner().invoke(app, [command, "--help"]).exit_code == 0
+
+
+def test_a_remedy_that_is_there_is_not_followed_by_another(tmp_path: Path) -> None:
+    """What a refused proof advises is not contradicted by the check."""
+    found = evidence(tmp_path, spec={"verify": True}, proof="busy. Next: wait for it to end")
+
+    assert str(verified(found).description).count("Next: ") == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -62,6 +63,40 @@ def test_streams_are_a_code_location_of_another_dagster(tmp_path: Path) -> None:
 
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Validation successful for code location oncelake" in done.stdout + done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", ["home", "elsewhere"])
+def test_the_doctor_names_no_workspace_that_is_not_there(tmp_path: Path, place: str) -> None:
+    """Beside another Dagster its command names that one's file, and switches the sensor on."""
+    for folder in ("home", "elsewhere", "streams"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "streams" / "orders.yaml").write_text(ORDERS)
+    (tmp_path / "home" / "dagster.yaml").write_text("telemetry: {enabled: false}\n")
+    file = tmp_path / place / "workspace.yaml"
+    text = re.findall(r"^```yaml\n(load_from.*?)^```", PAGE, re.MULTILINE | re.DOTALL)[0]
+    file.write_text(text.replace("/opt/oncelake/bin/python", sys.executable))
+    environment = {
+        "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
+        "PYTHONPATH": str(ROOT),
+        "DAGSTER_HOME": str(tmp_path / "home"),
+        "ONCELAKE_STREAMS": str(tmp_path / "streams"),
+        "ONCELAKE_LAKE": str(tmp_path / "lake"),
+    }
+    shell = {"cwd": tmp_path, "env": environment, "capture_output": True, "text": True}
+
+    def notes() -> dict[str, str]:
+        doctor = [sys.executable, "-m", "assets.doctor", "orders"]
+        told = subprocess.run(doctor, check=True, timeout=180, **shell)  # type: ignore[call-overload]
+        return {each["about"]: each["command"] for each in json.loads(told.stdout)["findings"]}
+
+    before = notes()["orders"]
+    command = before.partition(", where FILE")[0].replace("FILE", str(file))
+    done = subprocess.run(command, shell=True, check=False, timeout=180, **shell)  # type: ignore[call-overload]
+
+    assert ("FILE" in before) == (place == "elsewhere")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "orders" not in notes()
 
 
 @pytest.mark.kafka

@@ -23,7 +23,11 @@ def run(**fields: Any) -> RunFacts:
 def findings_of(**fields: Any) -> list[Finding]:
     """Diagnose an instance with a daemon."""
     return list(
-        diagnose_dagster(InstanceFacts(**{"prefix": "", "now": NOW, "heartbeat": NOW, **fields}))
+        diagnose_dagster(
+            InstanceFacts(
+                **{"prefix": "", "workspace": "-w w", "now": NOW, "heartbeat": NOW, **fields}
+            )
+        )
     )
 
 

@@ -49,6 +49,7 @@ _EVENTS = {
     dg.DagsterRunStatus.STARTED: dg.DagsterEventType.RUN_START,
     dg.DagsterRunStatus.FAILURE: dg.DagsterEventType.RUN_FAILURE,
     dg.DagsterRunStatus.SUCCESS: dg.DagsterEventType.RUN_SUCCESS,
+    dg.DagsterRunStatus.CANCELED: dg.DagsterEventType.RUN_CANCELED,
 }
 
 
@@ -145,6 +146,24 @@ def test_a_stream_opts_out_in_its_file(
 ) -> None:
     """What a schedule starts is left to that, unless the file says otherwise."""
     found = tick(declared(tmp_path, **given), instance, monkeypatch, lag=12)
+
+    assert isinstance(found, dg.SensorResult)
+    assert len(found.run_requests or ()) == runs
+
+
+@pytest.mark.parametrize(("given", "runs"), [({}, 1), ({"sensor": False}, 0)])
+def test_a_terminated_stream_is_started_again_unless_its_file_says_no(
+    tmp_path: Path,
+    instance: dg.DagsterInstance,
+    monkeypatch: pytest.MonkeyPatch,
+    given: dict[str, Any],
+    runs: int,
+) -> None:
+    """Its records are still unread; `sensor: false` stops it for good, as the page says."""
+    stream = declared(tmp_path, **given)
+    start(stream, instance, dg.DagsterRunStatus.CANCELED)
+
+    found = tick(stream, instance, monkeypatch, lag=12)
 
     assert isinstance(found, dg.SensorResult)
     assert len(found.run_requests or ()) == runs

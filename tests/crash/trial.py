@@ -17,7 +17,7 @@ from ingestion.pipeline.report import RunReport
 from tests.crash.child_process import IN_PROCESS, NTH_RENAME, run_to_its_end, run_when_free
 from tests.crash.failpoint_hook import PlannedCrash
 from tests.power.cuts import POWER_CUT, Acknowledged, lost_of, run_and_cut
-from tests.support.proof import find_problems
+from tests.support.proof import find_problems, rows_of_no_commit
 from tests.support.traffic import GONE, Traffic
 from tests.support.world import World
 
@@ -100,6 +100,9 @@ def attempt(world: World, cell: Cell) -> Outcome:
     if report.lag or runs > 2:
         evidence = (*evidence, f"lag {report.lag} after {runs} runs")
     evidence = (*evidence, *lost_of(world, acknowledged))
+    if cell.way != "freeze":
+        # One that lost its lease writes what it likes, and commits nothing.
+        evidence = (*evidence, *rows_of_no_commit(world))
     if cell.way not in {NTH_RENAME, IN_PROCESS, POWER_CUT} and cell.place not in _places(visits):
         ended = "not reached"
     return Outcome(

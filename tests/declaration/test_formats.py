@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from ruamel.yaml import YAML
 
 from ingestion.declaration.formats import FORMATS
+from ingestion.declaration.parts import FormatSpec
 from ingestion.declaration.spec import StreamSpec
 from tests.support.world import ROOT
 
@@ -39,7 +40,7 @@ def test_every_format_has_its_example() -> None:
         for text in EXAMPLES
     }
 
-    assert shown | {"json", "raw"} == set(FORMATS)
+    assert shown | {"json", "raw"} == set(FormatSpec.names())
 
 
 @pytest.mark.parametrize(
@@ -52,6 +53,7 @@ def test_every_format_has_its_example() -> None:
         ({"key_format": "csv", "schema": "id BINARY, at INT"}, "a field of CSV is none of these"),
         ({"select": {"id": "id + 1"}}, "it makes another id of the value's"),
         ({"where": "id IN (SELECT 1)"}, "asks another table"),
+        ({"select": {"at": "length(to_json(struct(*)))"}}, "stands for no columns here; name each"),
         ({"select": {"at": "(SELECT max(at) FROM t)"}}, "asks another table"),
         ({"format": "string", "schema": "id INT"}, "fills exactly one column, a STRING"),
         ({"format": "csv", "schema": "id INT, a ARRAY<INT>"}, "a field of CSV is no ARRAY"),
@@ -61,7 +63,22 @@ def test_every_format_has_its_example() -> None:
         ({"schema": "id INT, m ARRAY<MAP<INT, STRING>>"}, "schema: column m: the names in a value"),
         ({"value_schema": "id INT, at INT, m MAP<VARCHAR(2), INT>"}, "value_schema: column m: "),
         ({"format": "avro", "extra_fields": "keep"}, "cannot keep them; write `ignore`"),
-        ({"key_format": "debezium"}, "`debezium` is no format of keys; write `json`"),
+        (
+            {"key_format": "debezium"},
+            "there is no 'debezium'; write one of: json, avro, protobuf, json_schema, csv, string, "
+            "raw, short, int, long, uuid",
+        ),
+        (
+            {"format": "long"},
+            "there is no 'long'; write one of: json, avro, protobuf, json_schema, csv, string, "
+            "raw, debezium",
+        ),
+        ({"key_format": "long"}, "`long` reads exactly one key column, a BIGINT; the keys are INT"),
+        (
+            {"key_format": "int", "keys": ["id", "at"]},
+            "`int` reads exactly one key column, a INT or BIGINT; the keys are INT, TIMESTAMP",
+        ),
+        ({"key_format": "uuid"}, "`uuid` reads exactly one key column, a STRING; the keys are INT"),
         ({"format": "debezium", "sequence_by": "at"}, "such as `lsn: source.lsn`"),
         (
             {"format": {"type": "debezium", "columns": {"att": "ts_ms"}}},
@@ -124,10 +141,17 @@ def test_a_package_that_fails_takes_no_other_declaration_down(
     [
         {"key_format": "string", "tombstones": "ignore"},
         {"key_format": "string", "schema": "id STRING, at INT"},
+        {"key_format": "int"},
+        {"key_format": "int", "schema": "id BIGINT"},
+        {"key_format": "short"},
+        {"key_format": "uuid", "schema": "id STRING"},
         {"select": {"id": "id + 1"}, "tombstones": "quarantine"},
         {"select": {"id": "other + 1"}, "value_schema": "other INT, at TIMESTAMP"},
     ],
-    ids=["keys are not read", "one text", "no delete by key", "named by the key"],
+    ids=[
+        *("keys are not read", "one text", "an int", "an int that is wider here", "a short"),
+        *("a uuid", "no delete by key", "named by the key"),
+    ],
 )
 def test_keys_that_can_be_read_are_not_refused(fields: dict[str, Any]) -> None:
     """Only what a delete would need is asked for."""

@@ -72,3 +72,15 @@ def test_a_topic_without_a_name_of_its_own_is_refused(folder: Path, topics: str,
 
     assert by_name["orders_paid"].spec is not None
     assert says in str(by_name["orders"].error)
+
+
+def test_a_table_of_a_topic_has_a_name_that_its_sink_takes(folder: Path) -> None:
+    """What the topic makes too long is refused with the file, and a shorter topic is not."""
+    (folder / "orders.yaml").write_text(f"{EACH}sink: postgres\n".replace("eu.paid", "x" * 48))
+
+    (declared, *_) = load_streams(folder)
+
+    assert "orders.yaml: sink: topic 'xxx" in str(declared.error)
+    assert "has 55 bytes, and may have 54" in str(declared.error)
+    (folder / "orders.yaml").write_text(f"{EACH}sink: postgres\n".replace("eu.paid", "x" * 47))
+    assert all(each.spec for each in load_streams(folder))

@@ -47,7 +47,8 @@ def test_how_often_a_stream_is_run_decides_nothing_about_its_records() -> None:
 def test_every_field_is_known_to_decide_about_records_or_not_to() -> None:
     """A field that is added later is not taken for one that makes earlier records another's."""
     deciding = {
-        *("format", "ddl", "leniency", "value_ddl", "explode", "where", "select", "transform"),
+        *("format", "record", "ddl", "leniency", "value_ddl", "explode", "where", "select"),
+        "transform",
         *("mode", "keys", "sequence_by", "aggregates", "window", "apply_as_deletes", "deletes"),
         *("ignore_null_updates", "tombstones", "key_format", "extra_fields", "sink"),
     }
@@ -137,7 +138,7 @@ def test_every_field_is_known_to_decide_about_records_or_not_to() -> None:
         ),
         pytest.param(
             {"schema": "id INT, a STRUCT<`b-c`: INT>", "sink": {"kafka": {"format": "avro"}}},
-            "schema: 'b-c' is no name in Avro; write letters, digits and _ alone",
+            "schema: column 'a': 'b-c' is no name in Avro, which takes letters, digits and _ alone",
             id="name that Avro has not",
         ),
         pytest.param({"ddl": "id INT"}, "Extra inputs", id="the field's inner name"),
@@ -149,6 +150,78 @@ def test_a_contradiction_is_refused(fields: dict[str, Any], says: str) -> None:
     """What cannot work is refused when it is declared, and not in the middle of a run."""
     with pytest.raises(ValidationError, match=says):
         spec(**fields)
+
+
+def in_postgres(**fields: Any) -> StreamSpec:
+    """A stream whose rows PostgreSQL keeps."""
+    return spec(**{"sink": "postgres", **fields})
+
+
+@pytest.mark.parametrize(
+    ("fields", "says", "instead"),
+    [
+        pytest.param(
+            {"sink": {"postgres": {"table": f"public.{'t' * 55}"}}},
+            "sink: the table t+ has 55 bytes, and may have 54",
+            {"sink": {"postgres": {"table": f"public.{'t' * 54}"}}},
+            id="table",
+        ),
+        pytest.param(
+            {"name": "t" * 55},
+            "sink: the table t+ has 55 bytes",
+            {"name": "t" * 55, "sink": {"postgres": {"table": "public.shorter"}}},
+            id="table of the stream's name",
+        ),
+        pytest.param(
+            {"sink": {"postgres": {"table": f"{'s' * 64}.orders"}}},
+            "sink: the schema s+ has 64 bytes, and may have 63",
+            {"sink": {"postgres": {"table": f"{'s' * 63}.orders"}}},
+            id="schema",
+        ),
+        pytest.param(
+            {"schema": f"id INT, {'c' * 64} INT"},
+            "schema: column c+: its name has 64 bytes, and PostgreSQL takes 63",
+            {
+                "schema": f"id INT, {'c' * 63} INT",
+                "value_schema": f"id INT, {'c' * 64} INT",
+                "select": {"c" * 63: "c" * 64},
+            },
+            id="column",
+        ),
+        pytest.param(
+            {"schema": f"id INT, `{'é' * 32}` INT"},
+            "its name has 64 bytes",
+            {"schema": f"id INT, `{'é' * 31}` INT"},
+            id="bytes of a column, and not letters",
+        ),
+        pytest.param(
+            {"schema": "id INT, xmin BIGINT"},
+            "column 'xmin': `sink: postgres` stores no 'xmin', since each of its tables has",
+            {
+                "schema": "id INT, x_min BIGINT",
+                "value_schema": "id INT, xmin BIGINT",
+                "select": {"x_min": "xmin"},
+            },
+            id="column of the server's own",
+        ),
+        pytest.param(
+            {"schema": "id INT, name VARCHAR(10485761)"},
+            r"column name: PostgreSQL takes at most VARCHAR\(10485760\)",
+            {"schema": "id INT, name VARCHAR(10485760)"},
+            id="length",
+        ),
+    ],
+)
+def test_what_postgresql_would_cut_short_is_refused_in_the_file(
+    fields: dict[str, Any], says: str, instead: dict[str, Any]
+) -> None:
+    """No name is too long for the table or for what is derived from it; as advised it loads."""
+    bare = {"schema": "id INT"}
+    with pytest.raises(ValidationError, match=says):
+        in_postgres(**{**bare, **fields})
+
+    assert in_postgres(**{**bare, **instead}).sink.name == "postgres"
+    assert spec(**{**bare, **fields, "sink": "delta"}).sink.name == "delta"
 
 
 def test_a_table_is_clustered_by_the_columns_that_it_has() -> None:

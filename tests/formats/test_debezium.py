@@ -294,6 +294,77 @@ def test_envelopes_may_be_avro(registered: World, subject: Subject) -> None:
     assert find_problems(registered) == ()
 
 
+PLAIN = "the option is `decimals: string`"
+DECIMALS: dict[str, tuple[str, str, Decimal | None]] = {
+    "base64": ("precise", "AN6t", Decimal("570.05")),
+    "base64 of a negative number": ("precise", unscaled("-1234.50", 2), Decimal("-1234.50")),
+    "zero": ("precise", "AA==", Decimal(0)),
+    "digits": ("precise", "1234", None),
+    "more digits": ("precise", "12345678", None),
+    "digits that are no base64": ("precise", "7", None),
+    "a point": ("precise", "12.50", None),
+    "a sign": ("precise", "-123", None),
+    "a plus": ("precise", "+123", None),
+    "an exponent": ("precise", "1E+3", None),
+    "an exponent without a sign": ("precise", "12e3", None),
+    "a long exponent": ("precise", "1E123456", None),
+    "not a number": ("precise", "NaN", None),
+    "nothing": ("precise", "", None),
+    "zeros in front": ("precise", "AAAB", None),
+    "a sign in front of a positive number": ("precise", "AAE=", None),
+    "a sign in front of a negative number": ("precise", "//8=", None),
+    "a zero that a sign needs": ("precise", "AIA=", Decimal("1.28")),
+    "a sign that is needed": ("precise", "/38=", Decimal("-1.29")),
+    "an exponent without digits": ("precise", "E123", Decimal("12691.75")),
+    "two exponents": ("precise", "1e2e3e4e", Decimal("-462584274006.74")),
+    "digits as text": ("string", "1234", Decimal(1234)),
+    "a point as text": ("string", "12.50", Decimal("12.50")),
+    "digits that are base64": ("base64", "1234", Decimal("-26588.24")),
+    "letters that are base64": ("base64", "AN6t", Decimal("570.05")),
+}
+
+
+@pytest.mark.parametrize(("option", "text", "value"), DECIMALS.values(), ids=DECIMALS)
+def test_a_decimal_is_never_guessed(option: str, text: str, value: Decimal | None) -> None:
+    """Text that may be a number, or that no connector would write as base64, names the option."""
+    ddl = "total DECIMAL(20, 2)"
+    values = [json.dumps({"op": "c", "after": {"total": text}}).encode()]
+
+    (found,) = decoded(opened("debezium", ddl, decimals=option), values, [None])
+
+    assert (found["row"] or {}).get("total") == value
+    assert found["reason"] == (None if value is not None else "type_mismatch")
+    assert value is not None or PLAIN in found["detail"]
+    assert disagreements("debezium", ddl, values, decimals=option) == []
+
+
+def test_a_decimal_in_a_list_is_never_guessed() -> None:
+    """An item is read as the column would be."""
+    ddl = "totals ARRAY<DECIMAL(12, 2)>"
+    values = [
+        json.dumps({"op": "c", "after": {"totals": items}}).encode()
+        for items in (["AN6t", None], ["AN6t", "1234"])
+    ]
+
+    good, bad = decoded(opened("debezium", ddl), values, [None] * 2)
+
+    assert good["row"] == {"totals": [Decimal("570.05"), None]}
+    assert PLAIN in bad["detail"]
+    assert disagreements("debezium", ddl, values) == []
+
+
+def test_a_schema_says_that_digits_are_base64() -> None:
+    """Beside a schema nothing is guessed: the same text is the number that its bytes are."""
+    log = postgres(schemas=True)
+    values = [log.event("c", None, {"id": 1, "total": "1234"})]
+    ddl = "id BIGINT, total DECIMAL(12, 2)"
+
+    (found,) = decoded(opened("debezium", ddl, schemas=True), values, [None])
+
+    assert found["row"] == {"id": 1, "total": Decimal("-26588.24")}
+    assert disagreements("debezium", ddl, values, schemas=True) == []
+
+
 HALF = "\\ud800"
 HALVES = {
     "a declared value": f'{{"op": "c", "after": {{"id": "{HALF}"}}}}',

@@ -299,10 +299,10 @@ def test_a_detail_names_the_column_and_what_it_should_be() -> None:
     details = [each["detail"] for each in decoded(opened("json", SCHEMA), values)]
 
     assert details == [
-        "ratio: expected DOUBLE, who.name: expected STRING",
-        "lines[].price: expected DECIMAL(5,2)",
+        "ratio: expected DOUBLE, found STRING, who.name: expected STRING, found BIGINT",
+        "lines[].price: expected DECIMAL(5,2), found DECIMAL(38, 3)",
         "who.name: null, and NOT NULL",
-        "counts{}: expected INT",
+        "counts{}: expected INT, found STRING",
     ]
 
 

@@ -79,6 +79,74 @@ def test_text_and_bytes_are_taken_as_they_are(format: str, type: str) -> None:
     assert disagreements(format, f"value {type}", values) == []
 
 
+UUID = b"0b5a6c5e-9f0e-4d5f-8a57-0c0ffee00001"
+
+
+@pytest.mark.parametrize(
+    ("format", "type", "raw", "value"),
+    [
+        ("short", "SMALLINT", b"\xff\xfe", -2),
+        ("short", "BIGINT", b"\x12\x34", 0x1234),
+        ("int", "INT", b"1234", 0x31323334),
+        ("int", "BIGINT", b"\x80\0\0\0", -(2**31)),
+        ("long", "BIGINT", b"\x7f" + b"\xff" * 7, 2**63 - 1),
+        ("long", "BIGINT", b"\xff" * 8, -1),
+        ("uuid", "STRING", UUID, UUID.decode()),
+        *(
+            (format, type, raw, None)
+            for format, type, raw in (
+                ("short", "SMALLINT", b"1"),
+                ("short", "SMALLINT", b"\0\0\x01"),
+                ("int", "INT", b""),
+                ("int", "INT", b"123"),
+                ("int", "INT", b'"1234"'),
+                ("int", "BIGINT", b"\0" * 8),
+                ("long", "BIGINT", b"\0\0\0\x01"),
+                ("uuid", "STRING", UUID.upper()),
+                ("uuid", "STRING", b'"' + UUID + b'"'),
+                ("uuid", "STRING", UUID[:-1]),
+                ("uuid", "STRING", UUID.replace(b"-", b"")),
+                ("uuid", "STRING", b"\xff" * 16),
+                ("uuid", "STRING", UUID + b"\n"),
+            )
+        ),
+    ],
+)
+def test_a_key_of_javas_serializers_is_read_by_its_bytes(
+    format: str, type: str, raw: bytes, value: int | str | None
+) -> None:
+    """A number has exactly its bytes, a UUID its text; anything else is no such key."""
+    ddl = f"id {type}"
+
+    (found,) = decoded(opened(format, ddl, is_key=True), [raw])
+
+    assert found["reason"] == (None if value is not None else "malformed_key")
+    assert (found["row"] or {}).get("id") == value
+    assert disagreements(format, ddl, [raw], is_key=True) == []
+
+
+@pytest.mark.kafka
+@pytest.mark.spark
+def test_a_null_value_deletes_the_row_of_a_javas_number(world: World) -> None:
+    """Its bytes may be digits to other eyes, and delete no other row."""
+    world.declare(key_format="int")
+    ours = 0x31323334
+    world.send(row(ours, "a"), row(1234, "b"))
+    world.run()
+    world.producer.produce(world.topic, value=None, key=ours.to_bytes(4), partition=0)
+    world.producer.produce(world.topic, value=None, key=b"12345", partition=0)
+    assert world.producer.flush(30) == 0
+    world.run()
+
+    assert world.rows() == [row(1234, "b")]
+    (waits,) = world.quarantined()
+    assert (waits["reason"], waits["detail"]) == (
+        "tombstone_without_key",
+        "malformed_key: 5 bytes, not 4",
+    )
+    assert find_problems(world) == ()
+
+
 @pytest.mark.kafka
 @pytest.mark.spark
 def test_text_arrives_in_its_table(world: World) -> None:

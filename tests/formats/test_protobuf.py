@@ -111,6 +111,7 @@ NEW = 'syntax = "proto3"; message Row { int64 id = 1; optional string name = 2; 
 @pytest.mark.spark
 def test_messages_evolve_and_hostile_ones_are_rejected(registered: World, subject: Subject) -> None:
     """Each message is read by its own schema, compiled or text; what is none is quarantined."""
+    registered.declare(record=["Row", "Renamed"])
     old, new = Compiled(OLD), Compiled(NEW)
     good = subject.protobuf(old.make("Row", id=1, name="a"))
     good += subject.protobuf(new.make("Row", id=2, at=7))

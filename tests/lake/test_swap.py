@@ -54,8 +54,9 @@ REFUSALS: dict[str, list[tuple[type, str, Exception, type[IngestionError]]]] = {
 
 @pytest.fixture(params=["iceberg", "postgres"])
 def sink(request: pytest.FixtureRequest) -> SinkSpec:
-    """A sink outside the lake, with a table of the test's own."""
-    return SinkSpec.model_validate({request.param: {"table": f"public.t{uuid.uuid4().hex[:12]}"}})
+    """A sink outside the lake, with a table of the test's own, whose name is as long as may be."""
+    name = f"t{uuid.uuid4().hex}".ljust(54, "x")
+    return SinkSpec.model_validate({request.param: {"table": f"public.{name}"}})
 
 
 @pytest.fixture
@@ -219,7 +220,9 @@ def test_a_table_beside_is_dropped_alone(paths: StreamPaths, sink: SinkSpec) -> 
 
 
 def _named(paths: StreamPaths, ending: str) -> SinkSpec:
-    """Return the sink of the table whose name is a stream's with an ending."""
+    """Return the sink of the table whose name is a stream's with an ending, in 63 bytes."""
     name = paths.sink.name
     table = getattr(paths.sink, name).table
+    if name == "postgres":
+        table = table[: len("public.") + 63 - len(ending)]
     return SinkSpec.model_validate({name: {"table": f"{table}{ending}"}})

@@ -83,7 +83,9 @@ class Copy(list[Judged]):
         return found
 
 
-def validate(records: Frame | Waiting, _spec: object, reached: Offsets) -> Frame | Waiting:
+def validate(
+    records: Frame | Waiting, _spec: object, reached: Offsets, _constraints: object
+) -> Frame | Waiting:
     """Give each record its disposition when it is read."""
     if isinstance(records, Frame):
         records.reached = reached

@@ -194,6 +194,12 @@ class Paths:
     archive: Any = None
 
     @property
+    def lock_outlives_commits(self) -> bool:
+        """Tell whether nobody else can commit where the lock is free."""
+        locking: str = self.world.locking
+        return locking == "kernel"
+
+    @property
     def table(self) -> ModelData:
         """The table of the rows."""
         return ModelData(self)

@@ -23,6 +23,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     wrong_steps.quarantine_after_the_commit,
     wrong_steps.tombstones_not_remembered,
     wrong_steps.side_rows_not_cleaned,
+    wrong_steps.leftovers_left_to_the_next,
     wrong_steps.heal_omitted,
     wrong_offsets.position_from_the_checkpoint,
     wrong_offsets.unknown_partition_starts_at_its_end,

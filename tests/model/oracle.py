@@ -290,6 +290,19 @@ class Oracle:
             is_, due = found.get(bad, "nothing"), self.due.bad.get(bad, "nothing")
             fair = is_ == due or bad.seq in self.world.spoiled
             expect(fair, "the quarantine holds {} of {}, not {}", is_, bad, due)
+        # Where a lease may be lost, a zombie writes its rows at any time, and cannot commit them.
+        if self.world.locking != "none" and "zombie" not in self.world.taken:
+            self._check_that_no_record_stands_twice()
+
+    def _check_that_no_record_stands_twice(self) -> None:
+        """Whoever reads the quarantine as it is meets no rows of a run that died before them."""
+        rows = self.world.paths.quarantine.rows
+        read: dict[tuple[int, int], int] = {}
+        for attempt in sorted(filter(self._standing, rows)):
+            read.update({(row[0], row[1]): attempt.seq for row in rows[attempt]})
+        for attempt in self.failed(rows):
+            twice = [row[:2] for row in rows[attempt] if read.get(row[:2], -1) >= attempt.seq]
+            expect(not twice, "{} stand in the quarantine twice, also by {}", twice, attempt)
 
     def _standing(self, attempt: Attempt | None) -> int | None:
         """Return the seq of an attempt if it was committed, and no rewind has undone it."""

@@ -84,7 +84,7 @@ def _seams() -> tuple[tuple[Any, dict[str, Any]], ...]:
             {
                 "make_table": create_table,
                 "_schema": nothing,
-                "refuse_other_columns": nothing,
+                "alter_table": nothing,
             },
         ),
         (
@@ -96,7 +96,11 @@ def _seams() -> tuple[tuple[Any, dict[str, Any]], ...]:
         ),
         (
             ingestion.recovery.start,
-            {"finish_swap": nothing, "undo_half_written": lambda paths: ()},
+            {
+                "finish_swap": nothing,
+                "undo_half_written": lambda paths: (),
+                "allowed_changes": nothing,
+            },
         ),
         (
             ingestion.lake.lock,

@@ -11,9 +11,10 @@ import ingestion.recovery.heal
 import ingestion.recovery.start
 from ingestion.lake.attempts import Attempt, Attempts, Leftovers
 from ingestion.lake.ledger import LedgerRow
-from ingestion.operations.redrive import Redrive
+from ingestion.operations.run import StreamTask
 from ingestion.pipeline.batch import BatchWriter
 from ingestion.recovery.heal import Healing
+from ingestion.recovery.start import Start
 from tests.model.engine import ModelDeltaTable
 from tests.model.lake import ModelLedger, Side, Table
 from tests.model.patches import nothing, together
@@ -59,15 +60,15 @@ def undone_attempts_believed() -> AbstractContextManager[Any]:
 def marks_taken_over() -> AbstractContextManager[Any]:
     """A redrive removes the marks of another without taking its seq first."""
 
-    def remove_marks(_: Any, paths: Any, position: Any) -> Any:
+    def remove_marks(_: Any, paths: Any, start: Start) -> Start:
         paths.quarantine.marks = {
             at: mark
             for at, mark in paths.quarantine.marks.items()
-            if position.committed.has_committed(mark)
+            if start.position.committed.has_committed(mark)
         }
-        return position
+        return start
 
-    return patch.object(Redrive, "_supersede", remove_marks)
+    return patch.object(StreamTask, "_supersede", remove_marks)
 
 
 def no_txn_fence() -> AbstractContextManager[Any]:
@@ -136,7 +137,12 @@ def tombstones_not_remembered() -> AbstractContextManager[Any]:
 
 def side_rows_not_cleaned() -> AbstractContextManager[Any]:
     """What a dead attempt wrote beside the table stays."""
-    return patch.object(ingestion.recovery.heal, "remove_failed", nothing)
+    return patch.object(ingestion.recovery.heal, "remove_failed", lambda *given, **named: False)
+
+
+def leftovers_left_to_the_next() -> AbstractContextManager[Any]:
+    """A run commits beside what a dead one has left, which only the run after it removes."""
+    return patch.object(StreamTask, "_supersede", lambda _, paths, start: start)
 
 
 def heal_omitted() -> AbstractContextManager[Any]:

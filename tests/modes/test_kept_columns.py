@@ -38,7 +38,8 @@ def event(op: str, lsn: int, row: Row) -> Row:
 def log_of(seed: int, events: int = 120) -> list[Row]:
     """A log of a table of few rows; some of its updates are of rows that it never had.
 
-    A row gets another key now and then: that is a delete and a create, at one place of the log.
+    A row gets another key now and then: that is a delete and a create, at one place of the log, or
+    an update that tells the old key.
     """
     chance, there, log = random.Random(seed), set[int](), list[Row]()
     for lsn in range(100, 100 + events):
@@ -52,13 +53,16 @@ def log_of(seed: int, events: int = 120) -> list[Row]:
             row |= {name: MISSING for name in ("text",) if chance.random() < 0.6}
             row |= {name: [MISSING] for name in ("tags",) if chance.random() < 0.6}
         there = there - {key} if op in "dm" else there | {key} if op == "c" else there
-        change = event("d" if op == "m" else op, lsn, {"id": key} if op in "dm" else row)
-        log.append(change)
-        if op == "m":
-            row["id"] = chance.choice(free)
-            there.add(row["id"])
-            change[NEW_KEY] = {"id": row["id"]}
-            log.append({**event("c", lsn, row), OLD_KEY: {"id": key}})
+        if op != "m":
+            log.append(event(op, lsn, {"id": key} if op == "d" else row))
+            continue
+        row["id"] = chance.choice(free)
+        there.add(row["id"])
+        if chance.random() < 0.5:
+            log.append({**event("u", lsn, row), "before": {"id": key}})
+            continue
+        log.append({**event("d", lsn, {"id": key}), NEW_KEY: {"id": row["id"]}})
+        log.append({**event("c", lsn, row), OLD_KEY: {"id": key}})
     return log
 
 
@@ -78,9 +82,13 @@ def versions(log: list[Row]) -> Iterator[tuple[Row, Row | None]]:
             yield change, None
             continue
         row, lacks = change["after"], left_out(change)
-        before = gone[change[OLD_KEY]["id"]] if OLD_KEY in change else rows.get(row["id"])
+        old = (change["before"] or row)["id"]
+        before = gone[change[OLD_KEY]["id"]] if OLD_KEY in change else rows.get(old)
         if lacks and before is None:
             continue
+        if old != row["id"]:
+            rows.pop(old, None)
+            yield event("d", 0, {"id": old}), None
         rows[row["id"]] = row | {name: (before or {})[name] for name in lacks}
         yield change, rows[row["id"]] | {"lsn": change["source"]["lsn"]}
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -19,17 +20,24 @@ import pytest
 from deltalake import write_deltalake
 from rich.console import Console
 
-from ingestion.declaration.loader import DeclaredStream
+from ingestion.declaration.loader import DeclaredStream, load_streams
 from ingestion.errors import StorageError
 from ingestion.kafka.offsets import Offsets, TopicPartition
 from ingestion.kafka.retention import Headroom
 from ingestion.lake.commit_metadata import UNKNOWN, CommitMetadata
 from ingestion.lake.ledger import Ledger
+from ingestion.lake.location import Location
 from ingestion.lake.lock import Holder, Lease
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.processes import ProcessId, is_running, process_locking, this_machine
 from ingestion.lake.table_log import TableLog
-from ingestion.operations.doctor.examine import Folder, diagnose_machine, examine_leftovers, orphans
+from ingestion.operations.doctor.examine import (
+    Folder,
+    diagnose_machine,
+    examine,
+    examine_leftovers,
+    orphans,
+)
 from ingestion.operations.doctor.findings import NO_DAEMON, Finding
 from ingestion.operations.retention import Retention
 from ingestion.operations.status import StreamStatus
@@ -123,6 +131,54 @@ def test_rows_of_a_dead_attempt_are_found(paths: StreamPaths) -> None:
 
     assert "rows of a batch that was never committed" in only.what
     assert only.evidence == f"{paths.quarantine}: 2"
+
+
+def last_commit(table: Location) -> Path:
+    """Return the newest commit of a table's log."""
+    return max((table.path / "_delta_log").glob("*.json"))
+
+
+def data_file(table: Location) -> Path:
+    """Return a data file of a table."""
+    return next(table.path.glob("*.parquet"))
+
+
+DAMAGES: dict[str, Callable[[StreamPaths], object]] = {
+    "newest commit garbage": lambda paths: last_commit(paths.data).write_bytes(b"garbage"),
+    "newest commit gone": lambda paths: last_commit(paths.data).unlink(),
+    "oldest commit gone": lambda paths: min(
+        (paths.data.path / "_delta_log").glob("*.json")
+    ).unlink(),
+    "log gone": lambda paths: shutil.rmtree(paths.data.path / "_delta_log"),
+    "table gone": lambda paths: shutil.rmtree(paths.data.path),
+    "ledger garbage": lambda paths: data_file(paths.ledger).write_bytes(b"garbage"),
+    "quarantine's log garbage": lambda paths: last_commit(paths.quarantine).write_bytes(b"garbage"),
+    "quarantine's rows garbage": lambda paths: data_file(paths.quarantine).write_bytes(b"garbage"),
+    "tombstones' log garbage": lambda paths: last_commit(paths.tombstones).write_bytes(b"garbage"),
+    "tombstones' rows gone": lambda paths: data_file(paths.tombstones).unlink(),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES.keys())
+def test_one_damage_is_one_finding(
+    paths: StreamPaths, damage: Callable[[StreamPaths], object]
+) -> None:
+    """It is named once, in the words of the run that would meet it, and never as unexpected."""
+    for seq in (1, 2):
+        commit(paths, seq)
+        Ledger(paths.ledger).put(row(seq, table_id=TableLog(paths.data).table_id()))
+    attempts = {"_seq": [1, 2], "_attempt": [None, None], "redriven_seq": [None, None]}
+    rows = pa.table({name: pa.array(of, pa.int64()) for name, of in attempts.items()})
+    write_deltalake(paths.quarantine.path, rows.append_column("reason", [["bad", "bad"]]))
+    write_deltalake(paths.tombstones.path, rows.select(["_seq", "_attempt"]))
+    damage(paths)
+
+    settings = load_settings()
+    found = examine(settings, load_streams(settings.streams), are_all=False, tell=lambda text: None)
+    (only,) = (finding for finding in found if finding.about == "orders")
+
+    assert "unexpected" not in only.what
+    assert only.command.startswith(("restore ", "oncelake run orders"))
 
 
 def test_checkpoints_that_nobody_uses_are_found(paths: StreamPaths) -> None:

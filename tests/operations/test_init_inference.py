@@ -15,7 +15,9 @@ import pytest
 from confluent_kafka import Message
 
 from ingestion.declaration.ddl import parse_type
+from ingestion.declaration.names import SinkName
 from ingestion.declaration.spec import StreamSpec
+from ingestion.declaration.sql import quoted
 from ingestion.declaration.types import SqlType
 from ingestion.declaration.yaml_reader import read_tree
 from ingestion.errors import InvalidSpecError
@@ -43,6 +45,8 @@ from ingestion.operations.init.sample import SampledRecord, TopicSample, newest_
 from ingestion.operations.init.schema_types import guess_avro_columns, guess_connect_columns
 from ingestion.settings import Settings
 from tests.formats.test_capture import events
+from tests.support.registry import framed
+from tests.support.small_registry import small_registry
 
 SETTINGS = Settings(kafka="nowhere:1")
 Pairs = Sequence[tuple[bytes | None, bytes | None, int]]
@@ -64,7 +68,7 @@ def sampled(pairs: Pairs, *, partitions: int = 2) -> TopicSample:
     offsets = [0] * partitions
     records = []
     for key, value, partition in pairs:
-        records.append(SampledRecord(partition, offsets[partition], 1000, key, value, ()))
+        records.append(SampledRecord(partition, offsets[partition], 10**6, key, value, ()))
         offsets[partition] += 1
     ranges = tuple(
         Range(topic="orders", partition=at, start=0, end=end) for at, end in enumerate(offsets)
@@ -212,14 +216,61 @@ def test_a_key_that_never_comes_twice_may_be_of_events(repeats: bool) -> None:
     assert ("insert_only" in " ".join(proposal.notes["keys"])) == (not repeats)
 
 
-def test_a_name_that_no_column_can_have_is_left_out() -> None:
+def test_a_name_that_no_file_can_have_is_left_out() -> None:
     """Such a name has no type and a note that says why; the others are not touched."""
-    objects = [{"id": 1, "_own": 1, "a.b": 1, "x`y": 1, "ID": 1, "n\x1bm": 1, "ok": 1}]
+    objects = [{"id": 1, "_own": 1, "a.b": 1, "x`y": 1, "ID": 1, "n\x1bm": 1, "ok": 1, "": 1}]
 
     found = without_twins(guess_columns(objects))
 
-    assert [name for name, each in found.items() if each.type] == ["ok"]
-    assert all(each.note for name, each in found.items() if name != "ok")
+    assert [name for name, each in found.items() if each.type] == ["_own", "a.b", "x`y", "ok"]
+    assert all(each.note for each in found.values() if not each.type)
+
+
+@pytest.mark.parametrize("sink", ["delta", "iceberg", "postgres", "kafka"])
+def test_a_name_that_no_table_has_is_selected_as_another(sink: SinkName) -> None:
+    """Any name that JSON has is read, and its column has one that every sink takes."""
+    value = {"_id": 1, "a b": 2, "a_b": 3, "_Offset": 4, "x`y": 5, "@t": 6, "q'\"": 7, "a.b": 8}
+    sample = sampled([(None, as_bytes(value), 0)] * 2, partitions=1)
+
+    proposal = propose("orders", sample, SETTINGS, sink=sink)
+    text = write_text(proposal, sample)
+    spec = StreamSpec.model_validate({**read_tree(text).content, "name": "orders"})
+
+    assert spec.keys == ("_id",)
+    assert [column.name for column in spec.value_columns] == [*value]
+    assert dict(spec.select) == {
+        "a_b_2": "`a b`",
+        "Offset": "`_Offset`",
+        "x_y": "`x``y`",
+        "a_b_3": "`a.b`",
+    }
+    (found, _) = validate_sample(sample, spec, SETTINGS)
+    read = {spec.select.get(name, f"`{name}`"): found[name] for name in spec.types}
+    assert read == {quoted(name): number for name, number in value.items()}
+
+
+@pytest.mark.parametrize(
+    ("added", "condition"),
+    [
+        pytest.param({"__deleted": ["false", "true"]}, "__deleted = 'true'", id="flag"),
+        pytest.param({"__deleted": ["false", "false"]}, "__deleted = 'true'", id="none deleted"),
+        pytest.param({"__deleted": [False, True]}, "__deleted", id="boolean"),
+        pytest.param({"__op": ["c", "d"]}, "__op = 'd'", id="operation"),
+        pytest.param({"__deleted": ["no", "yes"]}, None, id="other words"),
+        pytest.param({"_deleted": [False, True]}, "_deleted", id="CouchDB"),
+    ],
+)
+def test_the_deletes_of_unwrapped_events_are_proposed(
+    added: dict[str, list[Any]], condition: str | None
+) -> None:
+    """What Debezium adds to an event that it unwraps says that a row is gone, and its order."""
+    ((name, values),) = added.items()
+    times = {"__source_ts_ms": 1_700_000_000_000}
+
+    spec = proposed(*(({"id": at}, {"id": at, **times, name: v}, 0) for at, v in enumerate(values)))
+
+    assert (spec.keys, spec.apply_as_deletes) == (("id",), condition)
+    assert spec.sequence_by == ("__source_ts_ms",)
 
 
 def test_the_types_of_avro_are_its_schemas() -> None:
@@ -388,6 +439,39 @@ def test_a_bare_kafka_key_names_the_column_that_it_equals() -> None:
     assert spec.keys == ("c_id",)
 
 
+@pytest.mark.parametrize(("size", "format"), [(2, "short"), (4, "int"), (8, "long")])
+def test_a_kafka_key_that_java_wrote_is_read_as_one(size: int, format: str) -> None:
+    """Its bytes are the number of a column, and by no other format."""
+    ids = (1, -2, 300)
+
+    spec = proposed(*((id.to_bytes(size, signed=True), {"id": id, "n": 1}, 0) for id in ids))
+
+    assert (spec.keys, spec.key_format.type) == (("id",), format)
+
+
+def test_digits_are_a_key_of_json_unless_the_values_say_otherwise() -> None:
+    """The same four bytes are two numbers; the column tells which is meant."""
+    key = b"1234"
+
+    plain = proposed((key, {"id": 1234}, 0))
+    javas = proposed((key, {"id": int.from_bytes(key)}, 0))
+
+    assert (plain.keys, plain.key_format.type) == (("id",), "json")
+    assert (javas.keys, javas.key_format.type) == (("id",), "int")
+
+
+def test_documents_of_mongodb_are_json() -> None:
+    """An envelope whose row is a text is none that `format: debezium` reads."""
+    events = [
+        (None, {"op": op, "before": None, "after": after}, 0)
+        for op, after in (("c", '{"_id": 1}'), ("d", None))
+    ]
+
+    spec = proposed(*events)
+
+    assert (spec.format.type, list(spec.types)) == ("json", ["op", "after"])
+
+
 def test_a_kafka_key_that_contradicts_the_value_is_no_key() -> None:
     """A key that names another value than the record's is not believed."""
     spec = proposed(*(({"id": 7}, {"id": n, "x": "a"}, 0) for n in range(3)), partitions=1)
@@ -477,8 +561,8 @@ def test_what_no_format_fits_gets_one_sentence(
 
 def test_no_column_at_all_gets_a_sentence() -> None:
     """Objects without a usable field are refused, with what is wrong with each."""
-    with pytest.raises(InvalidSpecError, match="_a: names with _ in front"):
-        proposed((None, {"_a": 1, "b": None}, 0))
+    with pytest.raises(InvalidSpecError, match=r"a file cannot have this name.*; b: only nulls"):
+        proposed((None, {"a\n": 1, "b": None}, 0))
 
 
 def test_events_of_debezium_without_a_common_order_are_ordered_by_the_log() -> None:
@@ -610,3 +694,52 @@ def test_a_name_that_no_stream_can_have_is_refused_with_one_that_it_can() -> Non
     with pytest.raises(InvalidSpecError, match="Next: --stream etc_passwd"):
         path_of("../etc/passwd", SETTINGS)
     assert path_of("orders", SETTINGS).parent == Path(SETTINGS.streams)
+
+
+@pytest.mark.parametrize("header", ["__value_schema_id", "apicurio.value.globalId"])
+def test_values_whose_ids_are_in_headers_are_not_taken_for_framed(header: str) -> None:
+    """Bytes behind such a header are called what they are; JSON behind it is JSON."""
+    bare, text = bytes.fromhex("000000000206616263"), b'{"id": 1}'
+    headers = ((header, b"\1" * 17),)
+
+    def sample(value: bytes) -> TopicSample:
+        records = (SampledRecord(0, 0, 1000, None, value, headers),)
+        return TopicSample(topic="t", partitions=1, ranges=(), records=records)
+
+    with pytest.raises(InvalidSpecError, match="schema id is in a header") as refused:
+        detect_format(sample(bare), SETTINGS)
+
+    assert "let the producer put the id in front of the payload" in str(refused.value)
+    assert detect_format(sample(text), SETTINGS).type == "json"
+
+
+@pytest.mark.parametrize("format_", ["avro", "json_schema"])
+def test_the_record_type_of_most_values_is_proposed(format_: str) -> None:
+    """The file names it, has its columns alone, and takes its records; a note names the others."""
+    with small_registry() as registry:
+        if format_ == "avro":
+            user = registry.add(record_of("User", "name"))
+            order = registry.add(record_of("Order", "total"))
+            body = {user: b"\x02\x02a", order: b"\x04\x02b"}
+        else:
+            user, order = (registry.add({"title": name}, "JSON") for name in ("User", "Order"))
+            body = {user: b'{"id": 1, "name": "a"}', order: b'{"id": 2, "total": "b"}'}
+        values = [(None, framed(number, body[number]), 0) for number in (user, user, order)]
+        sample = sampled(values)
+        proposal = propose("users", sample, registry.settings)
+        text = write_text(proposal, sample)
+        spec = StreamSpec.model_validate({**read_tree(text).content, "name": "users"})
+        judged = validate_sample(sample, spec, registry.settings)
+
+    assert (proposal.fields["format"], proposal.fields["record"]) == (format_, "User")
+    assert [column.name for column in spec.columns] == ["id", "name"]
+    assert [row["_disposition"] for row in judged] == ["row", "row", "filtered"]
+    assert "2 are records of type User, and others are filtered: Order (1)" in " ".join(
+        proposal.notes["format"]
+    )
+
+
+def record_of(name: str, field: str) -> dict[str, Any]:
+    """A type of Avro with an id and a text."""
+    fields = [{"name": "id", "type": "long"}, {"name": field, "type": "string"}]
+    return {"type": "record", "name": name, "fields": fields}

@@ -5,8 +5,10 @@ from __future__ import annotations
 import datetime as dt
 import os
 import re
+import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -75,15 +77,52 @@ def test_a_machine_without_a_fit_java_is_told_so(
     assert ("no room" in ended.stderr.splitlines()) == bool(java)
 
 
-def start_elsewhere(state: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Start Spark in another process."""
+# A host whose own name nobody resolves, as a container's may be: it takes root to make one.
+_NAMELESS = ("unshare", "--uts", "sh", "-c", 'hostname nosuchhost && exec "$@"', "sh")
+only_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives a host another name")
+
+
+@only_root
+@pytest.mark.spark
+def test_a_host_whose_own_name_does_not_resolve_runs_spark(tmp_path: Path) -> None:
+    """Spark on one machine looks nobody up, and so it starts."""
+    started = start_elsewhere(tmp_path, on=_NAMELESS)
+
+    assert (started.returncode, started.stderr) == (0, "")
+
+
+@only_root
+def test_a_driver_of_a_cluster_without_an_address_is_told_what_to_set(tmp_path: Path) -> None:
+    """It is not Java that is missing; where it is set, the name is not to blame any more."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "java").write_text("#!/bin/sh\nexit 1\n")
+    (tmp_path / "bin" / "java").chmod(0o755)
+    with socket.create_server(("127.0.0.1", 0)) as master:
+        cluster = {
+            "ONCELAKE_SPARK_MASTER": f"spark://127.0.0.1:{master.getsockname()[1]}",
+            "ONCELAKE_LAKE": "s3://bucket/lake",
+            "JAVA_HOME": str(tmp_path),
+        }
+        refused = start_elsewhere(tmp_path, on=_NAMELESS, **cluster)
+        mended = start_elsewhere(tmp_path, on=_NAMELESS, **cluster, SPARK_LOCAL_IP="127.0.0.1")
+
+    assert "this host's own name, nosuchhost, and that does not resolve" in refused.stderr
+    assert "Next: set SPARK_LOCAL_IP to the address" in refused.stderr
+    assert "nosuchhost" not in mended.stderr
+    assert "needs Java 17 or newer" in mended.stderr
+
+
+def start_elsewhere(
+    state: Path, *, on: Sequence[str] = (), **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Start Spark in another process, ``on`` another host where a command makes one."""
     script = (
         "from ingestion.settings import Settings; "
         "from ingestion.pipeline.session import start_session; "
         f"start_session(Settings(state={str(state)!r}, jars={str(JARS)!r}))"
     )
     return subprocess.run(
-        [sys.executable, "-c", script],
+        [*on, sys.executable, "-c", script],
         env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
         capture_output=True,
         text=True,

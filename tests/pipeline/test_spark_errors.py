@@ -209,7 +209,7 @@ def test_a_full_disk_is_no_fault_of_the_declaration(error: Exception) -> None:
     """What fails beside the declared function or expression keeps its own words."""
     spec = declared(transform="tests.support.transforms.doubling", where="id > 0")
 
-    with pytest.raises(type(error)) as raised, translate_expression_errors(spec, PLANNED):
+    with pytest.raises(type(error)) as raised, translate_expression_errors(spec, PLANNED, {}):
         raise error
 
     assert raised.value is error
@@ -221,7 +221,7 @@ def test_a_record_that_reads_like_a_full_disk_is_a_record() -> None:
 
     with (
         pytest.raises(BadFieldError, match=r"where: fails on a record of orders-0 \[0, 2\)"),
-        translate_expression_errors(declared(where="id > 0"), PLANNED),
+        translate_expression_errors(declared(where="id > 0"), PLANNED, {}),
     ):
         raise PySparkException(said)
 
@@ -238,5 +238,5 @@ def test_every_field_that_may_have_failed_is_named(error: Exception, says: str) 
     """Where Spark quotes nothing all expressions are candidates, and none is accused alone."""
     spec = declared(transform="tests.support.transforms.doubling", where="id > 0")
 
-    with pytest.raises(BadFieldError, match=says), translate_expression_errors(spec, PLANNED):
+    with pytest.raises(BadFieldError, match=says), translate_expression_errors(spec, PLANNED, {}):
         raise error

@@ -80,6 +80,28 @@ def test_expressions_make_the_columns(world: World) -> None:
     assert world.ledger[0].counts["filtered"] == 1
 
 
+def test_names_in_another_case_and_rows_of_connect_are_read_as_advised(world: World) -> None:
+    """`value_schema` has what the records write, and `select` gives the table its own names."""
+    connect = "payload STRUCT<id: BIGINT, name: STRING>"
+    world.declare(
+        schema="id BIGINT NOT NULL, name STRING, more BIGINT",
+        value_schema=f"ID BIGINT, name STRING, {connect}",
+        select={
+            "id": "coalesce(ID, payload.id)",
+            "name": "coalesce(name, payload.name)",
+            "more": "payload.id",
+        },
+        keys=["id"],
+        sequence_by=[],
+        tombstones="ignore",
+    )
+    world.send({"ID": 1, "name": "a"}, {"schema": {}, "payload": {"id": 2, "name": "b"}})
+    world.run()
+
+    assert [list(row.values()) for row in world.rows()] == [[1, "a", None], [2, "b", 2]]
+    assert prove(world).holds
+
+
 def test_a_moment_without_a_zone_is_utc(world: World) -> None:
     """Whatever zone the machine is in, and whatever Spark would take for its own."""
     moment = "CAST('2026-07-01 12:00:00' AS TIMESTAMP)"

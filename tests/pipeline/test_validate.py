@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import tempfile
+from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,10 @@ from tests.support.batches import judged
 pytestmark = pytest.mark.spark
 
 DDL = "id INT, must STRING NOT NULL, at INT, time TIMESTAMP"
+UNMET = "violates_constraint"
 WHOLE = b'{"id": 1, "must": "x", "at": 1}'
+LONG = WHOLE.replace(b"1", b'"%s"' % ("é" * 1_001).encode(), 1)
+IN_POSTGRES = {"sink": "postgres", "schema": DDL.replace("id INT", "id STRING")}
 
 
 def declared(**fields: Any) -> StreamSpec:
@@ -30,7 +34,12 @@ def declared(**fields: Any) -> StreamSpec:
 
 
 def validated(
-    spark: SparkSession, spec: StreamSpec, value: bytes | None, *, reached: Offsets | None = None
+    spark: SparkSession,
+    spec: StreamSpec,
+    value: bytes | None,
+    *,
+    reached: Offsets | None = None,
+    constraints: Mapping[str, str] | None = None,
 ) -> Row:
     """Judge one record of partition 0 at offset 5, whose Kafka key is 1."""
     raw = F.lit(None).cast("binary") if value is None else F.lit(bytearray(value))
@@ -45,7 +54,7 @@ def validated(
         F.lit(7).cast("long").alias("_digest"),
     )
     reached = reached or Offsets()
-    rows = judged(record, spec, reached)
+    rows = judged(record, spec, reached, constraints)
     (row,) = rows.in_spark().collect()
     if rows.in_worker is not None:
         with (
@@ -75,6 +84,9 @@ def comparable(row: dict[str, Any]) -> dict[str, Any]:
         (b'{"id": 1, "at": 1}', {}, "quarantined", "missing_required"),
         (WHOLE + WHOLE, {}, "quarantined", "trailing_data"),
         (b'{"id": 1, "must": "\xff", "at": 1}', {}, "quarantined", "invalid_utf8"),
+        (LONG, IN_POSTGRES, "quarantined", "key_too_long"),
+        (LONG, {**IN_POSTGRES, "apply_as_deletes": "at = 1"}, "quarantined", "key_too_long"),
+        (LONG, {**IN_POSTGRES, "sink": "delta"}, "row", None),
         (WHOLE, {"apply_as_deletes": "must = 'x'"}, "delete", None),
         (b'{"id": 1, "at": 1}', {"apply_as_deletes": "at = 1"}, "delete", None),
         (None, {}, "quarantined", "tombstone_without_order"),
@@ -88,6 +100,9 @@ def comparable(row: dict[str, Any]) -> dict[str, Any]:
         "required is null",
         "two documents",
         "no text",
+        "a key that is too long for an index",
+        "a delete of one",
+        "one that its sink takes",
         "deleting",
         "a delete needs no more than key and order",
         "tombstone without order",
@@ -126,3 +141,43 @@ def test_a_time_without_a_zone_is_utc(spark: SparkSession) -> None:
     found = validated(spark, declared(), value)["time"].astimezone(dt.UTC)
 
     assert found == dt.datetime(2013, 1, 1, 5, tzinfo=dt.UTC)
+
+
+SOFT = {"deletes": "soft", "sequence_by": []}
+
+
+@pytest.mark.parametrize(
+    ("value", "fields", "constraint", "disposition", "reason"),
+    [
+        pytest.param(WHOLE, {}, "at > 0", "row", None, id="met"),
+        pytest.param(WHOLE, {}, "at > 1 AND must = 'x'", "quarantined", UNMET, id="not met"),
+        pytest.param(WHOLE, {}, "time > DATE'2020-01-01'", "quarantined", UNMET, id="null"),
+        pytest.param(WHOLE, {}, "time IS NULL", "row", None, id="true of null"),
+        pytest.param(
+            WHOLE, {}, "must RLIKE '^y' OR hash(id) = 0", "quarantined", UNMET, id="Spark"
+        ),
+        pytest.param(
+            b'{"id": 1, "at": 1}', {}, "at > 1", "quarantined", "missing_required", id="2"
+        ),
+        pytest.param(WHOLE, {"where": "at = 2"}, "at > 1", "filtered", None, id="filtered"),
+        pytest.param(WHOLE, {"apply_as_deletes": "at = 1"}, "at > 1", "delete", None, id="delete"),
+        pytest.param(None, {"sequence_by": []}, "at > 1", "delete", None, id="tombstone"),
+        pytest.param(None, SOFT, "at > 1", "quarantined", UNMET, id="soft tombstone"),
+        pytest.param(None, SOFT, "id > 0", "delete", None, id="soft tombstone whose row meets it"),
+    ],
+)
+def test_a_row_that_the_table_would_not_take_is_quarantined(
+    spark: SparkSession,
+    value: bytes | None,
+    fields: dict[str, Any],
+    constraint: str,
+    disposition: str,
+    reason: str | None,
+) -> None:
+    """As Delta has it, a constraint that is null is not met; a delete leaves no row to meet any."""
+    asked = {"old": "id < 100", "mine": constraint}
+
+    row = validated(spark, declared(**fields), value, constraints=asked)
+
+    assert (row["_disposition"], row["_reason"]) == (disposition, reason)
+    assert row["_detail"] == (f"mine: {constraint}" if reason == UNMET else row["_detail"])

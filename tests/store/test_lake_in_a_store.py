@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 
 from ingestion.declaration.loader import DeclaredStream
 from ingestion.errors import OffsetsExpiredError, SetupError
+from ingestion.lake.failpoints import Failpoint
 from ingestion.lake.location import Location
 from ingestion.operations.archive import list_archive, prune, restore
 from ingestion.operations.decisions import accept, adopt_topic, reset
@@ -23,8 +24,9 @@ from ingestion.operations.maintain import maintain
 from ingestion.operations.rewind import read_history, rewind
 from ingestion.operations.status import StatusReader
 from ingestion.settings import Settings
+from tests.crash.failpoint_hook import PlannedError, crashing_at
 from tests.support.long import only_long, twins
-from tests.support.proof import find_problems
+from tests.support.proof import find_problems, rows_of_no_commit
 from tests.support.store import make_bucket, use_store
 from tests.support.world import COLUMNS, World, row, settings_in
 
@@ -116,6 +118,20 @@ def test_what_waits_in_quarantine_is_inspected_and_redriven(placed: World) -> No
     assert report.is_balanced
     assert placed.rows() == [*ROWS, row(5, None)]
     assert find_problems(placed) == ()
+
+
+def test_what_a_dead_run_left_is_gone_before_the_next_commits(alone: World) -> None:
+    """Under a lease, too: quarantine and tombstones hold rows of the runs that have committed."""
+    alone.send(row(1, "gone"), row(6, "f"), b"garbage")
+    with crashing_at(Failpoint.PREPARED), pytest.raises(PlannedError):
+        alone.run()
+    left = rows_of_no_commit(alone)
+
+    alone.run()
+
+    assert [each.split()[0].rpartition("__")[2] for each in left] == ["quarantine", "tombstones"]
+    assert rows_of_no_commit(alone) == ()
+    assert find_problems(alone) == ()
 
 
 def test_a_stream_is_rewound_and_reads_on(placed: World) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 
 from pyspark.sql import DataFrame
@@ -21,17 +21,26 @@ from ingestion.sinks.rows import Rows
 
 @contextmanager
 def stages(
-    records: DataFrame, spec: StreamSpec, reached: Offsets | None = None
+    records: DataFrame,
+    spec: StreamSpec,
+    reached: Offsets | None = None,
+    constraints: Mapping[str, str] | None = None,
 ) -> Iterator[tuple[Rows, ...]]:
     """Give out what each stage makes of records: decoded, exploded, transformed, validated."""
     with closing(FrameCache()) as frames:
         decoded = decode(records, Stream(spec=spec, settings=Settings()), frames)
         exploded = explode(decoded, spec)
         transformed = transform(exploded, spec, frames)
-        yield decoded, exploded, transformed, validate(transformed, spec, reached or Offsets())
+        validated = validate(transformed, spec, reached or Offsets(), constraints or {})
+        yield decoded, exploded, transformed, validated
 
 
-def judged(records: DataFrame, spec: StreamSpec, reached: Offsets | None = None) -> Rows:
+def judged(
+    records: DataFrame,
+    spec: StreamSpec,
+    reached: Offsets | None = None,
+    constraints: Mapping[str, str] | None = None,
+) -> Rows:
     """Judge records of a stream that declares no function, whose frames would have to be kept."""
-    with stages(records, spec, reached) as (*_, validated):
+    with stages(records, spec, reached, constraints) as (*_, validated):
         return validated

@@ -11,7 +11,7 @@ from pyspark.sql import types as spark
 
 from ingestion.declaration.ddl import parse_columns
 from ingestion.declaration.formats import FORMATS
-from ingestion.declaration.parts import ExtraFields, FormatSpec
+from ingestion.declaration.parts import ExtraFields, FormatSpec, KeyFormatSpec
 from ingestion.formats.decoder import Decode, Encoded
 from ingestion.kafka.schema_registry import WriterSchema
 from ingestion.pipeline.schema import type_of_columns
@@ -80,7 +80,8 @@ def proven(
         lenient=frozenset(lenient),
         settings=None,
     )
-    read = reading(FormatSpec(type=format_, **options), expected)
+    spec = KeyFormatSpec if is_key else FormatSpec
+    read = reading(spec(type=format_, **options), expected)
     return [_row(read, value) for value in values]
 
 

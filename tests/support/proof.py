@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
+from ingestion.errors import counted
+from ingestion.lake.attempts import ROWS
+from ingestion.lake.delta import is_delta, open_rows
+from ingestion.lake.location import Location
 from ingestion.operations.apply_transformation import spark_transformation
 from ingestion.verify.verdict import Verdict
 from ingestion.verify.verify import verify
@@ -18,6 +23,23 @@ def prove(world: World) -> Verdict:
 def find_problems(world: World) -> tuple[str, ...]:
     """Return what is wrong, in words; nothing when each record was applied exactly once."""
     return tuple(_problems(world))
+
+
+def rows_of_no_commit(world: World) -> tuple[str, ...]:
+    """Return what a reader of the side tables would take for records that a batch has read."""
+    committed = {(row.seq, row.attempt) for row in world.ledger}
+    sides = (side for side in (world.paths.quarantine, world.paths.tombstones) if is_delta(side))
+    return tuple(
+        f"{side.name} has {counted(count, 'row')} of attempt {attempt}, which no commit names"
+        for side in sides
+        for attempt, count in Counter(_attempts_in(side)).items()
+        if attempt not in committed
+    )
+
+
+def _attempts_in(side: Location) -> Iterator[tuple[int, int]]:
+    for row in open_rows(side).to_table(columns=[*ROWS]).to_pylist():
+        yield row[ROWS[0]], row[ROWS[1]]
 
 
 def _problems(world: World) -> Iterator[str]:

@@ -49,6 +49,7 @@ class TestFiles(SinkConformance):
 class TestDelta(SinkConformance):
     """Delta, by the commits of the engine of one machine."""
 
+    named = ":[]'\"%@-"
     # An engine commits to it, which is told of the seq before, and of no table.
     test_a_table_made_anew_takes_nothing_meant_for_the_old = None  # type: ignore[assignment]
 
@@ -60,6 +61,8 @@ class TestDelta(SinkConformance):
 
 class TestIceberg(SinkConformance):
     """Iceberg, in its catalog on SQLite."""
+
+    named = " ,;:{}()[]='\"%@-"
 
     @pytest.fixture
     def opened(self, tmp_path: Path) -> Opener:
@@ -105,7 +108,7 @@ class TestTopic(SinkConformance):
 class TestAvroTopic:
     """The same in Avro: what does not depend on the format is not tried again."""
 
-    types = SinkConformance.types
+    types, named = SinkConformance.types, ""
     test_rows_and_note_come_together = SinkConformance.test_rows_and_note_come_together
     test_every_type_comes_back_as_it_was = SinkConformance.test_every_type_comes_back_as_it_was
 

@@ -11,6 +11,7 @@ import pytest
 from confluent_kafka.schema_registry.avro import AvroDeserializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
+from ingestion.declaration.sql import quoted
 from ingestion.errors import (
     CommitConflictError,
     KeyInTwoPartitionsError,
@@ -39,6 +40,22 @@ def records_of(world: World) -> list[tuple[Any, Any]]:
     found = committed_records(world.settings, f"oncelake.{world.name}")
     parts = ((message.key(), message.value()) for message in found)
     return [(json.loads(key or "null"), json.loads(value or "null")) for key, value in parts]
+
+
+def test_a_record_has_names_as_the_values_had_them(world: World) -> None:
+    """JSON takes any name, that of a key included; a delete is known by one of Debezium's."""
+    odd = "a.b`c \"d'\n"
+    world.declare(schema=f"{quoted(odd)} INT NOT NULL, __deleted STRING", keys=[odd])
+    world.declare(apply_as_deletes="__deleted = 'true'", tombstones="ignore")
+    world.send({odd: 1, "__deleted": "false"}, {odd: 2, "__deleted": "false"})
+    world.run()
+    world.send({odd: 1, "__deleted": "true"})
+
+    world.run()
+
+    assert [key for key, value in records_of(world) if value is None] == [{odd: 1}]
+    assert [row[odd] for row in world.rows()] == [2]
+    assert find_problems(world) == ()
 
 
 def test_an_upsert_is_a_record_a_key_and_batch(world: World) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
+from ingestion.declaration.sql import quoted
 from ingestion.errors import (
     RefusedError,
     TableBusyError,
@@ -46,6 +47,22 @@ def test_an_upsert_ends_with_the_newest_row_of_each_key(world: World) -> None:
     assert (second.total("inserted"), second.total("deleted")) in {(1, 1), (1, 2)}
     assert first.is_balanced
     assert second.is_balanced
+    assert find_problems(world) == ()
+
+
+@pytest.mark.parametrize("sink", ["kafka", *twins(*MERGING)])
+def test_an_update_that_changes_the_key_ends_the_old_row(world: World) -> None:
+    """One record is a row and a delete, in whatever keeps the rows; the books count both."""
+    world.declare(format="debezium")
+    world.send(*({"op": "c", "before": None, "after": row(id, "a")} for id in (1, 2)))
+    world.run()
+    world.send({"op": "u", "before": row(1, "a"), "after": row(3, "b")})
+
+    report = world.run()
+
+    assert world.rows() == [row(2, "a"), row(3, "b")]
+    counts = ("read", "exploded", "inserted", "deleted")
+    assert [report.total(name) for name in counts] == [1, 1, 1, 1]
     assert find_problems(world) == ()
 
 
@@ -98,6 +115,28 @@ def test_every_write_mode_of_it_holds(world: World, mode: dict[str, Any]) -> Non
 
     world.run()
 
+    assert find_problems(world) == ()
+
+
+@pytest.mark.parametrize(
+    ("sink", "odd"),
+    [("postgres", "a.b`c \"d'"), *twins(("iceberg", "a b,(@)"))],
+    ids=lambda value: value if value in MERGING else "",
+)
+def test_the_deletes_of_unwrapped_events_are_applied(world: World, odd: str) -> None:
+    """A field named as Debezium names what it adds is a column, as is any name that a sink has."""
+    columns = f"id INT NOT NULL, __deleted STRING, __op STRING, {quoted(odd)} INT, __lsn BIGINT"
+    world.declare(schema=columns, apply_as_deletes="__deleted = 'true'", sequence_by=["__lsn"])
+    kept, gone = {"__deleted": "false", "__op": "u"}, {"__deleted": "true", "__op": "d"}
+    world.send(*({"id": id, **kept, odd: id, "__lsn": 5} for id in (1, 2, 3)), {"id": 4})
+    world.run()
+    world.send({"id": 1, **gone, "__lsn": 6}, {"id": 2, **gone, "__lsn": 4})
+    world.run()
+    world.send({"id": 1, **kept, odd: 9, "__lsn": 5})
+
+    world.run()
+
+    assert [(row["id"], row[odd]) for row in world.rows()] == [(2, 2), (3, 3)]
     assert find_problems(world) == ()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -13,6 +13,7 @@ from typing import Any
 
 from ingestion.declaration.spec import StreamSpec
 from ingestion.kafka.offsets import TopicPartition
+from ingestion.settings import Settings
 from ingestion.verify.coverage import Coverage
 from ingestion.verify.fold.classify import Classifier, Classifiers
 from ingestion.verify.fold.fold import Fold
@@ -76,9 +77,11 @@ def remembering() -> Iterator[SpillStore]:
         yield store
 
 
-def folding(spec: StreamSpec, store: SpillStore, coverage: Coverage) -> FoldContext:
-    """Return what a fold works with."""
-    classifiers = Classifiers(spec, partial(Classifier, epoch=coverage.epoch))
+def folding(
+    spec: StreamSpec, store: SpillStore, coverage: Coverage, settings: Settings | None = None
+) -> FoldContext:
+    """Return what a fold works with; settings say where a registry is."""
+    classifiers = Classifiers(spec, partial(Classifier, epoch=coverage.epoch, settings=settings))
     return FoldContext(spec=spec, classifiers=classifiers, store=store, coverage=coverage)
 
 
@@ -90,13 +93,16 @@ class Folded:
         *batches: list[Record],
         spec: StreamSpec | None = None,
         coverage: Coverage | None = None,
+        declarations: Mapping[int, Mapping[str, Any]] | None = None,
+        settings: Settings | None = None,
     ) -> None:
-        """Fold them."""
+        """Fold them, some by what their commits note of the declaration."""
         spec, coverage = spec or declared(), coverage or full_coverage()
         with remembering() as store:
-            fold = Fold(folding(spec, store, coverage))
+            fold = Fold(folding(spec, store, coverage, settings))
             self.recounts: list[Recount] = [
-                fold.batch(batch(seq), [records]) for seq, records in enumerate(batches, 1)
+                fold.batch(batch(seq, declaration=(declarations or {}).get(seq)), [records])
+                for seq, records in enumerate(batches, 1)
             ]
             newest = [each for chunk in fold.rule.rows().chunks() for each in chunk.values()]
             self.rows: list[Row] = sorted(

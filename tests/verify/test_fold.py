@@ -244,3 +244,49 @@ def test_a_batch_larger_than_memory_is_folded_in_chunks() -> None:
         9,
         {"inserted": 3},
     )
+
+
+@pytest.mark.parametrize(
+    ("constraint", "fields", "names", "bad"),
+    [
+        pytest.param("at > 1", {}, ["b"], [0, 2], id="a null meets nothing"),
+        pytest.param("name LIKE 'a%' OR at IS NULL", {}, ["a", "c"], [1], id="text"),
+        pytest.param("id <=> 2 - 0", {}, ["b"], [0, 2], id="a generated column"),
+        pytest.param("id < 9", {}, ["a", "b", "c"], [], id="all meet it"),
+        pytest.param("at > 1", {"where": "at IS NOT NULL"}, ["b"], [0], id="filtered"),
+    ],
+)
+def test_a_row_that_the_table_would_not_take_is_bad(
+    constraint: str, fields: dict[str, str], names: list[str], bad: list[int]
+) -> None:
+    """What the commit of its batch notes decides, and not what the table asks today."""
+    values = [
+        {"id": 1, "name": "a", "at": 1},
+        {"id": 2, "name": "b", "at": 2},
+        {"id": 3, "name": "c", "at": None},
+    ]
+    spec = declared(sequence_by=[], **fields)
+    records = [record(offset, value) for offset, value in enumerate(values)]
+    later = [record(n + 5, {**value, "id": n + 7}) for n, value in enumerate(values)]
+    asked = {1: {"constraints": {"mine": constraint}}, 2: {"constraints": {}}}
+
+    folded = Folded(records, later, spec=spec, declarations=asked)
+
+    assert [row[1] for row in folded.rows if row[0] < 7] == names
+    assert sorted(offset for _, offset in folded.bad) == bad
+    assert folded.recounts[1].quarantined == 0
+
+
+def test_a_delete_leaves_no_row_to_meet_a_constraint() -> None:
+    """Unless it is soft: then its row is what the delete says, and is bad like any other."""
+    one = record(0, {"id": 1, "name": "a", "at": 2})
+    delete = record(1, {"id": 1, "name": "gone", "at": None})
+    asked = {1: {"constraints": {"mine": "at > 1"}}}
+    fields = {"apply_as_deletes": "name = 'gone'", "sequence_by": []}
+
+    hard = Folded([one, delete], spec=declared(**fields), declarations=asked)
+    soft = Folded([one, delete], spec=declared(deletes="soft", **fields), declarations=asked)
+
+    assert (hard.rows, hard.bad) == ([], {})
+    assert [row[1] for row in soft.rows] == ["a"]
+    assert list(soft.bad) == [(0, 1)]

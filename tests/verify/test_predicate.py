@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from ingestion.declaration.ddl import parse_columns
+from ingestion.declaration.sql import quoted
 from ingestion.verify.decode.coerce import UnprovableError
 from ingestion.verify.fold.transform import Condition
 
@@ -49,6 +50,16 @@ def selected(condition: str) -> list[int]:
 def test_a_condition_selects_what_spark_would(condition: str, ids: list[int]) -> None:
     """A condition that is null selects nothing."""
     assert selected(condition) == ids
+
+
+@pytest.mark.parametrize("name", ["_row", "chunk", "x`y", "q'\"", "a.b", "_OFFSET", "a\nb"])
+def test_a_column_of_any_name_is_read(name: str) -> None:
+    """Neither what DuckDB calls something, nor a quote, makes a name stand for another column."""
+    columns = parse_columns(f"id INT, {quoted(name)} INT")
+
+    selects = Condition("where", f"{quoted(name)} = 2 AND id = 1", columns)
+
+    assert selects([(1, 2), (2, 2), (1, 1), (1, None)]) == [True, False, False, False]
 
 
 @pytest.mark.spark

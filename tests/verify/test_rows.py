@@ -18,7 +18,7 @@ from ingestion.verify.decode.coerce import UnprovableError
 from ingestion.verify.fold.classify import Classifier, Classifiers
 from ingestion.verify.fold.fold import rule_of
 from ingestion.verify.fold.rule import FoldContext
-from ingestion.verify.read.record import Row, RowChange, text_of
+from ingestion.verify.read.record import UNSEEN, Row, RowChange, text_of
 from ingestion.verify.read.snapshot import rows_in
 from tests.verify.factories import P0, batch, declared, full_coverage, record, remembering, stretch
 
@@ -219,6 +219,58 @@ def test_what_a_person_accepted_is_counted_and_not_blamed() -> None:
         assert list(made.differences([row_of(10, name="x"), *SOUND[1:3]])) == []
         assert list(made.missing(lambda: ())) == []
         assert made.accepted == 2
+
+
+REPLAYED = {
+    1: batch(1, stretch(0, 20)),
+    2: batch(2, kind="accept", accepted="why"),
+    3: batch(3, stretch(10, 12), kind="replay"),
+    4: batch(4, kind="accept", accepted="why"),
+}
+
+
+@pytest.mark.parametrize(
+    ("row", "through", "accepted", "said"),
+    [
+        pytest.param(row_of(10, seq=3), 2, 0, [], id="put back by the replay"),
+        pytest.param(row_of(11, seq=3), 4, 0, [], id="put back, and accepted once more"),
+        pytest.param(
+            row_of(10, seq=3, name="x"), 2, 0, ["column name differs"], id="put back wrong"
+        ),
+        pytest.param(row_of(10, seq=3, name="x"), 4, 1, [], id="altered once more, and accepted"),
+        pytest.param(row_of(10, name="x"), 2, 1, [], id="there all along, and altered"),
+        pytest.param(row_of(13, seq=3), 2, 1, [], id="its record was not replayed"),
+        pytest.param(row_of(10, seq=4), 2, 1, [], id="of a batch that is no replay"),
+        pytest.param(row_of(10, seq=3, at=9), 2, 1, [], id="of another record"),
+    ],
+)
+def test_what_was_put_back_after_an_acceptance_is_judged(
+    row: Row, through: int, accepted: int, said: list[str]
+) -> None:
+    """A row that a later replay has written is right or wrong, and no accepted difference."""
+    others = [each for each in SOUND if each[0] != row[0]]
+    coverage = full_coverage(accepted_through=through, batches=REPLAYED)
+    with proof(coverage) as made:
+        found = [str(each) for each in made.differences([*others, row])]
+
+        assert len(found) == len(said)
+        assert all(what in each for what, each in zip(said, found, strict=True))
+        assert (made.accepted, made.compared) == (accepted, 4 - accepted)
+        assert [*made.missing(lambda: ())] == []
+
+
+def test_a_column_that_nobody_knows_is_no_accepted_difference() -> None:
+    """What only records had that Kafka no longer holds says nothing against a row."""
+    with proof(full_coverage(accepted_through=1)) as made:
+        partly = {
+            key: change._replace(row=(change.row[0], UNSEEN, *change.row[2:]))
+            for key, change in changes(declared()).items()
+            if change.row
+        }
+        made._newest.put(partly)
+
+        assert [*made.differences([row_of(10, name="any"), row_of(11, at=11, seq=2)])] == []
+        assert (made.accepted, made.partly) == (1, 1)
 
 
 def test_a_moment_is_the_same_key_in_every_zone() -> None:

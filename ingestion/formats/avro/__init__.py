@@ -10,6 +10,7 @@ import json
 import math
 import struct
 from collections.abc import Callable
+from contextlib import suppress
 from io import BytesIO
 from typing import Any, Final
 
@@ -41,7 +42,21 @@ _MALFORMED = (EOFError, LookupError, ValueError, OverflowError, MemoryError, str
 
 def opened(encoded: Encoded) -> Decode:
     """Decode each value with its writer's schema; a key may be a bare value."""
-    return by_writer_schema(encoded, "AVRO", compiled, compiled_flat)
+    return by_writer_schema(encoded, "AVRO", compiled, compiled_flat, name=record_name)
+
+
+def record_name(schema: WriterSchema) -> Callable[[bytes], str | None]:
+    """Return what names the record that a schema describes; none where it is no record."""
+    root: Any = None
+    with suppress(ValueError, RecursionError):
+        root = json.loads(schema.text)
+    while isinstance(root, dict) and isinstance(root.get("type"), dict):
+        root = root["type"]
+    if not isinstance(root, dict) or root.get("type") not in ("record", "error"):
+        return lambda _: None
+    name, namespace = str(root.get("name")), root.get("namespace")
+    full = f"{namespace}.{name}" if namespace and "." not in name else name
+    return lambda _: full
 
 
 def compiled(schema: WriterSchema, encoded: Encoded) -> Read:

@@ -48,12 +48,12 @@ REASONS: Final[dict[str, str]] = {
     "not_an_object": "the document is an array, a scalar or null",
     "wrong_type": "a value is of another type than declared; text is no number, a number no text",
     "out_of_range": "a number does not fit the declared DECIMAL",
-    "inexact_number": "a number would be rounded, or is written with an exponent, in a DECIMAL",
+    "inexact_number": "a number would be rounded in its DECIMAL",
     "not_finite": "a number overflows to infinity, or text spells NaN or Infinity",
     "bad_time": "no date or time of ISO 8601 between the years 1 and 9999",
     "bad_base64": "the text of a BINARY column is not base64",
     "too_long": "the text is longer than its VARCHAR",
-    "wrong_case": "a name is declared in another case",
+    "wrong_case": "a name is declared in another case, and the declared one is absent",
     "unknown_field": "a name is not declared, and the stream says `extra_fields: reject`",
 }
 _REFUSED: Final = (msgspec.MsgspecError, ValueError, RecursionError)
@@ -119,6 +119,7 @@ class FastPath:
 
     def __init__(self, encoded: Encoded) -> None:
         self._schema, self._is_kept = encoded.schema, encoded.extra_fields == "keep"
+        self._paths = {path.lower() for path in paths_of(encoded.schema)}
         self._type = arrow_type(decoded_struct(encoded))
         self._learned: dict[Undeclared, None] = {}
         self._noted: dict[Undeclared, None] = {}
@@ -139,8 +140,15 @@ class FastPath:
         return struct_of_parts(self._type, row=rows, extra=extra, kept=kept), is_sound
 
     def note(self, undeclared: Iterable[Undeclared]) -> None:
-        """Remember names of a good record, to be learnt."""
-        self._noted.update((each, None) for each in undeclared if not _UNREADABLE.search(each.name))
+        """Remember names of a good record, to be learnt.
+
+        One that is declared in another case is not: where it stands alone, its record is bad.
+        """
+        self._noted.update(
+            (each, None)
+            for each in undeclared
+            if not _UNREADABLE.search(each.name) and each.path.lower() not in self._paths
+        )
 
     def learn(self) -> bool:
         """Learn the names noted, as far as there is room; tell whether there is one more."""

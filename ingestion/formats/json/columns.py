@@ -21,7 +21,15 @@ from numpy.typing import NDArray
 from pyspark.sql import types as sql
 
 from ingestion.formats.arrays import Flags, are_lost, cast_or_null, converted, within
-from ingestion.formats.coerce import BITS, FIRST_DAY, FIRST_MOMENT, LAST_DAY, LAST_MOMENT, Convert
+from ingestion.formats.coerce import (
+    BITS,
+    FIRST_DAY,
+    FIRST_MOMENT,
+    LAST_DAY,
+    LAST_MOMENT,
+    MOST_DIGITS,
+    Convert,
+)
 from ingestion.formats.decoder import arrow_type
 from ingestion.formats.json import strict
 from ingestion.formats.json.names import Undeclared, spelt
@@ -270,7 +278,7 @@ def _within_years(moments: pa.Array) -> pa.Array:
 def _decimals(values: list[Any], type_: pa.DataType) -> Column:
     raws = pa.array(map(_bytes, values), pa.binary(), size=len(values))
     texts = pc.if_else(pc.equal(raws, b"null"), None, raws).cast(pa.string())
-    is_short = pc.less_equal(pc.binary_length(texts), strict.MOST_DIGITS)
+    is_short = pc.less_equal(pc.binary_length(texts), MOST_DIGITS)
     numbers = pc.if_else(is_short, _matching(texts, strict.NUMBER), None)
     return _certain(cast_or_null(numbers, type_), texts)
 

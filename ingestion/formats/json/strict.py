@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Container, Iterable, Iterator, Mapping
-from decimal import Decimal
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from decimal import Decimal, InvalidOperation
 from typing import Any, Final, NoReturn
 
 import msgspec
@@ -20,10 +20,12 @@ from ingestion.formats.coerce import (
     BITS,
     FIRST_MOMENT,
     LAST_MOMENT,
+    MORE_DIGITS,
     Convert,
     MisfitError,
     array_of,
     from_base64,
+    holding,
     map_of,
     moment,
     named,
@@ -32,7 +34,7 @@ from ingestion.formats.coerce import (
     struct_of,
 )
 from ingestion.formats.decoder import BadBytesError, Decoded, Encoded, text_of
-from ingestion.formats.json.names import Undeclared, paths_of, spelt
+from ingestion.formats.json.names import Undeclared, spelt
 from ingestion.formats.strict_json import (
     LONGEST_NUMBER,
     LongNumberError,
@@ -40,7 +42,6 @@ from ingestion.formats.strict_json import (
     of_sane_length,
 )
 
-MOST_DIGITS: Final = 38
 # Of the longest number, name (as UTF-16) and value that Spark's own parser takes for a VARIANT.
 LONGEST_NAME: Final = 50_000
 LONGEST_VARIANT: Final = 16 * 2**20
@@ -49,7 +50,6 @@ NUMBER: Final = r"-?\d+(?:\.\d+)?"
 DATE: Final = r"\d{4}-\d{2}-\d{2}"
 TIME: Final = r"[T ]\d{2}:\d{2}(?::\d{2}(?:\.\d{1,6})?)?"
 ZONE: Final = r"(?:Z|[+-](?:(?:0\d|1[0-7]):[0-5]\d|18:00))"
-_PLAIN: Final = re.compile(NUMBER, re.ASCII)
 # A number as RFC 8259 has it; with a point or an exponent it is no whole one.
 _JSON_NUMBER: Final = re.compile(r"-?(?:0|[1-9]\d*)((?:\.\d+)?(?:[eE][+-]?\d+)?)", re.ASCII)
 DAY: Final = re.compile(DATE, re.ASCII)
@@ -61,6 +61,8 @@ _MICROS: Final = 1_000_000
 _MOST_SECONDS: Final = 10**12
 
 
+# What holds in JSON what has no column type of its own, or none that its value tells.
+_HOLDING: Final = {"ARRAY": "VARIANT", "STRUCT": "VARIANT", MORE_DIGITS: "DOUBLE"}
 # To VARIANT, null is a value.
 _NULL: Final = Raw("null")
 
@@ -74,10 +76,10 @@ class StrictReader:
     def __init__(self, encoded: Encoded) -> None:
         self._encoded, self._names = encoded, frozenset(encoded.schema.names)
         self._undeclared: dict[Undeclared, None] = {}
+        self._misspelt: list[str] = []
         self._coerced: list[str] = []
         self._columns = [(each.name, self._column_reader(each)) for each in encoded.schema]
         self._variants = [each.name for each in encoded.schema if _is_variant(each.dataType)]
-        self._paths = {path.lower() for path in paths_of(encoded.schema)}
 
     def __call__(self, raw: bytes) -> Decoded:
         """Read one record; raise ``BadBytesError`` if it belongs in quarantine."""
@@ -102,12 +104,12 @@ class StrictReader:
     def _decoded(self, fields: Any) -> tuple[Decoded, Iterable[Undeclared]]:
         if type(fields) is not dict:
             raise BadBytesError("not_an_object", "an array, a scalar or null")
-        self._undeclared, self._coerced = {}, []
+        self._undeclared, self._misspelt, self._coerced = {}, [], []
         row = self._row(fields)
         extra = [each.path for each in self._undeclared]
-        # Declared in another case, their values would be null unsaid.
-        if misspelt := [path for path in extra if path.lower() in self._paths]:
-            raise BadBytesError("wrong_case", ", ".join(misspelt)[:500])
+        # Declared in another case, and in no other, their values would be null unsaid.
+        if self._misspelt:
+            raise BadBytesError("wrong_case", ", ".join(self._misspelt)[:500])
         if extra and self._encoded.extra_fields == "reject":
             raise BadBytesError("unknown_field", ", ".join(extra)[:500])
         decoded = Decoded(row, extra, kept=self._kept(fields), coerced=self._coerced)
@@ -130,10 +132,15 @@ class StrictReader:
             raise BadBytesError(first[0].reason, ", ".join(map(str, first))[:500])
         return row
 
-    def _note(self, fields: Mapping[str, Any], declared: Container[str], prefix: str) -> None:
+    def _note(self, fields: Mapping[str, Any], declared: Collection[str], prefix: str) -> None:
         """Note names that are not declared, an object's own before those that are deeper."""
-        others = (Undeclared(prefix, name) for name in fields if name not in declared)
-        self._undeclared.update(dict.fromkeys(others))
+        others = [name for name in fields if name not in declared]
+        if not others:
+            return
+        self._undeclared.update(dict.fromkeys(Undeclared(prefix, name) for name in others))
+        absent = {name.lower() for name in declared if name not in fields}
+        misspelt = (name for name in others if name.lower() in absent)
+        self._misspelt.extend(Undeclared(prefix, name).path for name in misspelt)
 
     def _kept(self, fields: Mapping[str, Any]) -> str | None:
         if self._encoded.extra_fields != "keep":
@@ -183,7 +190,7 @@ class StrictReader:
             try:
                 return convert(value)
             except MisfitError as error:
-                raise MisfitError(f"expected {named(type_)}", error.reason) from None
+                raise _misfit(value, type_, error.reason) from None
 
         return read
 
@@ -202,8 +209,14 @@ class StrictReader:
 
 def _nested(kind: type, value: Any, type_: sql.DataType) -> Any:
     if type(value) is not kind:
-        raise MisfitError(f"expected {named(type_)}", "wrong_type")
+        raise _misfit(value, type_, "wrong_type")
     return value
+
+
+def _misfit(value: Any, type_: sql.DataType, reason: str) -> MisfitError:
+    """Name what was expected, and the type of a column that would hold the value."""
+    found = holding(_decimal_in(value) if type(value) is Raw else value)
+    return MisfitError(f"expected {named(type_)}, found {_HOLDING.get(found, found)}", reason)
 
 
 def _is_variant(type_: sql.DataType) -> bool:
@@ -276,17 +289,21 @@ def _integer(type_: sql.DataType) -> Convert:
 
 
 def _decimal(value: Any, type_: sql.DecimalType) -> Decimal:
-    text = _number(value)
-    before, _, behind = text.removeprefix("-").partition(".")
-    digits = max(len((before + behind).lstrip("0")), len(behind))
-    if not _PLAIN.fullmatch(text) or digits > MOST_DIGITS:
-        _refuse("inexact_number")
-    number = Decimal(text)
+    """Take a number that needs no rounding, with or without an exponent."""
+    number = _decimal_in(value)
     try:
         return rescaled(number, type_)
     except MisfitError:
-        is_large = abs(number) >= Decimal(1).scaleb(type_.precision - type_.scale)
+        is_large = number.copy_abs() >= Decimal(1).scaleb(type_.precision - type_.scale)
         return _refuse("out_of_range" if is_large else "inexact_number")
+
+
+def _decimal_in(value: Any) -> Decimal:
+    """Return a number of any size; one with an exponent of 19 digits counts as infinite."""
+    try:
+        return Decimal(_number(value))
+    except InvalidOperation:
+        return Decimal("inf")
 
 
 def _double(value: Any) -> float:

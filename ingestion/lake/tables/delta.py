@@ -55,6 +55,10 @@ from ingestion.settings import Settings
 
 # Where Spark notes a type with a VARCHAR in it.
 _VARCHAR: Final = "__CHAR_VARCHAR_TYPE_STRING"
+# Where a table has what it asks of each row: in its properties, and in the metadata of columns.
+_CHECK: Final = "delta.constraints."
+_INVARIANT: Final = "delta.invariants"
+_GENERATED: Final = "delta.generationExpression"
 
 
 def open_table(stream: str, sink: DeltaSink, settings: Settings, lake: Location) -> DeltaData:
@@ -79,6 +83,11 @@ class DeltaData(DataTable):
         """Name the table's folder, as a URI."""
         return self.path.uri
 
+    @property
+    def way_out(self) -> str:
+        """Name the command that archives the table, whoever made it."""
+        return f"oncelake reset {self.stream} --yes, which moves that table into the archive"
+
     def log(self) -> TableLog:
         """Open the table's log."""
         return TableLog(self.path)
@@ -101,6 +110,35 @@ class DeltaData(DataTable):
             )
             for each in read_delta(self.path).schema().fields
         )
+
+    def constraints(self) -> dict[str, str]:
+        """Return its CHECK constraints, and the invariants of its columns."""
+        table = read_delta(self.path)
+        invariants = {
+            f"invariant of {each.name}": json.loads(each.metadata[_INVARIANT])
+            for each in table.schema().fields
+            if _INVARIANT in (each.metadata or {})
+        }
+        return {
+            **{
+                name.removeprefix(_CHECK): sql
+                # delta-rs returns them in another order each time.
+                for name, sql in sorted(table.metadata().configuration.items())
+                if name.startswith(_CHECK)
+            },
+            **{name: said["expression"]["expression"] for name, said in invariants.items()},
+        }
+
+    def dropping(self, constraint: str) -> str:
+        """Write the statement of Spark SQL; an invariant stays as long as its column."""
+        if f"{_CHECK}{constraint}" not in read_delta(self.path).metadata().configuration:
+            return ""
+        return f"ALTER TABLE delta.`{self.path}` DROP CONSTRAINT {quoted(constraint)}, or "
+
+    def generated(self) -> dict[str, str]:
+        """Return the expressions of its generated columns."""
+        fields = {each.name: each.metadata or {} for each in read_delta(self.path).schema().fields}
+        return {name: of[_GENERATED] for name, of in fields.items() if _GENERATED in of}
 
     def alteration(self, column: DeclaredColumn, *, is_new: bool) -> str:
         """Write the statement of Spark SQL."""
@@ -237,11 +275,15 @@ def _type_of(stored: Any) -> SqlType:
     word = stored["type"].upper()
     if word == "STRUCT":
         parts = {field["name"]: field["type"] for field in stored["fields"]}
+        required = {field["name"] for field in stored["fields"] if not field["nullable"]}
     elif word == "ARRAY":
         parts = {"element": stored["elementType"]}
+        required = set() if stored["containsNull"] else {"element"}
     else:
         parts = {"key": stored["keyType"], "value": stored["valueType"]}
-    return SqlType(word=word, parts={name: _type_of(part) for name, part in parts.items()})
+        required = set() if stored["valueContainsNull"] else {"value"}
+    within = {name: _type_of(part) for name, part in parts.items()}
+    return SqlType(word=word, parts=within, required=frozenset(required))
 
 
 def _fence_and_note(commit: Location, application: str) -> tuple[int | None, str | Altered | None]:

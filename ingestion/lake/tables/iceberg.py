@@ -60,6 +60,7 @@ from ingestion.lake.commit_log import (
 from ingestion.lake.commit_metadata import CommitMetadata
 from ingestion.lake.data_table import (
     REPLACED,
+    WAY_OUT,
     Change,
     DataTable,
     Transaction,
@@ -403,12 +404,16 @@ def _sql_type(type_: iceberg.IcebergType) -> SqlType:
         return SqlType(word="DECIMAL", precision=type_.precision, scale=type_.scale)
     if isinstance(type_, iceberg.StructType):
         parts = {field.name: _sql_type(field.field_type) for field in type_.fields}
-        return SqlType(word="STRUCT", parts=parts)
+        required = frozenset(field.name for field in type_.fields if field.required)
+        return SqlType(word="STRUCT", parts=parts, required=required)
     if isinstance(type_, iceberg.ListType):
-        return SqlType(word="ARRAY", parts={"element": _sql_type(type_.element_type)})
+        parts = {"element": _sql_type(type_.element_type)}
+        required = frozenset({"element"} if type_.element_required else ())
+        return SqlType(word="ARRAY", parts=parts, required=required)
     if isinstance(type_, iceberg.MapType):
         parts = {"key": _sql_type(type_.key_type), "value": _sql_type(type_.value_type)}
-        return SqlType(word="MAP", parts=parts)
+        required = frozenset({"value"} if type_.value_required else ())
+        return SqlType(word="MAP", parts=parts, required=required)
     assert isinstance(type_, iceberg.PrimitiveType)
     return SqlType(word=_WORDS.get(type_, str(type_).upper()))
 
@@ -436,11 +441,11 @@ def _settings_error(entry: CatalogEntry, table: Table) -> TableSettingsError | N
         problem = "is partitioned, which a stream's table cannot be"
     else:
         return None
+    again = f"oncelake reset {entry.stream} --yes, to ingest the topic into a new table"
+    if table.properties.get(snapshots.STREAM) != entry.stream:
+        again = WAY_OUT
     return TableSettingsError(
-        entry.stream,
-        f"{entry.where} {problem}.",
-        remedy=f"undo that, or oncelake reset {entry.stream} --yes, to ingest the topic into a new "
-        "table",
+        entry.stream, f"{entry.where} {problem}.", remedy=f"undo that, or {again}"
     )
 
 

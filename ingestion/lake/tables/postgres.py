@@ -15,7 +15,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
-from typing import Any, ClassVar, Final, LiteralString
+from typing import Any, ClassVar, Final
 
 import pyarrow as pa
 
@@ -25,9 +25,9 @@ from ingestion.declaration.types import SqlType
 from ingestion.errors import (
     DamagedTableError,
     InvalidSpecError,
+    RefusedError,
     SetupError,
     TableSettingsError,
-    counted,
     first_line,
 )
 from ingestion.lake.commit_log import (
@@ -56,22 +56,20 @@ from ingestion.settings import Settings
 
 try:
     from psycopg import DataError, NotSupportedError
-    from psycopg.sql import SQL, Composable, Composed, Identifier, Literal
+    from psycopg.sql import SQL, Composed, Identifier, Literal
 
     from ingestion.lake.tables.postgres_copy import (
         Connection,
-        as_stored,
         column_list,
         columns_of,
         read_rows,
-        send_rows,
         server_type,
     )
+    from ingestion.lake.tables.postgres_rows import BatchRows
     from ingestion.lake.tables.postgres_server import (
         EXAMPLE,
         PostgresPlace,
         PostgresState,
-        refuse_long,
         server_name,
         value_of,
     )
@@ -109,9 +107,6 @@ _HAS_UNIQUE: Final = """
           )
     )
 """
-_LOOK_UP: Final = "FROM {table} t WHERE ({of_table}) IN (SELECT {keys} FROM {sent}) FOR UPDATE OF t"
-_UPDATE: Final = "UPDATE {table} t SET {new} FROM {sent} n WHERE ({of_table}) = ({of_sent})"
-_DELETE: Final = "DELETE FROM {table} t USING {sent} n WHERE ({of_table}) = ({of_sent})"
 _NOTE: Final = """
     WITH head AS (
         UPDATE {heads} SET seq = %(seq)s, rows = rows + %(inserted)s - %(deleted)s
@@ -146,7 +141,6 @@ def open_table(
             f"{stream}: `sink: postgres` needs a server. Next: set ONCELAKE_POSTGRES={EXAMPLE}"
         )
     schema, _, name = sink.table_of(stream).partition(".")
-    refuse_long(stream, schema, name)
     place = PostgresPlace(
         stream=stream,
         url=settings.postgres,
@@ -192,7 +186,6 @@ class PostgresTable(DataTable):
 
         One that has rows, and is not ours, stays as it is. Two may do this at once.
         """
-        refuse_long(self.stream, *(column.name for column in columns))
         place = self._place
         with place.session() as connection:
             self._make_beside(connection)
@@ -265,6 +258,20 @@ class PostgresTable(DataTable):
         is_tiny = declared.word == "TINYINT"
         return SqlType(word="SMALLINT") if is_tiny else declared.without_required()
 
+    def refit(self, column: DeclaredColumn, found: DeclaredColumn) -> str:
+        """Write the statements, with what keeps a column from another type."""
+        fills = {"default": "DROP DEFAULT", "generated": "DROP EXPRESSION"}
+        if "identity" in found.filled_by:
+            fills[found.filled_by] = "DROP IDENTITY"
+        due = self.stored_type(column.type)
+        acts = [fills[found.filled_by]] if found.filled_by else []
+        acts += [f"TYPE {server_type(due)} USING NULL"] if found.type != due else []
+        acts += ["DROP NOT NULL"] if column.nullable and not found.nullable else []
+        table, name = self._place.table.as_string(), Identifier(column.name).as_string()
+        # A generated column takes no other type in the statement that makes it a plain one.
+        statements = (f"ALTER TABLE {table} ALTER {name} {act}" for act in acts)
+        return "; ".join([*statements, f"or {self.way_out}"])
+
     def alteration(self, column: DeclaredColumn, *, is_new: bool) -> str:
         """Write the statement."""
         return self._alteration(column, is_new=is_new).as_string()
@@ -279,7 +286,6 @@ class PostgresTable(DataTable):
     def alter(self, column: DeclaredColumn, *, is_new: bool, spark: Any) -> None:
         """Execute the statement; it waits until nobody reads or writes the table."""
         del spark
-        refuse_long(self.stream, column.name)
         with self._place.session() as connection:
             connection.execute(self._alteration(column, is_new=is_new))
             if is_new:
@@ -381,18 +387,27 @@ class PostgresTable(DataTable):
                     yield from cursor.execute(self._place.sql(query), (state.id, through))
 
     def settings_error(self, log: CommitLog) -> TableSettingsError | None:
-        """Look for a table that the server empties after a crash, while its notes stay."""
+        """Look for what empties a table after a crash, or hides rows from us."""
         del log
-        there = self._place.table.as_string()
-        query = "SELECT relpersistence = 'u' FROM pg_class WHERE oid = to_regclass(%s)"
+        name = self._place.table.as_string()
+        query = """
+            SELECT relpersistence = 'u', row_security_active(oid), current_user FROM pg_class
+            WHERE oid = to_regclass(%s)
+        """
         with self._place.session() as connection:
-            if not value_of(connection, query, (there,)):
-                return None
-        return TableSettingsError(
-            self.stream,
-            f"{self.where} is UNLOGGED: the server empties it after a crash.",
-            remedy=f"ALTER TABLE {there} SET LOGGED",
-        )
+            found = connection.execute(query, (name,)).fetchone() or (False, False, "")
+        is_unlogged, is_hidden, user = found
+        problem, remedy = "", ""
+        if is_unlogged:
+            problem = "is UNLOGGED: the server empties it after a crash"
+            remedy = f"ALTER TABLE {name} SET LOGGED"
+        elif is_hidden:
+            problem = f"has row level security: what it hides from {user} would be taken for absent"
+            remedy = f"ALTER TABLE {name} DISABLE ROW LEVEL SECURITY, or let {user} bypass it: "
+            remedy += f"ALTER ROLE {Identifier(user).as_string()} BYPASSRLS"
+        if not problem:
+            return None
+        return TableSettingsError(self.stream, f"{self.where} {problem}.", remedy=remedy)
 
     def remove_older_versions(self) -> int:
         """Let the server remove the rows that were deleted; their files stay."""
@@ -430,7 +445,8 @@ class PostgresTransaction(Transaction):
             self._connection.execute(place.sql("LOCK TABLE {table} IN ROW EXCLUSIVE MODE"))
             self._state = place.look(self._connection, lock="FOR UPDATE")
             self._refuse_elsewhere(self._state)
-            self._columns = columns_of(self._connection, place.table)
+            columns = columns_of(self._connection, place.table)
+            self._rows = BatchRows(place, self._connection, columns)
             self._stack = stack.pop_all()
 
     def _refuse_elsewhere(self, state: PostgresState) -> None:
@@ -443,22 +459,17 @@ class PostgresTransaction(Transaction):
             )
 
     def rows_of(self, keys: pa.Table) -> pa.Table:
-        """Find the rows by a temporary table of the keys, and lock them."""
+        """Find the rows, and lock them."""
         with self._place.translated(self._connection):
-            sent = self._send_beside("oncelake_keys", self._as_stored(keys))
-            own, of_table = (column_list(keys.column_names, of=table) for table in ("", "t"))
-            source = self._place.sql(_LOOK_UP, sent=sent, keys=own, of_table=of_table)
-            rows = list(read_rows(self._connection, self._columns, source))
-            self._connection.execute(SQL("DROP TABLE {}").format(sent))
-        return pa.Table.from_batches(rows)
+            return self._rows.look_up(keys)
 
     def commit(self, change: Change | None, metadata: CommitMetadata) -> None:
         """Change the rows, note it, and commit; whatever happens, the connection is closed."""
-        self._commit(metadata, lambda: self._change_rows(change) if change else counts_of(None))
+        self._commit(metadata, lambda: self._rows.change(change) if change else counts_of(None))
 
     def erase(self, keys: pa.Table, metadata: CommitMetadata) -> None:
         """Let the server delete the rows, and commit as ``commit`` does."""
-        self._commit(metadata, lambda: {**counts_of(None), DELETED: self._delete(keys)})
+        self._commit(metadata, lambda: {**counts_of(None), DELETED: self._rows.delete(keys)})
 
     def _commit(
         self, metadata: CommitMetadata, change_rows: Callable[[], Mapping[str, int]]
@@ -473,57 +484,6 @@ class PostgresTransaction(Transaction):
         """Close the connection; the server rolls back what is not committed."""
         self._stack.close()
 
-    def _change_rows(self, change: Change) -> dict[str, int]:
-        # Refused before anything is sent.
-        of_kinds = (change.deleted, change.updated, change.inserted)
-        deleted, updated, inserted = map(self._as_stored, of_kinds)
-        keys = change.deleted.column_names
-        others = [name for name in updated.column_names if name not in keys]
-        new = SQL(", ").join(SQL("{0} = n.{0}").format(Identifier(name)) for name in others)
-        counts = {
-            DELETED: self._match(_DELETE, deleted, keys),
-            UPDATED: self._match(_UPDATE, updated, keys, new=new),
-            INSERTED: send_rows(self._connection, self._place.table, inserted),
-        }
-        if counts != change.counts:
-            raise self._place.busy(
-                f"others have changed the same rows: {_in_words(counts)} by the server, "
-                f"{_in_words(change.counts)} by the batch. Nothing was changed"
-            )
-        return counts
-
-    def _delete(self, keys: pa.Table) -> int:
-        """Delete all rows that have some values; count them."""
-        deleted = self._match(_DELETE, self._as_stored(keys), keys.column_names)
-        if left := self.rows_of(keys).num_rows:
-            raise self._place.busy(
-                f"a trigger or a rule keeps {counted(left, 'row')} of the key. Nothing was changed"
-            )
-        return deleted
-
-    def _match(
-        self, statement: LiteralString, rows: pa.Table, keys: Sequence[str], **parts: Composable
-    ) -> int:
-        """Execute a statement on the table's rows that have the keys of others; count them."""
-        if not rows.num_rows:
-            return 0
-        sent = self._send_beside(f"oncelake_{statement[:6].lower()}", rows)
-        parts |= {"of_table": column_list(keys, of="t"), "of_sent": column_list(keys, of="n")}
-        return self._connection.execute(self._place.sql(statement, sent=sent, **parts)).rowcount
-
-    def _send_beside(self, name: str, rows: pa.Table) -> Identifier:
-        """Send rows into a temporary table, with the table's types, so that its indexes serve."""
-        sent = Identifier("pg_temp", name)
-        make = "CREATE TEMPORARY TABLE {} ON COMMIT DROP AS SELECT {} FROM {table} LIMIT 0"
-        self._connection.execute(self._place.sql(make, sent, column_list(rows.column_names)))
-        send_rows(self._connection, sent, rows)
-        # Otherwise the planner guesses how many there are.
-        self._connection.execute(SQL("ANALYZE {}").format(sent))
-        return sent
-
-    def _as_stored(self, rows: pa.Table) -> pa.Table:
-        return as_stored(self._place.stream, rows, self._columns)
-
     def _note(self, counts: Mapping[str, int], metadata: CommitMetadata) -> None:
         values = {
             "table_id": self._state.id,
@@ -534,7 +494,11 @@ class PostgresTransaction(Transaction):
             "deleted": counts[DELETED],
         }
         if self._connection.execute(self._place.sql(_NOTE), values).rowcount != 1:
-            raise self._place.busy("a trigger or a rule keeps oncelake_tables as it was")
+            raise RefusedError(
+                self._place.stream,
+                "a trigger or a rule keeps oncelake_tables as it was. Nothing was changed.",
+                remedy="drop it; then run the same command again",
+            )
 
 
 class PostgresLog(CommitLog):
@@ -652,7 +616,3 @@ class PostgresLog(CommitLog):
         """Compare the seq of a note with that of its row."""
         if commit.is_torn(stream):
             raise self._place.damaged(f"the note of seq {commit.version} says another")
-
-
-def _in_words(counts: Mapping[str, int]) -> str:
-    return f"{counts[INSERTED]} inserted, {counts[UPDATED]} updated and {counts[DELETED]} deleted"

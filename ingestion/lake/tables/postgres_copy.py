@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing
+from dataclasses import replace
 from itertools import islice
 from typing import Any, Final, LiteralString
 
@@ -42,7 +43,7 @@ _TYPES: Final[dict[str, tuple[str, pa.DataType]]] = {
     "TIMESTAMP": ("timestamp with time zone", pa.timestamp("us", "UTC")),
     "TIMESTAMP_NTZ": ("timestamp without time zone", pa.timestamp("us")),
 }
-_WORDS: Final = {name: word for word, (name, _) in _TYPES.items()}
+_WORDS: Final = {name: word for word, (name, _) in _TYPES.items()} | {"character varying": "STRING"}
 _WORDS_WITH_DIGITS: Final = {"numeric(": "DECIMAL(", "character varying(": "VARCHAR("}
 # What is read in place of a text that no reader of CSV takes in all its range.
 _MICROSECONDS: Final = ("(extract(epoch FROM {}) * 1000000)::bigint", pa.int64())
@@ -56,9 +57,17 @@ _READ_AS: Final[dict[str, tuple[LiteralString, pa.DataType]]] = {
 _WRITTEN: Final = csv.WriteOptions(include_header=False)
 _PARSED: Final = csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=False)
 _COLUMNS: Final = """
-    SELECT attname, format_type(atttypid, atttypmod), NOT attnotnull,
-           coalesce(col_description(attrelid, attnum), '')
-    FROM pg_attribute
+    SELECT attname, format_type(atttypid, atttypmod)
+               -- By it two texts may be equal that are not the same.
+               || coalesce((SELECT ' collate ' || collname FROM pg_collation c
+                            WHERE c.oid = attcollation AND NOT collisdeterministic), ''),
+           NOT attnotnull, coalesce(col_description(attrelid, attnum), ''),
+           CASE WHEN attgenerated <> '' THEN 'generated'
+                WHEN attidentity = 'a' THEN 'always identity'
+                WHEN attidentity = 'd' THEN 'identity'
+                WHEN atthasdef OR typdefault IS NOT NULL THEN 'default'
+                ELSE '' END
+    FROM pg_attribute JOIN pg_type t ON t.oid = atttypid
     WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped
     ORDER BY attnum
 """
@@ -66,10 +75,16 @@ _COLUMNS: Final = """
 
 def columns_of(connection: Connection, table: Identifier) -> tuple[DeclaredColumn, ...]:
     """Read a table's columns from the server's catalog."""
-    return tuple(
-        DeclaredColumn(name=name, type=_sql_type(type_), nullable=nullable, comment=comment)
-        for name, type_, nullable, comment in connection.execute(_COLUMNS, (table.as_string(),))
+    return tuple(_column(*found) for found in connection.execute(_COLUMNS, (table.as_string(),)))
+
+
+def _column(name: str, type_: str, nullable: bool, comment: str, filled_by: Any) -> DeclaredColumn:
+    column = DeclaredColumn(
+        name=name, type=_sql_type(type_), nullable=nullable, comment=comment, filled_by=filled_by
     )
+    # No stream has ever written to it, and none can.
+    is_of_others = nullable and not is_readable(column)
+    return replace(column, filled_by=filled_by or "default") if is_of_others else column
 
 
 def _sql_type(name: str) -> SqlType:
@@ -79,6 +94,11 @@ def _sql_type(name: str) -> SqlType:
         return parse_type(_WORDS.get(name) or _WORDS_WITH_DIGITS[base + bracket] + digits)
     except (KeyError, ValueError):
         return SqlType(word=name.upper())
+
+
+def is_readable(column: DeclaredColumn) -> bool:
+    """Tell whether a column's type is one that a stream's can have."""
+    return column.type.word in _TYPES or column.type.word in ("DECIMAL", "VARCHAR")
 
 
 def server_type(type_: SqlType) -> str:
@@ -94,7 +114,8 @@ def arrow_schema(columns: Sequence[DeclaredColumn]) -> pa.Schema:
 def _arrow_type(type_: SqlType) -> pa.DataType:
     if type_.word == "DECIMAL":
         return pa.decimal128(type_.precision, type_.scale)
-    return _TYPES["STRING" if type_.word == "VARCHAR" else type_.word][1]
+    # What others have put to a table, of a type that no stream has, is read as text.
+    return _TYPES.get(type_.word, _TYPES["STRING"])[1]
 
 
 def column_list(columns: Sequence[str], *, of: str = "") -> Composed:

@@ -35,11 +35,9 @@ from ingestion.lake.tables.postgres_copy import Connection
 EXAMPLE: Final = "postgresql://user:password@host:5432/database"
 # extract(epoch …) counts microseconds exactly from here on.
 _OLDEST_SERVER: Final = 14
-# PostgreSQL cuts a longer name short, and says nothing.
-_LONGEST_NAME: Final = 63
 _ID: Final = re.compile(r"oncelake:([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\b")
 # Somebody else holds a lock, or has changed the same rows.
-_BUSY: Final = {"55P03", "40001", "40P01", "23505"}
+_BUSY: Final = {"55P03", "40001", "40P01"}
 # A limit of the program, or a state that it cannot leave by itself: the client calls both down.
 _LIMITS: Final = {"54", "55"}
 _IDLE_TOO_LONG: Final = "25P03"
@@ -107,16 +105,6 @@ def server_name(stream: str, url: SecretStr) -> str:
             "with %40 for an @ in the password, and %2F for a /"
         )
     return f"{host or 'localhost'}:{port or 5432}/{database}"
-
-
-def refuse_long(stream: str, *declared: str) -> None:
-    """Refuse a name that the server would cut short."""
-    for name in declared:
-        if len(name.encode()) > _LONGEST_NAME:
-            raise InvalidSpecError(
-                f"{stream}: PostgreSQL takes names of at most {_LONGEST_NAME} bytes, unlike "
-                f"{name}. Next: declare a shorter one"
-            )
 
 
 @dataclass(kw_only=True)
@@ -232,7 +220,7 @@ class PostgresPlace:
                 raise
             self.is_unsettled = True
             raise UnknownOutcomeError(
-                f"{self.stream}: {self.where}: no answer came to a commit ({self._reason(error)}). "
+                f"{self.stream}: {self.where}: no answer came to a commit ({self.reason(error)}). "
                 f"Next: {_AGAIN}, which looks first whether it was made"
             ) from error
         # A transaction that failed is answered thus, and nothing is raised.
@@ -292,11 +280,14 @@ class PostgresPlace:
         except psycopg.errors.LockNotAvailable as error:
             raise self.busy(f"{self._holders(connection)} holds a lock on it") from error
         except psycopg.Error as error:
-            raise self._translation(error) from error
+            raise self.translation(error) from error
 
-    def _translation(self, error: psycopg.Error) -> IngestionError:
-        reason, state = self._reason(error), error.sqlstate or ""
-        if state in _BUSY:
+    def translation(self, error: psycopg.Error) -> IngestionError:
+        """Return the error that one of the server's, or of its client, is."""
+        reason, state = self.reason(error), error.sqlstate or ""
+        # Two may make the same table, or its row among ours, at once.
+        is_made_twice = state == "23505" and error.diag.table_name != self.name
+        if state in _BUSY or is_made_twice:
             return self.busy(f"others have changed the same rows ({reason}). Nothing was changed")
         if not state and _NO_SUCH_LOGIN.search(reason):
             return InvalidSpecError(
@@ -341,7 +332,7 @@ class PostgresPlace:
             f"{self.stream} --yes, to ingest the topic again",
         )
 
-    def _reason(self, error: psycopg.Error) -> str:
+    def reason(self, error: psycopg.Error) -> str:
         """Say what a server or its client complains of; without its details, which quote rows."""
         text = error.diag.message_primary or first_line(error)
         password = conninfo_to_dict(self.url.get_secret_value()).get("password")

@@ -25,7 +25,7 @@ from ingestion.errors import SetupError
 from ingestion.kafka.java import find_java
 from ingestion.lake.delta import is_delta
 from ingestion.lake.lease import read_lease
-from ingestion.lake.ledger import written_seqs
+from ingestion.lake.ledger import known_paths, written_seqs
 from ingestion.lake.lock import Holder, holder_of
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.processes import is_running, process_locking
@@ -93,10 +93,11 @@ def _examine_stream(
     if status.retention is not None and status.retention.is_low:
         findings.append(kinds.LOW_RETENTION.of(stream.name, str(status.retention)))
     try:
-        paths = StreamPaths.of(stream.name, settings, stream.sink)
+        paths = known_paths(stream.name, settings, stream.sink)
         return [*findings, *examine_leftovers(stream.name, paths)]
     except Exception as error:  # noqa: BLE001 (what cannot be found out is a finding, too)
-        return [*findings, _finding_of(Failure.of(error, stream=stream.name))]
+        # What the status has met already is told once, in its words.
+        return [*findings, _finding_of(Failure.of(error, stream=stream.name, debug=True))]
 
 
 def _finding_of(failure: Failure) -> Finding:
@@ -221,10 +222,11 @@ def examine_leftovers(stream: str, paths: StreamPaths) -> Iterator[Finding]:
     if holder := holder_of(paths):
         yield _finding_of_holder(stream, paths, holder)
         return
-    log, seq = paths.table.log(), 0
-    if log.exists:
-        seq = log.last_seq(stream) or 0
-        snapshot = read_snapshot(paths)
+    snapshot = read_snapshot(paths)
+    # Of a table that is gone, the ledger tells what was committed.
+    seq = max((row.seq for row in snapshot.ledger.rows), default=0)
+    if snapshot.table:
+        seq = snapshot.table.seq or 0
         recorded = {row.seq for row in snapshot.rows} - {row.seq for row in snapshot.ledger.copied}
         unknown = unknown_seqs(snapshot)
         if seqs := set(range(1, seq + 1)) - recorded - set(unknown):

@@ -109,10 +109,10 @@ LEAKED_SLOT = FindingKind(
 )
 NO_DAEMON = FindingKind(
     "no daemon is running, and something waits for one",
-    "{prefix}dagster-daemon run -w workspace.yaml",
+    "{prefix}dagster-daemon run {workspace}",
 )
 SENSOR_OFF = FindingKind(
     "nothing starts its runs: the sensor is off and no schedule is declared",
-    "{prefix}dagster sensor start {sensor} -w workspace.yaml",
+    "{prefix}dagster sensor start {sensor} {workspace}",
     DONE,
 )

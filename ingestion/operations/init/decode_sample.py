@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,8 +10,9 @@ import duckdb
 import pyarrow as pa
 
 from ingestion.declaration.ddl import DeclaredColumn
-from ingestion.declaration.parts import FormatSpec
+from ingestion.declaration.parts import KeyFormatSpec
 from ingestion.declaration.spec import StreamSpec
+from ingestion.declaration.sql import quoted
 from ingestion.formats.arrow_udf import decode_in_worker, plan_decoding
 from ingestion.kafka.offsets import Offsets
 from ingestion.lake.stream import Stream
@@ -20,6 +21,7 @@ from ingestion.pipeline.decode import decode_here
 from ingestion.pipeline.schema import type_of_columns
 from ingestion.pipeline.validate import validate_in_worker
 from ingestion.settings import Settings
+from ingestion.sinks.rows import Work
 
 _HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 _RECORDS = pa.schema(
@@ -55,10 +57,16 @@ def decode_values(sample: TopicSample, spec: StreamSpec, settings: Settings) -> 
     records = table_of(sample)
     decode = decode_here(records, Stream(spec=spec, settings=settings))
     structs = _structs(decode(iter(records.to_batches())), "_decoded")
+    # Of records of another type than the declared one, and of values that are bad, nothing is.
+    meant = {None, *spec.record}
     return [
         SampleRow(
             partition=record.partition,
-            row=None if record.value is None or struct["reason"] else struct["row"],
+            row=struct["row"]
+            if record.value is not None
+            and not struct["reason"]
+            and (len(meant) == 1 or struct["record"] in meant)
+            else None,
             is_delete=bool(struct["is_delete"]),
         )
         for record, struct in zip(sample.records, structs, strict=True)
@@ -72,7 +80,7 @@ def decode_keys(
     records = table_of(sample)
     decoding = plan_decoding(
         records,
-        FormatSpec(type=key_format),
+        KeyFormatSpec(type=key_format),
         column="_key",
         into="_decoded_key",
         is_key=True,
@@ -92,18 +100,39 @@ def validate_sample(
 ) -> list[dict[str, Any]]:
     """Return what a run would make of each record: its columns, disposition and reason.
 
-    But for ``apply_as_deletes``, which only Spark evaluates, and which makes no record bad.
+    But for ``apply_as_deletes``, which only Spark evaluates, and which makes no record bad. All
+    that ``select`` does here is to give fields of the value another name.
     """
-    fields = spec.model_dump(by_alias=True, exclude_unset=True, exclude={"apply_as_deletes"})
-    plain = StreamSpec.model_validate(fields)
+    of_spark = {"apply_as_deletes", "value_ddl", "select"}
+    fields = spec.model_dump(by_alias=True, exclude_unset=True, exclude=of_spark)
+    plain = StreamSpec.model_validate({**fields, "types": {}})
     records = table_of(sample)
-    decode = decode_here(records, Stream(spec=plain, settings=settings))
+    decode = _renaming(decode_here(records, Stream(spec=spec, settings=settings)), spec)
     work, sql = validate_in_worker(decode, plain, Offsets())
     with duckdb.connect(config={"autoload_known_extensions": "false"}) as tables:
         tables.execute("SET TimeZone = 'UTC'")
         tables.register("decoded", pa.Table.from_batches(work(iter(records.to_batches()))))
         found: list[dict[str, Any]] = _pylist(tables.sql(sql).to_arrow_table())
+    found = [row for row in found if row["_index"] == 0]
     return sorted(found, key=lambda row: (row["_timestamp"], row["_partition"], row["_offset"]))
+
+
+def _renaming(decode: Work, spec: StreamSpec) -> Work:
+    """Return work whose rows have the table's columns."""
+    by_text = {quoted(column.name): column.name for column in spec.value_columns}
+    fields = {c.name: by_text[spec.select.get(c.name, quoted(c.name))] for c in spec.columns}
+
+    def renamed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in decode(batches):
+            decoded = batch.column("_decoded")
+            parts = dict(zip((part.name for part in decoded.type), decoded.flatten(), strict=True))
+            values = [parts["row"].field(name) for name in fields.values()]
+            is_null = parts["row"].is_null()
+            parts["row"] = pa.StructArray.from_arrays(values, [*fields], mask=is_null)
+            made = pa.StructArray.from_arrays([*parts.values()], [*parts], mask=decoded.is_null())
+            yield batch.set_column(batch.schema.get_field_index("_decoded"), "_decoded", made)
+
+    return renamed
 
 
 def table_of(sample: TopicSample) -> pa.Table:
@@ -113,7 +142,7 @@ def table_of(sample: TopicSample) -> pa.Table:
             "_topic": sample.topic,
             "_partition": each.partition,
             "_offset": each.offset,
-            "_timestamp": each.timestamp_ms * 1_000,
+            "_timestamp": each.timestamp_micros,
             "_key": each.key,
             "_value": each.value,
             "_headers": [{"key": name, "value": value} for name, value in each.headers],

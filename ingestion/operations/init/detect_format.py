@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, NoReturn
 
 from ingestion.errors import InvalidSpecError, counted
-from ingestion.formats import avro
+from ingestion.formats import avro, json_schema
 from ingestion.formats.avro.types import fields, is_record, record_in
 from ingestion.formats.decoder import BadBytesError
-from ingestion.formats.wire_format import HEADER_BYTES, schema_id_of
+from ingestion.formats.wire_format import HEADER_BYTES, id_headers, schema_id_of
 from ingestion.kafka.schema_registry import WriterSchema, registry_of
 from ingestion.operations.init.json_types import DEBEZIUM, Guess, guess_columns, parse
-from ingestion.operations.init.sample import TopicSample
+from ingestion.operations.init.sample import SampledRecord, TopicSample
 from ingestion.operations.init.schema_types import guess_avro_columns, guess_connect_columns
 from ingestion.settings import Settings, variable
 
@@ -23,6 +23,7 @@ from ingestion.settings import Settings, variable
 _SHARE: Final = 0.8
 _OBJECT, _OTHER_JSON, _FRAMED = "JSON objects", "JSON that is no object", "framed by a schema id"
 _TEXT, _BYTES = "text that is no JSON", "bytes that are no text"
+_IN_HEADER: Final = "payloads whose schema id is in a header"
 _RAW: Final = "{{topic: {topic}, format: {format}, schema: value {type} NOT NULL, mode: append}}"
 _DELIMITERS: Final = (",", ";", "\t", "|")
 # Each is a request. Bytes that only look framed have a random one in every record.
@@ -40,12 +41,14 @@ class Detected:
         why: Why it is proposed.
         columns: What is proposed for each field of the records.
         options: The format's options.
+        record: The record type that is meant, in a topic of several.
     """
 
     type: str
     why: str
     columns: Mapping[str, Guess]
     options: Mapping[str, Any] = field(default_factory=dict)
+    record: str | None = None
 
     @property
     def lenient(self) -> dict[str, str]:
@@ -60,10 +63,11 @@ def detect_format(sample: TopicSample, settings: Settings) -> Detected:
         InvalidSpecError: no one format fits; says what was found and what to write instead.
         DependencyError: the schema registry does not answer.
     """
-    values = [each.value for each in sample.records if each.value is not None]
+    records = [each for each in sample.records if each.value is not None]
+    values = [each.value for each in records if each.value is not None]
     if not values:
         _refuse(sample, "every value is null", "sample more of them with --sample")
-    kinds = Counter(map(_kind, values))
+    kinds = Counter(map(_kind_of_record, records))
     (kind, count), *_ = kinds.most_common()
     if count < _SHARE * len(values):
         found = ", ".join(f"{kind} ({number:,})" for kind, number in kinds.most_common())
@@ -75,7 +79,9 @@ def detect_format(sample: TopicSample, settings: Settings) -> Detected:
         found = f"{count:,} of {are}"
         return _json([parse(each) for each in values if _kind(each) == kind], found)
     remedy = _by_hand(sample, "raw", "BINARY")
-    if kind != _BYTES:
+    if kind == _IN_HEADER:
+        remedy = f"let the producer put the id in front of the payload, or {remedy}"
+    elif kind != _BYTES:
         remedy = f"{_by_hand(sample, 'string', 'STRING')}{_as_csv(sample.topic, values)}"
     return _refuse(sample, f"the values are {kind}", remedy)
 
@@ -107,6 +113,14 @@ def avro_root(schema: WriterSchema) -> Any:
     return None
 
 
+def _kind_of_record(record: SampledRecord) -> str:
+    """Tell the kind of a value; JSON is JSON, wherever the id of its schema is."""
+    assert record.value is not None, "asked of values"
+    kind = _kind(record.value)
+    is_elsewhere = {name for name, _ in record.headers} & {*id_headers(is_key=False)}
+    return _IN_HEADER if is_elsewhere and kind not in (_OBJECT, _OTHER_JSON) else kind
+
+
 def _kind(raw: bytes) -> str:
     if schema_id_of(raw) is not None:
         return _FRAMED
@@ -126,10 +140,12 @@ def _json(objects: Sequence[dict[str, Any]], found: str) -> Detected:
         why = f"{found} with a schema beside a change of Debezium; the types are that schema's"
         return Detected(type="debezium", why=why, columns=columns, options={"schemas": True})
     envelopes = [each for each in objects if _is_envelope(each)]
-    if len(envelopes) < _SHARE * len(objects):
+    sides = (each.get("after") or each.get("before") for each in envelopes)
+    rows = [row for row in sides if type(row) is dict]
+    # MongoDB's rows are texts.
+    if not rows or len(envelopes) < _SHARE * len(objects):
         return Detected(type="json", why=found, columns=guess_columns(objects))
-    rows = (each.get("after") or each.get("before") for each in envelopes)
-    columns = guess_columns([row for row in rows if type(row) is dict], DEBEZIUM)
+    columns = guess_columns(rows, DEBEZIUM)
     why = f"{found} of Debezium (`op`, `before`, `after`), without schemas, so that a number may "
     why += "stand for a date or a time: see its options in docs/debezium.md"
     return Detected(type="debezium", why=why, columns=columns)
@@ -165,16 +181,43 @@ def _framed(values: Sequence[bytes], sample: TopicSample, settings: Settings) ->
         if types.total() >= _SHARE * len(values):
             problem = f"the schemas are of several types: {', '.join(types)}"
         _refuse(sample, problem, _by_hand(sample, "raw", "BINARY"))
-    own = [each for each in schemas.values() if each.type == type_]
     have = counted(len(values), "value has", "values have")
     why = f"{count:,} of {have} an id of a schema of {type_} in the registry"
+    own = {number: each for number, each in schemas.items() if each.type == type_}
+    own, record, others = _of_one_type(own, values)
     if type_ == "AVRO":
-        return _avro(own, sample, f"{why}; the types are those of schema {own[0].id}")
+        newest = next(iter(own.values()))
+        found = _avro([*own.values()], sample, f"{why}; the types are those of schema {newest.id}")
+        return replace(found, why=found.why + others, record=record)
     if type_ == "JSON":
-        columns = guess_columns(objects_in(values, "json_schema"))
-        return Detected(type="json_schema", why=why, columns=columns)
+        columns = guess_columns(
+            objects_in((raw for raw in values if schema_id_of(raw) in own), "json_schema")
+        )
+        return Detected(type="json_schema", why=why + others, columns=columns, record=record)
     remedy = "declare `format: protobuf` and the columns by hand: docs/formats.md#protobuf"
     return _refuse(sample, f"the schemas are of {type_}, of which no columns are proposed", remedy)
+
+
+def _of_one_type(
+    schemas: Mapping[int, WriterSchema], values: Sequence[bytes]
+) -> tuple[dict[int, WriterSchema], str | None, str]:
+    """Return the schemas of the record type that most values have, its name, and the others."""
+    names = {number: record_type(each) for number, each in schemas.items()}
+    types = Counter(name for raw in values if (name := names.get(schema_id_of(raw) or 0)))
+    if len(types) < 2:
+        return dict(schemas), None, ""
+    ((record, count), *others) = types.most_common()
+    own = {number: each for number, each in schemas.items() if names[number] == record}
+    told = ", ".join(f"{name} ({number:,})" for name, number in others)
+    are = counted(count, "is a record", "are records")
+    why = f"; {are} of type {record}, and others are filtered: {told}"
+    return own, record, f"{why}; a stream of its own may read each"
+
+
+def record_type(schema: WriterSchema) -> str | None:
+    """Return the full name of the records that a schema describes, if it has one."""
+    name = {"AVRO": avro.record_name, "JSON": json_schema.title}.get(schema.type)
+    return name(schema)(b"") if name else None
 
 
 def _avro(schemas: Sequence[WriterSchema], sample: TopicSample, why: str) -> Detected:

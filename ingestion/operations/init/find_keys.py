@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any, Final
 
 from ingestion.declaration.ddl import DeclaredColumn
+from ingestion.declaration.formats import FORMATS
 from ingestion.formats.avro.types import fields, is_record
 from ingestion.operations.init.decode_sample import decode_keys
 from ingestion.operations.init.detect_format import (
@@ -19,6 +21,8 @@ from ingestion.operations.init.evidence import TopicEvidence
 from ingestion.operations.init.identify import can_be_key, find_key_by_name, is_rarely_null
 
 _JSON: Final = "json"
+# What Java's serializers write.
+_NUMBERS: Final = ("int", "long", "short")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,10 +47,10 @@ def find_keys(stream: str, evidence: TopicEvidence) -> Keys:
         why = f"the Kafka key of every record sampled gives {', '.join(names)}"
         return Keys(columns=names, format=format_, why=why)
     bare = () if names or evidence.is_debezium else _by_likeness(evidence)
-    for name in bare:
-        if _gives((name,), format_, evidence):
+    for name, each in product(bare, (format_, *_NUMBERS)):
+        if _gives((name,), each, evidence):
             why = f"the Kafka key of every record sampled is its {name}"
-            return Keys(columns=(name,), format=format_, why=why)
+            return Keys(columns=(name,), format=each, why=why)
     found = find_key_by_name(stream, evidence.types, evidence.rows)
     if found is None:
         why = "neither the Kafka key nor a column that is named like a key identifies a row"
@@ -82,8 +86,10 @@ def _payload(key: dict[str, Any], evidence: TopicEvidence) -> dict[str, Any]:
 
 def _gives(names: tuple[str, ...], format_: str, evidence: TopicEvidence) -> bool:
     """Tell whether the Kafka key of each record gives these columns, as its value has them."""
-    types = evidence.types
+    types, fills = evidence.types, FORMATS[format_].fills
     if not all(name in types and can_be_key(types[name]) for name in names):
+        return False
+    if fills and not all(types[name].word in fills for name in names):
         return False
     if not all(is_rarely_null(name, evidence.rows) for name in names):
         return False

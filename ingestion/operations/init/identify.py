@@ -22,14 +22,14 @@ _KEY_TYPES: Final = (
     *("STRING", "VARCHAR", "BINARY", "DATE", "TIMESTAMP", "TIMESTAMP_NTZ"),
 )
 _ORDER_TYPES: Final = ("INT", "BIGINT", "DECIMAL", "DATE", "TIMESTAMP", "TIMESTAMP_NTZ")
-_WHOLE_IDS: Final = ("id", "key", "uuid", "guid", "pk")
+_WHOLE_IDS: Final = ("id", "_id", "key", "uuid", "guid", "pk")
 # The first pattern that a column matches ranks it.
 _ORDERS: Final = tuple(
     re.compile(pattern)
     for pattern in (
         r"(last_)?(updated|modified|changed)(_?at|_?on|_?time|_?ts)?",
-        r"version|revision|lsn|scn|seq|sequence(_?(no|number))?",
-        r"(ts|timestamp|event_?(time|ts|at))(_?(ms|us|ns))?",
+        r"version|revision|(__(source_)?)?(lsn|scn)|seq|sequence(_?(no|number))?",
+        r"(__(source_)?)?(ts|timestamp|event_?(time|ts|at))(_?(ms|us|ns))?",
         r"\w+(_at|_version|_lsn)|\w+[a-z]At",
     )
 )
@@ -39,7 +39,12 @@ _MISTAKES: Final = 0.1
 _BIRTHS: Final = re.compile(r"(created|inserted|registered|born|started|opened)", re.IGNORECASE)
 _OPERATIONS: Final = ("op", "operation", "action", "change_type", "event_type", "event", "status")
 _DELETES: Final = ("d", "delete", "deleted", "remove", "removed")
-_FLAGS: Final = ("deleted", "is_deleted")
+_FLAGS: Final = ("__deleted", "_deleted", "deleted", "is_deleted")
+# What Debezium adds to an event that it unwraps: the texts of a column, and of a delete.
+_UNWRAPPED: Final = {
+    "__deleted": ({"true", "false"}, "true"),
+    "__op": ({"c", "r", "u", "d", "t"}, "d"),
+}
 _DELETED_AT: Final = ("deleted_at", "deletedat", "deleted_on")
 
 
@@ -180,6 +185,9 @@ def _delete_condition(name: str, type_: SqlType, values: set[Any]) -> tuple[str,
     """Return what a column's deletes have in common, and their values; nothing without any."""
     column, low = name if PLAIN_NAME.fullmatch(name) else quoted(name), name.lower()
     given = values - {None}
+    if type_.word == "STRING" and name in _UNWRAPPED:
+        known, delete = _UNWRAPPED[name]
+        return (f"{name} = '{delete}'", {delete}) if given and given <= known else None
     if type_.word == "STRING" and low in _OPERATIONS:
         words = {value for value in given if value.lower() in _DELETES}
         texts = ", ".join(f"'{word}'" for word in sorted(words))

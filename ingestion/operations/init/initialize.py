@@ -140,8 +140,8 @@ def _comment(text: str) -> Iterator[str]:
 
 
 def _field(name: str, value: Any) -> Iterator[str]:
-    if name == "schema":
-        yield "schema: |"
+    if name in ("schema", "value_schema"):
+        yield f"{name}: |"
         yield from (f"  {line}" for line in value.splitlines())
     else:
         yield f"{name}: {_flow(value)}"

@@ -11,12 +11,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from ingestion.declaration.ddl import parse_columns, parse_type
-from ingestion.declaration.sql import quoted
+from ingestion.declaration.ddl import parse_type
+from ingestion.declaration.sinks import SINKS
 from ingestion.declaration.types import SqlType
 from ingestion.errors import counted
-from ingestion.formats.coerce import moment
-from ingestion.formats.json.strict import DATE, DAY, MOMENT, MOST_DIGITS
+from ingestion.formats.coerce import MOST_DIGITS, moment
+from ingestion.formats.json.strict import DATE, DAY, MOMENT
 from ingestion.formats.strict_json import StrictParser, of_sane_length
 from ingestion.operations.init.hints import NUMBER, hint_at
 
@@ -106,15 +106,19 @@ def without_twins(columns: Mapping[str, Guess]) -> dict[str, Guess]:
 
 
 def name_trouble(name: str) -> str:
-    """Say why a column cannot have this name; empty if it can."""
+    """Say why a file cannot name this field; empty if it can."""
     # With quotes and escapes, a key of YAML has at most 1,024 characters.
-    if "`" in name or not name.isprintable() or len(name) > 255:
-        return "a table cannot have a column of this name"
+    is_named = bool(name) and name.isprintable() and len(name) <= 255
+    return "" if is_named else "a file cannot have this name in one line"
+
+
+def is_storable(struct: SqlType) -> bool:
+    """Tell whether every sink can store the names of a STRUCT's fields."""
     try:
-        parse_columns(f"{quoted(name)} INT")
-    except ValueError as error:
-        return str(error).removeprefix(f"column {name}: ").removeprefix(f"column {name!r}: ")
-    return ""
+        parse_type(str(struct))
+    except ValueError:
+        return False
+    return SINKS["delta"].refused_name("", struct) is None
 
 
 def _guess_column(name: str, values: Sequence[Any], dialect: Dialect) -> Guess:
@@ -228,10 +232,8 @@ def _object(values: Sequence[dict[str, Any]], dialect: Dialect) -> Guess:
     struct = SqlType(word="STRUCT", parts=known)
     if not known:
         return Guess(None, "only empty objects, or nulls in them, were seen")
-    try:
-        parse_type(str(struct))
-    except ValueError as error:
-        return _mixed(dialect, f"no STRUCT can have its names: {error}")
+    if not is_storable(struct):
+        return _mixed(dialect, "no STRUCT of every sink can have its names")
     left_out = ", ".join(name for name in fields if name not in known)
     notes = [f"{name}: {each.note}" for name, each in fields.items() if each.note and each.type]
     notes += [f"left out of it: {left_out}"] if left_out else []

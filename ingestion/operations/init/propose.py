@@ -6,12 +6,13 @@ to quarantine leaves its row in the table.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from ingestion.declaration.messages import printable
-from ingestion.declaration.names import SinkName
+from ingestion.declaration.modes import RESERVED
+from ingestion.declaration.names import SinkName, plain_name
 from ingestion.declaration.sinks import SINKS
 from ingestion.declaration.spec import StreamSpec
 from ingestion.declaration.sql import quoted
@@ -80,6 +81,10 @@ class _Order:
     added: Mapping[str, SqlType] = field(default_factory=dict)
 
 
+_ANY: Final = SqlType(word="STRING")
+_OTHER_NAME: Final = Guess(
+    None, "no table can have a column of this name; docs/transform.md tells how to read it"
+)
 _NO_ORDER: Final = _Order(columns=(), why=())
 
 
@@ -97,19 +102,24 @@ def propose(
     """
     evidence = _gather(stream, sample, settings, sink)
     keys = find_keys(stream, evidence)
+    names = _renamed(evidence.types)
+    if names.keys() & {*keys.columns}:
+        keys = replace(keys, format=None, why=f"{keys.why}, which a null value's key does not name")
     evidence = evidence.with_keys(keys.columns)
     has_order = bool(keys.columns) and not SINKS[sink].is_log
     order = _find_order(stream, keys, evidence) if has_order else _NO_ORDER
     proposal = Proposal()
     proposal.add("topic", sample.topic)
     proposal.add("format", _format(evidence.detected, order), evidence.detected.why)
+    if evidence.detected.record:
+        proposal.add("record", evidence.detected.record)
     if sink != "delta":
         proposal.add("sink", sink, "the rows are kept there; what it can do: docs/sinks.md")
     _propose_schema(proposal, evidence, keys, order)
     if keys.columns:
         proposal.add(
             "keys",
-            list(keys.columns),
+            [names.get(name, name) for name in keys.columns],
             keys.why,
             "check: the table has one row for each of its values",
             *_if_events(evidence, keys),
@@ -118,7 +128,7 @@ def propose(
         if not is_json:
             proposal.add("key_format", keys.format, "the Kafka keys are encoded so")
         if order.columns:
-            proposal.fields["sequence_by"] = list(order.columns)
+            proposal.fields["sequence_by"] = [names.get(name, name) for name in order.columns]
         proposal.note("sequence_by", *order.why)
     else:
         proposal.add("mode", "append", f"every record is a row: {keys.why}")
@@ -143,6 +153,9 @@ def _gather(stream: str, sample: TopicSample, settings: Settings, sink: SinkName
     detected = detect_format(sample, settings)
     columns = without_twins(detected.columns)
     columns = {name: _kept(guess, sink) for name, guess in columns.items()}
+    if detected.type == "debezium":
+        # What a record leaves out is kept only where a column is taken as it is.
+        columns |= dict.fromkeys(_renamed(columns), _OTHER_NAME)
     detected = replace(detected, columns=columns)
     types = {name: each.type for name, each in detected.columns.items() if each.type is not None}
     if not types:
@@ -151,7 +164,7 @@ def _gather(stream: str, sample: TopicSample, settings: Settings, sink: SinkName
             f"topic {sample.topic!r}: no field of its values can be a column ({why or 'none'}). "
             "Next: sample more with --sample, or declare the columns by hand"
         )
-    spec = _appending(stream, sample, _format(detected), types, detected.lenient)
+    spec = _appending(stream, sample, _format(detected), types, detected)
     records = tuple(decode_values(sample, spec, settings))
     return TopicEvidence(
         sample=sample, detected=detected, types=types, records=records, settings=settings
@@ -171,12 +184,12 @@ def _appending(
     sample: TopicSample,
     format_: Any,
     types: Mapping[str, SqlType],
-    lenient: Mapping[str, str] = {},
+    detected: Detected,
 ) -> StreamSpec:
     """Return a declaration that decodes columns, and asks nothing more of them."""
-    ddl = ", ".join(_column(name, type_) for name, type_ in types.items())
-    fields = {"topic": sample.topic, "format": format_, "schema": ddl, "mode": "append"}
-    return StreamSpec.model_validate({**fields, "types": dict(lenient), "name": stream})
+    fields = {"topic": sample.topic, "format": format_, **_declared(types), "mode": "append"}
+    more = {"types": detected.lenient, "record": detected.record or ()}
+    return StreamSpec.model_validate({**fields, **more, "name": stream})
 
 
 def _format(detected: Detected, order: _Order = _NO_ORDER) -> Any:
@@ -188,15 +201,43 @@ def _format(detected: Detected, order: _Order = _NO_ORDER) -> Any:
 def _propose_schema(proposal: Proposal, evidence: TopicEvidence, keys: Keys, order: _Order) -> None:
     required = {*keys.columns, *order.columns}
     types = {**evidence.types, **order.added}
-    columns = [_column(name, type_, required=name in required) for name, type_ in types.items()]
+    fields = _declared(types, required)
+    if other := fields.get("select"):
+        why = "the value's own names; `select` has another for each that not every sink can store"
+        proposal.add("value_schema", fields["value_schema"], why)
     notes = ["NOT NULL stands where a run needs it; any other column may be null or absent"]
     for name, guess in evidence.detected.columns.items():
         if guess.note:
             notes.append(f"{name}: {guess.note if guess.type else f'left out, since {guess.note}'}")
-    proposal.add("schema", ",\n".join(columns), *notes)
+    proposal.add("schema", fields["schema"], *notes)
+    if other:
+        proposal.add("select", other, "each is a field of the value under another name")
     if lenient := evidence.detected.lenient:
         why = "numbers in quotes are taken for numbers; without this line they go to quarantine"
         proposal.add("types", lenient, why)
+
+
+def _declared(
+    types: Mapping[str, SqlType], required: Collection[str] = frozenset()
+) -> dict[str, Any]:
+    """Return the fields that declare columns; those with a name that no table has get another."""
+    names = _renamed(types)
+    columns = (_column(names.get(n, n), t, required=n in required) for n, t in types.items())
+    table = {"schema": ",\n".join(columns)}
+    if not names:
+        return table
+    value = ",\n".join(_column(name, type_) for name, type_ in types.items())
+    return {"value_schema": value, **table, "select": {new: quoted(n) for n, new in names.items()}}
+
+
+def _renamed(names: Iterable[str]) -> dict[str, str]:
+    """Return another name for each that a table, of whatever sink, cannot have."""
+    taken, renamed = [*names], dict[str, str]()
+    for name in names:
+        if name.lower() in RESERVED or SINKS["delta"].refused_name(name, _ANY):
+            renamed[name] = plain_name(name, taken)
+            taken.append(renamed[name])
+    return renamed
 
 
 def _column(name: str, type_: SqlType, *, required: bool = False) -> str:
@@ -268,7 +309,8 @@ def _order_of_debezium(stream: str, evidence: TopicEvidence, *, is_kafkas: bool)
             continue
         order = _Order(columns=tuple(paths), why=[_SEVERAL], paths=paths, added=added)
         sample, types = evidence.sample, {**evidence.types, **added}
-        spec = _appending(stream, sample, _format(evidence.detected, order), types)
+        format_ = _format(evidence.detected, order)
+        spec = _appending(stream, sample, format_, types, evidence.detected)
         records = decode_values(sample, spec, evidence.settings)
         rows = [each.row for each in records if each.row is not None]
         if rows and all(is_never_null(name, rows) for name in paths):

@@ -12,7 +12,7 @@ from confluent_kafka import Message
 from ingestion.declaration.names import hint
 from ingestion.errors import InvalidSpecError
 from ingestion.kafka.admin import Kafka
-from ingestion.kafka.client import headers_of, timestamp_ms_of
+from ingestion.kafka.client import headers_of, timestamp_micros_of
 from ingestion.kafka.offsets import Range, TopicPartition
 from ingestion.settings import Settings
 
@@ -25,7 +25,7 @@ class SampledRecord(NamedTuple):
 
     partition: int
     offset: int
-    timestamp_ms: int
+    timestamp_micros: int
     key: bytes | None
     value: bytes | None
     headers: tuple[tuple[str, bytes | None], ...]
@@ -107,7 +107,7 @@ def newest_records(
         record = SampledRecord(
             asked.partition,
             cast("int", message.offset()),
-            timestamp_ms_of(message),
+            timestamp_micros_of(message),
             message.key(),
             message.value(),
             headers_of(message) or (),

@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from ingestion.declaration.ddl import parse_type
 from ingestion.declaration.types import SqlType
 from ingestion.formats.avro.types import fields, kind, logical_type
-from ingestion.operations.init.json_types import Guess, name_trouble
+from ingestion.operations.init.json_types import Guess, is_storable, name_trouble
 
 _PLAIN: Final[Mapping[str, str]] = {
     "boolean": "BOOLEAN",
@@ -115,10 +114,7 @@ def _decimal(precision: int, scale: int) -> SqlType | None:
 def _struct(parts: Mapping[str, SqlType | None]) -> SqlType | None:
     """Return the STRUCT of those fields that have a type."""
     struct = SqlType(word="STRUCT", parts={name: part for name, part in parts.items() if part})
-    try:
-        return parse_type(str(struct)) if struct.parts else None
-    except ValueError:
-        return None
+    return struct if struct.parts and is_storable(struct) else None
 
 
 def _nested(word: str, **parts: SqlType | None) -> SqlType | None:

@@ -18,6 +18,7 @@ from ingestion.verify.read.snapshot import Batch, LastRead
 
 _SPARKS_SEED: Final = 42
 _SIGN: Final = 1 << 63
+_MILLISECOND: Final = dt.timedelta(milliseconds=1)
 
 
 def refuse_another_log(
@@ -33,11 +34,12 @@ def refuse_another_log(
         for record in records if read else ():
             if read is None or record.offset != read.offset or _is_same(record, read):
                 continue
+            then = _moment(EPOCH + read.timestamp_ms * _MILLISECOND)
             raise TopicTruncatedError(
                 stream,
-                f"{record.at}: batch {batch.seq} read a record of {_moment(read.timestamp_ms)} at "
-                f"offset {read.offset}, and Kafka has one of {_moment(record.timestamp_ms)} there: "
-                "the log lost its end, with records that the table holds, and grew again.",
+                f"{record.at}: batch {batch.seq} read a record of {then} at offset {read.offset}, "
+                f"and Kafka has one of {_moment(record.sent)} there: the log lost its end, with "
+                "records that the table holds, and grew again.",
                 remedy=f"oncelake rebuild {stream} makes the table again of what Kafka holds now; "
                 f"or oncelake adopt-topic {stream} --yes, or oncelake accept {stream} --reason "
                 "'…', which keep rows of records that Kafka lost",
@@ -46,7 +48,7 @@ def refuse_another_log(
 
 
 def _is_same(record: Record, read: LastRead) -> bool:
-    if record.timestamp_ms != read.timestamp_ms:
+    if (record.sent - EPOCH) // _MILLISECOND != read.timestamp_ms:
         return False
     return record.headers is None or _digest(record) == read.digest
 
@@ -62,5 +64,5 @@ def _digest(record: Record) -> int:
     return (unsigned ^ _SIGN) - _SIGN
 
 
-def _moment(timestamp_ms: int) -> str:
-    return f"{EPOCH + dt.timedelta(milliseconds=timestamp_ms):%Y-%m-%dT%H:%M:%S.%fZ}"
+def _moment(sent: dt.datetime) -> str:
+    return sent.isoformat(timespec="milliseconds").replace("+00:00", "Z")

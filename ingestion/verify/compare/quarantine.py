@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from ingestion.verify.coverage import Coverage
-from ingestion.verify.read.record import EPOCH, Record
+from ingestion.verify.read.record import Record
 from ingestion.verify.read.spill import SpillTable
 from ingestion.verify.verdict import Difference, shown
 
@@ -29,7 +29,7 @@ class BadRecord(NamedTuple):
     topic: str
     partition: int
     offset: int
-    timestamp_ms: int
+    sent: dt.datetime
     seq: int
     key: str
     value: str
@@ -39,8 +39,8 @@ class BadRecord(NamedTuple):
 
 def as_bad(record: Record, reason: str, seq: int) -> tuple[str, BadRecord]:
     """Return what is kept of a bad record, by its place."""
-    bad = BadRecord(*record[:4], seq, _fingerprint(record.key), _fingerprint(record.value), reason)
-    return str(record), bad
+    raw = (_fingerprint(record.key), _fingerprint(record.value))
+    return str(record), BadRecord(*record[:3], record.sent, seq, *raw, reason)
 
 
 def misplaced(
@@ -79,15 +79,14 @@ def misplaced(
 
 
 def _bad_record(row: Sequence[Any]) -> BadRecord:
-    topic, partition, offset, timestamp, seq, key, value, *removed = row
-    timestamp_ms = (timestamp - EPOCH) // dt.timedelta(milliseconds=1)
-    bad = as_bad(Record(topic, partition, offset, timestamp_ms, key, value), "", seq)[1]
-    return bad._replace(is_bare=any(removed))
+    topic, partition, offset, sent, seq, key, value, *removed = row
+    bad = as_bad(Record(topic, partition, offset, 0, key, value), "", seq)[1]
+    return bad._replace(sent=sent, is_bare=any(removed))
 
 
 def _name(bad: BadRecord, coverage: Coverage) -> str:
     """Name a record's place, with its epoch where the topic was another."""
-    epoch, record = coverage.epoch_of(bad.seq), Record(*bad[:4], key=None, value=None)
+    epoch, record = coverage.epoch_of(bad.seq), Record(*bad[:3], 0, key=None, value=None)
     return str(record) if epoch == coverage.epoch else f"{record} of epoch {epoch}"
 
 
@@ -95,10 +94,10 @@ def _compared(found: BadRecord, due: BadRecord | None, coverage: Coverage) -> It
     wrong = partial(_wrong, seq=found.seq)
     if due is not None:
         raw = () if found.is_bare else ("key", "value")
-        for name in (*raw, "seq", "timestamp_ms"):
+        for name in (*raw, "seq", "sent"):
             expected, is_ = str(getattr(due, name)), str(getattr(found, name))
             if expected != is_:
-                column = {"seq": "_seq", "timestamp_ms": "_timestamp"}.get(name, name)
+                column = {"seq": "_seq", "sent": "_timestamp"}.get(name, name)
                 what = f"its {column} in quarantine is not the record's"
                 yield wrong(what, *found[:3], expected=expected, found=is_)
         return

@@ -7,7 +7,7 @@ and schemas by which nothing can be read, raise ``BadRecordError`` everywhere in
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any, Final, cast
 
@@ -28,6 +28,7 @@ _FORMATS: Final[Mapping[str, str]] = {
     "string": "ingestion.verify.decode.raw",
     "raw": "ingestion.verify.decode.raw",
     "debezium": "ingestion.verify.decode.debezium",
+    **dict.fromkeys(("short", "int", "long", "uuid"), "ingestion.verify.decode.java"),
 }
 
 
@@ -37,6 +38,8 @@ class Expected:
 
     Attributes:
         lenient: Columns that take a number in quotes or, as text, a number or a boolean.
+        record: The record types that are meant, by name; none where any is.
+        moved_by: Columns by which an update shows that its row had another key before.
     """
 
     columns: Sequence[DeclaredColumn]
@@ -45,6 +48,8 @@ class Expected:
     extra_fields: ExtraFields = "ignore"
     is_key: bool = False
     lenient: frozenset[str] = frozenset()
+    record: Sequence[str] = ()
+    moved_by: Sequence[str] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,20 +59,34 @@ class DecodedRecord:
     Attributes:
         left_out: Columns that the record leaves out because they have not changed.
         moved_from: What could be read of the key that the row had before, if it was another.
+        ended: The delete of the row before an update, if the update gives it another key.
         coerced: How many values were of another type than their lenient column.
+        record: Full name of its record type, where the declaration names none.
+        is_other: Whether it is of another type than the declaration names.
     """
 
     values: Row
     is_delete: bool = False
     left_out: frozenset[str] = frozenset()
     moved_from: Mapping[str, Any] | None = None
+    ended: DecodedRecord | None = None
     coerced: int = 0
+    record: str | None = None
+    is_other: bool = False
 
 
 # Of one record: names and values.
 Headers = Sequence[tuple[str, bytes | None]]
 
 
+# Names the record type of the bytes behind a schema's id, where their format has names.
+Name = Callable[[bytes], str | None]
+# Headers that have a schema's id, or what else says which it is: of Confluent's serializers,
+# Apicurio's and Cloudera's.
+_ID_HEADERS: Final = (
+    *("__{}_schema_id", "{}.schema.version.id", "apicurio.{}.globalId", "apicurio.{}.contentId"),
+    *("apicurio.{}.contentHash", "apicurio.{}.artifactId"),
+)
 # Reads a value, or the bytes behind a schema's id; most ignore the Kafka key and the headers that
 # come after it.
 Decode = Callable[..., DecodedRecord]
@@ -87,27 +106,38 @@ class ReadFramed:
     """
 
     def __init__(
-        self, expected: Expected, type_: str, compile_schema: Callable[[WriterSchema], Decode]
+        self,
+        expected: Expected,
+        type_: str,
+        compile_schema: Callable[[WriterSchema], Decode],
+        name: Callable[[WriterSchema], Name],
     ) -> None:
         assert expected.settings is not None, "only settings say where the registry is"
         self._registry = fresh_registry(expected.settings)
-        self._type, self._compile = type_, compile_schema
+        self._type, self._compile, self._name = type_, compile_schema, name
+        self._is_key, self._wanted = expected.is_key, expected.record
+        part = "key" if expected.is_key else "value"
+        self._id_headers = {each.format(part) for each in _ID_HEADERS}
         self._readers: dict[int, Decode] = {}
 
-    def __call__(self, raw: bytes, *more: Any) -> DecodedRecord:
-        """Read one record; ``more`` is passed on.
+    def __call__(
+        self, raw: bytes, key: bytes | None = None, headers: Headers = ()
+    ) -> DecodedRecord:
+        """Read one record.
 
         Raises:
             UnknownSchemaError: it belongs in quarantine if its schema was unknown then, too.
             DependencyError: the registry does not answer.
         """
+        if not self._id_headers.isdisjoint(name for name, _ in headers):
+            raise BadRecordError("its schema id is in a header")
         if len(raw) < 5 or raw[0] != 0:
             raise BadRecordError("no schema id in front")
         number = int.from_bytes(raw[1:5])
         if number not in self._readers:
             self._readers[number] = self._reader(number)
         try:
-            return self._readers[number](raw[5:], *more)
+            return self._readers[number](raw[5:], key, headers)
         except UnknownSchemaError:
             raise
         except BadRecordError as error:
@@ -119,10 +149,34 @@ class ReadFramed:
             return _refuse(UnknownSchemaError, f"the registry does not know schema id {number}")
         if schema.type != self._type:
             return _refuse(BadRecordError, f"it is {schema.type}, not {self._type}")
+        if schema.problem:
+            return _refuse(UnknownSchemaError, f"schema id {number}: {schema.problem}")
+        if self._is_key:
+            return self._compiled(schema)
+        try:
+            return self._of_types(self._name(schema), self._compiled(schema))
+        except BadRecordError as error:
+            return _refuse(BadRecordError, str(error))
+
+    def _compiled(self, schema: WriterSchema) -> Decode:
         try:
             return self._compile(schema)
         except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
             return _refuse(BadRecordError, str(error))
+
+    def _of_types(self, name: Name, decode: Decode) -> Decode:
+        """Read no more than the name of a record that is of another type than the declared ones."""
+        wanted = self._wanted
+
+        def read(payload: bytes, *more: Any) -> DecodedRecord:
+            record = name(payload)
+            if not wanted:
+                return replace(decode(payload, *more), record=record)
+            if record is None or record in wanted:
+                return decode(payload, *more)
+            return DecodedRecord(values=(), is_other=True)
+
+        return read
 
 
 def _refuse(error: type[BadRecordError], reason: str) -> Decode:

@@ -22,7 +22,7 @@ from avro.schema import Schema, UnionSchema, make_avsc_object
 from ingestion.declaration.types import SqlType
 from ingestion.errors import counted
 from ingestion.kafka.schema_registry import WriterSchema
-from ingestion.verify.decode import Decode, DecodedRecord, Expected, ReadFramed, coerce
+from ingestion.verify.decode import Decode, DecodedRecord, Expected, Name, ReadFramed, coerce
 from ingestion.verify.decode.coerce import BROKEN, TICKS, BadRecordError, Read, refuse
 
 _CLOCKS: Final = {"Timestamp": 10**3, "MicroTimestamp": 10**6, "NanoTimestamp": 10**9}
@@ -36,8 +36,26 @@ def reading(expected: Expected) -> ReadFramed:
     wanted = coerce.provable_types(expected.columns)
     is_key, rejects = expected.is_key, expected.extra_fields == "reject"
     return ReadFramed(
-        expected, "AVRO", lambda schema: opened(schema, wanted, is_key=is_key, rejects=rejects)
+        expected,
+        "AVRO",
+        lambda schema: opened(schema, wanted, is_key=is_key, rejects=rejects),
+        naming,
     )
+
+
+def naming(schema: WriterSchema) -> Name:
+    """Return what names the records of a schema: by the full name that its text gives them."""
+    try:
+        node = json.loads(schema.text)
+    except (ValueError, RecursionError):
+        node = None
+    while isinstance(node, dict) and isinstance(node.get("type"), dict):
+        node = node["type"]
+    if not isinstance(node, dict) or node.get("type") not in {"record", "error"}:
+        return lambda _: None
+    name, space = str(node.get("name")), node.get("namespace")
+    full = name if "." in name or not space else f"{space}.{name}"
+    return lambda _: full
 
 
 def opened(

@@ -31,8 +31,6 @@ _TIMESTAMP: Final = re.compile(
 _ISO_MOMENT: Final = re.compile(
     r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,9})?)?(Z|[+-][0-9:]{5})?"
 )
-_PLAIN: Final = re.compile(r"-?\d+(\.\d+)?", re.ASCII)
-_MOST_DIGITS: Final = 38
 # No column holds a number so small, or so large; and powers of ten take their time.
 _FARTHEST: Final = 1_000
 _LONGEST: Final = 150_000
@@ -114,13 +112,13 @@ def of_json(type_: SqlType, *, rejects: bool = False) -> Read:
 
 
 def refuse_names(fields: Mapping[str, Any], declared: Collection[str], *, rejects: bool) -> None:
-    """Refuse names that are declared in another case or, if ``rejects``, not at all."""
+    """Refuse names that stand for one declared in another case; if ``rejects``, any undeclared."""
     if fields.keys() <= set(declared):
         return
-    others = fields.keys() - set(declared)
+    others, absent = fields.keys() - set(declared), set(declared) - fields.keys()
     if rejects:
         raise BadRecordError(f"names that are not declared: {sorted(others)}")
-    if {name.lower() for name in others} & {name.lower() for name in declared}:
+    if {name.lower() for name in others} & {name.lower() for name in absent}:
         raise BadRecordError(f"a name in another case: {sorted(others)}")
 
 
@@ -141,13 +139,18 @@ def _json_nested(type_: SqlType, rejects: bool) -> Read:
 
 
 def _json_decimal(value: Any, type_: SqlType) -> Decimal:
-    """Take a number in plain notation that needs no rounding to fit; none that is text."""
-    if type(value) not in (int, WrittenNumber) or not _PLAIN.fullmatch(str(value)):
+    """Take a number that needs no rounding to fit; none that is text."""
+    if type(value) not in (int, WrittenNumber):
         refuse(value)
-    before, _, behind = str(value).removeprefix("-").partition(".")
-    if max(len((before + behind).lstrip("0")), len(behind)) > _MOST_DIGITS:
-        refuse(value)
-    return exact_decimal(Fraction(value), type_)
+    return exact_decimal(number_in(str(value)), type_)
+
+
+def number_in(text: str) -> Fraction:
+    """Return the number that a text writes; a far power of ten is refused, and not computed."""
+    number = Decimal(text)
+    if number and abs(number.adjusted()) > _FARTHEST:
+        refuse(text)
+    return Fraction(number) if number else Fraction()
 
 
 def _double(value: Any) -> float:

@@ -15,7 +15,7 @@ from ingestion.errors import counted
 from ingestion.verify.decode import Decode, DecodedRecord, Expected, coerce
 from ingestion.verify.decode.coerce import SCALARS, BadRecordError, refuse, written
 
-_NUMBER: Final = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,3})?")
+_NUMBER: Final = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?0*[0-9]{1,3})?")
 _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,80}")
 _MOMENT: Final = re.compile(
     r"([0-9]{4}-[0-9]{2}-[0-9]{2})"
@@ -98,7 +98,7 @@ def _reader(type_: SqlType) -> Callable[[str], Any]:
 
 
 def _number(text: str) -> Fraction:
-    number = Fraction(written(_NUMBER, text)[0] + "0" * text.endswith("."))
+    number = coerce.number_in(written(_NUMBER, text)[0] + "0" * text.endswith("."))
     float(number)  # What lies beyond all floats is refused for decimals, too.
     return number
 

@@ -9,7 +9,6 @@ import base64
 import re
 from collections.abc import Callable, Mapping
 from decimal import Decimal
-from fractions import Fraction
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -24,10 +23,11 @@ from ingestion.verify.decode import (
     ReadFramed,
     coerce,
 )
-from ingestion.verify.decode.avro import branches_of, fields_of, parse_schema, read_datum
+from ingestion.verify.decode.avro import branches_of, fields_of, naming, parse_schema, read_datum
 from ingestion.verify.decode.avro import fit as fit_avro
 from ingestion.verify.decode.coerce import TICKS, BadRecordError, Read, refuse
 from ingestion.verify.decode.json import parse
+from ingestion.verify.read.record import Row
 
 _CLOCKS: Final = {"ts_ms": 10**3, "ts_us": 10**6, "ts_ns": 10**9}
 _TICKS: Final = {
@@ -36,7 +36,7 @@ _TICKS: Final = {
     "io.debezium.time.MicroTimestamp": 10**6,
     "io.debezium.time.NanoTimestamp": 10**9,
 }
-_NUMBER: Final = re.compile(r"[+-]?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]{1,3})?")
+_NUMBER: Final = re.compile(r"[+-]?[0-9]+(\.[0-9]+)?([eE][+-]?0*[0-9]{1,3})?")
 _SCALE: Final = re.compile(r"-?[0-9]{1,6}")
 _PLACEHOLDER: Final = "__debezium_unavailable_value"
 # The text, its base64, and the UUID of version 3 that Java makes of it.
@@ -53,7 +53,7 @@ def reading(expected: Expected) -> Decode:
     if expected.options.encoding == "json":
         return ReadJsonEnvelope(expected, expected.options)
     row = _RowOfEnvelope(expected, expected.options)
-    return ReadFramed(expected, "AVRO", lambda schema: _avro_reader(schema, row))
+    return ReadFramed(expected, "AVRO", lambda schema: _avro_reader(schema, row), naming)
 
 
 class _RowOfEnvelope:
@@ -64,6 +64,7 @@ class _RowOfEnvelope:
         self.wanted = coerce.provable_types(expected.columns)
         self._rejects = expected.extra_fields == "reject"
         self._movable = self.wanted.keys() - options.columns.keys()
+        self._moved_by = expected.moved_by
 
     def record(
         self,
@@ -90,12 +91,36 @@ class _RowOfEnvelope:
             raise BadRecordError(f"fields that no column names: {sorted(unknown)}")
         moved_from = self._old_key(headers) if op == "c" else None
         moves_away = is_delete and any(name == "__debezium.newkey" for name, _ in headers)
+        # A row that is new is sent whole, unless it is an old one under another key.
+        may_lack = op == "u" or moved_from is not None
+        values, left_out = self._values(
+            envelope, row, readers(side), may_lack=may_lack, is_gone=is_delete
+        )
+        ended = self._ended(envelope, values, readers) if op == "u" else None
+        if ended is not None:
+            moved_from = dict(zip(self.wanted, ended.values, strict=True))
+        return DecodedRecord(
+            values=values,
+            is_delete=is_delete,
+            left_out=frozenset(self._movable if moves_away else left_out),
+            moved_from=moved_from if left_out else None,
+            ended=ended,
+        )
+
+    def _values(
+        self,
+        envelope: Any,
+        row: Mapping[str, Any],
+        readers: Mapping[str, Read],
+        *,
+        may_lack: bool,
+        is_gone: bool,
+    ) -> tuple[Row, set[str]]:
+        """Read the columns of one side of an envelope, and name those that it leaves out."""
         values, left_out = [], set()
-        for name, read in readers(side).items():
+        for name, read in readers.items():
             path = self.options.columns.get(name)
             value = _at(envelope, path) if path else row.get(name)
-            # A row that is new is sent whole, unless it is an old one under another key.
-            may_lack = op == "u" or moved_from is not None
             if may_lack and not path and _is_placeholder(value):
                 value = None
                 left_out.add(name)
@@ -103,15 +128,32 @@ class _RowOfEnvelope:
                 values.append(None if value is None else read(value))
             except (ValueError, OverflowError):
                 # A value of a row that is gone only counts where it is part of the key.
-                if path or not is_delete:
+                if path or not is_gone:
                     raise
                 values.append(None)
-        return DecodedRecord(
-            values=tuple(values),
-            is_delete=is_delete,
-            left_out=frozenset(self._movable if moves_away else left_out),
-            moved_from=moved_from if left_out else None,
-        )
+        return tuple(values), left_out
+
+    def _ended(
+        self, envelope: Any, values: Row, readers: Callable[[str], Mapping[str, Read]]
+    ) -> DecodedRecord | None:
+        """Return the delete of the row before an update if it had, as far as told, another key."""
+        before = envelope.get("before")
+        if not isinstance(before, dict) or not self._moved_by:
+            return None
+        ended, _ = self._values(envelope, before, readers("before"), may_lack=True, is_gone=True)
+        at = [number for number, name in enumerate(self.wanted) if name in self._moved_by]
+        differs = any(ended[i] is not None and ended[i] != values[i] for i in at)
+        left_out = frozenset(self._movable)
+        return DecodedRecord(values=ended, is_delete=True, left_out=left_out) if differs else None
+
+    def _declared(self, type_: SqlType, unit: str | None = None) -> _Meaning:
+        """Return what the declaration alone says of values; of a list, what holds for its items."""
+        item = type_
+        while item.word == "ARRAY":
+            item = item.parts["element"]
+        mode = self.options.decimals if item.word == "DECIMAL" else "string"
+        scale = None if mode == "string" else item.scale
+        return _Meaning(TICKS.get(unit or ""), True, scale, is_told=mode != "precise")
 
     def _old_key(self, headers: Headers) -> dict[str, Any] | None:
         """Read the key that the row had before; empty if it cannot be read, none if there is none.
@@ -127,9 +169,7 @@ class _RowOfEnvelope:
                 found = found["payload"]
             known = found if isinstance(found, dict) else {}
             return {
-                name: _fit(
-                    _Meaning(None, True, type_.scale if type_.word == "DECIMAL" else None), type_
-                )(known[name])
+                name: _fit(self._declared(type_), type_)(known[name])
                 for name, type_ in self.wanted.items()
                 if known.get(name) is not None
             }
@@ -208,13 +248,7 @@ class ReadJsonEnvelope(_RowOfEnvelope):
         if meanings is not None:
             return meanings.get(name, _Meaning())
         unit = self.options.timestamps
-        unit = unit.get(name) if isinstance(unit, dict) else unit
-        item = type_
-        while item.word == "ARRAY":
-            item = item.parts["element"]
-        is_precise = item.word == "DECIMAL" and self.options.decimals == "precise"
-        # What is said of a list holds for its items.
-        return _Meaning(TICKS.get(unit or ""), True, item.scale if is_precise else None)
+        return self._declared(type_, unit.get(name) if isinstance(unit, dict) else unit)
 
 
 class _Meaning(NamedTuple):
@@ -225,12 +259,14 @@ class _Meaning(NamedTuple):
         is_days: A number is a date.
         scale: A text is the base64 of an unscaled decimal.
         items: What is said of a list's items.
+        is_told: Whether a text cannot be a plain number all the same.
     """
 
     ticks: int | None = None
     is_days: bool = False
     scale: int | None = None
     items: Any = None
+    is_told: bool = True
 
 
 def _fields_of(schema: Any) -> list[dict[str, Any]]:
@@ -305,10 +341,25 @@ def _decimal(value: Any, meaning: _Meaning, type_: SqlType) -> Decimal:
     if type(value) is dict:
         digits, scale = _variable_scale(value)
     if type(digits) is str and scale is not None:
+        if type(value) is str and not meaning.is_told:
+            _refuse_doubtful(value)
         return coerce.unscaled(base64.b64decode(digits, validate=True), scale, type_)
     if type(value) not in (int, str, coerce.WrittenNumber):
         refuse(value)
-    return coerce.exact_decimal(Fraction(coerce.written(_NUMBER, str(value))[0]), type_)
+    if type(value) is str:
+        coerce.written(_NUMBER, value)
+    return coerce.exact_decimal(coerce.number_in(str(value)), type_)
+
+
+def _refuse_doubtful(text: str) -> None:
+    """Refuse what may be a number as text, and what no connector would write of one."""
+    digits = base64.b64decode(text, validate=True)
+    number = int.from_bytes(digits, signed=True)
+    # Java's bitLength() knows no sign.
+    shortest = (number if number >= 0 else ~number).bit_length() // 8 + 1
+    parts = [part.removeprefix("+") for part in text.lower().split("e", 1)]
+    if all(part.isdigit() for part in parts) or len(digits) != shortest:
+        raise BadRecordError(f"a plain number, or base64: {text:.80}")
 
 
 def _avro_reader(schema: WriterSchema, row: _RowOfEnvelope) -> Decode:

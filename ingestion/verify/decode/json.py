@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Final, NoReturn
 
 from ingestion.declaration.ddl import DeclaredColumn
-from ingestion.verify.decode import Decode, DecodedRecord, Expected, ReadFramed
+from ingestion.kafka.schema_registry import WriterSchema
+from ingestion.verify.decode import Decode, DecodedRecord, Expected, Name, ReadFramed
 from ingestion.verify.decode.coerce import BadRecordError, WrittenNumber, of_json, refuse_names
 
 _MOST_DIGITS: Final = 1000
@@ -33,8 +35,21 @@ def reading(expected: Expected) -> Decode:
         return DecodedRecord(values=values, coerced=len(coerced))
 
     if expected.options.uses_registry:
-        return ReadFramed(expected, "JSON", lambda schema: read)
+        return ReadFramed(expected, "JSON", lambda schema: read, partial(_naming, expected))
     return read
+
+
+def _naming(expected: Expected, schema: WriterSchema) -> Name:
+    """Return what names the records of a JSON Schema: its title, as serializers do."""
+    try:
+        found = json.loads(schema.text)
+    except (ValueError, RecursionError):
+        found = None
+    title = found.get("title") if isinstance(found, dict) else None
+    title = title if isinstance(title, str) and title else None
+    if expected.record and title is None:
+        raise BadRecordError("a schema without a title, and `record` names one")
+    return lambda _: title
 
 
 def _coerced(fields: Mapping[str, Any], lenient: Sequence[DeclaredColumn]) -> dict[str, Any]:

@@ -12,6 +12,8 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from importlib import import_module, resources
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,6 +28,7 @@ from ingestion.verify.decode import (
     Decode,
     DecodedRecord,
     Expected,
+    Name,
     ReadFramed,
     coerce,
     protobuf_binary,
@@ -35,6 +38,12 @@ from ingestion.verify.decode.coerce import BadRecordError, Read, refuse
 # Of a file that a schema names: no option of the compiler, and nothing outside of its folder.
 _PART: Final = r"(?!\.+(/|$))[^/]+"
 _FILE: Final = re.compile(f"(?![-@]){_PART}(/{_PART})*")
+# Files that a registry knows by itself, beside the compiler's own: modules that have them compiled.
+_OF_REGISTRIES: Final = (
+    "confluent_kafka.schema_registry.confluent.meta_pb2",
+    "confluent_kafka.schema_registry.confluent.type.decimal_pb2",
+    "confluent_kafka.schema_registry.confluent.type.variant_pb2",
+)
 _MOST_INDEXES: Final = 100
 _BYTES_OF_INDEX: Final = 5
 _WRAPPERS: Final = frozenset(
@@ -46,7 +55,15 @@ _WRAPPERS: Final = frozenset(
 def reading(expected: Expected) -> ReadFramed:
     """Return what reads one framed message."""
     wanted = coerce.provable_types(expected.columns)
-    return ReadFramed(expected, "PROTOBUF", lambda s: opened(s, wanted, expected.extra_fields))
+    return ReadFramed(
+        expected, "PROTOBUF", lambda s: opened(s, wanted, expected.extra_fields), naming
+    )
+
+
+def naming(written: WriterSchema) -> Name:
+    """Return what names the message that a payload is, by its indexes."""
+    messages = _messages_of(written)
+    return lambda payload: str(_which(messages, payload)[0].full_name)
 
 
 def opened(written: WriterSchema, wanted: Mapping[str, SqlType], extra: ExtraFields) -> Decode:
@@ -137,6 +154,7 @@ def _index(payload: bytes, at: int) -> tuple[int, int]:
     return value, at
 
 
+@lru_cache(maxsize=100)
 def _messages_of(schema: WriterSchema) -> list[Any]:
     """Compile a schema, and return the descriptors of its messages in their order."""
     files, pool = _compiled_files(schema).file, DescriptorPool()
@@ -185,9 +203,25 @@ def _compiled(name: str, text: str) -> FileDescriptorProto | None:
 
 
 def _run_protoc(folder: str, names: list[str]) -> FileDescriptorSet:
-    out = Path(folder, "out.bin")
-    options = [f"-I{folder}", "--include_imports", f"--descriptor_set_out={out}"]
+    out, known = Path(folder, "out.bin"), Path(folder, "known.bin")
+    known.write_bytes(_files_of_registries(folder).SerializeToString())
+    options = [f"-I{folder}", f"--descriptor_set_in={known}"]
+    options += ["--include_imports", f"--descriptor_set_out={out}"]
     command = [sys.executable, "-P", "-m", "grpc_tools.protoc", *options, *names]
     if subprocess.run(command, capture_output=True, check=False).returncode:
         raise BadRecordError("protoc cannot compile the schema")
     return FileDescriptorSet.FromString(out.read_bytes())
+
+
+def _files_of_registries(folder: str) -> FileDescriptorSet:
+    """Return the files that a registry knows by itself, but for those that a schema brings along.
+
+    The compiler's own come with the compiler.
+    """
+    of_google = (each.name for each in resources.files("google.type").iterdir())
+    modules = [f"google.type.{n.removesuffix('.py')}" for n in of_google if n.endswith("_pb2.py")]
+    compiled = (
+        import_module(name).DESCRIPTOR.serialized_pb for name in (*modules, *_OF_REGISTRIES)
+    )
+    files = map(FileDescriptorProto.FromString, compiled)
+    return FileDescriptorSet(file=[each for each in files if not Path(folder, each.name).exists()])

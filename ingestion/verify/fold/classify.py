@@ -12,9 +12,11 @@ was a field that nobody had declared.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Iterable, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Final
 
 from pydantic import ValidationError
 
@@ -28,7 +30,15 @@ from ingestion.verify.decode.coerce import (
     UnknownSchemaError,
     UnprovableError,
 )
-from ingestion.verify.fold.transform import ApplyTransformation, Condition, Value, transformation
+from ingestion.verify.fold.transform import (
+    TIME,
+    ApplyTransformation,
+    Condition,
+    Transformation,
+    Value,
+    reads_time,
+    transformation,
+)
 from ingestion.verify.read.record import (
     EPOCH,
     SYSTEM_COLUMNS,
@@ -39,6 +49,11 @@ from ingestion.verify.read.record import (
     ranked,
     text_of,
 )
+
+# How many bytes the texts and bytes of a key may have together.
+_LONGEST_KEY: Final = {"postgres": 2_000}
+# What a table asks of each row, as conditions of SQL by their names.
+Constraints = Mapping[str, str]
 
 
 @dataclass(kw_only=True, slots=True)
@@ -51,6 +66,8 @@ class Classified:
         ignored: How many tombstones the stream ignores.
         filtered: How many rows the declared transformation leaves out.
         exploded: How many rows there are beyond the first of their record.
+        types: The first record of each topic and record type among the changes, where the
+            declaration names no type.
     """
 
     changes: list[RowChange] = field(default_factory=list)
@@ -59,6 +76,7 @@ class Classified:
     ignored: int = 0
     filtered: int = 0
     exploded: int = 0
+    types: dict[tuple[str, str], Record] = field(default_factory=dict)
 
 
 class Classifier:
@@ -81,6 +99,8 @@ class Classifier:
             settings=settings,
             extra_fields=spec.extra_fields,
             lenient=spec.lenient,
+            record=spec.record,
+            moved_by=spec.moved_by,
         )
         self._read = reading(spec.format, value)
         self.transformation = transformation(spec, settings, apply)
@@ -92,12 +112,17 @@ class Classifier:
         self._keys = spec.keys
         self._key_at = [names.index(name) for name in spec.keys]
         self._never_null = [names.index(name) for name in spec.never_null]
-        self._order_at = [names.index(n) if n != "_timestamp" else -1 for n in spec.sequence_by]
+        self._order_at = [names.index(n) if n != TIME else -1 for n in spec.sequence_by]
         at = {name: n for n, name in enumerate(names)}
         self._window = spec.window and (at.get(spec.window.column), spec.window.every_seconds)
+        self._longest_key = _LONGEST_KEY.get(spec.sink.name, math.inf)
+        self._is_time_order = TIME in (*spec.sequence_by, spec.window and spec.window.column)
+        self._may_filter_by_time = bool(spec.transform) or reads_time(spec, spec.where)
+        self._is_time_read = self._may_filter_by_time or reads_time(spec, *spec.select.values())
         self._required = [i for i, column in enumerate(spec.columns) if not column.nullable]
         self._keeps = spec.unavailable == "keep"
         self._never_left_out = spec.never_left_out
+        self._may_move = bool(spec.moved_by)
         self._tombstones = spec.tombstone_policy
         self._is_soft = spec.deletes == "soft"
         self._has_deletes = spec.write_mode.has_deletes
@@ -107,24 +132,38 @@ class Classifier:
         self._read_key = None
         if self._tombstones == "delete":
             self._read_key = _reading_of_keys(spec, settings)
+        self._make_filter = partial(_filter_of_rows, spec, settings, apply)
+        self._constraints = dict[str, Transformation]()
 
-    def classify(self, records: Iterable[Record], *, seq: int) -> Classified:
-        """Classify records of one batch."""
+    @property
+    def is_independent(self) -> bool:
+        """Tell whether no expression had to be left to the engine."""
+        asked = filter(None, (self.transformation, *self._constraints.values()))
+        return all(each.is_independent for each in asked)
+
+    def classify(
+        self, records: Iterable[Record], *, seq: int, constraints: Constraints | None = None
+    ) -> Classified:
+        """Classify records of one batch, whose rows the table asked to meet some conditions."""
         result = Classified()
-        values = self._values(records, result)
-        rows = self._transformed(values)
+        values, rows = self._rows(self._values(records, result))
         kept = [row for row in rows if row is not None]
         bad: dict[Record, str] = {}
-        for row, is_delete in zip(kept, self._deletes(kept), strict=True):
+        violated = self._violated(kept, constraints or {})
+        for row, is_delete, name in zip(kept, self._deletes(kept), violated, strict=True):
             try:
-                result.changes.append(self._change(row, is_delete=is_delete, seq=seq))
+                change = self._change(row, is_delete=is_delete, seq=seq)
+                _refuse_unmet(name, change)
+                result.changes.append(change)
+                if type_ := row.decoded.record:
+                    result.types.setdefault((row.record.topic, type_), row.record)
             except BadRecordError as error:
                 bad.setdefault(row.record, str(error))
         result.filtered += sum(
             row is None and value.record not in bad for value, row in zip(values, rows, strict=True)
         )
         result.exploded += sum(value.element > 0 and value.record not in bad for value in values)
-        if bad and self._array_at is not None:
+        if bad and (self._array_at is not None or self._may_move):
             # A record is applied as a whole, or not at all.
             places = {(record.at, record.offset) for record in bad}
             result.changes = [c for c in result.changes if (c.at, c.offset) not in places]
@@ -149,12 +188,33 @@ class Classifier:
                 result.ignored += 1
                 continue
             try:
-                values.extend(self._exploded(record, self._decoded(record), result))
+                decoded = self._decoded(record)
+                if decoded.is_other:
+                    result.filtered += 1
+                    continue
+                if self._may_filter_by_time:
+                    self._refuse_no_time(record)
+                values.extend(self._exploded(record, decoded, result))
             except UnknownSchemaError as error:
                 result.unread.append((record, str(error)))
             except BROKEN as error:
                 result.bad.append((record, str(error)))
         return values
+
+    def _rows(self, values: list[Value]) -> tuple[list[Value], list[Value | None]]:
+        """Make rows of values; nothing is ended of a row that keeps its key."""
+        made = self._transformed(values)
+        left = [
+            at
+            for at, value in enumerate(values)
+            if not (value.is_ended and self._have_one_key(made[at - 1], made[at]))
+        ]
+        return [values[at] for at in left], [made[at] for at in left]
+
+    def _have_one_key(self, own: Value | None, ended: Value | None) -> bool:
+        if own is None or ended is None:
+            return False
+        return self.key_of(own.values) == self.key_of(ended.values)
 
     def _exploded(self, record: Record, decoded: DecodedRecord, result: Classified) -> list[Value]:
         """Return one value an element; a record without any counts as filtered."""
@@ -166,8 +226,17 @@ class Classifier:
         needed = self._never_left_out & decoded.left_out
         if needed and not is_delete:
             raise BadRecordError(f"not sent, and asked for: {sorted(needed)}")
+        if decoded.moved_from is not None and self._may_move and not self._keeps:
+            raise BadRecordError(f"not sent, and of another key's row: {sorted(decoded.left_out)}")
+        if decoded.ended is not None and at is not None:
+            raise BadRecordError("another key, where each element is a row")
         if at is None:
-            return [Value(record, decoded, values, lacks=lacks)]
+            ended = (
+                [Value(record, decoded.ended, decoded.ended.values, 1, is_ended=True)]
+                if decoded.ended
+                else []
+            )
+            return [Value(record, decoded, values, lacks=lacks), *ended]
         elements = values[at] or ((None,) if is_delete else ())
         result.filtered += not elements
         first = replace(decoded, left_out=frozenset(), moved_from=None)
@@ -188,6 +257,20 @@ class Classifier:
         selected = self._is_delete([row.values for row in rows])
         return [a or row.decoded.is_delete for a, row in zip(selected, rows, strict=True)]
 
+    def _violated(self, rows: Sequence[Value], asked: Constraints) -> list[str | None]:
+        """Name for each row a condition that it does not meet; null is no answer that meets one."""
+        violated: list[str | None] = [None] * len(rows)
+        if not (rows and asked):
+            return violated
+        # A filter lets deletes pass, whose rows, where there are any, must meet it, too.
+        plain = [row._replace(decoded=replace(row.decoded, is_delete=False)) for row in rows]
+        for name, sql in asked.items():
+            if sql not in self._constraints:
+                self._constraints[sql] = self._make_filter(sql)
+            met = self._constraints[sql](plain)
+            violated = [name if row is None else v for v, row in zip(violated, met, strict=True)]
+        return violated
+
     def _decoded(self, record: Record) -> DecodedRecord:
         if record.value is not None:
             return self._read(record.value, record.key, record.headers or ())
@@ -196,7 +279,9 @@ class Classifier:
         if record.key is None:
             raise BadRecordError("a tombstone without a key")
         assert self._read_key is not None, "tombstones are read by their keys"
-        keys = dict(zip(self._key_at, self._read_key(record.key).values, strict=True))
+        keys = dict(
+            zip(self._key_at, self._read_key(record.key, None, record.headers).values, strict=True)
+        )
         values = tuple([keys.get(at) for at in range(len(self.types))])
         return DecodedRecord(values=values, is_delete=True)
 
@@ -204,11 +289,13 @@ class Classifier:
         record, decoded, values = row.record, row.decoded, row.values
         if row.misfit:
             raise BadRecordError(f"no table could hold it: {row.misfit}")
-        sent = EPOCH + dt.timedelta(milliseconds=record.timestamp_ms)
+        sent = record.sent
+        self._refuse_no_time(record)
         order = self._order(values, sent)
         if is_delete and not self._has_deletes:
             raise BadRecordError("a delete, in a mode that deletes nothing")
         _refuse_null(values, self._never_null, "a key column")
+        _refuse_long([values[i] for i in self._key_at], self._longest_key)
         if None in order:
             raise BadRecordError("a column of sequence_by is null")
         left_out = self._left_out(decoded.left_out, is_delete=is_delete)
@@ -225,7 +312,8 @@ class Classifier:
         at = record[:3]
         flag = (is_delete,) if self._is_soft else ()
         index = () if self._array_at is None else (row.element,)
-        place = (self._epoch, *order, *at, row.element)
+        # A row in the table, as a soft delete is, has no element unless arrays are exploded.
+        place = (self._epoch, *order, *at, 0 if row.is_ended else row.element)
         due = (*values, *flag, *index, *at, sent, self._epoch, seq)
         expected = None if is_delete and not self._is_soft else due
         change = RowChange(self.key_of(values), place, expected, seq, coerced=decoded.coerced)
@@ -236,11 +324,19 @@ class Classifier:
             old = text_of(decoded.moved_from.get(name) for name in self._keys)
         return change._replace(left_out=left_out, moved_from=old, record=record)
 
+    def _refuse_no_time(self, record: Record) -> None:
+        """Refuse a time that no column can have, where it orders records or may be in a row."""
+        is_asked = self._is_time_order or (self._is_time_read and record.value is not None)
+        if is_asked and not record.has_time:
+            raise BadRecordError(f"its time, {record.timestamp_ms} ms, is no moment")
+
     def _left_out(self, left_out: frozenset[str], *, is_delete: bool) -> tuple[int, ...]:
         """Return which columns a record leaves out, by number.
 
         A delete leaves any out only of a row that gets another key: all but key and order.
         """
+        if is_delete and not self._keeps:
+            return ()
         fixed = {*self._keys, *self._never_left_out} if is_delete else ()
         names = enumerate(self.types) if left_out else ()
         return tuple(i for i, name in names if name in left_out and name not in fixed)
@@ -280,6 +376,30 @@ def _refuse_null(values: Row, at: Sequence[int], what: str) -> None:
         raise BadRecordError(f"{what} is null")
 
 
+def _refuse_long(key: Sequence[object], longest: float) -> None:
+    """Refuse a key that an index may not take: of several columns, texts in UTF-8 and bytes."""
+    raw = (value.encode() if isinstance(value, str) else value for value in key)
+    size = sum(len(value) for value in raw if isinstance(value, bytes))
+    if size > longest:
+        raise BadRecordError(f"a key of {size} bytes, and its sink takes {longest}")
+
+
+def _filter_of_rows(
+    spec: StreamSpec, settings: Settings | None, apply: ApplyTransformation | None, where: str
+) -> Transformation:
+    """Return what lets the rows of a stream pass that meet a condition."""
+    rows = {"name": spec.name, "topic": "any", "mode": "append", "schema": spec.ddl}
+    found = transformation(StreamSpec.model_validate({**rows, "where": where}), settings, apply)
+    assert found is not None, "a declaration with a condition transforms"
+    return found
+
+
+def _refuse_unmet(constraint: str | None, change: RowChange) -> None:
+    """Refuse a row that the table would not take; a delete that leaves none meets everything."""
+    if constraint is not None and change.row is not None:
+        raise BadRecordError(f"constraint {constraint} of the table is not met")
+
+
 # Classifies records of one batch, given its seq.
 Classify = Callable[[Iterable[Record], int], Classified]
 
@@ -292,16 +412,29 @@ class Classifiers:
         self.today = make(spec)
         self._by_columns = dict.fromkeys((spec.ddl, ""), self.today)
 
-    def of(self, columns: str) -> Classify:
-        """Return what classifies records that were written under some columns, as DDL."""
+    @property
+    def is_independent(self) -> bool:
+        """Tell whether no expression of any declaration had to be left to the engine."""
+        return all(each.is_independent for each in self._by_columns.values())
+
+    def of(self, columns: str, constraints: Constraints | None = None) -> Classify:
+        """Return what classifies records that were written under some columns, as DDL.
+
+        Args:
+            constraints: What the table asked of its rows then, as SQL by name.
+        """
         if columns not in self._by_columns:
             self._by_columns[columns] = self._under(columns)
-        return partial(self._with_columns_of_today, self._by_columns[columns])
+        return partial(self._with_columns_of_today, self._by_columns[columns], constraints)
 
     def _with_columns_of_today(
-        self, classifier: Classifier, records: Iterable[Record], seq: int
+        self,
+        classifier: Classifier,
+        constraints: Constraints | None,
+        records: Iterable[Record],
+        seq: int,
     ) -> Classified:
-        result = classifier.classify(records, seq=seq)
+        result = classifier.classify(records, seq=seq, constraints=constraints)
         names, names_today = list(classifier.types), list(self.today.types)
         if names != names_today:
             at = [names.index(name) if name in names else None for name in names_today]

@@ -6,9 +6,10 @@ record gets its disposition, compared with what the earlier batches left behind.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
+from ingestion.lake.commit_metadata import CONSTRAINTS
 from ingestion.verify.compare.quarantine import BadRecord, as_bad
 from ingestion.verify.decode.coerce import UnprovableError
 from ingestion.verify.fold import upsert
@@ -21,6 +22,7 @@ from ingestion.verify.fold.scd2 import HistoryRule
 from ingestion.verify.read.record import Record, RowChange
 from ingestion.verify.read.snapshot import Batch
 from ingestion.verify.read.spill import SpillTable
+from ingestion.verify.verdict import Difference
 
 _MODES: Final[dict[str, type[Rule]]] = {
     "upsert": upsert.UpsertRule,
@@ -71,12 +73,14 @@ class Fold:
         self._kept = KeptColumns(context, self._redrives.is_kept_back)
         self._columns = tuple(column.name for column in context.spec.columns)
         self._erased: list[Erased] = []
+        self._types: dict[str, set[str]] = {}
         self.bad: SpillTable[BadRecord] = context.store.table("bad")
 
     def batch(self, batch: Batch, chunks: Iterable[Sequence[Record]]) -> Recount:
         """Fold one batch, the next of the ledger."""
         recount = Recount(is_replay=batch.kind == "replay")
-        classify = self._classifiers.of(batch.columns)
+        asked = (batch.declaration or {}).get(CONSTRAINTS)
+        classify = self._classifiers.of(batch.columns, asked)
         for records in chunks:
             self._take(records, batch.seq, classify, recount)
         self._notice_thinning(batch, recount)
@@ -84,6 +88,7 @@ class Fold:
             for settled in self._kept.settle():
                 self._put_aside(settled.bad, batch.seq, recount)
                 recount.extra["columns_kept"] += settled.kept
+                recount.exploded -= settled.taken_back
                 self.rule.take(settled.changes, recount)
         self.rule.settle(recount)
         return recount
@@ -113,8 +118,10 @@ class Fold:
             record, why = result.unread[0]
             raise UnprovableError(
                 f"{why}, by which {record} was written, and the quarantine does not hold that "
-                "record. Next: give the registry the schema back, under this id"
+                "record. Next: give the registry back what it lacks, under the same id, or subject "
+                "and version"
             )
+        recount.clashes.extend(self._other_types(result.types, seq))
         recount.ignored += result.ignored
         recount.filtered += result.filtered
         recount.exploded += result.exploded
@@ -132,6 +139,18 @@ class Fold:
             left_out = sum(len(change.left_out) for change in result.changes)
             recount.extra["columns_unavailable"] += left_out
         self.rule.take(result.changes, recount)
+
+    def _other_types(
+        self, types: Mapping[tuple[str, str], Record], seq: int
+    ) -> Iterator[Difference]:
+        """Name each record type of a topic beyond its first: of one table they are no rows."""
+        for (topic, name), record in types.items():
+            known = self._types.setdefault(topic, set())
+            if known and name not in known:
+                what = f"a record of type {name} was applied beside those of {min(known)}"
+                place = (record.topic, record.partition, record.offset)
+                yield Difference("rows", f"{what}, and `record` names neither", *place, seq=seq)
+            known.add(name)
 
     def _is_erased(self, change: RowChange) -> bool:
         return any(each.was_read(change) and each.is_of(change) for each in self._erased)

@@ -8,9 +8,10 @@ that key's row had right before its delete.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from ingestion.kafka.offsets import TopicPartition
 from ingestion.verify.fold.rule import Erased, Events, FoldContext, add_events
 from ingestion.verify.read.record import UNSEEN, Place, Record, Row, RowChange
 from ingestion.verify.read.spill import SpillTable
@@ -22,11 +23,17 @@ _Lines = dict[str, list[tuple[RowChange, bool]]]
 
 @dataclass(slots=True)
 class Settled:
-    """What became of some of a batch's changes; ``kept`` columns were left out of them."""
+    """What became of some of a batch's changes.
+
+    Attributes:
+        kept: Columns that were left out of them.
+        taken_back: Deletes of rows that moved, of records that are bad.
+    """
 
     changes: list[RowChange] = field(default_factory=list)
     bad: list[tuple[Record, str]] = field(default_factory=list)
     kept: int = 0
+    taken_back: int = 0
 
 
 class KeptColumns:
@@ -67,8 +74,20 @@ class KeptColumns:
         for key, changes in new.items():
             events.setdefault(key, []).extend((change, True) for change in changes)
         walk = _Walk(self._context, self._is_quarantined, events)
-        self._known.put({key: tuple(walk.remembered(key)) for key in new})
+        lines = {key: walk.remembered(key) for key in new}
+        # A record is applied as a whole, or not at all.
+        bad = {(record.at, record.offset) for record, _ in walk.settled.bad}
+        self._known.put({key: tuple(_without(bad, line)) for key, line in lines.items()})
+        whole = _without(bad, walk.settled.changes)
+        walk.settled.taken_back = len(walk.settled.changes) - len(whole)
+        walk.settled.changes = whole
         return walk.settled
+
+
+def _without(
+    places: Collection[tuple[TopicPartition, int]], line: Sequence[RowChange]
+) -> list[RowChange]:
+    return [change for change in line if (change.at, change.offset) not in places]
 
 
 class _Walk:
@@ -169,7 +188,7 @@ class _Walk:
     def _may_precede(self, event: RowChange, move: RowChange) -> bool:
         if self._order.stop > 1:
             return self._moment(event) <= self._moment(move)
-        return event.at != move.at or event.offset < move.offset
+        return event.at != move.at or event.offset <= move.offset
 
     def _moment(self, event: RowChange) -> Place:
         """Return the part of a place that the declared order gives."""

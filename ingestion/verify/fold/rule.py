@@ -38,7 +38,7 @@ class Recount:
         exploded: Rows beyond the first of their record.
         dispositions: Dispositions of the winners that leave no doubt.
         doubtful: Winners whose disposition depends on what can no longer be seen.
-        clashes: Keys whose records have no order.
+        clashes: Keys whose records have no order, and record types that one table cannot hold.
         extra: Counts that are no disposition, by name.
     """
 

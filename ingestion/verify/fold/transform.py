@@ -12,12 +12,11 @@ rows, is still proven.
 
 from __future__ import annotations
 
-import datetime as dt
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import pyarrow as pa
 
@@ -27,7 +26,7 @@ from ingestion.declaration.types import SqlType
 from ingestion.settings import Settings
 from ingestion.verify.decode import DecodedRecord
 from ingestion.verify.decode.coerce import UnprovableError
-from ingestion.verify.read.record import EPOCH, Record, Row
+from ingestion.verify.read.record import Record, Row
 from ingestion.verify.read.snapshot import rows_in
 
 if TYPE_CHECKING:
@@ -35,8 +34,9 @@ if TYPE_CHECKING:
 
 NOT_INDEPENDENT: Final = "transform: not independent: Spark itself was asked again"
 
-# Makes rows of values as the engine does: each value is a dictionary with its number as ``_at``,
-# which is the first column of the rows; the last is the reason why no table could hold it, or null.
+# Makes rows of values as the engine does: each value is a dictionary with its number as ``_at`` and
+# its columns as ``_good``. The number is the first column of the rows; the last is the reason why
+# no table could hold the row, or null.
 Apply = Callable[[Sequence[dict[str, Any]]], pa.Table]
 ApplyTransformation = Callable[[StreamSpec, Settings], Apply]
 
@@ -72,6 +72,9 @@ _CLOSED: Final[dict[str, str | bool | int | float | list[str]]] = {
 }
 
 
+TIME: Final = "_timestamp"
+
+
 class Value(NamedTuple):
     """What a record holds, or one element of it.
 
@@ -80,6 +83,7 @@ class Value(NamedTuple):
         values: One value a column: as decoded, of an element, and at last of the row.
         lacks: Whether a column is null that may not be.
         misfit: Why no table could hold the row that Spark made of it; null where one could.
+        is_ended: Whether it is of the row that the record ends under another key.
     """
 
     record: Record
@@ -88,11 +92,23 @@ class Value(NamedTuple):
     element: int = 0
     lacks: bool = False
     misfit: str | None = None
+    is_ended: bool = False
+
+
+class Transformation(Protocol):
+    """Makes rows of values, and nothing of one that is filtered out."""
+
+    @property
+    def is_independent(self) -> bool:
+        """Tell whether the engine was not asked."""
+
+    def __call__(self, values: Sequence[Value]) -> list[Value | None]:
+        """Return a row, or nothing, for each value."""
 
 
 def transformation(
     spec: StreamSpec, settings: Settings | None, apply: ApplyTransformation | None
-) -> _Filter | _OfTheEngine | None:
+) -> Transformation | None:
     """Return what makes rows of values, and nothing of one that is filtered out; deletes never are.
 
     A declaration that does nothing to values needs none.
@@ -112,6 +128,17 @@ def transformation(
         with suppress(UnprovableError):
             return _Filter(spec, of_the_engine)
     return of_the_engine()
+
+
+def reads_time(spec: StreamSpec, *texts: str | None) -> bool:
+    """Tell whether an expression reads the time of a record, and not a field of its value."""
+    from sqlglot import parse_one
+    from sqlglot.expressions import Column
+
+    if any(column.name.lower() == TIME for column in spec.value_columns):
+        return False
+    nodes = (node for text in texts if text for node in parse_one(text, read="spark").walk())
+    return any(isinstance(node, Column) and node.parts[0].name.lower() == TIME for node in nodes)
 
 
 class _Filter:
@@ -181,11 +208,11 @@ class _OfTheEngine:
             "_topic": record.topic,
             "_partition": record.partition,
             "_offset": record.offset,
-            "_timestamp": EPOCH + dt.timedelta(milliseconds=record.timestamp_ms),
+            "_timestamp": record.sent,
             "_key": record.key,
             "_headers": [{"key": k, "value": v} for k, v in record.headers or ()] or None,
             "_index": value.element,
-            **dict(zip(self._names, value.values, strict=True)),
+            "_good": dict(zip(self._names, value.values, strict=True)),
         }
 
 
@@ -221,9 +248,10 @@ class Condition:
             self._connection = duckdb.connect(config=_CLOSED)
             self._connection.execute("SET TimeZone = 'UTC'")
         columns = {n: pa.array([r[i] for r in rows], t) for n, (i, t) in self._columns.items()}
-        columns["_row"] = pa.nulls(len(rows))
         try:
-            self._connection.register("chunk", pa.table(columns))
+            # Without a column there would be no rows.
+            of_none = {"_row": pa.nulls(len(rows))}
+            self._connection.register("chunk", pa.table(columns or of_none))
             answer = self._connection.execute(self._sql)
             if str(answer.description[0][1]) != "BOOLEAN":
                 raise self._unprovable("DuckDB takes it for no condition")

@@ -14,6 +14,13 @@ Row = tuple[Any, ...]
 Place = tuple[Any, ...]
 
 EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+# A column has a time of Kafka's from the first day of today's calendar until the end of 9999.
+_FIRST_MS: Final = (dt.datetime(1582, 10, 15, tzinfo=dt.UTC) - EPOCH) // dt.timedelta(
+    milliseconds=1
+)
+_FIRST: Final = dt.datetime.min.replace(tzinfo=dt.UTC)
+_LAST: Final = dt.datetime.max.replace(tzinfo=dt.UTC)
+_LAST_MS: Final = (_LAST - EPOCH) // dt.timedelta(milliseconds=1)
 
 # What the engine adds to the declared columns, in the order in which rows are compared.
 SYSTEM_COLUMNS: Final = ("_topic", "_partition", "_offset", "_timestamp", "_epoch", "_seq")
@@ -88,6 +95,18 @@ class Record(NamedTuple):
     def at(self) -> TopicPartition:
         """The partition that the record lies in."""
         return TopicPartition(self.topic, self.partition)
+
+    @property
+    def has_time(self) -> bool:
+        """Tell whether its time is one that a column can have."""
+        return _FIRST_MS <= self.timestamp_ms <= _LAST_MS
+
+    @property
+    def sent(self) -> dt.datetime:
+        """Its time as a column has it: the first or last moment of all instead of one beyond."""
+        if self.has_time:
+            return EPOCH + dt.timedelta(milliseconds=self.timestamp_ms)
+        return _FIRST if self.timestamp_ms < 0 else _LAST
 
     def __str__(self) -> str:
         """Say where the record lies."""

@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import (
+    ForeignTableError,
     InvalidSpecError,
     RefusedError,
     SchemaChangedError,
@@ -29,12 +30,15 @@ from ingestion.errors import (
     table_rolled_back,
 )
 from ingestion.kafka.offsets import TopicPartition
+from ingestion.lake.archive import refuse_half_swapped
 from ingestion.lake.commit_metadata import UNKNOWN, Identity
 from ingestion.lake.data_table import Altered, DataTable
 from ingestion.lake.delta import is_delta, open_whole, read_delta, scan_rows
+from ingestion.lake.ledger import load_ledger
 from ingestion.lake.location import Location
 from ingestion.lake.lock import Holder, holder_of
 from ingestion.lake.paths import StreamPaths
+from ingestion.recovery.position import refuse_replaced
 from ingestion.verify.decode.coerce import UnprovableError
 from ingestion.verify.read.record import SYSTEM_COLUMNS
 
@@ -249,19 +253,26 @@ def take_snapshot(spec: StreamSpec, paths: StreamPaths) -> Snapshot:
     """Read the logs of a stream's tables.
 
     Raises:
-        InvalidSpecError: there is no table yet.
-        TableReplacedError: the table is gone, and its ledger is not.
+        InvalidSpecError: there is no table yet, or no run has taken the empty one that is there.
+        ForeignTableError: the table's rows are of somebody else.
+        IdentityChangedError: the rows are in another sink, or table, than the file declares.
+        TableReplacedError: the table is gone, or another, and its ledger is not.
         TableRolledBackError: the table ends before its ledger.
         TerminalError: the ledger is gone, and the log does not begin with the table.
         RefusedError, TableBusyError: a commit is unfinished, and what was before it is not kept.
         SchemaChangedError: the table's columns are not the declared ones.
     """
-    ledger = read_ledger(paths.ledger)
-    log = paths.table.log()
-    if not log.exists:
+    ledger, log = read_ledger(paths.ledger), paths.table.log()
+    table_id = log.table_id() if log.exists else None
+    if ledger and ledger[-1].table_id != table_id:
+        refuse_half_swapped(paths)
+        refuse_replaced(paths, load_ledger(paths).rows, table_id)
+    if table_id is None:
         raise _no_table(spec, paths, ledger)
+    if log.last_seq(spec.name) is None:
+        raise _not_ours(spec, paths, ledger, is_empty=log.is_empty)
     _refuse_other_columns(spec, paths.table)
-    table_id, newest = log.table_id(), max(log.versions(), default=0)
+    newest = max(log.versions(), default=0)
     commits = read_log(paths.table, through=newest)
     _refuse_older_copy(paths, table_id, newest, ledger, commits)
     # Read again: a batch that was committed meanwhile is in the ledger, too.
@@ -455,9 +466,33 @@ def _no_table(
     )
 
 
+def _not_ours(
+    spec: StreamSpec, paths: StreamPaths, ledger: Sequence[Batch], *, is_empty: bool
+) -> InvalidSpecError | RefusedError:
+    """Return the error of a table without a commit of the stream."""
+    where, none = paths.table.where, "no commit in its log is of this stream"
+    if ledger:
+        return TableReplacedError(
+            spec.name,
+            f"the ledger records another table than {where}: {none}.",
+            remedy=f"restore the table, or oncelake reset {spec.name} --yes, to ingest the topic "
+            "again",
+        )
+    if is_empty:
+        return InvalidSpecError(
+            f"{spec.name}: {where} is empty, and {none}. Next: oncelake run {spec.name}"
+        )
+    return ForeignTableError(
+        spec.name,
+        f"{where} holds rows, and {none}.",
+        remedy="rename the stream's file, or move that table away",
+    )
+
+
 def _refuse_other_columns(spec: StreamSpec, table: DataTable) -> None:
     declared = {column.name for column in spec.table_columns} | set(SYSTEM_COLUMNS)
-    found = {column.name for column in table.columns()}
+    # Of those that the table fills by itself no record says anything.
+    found = {c.name for c in table.columns() if c.name in declared or not c.filled_by}
     if declared == found:
         return
     both = ", ".join(sorted(declared ^ found))

@@ -21,7 +21,6 @@ from ingestion.kafka.client import (
     client_options,
     headers_of,
     is_about_group,
-    timestamp_ms_of,
     unreachable,
 )
 from ingestion.kafka.offsets import TopicPartition
@@ -175,5 +174,5 @@ def is_compacted(settings: Settings, topic: str) -> bool:
 
 
 def _record(message: Message, at: TopicPartition) -> Record:
-    offset, sent = cast("int", message.offset()), timestamp_ms_of(message)
+    offset, sent = cast("int", message.offset()), message.timestamp()[1]
     return Record(*at, offset, sent, message.key(), message.value(), headers_of(message))

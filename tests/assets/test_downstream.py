@@ -1,0 +1,127 @@
+"""What Dagster starts by itself behind a stream, by its own evaluation of conditions."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+
+from assets.assets import ingest_asset
+from ingestion.declaration.loader import DeclaredStream
+from ingestion.lake.ledger import Ledger, LedgerRow
+from ingestion.lake.location import Location
+from ingestion.settings import load_settings
+from resources.kafka import KafkaResource
+from resources.lake import LakeResource
+from resources.spark import SparkResource
+from tests.assets.conftest import batch, declared, report
+from tests.assets.test_assets import _no_table_and_no_waiting, materialize
+
+__all__ = ["_no_table_and_no_waiting"]
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:InitResourceContext.dagster_run:DeprecationWarning"),
+    # Dagster's own evaluation uses what it calls a beta.
+    pytest.mark.filterwarnings("ignore:Parameter `include_sources`"),
+]
+
+PAGE = (Path(__file__).parents[2] / "docs" / "dagster.md").read_text()
+(ADVICE,) = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+
+
+@dg.asset(deps=["orders"], automation_condition=dg.AutomationCondition.eager())
+def eager_totals() -> None:
+    """Start after every update of the table."""
+
+
+def advised() -> dg.AssetsDefinition:
+    """Return the asset of the page."""
+    space: dict[str, Any] = {}
+    exec(compile(ADVICE, "dagster.md", "exec"), space)
+    asset = space["daily_totals"]
+    assert isinstance(asset, dg.AssetsDefinition)
+    return asset
+
+
+def fill_quarantine(rows: int) -> None:
+    """Let so many records wait in quarantine."""
+    numbers = {"_seq": [1] * rows, "redriven_seq": [None] * rows}
+    table = pa.table({name: pa.array(of, pa.int64()) for name, of in numbers.items()})
+    path = Path(load_settings().lake) / "orders__quarantine"
+    write_deltalake(path, table.append_column("reason", [["bad_json"] * rows]))
+
+
+@dataclass
+class Team:
+    """A Dagster with a stream and two assets behind it, which is asked what it would start."""
+
+    stream: DeclaredStream
+    instance: dg.DagsterInstance
+    cursor: Any = None
+
+    def __post_init__(self) -> None:
+        """Let it see that nothing has run yet."""
+        self.started()
+
+    def run(self, *batches: LedgerRow) -> dg.ExecuteInProcessResult:
+        """Materialize the stream."""
+        return materialize(self.stream, report(*batches), self.instance)
+
+    def started(self) -> set[str]:
+        """Evaluate the conditions once; return what is started."""
+        assets, lake = (eager_totals, advised()), LakeResource()
+        defs = dg.Definitions(
+            assets=[ingest_asset(self.stream), *assets],
+            resources={"kafka": KafkaResource(), "lake": lake, "spark": SparkResource(lake=lake)},
+        )
+        ticked = dg.evaluate_automation_conditions(defs, self.instance, cursor=self.cursor)
+        self.cursor = ticked.cursor
+        asked = (asset.key for asset in assets if ticked.get_num_requested(asset.key))
+        return {key.to_user_string() for key in asked}
+
+
+BAD = {
+    "quarantine_rate": batch(1, 0, 10, inserted=5, quarantined=5),
+    "books_balance": batch(1, 0, 10, balanced=False),
+}
+
+
+@pytest.mark.parametrize(("check", "bad"), BAD.items(), ids=BAD.keys())
+def test_a_failed_check_holds_back_what_asks_for_it_and_nothing_else(
+    tmp_path: Path, instance: dg.DagsterInstance, check: str, bad: LedgerRow
+) -> None:
+    """An eager asset is started after the failed run; the page's, after the next good one."""
+    team = Team(declared(tmp_path), instance)
+    fill_quarantine(bad.counts.get("quarantined", 0))
+    failed = team.run(bad)
+    after_failure = team.started()
+    Ledger(Location.of(load_settings().lake / "orders__ledger")).put(replace(bad, accepted="ok"))
+    passed = team.run(batch(2, 10, 100))
+    after_success = team.started()
+
+    (result,) = (r for r in failed.get_asset_check_evaluations() if r.check_name == check)
+    assert (failed.success, result.passed, passed.success) == (False, False, True)
+    assert after_failure == {"eager_totals"}
+    assert "daily_totals" in after_success
+
+
+@pytest.mark.parametrize(
+    ("limits", "waits"),
+    [({}, True), ({"warn_above": 0.1}, False)],
+    ids=["as by default", "as the page says"],
+)
+def test_a_warning_holds_it_back_until_it_is_none(
+    tmp_path: Path, instance: dg.DagsterInstance, limits: dict[str, float], waits: bool
+) -> None:
+    """Dagster takes a warning for not passed, and the declaration says what is one."""
+    team = Team(declared(tmp_path, quarantine_rate=limits), instance)
+    fill_quarantine(1)
+    run = team.run(batch(1, 0, 10, inserted=9, quarantined=1))
+
+    assert run.success
+    assert ("daily_totals" not in team.started()) == waits

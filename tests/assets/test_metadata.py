@@ -1,0 +1,96 @@
+"""What Dagster is told of a stream's table, by the sink that keeps it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import dagster as dg
+import pytest
+
+from assets.asset_specs import asset_spec
+from assets.backfill import replay_assets
+from assets.metadata import metadata_of, recovered_materializations
+from ingestion.declaration.spec import StreamSpec
+from ingestion.lake.paths import StreamPaths
+from tests.assets.conftest import batch, declared
+from tests.assets.test_checks import evidence
+from tests.support.world import settings_in
+
+EngineName = Literal["delta_rs", "spark"]
+
+SINKS: dict[str, tuple[Any, set[str], str, str, str]] = {
+    "delta": ("delta", {"deltalake"}, "orders", "delta_version", "delta_rs"),
+    "iceberg": ("iceberg", {"iceberg"}, "oncelake.orders", "table_version", "duckdb"),
+    "iceberg, named": (
+        {"iceberg": {"table": "shop.sold"}}, {"iceberg"}, "shop.sold", "table_version", "duckdb"
+    ),
+    "postgres": ("postgres", {"postgresql"}, "public.orders", "table_version", "duckdb"),
+    "postgres, named": (
+        {"postgres": {"table": "shop.sold"}}, {"postgresql"}, "shop.sold", "table_version", "duckdb"
+    ),
+    "kafka": ("kafka", set(), "oncelake.orders", "table_version", "duckdb"),
+    "kafka, named": ({"kafka": {"topic": "sold"}}, set(), "sold", "table_version", "duckdb"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("sink", "kinds", "table", "version", "engine"), SINKS.values(), ids=SINKS.keys()
+)
+def test_a_table_is_called_what_its_sink_calls_it(
+    tmp_path: Path, sink: Any, kinds: set[str], table: str, version: str, engine: str
+) -> None:
+    """Asset and materialization name sink, table, version and engine, and no other's."""
+    stream = declared(tmp_path, sink=sink, backfill_from="2026-01-01")
+    assert stream.spec is not None
+    settings = settings_in(tmp_path, "k:1", postgres="postgresql://me@db/shop")
+    found = evidence(
+        tmp_path,
+        batch(1, 0, 5),
+        spec={"sink": sink},
+        report={"engine": "delta_rs"},
+        paths=StreamPaths.of("orders", settings, stream.spec.sink),
+    )
+    spec, told = asset_spec(stream), metadata_of(found)
+
+    assert spec.kinds == {"kafka", "spark", *kinds}
+    assert all(each.kinds == {"kafka", *kinds} for each in _replays(stream.spec))
+    assert spec.metadata["dagster/table_name"] == told["dagster/table_name"] == table
+    assert {name for name in told if name.endswith("version")} == {version}
+    assert told["engine"] == engine
+
+
+def _replays(spec: StreamSpec) -> list[dg.AssetSpec]:
+    return [each for asset in replay_assets(spec) for each in asset.specs]
+
+
+@pytest.mark.parametrize(
+    ("engine", "shown"), [("spark", "spark"), (None, "none"), ("delta_rs", "duckdb")]
+)
+def test_an_engine_is_named_for_what_it_is(
+    tmp_path: Path, engine: EngineName | None, shown: str
+) -> None:
+    """Spark is Spark for every sink, and a run that read nothing had none."""
+    spec = {"sink": "iceberg"}
+
+    told = metadata_of(evidence(tmp_path, batch(1, 0, 5), spec=spec, report={"engine": engine}))
+
+    assert told["engine"] == shown
+
+
+@pytest.mark.parametrize(
+    ("table_id", "version"), [("t", "delta_version"), ("iceberg:t", "table_version")]
+)
+def test_a_recovered_batch_has_the_version_of_its_table(
+    tmp_path: Path, table_id: str, version: str
+) -> None:
+    """The ledger tells which sink a batch was written to."""
+    found = evidence(tmp_path)
+    rows = (replace(batch(1, 0, 5), table_id=table_id),)
+    found = replace(found, unreported=replace(found.unreported, rows=rows))
+
+    (told,) = recovered_materializations(found, by="a run")
+
+    assert told.metadata[version].value == 2
+    assert len([name for name in told.metadata if name.endswith("version")]) == 1
