@@ -63,8 +63,8 @@ class LocalEngine:
         self._folder = Path(tempfile.mkdtemp(prefix="batch-", dir=scratch))
         self._tables = duckdb.connect(config=_SETTINGS)
         self._tables.execute("SET TimeZone = 'UTC'")
-        # By Spark's name, as sqlglot knows no other that both have.
-        self._tables.execute("CREATE TEMP MACRO unix_millis(moment) AS epoch_ms(moment)")
+        # By Spark's name, as sqlglot knows no other that both have; epoch_ms would round.
+        self._tables.execute("CREATE TEMP MACRO unix_millis(moment) AS epoch_us(moment) // 1000")
         self._tables.execute(f"SET temp_directory = {text.text(str(self._folder))}")
 
     def materialize(self, validated: Rows) -> None:

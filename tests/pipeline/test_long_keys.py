@@ -42,9 +42,10 @@ def by_engine(declared: StreamSpec, record: Record, folder: Path) -> tuple[str |
         "_key": [record.key],
         "_value": [record.value],
         "_headers": [None],
+        "_digest": [7],
     }
     types = [pa.string(), pa.int32(), pa.int64(), pa.timestamp("us", "UTC"), pa.binary()]
-    schema = pa.schema(zip(columns, [*types, pa.binary(), pa.string()], strict=True))
+    schema = pa.schema(zip(columns, [*types, pa.binary(), pa.string(), pa.int64()], strict=True))
     records = pa.table(columns, schema=schema)
     work = decode_here(records, Stream(spec=declared, settings=Settings()))
     flat, query = validate_in_worker(work, declared, Offsets())

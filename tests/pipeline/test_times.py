@@ -157,8 +157,8 @@ def engine_says(
 ) -> list[dict[str, Any]]:
     """Judge records, of a partition each, whose times are as Spark reads them from Kafka."""
     ddl = "_topic STRING, _partition INT, _offset BIGINT, ms BIGINT, _key BINARY, _value BINARY, "
-    ddl += "_headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
-    rows = [("t", at, int(value is None), ms, b"1", value, None) for at, ms, value in raw]
+    ddl += "_headers ARRAY<STRUCT<key: STRING, value: BINARY>>, _digest BIGINT"
+    rows = [("t", at, int(value is None), ms, b"1", value, None, 7) for at, ms, value in raw]
     read = spark.createDataFrame(rows, ddl).withColumn("timestamp", F.timestamp_millis("ms"))
     records = read.withColumn("_timestamp", F.expr(SENT)).drop("ms", "timestamp")
     with (
