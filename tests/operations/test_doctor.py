@@ -339,7 +339,7 @@ def test_status_names_a_daemon_that_is_dead_behind_the_table(
 
     def examine(streams: Sequence[str], **_: object) -> tuple[Finding, ...]:
         asked.append(capture.getvalue())
-        return (NO_DAEMON.of("dagster", "never", prefix=""),)
+        return (NO_DAEMON.of("dagster", "never", prefix="", workspace=""),)
 
     capture = io.StringIO()
     monkeypatch.setattr("ingestion.operations.doctor.examine._dagster_home", lambda: Path())
