@@ -12,6 +12,7 @@ import dagster as dg
 import pytest
 import yaml
 
+from tests.support.long import twins
 from tests.support.world import ROOT, World, row
 
 PAGE = (ROOT / "docs" / "embedding.md").read_text()
@@ -66,7 +67,7 @@ def test_streams_are_a_code_location_of_another_dagster(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("place", ["home", "elsewhere"])
+@pytest.mark.parametrize("place", ["home", *twins("elsewhere")])
 def test_the_doctor_names_no_workspace_that_is_not_there(tmp_path: Path, place: str) -> None:
     """Beside another Dagster its command names that one's file, and switches the sensor on."""
     for folder in ("home", "elsewhere", "streams"):

@@ -28,7 +28,7 @@ class Answers:
         answer: Future[Any] = Future()
         number = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
         if number >= 1000:
-            answer.set_result(SimpleNamespace(offset=number))
+            answer.set_result(SimpleNamespace(offset=number, leader_epoch=None))
         else:
             answer.set_exception(KafkaException(KafkaError(number)))
         return {AT: answer}

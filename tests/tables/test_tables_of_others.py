@@ -14,7 +14,7 @@ from ingestion.operations.decisions import accept, reset
 from ingestion.operations.maintain import maintain
 from ingestion.operations.rewind import rewind
 from ingestion.verify.fold.transform import NOT_INDEPENDENT
-from tests.support.long import twins
+from tests.support.long import only_long, twins
 from tests.support.proof import find_problems, prove
 from tests.support.world import COLUMNS, World, row
 
@@ -88,6 +88,7 @@ def test_a_table_with_newer_features_is_filled_and_decided_about(
     assert [each["name"] for each in world.rows()] == ["b", "d"]
 
 
+@only_long
 @pytest.mark.parametrize("sink", ["delta"])
 @pytest.mark.parametrize(
     "properties",
@@ -119,6 +120,7 @@ def test_a_feature_that_the_audit_cannot_read_is_dropped_as_the_refusal_says(
     assert find_problems(world) == ()
 
 
+@only_long
 @pytest.mark.parametrize("sink", ["delta"])
 def test_what_delta_rs_cannot_write_is_not_called_busy(world: World) -> None:
     """Where a command needs delta-rs, it says so, and names a way that works."""
