@@ -161,9 +161,9 @@ class Oracle:
 
     @property
     def is_cut(self) -> bool:
-        """Tell whether the topic has lost what was read of it."""
+        """Tell whether the topic has lost what was read of it, wherever retention is by now."""
         parts = enumerate(self.world.cluster.partitions)
-        return any(self._unlike(number, part.slots, part.first) for number, part in parts)
+        return any(self._unlike(number, part.slots, 0) for number, part in parts)
 
     def _held(
         self, metadata: CommitMetadata, life: Sequence[Partition], number: int
