@@ -150,7 +150,7 @@ class BatchWriter:
     ) -> LedgerRow | None:
         keep_columns(target)
         counts = self._count(engine, planned)
-        declaration = learn_record_types(engine, self._spec, self.position.declaration)
+        declaration = learn_record_types(counts, self._spec, self.position.declaration)
         if not counts.read and not planned:
             return None
         gaps = self._prove_gaps(engine, planned, counts)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any, Final
 
@@ -63,6 +64,7 @@ class BatchCounts:
         exploded: Rows beyond the first of their record.
         unavailable: Columns that the rows applied left out, in all.
         coerced: Values of records applied that were of another type than their lenient columns.
+        types: Rows applied by topic and record type, where a registry names types.
     """
 
     dispositions: Mapping[str, int]
@@ -72,6 +74,7 @@ class BatchCounts:
     exploded: int = 0
     unavailable: int = 0
     coerced: int = 0
+    types: Mapping[tuple[str, str], int] = field(default_factory=dict)
 
     @property
     def read(self) -> int:
@@ -90,9 +93,10 @@ def count_records(engine: Engine) -> BatchCounts:
     may_lack, is_lenient = "_unavailable" in columns, "_coerced" in columns
     of_first = "CASE WHEN _index = 0 THEN coalesce(array_length(_coerced), 0) ELSE 0 END"
     coerced = f"sum({of_first})" if is_lenient else "0"
+    record_type = "_record" if "_record" in columns else "CAST(NULL AS STRING)"
     unavailable = "sum(coalesce(array_length(_unavailable), 0))" if may_lack else "0"
     rows = engine.rows(
-        "SELECT _topic, _partition, _disposition, "
+        f"SELECT _topic, _partition, _disposition, {record_type} AS record_type, "
         'count(*) AS "rows", '
         "CAST(sum(CASE WHEN _index = 0 THEN 1 ELSE 0 END) AS BIGINT) AS records, "
         'min(_offset) AS "first", max(_offset) AS "last", '
@@ -103,13 +107,16 @@ def count_records(engine: Engine) -> BatchCounts:
         "CAST(sum(CASE WHEN _index = 0 AND array_length(_extra) > 0 THEN 1 ELSE 0 END) AS BIGINT) "
         f"AS with_extra, CAST({unavailable} AS BIGINT) AS unavailable, "
         f"CAST({coerced} AS BIGINT) AS coerced "
-        "FROM batch GROUP BY _topic, _partition, _disposition"
+        f"FROM batch GROUP BY _topic, _partition, _disposition, {record_type}"
     )
+    types: Counter[tuple[str, str]] = Counter()
     dispositions: dict[str, int] = {}
     of_partition: dict[TopicPartition, list[dict[str, Any]]] = {}
     for row in rows:
         dispositions[row["_disposition"]] = dispositions.get(row["_disposition"], 0) + row["rows"]
         of_partition.setdefault(TopicPartition(row["_topic"], row["_partition"]), []).append(row)
+        if row["_disposition"] in GOOD and row["record_type"] is not None:
+            types[row["_topic"], row["record_type"]] += row["rows"]
     return BatchCounts(
         dispositions=dispositions,
         partitions={at: _sum_up(counted) for at, counted in of_partition.items()},
@@ -118,6 +125,7 @@ def count_records(engine: Engine) -> BatchCounts:
         exploded=sum(row["rows"] - row["records"] for row in rows),
         unavailable=sum(row["unavailable"] for row in rows if row["_disposition"] == "row"),
         coerced=sum(row["coerced"] for row in rows if row["_disposition"] in GOOD),
+        types=types,
     )
 
 

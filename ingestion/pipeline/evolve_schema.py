@@ -67,9 +67,8 @@ def evolve_schema(
     before, wanted = position.columns, alter_table(spark, stream)
     asked = constraints_of(spec, paths.table)
     refuse_bad_constraints(spark, spec, asked)
-    learned = {
-        name: value for name, value in (position.declaration or {}).items() if name == RECORD_TYPES
-    }
+    types = (position.declaration or {}).get(RECORD_TYPES)
+    learned = {RECORD_TYPES: types} if types else {}
     declaration = {**with_constraints(meaning(spec), asked), **learned}
     position = replace(position, columns=spec.ddl, declaration=declaration)
     if not wanted and not _columns_differ(before, spec.ddl):

@@ -9,57 +9,52 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 
 from ingestion.declaration.messages import printable
 from ingestion.declaration.spec import RECORD_TYPES, StreamSpec
 from ingestion.errors import SeveralRecordTypesError, counted
-from ingestion.pipeline.counts import IS_GOOD
-from ingestion.sinks.engine import Engine
+from ingestion.pipeline.counts import BatchCounts
 
 # A name that YAML takes as it is.
 _PLAIN: Final = re.compile(r"[A-Za-z_][\w.]*", re.ASCII)
 
 
 def learn_record_types(
-    engine: Engine, spec: StreamSpec, declaration: Mapping[str, Any] | None
+    counts: BatchCounts, spec: StreamSpec, declaration: Mapping[str, Any] | None
 ) -> Mapping[str, Any] | None:
     """Return a commit's declaration with the record type of each topic whose records it applies.
 
     Args:
-        engine: Holds the batch; one query, and only where a registry names types.
+        counts: Those of the batch, with the rows of each record type.
         spec: The stream.
         declaration: What the last commit kept.
 
     Raises:
         SeveralRecordTypesError: there is another type than the one known, or there are several.
     """
-    if spec.record or not spec.format.options.uses_registry:
+    if spec.record:
         return declaration
-    types = dict((declaration or {}).get(RECORD_TYPES, {}))
-    rows = engine.rows(
-        'SELECT _topic, _record, count(*) AS "rows" FROM batch '
-        f"WHERE {IS_GOOD} AND _record IS NOT NULL GROUP BY _topic, _record "
-        'ORDER BY "rows" DESC, _topic, _record'
-    )
-    for row in rows:
-        if types.setdefault(row["_topic"], row["_record"]) != row["_record"]:
-            of_topic = [each for each in rows if each["_topic"] == row["_topic"]]
-            raise _refusal(spec, of_topic, types[row["_topic"]])
-    return {**(declaration or {}), RECORD_TYPES: types} if types else declaration
+    known = dict((declaration or {}).get(RECORD_TYPES, {}))
+    most_first = sorted(counts.types, key=lambda of: (-counts.types[of], *of))
+    for topic, type_ in most_first:
+        if known.setdefault(topic, type_) != type_:
+            rows = {each: counts.types[topic, each] for of, each in most_first if of == topic}
+            raise _refusal(spec, topic, rows, known[topic])
+    return {**(declaration or {}), RECORD_TYPES: known} if known else declaration
 
 
 def _refusal(
-    spec: StreamSpec, rows: Sequence[Mapping[str, Any]], known: str
+    spec: StreamSpec, topic: str, rows: Mapping[str, int], known: str
 ) -> SeveralRecordTypesError:
-    named = {row["_record"]: counted(row["rows"], "row") for row in rows}
-    named.setdefault(known, "in the table already")
-    said = "; ".join(f"{printable(name)} ({many})" for name, many in named.items())
+    described = {type_: counted(number, "row") for type_, number in rows.items()}
+    described.setdefault(known, "in the table already")
+    types = "; ".join(f"{printable(type_)} ({many})" for type_, many in described.items())
     name = known if _PLAIN.fullmatch(known) else json.dumps(known, ensure_ascii=False)
     return SeveralRecordTypesError(
         spec.name,
-        f"topic {rows[0]['_topic']} has records of several types: {said}. A record of one would "
+        f"topic {topic} has records of several types: {types}. A record of one would "
         "be taken for a row of another, with nulls for the fields that it lacks. Nothing was "
         "written, and no offset moved.",
         remedy=f"write the type that is meant into {spec.name}.yaml: `record: {name}`; the others "

@@ -121,7 +121,9 @@ def compare_logs(kafka: Kafka, last: LastRecords, reached: Offsets, ends: Ends) 
     return Continuity(cuts=(*cuts, *of_epochs), unproven=unproven)
 
 
-def refuse_shorter(stream: str, reached: Mapping[TopicPartition, int], ends: Ends) -> None:
+def refuse_shorter(
+    stream: str, reached: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
+) -> None:
     """Make sure that no log ends before what was read of it.
 
     Raises:
@@ -205,8 +207,7 @@ def unproven_logs(unproven: Iterable[TopicPartition]) -> str:
 
 def _is_same(record: LastRecord, message: Message | None) -> bool | None:
     """Tell whether a log has the record where it was read; ``None`` where it holds none there."""
-    offset = None if message is None else cast("int", message.offset())
-    if message is None or offset is None or offset > record.offset:
+    if message is None or (offset := cast("int", message.offset())) > record.offset:
         return None
     return offset == record.offset and record.is_at(message)
 

@@ -9,10 +9,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ingestion.declaration.spec import StreamSpec
-from ingestion.errors import TopicTruncatedError, counted
+from ingestion.errors import counted
 from ingestion.kafka.admin import Kafka
 from ingestion.kafka.offsets import Range, TopicPartition
 from ingestion.lake.commit_metadata import UNKNOWN
+from ingestion.recovery.continuity import refuse_shorter
 from ingestion.recovery.topics import refuse_another_topic, refuse_changed_identity
 from ingestion.settings import Settings
 from ingestion.verify.read.record import Place, RowChange, at_of, offset_of
@@ -219,15 +220,8 @@ def determine_coverage(spec: StreamSpec, settings: Settings, snapshot: Snapshot)
     partitions.update(at for at in found.partitions if at.topic in same)
     stable = kafka.stable_end(partitions)
     gone = {at: end for at, end in ends.items() if at.topic in others and stable.get(at, -1) < end}
-    for at, end in ends.items():
-        if at not in gone and stable.get(at, -1) < end:
-            raise TopicTruncatedError(
-                spec.name,
-                f"{at} ends at offset {stable.get(at, 'nowhere')}, and the table has read up to "
-                f"{end}: the topic has lost records that the table holds.",
-                remedy=f"oncelake adopt-topic {spec.name} --yes, to read on from the topic as it "
-                "is now",
-            )
+    kept = {at: end for at, end in ends.items() if at not in gone}
+    refuse_shorter(spec.name, kept, {**dict.fromkeys(kept, 0), **stable})
     accepted, through = accepted_in(batches)
     return Coverage(
         epoch=epoch,

@@ -11,6 +11,7 @@ import pytest
 from ingestion.declaration.spec import RECORD_TYPES, StreamSpec
 from ingestion.declaration.yaml_reader import read_tree
 from ingestion.errors import SeveralRecordTypesError
+from ingestion.pipeline.counts import count_records
 from ingestion.pipeline.record_types import learn_record_types
 from tests.support.both_readers import Sent, batch_of, classified, declared, engine_of, judged
 from tests.support.long import twins
@@ -139,7 +140,7 @@ def learnt(
     """Return what the commit of a batch would remember of record types."""
     declaration = {RECORD_TYPES: known} if known else {}
     with engine_of(batch_of(spec, registry.settings, records)) as engine:
-        found = learn_record_types(engine, spec, declaration)
+        found = learn_record_types(count_records(engine), spec, declaration)
     return (found or {}).get(RECORD_TYPES)
 
 

@@ -53,6 +53,21 @@ def test_a_column_more_is_a_commit_of_its_own_before_anything_is_read(written: W
     assert find_problems(written) == ()
 
 
+def test_a_column_that_was_required_may_be_null_from_now_on(world: World) -> None:
+    """Its NOT NULL goes before the first record without it is read."""
+    world.declare(schema="id INT NOT NULL, name STRING NOT NULL, at INT")
+    world.send(row(1, "a", 1))
+    world.run()
+    world.declare(schema=COLUMNS, schema_change="evolve")
+    world.send({"id": 2, "at": 2})
+
+    report = world.run()
+
+    assert "name: may be null from now on" in "; ".join(report.notices)
+    assert [(each["id"], each["name"]) for each in world.rows()] == [(1, "a"), (2, None)]
+    assert find_problems(world) == ()
+
+
 def test_without_leave_a_changed_table_is_refused_with_the_way_out(written: World) -> None:
     """By default nothing changes a table; the refusal says what a person can do."""
     written.declare(schema=MORE)
