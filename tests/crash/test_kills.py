@@ -37,9 +37,9 @@ SEED = int(os.environ.get("SEED", "20130101"))
 
 CELLS = (
     Cell(place=Failpoint.COMMITTED, way="kill_group", follow_up="checkpoint_deleted", seed=4),
-    Cell(place=Failpoint.PREPARED, way="kill_group", follow_up="smaller_batches", seed=2),
     Cell(place=Failpoint.TABLE_CREATED, way=IN_PROCESS, follow_up="plain", seed=1),
     *twins(
+        Cell(place=Failpoint.PREPARED, way="kill_group", follow_up="smaller_batches", seed=2),
         Cell(place=Failpoint.QUARANTINED, way="kill_jvm", follow_up="smaller_batches", seed=2),
         Cell(place=Failpoint.AUDITED, way="kill_python", follow_up="new_records", seed=3),
         Cell(place=Failpoint.PREPARED, way=IN_PROCESS, follow_up="plain", seed=6),

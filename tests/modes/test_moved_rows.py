@@ -64,10 +64,10 @@ def there(world: World) -> list[tuple[Any, ...]]:
     ("declared", "engine"),
     [
         ({}, "delta_rs"),
-        ({"deletes": "soft", **ORDERED}, "spark"),
         ({"mode": "scd2", **ORDERED}, "delta_rs"),
         (RENAMED, "delta_rs"),
         *twins(
+            ({"deletes": "soft", **ORDERED}, "spark"),
             ({}, "spark"),
             (ORDERED, "delta_rs"),
             (ORDERED, "spark"),

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from ingestion.declaration.sql import quoted
+from tests.support.long import twins
 from tests.support.proof import find_problems, prove
 from tests.support.world import World
 
@@ -19,7 +20,7 @@ NAMES = (
 )
 
 
-@pytest.fixture(params=["delta_rs", "spark"])
+@pytest.fixture(params=["delta_rs", *twins("spark")])
 def merging(request: pytest.FixtureRequest, world: World) -> World:
     """A stream that one of the engines merges."""
     engine = "spark" if request.param == "spark" else "auto"

@@ -25,6 +25,7 @@ from ingestion.sinks.local_engine import LocalEngine
 from ingestion.verify.fold.classify import Classifier
 from ingestion.verify.read.record import Record
 from tests.support.batches import judged
+from tests.support.long import twins
 from tests.support.proof import find_problems
 from tests.support.world import World, row, settings_in
 
@@ -182,7 +183,7 @@ def send_at(world: World, *records: tuple[int, dict[str, Any] | None]) -> None:
 
 @pytest.mark.kafka
 @pytest.mark.spark
-@pytest.mark.parametrize("engine", ["delta_rs", "spark"])
+@pytest.mark.parametrize("engine", ["delta_rs", *twins("spark")])
 def test_a_time_beyond_orders_nothing_and_waits_to_be_redriven(world: World, engine: str) -> None:
     """The newest moment wins, one of the last year included; without an order all is applied."""
     world.settings = world.settings.model_copy(

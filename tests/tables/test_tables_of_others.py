@@ -55,9 +55,9 @@ def ask_for(world: World, engine: str) -> None:
 @pytest.mark.parametrize(
     ("columns", "more", "properties"),
     [
-        pytest.param(DEFAULTS, "CLUSTER BY (id)", {**FEATURES, **WITH_DEFAULTS}, id="all"),
+        pytest.param(ALL, "CLUSTER BY (id)", {}, id="clustering"),
         *twins(
-            pytest.param(ALL, "CLUSTER BY (id)", {}, id="clustering"),
+            pytest.param(DEFAULTS, "CLUSTER BY (id)", {**FEATURES, **WITH_DEFAULTS}, id="all"),
             pytest.param(DEFAULTS, "", WITH_DEFAULTS, id="defaults"),
             *(pytest.param(ALL, "", {n: v}, id=n.rpartition(".")[2]) for n, v in FEATURES.items()),
         ),
@@ -191,6 +191,7 @@ def test_a_row_that_a_table_of_others_would_not_take_is_quarantined(
     assert find_problems(world) == ()
 
 
+@only_long
 @pytest.mark.parametrize("sink", ["delta"])
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_constraint_holds_from_the_run_on_that_finds_it(world: World, engine: str) -> None:
@@ -262,6 +263,7 @@ def test_a_condition_that_spark_does_not_read_is_refused_before_anything_is_read
     assert world.rows() == [row(1, "a", 1)]
 
 
+@only_long
 @pytest.mark.parametrize("sink", ["delta"])
 def test_a_constraint_that_fails_on_a_record_is_named_with_what_to_set_instead(
     world: World,
@@ -313,7 +315,7 @@ def make_bare_table(world: World, sink: str, postgres: str) -> None:
             )
 
 
-@pytest.mark.parametrize("sink", ["delta", "iceberg", "postgres"])
+@pytest.mark.parametrize("sink", ["delta", *twins("iceberg", "postgres")])
 @pytest.mark.parametrize("declared", [{}, *twins({"mode": "append", "keys": []})], ids=str)
 def test_an_empty_table_with_the_users_columns_alone_gets_ours(
     request: pytest.FixtureRequest, world: World, sink: str, declared: dict[str, Any]
