@@ -17,10 +17,10 @@ from assets.refusals import remember_refusal, state_of
 from ingestion.declaration.loader import DeclaredStream
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import TerminalError, TransientError
-from ingestion.lake.failpoints import Failpoint, hit
 from ingestion.operations.run import Run
 from ingestion.pipeline.report import RunReport
 from ingestion.settings import Settings
+from ingestion.storage.failpoints import Failpoint, hit
 from resources.kafka import KafkaResource
 from resources.lake import LakeResource
 from resources.part import SettingsPart, settings_of

@@ -22,10 +22,10 @@ from ingestion.declaration.loader import DeclaredStream
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import counted
 from ingestion.kafka.offsets import Offsets, Range, TopicPartition
-from ingestion.lake.commit_metadata import MOVING
 from ingestion.lake.ledger import LedgerRow
 from ingestion.operations.retention import Retention
 from ingestion.pipeline.report import total_of
+from ingestion.sinks.commit_metadata import MOVING
 from ingestion.verify.verdict import Verdict
 
 ERROR: Final = dg.AssetCheckSeverity.ERROR

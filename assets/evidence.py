@@ -21,11 +21,11 @@ from ingestion.declaration.loader import DeclaredStream
 from ingestion.declaration.spec import StreamSpec
 from ingestion.lake.ledger import Ledger, LedgerRow, standing_rows
 from ingestion.lake.paths import StreamPaths
-from ingestion.lake.storage import translate_disk_errors
 from ingestion.operations.retention import Retention, retention_now
 from ingestion.operations.status import known_waiting
 from ingestion.pipeline.report import RunReport, total_of
 from ingestion.settings import Settings
+from ingestion.storage.volumes import translate_disk_errors
 from ingestion.verify.verdict import Verdict
 from resources.spark import SparkResource
 
@@ -150,7 +150,7 @@ def _reasons(paths: StreamPaths, judged: tuple[LedgerRow, ...]) -> Mapping[str, 
         return {}
     import pyarrow.dataset as ds
 
-    from ingestion.lake.delta import open_rows
+    from ingestion.sinks.delta.files import open_rows
 
     try:
         table = open_rows(paths.quarantine)

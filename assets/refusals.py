@@ -26,13 +26,13 @@ from ingestion.errors import (
     TerminalError,
 )
 from ingestion.kafka.java import find_java
-from ingestion.lake.commit_log import CommitLog
 from ingestion.lake.paths import StreamPaths
-from ingestion.lake.storage import is_writable_folder
 from ingestion.lake.stream import Stream
-from ingestion.lake.table_log import TableLog
 from ingestion.recovery.topics import resolve_topics
 from ingestion.settings import Settings, load_settings
+from ingestion.sinks.commit_log import CommitLog
+from ingestion.sinks.delta.log import TableLog
+from ingestion.storage.volumes import is_writable_folder
 
 REFUSED = "oncelake/refused"
 REFUSED_AT = "oncelake/refused_at"

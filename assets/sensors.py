@@ -30,9 +30,9 @@ from ingestion.errors import DependencyError, IngestionError, InvalidSpecError, 
 from ingestion.kafka.transactions import Stall
 from ingestion.lake.lock import holder_of
 from ingestion.lake.paths import StreamPaths
-from ingestion.lake.storage import translate_disk_errors
 from ingestion.operations.lag import LagReader
 from ingestion.settings import Settings
+from ingestion.storage.volumes import translate_disk_errors
 from resources.kafka import KafkaResource
 from resources.lake import LakeResource
 from resources.part import settings_of

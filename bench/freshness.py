@@ -24,7 +24,7 @@ from bench.cpu import memory_mb, process_tree
 from bench.topic import Topic
 from ingestion.kafka.client import client_options
 from ingestion.lake.ledger import Ledger
-from ingestion.lake.location import Location
+from ingestion.storage.location import Location
 
 PACE: Final = {"every_seconds": 1, "min_records": 1}
 _TICK: Final = 0.1

@@ -44,17 +44,17 @@ paths = StreamPaths.of("{STREAM}", load_settings())
 # One for each function that reads rows by Arrow.
 _READS: Final[Mapping[str, str]] = {
     "open_rows": """
-from ingestion.lake.delta import open_rows
-from ingestion.lake.location import Location
+from ingestion.sinks.delta.files import open_rows
+from ingestion.storage.location import Location
 table = open_rows(paths.data).to_table()
 """,
     "count_rows": """
 import pyarrow.compute as pc
-from ingestion.lake.side_tables import count_rows
+from ingestion.sinks.delta.integrity import count_rows
 count = count_rows(paths.data, pc.field("_seq") == 1)
 """,
     "highest_epoch": """
-from ingestion.lake.table_log import TableLog
+from ingestion.sinks.delta.log import TableLog
 epoch = TableLog(paths.data).highest_epoch()
 """,
     "Ledger.rows": """
@@ -79,8 +79,8 @@ rows = rows_of(paths.data, None, ["id", "name"])
 first = next(rows)
 """,
     "head": """
-from ingestion.lake.delta import open_rows
-from ingestion.lake.location import Location
+from ingestion.sinks.delta.files import open_rows
+from ingestion.storage.location import Location
 rows = open_rows(paths.data).head(10)
 """,
 }

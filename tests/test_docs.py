@@ -21,10 +21,10 @@ from ingestion.declaration.formats import FORMATS
 from ingestion.declaration.loader import DeclaredStream
 from ingestion.declaration.spec import ABOUT_RUNS, StreamSpec
 from ingestion.kafka.offsets import Offsets
+from ingestion.modes import keep_columns
 from ingestion.operations.status import StreamStatus
 from ingestion.pipeline import validate
 from ingestion.pipeline.report import RunReport
-from ingestion.sinks import keep_columns
 from tests.support.world import ROOT
 
 PAGES = sorted((ROOT / "docs").rglob("*.md"))

@@ -25,11 +25,11 @@ from ingestion.declaration.sql import identifier, literal, quoted
 from ingestion.declaration.yaml_reader import read_tree
 from ingestion.errors import InvalidSpecError
 from ingestion.lake.paths import StreamPaths
+from ingestion.modes.engines.spark import translate
 from ingestion.operations.init.initialize import write_text
 from ingestion.operations.init.json_types import name_trouble
 from ingestion.operations.init.propose import Proposal
 from ingestion.operations.init.sample import TopicSample
-from ingestion.sinks.spark_engine import translate
 from tests.corpus.hostile_texts import TEXTS
 from tests.support.long import IS_LONG
 from tests.support.world import settings_in

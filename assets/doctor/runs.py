@@ -15,8 +15,8 @@ from dagster._core.storage.event_log import InMemoryEventLogStorage, SqliteEvent
 from assets.jobs import INGEST_JOB
 from ingestion.lake.lock import holder_of
 from ingestion.lake.paths import StreamPaths
-from ingestion.lake.processes import is_running
 from ingestion.settings import Settings
+from ingestion.storage.processes import is_running
 
 _START_TIMEOUT_SECONDS: Final = 180.0
 

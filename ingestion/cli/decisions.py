@@ -10,7 +10,7 @@ from ingestion.cli import output
 from ingestion.cli.command import AsJson, Stream, Yes, confirm, new_run_id
 from ingestion.cli.streams import declared_sink, load_settings, load_stream, refuse_unknown
 from ingestion.errors import InvalidSpecError, counted
-from ingestion.lake.location import Location
+from ingestion.storage.location import Location
 
 Why = Annotated[str, typer.Option("--reason", help="Why; kept with what is decided.")]
 

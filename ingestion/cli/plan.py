@@ -150,9 +150,9 @@ class _Plan:
 def _plan_of(declared: DeclaredStream, settings: Settings, reader: StatusReader) -> _Plan:
     from ingestion.declaration.notices import notices_of
     from ingestion.lake.paths import StreamPaths
-    from ingestion.lake.storage import translate_disk_errors
     from ingestion.operations.init.unfilled_columns import unfilled_columns
     from ingestion.recovery.schema_diff import plan_schema_change
+    from ingestion.storage.volumes import translate_disk_errors
 
     spec, diff, unread = declared.spec, None, ""
     status = reader.read_status(declared)

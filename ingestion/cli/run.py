@@ -31,11 +31,11 @@ from ingestion.operations.failure import Failure
 
 if TYPE_CHECKING:
     from ingestion.declaration.loader import DeclaredStream
-    from ingestion.lake.commit_metadata import CountedRange
     from ingestion.operations.progress import Tell
     from ingestion.pipeline.report import RunReport
     from ingestion.pipeline.session import SharedSpark
     from ingestion.settings import Settings
+    from ingestion.sinks.commit_metadata import CountedRange
 
 
 _MOST_RANGES = 24

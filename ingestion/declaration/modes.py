@@ -1,7 +1,7 @@
 """The write modes, how records become rows, and the columns that Oncelake adds to a table.
 
 Plain data: what a declaration must and may say in a mode stands in the mode's row here. A mode is
-a module with a sink class (see ``ingestion.sinks.sink``); it is named here and imported when a run
+a module with a sink class (see ``ingestion.modes.mode``); it is named here and imported when a run
 needs it, so that loading a declaration imports no Spark.
 """
 
@@ -75,23 +75,23 @@ class Mode:
 
 MODES: Final[dict[str, Mode]] = {
     "upsert": Mode(
-        module="ingestion.sinks.upsert",
-        soft_module="ingestion.sinks.soft_upsert",
-        partial_module="ingestion.sinks.partial_upsert",
-        log_module="ingestion.sinks.log",
+        module="ingestion.modes.upsert",
+        soft_module="ingestion.modes.soft_upsert",
+        partial_module="ingestion.modes.partial_upsert",
+        log_module="ingestion.modes.log",
         keeps_columns=True,
         fields=("deletes", "ignore_null_updates"),
     ),
     "append": Mode(
-        module="ingestion.sinks.append",
-        log_module="ingestion.sinks.append",
+        module="ingestion.modes.append",
+        log_module="ingestion.modes.append",
         has_keys=False,
         has_order=False,
         has_deletes=False,
     ),
-    "insert_only": Mode(module="ingestion.sinks.insert_only", has_deletes=False),
-    "scd2": Mode(module="ingestion.sinks.scd2", keeps_columns=True),
+    "insert_only": Mode(module="ingestion.modes.insert_only", has_deletes=False),
+    "scd2": Mode(module="ingestion.modes.scd2", keeps_columns=True),
     "aggregate": Mode(
-        module="ingestion.sinks.aggregate", has_deletes=False, fields=("aggregates", "window")
+        module="ingestion.modes.aggregate", has_deletes=False, fields=("aggregates", "window")
     ),
 }

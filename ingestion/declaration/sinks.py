@@ -1,6 +1,6 @@
 """The sinks: what keeps a stream's rows, what a person says of it, and what it cannot hold.
 
-Plain data: a sink is a module with a ``DataTable`` (see ``ingestion.lake.data_table``); it is named
+Plain data: a sink is a module with a ``DataTable`` (see ``ingestion.sinks.table``); it is named
 here and imported when a stream of it is opened.
 """
 
@@ -197,21 +197,21 @@ _CONTROL: Final = "".join(map(chr, (*range(32), 127)))
 SINKS: Final[dict[SinkName, SinkKind]] = {
     # Delta itself takes some of these, though only under column mapping, a protocol upgrade.
     "delta": SinkKind(
-        module="ingestion.lake.tables.delta", refused_modes=(), unstorable=f" ,;{{}}()=.`{_CONTROL}"
+        module="ingestion.sinks.delta.table", refused_modes=(), unstorable=f" ,;{{}}()=.`{_CONTROL}"
     ),
     # A path of pyiceberg's is names with points between them.
     "iceberg": SinkKind(
-        module="ingestion.lake.tables.iceberg", refused=("VARIANT",), unstorable=f".`{_CONTROL}"
+        module="ingestion.sinks.iceberg.table", refused=("VARIANT",), unstorable=f".`{_CONTROL}"
     ),
     "postgres": SinkKind(
-        module="ingestion.lake.tables.postgres",
+        module="ingestion.sinks.postgres.table",
         refused=("VARIANT", *_NESTED),
         taken=("tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"),
         # A row of an index has at most 2,704, other columns and what goes between them included.
         longest_key=2_000,
     ),
     "kafka": SinkKind(
-        module="ingestion.lake.tables.topic",
+        module="ingestion.sinks.kafka.table",
         refused=("VARIANT",),
         has_text_keys=True,
         is_log=True,

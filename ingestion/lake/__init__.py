@@ -1,1 +1,1 @@
-"""What lies on disk: tables, their logs, commit metadata, the ledger, quarantine and locks."""
+"""What is remembered of a stream: ledger, quarantine, tombstones, archive, lock."""

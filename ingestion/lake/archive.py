@@ -22,11 +22,11 @@ from ingestion.errors import (
     StreamLockedError,
     TableReplacedError,
 )
-from ingestion.lake.failpoints import Failpoint, hit
-from ingestion.lake.location import Location, ObjectChangedError, Tag
 from ingestion.lake.lock import refuse_lost_lease
-from ingestion.lake.log_files import log_files
 from ingestion.lake.paths import StreamPaths
+from ingestion.sinks.delta.log_files import log_files
+from ingestion.storage.failpoints import Failpoint, hit
+from ingestion.storage.location import Location, ObjectChangedError, Tag
 
 _STAMP = "%Y%m%dT%H%M%S%fZ"
 _WHY = "WHY"

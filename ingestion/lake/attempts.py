@@ -21,9 +21,9 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 from pyarrow.dataset import Dataset, FileSystemDataset
 
-from ingestion.lake.commit_metadata import REWOUND_TO, CommitMetadata
-from ingestion.lake.delta import open_rows, read_delta
-from ingestion.lake.location import Location
+from ingestion.sinks.commit_metadata import REWOUND_TO, CommitMetadata
+from ingestion.sinks.delta.files import open_rows, read_delta
+from ingestion.storage.location import Location
 
 if TYPE_CHECKING:
     from ingestion.lake.ledger import LedgerRow

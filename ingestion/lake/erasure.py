@@ -18,10 +18,10 @@ from typing import Any
 import pyarrow as pa
 
 from ingestion.kafka.offsets import Offsets, Range
-from ingestion.lake.delta import is_delta, open_rows
 from ingestion.lake.ledger import LedgerRow
-from ingestion.lake.location import Location
-from ingestion.lake.table_log import delete_rows
+from ingestion.sinks.delta.files import is_delta, open_rows
+from ingestion.sinks.delta.log import delete_rows
+from ingestion.storage.location import Location
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

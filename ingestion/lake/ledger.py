@@ -27,9 +27,11 @@ from ingestion.kafka.last_record import LastRecord, LastRecords, of_rows, rows_o
 from ingestion.kafka.offsets import Offsets, TopicPartition
 from ingestion.lake.archive import archive_table
 from ingestion.lake.books import COUNTS, imbalances
-from ingestion.lake.checksums import matches_checksum, seal
-from ingestion.lake.commit_log import Commit
-from ingestion.lake.commit_metadata import (
+from ingestion.lake.lock import refuse_lost_lease
+from ingestion.lake.paths import StreamPaths
+from ingestion.settings import Settings
+from ingestion.sinks.commit_log import Commit
+from ingestion.sinks.commit_metadata import (
     MOVING,
     REWOUND_TO,
     UNKNOWN,
@@ -38,16 +40,14 @@ from ingestion.lake.commit_metadata import (
     Identity,
     Kind,
 )
-from ingestion.lake.damage import damaged_table
-from ingestion.lake.delta import is_delta, open_delta, open_whole, storage_options
-from ingestion.lake.durability import seal_commits
-from ingestion.lake.integrity import refuse_damaged, translate_read_errors
-from ingestion.lake.location import Location
-from ingestion.lake.lock import refuse_lost_lease
-from ingestion.lake.log_files import log_files
-from ingestion.lake.paths import StreamPaths
-from ingestion.lake.table_log import TableLog, commit_again
-from ingestion.settings import Settings
+from ingestion.sinks.delta.durability import seal_commits
+from ingestion.sinks.delta.files import is_delta, open_delta, open_whole, storage_options
+from ingestion.sinks.delta.integrity import refuse_damaged, translate_read_errors
+from ingestion.sinks.delta.log import TableLog, commit_again
+from ingestion.sinks.delta.log_files import log_files
+from ingestion.storage.checksums import matches_checksum, seal
+from ingestion.storage.damage import damaged_table
+from ingestion.storage.location import Location
 
 _RANGE = pa.struct(
     {

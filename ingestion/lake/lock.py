@@ -7,7 +7,7 @@ else; and a lock that is only reachable from Python is dropped when py4j's refer
 so it is kept in a static place.
 
 In a store, and where a file system has no kernel locks and the settings say so, a lease stands in:
-see ``ingestion.lake.lease``.
+see ``ingestion.storage.lease``.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from pydantic import TypeAdapter
 from pyspark.sql import SparkSession
 
 from ingestion.errors import SetupError, StreamLockedError
-from ingestion.lake.lease import Lease, is_lost, last_lease, leased, read_lease
-from ingestion.lake.location import Location
-from ingestion.lake.log_files import log_files
 from ingestion.lake.paths import StreamPaths
-from ingestion.lake.processes import ProcessId, this_machine
-from ingestion.lake.storage import (
+from ingestion.lake.probe import try_store
+from ingestion.sinks.delta.log_files import log_files
+from ingestion.storage.lease import Lease, is_lost, last_lease, leased, read_lease
+from ingestion.storage.location import Location
+from ingestion.storage.processes import ProcessId, this_machine
+from ingestion.storage.volumes import (
     is_store_error,
     make_folder,
     translate_disk_errors,
-    try_store,
 )
 
 _ATTEMPTS = 3

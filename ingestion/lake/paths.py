@@ -10,9 +10,9 @@ from typing import cast
 from ingestion.declaration.names import name_problem
 from ingestion.declaration.sinks import SINKS, SinkSpec
 from ingestion.errors import InvalidSpecError
-from ingestion.lake.data_table import DataTable
-from ingestion.lake.location import Location
 from ingestion.settings import Settings
+from ingestion.sinks.table import DataTable
+from ingestion.storage.location import Location
 
 _WORKSHOPS = ".rebuild"
 

@@ -14,11 +14,11 @@ from ingestion.declaration.modes import COORDINATES
 from ingestion.declaration.spec import StreamSpec, engine_version, fingerprint
 from ingestion.declaration.sql import literal
 from ingestion.lake.attempts import MARKS, ROWS, Attempts, Leftovers, find_leftovers
-from ingestion.lake.commit_metadata import CommitMetadata
-from ingestion.lake.delta import is_delta, open_delta, read_delta
-from ingestion.lake.durability import seal_commits
-from ingestion.lake.location import Location
 from ingestion.lake.side_tables import add_columns
+from ingestion.sinks.commit_metadata import CommitMetadata
+from ingestion.sinks.delta.durability import seal_commits
+from ingestion.sinks.delta.files import is_delta, open_delta, read_delta
+from ingestion.storage.location import Location
 
 _RAW: Final = ("key", "value", "headers")
 # A format that knows the id of a record's schema begins its detail with it.

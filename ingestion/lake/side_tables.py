@@ -9,29 +9,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-import pyarrow.compute as pc
 from deltalake import DeltaTable, Field
 from deltalake.schema import PrimitiveType
 from pyspark.sql import DataFrame
 
 from ingestion.lake.attempts import ROWS, Attempt, Attempts, Columns, find_leftovers
-from ingestion.lake.delta import is_delta, open_delta, open_rows
-from ingestion.lake.durability import seal_commits
-from ingestion.lake.integrity import translate_read_errors
-from ingestion.lake.location import Location
-from ingestion.lake.log_files import log_files
+from ingestion.sinks.delta.durability import seal_commits
+from ingestion.sinks.delta.files import is_delta, open_delta, open_rows
+from ingestion.sinks.delta.integrity import translate_read_errors
+from ingestion.sinks.delta.log_files import log_files
+from ingestion.storage.location import Location
 
 _STATISTICS: Final = "delta.dataSkippingStatsColumns"
-
-
-def count_rows(path: Location, condition: pc.Expression, *, version: int | None = None) -> int:
-    """Count the rows for which ``condition`` holds, at a Delta version or at the newest.
-
-    Raises:
-        DamagedTableError: a file that has to be read is missing, cut short or garbage.
-    """
-    with translate_read_errors(path, version):
-        return int(open_rows(path, version).count_rows(filter=condition))
 
 
 def count_of(path: Location, attempt: Attempt, columns: Columns = ROWS) -> int:

@@ -21,7 +21,6 @@ from confluent_kafka.admin import AdminClient
 
 from ingestion.errors import DependencyError, SetupError
 from ingestion.kafka.java import find_java
-from ingestion.lake.processes import ProcessId
 from ingestion.local.process import (
     file_lock,
     launch,
@@ -29,6 +28,7 @@ from ingestion.local.process import (
     run_and_capture,
     stop,
 )
+from ingestion.storage.processes import ProcessId
 
 _START_TIMEOUT_SECONDS = 60
 _STOP_TIMEOUT_SECONDS = 20

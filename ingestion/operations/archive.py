@@ -12,14 +12,14 @@ from typing import Any, Final
 from ingestion.errors import DamagedTableError, InvalidSpecError, RefusedError
 from ingestion.lake.archive import Archived, archived, finish_swap, swap_tables
 from ingestion.lake.attempts import EVER, Attempts
-from ingestion.lake.integrity import translate_read_errors
 from ingestion.lake.ledger import Ledger
-from ingestion.lake.location import Location
 from ingestion.lake.lock import held, refuse_lost_lease
 from ingestion.lake.paths import StreamPaths
-from ingestion.lake.table_log import TableLog
 from ingestion.operations.status import known_waiting
 from ingestion.settings import Settings
+from ingestion.sinks.delta.integrity import translate_read_errors
+from ingestion.sinks.delta.log import TableLog
+from ingestion.storage.location import Location
 
 # Nothing tells here which attempts have failed.
 _EVERYTHING: Final = Attempts(last=EVER)

@@ -16,16 +16,6 @@ from ingestion.errors import InvalidSpecError, StreamLockedError, counted
 from ingestion.kafka.admin import Topics
 from ingestion.kafka.offsets import Offsets, Range
 from ingestion.lake.archive import Swapped, archive_table, swap_tables
-from ingestion.lake.commit_metadata import (
-    UNKNOWN,
-    CommitMetadata,
-    CountedRange,
-    Identity,
-    ranges_at,
-)
-from ingestion.lake.failpoints import Failpoint, hit
-from ingestion.lake.foreign_commits import foreign_commits
-from ingestion.lake.lease import Lease, read_lease, release
 from ingestion.lake.ledger import (
     LedgerRow,
     known_paths,
@@ -33,11 +23,11 @@ from ingestion.lake.ledger import (
     put_rows,
     standing_rows,
 )
-from ingestion.lake.location import Location
 from ingestion.lake.lock import held, holder_of
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.stream import Stream
 from ingestion.recovery.continuity import Cut, compare_logs, without
+from ingestion.recovery.foreign_commits import foreign_commits
 from ingestion.recovery.heal import heal_ledger
 from ingestion.recovery.position import Position, position_of
 from ingestion.recovery.side_tables import SideName, read_side_tables, written_off_counts
@@ -45,6 +35,16 @@ from ingestion.recovery.snapshot import TableSnapshot, read_snapshot
 from ingestion.recovery.start import begin_offsets
 from ingestion.recovery.topics import refuse_another_topic, resolve_topics
 from ingestion.settings import Settings
+from ingestion.sinks.commit_metadata import (
+    UNKNOWN,
+    CommitMetadata,
+    CountedRange,
+    Identity,
+    ranges_at,
+)
+from ingestion.storage.failpoints import Failpoint, hit
+from ingestion.storage.lease import Lease, read_lease, release
+from ingestion.storage.location import Location
 
 
 def accept(spec: StreamSpec, settings: Settings, *, reason: str, run_id: str) -> LedgerRow:

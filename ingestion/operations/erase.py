@@ -24,20 +24,11 @@ from ingestion.kafka.admin import Kafka
 from ingestion.kafka.offsets import Offsets, Range
 from ingestion.lake.archive import archived, finish_swap
 from ingestion.lake.attempts import Attempts, find_leftovers
-from ingestion.lake.commit_log import DELETED
-from ingestion.lake.commit_metadata import MOVING
-from ingestion.lake.compaction import remove_unreferenced
-from ingestion.lake.data_table import refuse_unable
-from ingestion.lake.delta import is_delta, open_rows, read_delta
 from ingestion.lake.erasure import COMPLETE, COMPLETES, said_of, unfinished
-from ingestion.lake.failpoints import Failpoint, hit
 from ingestion.lake.ledger import LedgerRow, copy_ledger, put_rows, standing_rows
-from ingestion.lake.location import Location
 from ingestion.lake.lock import held, refuse_lost_lease
 from ingestion.lake.paths import StreamPaths
-from ingestion.lake.processes import sweep_scratch
 from ingestion.lake.quarantine import remove_payloads
-from ingestion.lake.table_log import delete_rows
 from ingestion.operations.erase_key import is_of_key, parse_key
 from ingestion.pipeline.erased import at_places
 from ingestion.recovery.heal import read_and_heal, remove_leftovers
@@ -45,6 +36,15 @@ from ingestion.recovery.position import Position
 from ingestion.recovery.side_tables import read_side_tables, refuse_damaged_side_tables
 from ingestion.recovery.topics import refuse_changed_identity
 from ingestion.settings import Settings
+from ingestion.sinks.commit_log import DELETED
+from ingestion.sinks.commit_metadata import MOVING
+from ingestion.sinks.delta.compaction import remove_unreferenced
+from ingestion.sinks.delta.files import is_delta, open_rows, read_delta
+from ingestion.sinks.delta.log import delete_rows
+from ingestion.sinks.table import refuse_unable
+from ingestion.storage.failpoints import Failpoint, hit
+from ingestion.storage.location import Location
+from ingestion.storage.processes import sweep_scratch
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -21,9 +21,9 @@ from ingestion.formats.coerce import from_base64
 from ingestion.formats.decoder import BadBytesError, Encoded, arrow_type
 from ingestion.formats.json import REASONS
 from ingestion.formats.json.strict import StrictReader
-from ingestion.lake.data_table import DataTable
 from ingestion.lake.ledger import LedgerRow
 from ingestion.pipeline.schema import type_of_columns
+from ingestion.sinks.table import DataTable
 
 # A value of each type, as JSON has it; of all others, 42.
 _EXAMPLES: Final[Mapping[str, Any]] = {

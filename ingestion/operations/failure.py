@@ -87,7 +87,7 @@ def _translated(error: Exception, stream: str | None) -> Exception:
     """Translate what a store, or a file, refuses: a command that only looks meets it anywhere."""
     if isinstance(error, IngestionError):
         return error
-    from ingestion.lake.storage import failure_of_access
+    from ingestion.storage.volumes import failure_of_access
 
     return failure_of_access(error, stream) or error
 

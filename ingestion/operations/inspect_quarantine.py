@@ -19,13 +19,13 @@ import pyarrow.dataset as ds
 
 from ingestion.declaration.messages import printable
 from ingestion.lake.attempts import EVER, MARKS, ROWS, Attempt, Attempts
-from ingestion.lake.delta import open_rows
-from ingestion.lake.integrity import translate_read_errors
 from ingestion.lake.paths import StreamPaths
-from ingestion.lake.table_log import TableLog
 from ingestion.recovery.heal import known_rows
 from ingestion.recovery.side_tables import read_side_tables, refuse_incomplete_side_tables
 from ingestion.recovery.snapshot import read_snapshot
+from ingestion.sinks.delta.files import open_rows
+from ingestion.sinks.delta.integrity import translate_read_errors
+from ingestion.sinks.delta.log import TableLog
 
 _COORDINATES: Final = ("_topic", "_partition", "_offset", "_timestamp", "_seq")
 _RAW: Final = ("key", "value", "headers", "reason", "detail")

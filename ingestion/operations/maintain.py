@@ -22,23 +22,23 @@ from deltalake.exceptions import DeltaError
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import RefusedError, first_line
 from ingestion.lake.attempts import Attempts, find_leftovers
-from ingestion.lake.compaction import TableSize, TableUpkeep, checkpoint, compact, vacuum
-from ingestion.lake.delta import is_delta, open_delta, open_rows
-from ingestion.lake.durability import seal_commits
-from ingestion.lake.failpoints import Failpoint, hit
 from ingestion.lake.ledger import LedgerRow, copy_ledger, standing_rows
-from ingestion.lake.location import Location
 from ingestion.lake.lock import held, refuse_lost_lease
 from ingestion.lake.paths import StreamPaths
-from ingestion.lake.processes import sweep_scratch
 from ingestion.lake.quarantine import remove_payloads
-from ingestion.lake.table_log import is_unwritable
+from ingestion.modes import sql
 from ingestion.operations.rewind import read_history
 from ingestion.recovery.heal import read_and_heal
 from ingestion.recovery.side_tables import read_side_tables, refuse_damaged_side_tables
 from ingestion.recovery.topics import refuse_changed_identity
 from ingestion.settings import Settings
-from ingestion.sinks import sql
+from ingestion.sinks.delta.compaction import TableSize, TableUpkeep, checkpoint, compact, vacuum
+from ingestion.sinks.delta.durability import seal_commits
+from ingestion.sinks.delta.files import is_delta, open_delta, open_rows
+from ingestion.sinks.delta.log import is_unwritable
+from ingestion.storage.failpoints import Failpoint, hit
+from ingestion.storage.location import Location
+from ingestion.storage.processes import sweep_scratch
 
 _MEGABYTE = 1024 * 1024
 

@@ -23,12 +23,10 @@ from ingestion.errors import (
 )
 from ingestion.kafka.offsets import Offsets
 from ingestion.lake.archive import Swapped, finish_swap, swap_tables
-from ingestion.lake.data_table import refuse_unable
 from ingestion.lake.erasure import erasures, unfinished
 from ingestion.lake.ledger import LoadedLedger, first_offsets, load_ledger
 from ingestion.lake.lock import Holder, held_by_python
 from ingestion.lake.paths import StreamPaths
-from ingestion.lake.storage import translate_disk_errors
 from ingestion.lake.stream import Stream
 from ingestion.operations.erase_key import refuse_other_keys
 from ingestion.operations.run import Run
@@ -39,6 +37,8 @@ from ingestion.recovery.position import is_elsewhere, position_of
 from ingestion.recovery.snapshot import TableSnapshot, read_snapshot
 from ingestion.recovery.topics import refuse_another_topic, resolve_topics
 from ingestion.settings import Settings
+from ingestion.sinks.table import refuse_unable
+from ingestion.storage.volumes import translate_disk_errors
 
 # What a half-made table cannot be read on from.
 _OF_THE_SOURCE: Final = (OffsetsExpiredError, TopicRecreatedError, TopicTruncatedError)

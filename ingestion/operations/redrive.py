@@ -18,9 +18,6 @@ import pyarrow.compute as pc
 
 from ingestion.errors import InvalidSpecError, RefusedError, counted, no_table_yet
 from ingestion.lake.attempts import Attempts
-from ingestion.lake.data_table import refuse_unable
-from ingestion.lake.delta import is_delta, open_rows, read_delta
-from ingestion.lake.integrity import translate_read_errors
 from ingestion.lake.ledger import Ledger, LedgerRow
 from ingestion.lake.lock import Holder, held_by_committer
 from ingestion.lake.paths import StreamPaths
@@ -35,6 +32,9 @@ from ingestion.pipeline.spark_errors import translate_engine_errors
 from ingestion.pipeline.store_session import read_table
 from ingestion.recovery.start import plan_start
 from ingestion.recovery.topics import resolve_topics
+from ingestion.sinks.delta.files import is_delta, open_rows, read_delta
+from ingestion.sinks.delta.integrity import translate_read_errors
+from ingestion.sinks.table import refuse_unable
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -15,7 +15,6 @@ from functools import partial
 
 from ingestion.errors import InvalidSpecError, NotReplayableError, OffsetsExpiredError, no_table_yet
 from ingestion.kafka.offsets import Offsets, Range, TopicPartition, cut
-from ingestion.lake.data_table import refuse_unable
 from ingestion.lake.erasure import erasures
 from ingestion.lake.ledger import LedgerRow, first_offsets, load_ledger
 from ingestion.lake.lock import Holder, held_by_committer
@@ -31,6 +30,7 @@ from ingestion.pipeline.spark_errors import recheck_kafka_on_failure, translate_
 from ingestion.recovery.position import Position
 from ingestion.recovery.start import plan_start, recheck_start
 from ingestion.recovery.topics import resolve_topics
+from ingestion.sinks.table import refuse_unable
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -10,12 +10,12 @@ from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import IngestionError
 from ingestion.kafka.offsets import Offsets
 from ingestion.kafka.retention import Headroom, Level, duration, read_headroom
-from ingestion.lake.storage import translate_disk_errors
 from ingestion.lake.stream import Stream
 from ingestion.recovery.position import read_position
 from ingestion.recovery.start import begin_offsets
 from ingestion.recovery.topics import refuse_another_topic, resolve_topics
 from ingestion.settings import Settings
+from ingestion.storage.volumes import translate_disk_errors
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

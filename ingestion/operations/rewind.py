@@ -27,10 +27,6 @@ from ingestion.errors import (
     no_table_yet,
 )
 from ingestion.kafka.offsets import Offsets
-from ingestion.lake.commit_metadata import REWOUND_TO, CommitMetadata, Kind, ranges_at
-from ingestion.lake.data_table import refuse_unable
-from ingestion.lake.failpoints import Failpoint, hit
-from ingestion.lake.foreign_commits import foreign_commits
 from ingestion.lake.ledger import (
     LedgerRow,
     load_ledger,
@@ -39,10 +35,14 @@ from ingestion.lake.ledger import (
 )
 from ingestion.lake.lock import held
 from ingestion.lake.paths import StreamPaths
+from ingestion.recovery.foreign_commits import foreign_commits
 from ingestion.recovery.heal import HealedTable, read_and_heal, remove_leftovers
 from ingestion.recovery.position import Position, position_of
 from ingestion.recovery.snapshot import read_snapshot
 from ingestion.settings import Settings
+from ingestion.sinks.commit_metadata import REWOUND_TO, CommitMetadata, Kind, ranges_at
+from ingestion.sinks.table import refuse_unable
+from ingestion.storage.failpoints import Failpoint, hit
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -29,12 +29,12 @@ from ingestion.errors import (
     TopicTruncatedError,
 )
 from ingestion.kafka.transactions import find_stalls
-from ingestion.lake.failpoints import Failpoint, hit
 from ingestion.lake.ledger import LedgerRow, put_rows
 from ingestion.lake.lock import CommitterLock, Holder, held_by_committer
 from ingestion.lake.paths import StreamPaths
-from ingestion.lake.storage import probe_storage
+from ingestion.lake.probe import probe_storage
 from ingestion.lake.stream import Stream
+from ingestion.modes.engines.choose import choose_engine
 from ingestion.operations.decisions import accept, adopt_topic
 from ingestion.operations.progress import Progress, Tell
 from ingestion.operations.telemetry import observed
@@ -55,7 +55,7 @@ from ingestion.recovery.position import Position
 from ingestion.recovery.start import Start, count_unread, plan_start, recheck_start
 from ingestion.recovery.topics import resolve_topics
 from ingestion.settings import Settings
-from ingestion.sinks.choose_engine import choose_engine
+from ingestion.storage.failpoints import Failpoint, hit
 
 OnBatch = Callable[[LedgerRow, int], None]
 Report = TypeVar("Report")

@@ -21,16 +21,10 @@ from ingestion.errors import (
 from ingestion.kafka.client import code_of
 from ingestion.kafka.transactions import Stall, find_stalls
 from ingestion.lake.attempts import Attempts
-from ingestion.lake.commit_log import CommitLog
-from ingestion.lake.data_table import DataTable
-from ingestion.lake.delta import is_delta, open_rows, read_delta
-from ingestion.lake.integrity import translate_read_errors
 from ingestion.lake.ledger import known_paths, load_ledger, standing_rows
-from ingestion.lake.location import Location
 from ingestion.lake.lock import Holder, holder_of
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.quarantine import Waiting
-from ingestion.lake.storage import refuse_read_only_volumes, translate_disk_errors
 from ingestion.lake.stream import Stream
 from ingestion.operations.failure import Failure
 from ingestion.operations.retention import Retention, retention_now, retention_of
@@ -52,6 +46,12 @@ from ingestion.recovery.topics import (
     resolve_topics,
 )
 from ingestion.settings import Settings
+from ingestion.sinks.commit_log import CommitLog
+from ingestion.sinks.delta.files import is_delta, open_rows, read_delta
+from ingestion.sinks.delta.integrity import translate_read_errors
+from ingestion.sinks.table import DataTable
+from ingestion.storage.location import Location
+from ingestion.storage.volumes import refuse_read_only_volumes, translate_disk_errors
 
 _MOST_SECONDS = 10.0
 

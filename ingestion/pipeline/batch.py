@@ -19,15 +19,17 @@ from ingestion.kafka.last_record import LastRecord, LastRecords
 from ingestion.kafka.offsets import Fit, Offsets, Range, fit
 from ingestion.lake.attempts import Attempt, attempt_of, new_name
 from ingestion.lake.books import imbalances
-from ingestion.lake.commit_log import Commit
-from ingestion.lake.commit_metadata import CommitMetadata, CountedRange
-from ingestion.lake.failpoints import Failpoint, hit
-from ingestion.lake.foreign_commits import foreign_commits_before
 from ingestion.lake.ledger import Ledger, LedgerRow
 from ingestion.lake.lock import refuse_lost_lease
 from ingestion.lake.quarantine import STATISTICS, quarantine_rows
 from ingestion.lake.side_tables import count_of
 from ingestion.lake.stream import Stream
+from ingestion.modes import sql
+from ingestion.modes.engines.choose import EngineName, open_engine, open_writer
+from ingestion.modes.engines.engine import Engine
+from ingestion.modes.engines.frame_cache import FrameCache
+from ingestion.modes.keep_columns import keep_columns
+from ingestion.modes.mode import Good, Sink, Target, sink_class
 from ingestion.pipeline.circuit_breaker import refuse_too_many_bad
 from ingestion.pipeline.columns import NOT_APPLIED
 from ingestion.pipeline.counts import IS_GOOD, BatchCounts, count_records, extra_counts
@@ -40,14 +42,12 @@ from ingestion.pipeline.spark_errors import translate_expression_errors
 from ingestion.pipeline.transform import transform
 from ingestion.pipeline.validate import validate
 from ingestion.recovery.continuity import refuse_cut_meanwhile
+from ingestion.recovery.foreign_commits import foreign_commits_before
 from ingestion.recovery.start import Start
 from ingestion.recovery.topics import refuse_another_topic
-from ingestion.sinks import sql
-from ingestion.sinks.choose_engine import EngineName, open_engine, open_writer
-from ingestion.sinks.engine import Engine
-from ingestion.sinks.frame_cache import FrameCache
-from ingestion.sinks.keep_columns import keep_columns
-from ingestion.sinks.sink import Good, Sink, Target, sink_class
+from ingestion.sinks.commit_log import Commit
+from ingestion.sinks.commit_metadata import CommitMetadata, CountedRange
+from ingestion.storage.failpoints import Failpoint, hit
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -13,8 +13,8 @@ import shutil
 from pathlib import Path
 
 from ingestion.kafka.offsets import Offsets, Range
-from ingestion.lake.checksums import matches_checksum
-from ingestion.lake.location import Location
+from ingestion.storage.checksums import matches_checksum
+from ingestion.storage.location import Location
 
 
 class UnreadableCheckpointError(ValueError):

@@ -13,8 +13,8 @@ from typing import Any, Final
 from ingestion.declaration.messages import printable
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import TooManyBadRecordsError, counted
+from ingestion.modes.engines.engine import Engine
 from ingestion.pipeline.counts import BatchCounts
-from ingestion.sinks.engine import Engine
 
 # Where nothing is declared: most of a batch, unless the batch is too small to say anything.
 STOP_ABOVE: Final = 0.5

@@ -30,13 +30,13 @@ from pyspark.sql import SparkSession
 import ingestion
 from ingestion.declaration.formats import FORMATS
 from ingestion.errors import DependencyError, SetupError
-from ingestion.lake.location import Location
-from ingestion.lake.processes import scratch_of_this_process
-from ingestion.lake.storage import make_folder
 from ingestion.local.jars import store_jars
+from ingestion.modes.engines.frame_cache import COPIES
 from ingestion.pipeline.store_session import is_on_s3
 from ingestion.settings import Settings, variable
-from ingestion.sinks.frame_cache import COPIES
+from ingestion.storage.location import Location
+from ingestion.storage.processes import scratch_of_this_process
+from ingestion.storage.volumes import make_folder
 
 # What Spark says of a job that `_watch` has cancelled, and of no other.
 _STARVED: Final = "as part of cancellation of all jobs"

@@ -17,7 +17,7 @@
                 + _record              full name of its record type; only where a registry has it
 
 Behind ``validate`` a batch is the table ``batch`` of an engine, and of it what can be applied is
-``good``; see ``ingestion.sinks.engine``.
+``good``; see ``ingestion.modes.engines.engine``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from ingestion.sinks.rows import RAW
+from ingestion.modes.engines.rows import RAW
 
 PLACE: Final = ("_topic", "_partition", "_offset", "_timestamp")
 # By ``_digest``, of key, value and headers, ``ingestion.kafka.last_record`` knows a record again.

@@ -10,10 +10,10 @@ from typing import Any, Final
 
 from ingestion.declaration.names import nearest
 from ingestion.kafka.offsets import Range, TopicPartition
+from ingestion.modes import sql
+from ingestion.modes.engines.engine import Engine
 from ingestion.pipeline.report import ABSENT, UNDECLARED
 from ingestion.pipeline.validate import GOOD
-from ingestion.sinks import sql
-from ingestion.sinks.engine import Engine
 
 IS_GOOD: Final = "_disposition IN ('row', 'delete')"
 _NAMES_LISTED: Final = 20

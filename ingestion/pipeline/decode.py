@@ -18,9 +18,9 @@ from ingestion.formats.arrow_udf import (
     plan_decoding,
 )
 from ingestion.lake.stream import Stream
+from ingestion.modes.engines.frame_cache import FrameCache
+from ingestion.modes.engines.rows import InWorker, Rows, Work
 from ingestion.pipeline.schema import row_type, type_of_columns, value_type
-from ingestion.sinks.frame_cache import FrameCache
-from ingestion.sinks.rows import InWorker, Rows, Work
 
 _TOMBSTONE_KEY = "_tombstone_key"
 

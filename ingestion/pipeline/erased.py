@@ -11,9 +11,9 @@ from typing import Any
 
 from ingestion.declaration.modes import COORDINATES
 from ingestion.lake.erasure import Erasure
+from ingestion.modes import sql
+from ingestion.modes.engines.engine import Engine
 from ingestion.pipeline.counts import IS_GOOD
-from ingestion.sinks import sql
-from ingestion.sinks.engine import Engine
 
 
 def leave_out(engine: Engine, erasure: Erasure, *, epoch: int) -> list[dict[str, Any]]:

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 from ingestion.declaration.modes import COORDINATES
 from ingestion.declaration.spec import StreamSpec
 from ingestion.declaration.sql import quoted
-from ingestion.sinks.rows import Rows
+from ingestion.modes.engines.rows import Rows
 
 # Dispositions that each row has for itself.
 _OF_A_ROW = ("row", "delete", "filtered")

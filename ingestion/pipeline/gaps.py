@@ -14,9 +14,9 @@ from typing import Literal
 from ingestion.errors import RecordsMissedError, counted
 from ingestion.kafka.admin import Kafka
 from ingestion.kafka.offsets import Range, TopicPartition
+from ingestion.modes import sql
+from ingestion.modes.engines.engine import Engine
 from ingestion.pipeline.counts import BatchCounts
-from ingestion.sinks import sql
-from ingestion.sinks.engine import Engine
 
 # Beyond so many holes in a batch, asking costs more than the batch; ``verify`` does it instead.
 ASKED_AT_MOST = 1_000

@@ -16,16 +16,16 @@ from ingestion.declaration.modes import COORDINATES
 from ingestion.errors import RecordsForgottenError, TableBusyError
 from ingestion.kafka.offsets import Fit, Range
 from ingestion.lake.attempts import MARKS, attempt_of, find_leftovers
-from ingestion.lake.commit_metadata import CommitMetadata
 from ingestion.lake.ledger import LedgerRow
 from ingestion.lake.quarantine import remove_payloads
 from ingestion.lake.side_tables import count_of
+from ingestion.modes.engines.engine import Engine
+from ingestion.modes.mode import Target
 from ingestion.pipeline.batch import BatchWriter
 from ingestion.pipeline.counts import BatchCounts, count_records
 from ingestion.pipeline.erased import at_places
 from ingestion.pipeline.gaps import Gaps
-from ingestion.sinks.engine import Engine
-from ingestion.sinks.sink import Target
+from ingestion.sinks.commit_metadata import CommitMetadata
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -14,16 +14,16 @@ from pyspark.sql import DataFrame
 
 from ingestion.declaration.modes import COORDINATES
 from ingestion.kafka.offsets import Fit, Range
-from ingestion.lake.commit_metadata import CommitMetadata
-from ingestion.lake.delta import is_delta, read_delta
 from ingestion.lake.ledger import LedgerRow
 from ingestion.lake.quarantine import Waiting
+from ingestion.modes import sql
+from ingestion.modes.engines.engine import Engine
 from ingestion.pipeline.batch import BatchWriter
 from ingestion.pipeline.counts import BatchCounts
 from ingestion.pipeline.gaps import Gaps
 from ingestion.pipeline.redrive_batch import epochs_of
-from ingestion.sinks import sql
-from ingestion.sinks.engine import Engine
+from ingestion.sinks.commit_metadata import CommitMetadata
+from ingestion.sinks.delta.files import is_delta, read_delta
 
 
 class ReplayWriter(BatchWriter):

@@ -11,8 +11,8 @@ from ingestion.declaration.names import nearest
 from ingestion.errors import counted
 from ingestion.kafka.offsets import Offsets, TopicPartition
 from ingestion.lake.attempts import Attempts
-from ingestion.lake.commit_metadata import CountedRange
 from ingestion.lake.ledger import LedgerRow
+from ingestion.sinks.commit_metadata import CountedRange
 
 if TYPE_CHECKING:
     from ingestion.kafka.transactions import Stall

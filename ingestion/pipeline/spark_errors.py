@@ -25,15 +25,15 @@ from ingestion.errors import (
 from ingestion.kafka.client import missing_right
 from ingestion.kafka.java import first_cause
 from ingestion.kafka.offsets import Range
-from ingestion.lake.damage import damaged_table
-from ingestion.lake.integrity import refuse_unreadable
 from ingestion.lake.paths import StreamPaths
-from ingestion.lake.storage import is_storage_error, translate_disk_errors
 from ingestion.lake.stream import Stream
 from ingestion.pipeline.cluster import is_of_cluster, translate_cluster_errors
 from ingestion.pipeline.schema import sentence_of
 from ingestion.pipeline.session import jvm_has_ended
 from ingestion.settings import Settings
+from ingestion.sinks.delta.integrity import refuse_unreadable
+from ingestion.storage.damage import damaged_table
+from ingestion.storage.volumes import is_storage_error, translate_disk_errors
 
 _DAMAGE = re.compile(
     r"ChecksumException|FAILED_READ_FILE|FileNotFoundException|is not a Parquet file"

@@ -15,11 +15,11 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 
 from ingestion.errors import SetupError
-from ingestion.lake.delta import endpoint_of_s3, open_rows
-from ingestion.lake.location import Location
 from ingestion.lake.paths import StreamPaths
 from ingestion.local.jars import store_jars
 from ingestion.settings import Settings
+from ingestion.sinks.delta.files import endpoint_of_s3, open_rows
+from ingestion.storage.location import Location
 
 _APPENDED: Final = "SPARK_DIST_CLASSPATH"
 _ALWAYS: Final[Mapping[str, str]] = {

@@ -25,9 +25,9 @@ from ingestion.declaration.spec import StreamSpec
 from ingestion.declaration.sql import quoted
 from ingestion.declaration.types import SqlType
 from ingestion.errors import BadFieldError
+from ingestion.modes.engines.frame_cache import FrameCache, is_local
+from ingestion.modes.engines.rows import Rows
 from ingestion.pipeline.schema import declared_row, row_type, sentence_of
-from ingestion.sinks.frame_cache import FrameCache, is_local
-from ingestion.sinks.rows import Rows
 
 # What a transformation may read beside the value's columns.
 RECORD: Final = {

@@ -33,11 +33,11 @@ from ingestion.declaration.sql import asks_for, quoted
 from ingestion.formats.coerce import FIRST_DAY, LAST_DAY
 from ingestion.kafka.client import FIRST_MOMENT, LAST_MOMENT, MOMENTS
 from ingestion.kafka.offsets import Offsets
+from ingestion.modes import sql
+from ingestion.modes.engines.rows import RAW, Rows, Work
 from ingestion.pipeline.columns import PLACE
 from ingestion.pipeline.explode import rejoin
 from ingestion.pipeline.schema import declared_row
-from ingestion.sinks import sql
-from ingestion.sinks.rows import RAW, Rows, Work
 
 GOOD = ("row", "delete")
 REASONS: Final = {
@@ -89,7 +89,7 @@ def validate(
 
     def in_spark() -> DataFrame:
         # With sqlglot and Delta's client, which a run of the other engine does not need.
-        from ingestion.sinks.spark_engine import translate
+        from ingestion.modes.engines.spark import translate
 
         rows = _flat_in_spark(transformed.in_spark(), spec)
         rows = rows.withColumn("_violated", _violated(constraints))

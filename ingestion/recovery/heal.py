@@ -2,31 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import DamagedTableError
 from ingestion.lake import quarantine
+from ingestion.lake.archive import archive_table
 from ingestion.lake.attempts import Attempts
 from ingestion.lake.books import imbalances
-from ingestion.lake.commit_log import Commit, CommitLog
-from ingestion.lake.commit_metadata import app_id
-from ingestion.lake.delta import is_delta, read_delta
 from ingestion.lake.erasure import finish_erasures
-from ingestion.lake.failpoints import Failpoint, hit
-from ingestion.lake.foreign_commits import foreign_commits_before
-from ingestion.lake.integrity import translate_read_errors
 from ingestion.lake.ledger import Ledger, LedgerRow, load_or_archive_ledger, written_seqs
 from ingestion.lake.lock import refuse_lost_lease
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.side_tables import add_columns, remove_failed
-from ingestion.lake.table_log import translate_conflicts
+from ingestion.modes import tombstones
+from ingestion.modes.mode import sink_class
+from ingestion.recovery.foreign_commits import foreign_commits_before
 from ingestion.recovery.position import Position, position_of
 from ingestion.recovery.snapshot import TableSnapshot, read_snapshot
-from ingestion.sinks import tombstones
-from ingestion.sinks.sink import sink_class
+from ingestion.sinks.commit_log import Commit, CommitLog
+from ingestion.sinks.commit_metadata import app_id
+from ingestion.sinks.delta.durability import find_half_written, undo_half_written
+from ingestion.sinks.delta.files import is_delta, read_delta
+from ingestion.sinks.delta.integrity import translate_read_errors
+from ingestion.sinks.delta.log import translate_conflicts
+from ingestion.sinks.delta.log_files import log_files
+from ingestion.storage.failpoints import Failpoint, hit
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -95,6 +98,29 @@ def read_and_heal(
     position = replace(position, committed=Attempts.of(rows, last=position.seq))
     remove_leftovers(paths, position.committed)
     return HealedTable(snapshot=snapshot, position=position, rows=rows)
+
+
+def undo_half_written_commits(paths: StreamPaths) -> Iterator[str]:
+    """Undo the newest commits that a power cut has left half-written; needs the stream's lock.
+
+    A table of which nothing else is there goes, into the archive if it has files of rows.
+
+    Yields:
+        What was undone, and why, a sentence each.
+    """
+    for table in paths.tables:
+        while half_written := find_half_written(table):
+            problem = half_written.problem
+            why = f"{table}: {problem}, as a power cut leaves it: undone, as it was not yet needed"
+            if half_written.is_first:
+                has_rows = any(n for name, n in table.files().items() if name.endswith("parquet"))
+                for moved in archive_table(paths, [table], why=why):
+                    if not has_rows:
+                        moved.parent.delete_all()
+            else:
+                undo_half_written(half_written.file)
+            log_files(table).forget()
+            yield why
 
 
 def heal_ledger(spec: StreamSpec, snapshot: TableSnapshot, position: Position) -> Healing:

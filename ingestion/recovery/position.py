@@ -22,7 +22,11 @@ from ingestion.errors import (
 from ingestion.kafka.last_record import LastRecords
 from ingestion.kafka.offsets import Offsets
 from ingestion.lake.attempts import Attempts, new_name
-from ingestion.lake.commit_metadata import (
+from ingestion.lake.ledger import LedgerRow, last_records, next_offsets, standing_rows
+from ingestion.lake.paths import StreamPaths
+from ingestion.recovery.foreign_commits import refuse_foreign_commits
+from ingestion.recovery.snapshot import Source, TableSnapshot, TableState, read_snapshot
+from ingestion.sinks.commit_metadata import (
     CONSTRAINTS,
     UNKNOWN,
     CommitMetadata,
@@ -30,10 +34,6 @@ from ingestion.lake.commit_metadata import (
     Identity,
     Kind,
 )
-from ingestion.lake.foreign_commits import refuse_foreign_commits
-from ingestion.lake.ledger import LedgerRow, last_records, next_offsets, standing_rows
-from ingestion.lake.paths import StreamPaths
-from ingestion.recovery.snapshot import Source, TableSnapshot, TableState, read_snapshot
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

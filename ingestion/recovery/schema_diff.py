@@ -22,10 +22,10 @@ from ingestion.declaration.modes import EXTRA_COLUMN
 from ingestion.declaration.spec import StreamSpec, meaning, meaning_changes
 from ingestion.declaration.sql import columns_in, quoted
 from ingestion.errors import SchemaChangedError
-from ingestion.lake.commit_metadata import CONSTRAINTS, UNKNOWN, Identity
-from ingestion.lake.data_table import DataTable
 from ingestion.lake.paths import StreamPaths
 from ingestion.recovery.position import Position, read_position
+from ingestion.sinks.commit_metadata import CONSTRAINTS, UNKNOWN, Identity
+from ingestion.sinks.table import DataTable
 
 Effect = Literal["nothing", "evolve", "onward", "epoch", "refused"]
 _WORST: Final = ("refused", "epoch", "evolve", "onward", "nothing")

@@ -15,13 +15,13 @@ from typing import Final, Literal
 from ingestion.declaration.sinks import LOGS
 from ingestion.errors import DamagedTableError, RecordsForgottenError, RefusedError, counted
 from ingestion.lake.attempts import MARKS, ROWS, Columns, attempt_of
-from ingestion.lake.damage import remedy_for
-from ingestion.lake.integrity import damages_of, refuse_damaged
 from ingestion.lake.ledger import LedgerRow, standing_rows
-from ingestion.lake.location import Location
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.side_tables import count_of
-from ingestion.lake.table_log import TableLog
+from ingestion.sinks.delta.integrity import damages_of, refuse_damaged
+from ingestion.sinks.delta.log import TableLog
+from ingestion.storage.damage import remedy_for
+from ingestion.storage.location import Location
 
 SideName = Literal["quarantine", "tombstones"]
 # Each record with one of these dispositions has a row of its batch's seq there.

@@ -11,11 +11,11 @@ from typing import Literal
 
 from ingestion.errors import TableSettingsError
 from ingestion.lake.archive import refuse_half_swapped
-from ingestion.lake.commit_log import Commit, CommitLog
-from ingestion.lake.commit_metadata import UNKNOWN
 from ingestion.lake.ledger import LedgerRow, LoadedLedger, load_ledger
 from ingestion.lake.paths import StreamPaths
-from ingestion.lake.table_log import TableLog
+from ingestion.sinks.commit_log import Commit, CommitLog
+from ingestion.sinks.commit_metadata import UNKNOWN
+from ingestion.sinks.delta.log import TableLog
 
 Source = Literal["commit", "ledger", "rows"]
 

@@ -11,7 +11,6 @@ from ingestion.kafka.admin import Kafka, Topics
 from ingestion.kafka.offsets import Ends, Offsets, TopicPartition
 from ingestion.lake.archive import finish_swap
 from ingestion.lake.attempts import Attempts
-from ingestion.lake.durability import undo_half_written
 from ingestion.lake.erasure import Erasure, erasures, unfinished
 from ingestion.lake.ledger import LedgerRow, load_or_archive_ledger, written_seqs
 from ingestion.lake.stream import Stream
@@ -25,6 +24,7 @@ from ingestion.recovery.heal import (
     Healing,
     heal_ledger,
     remove_leftovers,
+    undo_half_written_commits,
     unknown_batches,
 )
 from ingestion.recovery.position import Position, position_of, refuse_red
@@ -85,7 +85,7 @@ def plan_start(stream: Stream) -> Start | None:
     """
     spec, paths, kafka = stream.spec, stream.paths, stream.kafka
     finish_swap(paths)
-    undone = tuple(undo_half_written(paths))
+    undone = tuple(undo_half_written_commits(paths))
     snapshot = read_snapshot(paths, load_or_archive_ledger(paths), is_swap_finished=True)
     position = position_of(snapshot)
     if position is None:

@@ -19,10 +19,10 @@ from ingestion.errors import (
     TopicRecreatedError,
 )
 from ingestion.kafka.admin import Kafka, Topics
-from ingestion.lake.commit_metadata import UNKNOWN, Identity
 from ingestion.lake.ledger import load_ledger
 from ingestion.lake.stream import Stream
 from ingestion.recovery.position import read_position
+from ingestion.sinks.commit_metadata import UNKNOWN, Identity
 
 
 def resolve_topics(stream: Stream) -> Stream:

@@ -1,1 +1,1 @@
-"""How records become rows: one file a write mode."""
+"""What keeps a stream's rows, and commits rows and note as one act: a folder a sink."""

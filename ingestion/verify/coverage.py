@@ -12,10 +12,10 @@ from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import counted
 from ingestion.kafka.admin import Kafka
 from ingestion.kafka.offsets import Range, TopicPartition
-from ingestion.lake.commit_metadata import UNKNOWN
 from ingestion.recovery.continuity import refuse_shorter
 from ingestion.recovery.topics import refuse_another_topic, refuse_changed_identity
 from ingestion.settings import Settings
+from ingestion.sinks.commit_metadata import UNKNOWN
 from ingestion.verify.read.record import Place, RowChange, at_of, offset_of
 from ingestion.verify.read.snapshot import Batch, OffsetRange, Snapshot
 

@@ -18,14 +18,14 @@ from functools import cache, partial
 from ingestion.declaration.modes import EXTRA_COLUMN
 from ingestion.declaration.spec import StreamSpec, fingerprint, meaning, meaning_changes
 from ingestion.errors import DamagedTableError, TableBusyError, counted
-from ingestion.lake.commit_metadata import CONSTRAINTS, UNKNOWN
-from ingestion.lake.integrity import damages_of, translate_read_errors
 from ingestion.lake.ledger import Ledger, written_seqs
 from ingestion.lake.paths import StreamPaths
-from ingestion.lake.processes import scratch_of_this_process, sweep_scratch
-from ingestion.lake.table_log import TableLog
 from ingestion.recovery.side_tables import read_side_tables
 from ingestion.settings import Settings
+from ingestion.sinks.commit_metadata import CONSTRAINTS, UNKNOWN
+from ingestion.sinks.delta.integrity import damages_of, translate_read_errors
+from ingestion.sinks.delta.log import TableLog
+from ingestion.storage.processes import scratch_of_this_process, sweep_scratch
 from ingestion.verify.compare import ledger, quarantine
 from ingestion.verify.compare.continuity import refuse_another_log
 from ingestion.verify.compare.ledger import miscounts

@@ -16,9 +16,9 @@ from ingestion.declaration.loader import DeclaredStream
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import InvalidSpecError
 from ingestion.kafka.offsets import Offsets, Range, TopicPartition
-from ingestion.lake.commit_metadata import CountedRange
 from ingestion.lake.ledger import LedgerRow
 from ingestion.pipeline.report import RunReport
+from ingestion.sinks.commit_metadata import CountedRange
 
 NOW = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
 

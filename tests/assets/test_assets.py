@@ -16,11 +16,11 @@ from assets.refusals import REFUSED, standing_refusal
 from ingestion.declaration.loader import DeclaredStream
 from ingestion.errors import DependencyError, SetupError, TerminalError, TopicRecreatedError
 from ingestion.lake.ledger import Ledger
-from ingestion.lake.location import Location
-from ingestion.lake.table_log import TableLog
 from ingestion.operations.retention import Retention
 from ingestion.pipeline.report import RunReport
 from ingestion.settings import load_settings
+from ingestion.sinks.delta.log import TableLog
+from ingestion.storage.location import Location
 from resources.kafka import KafkaResource
 from resources.lake import LakeResource
 from resources.spark import SparkResource
@@ -35,7 +35,7 @@ CANARY = "hunter2-canary"
 @pytest.fixture(autouse=True)
 def _no_table_and_no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the ledger stand alone where no engine runs, Kafka keep all, and retries come at once."""
-    monkeypatch.setattr("ingestion.lake.tables.delta.TableLog.table_id", lambda self: "t")
+    monkeypatch.setattr("ingestion.sinks.delta.table.TableLog.table_id", lambda self: "t")
     monkeypatch.setattr(
         "assets.evidence.retention_now", lambda spec, settings: Retention(spec=spec)
     )

@@ -32,10 +32,10 @@ from ingestion.declaration.spec import StreamSpec
 from ingestion.kafka.offsets import Offsets, TopicPartition
 from ingestion.kafka.retention import Headroom
 from ingestion.kafka.transactions import Stall
-from ingestion.lake.commit_metadata import Kind
 from ingestion.lake.ledger import LedgerRow
 from ingestion.lake.paths import StreamPaths
 from ingestion.operations.retention import Retention
+from ingestion.sinks.commit_metadata import Kind
 from tests.assets.conftest import NOW, batch, declared, report
 from tests.support.world import settings_in
 

@@ -15,8 +15,8 @@ from deltalake import write_deltalake
 from assets.assets import ingest_asset
 from ingestion.declaration.loader import DeclaredStream
 from ingestion.lake.ledger import Ledger, LedgerRow
-from ingestion.lake.location import Location
 from ingestion.settings import load_settings
+from ingestion.storage.location import Location
 from resources.kafka import KafkaResource
 from resources.lake import LakeResource
 from resources.spark import SparkResource

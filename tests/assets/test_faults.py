@@ -13,7 +13,7 @@ import dagster as dg
 import pytest
 
 from ingestion.lake.lock import Holder, held_by_jvm
-from ingestion.sinks.upsert import UpsertSink
+from ingestion.modes.upsert import UpsertSink
 from tests.assets.shell import failure_of, materialize, reported_in
 from tests.support.faulty_sink import WITHOUT_ID_2, merging
 from tests.support.world import World, row

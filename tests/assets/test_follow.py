@@ -24,10 +24,10 @@ from assets.sensors import Tick
 from ingestion.declaration.loader import DeclaredStream
 from ingestion.errors import DependencyError, InvalidSpecError, TopicRecreatedError
 from ingestion.lake.ledger import Ledger
-from ingestion.lake.location import Location
 from ingestion.operations.follow import Follow
 from ingestion.operations.retention import Retention
 from ingestion.pipeline.report import RunReport
+from ingestion.storage.location import Location
 from resources.kafka import KafkaResource
 from resources.lake import LakeResource
 from resources.spark import SparkResource
@@ -46,7 +46,7 @@ Script = Callable[[Follow], None]
 def _no_table(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the ledger stand alone where no engine runs, Kafka keep all, and sensors be ours."""
     monkeypatch.setattr(dg.SensorEvaluationContext, "code_location_origin", HERE)
-    monkeypatch.setattr("ingestion.lake.tables.delta.TableLog.table_id", lambda self: "t")
+    monkeypatch.setattr("ingestion.sinks.delta.table.TableLog.table_id", lambda self: "t")
     monkeypatch.setattr(
         "assets.evidence.retention_now", lambda spec, settings: Retention(spec=spec)
     )

@@ -13,8 +13,8 @@ import assets.maintain
 from assets.maintain import maintain_job, maintain_schedule
 from ingestion.declaration.loader import DeclaredStream
 from ingestion.errors import InvalidSpecError, StreamLockedError
-from ingestion.lake.compaction import TableSize, TableUpkeep
 from ingestion.operations.maintain import UpkeepReport
+from ingestion.sinks.delta.compaction import TableSize, TableUpkeep
 from resources.kafka import KafkaResource
 from resources.lake import LakeResource
 from resources.spark import SparkResource

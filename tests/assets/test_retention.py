@@ -13,10 +13,10 @@ from assets.retention import retention_sensor
 from ingestion.declaration.spec import StreamSpec
 from ingestion.kafka.offsets import TopicPartition
 from ingestion.kafka.retention import Headroom
-from ingestion.lake.location import StoreError
 from ingestion.lake.paths import StreamPaths
 from ingestion.operations.retention import Retention
 from ingestion.settings import Settings
+from ingestion.storage.location import StoreError
 from resources.kafka import KafkaResource
 from resources.lake import LakeResource
 from tests.assets.conftest import declared

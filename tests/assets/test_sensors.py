@@ -34,10 +34,10 @@ from ingestion.errors import (
 )
 from ingestion.kafka.offsets import TopicPartition
 from ingestion.kafka.transactions import Stall
-from ingestion.lake.location import StoreError
 from ingestion.lake.lock import Holder
 from ingestion.operations.lag import LagReader
 from ingestion.settings import load_settings
+from ingestion.storage.location import StoreError
 from resources.kafka import KafkaResource
 from resources.lake import LakeResource
 from resources.spark import SparkResource

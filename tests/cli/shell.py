@@ -18,10 +18,10 @@ from typer.testing import CliRunner, Result
 
 from ingestion.cli.app import app
 from ingestion.kafka.offsets import Range
-from ingestion.lake.commit_metadata import CountedRange
 from ingestion.lake.ledger import LedgerRow
 from ingestion.lake.paths import StreamPaths
 from ingestion.settings import load_settings
+from ingestion.sinks.commit_metadata import CountedRange
 
 ROOT = Path(__file__).parents[2]
 ORDERS = "topic: orders\nschema: id INT NOT NULL, total INT\nkeys: [id]\n"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ingestion.lake.ledger import Ledger
-from ingestion.lake.location import Location
+from ingestion.storage.location import Location
 from tests.cli.shell import ORDERS, answer, declare, oncelake, row
 
 COMMANDS = (

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from ingestion.kafka.offsets import Range
-from ingestion.lake.location import Location
 from ingestion.operations.erase import Certificate
+from ingestion.storage.location import Location
 from tests.cli.shell import oncelake, row
 
 ROW = {"erased_rows": 1}

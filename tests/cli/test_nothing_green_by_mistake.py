@@ -10,11 +10,11 @@ import pytest
 from ingestion.declaration.formats import FORMATS
 from ingestion.errors import RefusedError
 from ingestion.lake.ledger import Ledger
-from ingestion.lake.location import Location
+from ingestion.modes import keep_columns
 from ingestion.operations.failure import Failure
 from ingestion.operations.remedies import REMEDIES, remedy_of
 from ingestion.pipeline import validate
-from ingestion.sinks import keep_columns
+from ingestion.storage.location import Location
 from tests.cli.shell import ORDERS, answer, declare, oncelake, quarantine, row
 from tests.operations.test_inspect_quarantine import held
 

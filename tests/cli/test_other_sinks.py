@@ -15,12 +15,12 @@ from ingestion.declaration.loader import find_stream, load_streams
 from ingestion.declaration.spec import StreamSpec, meaning
 from ingestion.errors import IdentityChangedError
 from ingestion.kafka.offsets import Offsets
-from ingestion.lake.commit_metadata import CommitMetadata, Identity
 from ingestion.lake.ledger import LedgerRow, put_rows
 from ingestion.lake.paths import StreamPaths
 from ingestion.operations.doctor.examine import examine
 from ingestion.recovery.position import read_position
 from ingestion.settings import load_settings
+from ingestion.sinks.commit_metadata import CommitMetadata, Identity
 from tests.cli.shell import ORDERS, answer, declare, oncelake
 
 IN_ICEBERG = f"{ORDERS}sink: {{iceberg: {{table: shop.orders}}}}\n"

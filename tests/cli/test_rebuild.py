@@ -11,9 +11,9 @@ import pytest
 from deltalake import write_deltalake
 
 from ingestion.lake.archive import Swapped
-from ingestion.lake.location import Location
 from ingestion.operations.rebuild import Rebuild, RebuildReport
 from ingestion.pipeline.report import RunReport
+from ingestion.storage.location import Location
 from tests.cli.shell import answer, oncelake, row
 from tests.cli.test_run import report
 

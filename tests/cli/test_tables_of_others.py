@@ -19,9 +19,9 @@ from pyiceberg.types import IntegerType, NestedField, StringType
 from ingestion.declaration.modes import OUR_COLUMNS
 from ingestion.declaration.sinks import SinkSpec
 from ingestion.kafka.offsets import Offsets
-from ingestion.lake.commit_metadata import CommitMetadata, Identity
 from ingestion.lake.paths import StreamPaths
 from ingestion.settings import load_settings
+from ingestion.sinks.commit_metadata import CommitMetadata, Identity
 from tests.cli.shell import ORDERS, answer, declare, oncelake
 
 DECLARED = 'topic: orders\nschema: "id INT NOT NULL, total INT{columns}"\nkeys: [id]\n'

@@ -16,8 +16,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, cast
 
-from ingestion.lake.failpoints import Failpoint
 from ingestion.local import broker
+from ingestion.storage.failpoints import Failpoint
 from tests.cluster.kill_hook import PlannedKill
 from tests.cluster.runs import on_cluster, run
 from tests.support.proof import find_problems

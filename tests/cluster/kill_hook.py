@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 
-from ingestion.lake.failpoints import Failpoint
+from ingestion.storage.failpoints import Failpoint
 
 _PLAN = "KILL_PLAN"
 # What their command lines have; a run is this process and its JVM.

@@ -13,8 +13,8 @@ from typing import Any, cast
 import pytest
 from deltalake import DeltaTable
 
-from ingestion.lake.failpoints import Failpoint
 from ingestion.local.jars import store_jars
+from ingestion.storage.failpoints import Failpoint
 from tests.cluster.kill_hook import PlannedKill
 from tests.cluster.runs import on_cluster, run
 from tests.modes.scenario import SCENARIOS, SCHEMA, Scenario, produce_records

@@ -15,8 +15,8 @@ from pathlib import Path
 import psutil
 
 from ingestion.errors import DependencyError, StreamLockedError
-from ingestion.lake.failpoints import Failpoint
 from ingestion.pipeline.report import RunReport
+from ingestion.storage.failpoints import Failpoint
 from tests.crash.failpoint_hook import EVENT_WRITTEN, PlannedCrash, crashing_at
 from tests.support.world import ROOT, World
 

@@ -1,4 +1,4 @@
-"""The hook that ``ingestion.lake.failpoints`` calls: it carries out a planned crash.
+"""The hook that ``ingestion.storage.failpoints`` calls: it carries out a planned crash.
 
 In a child process every kill is real; the plan comes from the environment, so that it also reaches
 a process that Dagster started. In this process a run ends by an exception, which costs no JVM and
@@ -23,8 +23,8 @@ from unittest.mock import patch
 
 from pyspark import SparkContext
 
-from ingestion.lake import failpoints
-from ingestion.lake.failpoints import Failpoint
+from ingestion.storage import failpoints
+from ingestion.storage.failpoints import Failpoint
 
 _PLAN = "CRASH_PLAN"
 _PATIENCE_SECONDS = 20.0

@@ -25,10 +25,10 @@ from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any
 
-from ingestion.lake.failpoints import Failpoint
 from ingestion.local import broker
 from ingestion.pipeline.session import start_session
 from ingestion.settings import Settings
+from ingestion.storage.failpoints import Failpoint
 from tests.crash.child_process import NTH_RENAME
 from tests.crash.failpoint_hook import EVENT_WRITTEN, WAYS
 from tests.crash.trial import FOLLOW_UPS, Cell, attempt

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from ingestion.lake.failpoints import Failpoint
 from ingestion.settings import Settings
+from ingestion.storage.failpoints import Failpoint
 from tests.crash.failpoint_hook import PlannedCrash
 from tests.support.long import only_long
 from tests.support.proof import find_problems

@@ -17,11 +17,11 @@ import dagster as dg
 import pytest
 
 from ingestion.errors import SetupError
-from ingestion.lake import failpoints
-from ingestion.lake.failpoints import Failpoint
 from ingestion.operations.decisions import accept
 from ingestion.operations.maintain import maintain
 from ingestion.operations.rewind import rewind
+from ingestion.storage import failpoints
+from ingestion.storage.failpoints import Failpoint
 from tests.assets.shell import materialize
 from tests.crash.child_process import IN_PROCESS
 from tests.crash.failpoint_hook import EVENT_WRITTEN

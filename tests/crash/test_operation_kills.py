@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from ingestion.lake.failpoints import Failpoint
 from ingestion.operations import archive
+from ingestion.storage.failpoints import Failpoint
 from tests.crash.child_process import run_to_its_end
 from tests.crash.failpoint_hook import PlannedCrash
 from tests.support.long import only_long

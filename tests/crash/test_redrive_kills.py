@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
-from ingestion.lake.failpoints import Failpoint
 from ingestion.settings import Settings
+from ingestion.storage.failpoints import Failpoint
 from tests.crash.child_process import IN_PROCESS, run_to_its_end
 from tests.crash.failpoint_hook import PlannedCrash
 from tests.support.long import only_long

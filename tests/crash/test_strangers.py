@@ -13,10 +13,10 @@ from delta.exceptions import ConcurrentDeleteReadException, ConcurrentTransactio
 from pyspark.sql import SparkSession
 
 from ingestion.errors import CommitConflictError, TableBusyError
-from ingestion.lake import failpoints
-from ingestion.lake.failpoints import Failpoint
+from ingestion.modes.engines.idempotent_commit import retry_on_conflict
 from ingestion.settings import Settings
-from ingestion.sinks.idempotent_commit import retry_on_conflict
+from ingestion.storage import failpoints
+from ingestion.storage.failpoints import Failpoint
 from tests.support.long import only_long, twins
 from tests.support.proof import find_problems
 from tests.support.world import World, row

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from ingestion.lake.delta import open_delta
-from ingestion.lake.failpoints import Failpoint
-from ingestion.lake.log_files import log_files
 from ingestion.pipeline.report import RunReport
+from ingestion.sinks.delta.files import open_delta
+from ingestion.sinks.delta.log_files import log_files
+from ingestion.storage.failpoints import Failpoint
 from tests.crash.child_process import IN_PROCESS, NTH_RENAME, run_to_its_end, run_when_free
 from tests.crash.failpoint_hook import PlannedCrash
 from tests.power.cuts import POWER_CUT, Acknowledged, lost_of, run_and_cut

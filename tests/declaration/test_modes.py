@@ -13,8 +13,8 @@ from ingestion.declaration.loader import load_stream
 from ingestion.declaration.modes import MODES
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import IdentityChangedError
-from ingestion.lake.commit_metadata import Identity
 from ingestion.recovery.start import refuse_changed_identity
+from ingestion.sinks.commit_metadata import Identity
 from tests.support.world import ROOT
 
 EXAMPLES = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "modes.md").read_text(), re.DOTALL)

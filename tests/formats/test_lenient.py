@@ -10,8 +10,8 @@ import pytest
 from pydantic import ValidationError
 
 from ingestion.declaration.spec import StreamSpec
+from ingestion.modes.engines.engine import Engine
 from ingestion.pipeline.counts import BatchCounts, count_records
-from ingestion.sinks.engine import Engine
 from tests.support.decoding import decoded, disagreements, opened
 from tests.support.long import twins
 from tests.support.proof import find_problems

@@ -19,11 +19,11 @@ from ingestion.kafka.admin import Kafka
 from ingestion.kafka.offsets import Range, TopicPartition
 from ingestion.kafka.properties import _ALLOWED
 from ingestion.kafka.transactions import JavaAdmin, java_admin
-from ingestion.lake.tables.topic_writer import TopicPlace, TopicWriter
 from ingestion.local.produce import create
 from ingestion.operations.init.initialize import initialize
 from ingestion.operations.lag import LagReader
 from ingestion.settings import Settings
+from ingestion.sinks.kafka.writer import TopicPlace, TopicWriter
 from ingestion.verify.read.snapshot import OffsetRange
 from ingestion.verify.read.topic import TopicReader, is_compacted
 from ingestion.verify.verify import verify

@@ -11,11 +11,11 @@ import pytest
 from deltalake import write_deltalake
 
 from ingestion.lake.attempts import MARKS, ROWS, Attempt, Attempts, find_leftovers
-from ingestion.lake.commit_metadata import REWOUND_TO
-from ingestion.lake.delta import open_delta, open_rows, read_delta
 from ingestion.lake.ledger import LedgerRow
-from ingestion.lake.location import Location
 from ingestion.lake.side_tables import add_columns, remove_failed
+from ingestion.sinks.commit_metadata import REWOUND_TO
+from ingestion.sinks.delta.files import open_delta, open_rows, read_delta
+from ingestion.storage.location import Location
 
 STATISTICS = {"delta.dataSkippingStatsColumns": ",".join((*ROWS, *MARKS))}
 DEAD, LIVING = Attempt(2, 20), Attempt(3, 30)

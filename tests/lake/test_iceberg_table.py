@@ -61,17 +61,17 @@ from ingestion.errors import (
     TableBusyError,
 )
 from ingestion.kafka.offsets import Offsets, TopicPartition
-from ingestion.lake.commit_log import UnknownOutcomeError
-from ingestion.lake.commit_metadata import CommitMetadata, Identity, app_id
-from ingestion.lake.data_table import Change
-from ingestion.lake.failpoints import Failpoint
-from ingestion.lake.location import Location
-from ingestion.lake.tables import iceberg as sink
-from ingestion.lake.tables import iceberg_catalog
-from ingestion.lake.tables import iceberg_files as files
-from ingestion.lake.tables.iceberg import IcebergTable, open_table
-from ingestion.lake.tables.iceberg_catalog import CatalogEntry
 from ingestion.settings import Settings
+from ingestion.sinks.commit_log import UnknownOutcomeError
+from ingestion.sinks.commit_metadata import CommitMetadata, Identity, app_id
+from ingestion.sinks.iceberg import catalog as iceberg_catalog
+from ingestion.sinks.iceberg import files
+from ingestion.sinks.iceberg import table as sink
+from ingestion.sinks.iceberg.catalog import CatalogEntry
+from ingestion.sinks.iceberg.table import IcebergTable, open_table
+from ingestion.sinks.table import Change
+from ingestion.storage.failpoints import Failpoint
+from ingestion.storage.location import Location
 from tests.crash.failpoint_hook import PlannedError, crashing_at
 from tests.power.disk import mounted_disk
 from tests.support.long import only_long

@@ -9,11 +9,11 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from ingestion.errors import DamagedTableError
-from ingestion.lake.checksums import seal, sidecar_of
-from ingestion.lake.delta import open_rows
-from ingestion.lake.integrity import refuse_damaged, translate_read_errors
-from ingestion.lake.location import Location
-from ingestion.lake.table_log import TableLog
+from ingestion.sinks.delta.files import open_rows
+from ingestion.sinks.delta.integrity import refuse_damaged, translate_read_errors
+from ingestion.sinks.delta.log import TableLog
+from ingestion.storage.checksums import seal, sidecar_of
+from ingestion.storage.location import Location
 from tests.support.damage import (
     checkpoint,
     data_file,

@@ -21,13 +21,13 @@ from typing import IO, Any
 import pytest
 
 from ingestion.errors import SetupError, StreamLockedError
-from ingestion.lake.lease import Lease, read_lease
-from ingestion.lake.location import Location
 from ingestion.lake.lock import Holder, held_by_python, holder_of, refuse_lost_lease
 from ingestion.lake.paths import StreamPaths
-from ingestion.lake.processes import ProcessId, this_machine
 from ingestion.operations.decisions import unlock
 from ingestion.settings import Settings
+from ingestion.storage.lease import Lease, read_lease
+from ingestion.storage.location import Location
+from ingestion.storage.processes import ProcessId, this_machine
 from tests.cli.shell import oncelake
 
 

@@ -10,7 +10,6 @@ import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
 from ingestion.kafka.offsets import Offsets, Range, TopicPartition
-from ingestion.lake.commit_metadata import CountedRange, Identity
 from ingestion.lake.erasure import Digest, erasures
 from ingestion.lake.ledger import (
     SCHEMA,
@@ -20,7 +19,8 @@ from ingestion.lake.ledger import (
     next_offsets,
     standing_rows,
 )
-from ingestion.lake.location import Location
+from ingestion.sinks.commit_metadata import CountedRange, Identity
+from ingestion.storage.location import Location
 
 
 def batch(seq: int, start: int, end: int, *, table: str = "one") -> LedgerRow:

@@ -8,8 +8,8 @@ import os
 import pytest
 
 from ingestion.errors import StreamLockedError
-from ingestion.lake.lease import read_lease
 from ingestion.lake.lock import Holder, held_by_jvm, held_by_python, holder_of
+from ingestion.storage.lease import read_lease
 from tests.support.world import World, row
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 import pytest
 
 from ingestion.errors import RefusedError, TableBusyError
-from ingestion.lake.data_table import Change
-from ingestion.lake.tables.postgres import PostgresTable
+from ingestion.sinks.postgres.table import PostgresTable
+from ingestion.sinks.table import Change
 from tests.lake.test_postgres_table import (
     COLUMNS,
     KEYS,

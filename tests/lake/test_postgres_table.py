@@ -39,15 +39,16 @@ from ingestion.errors import (
     TableBusyError,
 )
 from ingestion.kafka.offsets import Offsets, TopicPartition
-from ingestion.lake.commit_log import DELETED, UnknownOutcomeError
-from ingestion.lake.commit_metadata import CommitMetadata, Identity, app_id
-from ingestion.lake.data_table import Change
-from ingestion.lake.location import Location
-from ingestion.lake.tables import postgres_copy, postgres_server
-from ingestion.lake.tables.postgres import PostgresTable, open_table
-from ingestion.lake.tables.postgres_copy import Connection, arrow_schema
-from ingestion.lake.tables.postgres_server import PostgresPlace
 from ingestion.settings import Settings
+from ingestion.sinks.commit_log import DELETED, UnknownOutcomeError
+from ingestion.sinks.commit_metadata import CommitMetadata, Identity, app_id
+from ingestion.sinks.postgres import copy as postgres_copy
+from ingestion.sinks.postgres import server as postgres_server
+from ingestion.sinks.postgres.copy import Connection, arrow_schema
+from ingestion.sinks.postgres.server import PostgresPlace
+from ingestion.sinks.postgres.table import PostgresTable, open_table
+from ingestion.sinks.table import Change
+from ingestion.storage.location import Location
 from tests.support.postgres import postgres
 
 ROOT = Path(__file__).parents[2]

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from ingestion.lake import processes
-from ingestion.lake.processes import ProcessId, scratch_of_this_process, sweep_scratch
+from ingestion.storage import processes
+from ingestion.storage.processes import ProcessId, scratch_of_this_process, sweep_scratch
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from ingestion.lake.attempts import ROWS, Attempt
-from ingestion.lake.location import Location
 from ingestion.lake.side_tables import count_of, overwrite_attempt
+from ingestion.storage.location import Location
 
 pytestmark = pytest.mark.spark
 

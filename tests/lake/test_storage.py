@@ -15,11 +15,12 @@ from deltalake.exceptions import DeltaError
 from pyspark.errors import PySparkException
 
 from ingestion.errors import RefusedError, SetupError, StorageError, UnfitStorageError
-from ingestion.lake.location import Location
 from ingestion.lake.lock import Holder, held, held_by_python
 from ingestion.lake.paths import StreamPaths
-from ingestion.lake.storage import probe_storage, translate_disk_errors
+from ingestion.lake.probe import probe_storage
 from ingestion.settings import Settings
+from ingestion.storage.location import Location
+from ingestion.storage.volumes import translate_disk_errors
 from tests.support.volumes import mounted
 
 ROWS = pa.table({"id": list(range(100_000))})

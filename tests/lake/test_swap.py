@@ -28,15 +28,15 @@ from ingestion.errors import (
 from ingestion.kafka.offsets import Offsets, TopicPartition
 from ingestion.lake import archive
 from ingestion.lake.archive import Swapped, finish_swap, refuse_half_swapped
-from ingestion.lake.commit_metadata import CommitMetadata, Identity
-from ingestion.lake.failpoints import Failpoint
 from ingestion.lake.ledger import Ledger, LedgerRow
 from ingestion.lake.paths import StreamPaths
-from ingestion.lake.tables.conformance import commit
-from ingestion.lake.tables.iceberg_catalog import CatalogEntry
-from ingestion.lake.tables.postgres_server import PostgresPlace
 from ingestion.operations.decisions import reset
 from ingestion.settings import Settings
+from ingestion.sinks.commit_metadata import CommitMetadata, Identity
+from ingestion.sinks.conformance import commit
+from ingestion.sinks.iceberg.catalog import CatalogEntry
+from ingestion.sinks.postgres.server import PostgresPlace
+from ingestion.storage.failpoints import Failpoint
 
 DDL = "id BIGINT NOT NULL, name STRING"
 COLUMNS: tuple[DeclaredColumn, ...] = (*parse_columns(DDL), *system_columns())

@@ -12,9 +12,9 @@ from deltalake import CommitProperties, Transaction, write_deltalake
 
 from ingestion.errors import DamagedTableError
 from ingestion.kafka.offsets import Offsets, Range, TopicPartition
-from ingestion.lake.commit_metadata import CommitMetadata, CountedRange, Identity, app_id
-from ingestion.lake.location import Location
-from ingestion.lake.table_log import TableLog
+from ingestion.sinks.commit_metadata import CommitMetadata, CountedRange, Identity, app_id
+from ingestion.sinks.delta.log import TableLog
+from ingestion.storage.location import Location
 
 NOTE = CommitMetadata(
     kind="ingest",

@@ -22,14 +22,14 @@ from confluent_kafka.schema_registry import SchemaRegistryClient
 from ingestion.declaration.ddl import parse_columns, system_columns
 from ingestion.declaration.sinks import KafkaSink
 from ingestion.errors import DependencyError, RefusedError, TableSettingsError
-from ingestion.lake.location import Location
-from ingestion.lake.tables.conformance import begin, commit, note, rows_in
-from ingestion.lake.tables.topic import TopicTable, open_table
-from ingestion.lake.tables.topic_avro import AvroRows
-from ingestion.lake.tables.topic_notes import TopicSchema
-from ingestion.lake.tables.topic_rows import arrow_schema
-from ingestion.lake.tables.topic_writer import TopicPlace
 from ingestion.settings import Settings
+from ingestion.sinks.conformance import begin, commit, note, rows_in
+from ingestion.sinks.kafka.avro import AvroRows
+from ingestion.sinks.kafka.notes import TopicSchema
+from ingestion.sinks.kafka.rows import arrow_schema
+from ingestion.sinks.kafka.table import TopicTable, open_table
+from ingestion.sinks.kafka.writer import TopicPlace
+from ingestion.storage.location import Location
 from tests.support.registry import Subject
 
 pytestmark = pytest.mark.kafka

@@ -12,11 +12,11 @@ import pyarrow as pa
 import pytest
 
 from ingestion.declaration.ddl import DeclaredColumn, parse_type
-from ingestion.lake.tables.topic_json import JsonRows
-from ingestion.lake.tables.topic_notes import TopicSchema
-from ingestion.lake.tables.topic_rows import arrow_schema
-from ingestion.lake.tables.topic_writer import Record, TopicPlace
 from ingestion.settings import Settings
+from ingestion.sinks.kafka.json import JsonRows
+from ingestion.sinks.kafka.notes import TopicSchema
+from ingestion.sinks.kafka.rows import arrow_schema
+from ingestion.sinks.kafka.writer import Record, TopicPlace
 
 
 def column(name: str, type_: str) -> DeclaredColumn:

@@ -42,13 +42,14 @@ from ingestion.errors import (
 )
 from ingestion.kafka.client import client_options, unreachable
 from ingestion.kafka.offsets import TopicPartition
-from ingestion.lake.commit_log import UnknownOutcomeError
-from ingestion.lake.location import Location
-from ingestion.lake.tables import topic_notes, topic_writer
-from ingestion.lake.tables.conformance import begin, change, commit, make, note, rows_in
-from ingestion.lake.tables.topic import TopicTable, open_table
-from ingestion.lake.tables.topic_writer import TopicWriter
 from ingestion.settings import Settings
+from ingestion.sinks.commit_log import UnknownOutcomeError
+from ingestion.sinks.conformance import begin, change, commit, make, note, rows_in
+from ingestion.sinks.kafka import notes as topic_notes
+from ingestion.sinks.kafka import writer as topic_writer
+from ingestion.sinks.kafka.table import TopicTable, open_table
+from ingestion.sinks.kafka.writer import TopicWriter
+from ingestion.storage.location import Location
 from tests.support.committed import committed_records
 from tests.support.frail_broker import FrailBroker
 from tests.support.long import IS_LONG, twins
@@ -254,7 +255,7 @@ WRITER = """
 import sys
 from contextlib import closing
 from pathlib import Path
-from ingestion.lake.tables.conformance import change, note
+from ingestion.sinks.conformance import change, note
 from ingestion.settings import Settings
 from tests.lake.test_topic_table import table_of
 

@@ -23,7 +23,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from ingestion.errors import DONE, REFUSED
-from ingestion.lake.failpoints import Failpoint
+from ingestion.storage.failpoints import Failpoint
 from tests.lives.oracle import Deed, Ledger, Life, follow
 from tests.lives.shell import Answer, type_and_kill, type_words
 from tests.lives.step import Step

@@ -7,8 +7,8 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from ingestion.errors import CommitConflictError
-from ingestion.lake.commit_log import Commit, CommitLog
-from ingestion.lake.commit_metadata import CommitMetadata
+from ingestion.sinks.commit_log import Commit, CommitLog
+from ingestion.sinks.commit_metadata import CommitMetadata
 from tests.model.process import step
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class ModelData:
-    """What the product asks of ``ingestion.lake.data_table.DataTable``."""
+    """What the product asks of ``ingestion.sinks.table.DataTable``."""
 
     def __init__(self, paths: Paths) -> None:
         """Take the place of the table."""

@@ -16,10 +16,10 @@ from deltalake.exceptions import CommitFailedError
 
 from ingestion.kafka.offsets import Range
 from ingestion.lake.attempts import Attempt
-from ingestion.lake.commit_metadata import CommitMetadata
+from ingestion.modes.engines import duckdb as local_engine
+from ingestion.modes.engines.choose import EngineName
 from ingestion.pipeline.counts import IS_GOOD
-from ingestion.sinks import local_engine
-from ingestion.sinks.choose_engine import EngineName
+from ingestion.sinks.commit_metadata import CommitMetadata
 from tests.model.frames import Copy, Frame, Waiting, fetched, holds, python_of
 from tests.model.lake import Place, Rows, Side, Table, names_in
 from tests.model.process import step
@@ -42,7 +42,7 @@ class ModelMerge:
 
 
 class ModelEngine:
-    """Holds one batch, and executes what is asked of ``ingestion.sinks.engine.Engine``."""
+    """Holds one batch, and executes what is asked of ``ingestion.modes.engines.engine.Engine``."""
 
     batch: Copy
     good: Copy
@@ -120,7 +120,7 @@ class ModelEngine:
 
 
 class ModelLocalEngine(ModelEngine):
-    """Commits as ``ingestion.sinks.local_engine`` does, by its own words."""
+    """Commits as ``ingestion.modes.engines.duckdb`` does, by its own words."""
 
     def merge(self, merge: ModelMerge, stream: str, place: Any, metadata: CommitMetadata) -> None:
         """Merge on exactly the version that was looked at."""
@@ -139,7 +139,7 @@ class ModelLocalEngine(ModelEngine):
 
 
 class ModelDeltaTable:
-    """What ``ingestion.sinks.local_engine`` asks of delta-rs before it commits."""
+    """What ``ingestion.modes.engines.duckdb`` asks of delta-rs before it commits."""
 
     table_uri = "file:///of/the/model"
 

@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 
 from ingestion.declaration.sinks import SinkSpec
 from ingestion.lake.attempts import MARKS, ROWS, Attempt, Columns
-from ingestion.lake.commit_log import Commit
-from ingestion.lake.commit_metadata import CommitMetadata, app_id
 from ingestion.lake.ledger import Ledger, LedgerRow
-from ingestion.lake.location import Location
 from ingestion.lake.quarantine import Waiting
-from ingestion.lake.table_log import TableLog
+from ingestion.sinks.commit_log import Commit
+from ingestion.sinks.commit_metadata import CommitMetadata, app_id
+from ingestion.sinks.delta.log import TableLog
+from ingestion.storage.location import Location
 from tests.model.data_table import ModelData
 from tests.model.process import CallFailedError, step
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ingestion.lake.attempts import Attempt
-from ingestion.lake.commit_log import Commit
-from ingestion.lake.commit_metadata import REWOUND_TO, CommitMetadata
+from ingestion.sinks.commit_log import Commit
+from ingestion.sinks.commit_metadata import REWOUND_TO, CommitMetadata
 from tests.model.cluster import TOPIC, Partition, Record
 from tests.model.lake import Rows, Table
 from tests.model.world import World

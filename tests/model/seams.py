@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 import ingestion.lake.attempts
-import ingestion.lake.foreign_commits
 import ingestion.lake.ledger
 import ingestion.lake.lock
 import ingestion.lake.quarantine
 import ingestion.lake.side_tables
 import ingestion.lake.stream
-import ingestion.lake.table_log
+import ingestion.modes.engines.duckdb
 import ingestion.operations.decisions
 import ingestion.operations.redrive
 import ingestion.operations.rewind
@@ -28,11 +27,12 @@ import ingestion.pipeline.batch
 import ingestion.pipeline.create_table
 import ingestion.pipeline.gaps
 import ingestion.pipeline.redrive_batch
+import ingestion.recovery.foreign_commits
 import ingestion.recovery.heal
 import ingestion.recovery.side_tables
 import ingestion.recovery.snapshot
 import ingestion.recovery.start
-import ingestion.sinks.local_engine
+import ingestion.sinks.delta.log
 from ingestion.errors import StreamLockedError
 from ingestion.kafka.offsets import Offsets
 from ingestion.lake.lock import Holder
@@ -98,7 +98,7 @@ def _seams() -> tuple[tuple[Any, dict[str, Any]], ...]:
             ingestion.recovery.start,
             {
                 "finish_swap": nothing,
-                "undo_half_written": lambda paths: (),
+                "undo_half_written_commits": lambda paths: (),
                 "allowed_changes": nothing,
             },
         ),
@@ -121,7 +121,7 @@ def _seams() -> tuple[tuple[Any, dict[str, Any]], ...]:
                 "read_delta": itself,
             },
         ),
-        (ingestion.lake.table_log, {"log_files": lambda path: SimpleNamespace(forget=nothing)}),
+        (ingestion.sinks.delta.log, {"log_files": lambda path: SimpleNamespace(forget=nothing)}),
         (ingestion.lake.side_tables, {"open_delta": itself}),
         (ingestion.lake.quarantine, {"open_delta": itself}),
         (
@@ -165,7 +165,7 @@ def _seams() -> tuple[tuple[Any, dict[str, Any]], ...]:
             },
         ),
         (
-            ingestion.sinks.local_engine,
+            ingestion.modes.engines.duckdb,
             {
                 "open_delta": engine.ModelDeltaTable,
                 "seal_commits": nothing,

@@ -7,18 +7,18 @@ from collections.abc import Mapping
 from typing import Any
 
 from ingestion.lake.attempts import MARKS, ROWS, Attempt, Attempts, Columns
-from ingestion.lake.commit_log import DELETED, INSERTED, UPDATED, Commit
-from ingestion.lake.commit_metadata import CommitMetadata
 from ingestion.lake.quarantine import Waiting
-from ingestion.sinks.sink import Good, Target, WriteResult
-from ingestion.sinks.upsert import UpsertSink
+from ingestion.modes.mode import Good, Target, WriteResult
+from ingestion.modes.upsert import UpsertSink
+from ingestion.sinks.commit_log import DELETED, INSERTED, UPDATED, Commit
+from ingestion.sinks.commit_metadata import CommitMetadata
 from tests.model.engine import ModelEngine, ModelMerge
 from tests.model.lake import Row, Rows, Side, Table
 from tests.model.process import step
 
 
 class ModelUpsert:
-    """What ``ingestion.sinks.upsert`` does in SQL, on rows in memory."""
+    """What ``ingestion.modes.upsert`` does in SQL, on rows in memory."""
 
     recount = staticmethod(UpsertSink.recount)
 

@@ -8,11 +8,11 @@ from typing import Any, Literal
 from ingestion.declaration.spec import StreamSpec
 from ingestion.kafka.offsets import Offsets
 from ingestion.lake.ledger import LedgerRow
+from ingestion.modes.engines.choose import EngineName
 from ingestion.operations.decisions import accept, adopt_topic
 from ingestion.operations.redrive import Redrive
 from ingestion.operations.rewind import rewind
 from ingestion.operations.run import Run
-from ingestion.sinks.choose_engine import EngineName
 from tests.model.cluster import TOPIC, Cluster
 from tests.model.lake import STREAM, Paths
 from tests.model.process import Process

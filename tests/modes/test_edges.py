@@ -13,14 +13,14 @@ from pyspark.sql import functions as F
 
 from ingestion.errors import IdentityChangedError, KeyInTwoPartitionsError, NotReplayableError
 from ingestion.lake.attempts import attempt_of
-from ingestion.lake.commit_metadata import CommitMetadata
+from ingestion.modes.aggregate import AggregateSink
+from ingestion.modes.append import AppendSink
+from ingestion.modes.engines.spark import SparkEngine
+from ingestion.modes.engines.table_writer import DeltaWriter
+from ingestion.modes.mode import Good, Sink, Target
 from ingestion.operations.rewind import rewind
 from ingestion.recovery.position import read_position
-from ingestion.sinks.aggregate import AggregateSink
-from ingestion.sinks.append import AppendSink
-from ingestion.sinks.sink import Good, Sink, Target
-from ingestion.sinks.spark_engine import SparkEngine
-from ingestion.sinks.table_writer import DeltaWriter
+from ingestion.sinks.commit_metadata import CommitMetadata
 from tests.support.long import only_long
 from tests.support.proof import find_problems
 from tests.support.world import World, row

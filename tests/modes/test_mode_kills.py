@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from ingestion.errors import StreamLockedError
-from ingestion.lake.failpoints import Failpoint
 from ingestion.pipeline.report import RunReport
+from ingestion.storage.failpoints import Failpoint
 from tests.crash.child_process import run_to_its_end
 from tests.crash.failpoint_hook import PlannedCrash
 from tests.modes.scenario import (

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from ingestion.errors import NotReplayableError
-from ingestion.lake.failpoints import Failpoint
 from ingestion.lake.stream import Stream
+from ingestion.modes.engines.choose import choose_engine
 from ingestion.pipeline.create_table import create_table
-from ingestion.sinks.choose_engine import choose_engine
+from ingestion.storage.failpoints import Failpoint
 from tests.crash.failpoint_hook import crashing_at
 from tests.modes.scenario import (
     REBUILT,

@@ -23,15 +23,15 @@ from ingestion.errors import (
 )
 from ingestion.kafka.offsets import Offsets
 from ingestion.lake.archive import archive_table, finish_swap, refuse_half_swapped
-from ingestion.lake.commit_metadata import UNKNOWN, CommitMetadata, Identity
 from ingestion.lake.ledger import Ledger, load_or_archive_ledger
-from ingestion.lake.location import Location
 from ingestion.lake.lock import Holder, held_by_python
 from ingestion.lake.paths import StreamPaths
-from ingestion.lake.tables.conformance import make, note
 from ingestion.operations import archive
 from ingestion.operations.decisions import reset
 from ingestion.settings import Settings, load_settings
+from ingestion.sinks.commit_metadata import UNKNOWN, CommitMetadata, Identity
+from ingestion.sinks.conformance import make, note
+from ingestion.storage.location import Location
 from tests.cli.shell import oncelake, row, type_on_terminal
 
 WAITING = "1 record in quarantine that no redrive has sent in"

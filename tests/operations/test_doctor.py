@@ -24,13 +24,9 @@ from ingestion.declaration.loader import DeclaredStream, load_streams
 from ingestion.errors import StorageError
 from ingestion.kafka.offsets import Offsets, TopicPartition
 from ingestion.kafka.retention import Headroom
-from ingestion.lake.commit_metadata import UNKNOWN, CommitMetadata
 from ingestion.lake.ledger import Ledger
-from ingestion.lake.location import Location
 from ingestion.lake.lock import Holder, Lease
 from ingestion.lake.paths import StreamPaths
-from ingestion.lake.processes import ProcessId, is_running, process_locking, this_machine
-from ingestion.lake.table_log import TableLog
 from ingestion.operations.doctor.examine import (
     Folder,
     diagnose_machine,
@@ -42,6 +38,10 @@ from ingestion.operations.doctor.findings import NO_DAEMON, Finding
 from ingestion.operations.retention import Retention
 from ingestion.operations.status import StreamStatus
 from ingestion.settings import load_settings
+from ingestion.sinks.commit_metadata import UNKNOWN, CommitMetadata
+from ingestion.sinks.delta.log import TableLog
+from ingestion.storage.location import Location
+from ingestion.storage.processes import ProcessId, is_running, process_locking, this_machine
 from tests.cli.shell import answer, oncelake, row
 
 ROOT = Path(__file__).parents[2]

@@ -25,12 +25,7 @@ from ingestion.errors import (
     RewindError,
     TerminalError,
 )
-from ingestion.lake import compaction
-from ingestion.lake.compaction import drop_log_before
-from ingestion.lake.failpoints import Failpoint
 from ingestion.lake.ledger import Ledger
-from ingestion.lake.location import Location
-from ingestion.lake.processes import scratch_of_this_process
 from ingestion.operations import erase as erase_module
 from ingestion.operations.decisions import accept, adopt_topic
 from ingestion.operations.doctor.examine import examine_leftovers
@@ -38,6 +33,11 @@ from ingestion.operations.erase import Certificate, erase
 from ingestion.operations.rewind import rewind
 from ingestion.operations.status import StatusReader
 from ingestion.settings import Settings
+from ingestion.sinks.delta import compaction
+from ingestion.sinks.delta.compaction import drop_log_before
+from ingestion.storage.failpoints import Failpoint
+from ingestion.storage.location import Location
+from ingestion.storage.processes import scratch_of_this_process
 from tests.crash.failpoint_hook import PlannedError, crashing_at
 from tests.support.long import only_long, twins
 from tests.support.proof import prove

@@ -14,9 +14,9 @@ from deltalake import DeltaTable
 
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import InvalidSpecError
-from ingestion.lake.location import Location
-from ingestion.lake.tables.delta import DeltaData
 from ingestion.operations.erase_key import is_of_key, parse_key
+from ingestion.sinks.delta.table import DeltaData
+from ingestion.storage.location import Location
 
 MORNING = dt.datetime(2026, 11, 22, 10, tzinfo=dt.UTC)
 TYPES = {

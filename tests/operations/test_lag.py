@@ -8,13 +8,13 @@ from deltalake import write_deltalake
 
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import DependencyError
-from ingestion.lake.delta import storage_options
-from ingestion.lake.failpoints import Failpoint
-from ingestion.lake.log_files import log_files
 from ingestion.lake.paths import StreamPaths
 from ingestion.operations.lag import LagReader, awaits_run
 from ingestion.recovery.snapshot import read_snapshot
 from ingestion.settings import Settings
+from ingestion.sinks.delta.files import storage_options
+from ingestion.sinks.delta.log_files import log_files
+from ingestion.storage.failpoints import Failpoint
 from tests.crash.failpoint_hook import PlannedError, crashing_at
 from tests.support.world import COLUMNS, World, row
 
@@ -87,7 +87,7 @@ def test_a_position_is_not_older_than_the_state_that_it_is_kept_under(
     bucket: str, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A store's listing holds for a moment: what was committed since would wait for the next."""
-    monkeypatch.setattr("ingestion.lake.log_files._HOLDS_SECONDS", 3600.0)
+    monkeypatch.setattr("ingestion.sinks.delta.log_files._HOLDS_SECONDS", 3600.0)
     monkeypatch.setattr("ingestion.operations.lag.awaits_run", lambda snapshot: False)
     monkeypatch.setattr("ingestion.operations.lag.position_of", lambda snapshot: snapshot)
     monkeypatch.setattr(

@@ -15,11 +15,11 @@ from typer.testing import CliRunner
 
 from ingestion.cli.app import app
 from ingestion.errors import DamagedTableError, IdentityChangedError
-from ingestion.lake.failpoints import Failpoint
 from ingestion.lake.ledger import Ledger
 from ingestion.operations.maintain import UpkeepReport, maintain
 from ingestion.operations.rewind import read_history, rewind
 from ingestion.settings import Settings
+from ingestion.storage.failpoints import Failpoint
 from tests.crash.failpoint_hook import PlannedError, crashing_at
 from tests.support.long import only_long
 from tests.support.proof import find_problems, prove

@@ -19,10 +19,10 @@ from ingestion.errors import (
     StreamLockedError,
     TopicRecreatedError,
 )
-from ingestion.lake.location import Location
 from ingestion.lake.lock import Holder, held_by_jvm
 from ingestion.operations.decisions import adopt_topic, reset
 from ingestion.operations.rewind import rewind
+from ingestion.storage.location import Location
 from tests.support.long import only_long, twins
 from tests.support.proof import find_problems
 from tests.support.world import World, row

@@ -19,10 +19,10 @@ from ingestion.errors import (
     StreamLockedError,
 )
 from ingestion.kafka.offsets import Range, TopicPartition
-from ingestion.lake.failpoints import Failpoint
 from ingestion.operations.decisions import accept
 from ingestion.operations.rewind import rewind
 from ingestion.settings import Settings
+from ingestion.storage.failpoints import Failpoint
 from tests.crash.failpoint_hook import PlannedError, crashing_at
 from tests.support.long import only_long, twins
 from tests.support.proof import find_problems, prove

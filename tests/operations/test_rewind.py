@@ -15,13 +15,13 @@ from ingestion.cli.app import app
 from ingestion.declaration.loader import DeclaredStream
 from ingestion.errors import InvalidSpecError, RewindError, StreamLockedError, TableReplacedError
 from ingestion.lake import lock
-from ingestion.lake.failpoints import Failpoint
 from ingestion.lake.ledger import LedgerRow
 from ingestion.operations import rewind as rewind_module
 from ingestion.operations.decisions import accept
 from ingestion.operations.inspect_quarantine import inspect
 from ingestion.operations.rewind import read_history, rewind
 from ingestion.operations.status import StatusReader
+from ingestion.storage.failpoints import Failpoint
 from tests.crash.failpoint_hook import PlannedError, crashing_at
 from tests.support.long import only_long, twins
 from tests.support.proof import find_problems, prove

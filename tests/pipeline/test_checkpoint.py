@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from ingestion.kafka.offsets import Offsets, TopicPartition
-from ingestion.lake.checksums import seal, sidecar_of
-from ingestion.lake.location import Location
 from ingestion.pipeline.checkpoint import Checkpoint, open_generation
+from ingestion.storage.checksums import seal, sidecar_of
+from ingestion.storage.location import Location
 
 TABLE = Offsets({TopicPartition("t", 0): 9, TopicPartition("t", 1): 4})
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from ingestion.lake.failpoints import Failpoint
+from ingestion.storage.failpoints import Failpoint
 from ingestion.verify.fold.transform import NOT_INDEPENDENT
 from tests.crash.failpoint_hook import PlannedError, crashing_at
 from tests.modes.scenario import Scenario, reader_of

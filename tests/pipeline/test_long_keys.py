@@ -16,10 +16,10 @@ import pytest
 from ingestion.declaration.spec import StreamSpec
 from ingestion.kafka.offsets import Offsets
 from ingestion.lake.stream import Stream
+from ingestion.modes.engines.duckdb import LocalEngine
 from ingestion.pipeline.decode import decode_here
 from ingestion.pipeline.validate import validate_in_worker
 from ingestion.settings import Settings
-from ingestion.sinks.local_engine import LocalEngine
 from ingestion.verify.fold.classify import Classifier
 from ingestion.verify.read.record import Record
 

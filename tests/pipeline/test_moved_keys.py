@@ -16,13 +16,13 @@ from ingestion.declaration.spec import StreamSpec
 from ingestion.kafka.offsets import Offsets
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.stream import Stream
+from ingestion.modes.engines.duckdb import LocalEngine
+from ingestion.modes.keep_columns import keep_columns
 from ingestion.operations.init.decode_sample import table_of
 from ingestion.operations.init.sample import SampledRecord, TopicSample
 from ingestion.pipeline.decode import decode_here
 from ingestion.pipeline.validate import validate_in_worker
 from ingestion.settings import Settings
-from ingestion.sinks.keep_columns import keep_columns
-from ingestion.sinks.local_engine import LocalEngine
 from ingestion.verify.fold.classify import Classifier
 from ingestion.verify.read.record import Record
 from tests.support.debezium import MISSING

@@ -12,8 +12,8 @@ from deltalake import write_deltalake
 
 from ingestion.declaration.spec import engine_version, fingerprint
 from ingestion.lake.books import imbalances
-from ingestion.lake.location import Location
 from ingestion.pipeline.redrive_batch import epochs_of
+from ingestion.storage.location import Location
 from ingestion.verify.compare.ledger import miscounts
 from ingestion.verify.fold.fold import Fold
 from ingestion.verify.fold.redrives import Redrives

@@ -15,9 +15,9 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from ingestion.lake.location import Location
-from ingestion.lake.tables.delta import DeltaData
 from ingestion.pipeline.session import SMALL_BACKLOG_RECORDS, jvm_options
+from ingestion.sinks.delta.table import DeltaData
+from ingestion.storage.location import Location
 from ingestion.verify.read.snapshot import rows_in
 from tests.support.world import JARS, ROOT
 

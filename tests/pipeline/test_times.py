@@ -17,11 +17,11 @@ from pyspark.sql import functions as F
 
 from ingestion.declaration.spec import StreamSpec
 from ingestion.kafka.client import SENT, timestamp_micros_of
+from ingestion.modes.engines.duckdb import LocalEngine
 from ingestion.operations.apply_transformation import spark_transformation
 from ingestion.operations.init.decode_sample import validate_sample
 from ingestion.operations.init.sample import SampledRecord, TopicSample
 from ingestion.settings import Settings
-from ingestion.sinks.local_engine import LocalEngine
 from ingestion.verify.fold.classify import Classifier
 from ingestion.verify.read.record import Record
 from tests.support.batches import judged

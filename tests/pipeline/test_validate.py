@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 
 from ingestion.declaration.spec import StreamSpec
 from ingestion.kafka.offsets import Offsets, TopicPartition
-from ingestion.sinks.local_engine import LocalEngine
+from ingestion.modes.engines.duckdb import LocalEngine
 from tests.support.batches import judged
 
 pytestmark = pytest.mark.spark

@@ -27,16 +27,16 @@ from ingestion.declaration.ddl import DeclaredColumn, parse_type, system_columns
 from ingestion.errors import DamagedTableError
 from ingestion.kafka.offsets import Offsets
 from ingestion.lake.attempts import Attempt, new_name
-from ingestion.lake.commit_metadata import CommitMetadata, Identity
-from ingestion.lake.data_table import Change
-from ingestion.lake.delta import open_rows
-from ingestion.lake.durability import undo_half_written
-from ingestion.lake.integrity import refuse_damaged
 from ingestion.lake.ledger import Ledger, LedgerRow
 from ingestion.lake.paths import StreamPaths
-from ingestion.lake.table_log import TableLog
+from ingestion.modes.engines.duckdb import LocalEngine
+from ingestion.recovery.heal import undo_half_written_commits
 from ingestion.settings import Settings
-from ingestion.sinks.local_engine import LocalEngine
+from ingestion.sinks.commit_metadata import CommitMetadata, Identity
+from ingestion.sinks.delta.files import open_rows
+from ingestion.sinks.delta.integrity import refuse_damaged
+from ingestion.sinks.delta.log import TableLog
+from ingestion.sinks.table import Change
 from tests.power.cuts import Acknowledged
 from tests.power.disk import Disk, cut_power
 from tests.toys.delta_changes import DeltaChanges
@@ -125,7 +125,7 @@ class Subject:
 
     def heal(self) -> int:
         """Undo what is half-written, as a run does, and return how many batches are there."""
-        self.undone += len(list(undo_half_written(self.paths)))
+        self.undone += len(list(undo_half_written_commits(self.paths)))
         log = self.table.log()
         return (log.last_seq(STREAM) or 0) if log.exists else 0
 

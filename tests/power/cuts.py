@@ -15,8 +15,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from unittest.mock import patch
 
-from ingestion.lake import failpoints
-from ingestion.lake.failpoints import Failpoint
+from ingestion.storage import failpoints
+from ingestion.storage.failpoints import Failpoint
 from tests.crash.failpoint_hook import PlannedError
 from tests.power.disk import Disk, cut_power
 from tests.support.world import World

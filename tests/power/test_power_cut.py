@@ -11,12 +11,13 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from ingestion.errors import DamagedTableError
-from ingestion.lake.durability import seal_commits, undo_half_written
-from ingestion.lake.integrity import refuse_damaged
-from ingestion.lake.location import Location
 from ingestion.lake.paths import StreamPaths
-from ingestion.lake.table_log import TableLog
+from ingestion.recovery.heal import undo_half_written_commits
 from ingestion.settings import Settings
+from ingestion.sinks.delta.durability import seal_commits
+from ingestion.sinks.delta.integrity import refuse_damaged
+from ingestion.sinks.delta.log import TableLog
+from ingestion.storage.location import Location
 from tests.power.batches import Subject, cut_while_writing
 from tests.power.disk import Disk, mounted_disk
 from tests.support.damage import checkpoint, data_file, newest_commit
@@ -53,7 +54,8 @@ def rows(table: Location) -> list[int]:
 def undo(table: Location) -> list[str]:
     """Undo what is half-written of the stream whose table it is."""
     folder = table.parent.path
-    return list(undo_half_written(StreamPaths.of("orders", Settings(lake=folder, state=folder))))
+    paths = StreamPaths.of("orders", Settings(lake=folder, state=folder))
+    return list(undo_half_written_commits(paths))
 
 
 def test_what_is_not_written_out_is_gone(disk: Disk) -> None:

@@ -29,12 +29,12 @@ from ingestion.errors import (
     TopicRecreatedError,
 )
 from ingestion.lake.ledger import Ledger
+from ingestion.modes import make_table
 from ingestion.operations.decisions import accept, adopt_topic
 from ingestion.operations.inspect_quarantine import inspect
 from ingestion.operations.rewind import read_history
 from ingestion.pipeline.report import RunReport
 from ingestion.recovery.position import read_position
-from ingestion.sinks import make_table
 from tests.support.damage import (
     DAMAGES,
     checkpoint,

@@ -8,9 +8,9 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from ingestion.errors import DamagedTableError, UnbalancedBatchError
-from ingestion.lake.commit_metadata import CommitMetadata
+from ingestion.modes.upsert import UpsertSink
 from ingestion.operations.decisions import accept
-from ingestion.sinks.upsert import UpsertSink
+from ingestion.sinks.commit_metadata import CommitMetadata
 from tests.support.damage import data_file
 from tests.support.world import World, row
 

@@ -21,11 +21,11 @@ from ingestion.errors import (
     UnbalancedBatchError,
 )
 from ingestion.kafka.offsets import Offsets
+from ingestion.modes.engines.engine import Engine
+from ingestion.modes.engines.rows import Rows
+from ingestion.modes.upsert import UpsertSink
 from ingestion.operations.decisions import accept
 from ingestion.recovery.position import read_position
-from ingestion.sinks.engine import Engine
-from ingestion.sinks.rows import Rows
-from ingestion.sinks.upsert import UpsertSink
 from tests.support.faulty_sink import ID_1_TWICE, WITHOUT_ID_2, merging
 from tests.support.world import World, row, transactional
 

@@ -13,13 +13,13 @@ from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import CommitConflictError
 from ingestion.kafka.offsets import Offsets
 from ingestion.lake.attempts import new_name
-from ingestion.lake.commit_metadata import CommitMetadata, Identity
 from ingestion.lake.ledger import Ledger, LedgerRow
 from ingestion.lake.paths import StreamPaths
 from ingestion.recovery.heal import heal_ledger
 from ingestion.recovery.position import position_of
 from ingestion.recovery.snapshot import read_snapshot
 from ingestion.settings import Settings
+from ingestion.sinks.commit_metadata import CommitMetadata, Identity
 
 SPEC = StreamSpec.model_validate(
     {"name": "s", "topic": "t", "schema": "id INT NOT NULL", "keys": ["id"]}

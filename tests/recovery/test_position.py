@@ -9,8 +9,8 @@ import pytest
 
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import ClusterChangedError, TopicRecreatedError
-from ingestion.lake.commit_metadata import UNKNOWN, Identity
 from ingestion.recovery.topics import refuse_another_topic
+from ingestion.sinks.commit_metadata import UNKNOWN, Identity
 from tests.model.cluster import TOPIC, Cluster
 
 SPEC = StreamSpec.model_validate(

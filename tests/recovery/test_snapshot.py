@@ -26,8 +26,6 @@ from ingestion.errors import (
     UnbalancedBatchError,
 )
 from ingestion.kafka.offsets import Offsets, Range, TopicPartition
-from ingestion.lake.commit_log import Commit
-from ingestion.lake.commit_metadata import UNKNOWN, CommitMetadata, CountedRange, Identity
 from ingestion.lake.ledger import LedgerRow, LoadedLedger
 from ingestion.lake.paths import StreamPaths
 from ingestion.recovery.heal import UnrecordedCommit, plan_healing
@@ -35,6 +33,8 @@ from ingestion.recovery.position import position_of, refuse_red
 from ingestion.recovery.side_tables import Held, SideTable, refuse_incomplete_side_tables
 from ingestion.recovery.snapshot import TableSnapshot, TableState
 from ingestion.settings import Settings
+from ingestion.sinks.commit_log import Commit
+from ingestion.sinks.commit_metadata import UNKNOWN, CommitMetadata, CountedRange, Identity
 
 PATHS = StreamPaths.of("orders", Settings(lake=Path("/lake"), state=Path("/state")))
 SPEC = StreamSpec.model_validate(

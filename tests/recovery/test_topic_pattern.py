@@ -9,12 +9,12 @@ from pyspark.sql import SparkSession
 
 from ingestion.errors import TopicMissingError
 from ingestion.kafka.admin import Kafka
-from ingestion.lake.checksums import sidecar_of
-from ingestion.lake.failpoints import Failpoint
-from ingestion.lake.location import Location
 from ingestion.operations.decisions import adopt_topic
 from ingestion.operations.lag import LagReader
 from ingestion.settings import Settings
+from ingestion.storage.checksums import sidecar_of
+from ingestion.storage.failpoints import Failpoint
+from ingestion.storage.location import Location
 from ingestion.verify.verify import verify
 from tests.crash.failpoint_hook import PlannedError, crashing_at
 from tests.support.damage import newest_commit

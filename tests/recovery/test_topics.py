@@ -20,9 +20,9 @@ from ingestion.errors import (
     TopicMissingError,
     TopicRecreatedError,
 )
-from ingestion.lake.delta import open_delta
 from ingestion.operations.decisions import accept, adopt_topic
 from ingestion.operations.rewind import rewind
+from ingestion.sinks.delta.files import open_delta
 from ingestion.verify.verify import verify
 from tests.support.damage import forget_commits
 from tests.support.frail_broker import PATIENCE_SECONDS, FrailBroker

@@ -42,9 +42,9 @@ from pyspark.sql import SparkSession
 from assets import alerts
 from assets.definitions import definitions
 from ingestion.errors import DependencyError
-from ingestion.lake import location
 from ingestion.operations.status import StatusReader
 from ingestion.settings import Settings, load_settings, variable
+from ingestion.storage import location
 from tests.cli.shell import declare, oncelake
 from tests.support.http_server import Handler, served
 from tests.support.http_sink import http_sink

@@ -21,13 +21,13 @@ from pyspark.sql import SparkSession
 from ingestion.cli.app import app
 from ingestion.declaration.sinks import KafkaSink
 from ingestion.errors import MissingRightError
-from ingestion.lake.location import Location
-from ingestion.lake.tables.conformance import make
-from ingestion.lake.tables.topic import TopicTable, open_table
 from ingestion.operations.follow import Follow
 from ingestion.operations.lag import LagReader
 from ingestion.pipeline.session import SharedSpark
 from ingestion.settings import Settings
+from ingestion.sinks.conformance import make
+from ingestion.sinks.kafka.table import TopicTable, open_table
+from ingestion.storage.location import Location
 from tests.cli.shell import oncelake
 from tests.rights.page import Right, documented
 from tests.support.long import only_long, twins

@@ -14,8 +14,8 @@ import pytest
 from pyspark.sql import SparkSession
 from typer.testing import Result
 
-from ingestion.lake import location
-from ingestion.lake.log_files import log_files
+from ingestion.sinks.delta.log_files import log_files
+from ingestion.storage import location
 from tests.cli.shell import oncelake
 from tests.rights.page import part_of_page
 from tests.support.long import IS_LONG, only_long, twins

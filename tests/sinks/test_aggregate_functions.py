@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 from ingestion.declaration.aggregates import FUNCTIONS, Aggregate
 from ingestion.declaration.ddl import parse_type
 from ingestion.declaration.spec import StreamSpec
-from ingestion.sinks.aggregate_functions import folded, of_records, place_in
+from ingestion.modes.aggregate_functions import folded, of_records, place_in
 from ingestion.verify.fold.aggregate import AGGREGATES
 from tests.support.long import only_long
 

@@ -25,21 +25,22 @@ from ingestion.errors import (
 )
 from ingestion.kafka.offsets import Offsets, Range, TopicPartition
 from ingestion.lake.attempts import MARKS, Attempt, attempt_of
-from ingestion.lake.commit_metadata import UNKNOWN, CommitMetadata, app_id
-from ingestion.lake.location import Location
 from ingestion.lake.quarantine import STATISTICS, quarantine_rows
 from ingestion.lake.side_tables import count_of
 from ingestion.lake.stream import Stream
-from ingestion.lake.table_log import EXACTLY, TableLog, append_nothing
+from ingestion.modes import sql
+from ingestion.modes.engines import duckdb as local_engine
+from ingestion.modes.engines.choose import choose_engine
+from ingestion.modes.engines.duckdb import LocalEngine
+from ingestion.modes.engines.engine import Clause, Engine, IncomparableError, Merge
+from ingestion.modes.engines.spark import SparkEngine
+from ingestion.modes.mode import merge_counts
+from ingestion.modes.upsert import winner_per_key
 from ingestion.pipeline.counts import count_records, extra_counts
 from ingestion.pipeline.gaps import _holes_between
-from ingestion.sinks import local_engine, sql
-from ingestion.sinks.choose_engine import choose_engine
-from ingestion.sinks.engine import Clause, Engine, IncomparableError, Merge
-from ingestion.sinks.local_engine import LocalEngine
-from ingestion.sinks.sink import merge_counts
-from ingestion.sinks.spark_engine import SparkEngine
-from ingestion.sinks.upsert import winner_per_key
+from ingestion.sinks.commit_metadata import UNKNOWN, CommitMetadata, app_id
+from ingestion.sinks.delta.log import EXACTLY, TableLog, append_nothing
+from ingestion.storage.location import Location
 from tests.support.long import twins
 from tests.support.world import settings_in
 from tests.verify.factories import declared
@@ -221,7 +222,7 @@ def test_early_days_narrow_a_merge_down(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A literal range of key columns, by which Spark skips files, begins before the year 1000."""
-    monkeypatch.setattr("ingestion.sinks.spark_engine._PRUNE_FROM_FILES", 0)
+    monkeypatch.setattr("ingestion.modes.engines.spark._PRUNE_FROM_FILES", 0)
     first, last = dt.date(1, 1, 1), dt.date(9999, 12, 31)
     schema = PLACE.set(0, pa.field("id", pa.date32()))
     folder = tmp_path / "table"
@@ -349,7 +350,7 @@ def test_a_commit_that_gets_in_between_is_looked_at_again(
                 )
             return super().transaction_version(app_id)
 
-    monkeypatch.setattr("ingestion.sinks.local_engine.open_delta", Overtaken)
+    monkeypatch.setattr("ingestion.modes.engines.duckdb.open_delta", Overtaken)
 
     engine.append("SELECT * FROM batch", STREAM, path, metadata(1))
     others.extend([1] * 3)

@@ -8,11 +8,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from ingestion.kafka.offsets import Offsets
-from ingestion.lake.commit_metadata import CommitMetadata, Identity
-from ingestion.lake.location import Location
-from ingestion.lake.table_log import TableLog
-from ingestion.sinks.idempotent_commit import idempotent
-from ingestion.sinks.spark_engine import SparkEngine
+from ingestion.modes.engines.idempotent_commit import idempotent
+from ingestion.modes.engines.spark import SparkEngine
+from ingestion.sinks.commit_metadata import CommitMetadata, Identity
+from ingestion.sinks.delta.log import TableLog
+from ingestion.storage.location import Location
 
 pytestmark = pytest.mark.spark
 

@@ -11,12 +11,12 @@ from pyspark.sql import SparkSession
 
 from ingestion.declaration.loader import DeclaredStream
 from ingestion.errors import MissingRightError, StorageError, UnfitStorageError
-from ingestion.lake import lease
-from ingestion.lake.lease import read_lease
 from ingestion.lake.lock import Holder, held_by_python
-from ingestion.lake.log_files import log_files
 from ingestion.operations.status import StatusReader
 from ingestion.settings import Settings
+from ingestion.sinks.delta.log_files import log_files
+from ingestion.storage import lease
+from ingestion.storage.lease import read_lease
 from tests.support.long import twins
 from tests.support.proof import find_problems
 from tests.support.store_proxy import COMMIT, Fault, StoreProxy

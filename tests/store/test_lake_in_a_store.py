@@ -13,8 +13,6 @@ from pyspark.sql import SparkSession
 
 from ingestion.declaration.loader import DeclaredStream
 from ingestion.errors import OffsetsExpiredError, SetupError
-from ingestion.lake.failpoints import Failpoint
-from ingestion.lake.location import Location
 from ingestion.operations.archive import list_archive, prune, restore
 from ingestion.operations.decisions import accept, adopt_topic, reset
 from ingestion.operations.doctor.examine import examine_leftovers
@@ -24,6 +22,8 @@ from ingestion.operations.maintain import maintain
 from ingestion.operations.rewind import read_history, rewind
 from ingestion.operations.status import StatusReader
 from ingestion.settings import Settings
+from ingestion.storage.failpoints import Failpoint
+from ingestion.storage.location import Location
 from tests.crash.failpoint_hook import PlannedError, crashing_at
 from tests.support.long import only_long, twins
 from tests.support.proof import find_problems, rows_of_no_commit

@@ -10,13 +10,13 @@ from pyspark.sql import DataFrame
 from ingestion.declaration.spec import StreamSpec
 from ingestion.kafka.offsets import Offsets
 from ingestion.lake.stream import Stream
+from ingestion.modes.engines.frame_cache import FrameCache
+from ingestion.modes.engines.rows import Rows
 from ingestion.pipeline.decode import decode
 from ingestion.pipeline.explode import explode
 from ingestion.pipeline.transform import transform
 from ingestion.pipeline.validate import validate
 from ingestion.settings import Settings
-from ingestion.sinks.frame_cache import FrameCache
-from ingestion.sinks.rows import Rows
 
 
 @contextmanager

@@ -14,12 +14,12 @@ import pyarrow as pa
 from ingestion.declaration.spec import StreamSpec
 from ingestion.kafka.offsets import Offsets
 from ingestion.lake.stream import Stream
+from ingestion.modes.engines.duckdb import LocalEngine
 from ingestion.operations.init.decode_sample import table_of
 from ingestion.operations.init.sample import SampledRecord, TopicSample
 from ingestion.pipeline.decode import decode_here
 from ingestion.pipeline.validate import validate_in_worker
 from ingestion.settings import Settings
-from ingestion.sinks.local_engine import LocalEngine
 from ingestion.verify.fold.classify import Classified, Classifier
 from ingestion.verify.read.record import Record
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from deltalake import DeltaTable
 
-from ingestion.lake.location import Location
-from ingestion.lake.table_log import TableLog
+from ingestion.sinks.delta.log import TableLog
+from ingestion.storage.location import Location
 
 
 def _flipped(content: bytes) -> bytes:

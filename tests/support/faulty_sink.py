@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import Final
 from unittest.mock import patch
 
-from ingestion.sinks.engine import Merge
-from ingestion.sinks.upsert import UpsertSink
+from ingestion.modes.engines.engine import Merge
+from ingestion.modes.upsert import UpsertSink
 
 WITHOUT_ID_2: Final = "SELECT * FROM winners WHERE id <> 2"
 ID_1_TWICE: Final = "SELECT * FROM winners UNION ALL SELECT * FROM winners WHERE id = 1"

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 from ingestion.errors import counted
 from ingestion.lake.attempts import ROWS
-from ingestion.lake.delta import is_delta, open_rows
-from ingestion.lake.location import Location
 from ingestion.operations.apply_transformation import spark_transformation
+from ingestion.sinks.delta.files import is_delta, open_rows
+from ingestion.storage.location import Location
 from ingestion.verify.verdict import Verdict
 from ingestion.verify.verify import verify
 from tests.support.world import World

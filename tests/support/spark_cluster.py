@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ingestion.kafka.java import find_java, pyspark_home
-from ingestion.lake.processes import ProcessId
 from ingestion.local.process import launch, stop
+from ingestion.storage.processes import ProcessId
 
 _SECONDS = 60.0
 _JVM = ("-Xmx192m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")

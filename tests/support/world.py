@@ -25,17 +25,17 @@ from pyspark.sql import SparkSession
 from ingestion.declaration.spec import StreamSpec
 from ingestion.kafka.admin import Kafka
 from ingestion.kafka.offsets import TopicPartition
-from ingestion.lake.delta import open_rows
 from ingestion.lake.ledger import Ledger, LedgerRow
-from ingestion.lake.location import Location
 from ingestion.lake.paths import StreamPaths
-from ingestion.lake.table_log import TableLog
 from ingestion.operations.rebuild import Rebuild, RebuildReport
 from ingestion.operations.redrive import Redrive, RedriveReport
 from ingestion.operations.replay import Replay, ReplayReport
 from ingestion.operations.run import Run
 from ingestion.pipeline.report import RunReport
 from ingestion.settings import Settings
+from ingestion.sinks.delta.files import open_rows
+from ingestion.sinks.delta.log import TableLog
+from ingestion.storage.location import Location
 
 COLUMNS = "id INT NOT NULL, name STRING, at INT"
 ROOT = Path(__file__).parents[2]

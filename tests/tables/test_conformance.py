@@ -17,13 +17,14 @@ from confluent_kafka.admin import AdminClient
 from pydantic import SecretStr
 
 from ingestion.declaration.sinks import IcebergSink, KafkaSink, PostgresSink
-from ingestion.lake.commit_metadata import CommitMetadata
-from ingestion.lake.data_table import Change, DataTable
-from ingestion.lake.location import Location
-from ingestion.lake.tables import iceberg, topic
-from ingestion.lake.tables import postgres as postgres_sink
-from ingestion.lake.tables.conformance import Opener, SinkConformance
 from ingestion.settings import Settings
+from ingestion.sinks.commit_metadata import CommitMetadata
+from ingestion.sinks.conformance import Opener, SinkConformance
+from ingestion.sinks.iceberg import table as iceberg
+from ingestion.sinks.kafka import table as topic
+from ingestion.sinks.postgres import table as postgres_sink
+from ingestion.sinks.table import Change, DataTable
+from ingestion.storage.location import Location
 from tests.support.long import IS_LONG
 from tests.toys.delta_changes import DeltaChanges
 from tests.toys.files_sink import FilesTable, FilesTransaction

@@ -10,9 +10,9 @@ from typer.testing import CliRunner
 
 from ingestion.cli.app import app
 from ingestion.errors import RefusedError, RewindError
-from ingestion.lake.failpoints import Failpoint
 from ingestion.operations.erase import Certificate, erase
 from ingestion.operations.rewind import read_history, rewind
+from ingestion.storage.failpoints import Failpoint
 from tests.crash.failpoint_hook import PlannedError, crashing_at
 from tests.support.long import twins
 from tests.support.proof import find_problems, prove

@@ -18,8 +18,8 @@ from ingestion.errors import (
     RefusedError,
     TableBusyError,
 )
-from ingestion.lake.tables.topic_writer import TopicWriter
 from ingestion.operations.decisions import reset
+from ingestion.sinks.kafka.writer import TopicWriter
 from ingestion.verify.verify import verify
 from tests.support.committed import committed_records
 from tests.support.proof import find_problems, prove

@@ -9,10 +9,10 @@ from deltalake import DeltaTable
 
 from ingestion.declaration.modes import OUR_COLUMNS
 from ingestion.errors import RefusedError, SchemaChangedError, TableSettingsError
-from ingestion.lake.tables.iceberg_catalog import CatalogEntry
 from ingestion.operations.decisions import accept, reset
 from ingestion.operations.maintain import maintain
 from ingestion.operations.rewind import rewind
+from ingestion.sinks.iceberg.catalog import CatalogEntry
 from ingestion.verify.fold.transform import NOT_INDEPENDENT
 from tests.support.long import only_long, twins
 from tests.support.proof import find_problems, prove

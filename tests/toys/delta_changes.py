@@ -15,15 +15,15 @@ import pyarrow as pa
 from deltalake import DeltaTable, Schema
 
 from ingestion.declaration.ddl import DeclaredColumn
-from ingestion.lake.commit_metadata import CommitMetadata
-from ingestion.lake.data_table import Change, Transaction, counts_of, seq_conflict
-from ingestion.lake.durability import seal_commits
-from ingestion.lake.tables.delta import DeltaData
+from ingestion.modes import sql
+from ingestion.modes.engines.duckdb import LocalEngine
+from ingestion.modes.engines.engine import Clause, Merge
+from ingestion.modes.engines.table_writer import DeltaWriter
 from ingestion.pipeline.schema import type_of_columns
-from ingestion.sinks import sql
-from ingestion.sinks.engine import Clause, Merge
-from ingestion.sinks.local_engine import LocalEngine
-from ingestion.sinks.table_writer import DeltaWriter
+from ingestion.sinks.commit_metadata import CommitMetadata
+from ingestion.sinks.delta.durability import seal_commits
+from ingestion.sinks.delta.table import DeltaData
+from ingestion.sinks.table import Change, Transaction, counts_of, seq_conflict
 
 
 class DeltaChanges(DeltaData):

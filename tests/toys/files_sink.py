@@ -20,10 +20,10 @@ import pyarrow.compute as pc
 
 from ingestion.declaration.ddl import DeclaredColumn
 from ingestion.errors import CommitConflictError
-from ingestion.lake.commit_log import ROW_COUNTS, Commit, CommitLog
-from ingestion.lake.commit_metadata import CommitMetadata, app_id
-from ingestion.lake.data_table import Ability, Change, DataTable, Transaction
 from ingestion.pipeline.schema import type_of_columns
+from ingestion.sinks.commit_log import ROW_COUNTS, Commit, CommitLog
+from ingestion.sinks.commit_metadata import CommitMetadata, app_id
+from ingestion.sinks.table import Ability, Change, DataTable, Transaction
 
 _NOTE, _COUNTS = b"oncelake.note", b"oncelake.counts"
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ingestion.lake.commit_log import Commit
-from ingestion.lake.commit_metadata import CommitMetadata
-from ingestion.sinks import sql
-from ingestion.sinks.engine import Clause, Merge
-from ingestion.sinks.sink import Sink, WriteResult, merge_counts
+from ingestion.modes import sql
+from ingestion.modes.engines.engine import Clause, Merge
+from ingestion.modes.mode import Sink, WriteResult, merge_counts
+from ingestion.sinks.commit_log import Commit
+from ingestion.sinks.commit_metadata import CommitMetadata
 
 
 class LatestBatch(Sink):

@@ -10,8 +10,8 @@ from typing import Any, cast
 import pytest
 
 from ingestion.kafka.offsets import Offsets
-from ingestion.lake.commit_metadata import UNKNOWN, CommitMetadata
-from ingestion.lake.data_table import DataTable
+from ingestion.sinks.commit_metadata import UNKNOWN, CommitMetadata
+from ingestion.sinks.table import DataTable
 from ingestion.verify.compare import ledger
 from ingestion.verify.decode.coerce import UnprovableError
 from ingestion.verify.read.snapshot import Batch, LoggedCommit, read_log

@@ -26,11 +26,11 @@ from ingestion.errors import (
     TopicRecreatedError,
 )
 from ingestion.lake.ledger import Ledger
-from ingestion.lake.location import Location
 from ingestion.lake.lock import Holder, held_by_jvm
 from ingestion.operations.decisions import accept, adopt_topic
 from ingestion.operations.erase import erase
 from ingestion.operations.rewind import rewind
+from ingestion.storage.location import Location
 from ingestion.verify.verdict import Verdict
 from ingestion.verify.verify import verify
 from tests.support.damage import data_file

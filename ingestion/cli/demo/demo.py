@@ -24,13 +24,13 @@ from ingestion.cli.end_process import run_to_the_end
 from ingestion.cli.output import out, say, table
 from ingestion.declaration.loader import find_stream
 from ingestion.errors import IngestionError, counted
-from ingestion.lake.delta import open_rows, read_delta
 from ingestion.lake.ledger import Ledger, LedgerRow
-from ingestion.lake.location import Location
 from ingestion.lake.paths import StreamPaths
 from ingestion.local import broker
 from ingestion.local.produce import create, offset_count, produce
 from ingestion.settings import Settings, load_settings, project_root
+from ingestion.sinks.delta.files import open_rows, read_delta
+from ingestion.storage.location import Location
 from ingestion.verify.verify import verify
 
 _SEED = 2013

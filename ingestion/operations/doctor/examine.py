@@ -23,13 +23,9 @@ from pydantic import TypeAdapter
 from ingestion.declaration.loader import DeclaredStream
 from ingestion.errors import SetupError
 from ingestion.kafka.java import find_java
-from ingestion.lake.delta import is_delta
-from ingestion.lake.lease import read_lease
 from ingestion.lake.ledger import known_paths, written_seqs
 from ingestion.lake.lock import Holder, holder_of
 from ingestion.lake.paths import StreamPaths
-from ingestion.lake.processes import is_running, process_locking
-from ingestion.lake.side_tables import count_rows
 from ingestion.local.jars import missing_jars
 from ingestion.local.process import run_and_capture
 from ingestion.operations.doctor import findings as kinds
@@ -39,6 +35,10 @@ from ingestion.operations.status import StatusReader
 from ingestion.recovery.heal import unknown_seqs
 from ingestion.recovery.snapshot import read_snapshot
 from ingestion.settings import Settings, project_root
+from ingestion.sinks.delta.files import is_delta
+from ingestion.sinks.delta.integrity import count_rows
+from ingestion.storage.lease import read_lease
+from ingestion.storage.processes import is_running, process_locking
 
 _DAGSTER_MODULE = "assets.doctor"
 _DAGSTER_SECONDS = 120

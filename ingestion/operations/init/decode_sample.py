@@ -16,12 +16,12 @@ from ingestion.declaration.sql import quoted
 from ingestion.formats.arrow_udf import decode_in_worker, plan_decoding
 from ingestion.kafka.offsets import Offsets
 from ingestion.lake.stream import Stream
+from ingestion.modes.engines.rows import Work
 from ingestion.operations.init.sample import TopicSample
 from ingestion.pipeline.decode import decode_here
 from ingestion.pipeline.schema import type_of_columns
 from ingestion.pipeline.validate import validate_in_worker
 from ingestion.settings import Settings
-from ingestion.sinks.rows import Work
 
 _HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 _RECORDS = pa.schema(

@@ -9,7 +9,7 @@ from typing import Any
 from ingestion.declaration.modes import INDEX_COLUMN
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import counted
-from ingestion.lake.location import Location
+from ingestion.storage.location import Location
 from ingestion.verify.coverage import Coverage
 from ingestion.verify.fold.rule import Rule
 from ingestion.verify.read.record import SYSTEM_COLUMNS, UNSEEN, Row, RowChange, ranked, text_of

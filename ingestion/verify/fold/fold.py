@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from ingestion.lake.commit_metadata import CONSTRAINTS
+from ingestion.sinks.commit_metadata import CONSTRAINTS
 from ingestion.verify.compare.quarantine import BadRecord, as_bad
 from ingestion.verify.decode.coerce import UnprovableError
 from ingestion.verify.fold import upsert

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from ingestion.declaration.spec import engine_version
 from ingestion.errors import counted
-from ingestion.lake.location import Location
+from ingestion.storage.location import Location
 from ingestion.verify.coverage import Coverage
 from ingestion.verify.read.record import Record
 from ingestion.verify.read.snapshot import Batch, columns_of, rows_of_attempts

@@ -31,14 +31,14 @@ from ingestion.errors import (
 )
 from ingestion.kafka.offsets import TopicPartition
 from ingestion.lake.archive import refuse_half_swapped
-from ingestion.lake.commit_metadata import UNKNOWN, Identity
-from ingestion.lake.data_table import Altered, DataTable
-from ingestion.lake.delta import is_delta, open_whole, read_delta, scan_rows
 from ingestion.lake.ledger import load_ledger
-from ingestion.lake.location import Location
 from ingestion.lake.lock import Holder, holder_of
 from ingestion.lake.paths import StreamPaths
 from ingestion.recovery.position import refuse_replaced
+from ingestion.sinks.commit_metadata import UNKNOWN, Identity
+from ingestion.sinks.delta.files import is_delta, open_whole, read_delta, scan_rows
+from ingestion.sinks.table import Altered, DataTable
+from ingestion.storage.location import Location
 from ingestion.verify.decode.coerce import UnprovableError
 from ingestion.verify.read.record import SYSTEM_COLUMNS
 

@@ -1,0 +1,1 @@
+"""How records become rows: one file a write mode."""

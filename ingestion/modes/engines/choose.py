@@ -1,0 +1,128 @@
+"""Which engine executes a run, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain
+from typing import TYPE_CHECKING, Final, Literal, cast
+
+from pyspark.sql import SparkSession
+
+from ingestion.errors import InvalidSpecError
+from ingestion.lake.stream import Stream
+from ingestion.modes.engines.engine import DeltaEngine, Engine
+from ingestion.modes.engines.table_writer import ChangeWriter, DeltaWriter, TableWriter
+from ingestion.settings import variable
+from ingestion.sinks.delta.files import is_delta, read_delta
+from ingestion.sinks.table import DataTable
+from ingestion.storage.location import Location
+from ingestion.storage.processes import scratch_of_this_process
+
+if TYPE_CHECKING:
+    from ingestion.modes.engines.duckdb import LocalEngine
+
+EngineName = Literal["spark", "delta_rs"]
+# Features of a table that delta-rs writes.
+_WRITTEN: Final = {"appendOnly", "invariants", "timestampNtz", "checkConstraints"}
+# DuckDB, DataFusion and Spark do not agree on how -0.0 and NaN compare.
+_INEXACT: Final = {"FLOAT", "DOUBLE"}
+
+
+def choose_engine(stream: Stream, *, alters: bool) -> tuple[EngineName, str | None]:
+    """Choose the engine of a run.
+
+    Args:
+        stream: The stream, and the settings that may name the engine.
+        alters: Whether the run changes the table's columns before it reads.
+
+    Returns:
+        The engine, and what keeps delta-rs from the run; ``None`` where nothing does, or Spark was
+        asked for.
+
+    Raises:
+        InvalidSpecError: a cluster writes Delta tables alone.
+    """
+    if (sink := stream.spec.sink.name) != "delta":
+        if stream.settings.on_cluster:
+            master = variable("spark_master")
+            raise InvalidSpecError(
+                f"{stream.name}: `sink: {sink}` needs Spark on this machine, from which it is "
+                f"written, and {master} names a cluster. Next: set {master}=local[*] for this "
+                "stream, or declare `sink: delta`"
+            )
+        return "delta_rs", None
+    if stream.settings.merge_engine == "spark":
+        return "spark", None
+    # Its workers hand a batch over as files of this machine.
+    of_cluster = ["Spark is on a cluster"] if stream.settings.on_cluster else []
+    obstacle = next(chain(of_cluster, _obstacles(stream, alters=alters)), None)
+    return ("delta_rs" if obstacle is None else "spark"), obstacle
+
+
+def open_engine(name: EngineName, spark: SparkSession, stream: Stream) -> Engine:
+    """Open an engine for one batch.
+
+    Args:
+        name: Which one.
+        spark: The batch's own session; settings made elsewhere are invisible to its statements.
+        stream: The stream.
+    """
+    if name == "spark":
+        from ingestion.modes.engines.spark import SparkEngine
+
+        return SparkEngine(spark)
+    from ingestion.modes.engines.duckdb import LocalEngine
+
+    scratch = scratch_of_this_process(stream.settings.state)
+    scratch.mkdir(parents=True, exist_ok=True)
+    return LocalEngine(stream.name, scratch)
+
+
+def open_writer(engine: Engine, stream: Stream, *, seq: int, version: int) -> TableWriter:
+    """Open a stream's table, to write one batch to it.
+
+    Args:
+        engine: What ``open_engine`` has opened.
+        stream: The stream.
+        seq: The batch's number.
+        version: The table's version before the batch.
+    """
+    if stream.spec.sink.name == "delta":
+        delta = cast("DeltaEngine", engine)
+        return DeltaWriter(delta, stream.name, stream.paths.data, version)
+    # What is no Delta table is written from this process.
+    local = cast("LocalEngine", engine)
+    return ChangeWriter(local, stream.paths.table, stream.spec, seq)
+
+
+def _obstacles(stream: Stream, *, alters: bool) -> Iterator[str]:
+    """Say what delta-rs cannot do of a run."""
+    spec, data = stream.spec, stream.paths.data
+    if spec.mode == "aggregate":
+        yield "`mode: aggregate` folds in Spark"
+    if alters:
+        yield "the run changes the table's columns"
+    is_new = not is_delta(data)
+    types = {column.name: column.type for column in spec.table_columns}
+    for name, type_ in types.items():
+        if "VARIANT" in str(type_):
+            yield f"{name} is a VARIANT"
+        if is_new and "VARCHAR" in str(type_):
+            yield f"a table with a VARCHAR, {name}, is made by Spark"
+    for name in (*spec.keys, *spec.sequence_by):
+        if name in types and types[name].word in _INEXACT:
+            yield f"{name}, by which rows are compared, is a {types[name].word}"
+    if not is_new:
+        yield from _obstacles_of(stream.paths.table, data)
+
+
+def _obstacles_of(table: DataTable, data: Location) -> Iterator[str]:
+    """Say what delta-rs cannot do of a table that is there."""
+    protocol = read_delta(data).protocol()
+    features = {*(protocol.writer_features or ()), *(protocol.reader_features or ())}
+    for feature in sorted(features - _WRITTEN):
+        yield f"the table has the feature {feature}"
+    for name in table.constraints():
+        yield f"Spark evaluates the constraint {name} of the table"
+    for name in table.generated():
+        yield f"Spark evaluates what the table computes {name} by"

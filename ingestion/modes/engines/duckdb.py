@@ -1,0 +1,337 @@
+"""The engine of one machine: DuckDB over Arrow counts and chooses, delta-rs commits.
+
+Spark hands the batch over as Arrow files in the run's scratch folder, written where it was decoded:
+nothing of it is ever in the JVM's heap, and here it is mapped into memory. This process is the one
+that commits, and so the one that holds the stream's lock.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import shutil
+import tempfile
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import duckdb
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import CommitProperties, DeltaTable, write_deltalake
+from deltalake.exceptions import CommitFailedError, DeltaError
+from pyspark.sql import DataFrame
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from ingestion.errors import BatchTooLargeError
+from ingestion.kafka.offsets import Range, cut
+from ingestion.lake.attempts import MARKS, Attempt
+from ingestion.modes import sql as text
+from ingestion.modes.engines.engine import Clause, Merge, marks, translate_failure
+from ingestion.modes.engines.idempotent_commit import retry_on_conflict
+from ingestion.modes.engines.rows import InWorker, Rows, Work
+from ingestion.sinks.commit_log import unless_committed
+from ingestion.sinks.commit_metadata import CommitMetadata
+from ingestion.sinks.delta.durability import seal_commits
+from ingestion.sinks.delta.files import (
+    EXACT_DIGITS,
+    is_delta,
+    open_delta,
+    open_rows,
+    storage_options,
+)
+from ingestion.sinks.delta.log import EXACTLY, TableLog, append_nothing, fenced_commit
+from ingestion.sinks.delta.log_files import log_files
+from ingestion.storage.location import Location
+
+_SETTINGS: Final[dict[str, str | bool | int | float | list[str]]] = {
+    "memory_limit": "1GB",
+    # Nothing is fetched from the network while a batch is open.
+    "autoinstall_known_extensions": "false",
+    "autoload_known_extensions": "false",
+}
+# A batch of so many bytes in Arrow, all of them winners, takes this process to 2 GB.
+LARGEST_BATCH_BYTES = 512 * 1024 * 1024
+# Smaller sources are scanned for their lowest and highest keys first, by which files are skipped.
+_SCANNED_BYTES: Final = 64 * 1024 * 1024
+_ROWS_AT_ONCE: Final = 10_000
+_IN_DUCKDB: Final = f"error('{text.FAILED}')"
+# Not a constant, which would be evaluated when the statement is planned.
+_IN_DATAFUSION: Final = f"(CAST(concat('{text.FAILED} ', s.\"_topic\") AS BIGINT) = 0)"
+
+
+class LocalEngine:
+    """Holds one batch in this process; see ``ingestion.modes.engines.engine.Engine``."""
+
+    def __init__(self, stream: str, scratch: Path) -> None:
+        """Take the folder for what does not fit into memory; it must be there."""
+        self._stream = stream
+        self._folder = Path(tempfile.mkdtemp(prefix="batch-", dir=scratch))
+        self._tables = duckdb.connect(config=_SETTINGS)
+        self._tables.execute("SET TimeZone = 'UTC'")
+        # By Spark's name, as sqlglot knows no other that both have; epoch_ms would round.
+        self._tables.execute("CREATE TEMP MACRO unix_millis(moment) AS epoch_us(moment) // 1000")
+        self._tables.execute(f"SET temp_directory = {text.text(str(self._folder))}")
+
+    def materialize(self, validated: Rows) -> None:
+        """Compute a batch once: in the workers that decode it, unless Spark has to do more."""
+        plan = validated.in_worker or InWorker(records=validated.in_spark(), work=iter)
+        decoded = self._spilled(plan.records, plan.work)
+        self._tables.register("decoded", decoded)
+        self.define("batch", plan.sql)
+        self._whole, self._size_bytes = plan.sql, decoded.nbytes
+
+    def parts(self, planned: Sequence[Range]) -> Iterator[Sequence[Range]]:
+        """Cut a batch that is too large: what Kafka gave is here, and is not asked for again."""
+        yield from self._cut(planned, self._size_bytes)
+
+    def _cut(self, planned: Sequence[Range], size_bytes: int) -> Iterator[Sequence[Range]]:
+        """Cut by the bytes that an offset has on the average, and again where some have more."""
+        if size_bytes <= LARGEST_BATCH_BYTES:
+            yield planned
+            return
+        offsets = sum(map(len, planned))
+        if offsets < 2:
+            raise BatchTooLargeError(
+                self._stream,
+                "what cannot be cut, a record or a redrive, is more than delta-rs merges in this "
+                f"process, which is {LARGEST_BATCH_BYTES:,} bytes. Nothing of it was committed.",
+                # Of a Delta table nobody reads this: Spark merges then.
+                remedy="let the producer send smaller records, or leave this one out by a "
+                f"`where`; a redrive is smaller as oncelake redrive {self._stream} --reason CODE",
+            )
+        # Beside a part lie its winners, and the one before, until the next is whole.
+        largest = min(offsets // 2, offsets * LARGEST_BATCH_BYTES // (4 * size_bytes))
+        for part in cut(planned, max(largest, 1)):
+            where = " OR ".join(map(_is_within, part))
+            rows = self._rows_if_small(f"SELECT * FROM ({self._whole}) WHERE {where}")
+            if rows is None:
+                yield from self._cut(part, 2 * LARGEST_BATCH_BYTES)
+            else:
+                self._keep("batch", rows)
+                yield part
+
+    def hold(self, rows: pa.Table, *, name: str = "batch") -> None:
+        """Take rows that are there already: a batch, or others by their name."""
+        self._keep(name, rows)
+
+    def define(self, name: str, sql: str, *, keep: bool = False) -> None:
+        """Give the rows of a query a name; ``keep`` those that are asked for more than once."""
+        statement = _for(sql, _IN_DUCKDB)
+        with translate_failure(duckdb.Error):
+            if keep:
+                self._keep(name, self._tables.sql(statement).to_arrow_table())
+            else:
+                self._tables.execute(f"CREATE OR REPLACE TEMP VIEW {name} AS {statement}")
+
+    def open_table(self, name: str, path: Location, version: int | None = None) -> None:
+        """Give a Delta table a name; its files are read by Arrow."""
+        self._tables.register(name, open_rows(path, version))
+
+    def rows(self, sql: str) -> list[dict[str, Any]]:
+        """Return the rows of a query."""
+        found: list[dict[str, Any]] = self.arrow(sql).to_pylist()
+        return found
+
+    def columns(self, name: str) -> list[str]:
+        """Return a named table's columns."""
+        return list(self._tables.table(name).columns)
+
+    def merge(self, merge: Merge, stream: str, path: Location, metadata: CommitMetadata) -> None:
+        """Commit a merge; where it changes no row, the metadata alone."""
+
+        def write(table: DeltaTable, properties: CommitProperties) -> None:
+            before = table.version()
+            source = self.arrow(merge.source)
+            keys = [name for name in source.column_names if text.name(name, "s") in merge.on]
+            is_exact = all(_has_exact_statistics(source[name]) for name in keys)
+            merger = table.merge(
+                source,
+                _for(merge.on, _IN_DATAFUSION),
+                source_alias="s",
+                target_alias="t",
+                streamed_exec=source.nbytes > _SCANNED_BYTES or not is_exact,
+                commit_properties=properties,
+            )
+            for clause in merge.matched:
+                if clause.assign is None:
+                    merger = merger.when_matched_delete(_condition(clause))
+                else:
+                    merger = merger.when_matched_update(_quoted(clause), _condition(clause))
+            insert = merge.insert
+            merger.when_not_matched_insert(_quoted(insert), _condition(insert)).execute()
+            if table.version() == before:
+                append_nothing(table, properties)
+
+        _commit(stream, path, metadata, write)
+
+    def append(self, sql: str, stream: str, path: Location, metadata: CommitMetadata) -> None:
+        """Commit rows."""
+
+        def write(table: DeltaTable, properties: CommitProperties) -> None:
+            rows = self._tables.sql(sql).to_arrow_reader()
+            write_deltalake(table, rows, mode="append", commit_properties=properties)
+
+        _commit(stream, path, metadata, write)
+
+    def commit_nothing(self, stream: str, path: Location, metadata: CommitMetadata) -> None:
+        """Commit the metadata alone."""
+        _commit(stream, path, metadata, append_nothing)
+
+    def replace_attempt(
+        self, sql: str, path: Location, attempt: Attempt, *, stats_on: tuple[str, ...]
+    ) -> None:
+        """Replace an attempt's rows, or make the table."""
+        rows = self.arrow(sql)
+
+        def write() -> None:
+            if is_delta(path):
+                table = open_delta(path)
+                where = attempt.as_sql()
+                write_deltalake(
+                    table,
+                    rows,
+                    mode="overwrite",
+                    predicate=where,
+                    schema_mode="merge",
+                    commit_properties=EXACTLY,
+                )
+            else:
+                settings = {"delta.dataSkippingStatsColumns": ",".join(stats_on)}
+                write_deltalake(
+                    str(path), rows, configuration=settings, storage_options=storage_options(path)
+                )
+                # Of a store it is remembered that there was no table.
+                log_files(path).forget()
+            seal_commits(path)
+
+        _retry(write, path.name)
+
+    def mark_redriven(
+        self, sql: str, quarantine: Location, attempt: Attempt, *, within: str
+    ) -> None:
+        """Set seq and name of the redrive."""
+        records, marked = self.arrow(sql), dict(zip(MARKS, attempt, strict=True))
+
+        def mark() -> None:
+            merger = open_delta(quarantine).merge(
+                records,
+                marks(within),
+                source_alias="s",
+                target_alias="t",
+                commit_properties=EXACTLY,
+            )
+            merger.when_matched_update(
+                {name: f"CAST({value} AS BIGINT)" for name, value in marked.items()}
+            ).execute()
+            seal_commits(quarantine)
+
+        _retry(mark, quarantine.name)
+
+    def close(self) -> None:
+        """Let go of the batch, and of its files."""
+        self._tables.close()
+        # An error that is kept would keep it alive, too, and DuckDB complains of that at the end.
+        del self._tables
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _spilled(self, records: DataFrame, work: Work) -> pa.Table:
+        """Return what workers make of a frame, by way of Arrow files that are mapped into memory.
+
+        A task that is tried again leaves a file that nobody reads.
+        """
+        folder, names = str(self._folder), records.columns
+        # PySpark takes a backtick within a name for the beginning of a quoted one.
+        by_number = records.toDF(*map(str, range(len(names))))
+
+        def spill(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            path, writer = f"{folder}/{uuid.uuid4().hex}.arrow", None
+            for batch in work(each.rename_columns(names) for each in batches):
+                writer = writer or pa.ipc.new_file(path, batch.schema)
+                writer.write_batch(batch)
+            if writer is not None:
+                writer.close()
+                yield pa.RecordBatch.from_pydict({"path": [path]})
+
+        files = by_number.mapInArrow(spill, "path STRING").collect()
+        if not files:
+            schema = to_arrow_schema(records.schema, timezone="UTC")
+            return pa.Table.from_batches(work(iter([pa.RecordBatch.from_pylist([], schema)])))
+        parts = (pa.ipc.open_file(pa.memory_map(file["path"])).read_all() for file in files)
+        return pa.concat_tables(parts)
+
+    def _rows_if_small(self, sql: str) -> pa.Table | None:
+        """Return the rows of a query, but for more than fit."""
+        reader, batches, size = self._tables.sql(sql).to_arrow_reader(_ROWS_AT_ONCE), [], 0
+        for batch in reader:
+            batches.append(batch)
+            size += batch.nbytes
+            if size > LARGEST_BATCH_BYTES:
+                return None
+        return pa.Table.from_batches(batches, reader.schema)
+
+    def _keep(self, name: str, rows: pa.Table) -> None:
+        self._tables.execute(f"DROP VIEW IF EXISTS {name}")
+        self._tables.register(name, rows)
+
+    def arrow(self, sql: str) -> pa.Table:
+        """Return the rows of a query, as they lie in memory."""
+        with translate_failure(duckdb.Error):
+            return self._tables.sql(_for(sql, _IN_DUCKDB)).to_arrow_table()
+
+
+def _is_within(part: Range) -> str:
+    return (
+        f"(_topic = {text.text(part.topic)} AND _partition = {part.partition} "
+        f"AND _offset >= {part.start} AND _offset < {part.end})"
+    )
+
+
+def _has_exact_statistics(keys: pa.ChunkedArray) -> bool:
+    """Tell whether files that hold a key are found by their lowest and highest keys.
+
+    delta-rs keeps decimals as DOUBLE or BIGINT, and does not find each moment of the last year.
+    """
+    if pa.types.is_decimal(keys.type):
+        return bool(keys.type.precision <= EXACT_DIGITS)
+    newest = pc.max(keys).as_py() if pa.types.is_timestamp(keys.type) else None
+    return newest is None or newest.year < dt.MAXYEAR
+
+
+def _commit(
+    stream: str,
+    path: Location,
+    metadata: CommitMetadata,
+    write: Callable[[DeltaTable, CommitProperties], None],
+) -> None:
+    """Commit on exactly the version that was looked at, or look again."""
+
+    def attempt() -> None:
+        table = open_delta(path)
+        remedy = f"oncelake status {stream}, then run again from the table's offsets"
+        properties = fenced_commit(table, stream, metadata, remedy=remedy)
+        with (
+            translate_failure(DeltaError, duckdb.Error),
+            unless_committed(TableLog(path), stream, metadata, DeltaError),
+        ):
+            write(table, properties)
+
+    _retry(attempt, stream)
+
+
+def _retry(statement: Callable[[], None], name: str) -> None:
+    retry_on_conflict(statement, stream=name, hindered=(CommitFailedError,))
+
+
+def _condition(clause: Clause) -> str:
+    return _for(clause.when, _IN_DATAFUSION)
+
+
+def _quoted(clause: Clause) -> dict[str, str]:
+    assert clause.assign is not None, "asked only of clauses that write"
+    assigned = clause.assign.items()
+    return {text.name(column): _for(value, _IN_DATAFUSION) for column, value in assigned}
+
+
+def _for(sql: str, fail: str) -> str:
+    return sql.replace(text.FAIL, fail)

@@ -1,0 +1,66 @@
+"""An upsert of partial updates: a column that a record leaves null keeps what is there.
+
+Each column of a row is the last value that was not null since the key's last delete. Without
+``sequence_by`` that fold goes by the offsets of one partition, in which records arrive: so it
+is the same however the batches are cut. With a declared order a late record would need an order of
+its own for every column, which is why the two together are refused when the file is loaded.
+
+Rows to records: as in an upsert. A superseded record lost its place, and not what it said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ingestion.modes import sql
+from ingestion.modes.upsert import UpsertSink, winner_per_key
+
+
+class PartialUpsertSink(UpsertSink):
+    """One batch on its way into a table of rows that grow column by column."""
+
+    def _winner_per_key(self) -> str:
+        """Select the newest record of each key, with what older ones said since the last delete."""
+        keys, folded = sql.names(self._keys), self._folded
+        is_delete = "CASE WHEN _disposition = 'delete' THEN _offset END"
+        values = "".join(
+            f", max_by({sql.name(column)}, CASE WHEN {sql.name(column)} IS NOT NULL "
+            f"AND (_deleted_at IS NULL OR _offset > _deleted_at) THEN _offset END) "
+            f"AS {sql.name(column)}"
+            for column in folded
+        )
+        values_of_others = "".join(f"{sql.name(column, 'f')}, " for column in folded)
+        others = [
+            column
+            for column in self._engine.columns("good")
+            if column not in folded and column not in self._keys
+        ]
+        return (
+            f"SELECT {sql.names(self._keys, 'n')}, {sql.names(others, 'n')}, "
+            f"{values_of_others}f._deleted_at "
+            f"FROM ({winner_per_key(self._target, 'DESC')}) n JOIN ("
+            f"SELECT {keys}, max(_deleted_at) AS _deleted_at{values} FROM ("
+            f"SELECT *, max({is_delete}) OVER (PARTITION BY {keys}) AS _deleted_at FROM good) g "
+            f"GROUP BY {keys}) f ON {sql.equal(self._keys, 'n', 'f')}"
+        )
+
+    def _with_ours(self, chosen: str) -> str:
+        is_chosen = self._facts.distinct < self._good.count
+        if not is_chosen:
+            chosen = f"SELECT *, CAST(NULL AS BIGINT) AS _deleted_at FROM ({chosen}) g"
+        return super()._with_ours(chosen)
+
+    def _updated(self, columns: Mapping[str, str]) -> Mapping[str, str]:
+        kept = {
+            column: f"CASE WHEN s._deleted_at IS NOT NULL THEN {sql.name(column, 's')} "
+            f"ELSE coalesce({sql.name(column, 's')}, {sql.name(column, 't')}) END"
+            for column in self._folded
+        }
+        return {**columns, **kept}
+
+    @property
+    def _folded(self) -> list[str]:
+        return [each.name for each in self._target.spec.columns if each.name not in self._keys]
+
+
+SINK = PartialUpsertSink

@@ -1,0 +1,44 @@
+"""How far event time has come, so that one can say which windows are final.
+
+A partition's clock is the latest event time that was seen in it; the stream's is the earliest of
+those, less the allowed delay. A partition that has said nothing holds the stream's clock back. It
+is kept in the counts of every commit (``clock_ms``, and ``clock_ms.<topic>-<partition>``), and
+decides nothing: a record that comes later still is another fold.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from ingestion.declaration.aggregates import CLOCK
+from ingestion.declaration.sql import quoted
+from ingestion.modes.mode import Target
+
+
+def clocks_after(target: Target, records: DataFrame) -> dict[str, int]:
+    """Return the clocks as they stand behind good records, by the names of their counts."""
+    window = target.spec.window
+    assert window is not None, "only windows need a clock"
+    clocks, partitions = _clocks_before(target)
+    latest = records.groupBy("_topic", "_partition").agg(
+        F.unix_millis(F.max(quoted(window.column))).alias("at")
+    )
+    for row in latest.collect():
+        name = f"{CLOCK}.{row['_topic']}-{row['_partition']}"
+        # No count may be negative: before 1970 a clock stands still.
+        clocks[name] = max(clocks.get(name, 0), row["at"], 0)
+    if partitions <= clocks.keys() and clocks:
+        clocks[CLOCK] = max(0, min(clocks.values()) - 1000 * window.delay_seconds)
+    return clocks
+
+
+def _clocks_before(target: Target) -> tuple[dict[str, int], set[str]]:
+    """Return each partition's clock, as our newest commit with any tells, and the partitions."""
+    partitions: set[str] = set()
+    for said in target.paths.table.log().standing():
+        partitions = partitions or {f"{CLOCK}.{at}" for at in said.next}
+        clocks = {name: at for name, at in said.counts.items() if name.startswith(f"{CLOCK}.")}
+        if clocks or said.seq == 0:
+            return clocks, partitions
+    return {}, partitions

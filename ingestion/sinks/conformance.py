@@ -1,0 +1,352 @@
+"""What every sink must keep, as tests that anybody points at a sink of their own.
+
+    class TestMySink(SinkConformance):
+        @pytest.fixture
+        def opened(self, tmp_path: Path) -> Callable[[], DataTable]:
+            return partial(MyTable, "orders", tmp_path)
+
+Each call of ``opened`` opens the same place anew, in this process and, pickled, in another; each
+test asks for another place. After each attempt the rows must be those that the notes tell of: no
+more, no less.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import multiprocessing
+import random
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import closing, suppress
+from decimal import Decimal
+from typing import Any, Final
+
+import pyarrow as pa
+import pytest
+
+from ingestion.declaration.ddl import parse_columns, system_columns
+from ingestion.declaration.sql import quoted
+from ingestion.errors import CommitConflictError, IngestionError
+from ingestion.kafka.offsets import Offsets
+from ingestion.sinks.commit_log import ROW_COUNTS
+from ingestion.sinks.commit_metadata import CommitMetadata, Identity
+from ingestion.sinks.kafka.rows import arrow_schema
+from ingestion.sinks.table import Change, DataTable
+
+Opener = Callable[[], DataTable]
+_SECONDS: Final = 60
+_MOMENT: Final = dt.datetime(2020, 1, 2, 3, 4, 5, 678901, tzinfo=dt.UTC)
+_EXTREMES: Final[Mapping[str, tuple[Any, ...]]] = {
+    "BOOLEAN": (True, False),
+    "INT": (-(2**31), 2**31 - 1),
+    "BIGINT": (-(2**63), 2**63 - 1),
+    "DOUBLE": (1e308, -5e-324, float("inf"), 0.1),
+    "STRING": ("", 'a "quoted"\nline\\', "\u00e9\u4e16\U0001f600", "\\."),
+    "BINARY": (b"", b"\x00\xff"),
+    "DATE": (dt.date(1, 1, 1), dt.date(9999, 12, 31)),
+    "TIMESTAMP": (_MOMENT, dt.datetime(1901, 1, 1, 0, 0, 0, 1, tzinfo=dt.UTC)),
+    "TIMESTAMP_NTZ": (_MOMENT.replace(tzinfo=None), dt.datetime(1901, 1, 1)),  # noqa: DTZ001
+    "DECIMAL(38, 10)": (Decimal("9" * 28 + "." + "9" * 10), Decimal("-0.0000000001")),
+}
+
+
+class SinkConformance:
+    """The promises of ``ingestion.sinks.table``; a subclass gives the fixture ``opened``."""
+
+    # Types that the sink keeps; the others are refused when a stream is declared.
+    types: tuple[str, ...] = tuple(_EXTREMES)
+    # What the names of columns may have in them.
+    named: str = " .,;:{}()[]=`'\"\n%@-"
+    # How often a writer is killed at a random moment.
+    kills = 2
+
+    @pytest.fixture
+    def opened(self) -> Opener:
+        """Return what opens the table under test."""
+        raise NotImplementedError("a subclass says how its table is opened")
+
+    def remove(self, table: DataTable) -> None:
+        """Remove the table, as a person does between two runs."""
+        table.drop()
+
+    def test_a_new_table_has_no_commit(self, opened: Opener) -> None:
+        """It is there, and empty, and making it again changes nothing."""
+        assert not opened().log().exists
+        make(opened())
+        table_id = opened().log().table_id()
+        make(opened())
+
+        log = opened().log()
+        assert (log.exists, log.is_empty, log.last_seq("orders")) == (True, True, None)
+        assert log.table_id() == table_id
+
+    def test_rows_and_note_come_together(self, opened: Opener) -> None:
+        """Each commit adds, changes and removes rows, and its note counts them."""
+        begin(opened)
+        commit(opened(), 1, inserted={1: "a", 2: "b", 3: "c"})
+        commit(opened(), 2, inserted={4: "d"}, updated={1: "e"}, deleted=(2,))
+
+        assert rows_in(opened()) == {1: "e", 3: "c", 4: "d"}
+        found = opened().log().find("orders", 2)
+        assert found is not None
+        assert found.metadata == note(2)
+        assert [found.metrics[name] for name in ROW_COUNTS] == [1, 1, 1]
+        assert opened().rows_of_seq(2, commit=found) == 2
+        newest = opened().scan(["id", "_seq"], found.version, since_seq=2)
+        assert sorted(row["id"] for batch in newest for row in batch.to_pylist()) == [1, 4]
+
+    def test_an_empty_batch_is_a_note(self, opened: Opener) -> None:
+        """A commit without rows is a commit, and the rows stay."""
+        begin(opened)
+        commit(opened(), 1, inserted={1: "a"})
+
+        commit(opened(), 2)
+
+        assert opened().log().last_seq("orders") == 2
+        assert rows_in(opened()) == {1: "a"}
+
+    def test_what_is_there_is_not_committed_again(self, opened: Opener) -> None:
+        """A seq that the table holds, or one beyond the next, is refused."""
+        begin(opened)
+        commit(opened(), 1, inserted={1: "a"})
+
+        for seq in (1, 3):
+            with pytest.raises(CommitConflictError):
+                commit(opened(), seq, inserted={seq + 10: "again"})
+
+        assert rows_in(opened()) == {1: "a"}
+        assert opened().log().last_seq("orders") == 1
+
+    def test_what_is_given_up_leaves_nothing(self, opened: Opener) -> None:
+        """A writer that looked, and went away, is as if it had never been."""
+        begin(opened)
+        table = opened()
+        commit(opened(), 1, inserted={1: "a"})
+        with closing(table.begin(2)) as transaction:
+            if can_look_up(table):
+                assert transaction.rows_of(keys(1, 9)).num_rows == 1
+
+        commit(opened(), 2, updated={1: "b"})
+
+        assert rows_in(opened()) == {1: "b"}
+
+    def test_of_two_writers_one_commits(self, opened: Opener) -> None:
+        """Both begin on the same state; what is there is what one of them was told it wrote."""
+        begin(opened)
+        for seq in range(1, 6):
+            barrier, winners = threading.Barrier(2), list[str]()
+            threads = [
+                threading.Thread(target=race, args=(opened, seq, who, barrier, winners))
+                for who in "ab"
+            ]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join(120)
+
+            found = opened().log().find("orders", seq)
+            assert found is not None
+            assert found.metadata is not None
+            assert [rows_in(opened())[seq]] == winners == [found.metadata.run_id]
+        assert len(rows_in(opened())) == 5
+
+    def test_a_late_writer_changes_nothing(self, opened: Opener) -> None:
+        """One that began before somebody else's commit, and goes on behind it, is refused."""
+        begin(opened)
+        late, winners = opened(), list[str]()
+        with closing(late.begin(1)) as transaction:
+            other = threading.Thread(
+                target=race, args=(opened, 1, "other", threading.Barrier(1), winners)
+            )
+            other.start()
+            other.join(3)
+            with suppress(IngestionError):
+                transaction.commit(change(1, inserted={1: "late"}), note(1, run_id="late"))
+                winners.append("late")
+        other.join(120)
+
+        found = opened().log().find("orders", 1)
+        assert found is not None
+        assert found.metadata is not None
+        assert list(rows_in(opened()).values()) == winners == [found.metadata.run_id]
+
+    def test_a_table_made_anew_takes_nothing_meant_for_the_old(self, opened: Opener) -> None:
+        """Who has read a table is refused by another of its name, which stands at the same seq."""
+        begin(opened)
+        late = opened()
+        assert late.log().last_seq("orders") == 0
+        self.remove(opened())
+        begin(opened)
+
+        with pytest.raises(CommitConflictError):
+            commit(late, 1, inserted={1: "late"})
+
+        assert rows_in(opened()) == {}
+        commit(opened(), 1, inserted={1: "a"})
+
+    def test_a_writer_that_is_killed_leaves_whole_commits(self, opened: Opener) -> None:
+        """After each of several kills, rows and notes say the same, and the next one goes on."""
+        begin(opened)
+        dice, last = random.Random(1), 0
+        for _ in range(self.kills):
+            writer = multiprocessing.get_context("spawn").Process(
+                target=commit_on_and_on, args=(opened, last + 1)
+            )
+            writer.start()
+            deadline = time.monotonic() + _SECONDS
+            while (opened().log().last_seq("orders") or 0) <= last:
+                assert writer.is_alive(), "the writer ended by itself"
+                assert time.monotonic() < deadline, "the writer commits nothing"
+            time.sleep(dice.random() / 10)
+            writer.kill()
+            writer.join()
+
+            last = opened().log().last_seq("orders") or 0
+            assert rows_in(opened()) == {seq: str(seq) for seq in range(1, last + 1)}
+            last += 1
+            commit(opened(), last, inserted={last: str(last)})
+        assert rows_in(opened()) == {seq: str(seq) for seq in range(1, last + 1)}
+
+    def test_a_note_of_a_megabyte_is_kept(self, opened: Opener) -> None:
+        """Ranges of ten thousand partitions come back as they were."""
+        begin(opened)
+        large = note(1, reason="x" * 1_000_000)
+        with closing(opened().begin(1)) as transaction:
+            transaction.commit(change(1, inserted={1: "a"}), large)
+
+        found = opened().log().find("orders", 1)
+        assert found is not None
+        assert found.metadata == large
+        assert [text for *_, text in opened().notes(10**9) if text][-1] == large.to_json()
+
+    def test_every_type_comes_back_as_it_was(self, opened: Opener) -> None:
+        """Extremes, nulls, odd texts and odd names lose nothing."""
+        names = [f"_v{at}{self.named}" for at in range(len(self.types))]
+        declared = [f"{quoted(name)} {word}" for name, word in zip(names, self.types, strict=True)]
+        table = opened()
+        make(table, ", ".join(["id INT NOT NULL", *declared]))
+        table.commit_note(note(0))
+        most = max(len(_EXTREMES[word]) for word in self.types)
+        values = [
+            {"id": at}
+            | {
+                name: (_EXTREMES[word] + (None,) * most)[at]
+                for name, word in zip(names, self.types, strict=True)
+            }
+            for at in range(most + 1)
+        ]
+        with closing(opened().begin(1)) as transaction:
+            like = (
+                transaction.rows_of(keys(0)).schema
+                if can_look_up(table)
+                else arrow_schema(table.columns())
+            )
+            rows = pa.Table.from_pylist([{**row, **origin(1, row["id"])} for row in values], like)
+            nothing = rows.slice(0, 0)
+            given = Change(inserted=rows, updated=nothing, deleted=nothing.select(["id"]))
+            transaction.commit(given, note(1))
+
+        found = [row for batch in opened().scan(like.names) for row in batch.to_pylist()]
+        assert sorted(found, key=lambda row: row["id"]) == rows.to_pylist()
+
+
+def make(table: DataTable, columns: str = "id INT NOT NULL, name STRING") -> None:
+    """Make a table of these columns, and those of every table."""
+    own = parse_columns(columns)
+    table.create((*own, *system_columns()), keys=["id"], description="Of a test")
+
+
+def begin(opened: Opener) -> None:
+    """Make the table, and commit its first note."""
+    make(opened())
+    opened().commit_note(note(0))
+
+
+def note(seq: int, *, run_id: str = "r", reason: str | None = None) -> CommitMetadata:
+    """Return the note of a batch."""
+    return CommitMetadata(
+        kind="ingest" if seq else "schema",
+        seq=seq,
+        run_id=run_id,
+        epoch=1,
+        identity=Identity(cluster_id="c", topic_ids={"t": "i"}, keys=("id",), order=()),
+        columns="id INT NOT NULL, name STRING",
+        next=Offsets(),
+        reason=reason,
+    )
+
+
+def origin(seq: int, offset: int) -> dict[str, Any]:
+    """Return what a row has of its record and its batch."""
+    place = {"_topic": "t", "_partition": 0, "_offset": offset, "_timestamp": _MOMENT}
+    return {**place, "_epoch": 1, "_seq": seq}
+
+
+def keys(*ids: int) -> pa.Table:
+    """Return keys, as a look-up takes them."""
+    return pa.table({"id": pa.array(ids, pa.int32())})
+
+
+def change(
+    seq: int,
+    inserted: Mapping[int, str] | None = None,
+    updated: Mapping[int, str] | None = None,
+    deleted: tuple[int, ...] = (),
+) -> Change:
+    """Return a change of rows by their keys and names."""
+    schema = pa.schema(
+        [
+            *(("id", pa.int32()), ("name", pa.string()), ("_topic", pa.string())),
+            *(("_partition", pa.int32()), ("_offset", pa.int64())),
+            *(("_timestamp", pa.timestamp("us", "UTC")), ("_epoch", pa.int32())),
+            ("_seq", pa.int64()),
+        ]
+    )
+
+    def rows(names: Mapping[int, str] | None) -> pa.Table:
+        found = [
+            {"id": id_, "name": name, **origin(seq, id_)} for id_, name in (names or {}).items()
+        ]
+        return pa.Table.from_pylist(found, schema)
+
+    return Change(inserted=rows(inserted), updated=rows(updated), deleted=keys(*deleted))
+
+
+def can_look_up(table: DataTable) -> bool:
+    """Tell whether a transaction of the table returns the rows of some keys."""
+    return "look up" not in table.cannot
+
+
+def commit(table: DataTable, seq: int, *, run_id: str = "r", **rows: Any) -> None:
+    """Look up the keys, where that can be done, and commit."""
+    given = change(seq, **rows) if rows else None
+    with closing(table.begin(seq)) as transaction:
+        if given is not None and can_look_up(table):
+            transaction.rows_of(keys(*given.updated["id"].to_pylist(), *rows.get("deleted", ())))
+        transaction.commit(given, note(seq, run_id=run_id))
+
+
+def commit_on_and_on(opened: Opener, seq: int) -> None:
+    """Commit a row a batch, until the process is killed."""
+    while True:
+        commit(opened(), seq, inserted={seq: str(seq)})
+        seq += 1
+
+
+def race(
+    opened: Opener, seq: int, who: str, barrier: threading.Barrier, winners: list[str]
+) -> None:
+    """Commit a row that names the writer, as soon as all are there; or be refused."""
+    table = opened()
+    barrier.wait(30)
+    with suppress(IngestionError):
+        commit(table, seq, run_id=who, inserted={seq: who})
+        winners.append(who)
+
+
+def rows_in(table: DataTable) -> dict[int, str]:
+    """Return the rows by key; a key that is there twice fails."""
+    found = [row for batch in table.scan(["id", "name"]) for row in batch.to_pylist()]
+    assert len({row["id"] for row in found}) == len(found), "a key is there twice"
+    return {row["id"]: row["name"] for row in found}

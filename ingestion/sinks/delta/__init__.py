@@ -1,0 +1,1 @@
+"""Delta tables, in a folder or a store."""

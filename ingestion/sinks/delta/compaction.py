@@ -1,0 +1,190 @@
+"""Keeps one table small: few files, none that nobody can reach, a log that is read quickly.
+
+No row changes. What readers may still need stays: VACUUM removes only files that left the table
+longer ago than the rewind window. Every step may be repeated; needs the stream's lock.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from ingestion.sinks.delta.durability import seal_commits
+from ingestion.sinks.delta.files import open_delta, read_delta
+from ingestion.sinks.delta.log import EXACTLY, append_nothing, data_files, translate_conflicts
+from ingestion.sinks.delta.log_files import COMMIT, checkpoint_file, log_files
+from ingestion.storage.checksums import matches_checksum, seal
+from ingestion.storage.damage import damaged_table
+from ingestion.storage.failpoints import Failpoint, hit
+from ingestion.storage.location import Location
+
+# No data file is called so, or lies there.
+_KEPT: Final = re.compile(r"_delta_log/.*|(.*/)?[._][^/]*")
+_SIDECAR: Final = re.compile(r"\.(.+)\.crc")
+_HOUR: Final = dt.timedelta(hours=1)
+# Delta's own; commits must outlive the files that they name.
+_LOG_DAYS: Final = 30
+# Clustering rewrites the whole table: not for a share of its bytes that is smaller than this.
+_CLUSTERED_SHARE: Final = 0.25
+
+
+def retention_properties(window: dt.timedelta) -> dict[str, str]:
+    """Return the properties of a table that can be rewound so far back."""
+    days = window // dt.timedelta(days=1)
+    return {
+        "delta.deletedFileRetentionDuration": f"interval {days} days",
+        "delta.logRetentionDuration": f"interval {max(_LOG_DAYS, days + 1)} days",
+    }
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TableSize:
+    """What a table is made of, and what lies in its folder in all."""
+
+    files: int
+    bytes: int
+    bytes_on_disk: int
+
+    @classmethod
+    def of(cls, path: Location) -> TableSize:
+        """Measure a table."""
+        there = path.files()
+        sizes = [there[name] for name in data_files(read_delta(path))]
+        return cls(files=len(sizes), bytes=sum(sizes), bytes_on_disk=sum(there.values()))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TableUpkeep:
+    """What was done to one table.
+
+    Attributes:
+        name: The table's folder.
+        vacuumed: Data files removed from the disk.
+        removed_rows: Rows that it need not hold any more.
+    """
+
+    name: str
+    before: TableSize
+    after: TableSize
+    vacuumed: int
+    removed_rows: int = 0
+
+
+def compact(path: Location, *, target_bytes: int, cluster_by: Sequence[str] = ()) -> None:
+    """Put small files together, in the order of ``cluster_by`` where that is given.
+
+    Raises:
+        DamagedTableError: a file that would be copied is not as it was written.
+        TableBusyError: somebody else changed the table meanwhile.
+    """
+    table = open_delta(path)
+    there = path.files()
+    every = {name: there[name] for name in data_files(table)}
+    small = {name: size for name, size in every.items() if size < target_bytes}
+    if len(small) < 2:
+        return
+    share = _CLUSTERED_SHARE * sum(every.values())
+    is_clustered = cluster_by and sum(small.values()) >= share
+    for name in every if is_clustered else small:
+        if not matches_checksum(path / name):
+            raise damaged_table(path, f"data file {name} is not as it was written")
+    with translate_conflicts(path.name):
+        if is_clustered:
+            table.optimize.z_order(cluster_by, target_size=target_bytes)
+        else:
+            table.optimize.compact(target_size=target_bytes)
+    seal_commits(path)
+    hit(Failpoint.COMPACTED)
+
+
+def vacuum(path: Location, *, window: dt.timedelta) -> int:
+    """Remove files that left the table longer ago than ``window``; return how many data files."""
+    table = open_delta(path)
+    due, properties = retention_properties(window), table.metadata().configuration
+    if window >= dt.timedelta(days=1) and not due.items() <= properties.items():
+        # Delta's own VACUUM, and time travel in Spark, go by them.
+        table.alter.set_table_properties(due)
+    removed = table.vacuum(
+        retention_hours=window // _HOUR,
+        dry_run=False,
+        enforce_retention_duration=False,
+        # Also what died before its commit, and is in no log.
+        full=True,
+    )
+    for folder in (path, path / "_delta_log"):
+        _remove_orphans(folder)
+    hit(Failpoint.VACUUMED)
+    return len(removed)
+
+
+def remove_unreferenced(path: Location, *, is_fenced: bool) -> int:
+    """Remove every file that the newest version does not hold; return how many data files.
+
+    Unlike VACUUM it goes by no clock, so that it also finds what is dated in the future. A run of
+    another host that has slept past its lease may be about to commit some of them: the version on
+    which it would do so is taken before they go, and those that come later stay.
+
+    Args:
+        path: The table.
+        is_fenced: Whether whoever slept could not commit to it anyway.
+
+    Raises:
+        TableBusyError: somebody else changed the table meanwhile.
+    """
+    there = {name for name in path.files() if not _KEPT.fullmatch(name)}
+    if not is_fenced:
+        with translate_conflicts(path.name):
+            append_nothing(open_delta(path), EXACTLY)
+        seal_commits(path)
+    # Who compacts is rebased on every later version, but on none that has left the log.
+    checkpoint(path)
+    newest = open_delta(path)
+    drop_log_before(path, newest.version())
+    files = there - data_files(newest)
+    for name in files:
+        (path / name).delete()
+    _remove_orphans(path)
+    hit(Failpoint.VACUUMED)
+    return len(files)
+
+
+def checkpoint(path: Location) -> None:
+    """Write a checkpoint of the log, and drop the commits that have aged out of it."""
+    table = open_delta(path)
+    file = path / "_delta_log" / checkpoint_file(table.version())
+    if file.size() is not None:
+        return
+    table.create_checkpoint()
+    seal(file)
+    table.cleanup_metadata()
+
+
+def drop_log_before(path: Location, version: int) -> None:
+    """Remove the commits before a version, whose statistics hold lowest and highest values.
+
+    A checkpoint at that version, or later, must be there.
+    """
+    log = path / "_delta_log"
+    for name in log.files():
+        number = name.lstrip(".").partition(".")[0]
+        if number.isdigit() and int(number) < version:
+            (log / name).delete()
+    # What lies here of the log of a table in a store goes, too.
+    log_files(path).remove_others()
+    read_delta(path)
+
+
+def _remove_orphans(folder: Location) -> None:
+    """Remove checksums of files that are gone, but for those that tell of a lost commit."""
+    if not folder.is_local:
+        return
+    there = {name for name in folder.files() if "/" not in name}
+    newest = max((name for name in there if COMMIT.fullmatch(name)), default=None)
+    for sidecar in (found for found in map(_SIDECAR.fullmatch, there) if found):
+        file = sidecar[1]
+        is_newer = newest is not None and file.endswith(".json") and file > newest
+        if file not in there and not is_newer:
+            (folder / sidecar[0]).delete()

@@ -1,0 +1,395 @@
+"""The log of a Delta table without Spark: its commits, its rows' files, an empty commit."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import cached_property
+from typing import Any, Final
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake.exceptions import CommitFailedError, DeltaError
+
+from ingestion.errors import CommitConflictError, TableBusyError
+from ingestion.sinks.commit_log import (
+    DELETED,
+    INSERTED,
+    UPDATED,
+    Commit,
+    CommitLog,
+    committed,
+    unless_committed,
+)
+from ingestion.sinks.commit_metadata import CommitMetadata, DamagedMetadataError, app_id
+from ingestion.sinks.delta.durability import seal_commits
+from ingestion.sinks.delta.files import is_delta, open_delta, open_rows, read_delta, recorded_txn
+from ingestion.sinks.delta.log_files import COMMIT, commit_file, log_files
+from ingestion.storage.checksums import matches_checksum
+from ingestion.storage.damage import damaged_table
+from ingestion.storage.location import Location
+
+# delta-rs has other words for what Delta counts.
+_METRICS: Final = {
+    "num_target_rows_inserted": INSERTED,
+    "num_target_rows_updated": UPDATED,
+    "num_target_rows_deleted": DELETED,
+    "num_added_rows": "numOutputRows",
+}
+
+
+class TableLog(CommitLog):
+    """The log of one Delta table, read without Spark.
+
+    A commit is read once. Delta's snapshot is loaded once, by the first question that needs it:
+    make another ``TableLog`` to see what was committed since.
+    """
+
+    def __init__(self, path: Location) -> None:
+        self.path = path
+        self._commits: dict[int, Commit] = {}
+
+    @cached_property
+    def snapshot(self) -> DeltaTable:
+        """The table as delta-rs sees it at its newest version."""
+        return read_delta(self.path)
+
+    @property
+    def exists(self) -> bool:
+        """Tell whether there is a Delta table here, as against nothing or stray files."""
+        return is_delta(self.path)
+
+    @property
+    def has_lost_its_log(self) -> bool:
+        """Tell whether there are data files here, and no log that names them."""
+        return not self.exists and any(name.endswith(".parquet") for name in self.path.files())
+
+    @property
+    def is_empty(self) -> bool:
+        """Tell whether the table has no data file."""
+        return not self.file_count()
+
+    def file_count(self) -> int:
+        """Count the table's data files; 0 means that it has no row."""
+        return len(self.snapshot.file_uris())
+
+    def versions(self) -> list[int]:
+        """List the versions whose commit file is still in the log, newest first."""
+        return versions_in(self.names())
+
+    def look_again(self) -> None:
+        """See what was committed since the log was last listed."""
+        log_files(self.path).forget()
+
+    def names(self) -> frozenset[str]:
+        """List the files of the log."""
+        return log_files(self.path).names()
+
+    def read(self, version: int) -> Commit:
+        """Read one commit.
+
+        Raises:
+            FileNotFoundError: the log does not hold that version, or no longer.
+            DamagedTableError: the file is not as it was written.
+        """
+        if version not in self._commits:
+            self._commits[version] = self._commit(version)
+        return self._commits[version]
+
+    def _commit(self, version: int) -> Commit:
+        actions = self._actions(version)
+        made: dict[str, Any] = next((a["commitInfo"] for a in actions if "commitInfo" in a), {})
+        metrics = {
+            _METRICS.get(name, name): value
+            for name, value in (made.get("operationMetrics") or {}).items()
+        }
+        try:
+            metadata = CommitMetadata.from_json(made.get("userMetadata"))
+        except DamagedMetadataError as error:
+            raise damaged_table(self.path, f"version {version}: {error}") from error
+        return Commit(
+            version=version,
+            timestamp_ms=int(made.get("timestamp", 0)),
+            operation=made.get("operation", ""),
+            metrics={name: int(value) for name, value in metrics.items() if str(value).isdigit()},
+            txns={a["txn"]["appId"]: a["txn"]["version"] for a in actions if "txn" in a},
+            changes_rows=any(_changes_rows(action) for action in actions),
+            metadata=metadata,
+            added=tuple(unquote(a["add"]["path"]) for a in actions if "add" in a),
+            removed=tuple(unquote(a["remove"]["path"]) for a in actions if "remove" in a),
+        )
+
+    def last_seq(self, stream: str) -> int | None:
+        """Return the highest seq that the table has recorded for a stream, or ``None``.
+
+        It survives the commit files: Delta's checkpoints keep it.
+        """
+        version: int | None = self.snapshot.transaction_version(app_id(stream))
+        return version
+
+    def row_count(self) -> int:
+        """Count the table's rows, from the statistics of its files."""
+        return int(self.snapshot.count())
+
+    def highest_epoch(self) -> int:
+        """Return the newest epoch that any row is of; 0 without rows."""
+        batches = open_rows(self.path, snapshot=self.snapshot).to_batches(columns=["_epoch"])
+        return max((pc.max(each.column(0)).as_py() or 0 for each in batches), default=0)
+
+    def table_id(self) -> str:
+        """Return the id that Delta gave the table when it was made."""
+        return str(self.snapshot.metadata().id)
+
+    def _actions(self, version: int) -> list[dict[str, Any]]:
+        name = f"_delta_log/{commit_file(version)}"
+        try:
+            content = log_files(self.path).read(commit_file(version))
+            lines = content.splitlines()
+            actions: list[dict[str, Any]] = [json.loads(line) for line in lines if line.strip()]
+        except ValueError as error:
+            raise damaged_table(self.path, f"{name} is cut short or garbage") from error
+        if not all(isinstance(action, dict) for action in actions):
+            raise damaged_table(self.path, f"{name} is garbage")
+        if not actions:
+            raise damaged_table(self.path, f"{name} is empty")
+        if not matches_checksum(self.path / name, content):
+            raise damaged_table(self.path, f"{name} is not as it was written")
+        return actions
+
+    def refuse_torn(self, stream: str, commit: Commit) -> None:
+        """Make sure that fence and metadata of a commit of ours say the same."""
+        seq = commit.metadata.seq if commit.metadata else None
+        if seq != commit.txns[app_id(stream)]:
+            raise damaged_table(
+                self.path,
+                f"version {commit.version} is fenced as seq {commit.txns[app_id(stream)]}, "
+                f"and its metadata says {seq}",
+            )
+
+
+def versions_in(names: Iterable[str]) -> list[int]:
+    """Return the versions whose commits are among the files of a log, newest first."""
+    commits = map(COMMIT.fullmatch, names)
+    return sorted((int(found[1]) for found in commits if found), reverse=True)
+
+
+def data_files(table: DeltaTable) -> frozenset[str]:
+    """Return the data files of a table's version, relative to its folder."""
+    return frozenset(map(unquote, table.get_add_actions(flatten=True).column("path").to_pylist()))
+
+
+def _changes_rows(action: Mapping[str, Any]) -> bool:
+    of_file = action.get("add") or action.get("remove")
+    return bool(of_file and of_file.get("dataChange", True))
+
+
+def commit_without_rows(table: Location, stream: str, metadata: CommitMetadata) -> Commit:
+    """Commit metadata and no row to a data table, and read it back; needs the stream's lock.
+
+    It opens a table, and records a person's decision.
+
+    Raises:
+        CommitConflictError: the table's log does not hold what was meant.
+    """
+
+    def write(opened: DeltaTable, fenced: CommitProperties) -> None:
+        _put_note(table, opened, fenced)
+
+    return _commit(table, stream, metadata, write)
+
+
+def _put_note(table: Location, opened: DeltaTable, fenced: CommitProperties) -> None:
+    """Put a commit of a note and its fence into the log, on exactly the version that is open.
+
+    delta-rs does not write every table that Spark does. Of all features that ``integrity`` lets
+    pass, in-commit timestamps alone ask something of a commit without rows.
+    """
+    version, now = opened.version(), time.time_ns() // 1_000_000
+    made = {"timestamp": now, "operation": "WRITE", "operationParameters": {"mode": "Append"}}
+    made |= fenced.custom_metadata or {}
+    if opened.metadata().configuration.get("delta.enableInCommitTimestamps") == "true":
+        before = json.loads(log_files(table).read(commit_file(version)).splitlines()[0])
+        past = before.get("commitInfo", {}).get("inCommitTimestamp", 0)
+        made["inCommitTimestamp"] = max(now, past + 1)
+    fences = fenced.app_transactions or ()
+    txns = [{"appId": txn.app_id, "version": txn.version, "lastUpdated": now} for txn in fences]
+    actions = [{"commitInfo": made}, *({"txn": txn} for txn in txns)]
+    commit = table / "_delta_log" / commit_file(version + 1)
+    try:
+        commit.create("\n".join(map(json.dumps, actions)).encode())
+    except FileExistsError as error:
+        raise CommitFailedError(f"{commit} is there already") from error
+    log_files(table).forget()
+
+
+def restore_version(table: Location, stream: str, metadata: CommitMetadata, version: int) -> Commit:
+    """Commit the rows and columns of an earlier version, with metadata, and read it back.
+
+    One commit, fenced like every other; Spark's RESTORE would write no txn. Needs the stream's
+    lock.
+
+    Raises:
+        CommitConflictError: the table's log does not hold what was meant.
+        TableBusyError: somebody else changed the table meanwhile.
+        DeltaError: a file of that version is gone.
+    """
+
+    def restore(opened: DeltaTable, fenced: CommitProperties) -> None:
+        opened.restore(version, commit_properties=fenced)
+
+    return _commit(table, stream, metadata, restore)
+
+
+AGAIN: Final = "run the same command again"
+_ATTEMPTS: Final = 3
+
+
+def _commit(
+    table: Location,
+    stream: str,
+    metadata: CommitMetadata,
+    write: Callable[[DeltaTable, CommitProperties], None],
+) -> Commit:
+    """Commit, find it again, and seal it."""
+
+    def attempt() -> None:
+        opened = open_delta(table)
+        write(opened, fenced_commit(opened, stream, metadata, remedy=AGAIN))
+
+    with unless_committed(TableLog(table), stream, metadata, DeltaError):
+        commit_again(attempt, stream)
+    commit = committed(TableLog(table), stream, metadata)
+    seal_commits(table)
+    return commit
+
+
+def commit_again(attempt: Callable[[], None], name: str) -> None:
+    """Commit; where somebody else got in before, look and try again.
+
+    Raises:
+        TableBusyError: that happened each time; names the stream, or the table.
+    """
+    for _ in range(_ATTEMPTS - 1):
+        with suppress(CommitFailedError):
+            return attempt()
+    with translate_conflicts(name):
+        attempt()
+
+
+@contextmanager
+def translate_conflicts(name: str) -> Iterator[None]:
+    """Translate that somebody else committed to a table meanwhile.
+
+    Raises:
+        TableBusyError: names the stream, or the table.
+        DeltaError: nobody did; delta-rs cannot write a feature of the table.
+    """
+    try:
+        yield
+    except CommitFailedError as error:
+        if is_unwritable(error):
+            raise
+        raise TableBusyError(
+            f"{name}: somebody else changed the table meanwhile. Nothing was changed. Next: {AGAIN}"
+        ) from error
+
+
+def is_unwritable(error: DeltaError) -> bool:
+    """Tell whether delta-rs says that it cannot write a table with such features."""
+    return "Unsupported table features" in str(error)
+
+
+def fenced_commit(
+    table: DeltaTable,
+    stream: str,
+    metadata: CommitMetadata,
+    *,
+    remedy: str,
+) -> CommitProperties:
+    """Return what a commit of delta-rs carries: its metadata, and its seq as a txn.
+
+    delta-rs commits a txn again that is there already (delta-io/delta-rs#2580), so it is looked
+    for.
+
+    Args:
+        table: The table, at the version that was looked at.
+        stream: Its stream.
+        metadata: What the commit is to carry.
+        remedy: What to do when the table holds the seq.
+
+    Raises:
+        CommitConflictError: the table does not stand at the seq before.
+    """
+    recorded = recorded_txn(table, app_id(stream))
+    if recorded is not None and recorded != metadata.seq - 1:
+        # One that stands before it has come into the place of the table that was looked at.
+        already = "already" if recorded >= metadata.seq else "as its last"
+        raise CommitConflictError(
+            stream,
+            f"the table holds seq {recorded} {already}, so that seq {metadata.seq} is another "
+            "writer's, or another table's.",
+            remedy=remedy,
+        )
+    return CommitProperties(
+        custom_metadata={"userMetadata": metadata.to_json()},
+        app_transactions=[Transaction(app_id(stream), metadata.seq)],
+        # It would try again on a later version, at which nobody has looked.
+        max_commit_retries=0,
+    )
+
+
+# What is committed lands on the version that was looked at, or nowhere: on a later one, files that
+# it brings may be gone, removed by whoever has taken the stream over.
+EXACTLY: Final = CommitProperties(max_commit_retries=0)
+
+
+def append_nothing(table: DeltaTable, properties: CommitProperties) -> None:
+    """Commit without a row."""
+    nothing = pa.schema(table.schema().to_arrow()).empty_table()
+    write_deltalake(table, nothing, mode="append", commit_properties=properties)
+
+
+def delete_rows(
+    path: Location,
+    keys: pa.Table,
+    *,
+    before: int,
+    fence: Callable[[DeltaTable], CommitProperties] | None = None,
+) -> int:
+    """Delete the rows of earlier batches that have the values of any row of ``keys``.
+
+    Args:
+        path: The table.
+        keys: Some of its columns, a row for each key.
+        before: The batch that deletes them.
+        fence: Returns what the commit carries, which then is made even if no row is there.
+
+    Returns:
+        The table's version now.
+
+    Raises:
+        TableBusyError: somebody else changed the table meanwhile.
+        DeltaError: delta-rs cannot write the table.
+    """
+    table = open_delta(path)
+    version, properties = table.version(), fence(table) if fence else None
+    same = " AND ".join(f't."{name}" = s."{name}"' for name in keys.column_names)
+    merger = table.merge(
+        keys,
+        f'{same} AND t."_seq" < {before}',
+        source_alias="s",
+        target_alias="t",
+        commit_properties=properties,
+        # Otherwise delta-rs may write the keys into the commit, as its predicate.
+        streamed_exec=True,
+    )
+    with translate_conflicts(path.name):
+        merger.when_matched_delete().execute()
+        if table.version() == version and properties is not None:
+            append_nothing(table, properties)
+    seal_commits(path)
+    return table.version()

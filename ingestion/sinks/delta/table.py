@@ -1,0 +1,305 @@
+"""The Delta table of a stream, in the lake: a commit's ``txn`` is its fence, its metadata the note.
+
+Its commits with rows are the engines': see ``ingestion.sinks``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, suppress
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import CommitProperties, DeltaTable
+from deltalake.exceptions import DeltaError
+
+from ingestion.declaration.ddl import DeclaredColumn, parse_type
+from ingestion.declaration.sinks import DeltaSink
+from ingestion.declaration.sql import quoted
+from ingestion.declaration.types import SqlType
+from ingestion.errors import (
+    DamagedTableError,
+    RefusedError,
+    RewindError,
+    TableSettingsError,
+    first_line,
+)
+from ingestion.settings import Settings
+from ingestion.sinks.commit_log import Commit, CommitLog
+from ingestion.sinks.commit_metadata import CommitMetadata, app_id
+from ingestion.sinks.delta.compaction import remove_unreferenced
+from ingestion.sinks.delta.durability import seal_commits
+from ingestion.sinks.delta.files import read_delta, scan_rows
+from ingestion.sinks.delta.integrity import (
+    altered_sources,
+    count_rows,
+    refuse_damaged,
+    settings_error,
+    translate_read_errors,
+)
+from ingestion.sinks.delta.log import (
+    AGAIN,
+    TableLog,
+    commit_without_rows,
+    data_files,
+    delete_rows,
+    fenced_commit,
+    restore_version,
+)
+from ingestion.sinks.delta.log_files import COMMIT, commit_file, log_files
+from ingestion.sinks.table import Altered, DataTable, Transaction
+from ingestion.storage.checksums import matches_checksum
+from ingestion.storage.location import Location
+
+# Where Spark notes a type with a VARCHAR in it.
+_VARCHAR: Final = "__CHAR_VARCHAR_TYPE_STRING"
+# Where a table has what it asks of each row: in its properties, and in the metadata of columns.
+_CHECK: Final = "delta.constraints."
+_INVARIANT: Final = "delta.invariants"
+_GENERATED: Final = "delta.generationExpression"
+
+
+def open_table(stream: str, sink: DeltaSink, settings: Settings, lake: Location) -> DeltaData:
+    """Open a stream's table; it need not be there."""
+    del sink, settings
+    return DeltaData(stream, lake / stream)
+
+
+class DeltaData(DataTable):
+    """A stream's Delta table; see ``DataTable``."""
+
+    def __init__(self, stream: str, path: Location) -> None:
+        self.stream, self.path = stream, path
+
+    @property
+    def where(self) -> str:
+        """Name the table's folder."""
+        return str(self.path)
+
+    @property
+    def uri(self) -> str:
+        """Name the table's folder, as a URI."""
+        return self.path.uri
+
+    @property
+    def way_out(self) -> str:
+        """Name the command that archives the table, whoever made it."""
+        return f"oncelake reset {self.stream} --yes, which moves that table into the archive"
+
+    def log(self) -> TableLog:
+        """Open the table's log."""
+        return TableLog(self.path)
+
+    def create(
+        self, columns: Sequence[DeclaredColumn], *, keys: Sequence[str], description: str
+    ) -> None:
+        """Refuse: an engine makes it; see ``ingestion.modes.make_table``."""
+        raise NotImplementedError
+
+    def begin(self, seq: int) -> Transaction:
+        """Refuse: an engine commits to it; see ``ingestion.modes.engines.engine``."""
+        raise NotImplementedError
+
+    def columns(self) -> tuple[DeclaredColumn, ...]:
+        """Return the table's columns, as its log has them."""
+        return tuple(
+            DeclaredColumn(
+                name=each.name, type=_stored_type(each), nullable=each.nullable, comment=""
+            )
+            for each in read_delta(self.path).schema().fields
+        )
+
+    def constraints(self) -> dict[str, str]:
+        """Return its CHECK constraints, and the invariants of its columns."""
+        table = read_delta(self.path)
+        invariants = {
+            f"invariant of {each.name}": json.loads(each.metadata[_INVARIANT])
+            for each in table.schema().fields
+            if _INVARIANT in (each.metadata or {})
+        }
+        return {
+            **{
+                name.removeprefix(_CHECK): sql
+                # delta-rs returns them in another order each time.
+                for name, sql in sorted(table.metadata().configuration.items())
+                if name.startswith(_CHECK)
+            },
+            **{name: said["expression"]["expression"] for name, said in invariants.items()},
+        }
+
+    def dropping(self, constraint: str) -> str:
+        """Write the statement of Spark SQL; an invariant stays as long as its column."""
+        if f"{_CHECK}{constraint}" not in read_delta(self.path).metadata().configuration:
+            return ""
+        return f"ALTER TABLE delta.`{self.path}` DROP CONSTRAINT {quoted(constraint)}, or "
+
+    def generated(self) -> dict[str, str]:
+        """Return the expressions of its generated columns."""
+        fields = {each.name: each.metadata or {} for each in read_delta(self.path).schema().fields}
+        return {name: of[_GENERATED] for name, of in fields.items() if _GENERATED in of}
+
+    def alteration(self, column: DeclaredColumn, *, is_new: bool) -> str:
+        """Write the statement of Spark SQL."""
+        name, table = quoted(column.name), f"ALTER TABLE delta.`{self.path}`"
+        if not is_new:
+            return f"{table} ALTER COLUMN {name} DROP NOT NULL"
+        of_type = f"{column.type.without_required()}{column.comment_ddl}"
+        return f"{table} ADD COLUMNS ({name} {of_type})"
+
+    def alter(self, column: DeclaredColumn, *, is_new: bool, spark: Any) -> None:
+        """Let Spark alter the table."""
+        spark.sql(self.alteration(column, is_new=is_new))
+        log_files(self.path).forget()
+
+    def scan(
+        self, names: Sequence[str], version: int | None = None, *, since_seq: int | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield rows by delta-rs and Arrow, few at once."""
+        return scan_rows(self.path, names, version, since_seq=since_seq)
+
+    def rows_of_seq(self, seq: int, *, commit: Commit) -> int:
+        """Count, in the files that statistics on ``_seq`` leave."""
+        return count_rows(self.path, pc.field("_seq") == seq, version=commit.version)
+
+    def notes(self, through: int) -> Iterator[tuple[int, int | None, str | Altered | None]]:
+        """Read the log as plain JSON, apart from ``TableLog``, and compare checksums."""
+        log = self.path / "_delta_log"
+        versions = (int(found[1]) for found in map(COMMIT.fullmatch, log.files()) if found)
+        for version in sorted(versions):
+            if version <= through:
+                yield version, *_fence_and_note(log / commit_file(version), app_id(self.stream))
+
+    def seal(self) -> None:
+        """Do so: neither delta-rs nor Spark has."""
+        seal_commits(self.path)
+
+    def refuse_damaged(self, log: CommitLog) -> None:
+        """Compare the log with its checksums, and its files with what it says of them."""
+        assert isinstance(log, TableLog), "the table's own"
+        refuse_damaged(log)
+
+    def settings_error(self, log: CommitLog) -> TableSettingsError | None:
+        """Look for properties and features that the ingestion cannot live with."""
+        assert isinstance(log, TableLog), "the table's own"
+        return settings_error(self.stream, log)
+
+    def altered_sources(self, commit: Commit) -> Iterator[str]:
+        """Compare the files that the commit has removed with their checksums."""
+        return altered_sources(self.path, commit)
+
+    def translate_read_errors(self, version: int | None = None) -> AbstractContextManager[None]:
+        """Look at every file once reading has failed, and name the one that is damaged."""
+        return translate_read_errors(self.path, version)
+
+    def commit_note(self, metadata: CommitMetadata) -> Commit:
+        """Commit by delta-rs, without a row."""
+        return commit_without_rows(self.path, self.stream, metadata)
+
+    def restorable(self) -> Iterator[tuple[Commit, int | None, int]]:
+        """Walk the log back; one version may have the rows of another, put together anew."""
+        log, there, whole = self.log(), self.path.files().keys(), None
+        missing = data_files(log.snapshot) - there
+        for commit in _commits(log):
+            whole = whole if missing else commit.version
+            yield commit, whole, len(missing)
+            if commit.metadata is not None or commit.changes_rows:
+                whole = None
+            missing = (missing - set(commit.added)) | (set(commit.removed) - there)
+
+    def altered_since(self, version: int) -> Iterator[str]:
+        """Compare the files that would come back with their checksums."""
+        try:
+            then = data_files(read_delta(self.path, version=version))
+        except DeltaError as error:
+            yield f"version {version} cannot be read ({first_line(error)})"
+            return
+        for name in sorted(then - data_files(read_delta(self.path))):
+            if not matches_checksum(self.path / name):
+                yield f"data file {name} is not as it was written"
+
+    def restore(self, version: int, metadata: CommitMetadata) -> Commit:
+        """Commit by delta-rs, which brings the files of that version back."""
+        try:
+            return restore_version(self.path, self.stream, metadata, version)
+        except DeltaError as error:
+            raise RewindError(
+                self.stream,
+                f"delta-rs cannot set the table back: {first_line(error)}.",
+                remedy=f"oncelake rebuild {self.stream} makes the table anew from the topic",
+            ) from error
+
+    def erase(self, keys: pa.Table, metadata: CommitMetadata) -> Commit:
+        """Commit by a MERGE of delta-rs."""
+
+        def fence(table: DeltaTable) -> CommitProperties:
+            return fenced_commit(table, self.stream, metadata, remedy=AGAIN)
+
+        try:
+            version = delete_rows(self.path, keys, before=metadata.seq, fence=fence)
+        except DeltaError as error:
+            raise RefusedError(
+                self.stream,
+                f"delta-rs cannot write the table: {first_line(error)}.",
+                remedy=f"leave the key out by `where`, and oncelake rebuild {self.stream}",
+            ) from error
+        return self.log().read(version)
+
+    def remove_older_versions(self) -> int:
+        """Remove their files, and their commits, which hold lowest and highest values."""
+        return remove_unreferenced(self.path, is_fenced=True)
+
+
+def _commits(log: TableLog) -> Iterator[Commit]:
+    """Walk the log back to its end, or to a damaged commit, which a checkpoint stands in for."""
+    with suppress(DamagedTableError):
+        yield from log.newest_first()
+
+
+def _stored_type(field: Any) -> SqlType:
+    """Read the type of a field of Delta's log.
+
+    Where a VARCHAR is in it, which is a STRING to everybody else, Spark notes the whole type.
+    """
+    as_sql = (field.metadata or {}).get(_VARCHAR)
+    return _type_of(as_sql or json.loads(field.type.to_json()))
+
+
+def _type_of(stored: Any) -> SqlType:
+    if isinstance(stored, str):
+        try:
+            return parse_type(stored)
+        except ValueError:  # A type that no declaration can name.
+            return SqlType(word=stored.upper())
+    word = stored["type"].upper()
+    if word == "STRUCT":
+        parts = {field["name"]: field["type"] for field in stored["fields"]}
+        required = {field["name"] for field in stored["fields"] if not field["nullable"]}
+    elif word == "ARRAY":
+        parts = {"element": stored["elementType"]}
+        required = set() if stored["containsNull"] else {"element"}
+    else:
+        parts = {"key": stored["keyType"], "value": stored["valueType"]}
+        required = set() if stored["valueContainsNull"] else {"value"}
+    within = {name: _type_of(part) for name, part in parts.items()}
+    return SqlType(word=word, parts=within, required=frozenset(required))
+
+
+def _fence_and_note(commit: Location, application: str) -> tuple[int | None, str | Altered | None]:
+    altered = Altered(f"_delta_log/{commit.name} is cut short, or not as it was written")
+    content = commit.read()
+    # A commit's other actions are about files, which may be many.
+    lines = (n for n in content.splitlines() if n.startswith((b'{"commitInfo"', b'{"txn"')))
+    fence, note = None, None
+    try:
+        actions = [json.loads(line) for line in lines]
+    except ValueError:
+        return None, altered
+    if not matches_checksum(commit, content):
+        return None, altered
+    for action in actions:
+        note = action.get("commitInfo", {}).get("userMetadata", note)
+        if (mark := action.get("txn", {})).get("appId") == application:
+            fence = mark["version"]
+    return fence, note

@@ -1,0 +1,365 @@
+"""A stream's table as its Iceberg catalog knows it: how it is loaded, and committed to once.
+
+A commit requires the very snapshot, columns and table that were loaded: pyiceberg's own
+transactions would put a stale commit on top of whatever came between.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from functools import cache, cached_property
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import (
+    BadRequestError,
+    CommitFailedException,
+    ForbiddenError,
+    NoSuchNamespaceError,
+    NoSuchTableError,
+    NotInstalledError,
+    RESTError,
+    TableAlreadyExistsError,
+    UnauthorizedError,
+)
+from pyiceberg.io import PY_IO_IMPL
+from pyiceberg.manifest import DataFile, ManifestContent
+from pyiceberg.table import ManifestGroupPlanner, Table
+from pyiceberg.table.refs import MAIN_BRANCH
+from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.table.update import (
+    AssertCurrentSchemaId,
+    AssertRefSnapshotId,
+    AssertTableUUID,
+    TableUpdate,
+)
+from pyiceberg.utils.config import Config
+from sqlalchemy.exc import OperationalError, SQLAlchemyError
+
+from ingestion.declaration.sinks import IcebergSink
+from ingestion.errors import (
+    DamagedTableError,
+    InvalidSpecError,
+    RefusedError,
+    SinkSilentError,
+    TableBusyError,
+    first_line,
+)
+from ingestion.sinks.commit_log import UnknownOutcomeError
+from ingestion.sinks.iceberg.files import DurableFileIO, is_live
+from ingestion.storage.location import Location
+
+AGAIN: Final = "run the same command again"
+# Of two processes that commit, one waits for the other for so long.
+_SQLITE_SECONDS: Final = 60
+# Until a catalog takes a connection, and until it answers.
+_REQUEST_SECONDS: Final = (5.0, 60.0)
+_SHORTEST_SECRET: Final = 6
+# What a catalog raises that has certainly not committed: one that is busy may do so later.
+_REFUSALS: Final = (BadRequestError, UnauthorizedError, ForbiddenError)
+
+
+@dataclass(kw_only=True)
+class CatalogEntry:
+    """The table of a stream in a catalog; it need not be there.
+
+    Attributes:
+        catalog: The catalog's name in pyiceberg's configuration.
+        configuration: What that says of it.
+        folder: Where the lake's own catalog is, if the configuration has none.
+        table_id: Of the table that a log has read last, or that was made.
+    """
+
+    stream: str
+    identifier: tuple[str, ...]
+    catalog: str
+    configuration: Mapping[str, Any] | None
+    folder: Path | None
+    table_id: uuid.UUID | None = field(default=None, init=False)
+
+    @classmethod
+    def of(cls, stream: str, sink: IcebergSink, lake: Location) -> CatalogEntry:
+        """Find the catalog.
+
+        Raises:
+            InvalidSpecError: it is not in pyiceberg's configuration, and the lake, which would
+                have one of its own, is not on this machine.
+        """
+        config = Config()
+        name = sink.catalog or config.get_default_catalog_name()
+        configuration = config.get_catalog_config(name)
+        if configuration is None and sink.catalog:
+            known = ", ".join(config.get_known_catalogs()) or "none"
+            raise InvalidSpecError(
+                f"{stream}: pyiceberg's configuration has no catalog {name} (it has {known}). "
+                f"Next: add it to .pyiceberg.yaml, or set PYICEBERG_CATALOG__{name.upper()}__URI"
+            )
+        if configuration is None and not lake.is_local:
+            raise InvalidSpecError(
+                f"{stream}: a lake in a store has no Iceberg catalog of its own. Next: configure "
+                "one for pyiceberg, by .pyiceberg.yaml or PYICEBERG_CATALOG__DEFAULT__URI"
+            )
+        return cls(
+            stream=stream,
+            identifier=tuple(sink.table_of(stream).split(".")),
+            catalog=name,
+            configuration=configuration,
+            folder=lake.path / ".iceberg" if configuration is None else None,
+        )
+
+    @property
+    def name(self) -> str:
+        """Name the table as SQL does."""
+        return ".".join(self.identifier)
+
+    @property
+    def where(self) -> str:
+        """Name the table, and its catalog."""
+        catalog = f"in {self.folder}" if self.folder else f"of catalog {self.catalog}"
+        return f"{self.name} (Iceberg, {catalog})"
+
+    @cached_property
+    def _catalog(self) -> Catalog:
+        if self.folder is None:
+            _limit_requests()
+            try:
+                return load_catalog(self.catalog, **(self.configuration or {}))
+            except (ValueError, NotInstalledError) as error:
+                # What is wrong with an address may have a part of its password in it.
+                is_safe = isinstance(error, NotInstalledError)
+                why = self.reason(error) if is_safe else "its type or its uri cannot be read"
+                raise InvalidSpecError(
+                    f"{self.stream}: pyiceberg's configuration of catalog {self.catalog} is "
+                    f"wrong: {why}. Next: correct it; an @ in a password is written %40"
+                ) from error
+        self.folder.mkdir(parents=True, exist_ok=True)
+        uri = f"sqlite:///{self.folder}/catalog.db?timeout={_SQLITE_SECONDS}"
+        durable = f"{DurableFileIO.__module__}.{DurableFileIO.__name__}"
+        warehouse = f"{self.folder}/warehouse"
+        properties = {"uri": uri, "warehouse": warehouse, PY_IO_IMPL: durable}
+        # Another process may make the catalog's tables at the same moment.
+        with suppress(OperationalError):
+            return SqlCatalog("oncelake", **properties)
+        return SqlCatalog("oncelake", **properties)
+
+    @contextmanager
+    def session(self) -> Iterator[Catalog]:
+        """Speak to the catalog, with errors translated; no connection is left open."""
+        with self.translated(), closing(self._catalog) as catalog:
+            yield catalog
+
+    @contextmanager
+    def translated(self) -> Iterator[None]:
+        """Translate what the catalog, and the files that it leads to, raise.
+
+        Raises:
+            DependencyError: the catalog does not answer, or a file cannot be reached.
+            DamagedTableError: a file is missing, or is not what it should be.
+            TableBusyError: somebody else has changed the table.
+        """
+        try:
+            yield
+        except CommitFailedException as error:
+            raise self._refusal(error) from error
+        except FileNotFoundError as error:
+            raise self.damaged(f"a file is missing ({first_line(error)})") from error
+        except pa.ArrowInvalid as error:
+            raise self.damaged(f"a file cannot be read ({first_line(error)})") from error
+        except (RESTError, SQLAlchemyError, OSError) as error:
+            if isinstance(error, OSError) and self.folder:
+                if error.errno is None:  # Of Parquet itself; one of the volume has a number.
+                    raise self.damaged(f"a file cannot be read ({first_line(error)})") from error
+                raise  # Whoever knows the volumes names the one that fails.
+            raise SinkSilentError(
+                f"{self.stream}: {self.where} does not answer as it should: {self.reason(error)}. "
+                "Next: check that the catalog and its store are up, and pyiceberg's configuration "
+                "of them"
+            ) from error
+
+    def reason(self, error: Exception) -> str:
+        """Say what went wrong, without anything of the configuration that may be secret."""
+        text = first_line(error) or type(error).__name__
+        values = list(_values_in(self.configuration or {}))
+        for value in values + [urlsplit(value).password or "" for value in values]:
+            if len(value) >= _SHORTEST_SECRET:
+                text = text.replace(value, "***")
+        return text.rstrip(".")
+
+    def damaged(self, what: str) -> DamagedTableError:
+        """Return the error of a table that is not as it was written."""
+        return DamagedTableError(
+            self.stream,
+            f"{self.where} is damaged: {what}.",
+            remedy="restore it from a backup; if there is none, oncelake reset "
+            f"{self.stream} --yes, to ingest the topic again",
+        )
+
+    def load(self) -> Table | None:
+        """Load the table as it is now; to look makes no catalog."""
+        if self.folder and not (self.folder / "catalog.db").exists():
+            return None
+        with self.session() as catalog, suppress(NoSuchTableError, NoSuchNamespaceError):
+            return catalog.load_table(self.identifier)
+        return None
+
+    def loaded(self) -> Table:
+        """Load a table that must be there."""
+        table = self.load()
+        if table is None:
+            raise FileNotFoundError(f"{self.where} is not there")
+        return table
+
+    def with_ending(self, ending: str) -> CatalogEntry:
+        """Return the table of the same catalog whose name is this one's with an ending."""
+        *namespace, name = self.identifier
+        return replace(self, identifier=(*namespace, f"{name}{ending}"))
+
+    def rename(self, to: CatalogEntry) -> None:
+        """Give the table the name of another of its catalog.
+
+        Raises:
+            RefusedError: the catalog cannot do that, or does not let us.
+            TableBusyError: somebody else has made a table of that name.
+        """
+        with self.session() as catalog:
+            try:
+                catalog.rename_table(self.identifier, to.identifier)
+            except (NotImplementedError, *_REFUSALS) as error:
+                raise RefusedError(
+                    self.stream,
+                    f"{self.where} cannot be renamed by its catalog: {self.reason(error)}.",
+                    remedy="let the catalog do that, or take one that can; then run the same "
+                    "command again",
+                ) from error
+            except TableAlreadyExistsError as error:
+                raise TableBusyError(
+                    f"{self.stream}: {to.where} is there already, and is somebody else's. Next: "
+                    f"move it away; then {AGAIN}"
+                ) from error
+
+    def set_aside(self) -> list[Table]:
+        """Load the tables that were set aside, and may have their files beside this one's."""
+        if self.folder is not None:
+            return []
+        *namespace, name = self.identifier
+        with self.session() as catalog:
+            tables = catalog.list_tables(tuple(namespace))
+            return [catalog.load_table(each) for each in tables if each[-1].startswith(f"{name}__")]
+
+    def new_location(self) -> str | None:
+        """Return a folder that no table has had: one that was renamed keeps its own."""
+        if self.folder is None:
+            return None
+        return "/".join([f"{self.folder}/warehouse", *self.identifier]) + f"-{uuid.uuid4().hex}"
+
+    def data_files(self, table: Table, snapshot: Snapshot | None = None) -> list[DataFile]:
+        """List the data files of a snapshot, or of the current one.
+
+        Raises:
+            RefusedError: rows in them are deleted by other files.
+        """
+        snapshot = snapshot or table.current_snapshot()
+        manifests = snapshot.manifests(table.io) if snapshot else []
+        if any(each.content == ManifestContent.DELETES and is_live(each) for each in manifests):
+            raise RefusedError(
+                self.stream,
+                f"{self.where} has delete files, by which somebody else deletes rows without "
+                "rewriting them (merge-on-read).",
+                remedy="compact it, by Spark: CALL system.rewrite_data_files(table => "
+                f"'{self.name}', options => map('delete-file-threshold', '1')), and "
+                "rewrite_position_delete_files",
+            )
+        planner = ManifestGroupPlanner(table.metadata, table.io)
+        return [task.file for task in planner.plan_files(manifests)]
+
+    def commit(
+        self, table: Table, updates: Sequence[TableUpdate], snapshot_id: int | None = None
+    ) -> None:
+        """Ask the catalog once to commit on top of exactly the table that was loaded.
+
+        Args:
+            snapshot_id: The snapshot that it brings, by which it is known whether it was made.
+
+        Raises:
+            TableBusyError: somebody else has changed the table. Nothing is visible.
+            DependencyError: the catalog refuses. Nothing is visible.
+            UnknownOutcomeError: no answer came.
+        """
+        try:
+            with closing(self._catalog) as catalog:
+                answer = catalog.commit_table(table, _requirements(table), tuple(updates))
+                if self.folder is not None:
+                    # SQLite commits by removing its journal, of which only the folder tells.
+                    Location.of(self.folder).sync()
+                catalog._delete_old_metadata(table.io, table.metadata, answer.metadata)
+        except (CommitFailedException, *_REFUSALS) as error:
+            # Whoever asks again for what got no answer is told that the table has changed.
+            if not self._has(snapshot_id):
+                raise self._refusal(error) from error
+        # Every catalog has its own errors; whatever it is, files are kept that it may lead to.
+        except Exception as error:
+            raise self._unknown(error) from error
+
+    def _refusal(self, error: Exception) -> TableBusyError | SinkSilentError:
+        tail = f"({self.reason(error)}). Nothing was changed. Next: {AGAIN}"
+        if isinstance(error, CommitFailedException):
+            return TableBusyError(
+                f"{self.stream}: {self.where}: somebody else changed the table meanwhile {tail}"
+            )
+        return SinkSilentError(f"{self.stream}: {self.where}: the catalog refused a commit {tail}")
+
+    def _has(self, snapshot_id: int | None) -> bool:
+        try:
+            table = self.load()
+        except Exception as error:
+            raise self._unknown(error) from error
+        return table is not None and any(
+            snapshot.snapshot_id == snapshot_id for snapshot in table.metadata.snapshots
+        )
+
+    def _unknown(self, error: Exception) -> UnknownOutcomeError:
+        return UnknownOutcomeError(
+            f"{self.stream}: {self.where}: no answer came to a commit ({self.reason(error)}). "
+            f"Next: {AGAIN}, which looks first whether it was made"
+        )
+
+
+def _values_in(configuration: Mapping[str, Any]) -> Iterator[str]:
+    for value in configuration.values():
+        yield from _values_in(value) if isinstance(value, Mapping) else (str(value),)
+
+
+@cache
+def _limit_requests() -> None:
+    """Give a time-out to pyiceberg's requests to a catalog, and for its tokens, which have none."""
+    import requests
+    from pyiceberg.catalog import rest
+    from pyiceberg.catalog.rest import auth
+
+    class Session(requests.Session):
+        def request(self, *given: Any, **options: Any) -> requests.Response:
+            return super().request(*given, **{"timeout": _REQUEST_SECONDS, **options})
+
+    def post(*given: Any, **options: Any) -> requests.Response:
+        with Session() as session:
+            return session.post(*given, **options)
+
+    vars(rest)["Session"] = Session
+    vars(auth)["requests"] = SimpleNamespace(post=post)
+
+
+def _requirements(table: Table) -> tuple[Any, ...]:
+    current = table.current_snapshot()
+    return (
+        AssertTableUUID(uuid=table.metadata.table_uuid),
+        AssertRefSnapshotId(ref=MAIN_BRANCH, snapshot_id=current.snapshot_id if current else None),
+        AssertCurrentSchemaId(current_schema_id=table.metadata.current_schema_id),
+    )

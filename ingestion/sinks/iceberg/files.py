@@ -1,0 +1,466 @@
+"""The files of an Iceberg table: how they are read, searched, written, and put into a snapshot.
+
+Columns are known by their field ids, so that a file which is older than the table's columns reads
+as they are now. Files are read here, and not by pyiceberg's scan, which takes a file into memory
+whole, and checks no page. pyiceberg keeps to itself what makes a snapshot: ``StagedSnapshot`` alone
+reaches for that, and the version is pinned for it.
+"""
+
+from __future__ import annotations
+
+import math
+import uuid
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, suppress
+from io import BufferedWriter
+from io import FileIO as RawFile
+from typing import Any, Final, cast
+
+import duckdb
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow.fs import FileSelector, FileType
+from pyiceberg import types as iceberg
+from pyiceberg.conversions import from_bytes
+from pyiceberg.io import FileIO
+from pyiceberg.io.pyarrow import (
+    PyArrowFile,
+    PyArrowFileIO,
+    parquet_file_to_data_file,
+    parquet_path_to_id_mapping,
+    schema_to_pyarrow,
+)
+from pyiceberg.manifest import DataFile, ManifestEntry, ManifestFile
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table, TableProperties, Transaction
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Operation, Snapshot, Summary
+from pyiceberg.table.update import AddSnapshotUpdate, SetCurrentSchemaUpdate, TableUpdate
+from pyiceberg.table.update.snapshot import _MergeAppendFiles, _OverwriteFiles
+from pyiceberg.typedef import EMPTY_DICT
+
+from ingestion.declaration.sql import identifier
+from ingestion.storage.location import Location
+
+Mask = npt.NDArray[np.bool_]
+
+# What a data file grows to, and from which size on it is rewritten by itself.
+TARGET_BYTES: Final = 128 << 20
+_SMALL_BYTES: Final = 16 << 20
+# A row group is of at most so many rows, and bytes in memory.
+_ROWS_IN_GROUP: Final = 1 << 20
+_BYTES_IN_GROUP: Final = 96 << 20
+_ROWS_READ_AT_ONCE: Final = 1 << 17
+_FIELD_ID: Final = b"PARQUET:field_id"
+_LAST_BEFORE_PAIRS: Final = "\ud7ff"
+# In the name of every file that is written here, so that it is known as ours without a commit.
+_OURS: Final = "oncelake-"
+# The columns whose bounds are ordered as their values are; moments and days have theirs as numbers.
+_NUMBERED: Final[dict[iceberg.IcebergType, pa.DataType]] = {
+    iceberg.DateType(): pa.int32(),
+    iceberg.TimestampType(): pa.int64(),
+    iceberg.TimestamptzType(): pa.int64(),
+}
+_ORDERED: Final = (
+    iceberg.IntegerType,
+    iceberg.LongType,
+    iceberg.StringType,
+    iceberg.DecimalType,
+    *map(type, _NUMBERED),
+)
+
+
+class DurableFileIO(PyArrowFileIO):
+    """The files of a catalog on this machine: what the catalog is told of is on the disk."""
+
+    def new_output(self, location: str) -> PyArrowFile:
+        """Return a file that is on the disk once it is closed."""
+        made = super().new_output(location)
+        return _DurableFile(location=location, path=made._path, fs=made._filesystem)
+
+
+class _DurableFile(PyArrowFile):
+    def create(self, overwrite: bool = False) -> pa.PythonFile:
+        """Make the file, and its folder; it is synced when it is closed."""
+        super().create(overwrite).close()
+        return pa.PythonFile(BufferedWriter(_SyncedFile(self._path, "wb")), mode="w")
+
+
+class _SyncedFile(RawFile):
+    def close(self) -> None:
+        """Write the file, and its name, to the disk."""
+        if not self.closed:
+            Location.of(str(self.name)).sync()
+            Location.of(str(self.name)).parent.sync()
+        super().close()
+
+
+def arrow_schema(schema: Schema) -> pa.Schema:
+    """Return the schema of rows in memory."""
+    return schema_to_pyarrow(schema, include_field_ids=False)
+
+
+def read_file(io: FileIO, file: DataFile, columns: Schema) -> Iterator[pa.RecordBatch]:
+    """Yield a file's rows in their order; a column that the file does not have is null."""
+    schema = arrow_schema(columns)
+    with (
+        io.new_input(file.file_path).open() as source,
+        pq.ParquetFile(source, page_checksum_verification=True) as parquet,
+    ):
+        names = _names_in(parquet.schema_arrow, columns)
+        wanted = [name for name in names if name is not None]
+        for batch in parquet.iter_batches(_ROWS_READ_AT_ONCE, columns=wanted):
+            arrays = [
+                batch.column(name).cast(field.type) if name else pa.nulls(len(batch), field.type)
+                for name, field in zip(names, schema, strict=True)
+            ]
+            yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _names_in(file: pa.Schema, wanted: Schema) -> list[str | None]:
+    """Return what a file calls the columns; one without ids calls them as the table does."""
+    ids = [(field.metadata or {}).get(_FIELD_ID) for field in file]
+    if not any(ids):
+        return [field.name if field.name in file.names else None for field in wanted.fields]
+    names = dict(zip(ids, file.names, strict=True))
+    return [names.get(str(field.field_id).encode()) for field in wanted.fields]
+
+
+def read_rows(
+    io: FileIO, file: DataFile, columns: Schema, is_wanted: Mask
+) -> Iterator[pa.RecordBatch]:
+    """Yield those rows of a file that are wanted, by a flag for each."""
+    start = 0
+    for batch in read_file(io, file, columns):
+        yield batch.filter(pa.array(is_wanted[start : start + len(batch)]))
+        start += len(batch)
+
+
+_PLACES: Final = pa.schema([(name, pa.int64()) for name in ("_key", "_file", "_row")])
+NO_PLACES: Final = _PLACES.empty_table()
+
+
+def find(io: FileIO, files: Sequence[DataFile], keys: pa.Table, schema: Schema) -> pa.Table:
+    """Search files for keys, as far as their bounds say that they may have any.
+
+    Returns:
+        ``_key``, the number of a key, ``_file``, that of a file, and ``_row`` in it; by file.
+    """
+    names, found = keys.column_names, [NO_PLACES]
+    columns, may_have = schema.select(*names), _searchable(keys, schema)
+    with closing(duckdb.connect()) as engine:
+        engine.register("keys", _numbered(keys, "_key"))
+        for number, file in enumerate(files):
+            if may_have(file):
+                batches = read_file(io, file, columns)
+                rows = pa.Table.from_batches(batches, arrow_schema(columns))
+                engine.register("rows", _numbered(rows, "_row"))
+                query = f"SELECT _key, {number} AS _file, _row FROM rows JOIN keys {_using(names)}"
+                found.append(engine.sql(query).to_arrow_table().cast(_PLACES))
+    return pa.concat_tables(found)
+
+
+def match(keys: pa.Table, looked_up: pa.Table, places: pa.Table) -> pa.Table:
+    """Return where keys are by the places of others, which were looked up by the same columns."""
+    using = _using(keys.column_names)
+    with closing(duckdb.connect()) as engine:
+        engine.register("keys", _numbered(keys, "_key"))
+        engine.register("looked_up", _numbered(looked_up, "_at"))
+        engine.register("places", places.rename_columns(["_at", "_file", "_row"]))
+        query = f"""
+            SELECT _key, _file, _row FROM keys JOIN looked_up {using} JOIN places USING (_at)
+            ORDER BY _file
+        """
+        return engine.sql(query).to_arrow_table()
+
+
+def _using(names: Iterable[str]) -> str:
+    return f"USING ({', '.join(map(identifier, names))})"
+
+
+def _numbered(rows: pa.Table, name: str) -> pa.Table:
+    return rows.append_column(name, pa.arange(0, rows.num_rows))
+
+
+def _searchable(keys: pa.Table, schema: Schema) -> Callable[[DataFile], bool]:
+    """Return what tells whether a file may have any of the keys, by its bounds of each column."""
+    ordered = []
+    for name in keys.column_names:
+        field = schema.find_field(name)
+        if isinstance(field.field_type, _ORDERED):
+            values = keys.column(name).unique().drop_null()
+            values = values.cast(_NUMBERED.get(field.field_type, values.type)).sort()
+            ordered.append((field, values.to_pylist()))
+    return lambda file: all(_may_have(file, field, values) for field, values in ordered)
+
+
+def _may_have(file: DataFile, field: iceberg.NestedField, values: Sequence[Any]) -> bool:
+    lower, upper = (
+        (bounds or {}).get(field.field_id) for bounds in (file.lower_bounds, file.upper_bounds)
+    )
+    if lower is None or upper is None:
+        return True
+    assert isinstance(field.field_type, iceberg.PrimitiveType)
+    at = bisect_left(values, from_bytes(field.field_type, lower))
+    return at < len(values) and bool(values[at] <= from_bytes(field.field_type, upper))
+
+
+class FileWriter:
+    """Writes rows to new data files of about a size.
+
+    Attributes:
+        files: Those that are complete.
+        paths: Those that were begun.
+    """
+
+    def __init__(self, table: Table, target_bytes: int = TARGET_BYTES) -> None:
+        self._table, self._target = table, target_bytes
+        self._schema = schema_to_pyarrow(table.schema())
+        self._waiting: list[pa.RecordBatch] = []
+        self._rows = self._bytes = self._source_bytes = 0
+        self._writer: pq.ParquetWriter | None = None
+        self.files: list[DataFile] = []
+        self.paths: list[str] = []
+
+    def write(self, rows: pa.RecordBatch | pa.Table) -> None:
+        """Write rows of the table's columns."""
+        if isinstance(rows, pa.RecordBatch):
+            rows = pa.Table.from_batches([rows])
+        at_once = _BYTES_IN_GROUP * rows.num_rows // max(rows.nbytes, 1)
+        for batch in rows.to_batches(max_chunksize=min(max(at_once, 1), _ROWS_IN_GROUP)):
+            self._waiting.append(batch)
+            self._rows += batch.num_rows
+            self._bytes += batch.nbytes
+            if self._rows >= _ROWS_IN_GROUP or self._bytes >= _BYTES_IN_GROUP:
+                self._write_group()
+
+    def end_source(self, file: DataFile) -> None:
+        """Begin another file, unless what was copied so far is small: so small ones end."""
+        self._source_bytes += file.file_size_in_bytes
+        if self._source_bytes >= min(_SMALL_BYTES, self._target):
+            self.close()
+
+    def _write_group(self) -> None:
+        rows = pa.Table.from_batches(self._waiting).cast(self._schema)
+        self._waiting, self._rows, self._bytes = [], 0, 0
+        if self._writer is None:
+            name = f"{_OURS}{uuid.uuid4()}.parquet"
+            self.paths.append(self._table.location_provider().new_data_location(name))
+            self._stream = self._table.io.new_output(self.paths[-1]).create()
+            self._writer = pq.ParquetWriter(
+                self._stream,
+                self._schema,
+                compression="zstd",
+                store_decimal_as_integer=True,
+                # So that what a disk has altered is refused, and not copied.
+                write_page_checksum=True,
+            )
+        self._writer.write_table(rows, row_group_size=_ROWS_IN_GROUP)
+        if self._stream.tell() >= self._target:
+            self.close()
+
+    def close(self) -> None:
+        """Complete the file that is being written."""
+        self._source_bytes = 0
+        if self._rows:
+            self._write_group()
+        if self._writer is None:
+            return
+        self._writer.close()
+        self._stream.close()
+        table, prefix = self._table, TableProperties.METRICS_MODE_COLUMN_CONF_PREFIX
+        unbounded = _without_bounds(self._writer.writer.metadata, table.schema())
+        counted = {f"{prefix}.{name}": "counts" for name in unbounded}
+        metadata = table.metadata.model_copy(update={"properties": {**table.properties, **counted}})
+        self.files.append(parquet_file_to_data_file(table.io, metadata, self.paths[-1]))
+        self._writer = None
+
+    def discard(self) -> None:
+        """Delete what was written."""
+        if self._writer is not None:
+            self._stream.close()
+        delete_files(self._table.io, self.paths)
+
+
+def _without_bounds(metadata: pq.FileMetaData, schema: Schema) -> set[str]:
+    """Return the columns that have no bounds in a row group, or such as pyiceberg cannot make."""
+    ids = parquet_path_to_id_mapping(schema)
+    groups = map(metadata.row_group, range(metadata.num_row_groups))
+    columns = (group.column(at) for group in groups for at in range(metadata.num_columns))
+    paths = {column.path_in_schema for column in columns if not _has_bounds(column.statistics)}
+    return {schema.find_column_name(ids[path]) or path for path in paths}
+
+
+def _has_bounds(bounds: pq.Statistics | None) -> bool:
+    """Tell whether pyiceberg can take them; without a value none are needed.
+
+    Where Arrow has left them out, for a long value, it would take those of the other row groups for
+    the whole file's.
+    """
+    if bounds is None or not bounds.has_min_max:
+        return bounds is not None and not bounds.num_values
+    try:
+        _, highest = bounds.min, bounds.max
+    except OverflowError:
+        return False  # A day or a moment that Python does not have.
+    # Cut short behind it, the bound would end on the next code point, which is half of a pair.
+    return not (isinstance(highest, str) and _LAST_BEFORE_PAIRS in highest)
+
+
+def delete_files(io: FileIO, paths: Iterable[str]) -> int:
+    """Delete files as far as that goes: what is left is an orphan. Return how many went."""
+    deleted = 0
+    for path in paths:
+        with suppress(OSError):
+            io.delete(path)
+            deleted += 1
+    return deleted
+
+
+def is_live(manifest: ManifestFile) -> bool:
+    """Tell whether a manifest names a file that is there, as against such as are gone."""
+    return manifest.has_added_files() or manifest.has_existing_files()
+
+
+class _LoadedTable(Transaction):
+    """A transaction that changes nothing; pyiceberg's checks all metadata when it is asked."""
+
+    @property
+    def table_metadata(self) -> TableMetadata:
+        return self._table.metadata
+
+
+class StagedSnapshot(_OverwriteFiles, _MergeAppendFiles):
+    """A snapshot on top of a table's current one, of files that come and go; no catalog knows it.
+
+    Its manifests are put together as the table's properties ``commit.manifest…`` say.
+    """
+
+    def __init__(
+        self,
+        table: Table,
+        *,
+        added: Iterable[DataFile] = (),
+        removed: Iterable[DataFile] = (),
+        properties: Mapping[str, str] = EMPTY_DICT,
+    ) -> None:
+        """Take the files, and what the summary says beside the usual."""
+        # pyiceberg sums up few operations: ``write`` puts in what it is.
+        super().__init__(
+            Operation.OVERWRITE,
+            _LoadedTable(table),
+            table.io,
+            snapshot_properties=dict(properties),
+        )
+        # The names of its manifests have it in them, and it is nothing else.
+        self.commit_uuid = cast("uuid.UUID", f"{_OURS}{self.commit_uuid}")
+        self._merge_enabled = True
+        self._added_data_files += added
+        self._deleted_data_files.update(removed)
+
+    def _deleted_entries(self) -> list[ManifestEntry]:
+        """Leave bounds out of what is said of files that go: they are values of rows that do."""
+        entries = super()._deleted_entries()
+        for file in (entry.data_file for entry in entries):
+            for bounds in (file.lower_bounds, file.upper_bounds):
+                (bounds or {}).clear()
+        return entries
+
+    def _process_manifests(self, manifests: list[ManifestFile]) -> list[ManifestFile]:
+        """Leave out what earlier snapshots say of files that were gone with them."""
+        return super()._process_manifests(
+            [
+                self._without_deleted(manifest)
+                for manifest in manifests
+                if manifest.added_snapshot_id == self.snapshot_id or is_live(manifest)
+            ]
+        )
+
+    def _without_deleted(self, manifest: ManifestFile) -> ManifestFile:
+        if manifest.added_snapshot_id == self.snapshot_id or manifest.deleted_files_count == 0:
+            return manifest
+        with self.new_manifest_writer(self.spec(manifest.partition_spec_id)) as writer:
+            for entry in manifest.fetch_manifest_entry(self._io):
+                writer.existing(entry)
+        return writer.to_manifest_file()
+
+    def write(self, operation: Operation, schema_id: int | None = None) -> tuple[TableUpdate, ...]:
+        """Write the manifests; return what makes it the table's newest.
+
+        Args:
+            schema_id: The columns that the table has from then on; by default its own.
+        """
+        (add, set_ref), _ = self._commit()
+        assert isinstance(add, AddSnapshotUpdate)
+        snapshot, metadata = add.snapshot, self._transaction.table_metadata
+        assert snapshot.summary is not None
+        set_schema = () if schema_id is None else (SetCurrentSchemaUpdate(schema_id=schema_id),)
+        changed = {
+            "schema_id": metadata.current_schema_id if schema_id is None else schema_id,
+            "summary": Summary(operation, **snapshot.summary.additional_properties),
+            # A clock that is behind another host's would make the table refuse the snapshot.
+            "timestamp_ms": max(snapshot.timestamp_ms, metadata.last_updated_ms),
+        }
+        added = AddSnapshotUpdate(snapshot=snapshot.model_copy(update=changed))
+        return *set_schema, added, set_ref
+
+    def discard(self) -> None:
+        """Delete the manifests."""
+        self._clean_all_uncommitted()
+
+
+def files_in_folder(table: Table) -> Iterator[tuple[str, float]]:
+    """List the files in the table's folder, and when each was written, where the store says it."""
+    scheme, host, path = PyArrowFileIO.parse_location(table.location())
+    store = PyArrowFileIO(table.io.properties).fs_by_scheme(scheme, host)
+    for file in store.get_file_info(FileSelector(path, recursive=True, allow_not_found=True)):
+        if file.type == FileType.File:
+            location = file.path if scheme == "file" else f"{scheme}://{file.path}"
+            yield location, file.mtime_ns / 1e9 if file.mtime_ns else math.inf
+
+
+def is_ours(path: str) -> bool:
+    """Tell whether a data file, a manifest, or a list of those, was written here."""
+    return _OURS in path.rpartition("/")[2]
+
+
+def plain(path: str) -> str:
+    """Return a path without the ways in which the same can be written."""
+    return PyArrowFileIO.parse_location(path)[2].rstrip("/")
+
+
+def reachable(table: Table, snapshots: Iterable[Snapshot] | None = None) -> dict[str, str]:
+    """Return the files that the table's metadata leads to: by some snapshots, or by all.
+
+    Returns:
+        Their paths by their plain ones; what leads to others comes before those.
+    """
+    chosen = table.metadata.snapshots if snapshots is None else snapshots
+    current = table.metadata.current_snapshot_id
+    first = sorted(chosen, key=lambda snapshot: snapshot.snapshot_id != current)
+    return {plain(path): path for path in _led_to(table, first)}
+
+
+def _led_to(table: Table, snapshots: Sequence[Snapshot]) -> Iterator[str]:
+    """Yield paths; of the older snapshots, files may be gone: an erase deletes them first."""
+    metadata, io, read = table.metadata, table.io, set[ManifestFile]()
+    yield table.metadata_location
+    yield from (entry.metadata_file for entry in metadata.metadata_log)
+    ids = {snapshot.snapshot_id for snapshot in snapshots}
+    for statistics in (*metadata.statistics, *metadata.partition_statistics):
+        if statistics.snapshot_id in ids:
+            yield statistics.statistics_path
+    for snapshot in snapshots:
+        is_current = snapshot.snapshot_id == metadata.current_snapshot_id
+        missing = () if is_current else (FileNotFoundError,)
+        yield snapshot.manifest_list
+        with suppress(*missing):
+            for manifest in set(snapshot.manifests(io)) - read:
+                read.add(manifest)
+                yield manifest.manifest_path
+                with suppress(*missing):
+                    entries = manifest.fetch_manifest_entry(io)
+                    yield from (entry.data_file.file_path for entry in entries)

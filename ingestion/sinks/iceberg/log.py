@@ -1,0 +1,211 @@
+"""The log of an Iceberg table: the snapshots that its current one stands on, and their notes.
+
+A note is in its snapshot's summary; the last seq and epoch are properties of the table, too, set by
+the same commit, so that they outlive the snapshots. A version is a snapshot's sequence number. The
+past is the chain of parents: the table's list also has what somebody has rolled back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from itertools import count
+from typing import Final
+
+from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import TOTAL_DELETE_FILES, TOTAL_RECORDS, Operation, Snapshot
+
+from ingestion.sinks.commit_log import DELETED, INSERTED, UPDATED, Commit, CommitLog
+from ingestion.sinks.commit_metadata import CommitMetadata, DamagedMetadataError, app_id
+from ingestion.sinks.iceberg.catalog import CatalogEntry
+
+STREAM: Final = "oncelake.stream"
+SEQ: Final = "oncelake.seq"
+EPOCH: Final = "oncelake.epoch"
+NOTE: Final = "oncelake.note"
+OPERATION: Final = "oncelake.operation"
+COUNTS: Final = {
+    INSERTED: "oncelake.inserted",
+    UPDATED: "oncelake.updated",
+    DELETED: "oncelake.deleted",
+}
+RESTORE: Final = "RESTORE"
+
+
+def history(metadata: TableMetadata) -> list[Snapshot]:
+    """Walk from the current snapshot to its parents, as far back as they are there."""
+    by_id = {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
+    chain, id_ = list[Snapshot](), metadata.current_snapshot_id
+    while id_ is not None and (snapshot := by_id.get(id_)):
+        chain.append(snapshot)
+        id_ = snapshot.parent_snapshot_id
+    return chain
+
+
+def needed(metadata: TableMetadata) -> list[Snapshot]:
+    """Walk back to our newest commit, which says where the table stands."""
+    past = history(metadata)
+    ours = (at for at, snapshot in enumerate(past) if seq_of(snapshot) is not None)
+    return past[: next(ours, len(past)) + 1]
+
+
+def version_of(snapshot: Snapshot) -> int:
+    """Return the sequence number, which tables of format 1 lack."""
+    return snapshot.sequence_number or 0
+
+
+def summary_of(snapshot: Snapshot) -> Mapping[str, str]:
+    """Return what a snapshot says of itself."""
+    return snapshot.summary.additional_properties if snapshot.summary else {}
+
+
+def seq_of(snapshot: Snapshot) -> int | None:
+    """Return the seq of a commit of ours."""
+    seq = summary_of(snapshot).get(SEQ)
+    return None if seq is None else int(seq)
+
+
+def last_seq(table: Table | None, stream: str) -> int | None:
+    """Return the highest seq that the table has recorded for a stream."""
+    if table is None or table.properties.get(STREAM) != stream:
+        return None
+    seq = table.properties.get(SEQ)
+    return None if seq is None else int(seq)
+
+
+class IcebergLog(CommitLog):
+    """The log of a table.
+
+    Where somebody has rolled the table back, so that commits of ours are no longer in it, a commit
+    of theirs, ``RESTORE``, stands in the place of those.
+    """
+
+    def __init__(self, entry: CatalogEntry) -> None:
+        self._entry = entry
+
+    def look_again(self) -> None:
+        """Forget what was read."""
+        for name in ("_table", "_snapshots", "_rollbacks"):
+            self.__dict__.pop(name, None)
+
+    @cached_property
+    def _table(self) -> Table | None:
+        table = self._entry.load()
+        self._entry.table_id = table.metadata.table_uuid if table else None
+        return table
+
+    @property
+    def _there(self) -> Table:
+        if self._table is None:
+            raise FileNotFoundError(f"{self._entry.where} is not there")
+        return self._table
+
+    @cached_property
+    def _snapshots(self) -> dict[int, Snapshot]:
+        chain = history(self._table.metadata) if self._table else ()
+        return {version_of(snapshot): snapshot for snapshot in chain}
+
+    @cached_property
+    def _rollbacks(self) -> dict[int, int]:
+        """Return a version, and when, for each gap in our seqs, which nothing but a rollback makes.
+
+        The property that holds the last seq is not rolled back.
+        """
+        last, chain = self.last_seq(self._entry.stream), list(self._snapshots.values())
+        if last is None:
+            return {}
+        ours = [(seq, version_of(each)) for each in chain if (seq := seq_of(each)) is not None]
+        if not chain:
+            ours = [(-1, -1)]
+        rollbacks, above = dict[int, int](), last + 1
+        for seq, version in ours:
+            if seq < above - 1:
+                free = next(each for each in count(version + 1) if each not in self._snapshots)
+                rollbacks[free] = self._there.metadata.last_updated_ms
+            above = seq
+        return rollbacks
+
+    @property
+    def exists(self) -> bool:
+        """Tell whether the catalog has the table."""
+        return self._table is not None
+
+    @property
+    def is_empty(self) -> bool:
+        """Tell whether the table has no row."""
+        current = self._table.current_snapshot() if self._table else None
+        return current is None or summary_of(current).get(TOTAL_RECORDS) == "0"
+
+    def table_id(self) -> str:
+        """Return the id that Iceberg gave the table when it was made."""
+        return f"iceberg:{self._there.metadata.table_uuid}"
+
+    def versions(self) -> list[int]:
+        """List the sequence numbers of the snapshots, newest first."""
+        return sorted({*self._snapshots, *self._rollbacks}, reverse=True)
+
+    def read(self, version: int) -> Commit:
+        """Read what a snapshot says of itself."""
+        if version in self._rollbacks:
+            return Commit(
+                version=version,
+                timestamp_ms=self._rollbacks[version],
+                operation=RESTORE,
+                metrics={},
+                txns={},
+                changes_rows=True,
+                metadata=None,
+            )
+        if version not in self._snapshots:
+            raise FileNotFoundError(f"{self._entry.where} has no version {version}")
+        return self._commit(version, self._snapshots[version])
+
+    def _commit(self, version: int, snapshot: Snapshot) -> Commit:
+        summary = summary_of(snapshot)
+        try:
+            metadata = CommitMetadata.from_json(summary.get(NOTE))
+        except DamagedMetadataError as error:
+            raise self._entry.damaged(f"version {version}: {error}") from error
+        seq, operation = seq_of(snapshot), Operation.OVERWRITE
+        if snapshot.summary:
+            operation = snapshot.summary.operation
+        metrics = {name: int(summary[key]) for name, key in COUNTS.items() if key in summary}
+        ours = summary.get(OPERATION)
+        is_changed = any(metrics.values()) or ours == RESTORE
+        return Commit(
+            version=version,
+            timestamp_ms=snapshot.timestamp_ms,
+            operation=ours or operation.value,
+            metrics=metrics,
+            txns={} if seq is None else {app_id(summary[STREAM]): seq},
+            changes_rows=is_changed if ours else operation != Operation.REPLACE,
+            metadata=metadata,
+        )
+
+    def last_seq(self, stream: str) -> int | None:
+        """Return the table's property, which each commit of ours has set."""
+        return last_seq(self._table, stream)
+
+    def row_count(self) -> int:
+        """Return what the snapshot has summed up; with delete files, which it cannot, count."""
+        current = self._there.current_snapshot()
+        if current is None:
+            return 0
+        summary = summary_of(current)
+        if TOTAL_RECORDS in summary and summary.get(TOTAL_DELETE_FILES, "0") == "0":
+            return int(summary[TOTAL_RECORDS])
+        with self._entry.translated():
+            return self._there.scan().count()
+
+    def highest_epoch(self) -> int:
+        """Return the table's property, which each commit of ours has set."""
+        return int(self._there.properties.get(EPOCH, 0))
+
+    def refuse_torn(self, stream: str, commit: Commit) -> None:
+        """Compare the seq of a snapshot with that of its note."""
+        if commit.is_torn(stream):
+            fence = commit.txns[app_id(stream)]
+            raise self._entry.damaged(
+                f"version {commit.version} is of seq {fence}, and its note says another"
+            )

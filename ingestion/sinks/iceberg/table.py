@@ -1,0 +1,674 @@
+"""The Iceberg table that keeps a stream's rows: rows and note are one snapshot of it.
+
+iceberg_catalog: load the table → iceberg_log: where does it stand? → iceberg_files: look up,
+write anew the files that change, stage a snapshot → iceberg_catalog: commit on just that table
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import cached_property
+from itertools import chain, count
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from ingestion.errors import (
+    RefusedError,
+    RewindError,
+    SetupError,
+    TableBusyError,
+    TableSettingsError,
+    counted,
+    first_line,
+)
+
+try:
+    import pyiceberg.catalog.sql  # noqa: F401
+except ImportError as error:
+    raise SetupError(
+        "a stream has `sink: iceberg`, and its client is not installed. "
+        "Next: make setup in a clone, or pip install 'WHEEL[iceberg]' "
+        "with the path of Oncelake's wheel"
+    ) from error
+
+from pyiceberg import types as iceberg
+from pyiceberg.manifest import DataFile
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyiceberg.table.refs import MAIN_BRANCH
+from pyiceberg.table.snapshots import Operation, Snapshot
+from pyiceberg.table.update import RemoveSnapshotsUpdate, SetPropertiesUpdate
+from sqlalchemy.exc import SQLAlchemyError
+
+from ingestion.declaration.ddl import DeclaredColumn
+from ingestion.declaration.sinks import BESIDE, IcebergSink
+from ingestion.declaration.sql import quoted
+from ingestion.declaration.types import SqlType
+from ingestion.settings import Settings
+from ingestion.sinks.commit_log import (
+    ROW_COUNTS,
+    Commit,
+    CommitLog,
+    UnknownOutcomeError,
+    operation_of,
+)
+from ingestion.sinks.commit_metadata import CommitMetadata
+from ingestion.sinks.iceberg import files
+from ingestion.sinks.iceberg import log as snapshots
+from ingestion.sinks.iceberg.catalog import AGAIN, CatalogEntry
+from ingestion.sinks.table import (
+    REPLACED,
+    WAY_OUT,
+    Change,
+    DataTable,
+    Transaction,
+    counts_of,
+    foreign_table,
+    seq_conflict,
+    since,
+)
+from ingestion.storage.failpoints import Failpoint, hit
+from ingestion.storage.location import Location
+
+_FORMAT: Final = 2
+# Every commit writes all metadata anew, notes included: a few of the older are enough.
+_PROPERTIES: Final = {
+    "format-version": str(_FORMAT),
+    "write.parquet.compression-codec": "zstd",
+    "write.metadata.delete-after-commit.enabled": "true",
+    "write.metadata.previous-versions-max": "20",
+}
+# No run takes so long, so that nothing younger is an orphan.
+_ORPHAN_AGE: Final = dt.timedelta(days=1)
+_TYPES: Final[dict[str, iceberg.PrimitiveType]] = {
+    "BOOLEAN": iceberg.BooleanType(),
+    "INT": iceberg.IntegerType(),
+    "BIGINT": iceberg.LongType(),
+    "FLOAT": iceberg.FloatType(),
+    "DOUBLE": iceberg.DoubleType(),
+    "STRING": iceberg.StringType(),
+    "BINARY": iceberg.BinaryType(),
+    "DATE": iceberg.DateType(),
+    "TIMESTAMP": iceberg.TimestamptzType(),
+    "TIMESTAMP_NTZ": iceberg.TimestampType(),
+}
+_WORDS: Final = {type_: word for word, type_ in _TYPES.items()}
+
+
+def open_table(stream: str, sink: IcebergSink, settings: Settings, lake: Location) -> IcebergTable:
+    """Open a stream's table; it need not be there."""
+    del settings
+    return IcebergTable(CatalogEntry.of(stream, sink, lake))
+
+
+class IcebergTable(DataTable):
+    """A stream's Iceberg table; see ``DataTable``."""
+
+    def __init__(self, entry: CatalogEntry) -> None:
+        self._entry, self.stream = entry, entry.stream
+
+    @property
+    def where(self) -> str:
+        """Name the table, and its catalog."""
+        return self._entry.where
+
+    @property
+    def uri(self) -> str:
+        """Name the table's folder, or, where there is no table yet, what it will be called."""
+        table = self._entry.load()
+        return table.location() if table else f"iceberg:{self._entry.name}"
+
+    def log(self) -> snapshots.IcebergLog:
+        """Open the log."""
+        return snapshots.IcebergLog(self._entry)
+
+    def create(
+        self, columns: Sequence[DeclaredColumn], *, keys: Sequence[str], description: str
+    ) -> None:
+        """Make the table, or take an empty one that somebody made beforehand.
+
+        One that has rows, and is not ours, stays as it is. Two may do this at once.
+        """
+        entry, ours = self._entry, {snapshots.STREAM: self.stream}
+        with entry.session() as catalog:
+            try:
+                catalog.create_namespace_if_not_exists(entry.identifier[:-1])
+            except SQLAlchemyError:
+                # Of two who make it at once, SQLite refuses the second.
+                catalog.create_namespace_if_not_exists(entry.identifier[:-1])
+            table = catalog.create_table_if_not_exists(
+                entry.identifier,
+                schema=_schema(columns, keys),
+                location=entry.new_location(),
+                properties={**_PROPERTIES, **ours, "comment": description},
+            )
+        if snapshots.STREAM not in table.properties and self.log().is_empty:
+            entry.commit(table, [SetPropertiesUpdate(updates=ours)])
+        entry.table_id = table.metadata.table_uuid
+
+    def columns(self) -> tuple[DeclaredColumn, ...]:
+        """Return the columns of the table's current schema."""
+        return tuple(
+            DeclaredColumn(
+                name=field.name,
+                type=_sql_type(field.field_type),
+                nullable=field.optional,
+                comment=field.doc or "",
+            )
+            for field in self._entry.loaded().schema().fields
+        )
+
+    def stored_type(self, declared: SqlType) -> SqlType:
+        """Return the type; Iceberg has no shorter integers and no text of limited length."""
+        return _sql_type(_iceberg_type(declared, count(1)))
+
+    def alteration(self, column: DeclaredColumn, *, is_new: bool) -> str:
+        """Write the statement of Spark SQL."""
+        table, name = f"ALTER TABLE {self._entry.name}", quoted(column.name)
+        if not is_new:
+            return f"{table} ALTER COLUMN {name} DROP NOT NULL"
+        return f"{table} ADD COLUMN {name} {self.stored_type(column.type)}{column.comment_ddl}"
+
+    def alter(self, column: DeclaredColumn, *, is_new: bool, spark: Any) -> None:
+        """Commit other columns to the catalog; no file changes."""
+        del spark
+        table, type_ = self._entry.loaded(), _iceberg_type(column.type, count(1))
+        with self._entry.session(), table.update_schema() as update:
+            if not is_new:
+                update.make_column_optional(column.name)
+            elif column.name not in table.schema().column_names:
+                update.add_column(column.name, type_, doc=column.comment or None)
+
+    def refuse_fixed_name(self) -> None:
+        """Refuse a table with rows that is not of this stream, whoever's it is."""
+        if not (self._is_ours(self._entry.load()) or self.log().is_empty):
+            raise foreign_table(self)
+
+    def _is_ours(self, table: Table | None) -> bool:
+        return table is not None and table.properties.get(snapshots.STREAM) == self.stream
+
+    def set_aside(self, entry: str, *, is_replaced: bool = False) -> str | None:
+        """Rename the tables in their catalog, one after the other; notes are in them."""
+        own, table = self._entry, self._entry.load()
+        aside, beside = own.with_ending(f"__{entry.lower()}"), own.with_ending(BESIDE)
+        is_done = is_replaced and beside.load() is None
+        is_taken = self._is_ours(table) or is_replaced
+        if table and is_taken and not aside.load() and not is_done:
+            own.rename(aside)
+        if is_replaced and not is_done:
+            beside.rename(own)
+        return aside.name if aside.load() else None
+
+    def drop(self) -> None:
+        """Remove the table from its catalog, and its files."""
+        if self._is_ours(self._entry.load()):
+            with self._entry.session() as catalog:
+                catalog.purge_table(self._entry.identifier)
+
+    def begin(self, seq: int) -> IcebergTransaction:
+        """Load the table, and make sure that it stands at the seq before."""
+        return IcebergTransaction(self._entry, seq)
+
+    def scan(
+        self, names: Sequence[str], version: int | None = None, *, since_seq: int | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield rows file by file; a column that was not there then is null."""
+        table = self._entry.loaded()
+        snapshot = None if version is None else self._at(table, version)
+        columns = _selected(table.schema(), names)
+        for file in self._entry.data_files(table, snapshot):
+            for batch in files.read_file(table.io, file, columns):
+                yield since(batch, since_seq)
+
+    def rows_of_seq(self, seq: int, *, commit: Commit) -> int:
+        """Count, in the files that statistics on ``_seq`` leave."""
+        table = self._entry.loaded()
+        with self._entry.translated():
+            return table.scan(
+                row_filter=f"_seq = {seq}",
+                selected_fields=("_seq",),
+                snapshot_id=self._at(table, commit.version).snapshot_id,
+            ).count()
+
+    def _at(self, table: Table, version: int) -> Snapshot:
+        for snapshot in snapshots.history(table.metadata):
+            if snapshot.sequence_number == version:
+                return snapshot
+        raise self._entry.damaged(f"version {version} has expired, or was rolled back")
+
+    def notes(self, through: int) -> Iterator[tuple[int, int | None, str | None]]:
+        """Read the summaries of the snapshots."""
+        for snapshot in reversed(snapshots.history(self._entry.loaded().metadata)):
+            version = snapshots.version_of(snapshot)
+            if version <= through:
+                note = snapshots.summary_of(snapshot).get(snapshots.NOTE)
+                yield version, snapshots.seq_of(snapshot), note
+
+    def refuse_damaged(self, log: CommitLog) -> None:
+        """Make sure that all metadata is there; on this machine, every data file, too."""
+        del log
+        table = self._entry.load()
+        current = table.current_snapshot() if table else None
+        if table is None or current is None:
+            return
+        with self._entry.translated():
+            manifests = current.manifests(table.io)
+            entries = (each.fetch_manifest_entry(table.io) for each in manifests)
+            for entry in chain.from_iterable(entries) if self._entry.folder else ():
+                path, expected = entry.data_file.file_path, entry.data_file.file_size_in_bytes
+                if (size := len(table.io.new_input(path))) != expected:
+                    raise self._entry.damaged(
+                        f"{path} has {counted(size, 'byte')}, and {expected:,} were committed"
+                    )
+
+    def settings_error(self, log: CommitLog) -> TableSettingsError | None:
+        """Look for a format or partitions that pyiceberg, or this sink, cannot write."""
+        del log
+        return _settings_error(self._entry, self._entry.loaded())
+
+    def translate_read_errors(self, version: int | None = None) -> AbstractContextManager[None]:
+        """Translate that a file is missing, or is not what it should be."""
+        del version
+        return self._entry.translated()
+
+    def maintain(
+        self, window: dt.timedelta, target_bytes: int = files.TARGET_BYTES
+    ) -> dict[str, int]:
+        """Put small files together, expire old snapshots, delete files that nothing leads to.
+
+        Our newest commit stays, whatever its age, and everything since; what is younger than a day
+        is no orphan. Needs the lock: a commit that runs on the while may bring back a file that is
+        deleted here.
+        """
+        compacted, written = self._compact(target_bytes)
+        now = time.time()
+        expired = self._expire(now - window.total_seconds())
+        deleted = self._delete_orphans(now - max(window, _ORPHAN_AGE).total_seconds())
+        return {"compacted": compacted, "written": written, "expired": expired, "deleted": deleted}
+
+    def _compact(self, target_bytes: int) -> tuple[int, int]:
+        entry, table = self._entry, self._entry.loaded()
+        if problem := _settings_error(entry, table):
+            raise problem
+        with entry.translated():
+            sizes = {file: file.file_size_in_bytes for file in entry.data_files(table)}
+            small = [file for file, size in sizes.items() if size < target_bytes * 3 // 4]
+            if len(small) <= -(-sum(map(sizes.__getitem__, small)) // target_bytes):
+                return 0, 0
+            writer = files.FileWriter(table, target_bytes)
+            with _discarding(writer):
+                for file in small:
+                    for batch in files.read_file(table.io, file, table.schema()):
+                        writer.write(batch)
+                writer.close()
+                staged = files.StagedSnapshot(table, added=writer.files, removed=small)
+                with _discarding(staged):
+                    entry.commit(table, staged.write(Operation.REPLACE), staged.snapshot_id)
+        return len(small), len(writer.files)
+
+    def remove_older_versions(self) -> int:
+        """Delete what only older snapshots lead to, or dead commits of ours left; expire those.
+
+        The files go first: whoever dies in between finds the rest of them by the snapshots. What
+        others have written, and may be about to commit, is left to ``maintain``.
+        """
+        entry, table = self._entry, self._entry.loaded()
+        _refuse_named(entry, table)
+        with entry.translated():
+            kept = files.reachable(table, snapshots.needed(table.metadata))
+            for other in entry.set_aside():
+                kept |= files.reachable(other)
+            older = reversed(files.reachable(table).values())
+            ours = filter(files.is_ours, dict(files.files_in_folder(table)))
+            removed = dict.fromkeys(p for p in chain(older, ours) if files.plain(p) not in kept)
+            for path in removed:
+                with suppress(FileNotFoundError):
+                    table.io.delete(path)
+        hit(Failpoint.VACUUMED)
+        self._expire(math.inf)
+        return sum(path.endswith(".parquet") for path in removed)
+
+    def _expire(self, before: float) -> int:
+        table = self._entry.loaded()
+        metadata = table.metadata
+        kept = {snapshot.snapshot_id for snapshot in snapshots.needed(metadata)}
+        kept |= {ref.snapshot_id for ref in metadata.refs.values()}
+        expired = [
+            snapshot.snapshot_id
+            for snapshot in metadata.snapshots
+            if snapshot.timestamp_ms < before * 1000 and snapshot.snapshot_id not in kept
+        ]
+        if expired:
+            self._entry.commit(table, [RemoveSnapshotsUpdate(snapshot_ids=expired)])
+        return len(expired)
+
+    def _delete_orphans(self, before: float) -> int:
+        table = self._entry.loaded()
+        with self._entry.translated():
+            # What is committed after they are listed is not among them.
+            listed = [path for path, at in files.files_in_folder(table) if at < before]
+            reached = files.reachable(self._entry.loaded())
+            for other in self._entry.set_aside():
+                reached |= files.reachable(other)
+            orphans = [path for path in listed if files.plain(path) not in reached]
+            return files.delete_files(table.io, orphans)
+
+
+def _schema(columns: Sequence[DeclaredColumn], keys: Sequence[str]) -> Schema:
+    ids = count(len(columns) + 1)
+    fields = [
+        iceberg.NestedField(
+            number,
+            column.name,
+            _iceberg_type(column.type, ids),
+            required=not column.nullable,
+            doc=column.comment or None,
+        )
+        for number, column in enumerate(columns, 1)
+    ]
+    identifiers = [field for field in fields if field.name in keys]
+    # Iceberg takes none that may be null, and no floats.
+    floats = iceberg.FloatType | iceberg.DoubleType
+    if any(field.optional or isinstance(field.field_type, floats) for field in identifiers):
+        identifiers = []
+    return Schema(*fields, identifier_field_ids=[field.field_id for field in identifiers])
+
+
+def _iceberg_type(type_: SqlType, ids: Iterator[int]) -> iceberg.IcebergType:
+    """Return Iceberg's type of a declared one; ``ids`` are those of the fields in it."""
+    parts = {name: (next(ids), _iceberg_type(part, ids)) for name, part in type_.parts.items()}
+    if type_.word == "DECIMAL":
+        return iceberg.DecimalType(type_.precision, type_.scale)
+    if type_.word == "STRUCT":
+        fields = (iceberg.NestedField(id_, name, part) for name, (id_, part) in parts.items())
+        return iceberg.StructType(*fields)
+    if type_.word == "ARRAY":
+        [(id_, part)] = parts.values()
+        return iceberg.ListType(id_, part, element_required=False)
+    if type_.word == "MAP":
+        (key_id, key), (value_id, value) = parts.values()
+        return iceberg.MapType(key_id, key, value_id, value, value_required=False)
+    shorter = {"TINYINT": "INT", "SMALLINT": "INT", "VARCHAR": "STRING"}
+    return _TYPES[shorter.get(type_.word, type_.word)]
+
+
+def _sql_type(type_: iceberg.IcebergType) -> SqlType:
+    """Read Iceberg's type; one that no declaration has is a word of its own."""
+    if isinstance(type_, iceberg.DecimalType):
+        return SqlType(word="DECIMAL", precision=type_.precision, scale=type_.scale)
+    if isinstance(type_, iceberg.StructType):
+        parts = {field.name: _sql_type(field.field_type) for field in type_.fields}
+        required = frozenset(field.name for field in type_.fields if field.required)
+        return SqlType(word="STRUCT", parts=parts, required=required)
+    if isinstance(type_, iceberg.ListType):
+        parts = {"element": _sql_type(type_.element_type)}
+        required = frozenset({"element"} if type_.element_required else ())
+        return SqlType(word="ARRAY", parts=parts, required=required)
+    if isinstance(type_, iceberg.MapType):
+        parts = {"key": _sql_type(type_.key_type), "value": _sql_type(type_.value_type)}
+        required = frozenset({"value"} if type_.value_required else ())
+        return SqlType(word="MAP", parts=parts, required=required)
+    assert isinstance(type_, iceberg.PrimitiveType)
+    return SqlType(word=_WORDS.get(type_, str(type_).upper()))
+
+
+def _selected(schema: Schema, names: Iterable[str]) -> Schema:
+    """Select columns in the order of their names, which pyiceberg's ``select`` ignores."""
+    return Schema(*map(schema.find_field, names))
+
+
+def _refuse_named(entry: CatalogEntry, table: Table) -> None:
+    """Make sure that nobody has given older snapshots a name, by which they shall stay."""
+    if names := sorted(table.metadata.refs.keys() - {MAIN_BRANCH}):
+        raise RefusedError(
+            entry.stream,
+            f"{entry.where} has other branches or tags, which keep older rows: {', '.join(names)}.",
+            remedy=f"drop them, by Spark: ALTER TABLE {entry.name} DROP BRANCH {names[0]}, or DROP "
+            "TAG; then run the same command again",
+        )
+
+
+def _settings_error(entry: CatalogEntry, table: Table) -> TableSettingsError | None:
+    if table.format_version != _FORMAT:
+        problem = f"is of format version {table.format_version}, and not {_FORMAT}"
+    elif not table.spec().is_unpartitioned():
+        problem = "is partitioned, which a stream's table cannot be"
+    else:
+        return None
+    again = f"oncelake reset {entry.stream} --yes, to ingest the topic into a new table"
+    if table.properties.get(snapshots.STREAM) != entry.stream:
+        again = WAY_OUT
+    return TableSettingsError(
+        entry.stream, f"{entry.where} {problem}.", remedy=f"undo that, or {again}"
+    )
+
+
+@contextmanager
+def _discarding(written: files.FileWriter | files.StagedSnapshot) -> Iterator[None]:
+    """Delete what was written for a commit that was certainly not made."""
+    try:
+        yield
+    except UnknownOutcomeError:
+        raise
+    except Exception:
+        written.discard()
+        raise
+
+
+class IcebergTransaction(Transaction):
+    """One snapshot to be, on top of the one that was current when it was begun."""
+
+    def __init__(self, entry: CatalogEntry, seq: int) -> None:
+        """Load the table that was read, which must stand at the seq before, and be writable."""
+        table = entry.load()
+        last = snapshots.last_seq(table, entry.stream)
+        is_another = table and entry.table_id not in (None, table.metadata.table_uuid)
+        if table is None or is_another or seq != (-1 if last is None else last) + 1:
+            but = REPLACED if is_another else ""
+            raise seq_conflict(entry.stream, entry.where, seq, last=last, but=but)
+        if problem := _settings_error(entry, table):
+            raise problem
+        self._entry, self._seq, self._table = entry, seq, table
+        self._looked_up: tuple[pa.Table, pa.Table] | None = None
+
+    @cached_property
+    def _files(self) -> list[DataFile]:
+        return self._entry.data_files(self._table)
+
+    @property
+    def _no_rows(self) -> pa.Table:
+        return files.arrow_schema(self._table.schema()).empty_table()
+
+    def rows_of(self, keys: pa.Table) -> pa.Table:
+        """Search the files that may have any of them, and remember where they are."""
+        io, schema = self._table.io, self._table.schema()
+        with self._entry.translated():
+            keys = self._as_stored(keys)
+            places = self._find(keys)
+            self._looked_up = keys, places
+            return pa.Table.from_batches(
+                (
+                    batch
+                    for file, rows in self._by_file(places)
+                    for batch in files.read_rows(io, file, schema, _flags(file, rows))
+                ),
+                schema=files.arrow_schema(schema),
+            )
+
+    def _find(self, keys: pa.Table) -> pa.Table:
+        return files.find(self._table.io, self._files, keys, self._table.schema())
+
+    def _by_file(self, places: pa.Table) -> Iterator[tuple[DataFile, pa.Table]]:
+        numbers, starts = np.unique(places.column("_file").to_numpy(), return_index=True)
+        ends = [*starts, len(places)][1:]
+        for number, start, end in zip(numbers, starts, ends, strict=True):
+            yield self._files[number], places.slice(start, end - start)
+
+    def commit(self, change: Change | None, metadata: CommitMetadata) -> None:
+        """Write files anew without the rows that go, and commit them once."""
+        nothing = self._no_rows
+        change = change or Change(inserted=nothing, updated=nothing, deleted=nothing)
+        with self._entry.translated():
+            places = self._places_of(change)
+            self._rewrite(metadata, places, updated=change.updated, inserted=change.inserted)
+
+    def erase(self, keys: pa.Table, metadata: CommitMetadata) -> None:
+        """Find the rows, of which 24 bytes each are in memory, and commit the others of the files.
+
+        A branch or tag would keep them: while there is one, nothing is erased.
+        """
+        _refuse_named(self._entry, self._table)
+        with self._entry.translated():
+            places = self._find(self._as_stored(keys))
+            self._rewrite(metadata, places, updated=self._no_rows, inserted=self._no_rows)
+
+    def _rewrite(
+        self, metadata: CommitMetadata, places: pa.Table, *, updated: pa.Table, inserted: pa.Table
+    ) -> None:
+        """Commit the table without the rows at some places, of which the first are updated."""
+        if metadata.seq != self._seq:
+            raise ValueError(f"seq {self._seq} was begun, and not {metadata.seq}")
+        deleted = len(places) - len(updated)
+        counts = dict(zip(ROW_COUNTS, (len(inserted), len(updated), deleted), strict=True))
+        writer = files.FileWriter(self._table)
+        with _discarding(writer):
+            removed = self._write(writer, places, self._as_stored(updated))
+            writer.write(self._as_stored(inserted))
+            writer.close()
+            self._commit(
+                metadata,
+                operation=operation_of(counts),
+                counts=counts,
+                added=writer.files,
+                removed=removed,
+            )
+
+    def _write(
+        self, writer: files.FileWriter, places: pa.Table, updated: pa.Table
+    ) -> list[DataFile]:
+        """Write the files anew that have places; return those that they take the places of."""
+        removed = list[DataFile]()
+        for file, rows in self._by_file(places):
+            removed.append(file)
+            is_kept = ~_flags(file, rows)
+            for batch in files.read_rows(self._table.io, file, self._table.schema(), is_kept):
+                writer.write(batch)
+            new = np.sort(rows.column("_key").to_numpy())
+            writer.write(updated.take(pa.array(new[new < updated.num_rows])))
+            writer.end_source(file)
+        return removed
+
+    def _places_of(self, change: Change) -> pa.Table:
+        """Find the rows that are updated, and then those that are deleted, each once."""
+        if not (change.updated.num_rows or change.deleted.num_rows):
+            return files.NO_PLACES
+        names = change.deleted.column_names
+        keys = pa.concat_tables(
+            self._as_stored(rows.select(names)) for rows in (change.updated, change.deleted)
+        )
+        looked_up, places = self._looked_up, None
+        if looked_up and looked_up[0].column_names == names:
+            places = files.match(keys, *looked_up)
+        if places is None or not _is_one_each(places, keys):
+            places = self._find(keys)
+        if not _is_one_each(places, keys):
+            raise TableBusyError(
+                f"{self._entry.stream}: {self._entry.where}: somebody else has changed the same "
+                f"rows: of {counted(len(keys), 'key')} to update or delete, the table has "
+                f"{counted(len(places), 'row')}. Nothing was changed. Next: {AGAIN}"
+            )
+        return places
+
+    def _as_stored(self, rows: pa.Table) -> pa.Table:
+        """Cast rows of any of the columns to the table's types, or refuse them."""
+        columns = _selected(self._table.schema(), rows.column_names)
+        try:
+            return rows.cast(files.arrow_schema(columns))
+        except (ValueError, pa.ArrowException) as error:
+            raise RefusedError(
+                self._entry.stream,
+                f"a row does not fit the columns of {self._entry.where}: {first_line(error)}. "
+                "Nothing was changed.",
+                remedy="change the declaration, or alter the table",
+            ) from error
+
+    def restore(self, version: int, metadata: CommitMetadata) -> None:
+        """Commit the files of an earlier version; no row is copied."""
+        entry, table = self._entry, self._table
+        past = {snapshots.version_of(each): each for each in snapshots.history(table.metadata)}
+        if version not in past:
+            raise self._gone(f"version {version} has expired, or was rolled back")
+        with entry.translated():
+            then, now = set(entry.data_files(table, past[version])), set(self._files)
+            for file in then - now:
+                if not table.io.new_input(file.file_path).exists():
+                    raise self._gone(f"{file.file_path} is missing")
+            self._commit(
+                metadata,
+                operation=snapshots.RESTORE,
+                counts=counts_of(None),
+                added=then - now,
+                removed=now - then,
+                schema_id=past[version].schema_id,
+            )
+
+    def _gone(self, what: str) -> RewindError:
+        stream = self._entry.stream
+        return RewindError(
+            stream,
+            f"{self._entry.where}: {what}.",
+            remedy=f"oncelake reset {stream} --yes, to ingest the topic into a new table",
+        )
+
+    def _commit(
+        self,
+        metadata: CommitMetadata,
+        *,
+        operation: str,
+        counts: Mapping[str, int],
+        added: Collection[DataFile],
+        removed: Collection[DataFile],
+        schema_id: int | None = None,
+    ) -> None:
+        entry, table = self._entry, self._table
+        ours = {snapshots.STREAM: entry.stream, snapshots.SEQ: str(self._seq)}
+        summary = {
+            **ours,
+            snapshots.NOTE: metadata.to_json(),
+            snapshots.OPERATION: operation,
+            **{snapshots.COUNTS[name]: str(value) for name, value in counts.items()},
+        }
+        staged = files.StagedSnapshot(table, added=added, removed=removed, properties=summary)
+        properties = SetPropertiesUpdate(updates={**ours, snapshots.EPOCH: str(metadata.epoch)})
+        with _discarding(staged):
+            kind = Operation.OVERWRITE if removed else Operation.APPEND
+            try:
+                updates = (*staged.write(kind, schema_id), properties)
+                entry.commit(table, updates, staged.snapshot_id)
+            except TableBusyError as error:
+                # Another run of the stream may have changed it.
+                last = snapshots.last_seq(entry.load(), entry.stream)
+                if last is not None and last >= self._seq:
+                    raise seq_conflict(entry.stream, entry.where, self._seq, last=last) from error
+                raise
+
+    def close(self) -> None:
+        """Forget what was looked up."""
+        self._looked_up = None
+
+
+def _flags(file: DataFile, places: pa.Table) -> files.Mask:
+    """Flag the rows of a file that are among places in it."""
+    flags = np.zeros(file.record_count, dtype=np.bool_)
+    flags[places.column("_row").to_numpy()] = True
+    return flags
+
+
+def _is_one_each(places: pa.Table, keys: pa.Table) -> bool:
+    return len(places) == len(keys) == len(np.unique(places.column("_key").to_numpy()))

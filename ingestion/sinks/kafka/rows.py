@@ -1,0 +1,149 @@
+"""What every format of a topic's rows has in common: what it does, and Arrow's types of the rows.
+
+A record's value is a row; its key is the row's key columns, in their order, and there is none where
+no keys are declared. A delete has a key and no value. A column that a record lacks, since it is
+older than the column, is null.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Final
+
+import duckdb
+import pyarrow as pa
+
+from ingestion.declaration.ddl import DeclaredColumn
+from ingestion.declaration.sql import literal
+from ingestion.declaration.types import SqlType
+from ingestion.sinks.kafka.notes import TopicSchema
+from ingestion.sinks.kafka.writer import Record, TopicPlace
+
+RECORDS_AT_ONCE: Final = 5_000
+_SETTINGS: Final[dict[str, str | bool | int | float | list[str]]] = {
+    "memory_limit": "1GB",
+    # Nothing is fetched from the network.
+    "autoinstall_known_extensions": "false",
+    "autoload_known_extensions": "false",
+}
+# Of each type without parts.
+TYPES: Final[Mapping[str, pa.DataType]] = {
+    "BOOLEAN": pa.bool_(),
+    "TINYINT": pa.int8(),
+    "SMALLINT": pa.int16(),
+    "INT": pa.int32(),
+    "BIGINT": pa.int64(),
+    "FLOAT": pa.float32(),
+    "DOUBLE": pa.float64(),
+    "STRING": pa.string(),
+    "VARCHAR": pa.string(),
+    "BINARY": pa.binary(),
+    "DATE": pa.date32(),
+    "TIMESTAMP": pa.timestamp("us", "UTC"),
+    "TIMESTAMP_NTZ": pa.timestamp("us"),
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RowFormat(ABC):
+    """How rows are written as the records of a topic, and read again as they were, to the bit.
+
+    Attributes:
+        place: Where the topic is.
+        schema: What its rows are made of.
+    """
+
+    place: TopicPlace
+    schema: TopicSchema
+
+    def registered(self) -> TopicSchema:
+        """Return the schema, once others can look up what they need to read rows of it."""
+        return self.schema
+
+    @abstractmethod
+    def records(self, rows: pa.Table, *, are_gone: bool) -> Iterator[list[Record]]:
+        """Write rows as records, in their order, some at once.
+
+        Args:
+            rows: Whole rows, or, of rows that are gone, at least their keys.
+            are_gone: Whether the records have no value.
+        """
+
+    @abstractmethod
+    def decode(self, values: pa.Array, columns: Sequence[DeclaredColumn]) -> pa.Table:
+        """Read some columns of the values of records.
+
+        Raises:
+            ValueError: one is no such row; what it is made of is not quoted.
+        """
+
+    def refuse_other_keys(self, rows: pa.Table, keys: pa.Array) -> None:
+        """Make sure that rows that were read stand under their own keys, to the byte.
+
+        Raises:
+            ValueError: one does not.
+        """
+        own = self.records(rows.select(self.schema.keys), are_gone=True)
+        for record, key in zip(chain.from_iterable(own), keys.to_pylist(), strict=True):
+            due = record["key"]
+            if key != (due.encode() if isinstance(due, str) else due):
+                raise ValueError("a row stands under the key of another")
+
+
+def arrow_schema(
+    columns: Sequence[DeclaredColumn], types: Mapping[str, pa.DataType] = TYPES
+) -> pa.Schema:
+    """Return the Arrow schema of rows with these columns, by their types without parts."""
+    return pa.schema([(column.name, _arrow_type(column.type, types)) for column in columns])
+
+
+def _arrow_type(type_: SqlType, types: Mapping[str, pa.DataType]) -> pa.DataType:
+    parts = {name: _arrow_type(part, types) for name, part in type_.parts.items()}
+    match type_.word:
+        case "DECIMAL":
+            return pa.decimal128(type_.precision, type_.scale)
+        case "ARRAY":
+            return pa.list_(parts["element"])
+        case "MAP":
+            return pa.map_(parts["key"], parts["value"])
+        case "STRUCT":
+            return pa.struct(list(parts.items()))
+    return types[type_.word]
+
+
+class NewestPerKey:
+    """The newest record of each key; what does not fit into memory goes to a folder."""
+
+    def __init__(self, scratch: str) -> None:
+        """Take the folder; it must be there."""
+        self._engine = connected()
+        self._engine.execute(f"SET temp_directory = {literal(scratch)}")
+        self._engine.execute("CREATE TABLE records (key BLOB, value BLOB, place BIGINT)")
+
+    def add(self, more: pa.Table) -> None:
+        """Add records by key, value and offset."""
+        self._engine.register("more", more)
+        self._engine.execute("INSERT INTO records SELECT * FROM more")
+        self._engine.unregister("more")
+
+    def records(self) -> Iterator[pa.RecordBatch]:
+        """Yield those that are not deleted, by key and value."""
+        query = """
+            SELECT key, value FROM records
+            WHERE value IS NOT NULL AND place IN (SELECT max(place) FROM records GROUP BY key)
+        """
+        yield from self._engine.sql(query).to_arrow_reader(RECORDS_AT_ONCE)
+
+    def close(self) -> None:
+        """Forget them."""
+        self._engine.close()
+
+
+def connected() -> duckdb.DuckDBPyConnection:
+    """Open an engine of one's own, in memory."""
+    engine = duckdb.connect(config=_SETTINGS)
+    engine.execute("SET TimeZone = 'UTC'")
+    return engine

@@ -1,0 +1,618 @@
+"""The table of PostgreSQL that keeps a stream's rows: rows and note are one transaction of it.
+
+Two small tables lie in the same schema, so that one commit, and one dump, takes all of it::
+
+    oncelake_tables   a row a table: seq and rows as of its last commit; who locks it may commit
+    oncelake_notes    a row a commit: its note, and how many rows it concerned
+
+A table is known by an id in its comment, which a dump keeps and which is gone when the table is.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import replace
+from typing import Any, ClassVar, Final
+
+import pyarrow as pa
+
+from ingestion.declaration.ddl import DeclaredColumn
+from ingestion.declaration.sinks import BESIDE, PostgresSink
+from ingestion.declaration.types import SqlType
+from ingestion.errors import (
+    DamagedTableError,
+    InvalidSpecError,
+    RefusedError,
+    SetupError,
+    TableSettingsError,
+    first_line,
+)
+from ingestion.settings import Settings
+from ingestion.sinks.commit_log import (
+    DELETED,
+    INSERTED,
+    ROW_COUNTS,
+    UPDATED,
+    Commit,
+    CommitLog,
+    operation_of,
+)
+from ingestion.sinks.commit_metadata import CommitMetadata, DamagedMetadataError, app_id
+from ingestion.sinks.table import (
+    REPLACED,
+    Ability,
+    Change,
+    DataTable,
+    Transaction,
+    counts_of,
+    foreign_table,
+    seq_conflict,
+)
+from ingestion.storage.failpoints import Failpoint, hit
+from ingestion.storage.location import Location
+
+try:
+    from psycopg import DataError, NotSupportedError
+    from psycopg.sql import SQL, Composed, Identifier, Literal
+
+    from ingestion.sinks.postgres.copy import (
+        Connection,
+        column_list,
+        columns_of,
+        read_rows,
+        server_type,
+    )
+    from ingestion.sinks.postgres.rows import BatchRows
+    from ingestion.sinks.postgres.server import (
+        EXAMPLE,
+        PostgresPlace,
+        PostgresState,
+        server_name,
+        value_of,
+    )
+except ImportError as error:
+    raise SetupError(
+        "a stream has `sink: postgres`, and its client is not installed. "
+        "Next: make setup in a clone, or pip install 'WHEEL[postgres]' "
+        "with the path of Oncelake's wheel"
+    ) from error
+
+_NOTES_AT_ONCE: Final = 16
+_PAST: Final = "PostgreSQL keeps no earlier state of a table"
+
+_BESIDE: Final = """
+    CREATE TABLE IF NOT EXISTS {heads} (
+        table_id text PRIMARY KEY, stream text NOT NULL,
+        seq bigint NOT NULL DEFAULT -1, rows bigint NOT NULL DEFAULT 0
+    );
+    CREATE TABLE IF NOT EXISTS {notes} (
+        table_id text, seq bigint, note text NOT NULL,
+        inserted bigint NOT NULL, updated bigint NOT NULL, deleted bigint NOT NULL,
+        committed_at timestamptz NOT NULL DEFAULT clock_timestamp(), PRIMARY KEY (table_id, seq)
+    )
+"""
+# Whether a unique index is over exactly these columns, in any order.
+_HAS_UNIQUE: Final = """
+    SELECT EXISTS (
+        SELECT FROM pg_index
+        WHERE indrelid = to_regclass(%s) AND indisunique AND indisvalid AND indimmediate
+          AND indpred IS NULL AND indexprs IS NULL
+          AND %s::text[] = (
+              SELECT array_agg(attname::text ORDER BY attname)
+              FROM unnest((indkey::int2[])[0:indnkeyatts - 1]) AS part (number)
+              JOIN pg_attribute ON attrelid = indrelid AND attnum = part.number
+          )
+    )
+"""
+_NOTE: Final = """
+    WITH head AS (
+        UPDATE {heads} SET seq = %(seq)s, rows = rows + %(inserted)s - %(deleted)s
+        WHERE table_id = %(table_id)s AND seq = %(seq)s - 1
+        RETURNING table_id
+    )
+    INSERT INTO {notes} (table_id, seq, note, inserted, updated, deleted)
+    SELECT table_id, %(seq)s, %(note)s, %(inserted)s, %(updated)s, %(deleted)s FROM head
+"""
+_NEWEST_NOTES: Final = """
+    SELECT seq, note, inserted, updated, deleted,
+           (extract(epoch FROM committed_at) * 1000)::bigint
+    FROM {notes} WHERE table_id = %s AND seq <= %s ORDER BY seq DESC LIMIT %s
+"""
+_DELETE_OLD_NOTES: Final = """
+    DELETE FROM {notes}
+    WHERE table_id = %s AND seq < %s AND committed_at < clock_timestamp() - %s
+"""
+
+
+def open_table(
+    stream: str, sink: PostgresSink, settings: Settings, lake: Location
+) -> PostgresTable:
+    """Open a stream's table; it need not be there.
+
+    Raises:
+        InvalidSpecError: no setting says where the server is, or it is no URL.
+    """
+    del lake
+    if settings.postgres is None:
+        raise InvalidSpecError(
+            f"{stream}: `sink: postgres` needs a server. Next: set ONCELAKE_POSTGRES={EXAMPLE}"
+        )
+    schema, _, name = sink.table_of(stream).partition(".")
+    place = PostgresPlace(
+        stream=stream,
+        url=settings.postgres,
+        server=server_name(stream, settings.postgres),
+        schema=schema,
+        name=name,
+        timeout_seconds=settings.kafka_timeout_seconds,
+    )
+    return PostgresTable(place)
+
+
+class PostgresTable(DataTable):
+    """A stream's table of PostgreSQL; see ``DataTable``."""
+
+    cannot: ClassVar[Mapping[Ability, str]] = {
+        "rewind": _PAST,
+        "time travel": _PAST,
+        "see foreign changes": "PostgreSQL keeps no log of a table's changes that a client can "
+        "read",
+    }
+
+    def __init__(self, place: PostgresPlace) -> None:
+        self._place, self.stream = place, place.stream
+
+    @property
+    def where(self) -> str:
+        """Name the table, and the server without its password."""
+        return self._place.where
+
+    @property
+    def uri(self) -> str:
+        """Name server, database, schema and table."""
+        return f"postgresql://{self._place.server}/{self._place.schema}.{self._place.name}"
+
+    def log(self) -> PostgresLog:
+        """Open the log; after a commit without an answer, it waits until the server has decided."""
+        return PostgresLog(self._place)
+
+    def create(
+        self, columns: Sequence[DeclaredColumn], *, keys: Sequence[str], description: str
+    ) -> None:
+        """Make the table, or take an empty one that somebody made beforehand.
+
+        One that has rows, and is not ours, stays as it is. Two may do this at once.
+        """
+        place = self._place
+        with place.session() as connection:
+            self._make_beside(connection)
+            state = place.look(connection)
+            if state.oid is None:
+                self._make(connection, columns, keys)
+            elif state.id is None and not self._adopt(connection, keys):
+                return
+            if (id_ := state.id) is None:
+                id_ = str(uuid.uuid4())
+                text = Literal(f"oncelake:{id_} {description}".strip())
+                connection.execute(place.sql("COMMENT ON TABLE {table} IS {}", text))
+            query = place.sql("INSERT INTO {heads} VALUES (%s, %s) ON CONFLICT DO NOTHING")
+            connection.execute(query, (id_, self.stream))
+            place.commit(connection)
+        place.table_id = id_
+
+    def _make_beside(self, connection: Connection) -> None:
+        """Make the schema and the tables beside, while nobody else does."""
+        schema = self._place.schema
+        lock = "SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))"
+        connection.execute(lock, (f"oncelake {schema}",))
+        # IF NOT EXISTS would need a right to the database even where the schema is there.
+        if value_of(connection, "SELECT to_regnamespace(%s) IS NULL", (schema,)):
+            connection.execute(SQL("CREATE SCHEMA {}").format(Identifier(schema)))
+        connection.execute(self._place.sql(_BESIDE))
+
+    def _make(
+        self, connection: Connection, columns: Sequence[DeclaredColumn], keys: Sequence[str]
+    ) -> None:
+        # A primary key would make its columns NOT NULL, unlike what was declared.
+        is_required = not any(column.nullable for column in columns if column.name in keys)
+        unique = SQL("PRIMARY KEY ({})" if is_required else "UNIQUE ({})").format(column_list(keys))
+        parts = [self._definition(column, nullable=column.nullable) for column in columns]
+        whole = SQL(", ").join([*parts, unique])
+        connection.execute(self._place.sql("CREATE TABLE {table} ({})", whole))
+        for column in columns:
+            self._comment(connection, column)
+        connection.execute(self._place.sql("CREATE INDEX ON {table} (_seq)"))
+
+    def _adopt(self, connection: Connection, keys: Sequence[str]) -> bool:
+        """Put to an empty table what it lacks; tell whether it is one."""
+        place, there = self._place, self._place.table.as_string()
+        connection.execute(place.sql("LOCK TABLE {table} IN SHARE ROW EXCLUSIVE MODE"))
+        if value_of(connection, place.sql("SELECT EXISTS (SELECT FROM {table})")):
+            return False
+        if not value_of(connection, _HAS_UNIQUE, (there, sorted(keys))):
+            connection.execute(place.sql("CREATE UNIQUE INDEX ON {table} ({})", column_list(keys)))
+        connection.execute(place.sql("CREATE INDEX ON {table} (_seq)"))
+        return True
+
+    def _definition(self, column: DeclaredColumn, *, nullable: bool) -> Composed:
+        type_ = SQL(server_type(self.stored_type(column.type)))
+        required = SQL("" if nullable else " NOT NULL")
+        return SQL("{} {}{}").format(Identifier(column.name), type_, required)
+
+    def _comment(self, connection: Connection, column: DeclaredColumn) -> None:
+        if column.comment:
+            at = Identifier(self._place.schema, self._place.name, column.name)
+            statement = SQL("COMMENT ON COLUMN {} IS {}").format(at, Literal(column.comment))
+            connection.execute(statement)
+
+    def columns(self) -> tuple[DeclaredColumn, ...]:
+        """Return the columns by the server's catalog."""
+        with self._place.session() as connection:
+            return columns_of(connection, self._place.table)
+
+    def stored_type(self, declared: SqlType) -> SqlType:
+        """Return the type; PostgreSQL has no integer of one byte."""
+        is_tiny = declared.word == "TINYINT"
+        return SqlType(word="SMALLINT") if is_tiny else declared.without_required()
+
+    def refit(self, column: DeclaredColumn, found: DeclaredColumn) -> str:
+        """Write the statements, with what keeps a column from another type."""
+        fills = {"default": "DROP DEFAULT", "generated": "DROP EXPRESSION"}
+        if "identity" in found.filled_by:
+            fills[found.filled_by] = "DROP IDENTITY"
+        due = self.stored_type(column.type)
+        acts = [fills[found.filled_by]] if found.filled_by else []
+        acts += [f"TYPE {server_type(due)} USING NULL"] if found.type != due else []
+        acts += ["DROP NOT NULL"] if column.nullable and not found.nullable else []
+        table, name = self._place.table.as_string(), Identifier(column.name).as_string()
+        # A generated column takes no other type in the statement that makes it a plain one.
+        statements = (f"ALTER TABLE {table} ALTER {name} {act}" for act in acts)
+        return "; ".join([*statements, f"or {self.way_out}"])
+
+    def alteration(self, column: DeclaredColumn, *, is_new: bool) -> str:
+        """Write the statement."""
+        return self._alteration(column, is_new=is_new).as_string()
+
+    def _alteration(self, column: DeclaredColumn, *, is_new: bool) -> Composed:
+        if is_new:
+            definition = self._definition(column, nullable=True)
+            return self._place.sql("ALTER TABLE {table} ADD COLUMN IF NOT EXISTS {}", definition)
+        name = Identifier(column.name)
+        return self._place.sql("ALTER TABLE {table} ALTER COLUMN {} DROP NOT NULL", name)
+
+    def alter(self, column: DeclaredColumn, *, is_new: bool, spark: Any) -> None:
+        """Execute the statement; it waits until nobody reads or writes the table."""
+        del spark
+        with self._place.session() as connection:
+            connection.execute(self._alteration(column, is_new=is_new))
+            if is_new:
+                self._comment(connection, column)
+            self._place.commit(connection)
+
+    def refuse_fixed_name(self) -> None:
+        """Refuse a table with rows that is not of this stream, whoever's it is."""
+        place = self._place
+        with place.session(is_one_look=True) as connection:
+            state = place.look(connection)
+            if state.oid is None or state.stream == self.stream:
+                return
+            if value_of(connection, place.sql("SELECT EXISTS (SELECT FROM {table})")):
+                raise foreign_table(self)
+
+    def set_aside(self, entry: str, *, is_replaced: bool = False) -> str | None:
+        """Rename both in one transaction; with each go its id, and so its notes."""
+        own = self._place
+        aside = replace(own, name=f"{own.name[:39]}__{entry.lower()}")
+        beside = replace(own, name=f"{own.name}{BESIDE}")
+        with own.session() as connection:
+            state = own.look(connection)
+            is_aside, is_beside = (
+                place.look(connection).oid is not None for place in (aside, beside)
+            )
+            is_done = is_replaced and not is_beside
+            is_taken = state.stream == self.stream or (is_replaced and state.oid is not None)
+            if is_taken and not is_aside and not is_done:
+                own.rename(connection, aside)
+                is_aside = True
+            if is_replaced and not is_done:
+                beside.rename(connection, own)
+            own.commit(connection)
+        return f"{own.schema}.{aside.name}" if is_aside else None
+
+    def drop(self) -> None:
+        """Drop the table, its head and its notes."""
+        place = self._place
+        with place.session() as connection:
+            state = place.look(connection)
+            if state.stream == self.stream:
+                connection.execute(place.sql("DROP TABLE {table}"))
+                for table in (place.heads, place.notes):
+                    query = place.sql("DELETE FROM {} WHERE table_id = %s", table)
+                    connection.execute(query, (state.id,))
+                place.commit(connection)
+
+    def begin(self, seq: int) -> PostgresTransaction:
+        """Lock the table's head, when it stands at the seq before."""
+        return PostgresTransaction(self._place, seq)
+
+    def scan(
+        self, names: Sequence[str], version: int | None = None, *, since_seq: int | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield rows by COPY; version and rows are of one look.
+
+        Raises:
+            TableBusyError: the table has gone on from that version.
+            DamagedTableError: somebody has put a value there that a column here cannot have.
+        """
+        place = self._place
+        with place.session(is_one_look=True) as connection:
+            newest = place.look(connection).seq
+            if version not in (None, newest):
+                raise place.busy(
+                    f"seq {version} was to be read, and the table is at seq {newest}: it was "
+                    f"committed to meanwhile, and {_PAST}. If it happens again, pause the stream"
+                )
+            by_name = {column.name: column for column in columns_of(connection, place.table)}
+            source = place.sql("FROM {table} t")
+            if since_seq is not None:
+                source = place.sql("FROM {table} t WHERE _seq >= {}", Literal(since_seq))
+            try:
+                yield from read_rows(connection, [by_name[n] for n in names], source)
+            except (pa.ArrowInvalid, DataError, NotSupportedError) as error:
+                raise DamagedTableError(
+                    self.stream,
+                    f"{self.where} holds a value that no batch writes ({first_line(error)}).",
+                    remedy=f"correct it, or oncelake rebuild {self.stream}",
+                ) from error
+
+    def rows_of_seq(self, seq: int, *, commit: Commit) -> int | None:
+        """Count them by the index over ``_seq``, while the commit is the newest."""
+        with self._place.session(is_one_look=True) as connection:
+            if self._place.look(connection).seq != commit.version:
+                return None
+            query = self._place.sql("SELECT count(*) FROM {table} WHERE _seq = %s")
+            return int(value_of(connection, query, (seq,)))
+
+    def notes(self, through: int) -> Iterator[tuple[int, int | None, str | None]]:
+        """Read the notes, few at once."""
+        query = "SELECT seq, seq, note FROM {notes} WHERE table_id = %s AND seq <= %s ORDER BY seq"
+        with self._place.session(is_one_look=True) as connection:
+            state = self._place.look(connection)
+            if state.id is not None:
+                with connection.cursor(name="oncelake_notes") as cursor:
+                    cursor.itersize = _NOTES_AT_ONCE
+                    yield from cursor.execute(self._place.sql(query), (state.id, through))
+
+    def settings_error(self, log: CommitLog) -> TableSettingsError | None:
+        """Look for what empties a table after a crash, or hides rows from us."""
+        del log
+        name = self._place.table.as_string()
+        query = """
+            SELECT relpersistence = 'u', row_security_active(oid), current_user FROM pg_class
+            WHERE oid = to_regclass(%s)
+        """
+        with self._place.session() as connection:
+            found = connection.execute(query, (name,)).fetchone() or (False, False, "")
+        is_unlogged, is_hidden, user = found
+        problem, remedy = "", ""
+        if is_unlogged:
+            problem = "is UNLOGGED: the server empties it after a crash"
+            remedy = f"ALTER TABLE {name} SET LOGGED"
+        elif is_hidden:
+            problem = f"has row level security: what it hides from {user} would be taken for absent"
+            remedy = f"ALTER TABLE {name} DISABLE ROW LEVEL SECURITY, or let {user} bypass it: "
+            remedy += f"ALTER ROLE {Identifier(user).as_string()} BYPASSRLS"
+        if not problem:
+            return None
+        return TableSettingsError(self.stream, f"{self.where} {problem}.", remedy=remedy)
+
+    def remove_older_versions(self) -> int:
+        """Let the server remove the rows that were deleted; their files stay."""
+        self._place.vacuum()
+        hit(Failpoint.VACUUMED)
+        return 0
+
+    def maintain(self, window: dt.timedelta, target_bytes: int) -> Mapping[str, int]:
+        """Delete the notes that are older than the window, though never the newest."""
+        del target_bytes
+        place = self._place
+        with place.session() as connection:
+            state = place.look(connection)
+            if state.seq < 0:
+                return {}
+            values = (state.id, state.seq, window)
+            deleted = connection.execute(place.sql(_DELETE_OLD_NOTES), values).rowcount
+            place.commit(connection)
+        return {"notes deleted": deleted}
+
+
+class PostgresTransaction(Transaction):
+    """One transaction of the server, which has locked the table's head."""
+
+    def __init__(self, place: PostgresPlace, seq: int) -> None:
+        """Lock the head, and compare it with the seq before.
+
+        Raises:
+            CommitConflictError: the table does not stand there, or is another than was read.
+        """
+        self._place, self._seq = place, seq
+        with ExitStack() as stack:
+            self._connection = stack.enter_context(place.session())
+            # Nobody can put another table in the place of this one now.
+            self._connection.execute(place.sql("LOCK TABLE {table} IN ROW EXCLUSIVE MODE"))
+            self._state = place.look(self._connection, lock="FOR UPDATE")
+            self._refuse_elsewhere(self._state)
+            columns = columns_of(self._connection, place.table)
+            self._rows = BatchRows(place, self._connection, columns)
+            self._stack = stack.pop_all()
+
+    def _refuse_elsewhere(self, state: PostgresState) -> None:
+        place, is_ours = self._place, state.stream == self._place.stream
+        is_another = place.table_id not in (None, state.id)
+        if is_another or not is_ours or self._seq != state.seq + 1:
+            last = state.seq if is_ours and state.seq >= 0 else None
+            raise seq_conflict(
+                place.stream, place.where, self._seq, last=last, but=REPLACED if is_another else ""
+            )
+
+    def rows_of(self, keys: pa.Table) -> pa.Table:
+        """Find the rows, and lock them."""
+        with self._place.translated(self._connection):
+            return self._rows.look_up(keys)
+
+    def commit(self, change: Change | None, metadata: CommitMetadata) -> None:
+        """Change the rows, note it, and commit; whatever happens, the connection is closed."""
+        self._commit(metadata, lambda: self._rows.change(change) if change else counts_of(None))
+
+    def erase(self, keys: pa.Table, metadata: CommitMetadata) -> None:
+        """Let the server delete the rows, and commit as ``commit`` does."""
+        self._commit(metadata, lambda: {**counts_of(None), DELETED: self._rows.delete(keys)})
+
+    def _commit(
+        self, metadata: CommitMetadata, change_rows: Callable[[], Mapping[str, int]]
+    ) -> None:
+        if metadata.seq != self._seq:
+            raise ValueError(f"seq {self._seq} was begun, and not {metadata.seq}")
+        with closing(self), self._place.translated(self._connection):
+            self._note(change_rows(), metadata)
+            self._place.commit(self._connection)
+
+    def close(self) -> None:
+        """Close the connection; the server rolls back what is not committed."""
+        self._stack.close()
+
+    def _note(self, counts: Mapping[str, int], metadata: CommitMetadata) -> None:
+        values = {
+            "table_id": self._state.id,
+            "seq": self._seq,
+            "note": metadata.to_json(),
+            "inserted": counts[INSERTED],
+            "updated": counts[UPDATED],
+            "deleted": counts[DELETED],
+        }
+        if self._connection.execute(self._place.sql(_NOTE), values).rowcount != 1:
+            raise RefusedError(
+                self._place.stream,
+                "a trigger or a rule keeps oncelake_tables as it was. Nothing was changed.",
+                remedy="drop it; then run the same command again",
+            )
+
+
+class PostgresLog(CommitLog):
+    """The log of a table: its head and its notes, all as of one moment."""
+
+    def __init__(self, place: PostgresPlace) -> None:
+        self._place = place
+        self.look_again()
+
+    def look_again(self) -> None:
+        """Forget what was read."""
+        self._state: PostgresState | None = None
+        self._is_empty = True
+        self._versions: list[int] = []
+        self._commits: dict[int, Commit] = {}
+
+    def _looked(self) -> PostgresState:
+        if self._state is None:
+            self._settle()
+            with self._place.session(is_one_look=True) as connection:
+                state = self._place.look(connection)
+                self._read(connection, state)
+            self._state, self._place.table_id = state, state.id
+        return self._state
+
+    def _settle(self) -> None:
+        """After a commit without an answer, wait for the session that may still be making it."""
+        if self._place.is_unsettled:
+            with self._place.session() as connection:
+                self._place.look(connection, lock="FOR UPDATE")
+            self._place.is_unsettled = False
+
+    def _read(self, connection: Connection, state: PostgresState) -> None:
+        self._is_empty = state.rows == 0
+        # Before our first commit, rows are somebody else's.
+        if state.oid is not None and state.seq < 0:
+            query = self._place.sql("SELECT NOT EXISTS (SELECT FROM {table})")
+            self._is_empty = value_of(connection, query)
+        if state.id is not None:
+            query = self._place.sql("SELECT seq FROM {notes} WHERE table_id = %s ORDER BY 1 DESC")
+            self._versions = [seq for (seq,) in connection.execute(query, (state.id,))]
+            self._read_down_from(connection, state, max(self._versions, default=-1))
+
+    def _read_down_from(self, connection: Connection, state: PostgresState, version: int) -> None:
+        values = (state.id, version, _NOTES_AT_ONCE)
+        for row in connection.execute(self._place.sql(_NEWEST_NOTES), values):
+            self._commits[row[0]] = self._commit(state, *row)
+
+    def _commit(self, state: PostgresState, seq: int, note: str, *counts_and_time: int) -> Commit:
+        *counts, timestamp_ms = counts_and_time
+        metrics = dict(zip(ROW_COUNTS, counts, strict=True))
+        try:
+            metadata = CommitMetadata.from_json(note)
+        except DamagedMetadataError as error:
+            raise self._place.damaged(f"the note of seq {seq}: {error}") from error
+        return Commit(
+            version=seq,
+            timestamp_ms=timestamp_ms,
+            operation=operation_of(metrics),
+            metrics=metrics,
+            txns={app_id(state.stream): seq},
+            changes_rows=any(counts),
+            metadata=metadata,
+        )
+
+    @property
+    def exists(self) -> bool:
+        """Tell whether the table is there."""
+        return self._looked().oid is not None
+
+    @property
+    def is_empty(self) -> bool:
+        """Tell it by our commits, and of a table without one by its rows."""
+        self._looked()
+        return self._is_empty
+
+    def table_id(self) -> str:
+        """Return the id in the table's comment, or the server's own of a table that has none."""
+        state = self._looked()
+        if state.oid is None:
+            raise FileNotFoundError(f"{self._place.where} is not there")
+        return f"postgres:{state.id or state.oid}"
+
+    def versions(self) -> list[int]:
+        """List the seqs of the notes, newest first."""
+        self._looked()
+        return list(self._versions)
+
+    def read(self, version: int) -> Commit:
+        """Read one commit, and the next older ones with it."""
+        state = self._looked()
+        if version in self._versions and version not in self._commits:
+            with self._place.session(is_one_look=True) as connection:
+                self._read_down_from(connection, state, version)
+        if version not in self._commits:
+            raise FileNotFoundError(f"{self._place.where} has no note of version {version}")
+        return self._commits[version]
+
+    def last_seq(self, stream: str) -> int | None:
+        """Return the seq of the table's head."""
+        state = self._looked()
+        return state.seq if state.stream == stream and state.seq >= 0 else None
+
+    def row_count(self) -> int:
+        """Return what our commits come to; the proof counts the rows themselves."""
+        return self._looked().rows
+
+    def highest_epoch(self) -> int:
+        """Read it from the rows: it is wanted where no note is left to tell it."""
+        query = self._place.sql("SELECT coalesce(max(_epoch), 0) FROM {table}")
+        with self._place.session() as connection:
+            return int(value_of(connection, query))
+
+    def refuse_torn(self, stream: str, commit: Commit) -> None:
+        """Compare the seq of a note with that of its row."""
+        if commit.is_torn(stream):
+            raise self._place.damaged(f"the note of seq {commit.version} says another")

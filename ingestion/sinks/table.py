@@ -1,0 +1,423 @@
+"""The table of a stream's rows, whatever keeps it: what every sink is asked, and what it commits.
+
+    log: where does the table stand? → begin on exactly that → look up the rows of some keys
+         → commit rows and note as one act, or nothing → log: what was committed?
+
+A note is a batch's ``CommitMetadata``: its seq, ranges and counts. Whoever commits rows without it,
+or it without them, breaks the promise.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, closing, nullcontext
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final, Literal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ingestion.declaration.ddl import DeclaredColumn
+from ingestion.declaration.types import SqlType
+from ingestion.errors import (
+    CommitConflictError,
+    ForeignTableError,
+    RefusedError,
+    TableSettingsError,
+)
+from ingestion.sinks.commit_log import ROW_COUNTS, Commit, CommitLog, committed, unless_committed
+from ingestion.sinks.commit_metadata import CommitMetadata
+
+# What a sink may be unable to do; each is refused then, with the sink's own reason.
+Ability = Literal[
+    "rewind",
+    "replay",
+    "redrive",
+    "rebuild",
+    "erase",
+    "see foreign changes",
+    "look up",
+    "time travel",
+]
+
+
+REPLACED: Final = "is not the table that was read: another was made under its name"
+# Out of an empty table of others, which no command takes away.
+WAY_OUT: Final = "drop or rename that table, or declare another one in `sink`"
+
+
+@dataclass(frozen=True, slots=True)
+class Altered:
+    """Stands for the note of a commit that is not as it was written; ``what`` says which."""
+
+    what: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Change:
+    """What one commit does to the rows of a table.
+
+    Attributes:
+        inserted: Whole rows, by the table's columns in their order, of which none is there yet.
+        updated: Whole rows that take the places of those with the same keys.
+        deleted: Keys, by their names, of rows that go.
+    """
+
+    inserted: pa.Table
+    updated: pa.Table
+    deleted: pa.Table
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """How many rows it concerns, as a commit's own metrics count them."""
+        rows = (self.inserted, self.updated, self.deleted)
+        return dict(zip(ROW_COUNTS, (part.num_rows for part in rows), strict=True))
+
+
+class Transaction(ABC):
+    """One commit to be, on top of exactly the state that it was begun on; closed once settled."""
+
+    @abstractmethod
+    def rows_of(self, keys: pa.Table) -> pa.Table:
+        """Return the table's rows whose values are among ``keys``, by the names of its columns.
+
+        They stay as they are until this commits, or it cannot.
+        """
+
+    @abstractmethod
+    def commit(self, change: Change | None, metadata: CommitMetadata) -> None:
+        """Commit rows and note as one act; without a change, the note alone.
+
+        Raises:
+            CommitConflictError: another run has committed meanwhile. Nothing of this is visible.
+            TableBusyError: somebody else has changed the table. Nothing of this is visible.
+            UnknownOutcomeError: no answer came; a log opened anew tells, waiting until it can.
+            DependencyError: the sink does not answer. Nothing of this is visible.
+        """
+
+    def erase(self, keys: pa.Table, metadata: CommitMetadata) -> None:
+        """Delete every row that has the values of a row of ``keys``, and commit that as ``commit``.
+
+        Args:
+            keys: Some of the table's columns, whichever they are; no row is there twice.
+            metadata: The note.
+        """
+        raise NotImplementedError(f"{type(self)}: a sink that cannot erase is never asked to")
+
+    def restore(self, version: int, metadata: CommitMetadata) -> None:
+        """Commit the rows and columns of an earlier version, as ``commit``."""
+        raise NotImplementedError(f"{type(self)}: a sink that cannot rewind is never asked to")
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give up what is not committed, and let go of the connection."""
+
+
+class DataTable(ABC):
+    """The table of one stream's rows.
+
+    Attributes:
+        cannot: What its sink is unable to do, each with the reason, as a sentence.
+        stream: The stream's name.
+    """
+
+    cannot: ClassVar[Mapping[Ability, str]] = {}
+    stream: str
+
+    @property
+    @abstractmethod
+    def where(self) -> str:
+        """Name the table, and what keeps it, for people."""
+
+    @property
+    @abstractmethod
+    def uri(self) -> str:
+        """Name the table for programs, without secrets."""
+
+    @property
+    def way_out(self) -> str:
+        """Say what a person does about an empty table of others that cannot be a stream's."""
+        return WAY_OUT
+
+    def refit(self, column: DeclaredColumn, found: DeclaredColumn) -> str:
+        """Say what makes a column of an empty table of others one as it is declared."""
+        del column, found
+        return self.way_out
+
+    @abstractmethod
+    def log(self) -> CommitLog:
+        """Open the log of what was committed, as it is now."""
+
+    @abstractmethod
+    def create(
+        self, columns: Sequence[DeclaredColumn], *, keys: Sequence[str], description: str
+    ) -> None:
+        """Make the table, unless one is there: by columns in their order.
+
+        Args:
+            columns: The stream's own, and then those of every table.
+            keys: The columns that identify a row.
+            description: What a person says of it.
+        """
+
+    @abstractmethod
+    def columns(self) -> tuple[DeclaredColumn, ...]:
+        """Return the table's columns as they are, by the types that ``stored_type`` gives."""
+
+    def constraints(self) -> Mapping[str, str]:
+        """Return what the table asks of each row, as conditions of Spark SQL by their names.
+
+        A row must meet each: one that is null is not met.
+        """
+        return {}
+
+    def dropping(self, constraint: str) -> str:
+        """Write, for people, the statement that drops a constraint, if there is one, and ``or``."""
+        del constraint
+        return ""
+
+    def generated(self) -> Mapping[str, str]:
+        """Return what the table computes columns by, as Spark SQL by their names."""
+        return {}
+
+    def stored_type(self, declared: SqlType) -> SqlType:
+        """Return the type by which a declared one is kept, and read again."""
+        return declared.without_required()
+
+    @abstractmethod
+    def alteration(self, column: DeclaredColumn, *, is_new: bool) -> str:
+        """Write, for people, what makes the table take a new column, or nulls in an old one."""
+
+    @abstractmethod
+    def alter(self, column: DeclaredColumn, *, is_new: bool, spark: Any) -> None:
+        """Do that; no row changes. ``spark`` is the run's session."""
+
+    @abstractmethod
+    def begin(self, seq: int) -> Transaction:
+        """Begin the commit of a seq, which must follow the table's last, if it has any.
+
+        Raises:
+            CommitConflictError: the table does not stand at the seq before, or is another than its
+                log was last read of.
+        """
+
+    @abstractmethod
+    def scan(
+        self, names: Sequence[str], version: int | None = None, *, since_seq: int | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the columns of those names, as of a version or the newest, in any order.
+
+        A column that was not there then is null.
+
+        Args:
+            names: ``_seq`` among them where ``since_seq`` is given.
+            version: Of the log; the newest without one.
+            since_seq: Of the rows, those of this batch and later ones alone.
+
+        Raises:
+            TableBusyError: the table has gone on from that version, and keeps no past.
+        """
+
+    @abstractmethod
+    def rows_of_seq(self, seq: int, *, commit: Commit) -> int | None:
+        """Count the rows that carry a batch's number, as of its commit; ``None`` if it is past."""
+
+    @abstractmethod
+    def notes(self, through: int) -> Iterator[tuple[int, int | None, str | Altered | None]]:
+        """Yield version, fence and note of each commit up to a version, oldest first, as kept.
+
+        Of one that is not as it was written no fence is told.
+        """
+
+    def seal(self) -> None:
+        """Write what was committed to the disk, where its keeper has not done that."""
+        return
+
+    def refuse_damaged(self, log: CommitLog) -> None:
+        """Make sure that what keeps the rows is as it was written, where that can be told.
+
+        Args:
+            log: The table's own, opened.
+
+        Raises:
+            DamagedTableError: it is not.
+        """
+        del log
+
+    def settings_error(self, log: CommitLog) -> TableSettingsError | None:
+        """Return what is set on the table that contradicts the ingestion; ``log`` is its own."""
+        del log
+        return None
+
+    def altered_sources(self, commit: Commit) -> Iterator[str]:
+        """Yield a sentence for each file a commit has copied that was not as it was written."""
+        del commit
+        yield from ()
+
+    def translate_read_errors(self, version: int | None = None) -> AbstractContextManager[None]:
+        """Translate what reading the rows raises, into DamagedTableError or DependencyError."""
+        del version
+        return nullcontext()
+
+    def restorable(self) -> Iterator[tuple[Commit, int | None, int]]:
+        """Walk the log back.
+
+        Yields:
+            Each commit; a version that holds its rows, if any can be read; and how many of its
+            own files are gone.
+        """
+        return ((commit, commit.version, 0) for commit in self.log().newest_first())
+
+    def altered_since(self, version: int) -> Iterator[str]:
+        """Name the files of a version that would come back, and are not as they were written."""
+        del version
+        yield from ()
+
+    def maintain(self, window: dt.timedelta, target_bytes: int) -> Mapping[str, int]:
+        """Keep a table outside the lake quick to read, and small; needs the stream's lock.
+
+        Args:
+            window: How far back it shall be read.
+            target_bytes: The size that small files are put together to.
+
+        Returns:
+            What was done, as counts of files and versions by a word.
+        """
+        del window, target_bytes
+        return {}
+
+    def refuse_fixed_name(self) -> None:
+        """Make sure that the table is nobody else's with rows, and can be given another name.
+
+        Raises:
+            RefusedError: its name is not to be had.
+        """
+        return
+
+    def set_aside(self, entry: str, *, is_replaced: bool = False) -> str | None:
+        """Give the table another name, and its own to the one that was made beside it, if any was.
+
+        One that is not this stream's keeps its name, unless that is needed for the one beside it.
+        Needs the stream's lock; to do it again changes nothing.
+
+        Args:
+            entry: What to call it by.
+            is_replaced: Whether one was made beside it (``SinkSpec.beside``).
+
+        Returns:
+            What it is called now; ``None`` where there was none, or it is in the lake's folders.
+
+        Raises:
+            RefusedError: it cannot be renamed. No name has changed.
+            MissingRightError: the role may not do that. No name has changed.
+        """
+        del entry, is_replaced
+        return None
+
+    def drop(self) -> None:
+        """Remove the table of this stream for good, unless it is in the lake's folders.
+
+        What is in a topic stays there.
+        """
+        return
+
+    def restore(self, version: int, metadata: CommitMetadata) -> Commit:
+        """Commit the rows and columns of an earlier version, with a note; needs the lock.
+
+        Raises:
+            RewindError: what was there then cannot be brought back.
+        """
+        return self._commit(metadata, lambda begun: begun.restore(version, metadata))
+
+    def erase(self, keys: pa.Table, metadata: CommitMetadata) -> Commit:
+        """Commit the table without the rows that have the values of a row of ``keys``.
+
+        They are in its older versions until ``remove_older_versions``. Needs the lock.
+
+        Raises:
+            RefusedError: the table cannot be left without them; says why.
+        """
+        return self._commit(metadata, lambda begun: begun.erase(keys, metadata))
+
+    def remove_older_versions(self) -> int:
+        """Remove at once what no version but the newest holds; return how many data files.
+
+        Needs the lock; may be repeated, and goes on where it died.
+
+        Raises:
+            RefusedError: something keeps them that is not ours; says what.
+            TableBusyError: somebody still reads them, or has changed the table.
+        """
+        raise NotImplementedError(f"{type(self)}: a sink that cannot erase is never asked to")
+
+    def commit_note(self, metadata: CommitMetadata) -> Commit:
+        """Commit a note alone, and read it back; needs the stream's lock.
+
+        It opens a table, and records a person's decision.
+
+        Raises:
+            CommitConflictError: the table's log does not hold what was meant.
+        """
+        return self._commit(metadata, lambda begun: begun.commit(None, metadata))
+
+    def _commit(self, metadata: CommitMetadata, act: Callable[[Transaction], None]) -> Commit:
+        """Let a transaction commit, and read back what it did."""
+        with (
+            unless_committed(self.log(), self.stream, metadata),
+            closing(self.begin(metadata.seq)) as transaction,
+        ):
+            act(transaction)
+        return committed(self.log(), self.stream, metadata)
+
+
+def counts_of(change: Change | None) -> Mapping[str, int]:
+    """Count the rows of a change; without one there are none."""
+    return change.counts if change else dict.fromkeys(ROW_COUNTS, 0)
+
+
+def seq_conflict(
+    stream: str, where: str, seq: int, *, last: int | None, but: str = ""
+) -> CommitConflictError:
+    """Return the error of a commit that is not the next one here.
+
+    Args:
+        where: The table, for people.
+        seq: The commit's.
+        last: The table's last, if it has any of this stream.
+        but: What is wrong, where it is not that.
+    """
+    held = "no commit of this stream" if last is None else f"seq {last} as its last"
+    return CommitConflictError(
+        stream,
+        f"{where} {but or f'holds {held}'}, so that seq {seq} is another writer's, or another "
+        "table's.",
+        remedy=f"oncelake status {stream}, then run again from the table's offsets",
+    )
+
+
+def foreign_table(table: DataTable) -> ForeignTableError:
+    """Return the error of a table whose rows are somebody else's."""
+    return ForeignTableError(
+        table.stream,
+        f"{table.where} holds rows, and is not of this stream.",
+        remedy="declare another table in `sink`, or move that one away",
+    )
+
+
+def since(batch: pa.RecordBatch, seq: int | None) -> pa.RecordBatch:
+    """Keep the rows that this batch or a later one has written; all of them without one."""
+    return batch if seq is None else batch.filter(pc.greater_equal(batch["_seq"], seq))
+
+
+def refuse_unable(stream: str, table: DataTable, ability: Ability) -> None:
+    """Make sure that a stream's sink is able to do something.
+
+    Raises:
+        RefusedError: it is not; says why.
+    """
+    if why := table.cannot.get(ability):
+        raise RefusedError(
+            stream, f"{table.where} cannot {ability}: {why}", remedy="see docs/sinks.md"
+        )
