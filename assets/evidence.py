@@ -10,6 +10,8 @@ from itertools import dropwhile
 from typing import Final
 
 import dagster as dg
+
+# Dagster has no public name for what became of a check.
 from dagster._core.storage.asset_check_execution_record import (
     COMPLETED_ASSET_CHECK_EXECUTION_RECORD_STATUSES,
 )

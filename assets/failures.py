@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import dagster as dg
+
+# Dagster has no public name for an error whose text it shows without its own frames.
 from dagster._core.errors import DagsterUserCodeProcessError
 from dagster_shared.error import SerializableErrorInfo
 

@@ -7,6 +7,8 @@ Dagster reads the annotations of an op's body, so this module does not postpone 
 """
 
 import dagster as dg
+
+# Dagster has no public name for the materialization that a check is of.
 from dagster._core.definitions.asset_checks.asset_check_evaluation import (
     AssetCheckEvaluationTargetMaterializationData,
 )

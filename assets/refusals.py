@@ -31,7 +31,7 @@ from ingestion.lake.stream import Stream
 from ingestion.recovery.topics import resolve_topics
 from ingestion.settings import Settings, load_settings
 from ingestion.sinks.commit_log import CommitLog
-from ingestion.sinks.delta.log import TableLog
+from ingestion.sinks.delta.log import DeltaLog
 from ingestion.storage.volumes import is_writable_folder
 
 REFUSED = "oncelake/refused"
@@ -105,7 +105,7 @@ def state_of(declared: DeclaredStream, settings: Settings) -> str:
 
 def _versions(declared: DeclaredStream, settings: Settings) -> list[str]:
     paths = StreamPaths.of(declared.name, settings, declared.sink)
-    return [_newest(paths.table.log), _newest(lambda: TableLog(paths.ledger))]
+    return [_newest(paths.table.log), _newest(lambda: DeltaLog(paths.ledger))]
 
 
 def _newest(open_log: Callable[[], CommitLog]) -> str:

@@ -18,6 +18,8 @@ from itertools import takewhile
 from typing import Any, Final
 
 import dagster as dg
+
+# Dagster has no public name for the test of a schedule's text.
 from dagster._utils.schedules import is_valid_cron_schedule
 
 from assets.asset_specs import topic_key

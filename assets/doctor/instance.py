@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Final
 
 import dagster as dg
-from dagster._core.scheduler.instigation import InstigatorStatus
 
 from assets.doctor.runs import UNDER_WAY, RunFacts, Runs, SlotFacts
 from ingestion.declaration.loader import load_streams
 from ingestion.settings import Settings, project_root
 
+# The state of a schedule or sensor that nobody has switched on; its enum is Dagster's own.
+_STOPPED: Final = "STOPPED"
 _HEARTBEAT_PATIENCE_SECONDS: Final = 120.0
 _WORKSPACE: Final = "workspace.yaml"
 
@@ -67,7 +68,7 @@ def read_instance(instance: dg.DagsterInstance, home: str, settings: Settings) -
             sorted(
                 state.instigator_name
                 for state in instance.all_instigator_state()
-                if state.status is not InstigatorStatus.STOPPED
+                if state.status.value != _STOPPED
             )
         ),
         sensed=tuple(each.name for each in streams if each.spec and each.spec.is_sensed),

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from typing import Final
 
 import dagster as dg
+
+# Dagster has no public name for what keeps its events.
 from dagster._core.storage.event_log import InMemoryEventLogStorage, SqliteEventLogStorage
 
 from assets.jobs import INGEST_JOB
