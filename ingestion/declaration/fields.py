@@ -353,9 +353,11 @@ class Declaration(Part):
     def row_keys(self) -> tuple[str, ...]:
         """Columns by which a row of the table is the same one: its keys, or its place in Kafka.
 
-        A log without keys has none.
+        A version of a key is known by both. A log without keys has none.
         """
-        return self.keys if self.is_log else self.keys or ("_epoch", *self.origin)
+        if self.is_log or (self.keys and self.mode != "scd2"):
+            return self.keys
+        return (*self.keys, "_epoch", *self.origin)
 
     @property
     def measured_keys(self) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
 """The write modes, how records become rows, and the columns that Oncelake adds to a table.
 
 Plain data: what a declaration must and may say in a mode stands in the mode's row here. A mode is
-a module with a sink class (see ``ingestion.modes.mode``); it is named here and imported when a run
+a module with a class (see ``ingestion.modes.mode``); it is named here and imported when a run
 needs it, so that loading a declaration imports no Spark.
 """
 
@@ -51,7 +51,7 @@ class Mode:
     """One write mode.
 
     Attributes:
-        module: Where its sink is.
+        module: Where its class is.
         soft_module: Where it is when deletes only mark their rows.
         partial_module: Where it is when nulls leave columns alone.
         log_module: Where it is when rows can only be added to what keeps them.

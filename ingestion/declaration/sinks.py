@@ -1,6 +1,6 @@
 """The sinks: what keeps a stream's rows, what a person says of it, and what it cannot hold.
 
-Plain data: a sink is a module with a ``DataTable`` (see ``ingestion.sinks.table``); it is named
+Plain data: a sink is a module with a ``SinkTable`` (see ``ingestion.sinks.table``); it is named
 here and imported when a stream of it is opened.
 """
 

@@ -127,7 +127,7 @@ class Producer:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Transaction:
+class OpenTransaction:
     """An open transaction by its ``transactional.id``, as its coordinator knows it.
 
     It is in a ``state`` such as ``Ongoing``, and ``began`` by the coordinator's clock.
@@ -169,7 +169,7 @@ class JavaAdmin:
                 )
         return None
 
-    def transaction_of(self, producer_id: int) -> Transaction | None:
+    def transaction_of(self, producer_id: int) -> OpenTransaction | None:
         """Return a producer's open transaction, if a coordinator knows it."""
         # From a Python list py4j would make Integers, on which the client fails silently.
         ids = self._gateway.new_array(self._gateway.jvm.long, 1)
@@ -180,7 +180,7 @@ class JavaAdmin:
             name = listed.transactionalId()
             told = self._answer(self._admin.describeTransactions([name]).description(name))
             if told.producerId() == producer_id and told.transactionStartTimeMs().isPresent():
-                return Transaction(
+                return OpenTransaction(
                     id=name,
                     state=told.state().toString(),
                     began=_moment(told.transactionStartTimeMs().getAsLong()),

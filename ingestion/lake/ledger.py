@@ -43,7 +43,7 @@ from ingestion.sinks.commit_metadata import (
 from ingestion.sinks.delta.durability import seal_commits
 from ingestion.sinks.delta.files import is_delta, open_delta, open_whole, storage_options
 from ingestion.sinks.delta.integrity import refuse_damaged, translate_read_errors
-from ingestion.sinks.delta.log import TableLog, commit_again
+from ingestion.sinks.delta.log import DeltaLog, commit_again
 from ingestion.sinks.delta.log_files import log_files
 from ingestion.storage.checksums import matches_checksum, seal
 from ingestion.storage.damage import damaged_table
@@ -210,7 +210,7 @@ class Ledger:
         Raises:
             DamagedTableError: the ledger was written, and cannot be read any more.
         """
-        log = TableLog(self.path)
+        log = DeltaLog(self.path)
         if log.has_lost_its_log:
             raise damaged_table(self.path, "its _delta_log is gone")
         if not log.exists:

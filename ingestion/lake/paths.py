@@ -11,7 +11,7 @@ from ingestion.declaration.names import name_problem
 from ingestion.declaration.sinks import SINKS, SinkSpec
 from ingestion.errors import InvalidSpecError
 from ingestion.settings import Settings
-from ingestion.sinks.table import DataTable
+from ingestion.sinks.table import SinkTable
 from ingestion.storage.location import Location
 
 _WORKSHOPS = ".rebuild"
@@ -41,7 +41,7 @@ class StreamPaths:
     settings: Settings
     lake: Location
     data: Location
-    table: DataTable
+    table: SinkTable
     sink: SinkSpec
     quarantine: Location
     tombstones: Location
@@ -115,10 +115,10 @@ class StreamPaths:
         return StreamPaths.of(self.stream, self.settings, sink)
 
 
-def _table_of(stream: str, sink: SinkSpec, settings: Settings, lake: Location) -> DataTable:
+def _table_of(stream: str, sink: SinkSpec, settings: Settings, lake: Location) -> SinkTable:
     """Open a stream's table by the module of its sink, whose library may be large."""
     if lake.parent.name == _WORKSHOPS and sink.name != "delta":
         # Where it shall take the place of another, it must be in the same catalog or schema.
         sink, lake = sink.beside(stream), lake.parent.parent
     module = import_module(SINKS[sink.name].module)
-    return cast("DataTable", module.open_table(stream, sink.declared, settings, lake))
+    return cast("SinkTable", module.open_table(stream, sink.declared, settings, lake))

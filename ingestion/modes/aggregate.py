@@ -31,14 +31,14 @@ from ingestion.modes.engines.idempotent_commit import (
     retry_on_conflict,
 )
 from ingestion.modes.engines.spark import SparkEngine
-from ingestion.modes.mode import Good, Sink, Target, WriteResult, merge_counts, unlike
+from ingestion.modes.mode import Good, Target, WriteMode, WriteResult, merge_counts, unlike
 from ingestion.modes.watermark import clocks_after
 from ingestion.sinks.commit_log import Commit
 from ingestion.sinks.commit_metadata import CommitMetadata
-from ingestion.sinks.delta.log import TableLog
+from ingestion.sinks.delta.log import DeltaLog
 
 
-class AggregateSink(Sink):
+class AggregateMode(WriteMode):
     """One batch on its way into a table of groups."""
 
     def __init__(self, target: Target, good: Good) -> None:
@@ -129,7 +129,7 @@ class AggregateSink(Sink):
     def _look_up(self) -> tuple[int, int]:
         """Return how many groups are in the table, and how many records they get."""
         table = self._spark.read.format("delta").load(str(self._target.paths.data))
-        if not TableLog(self._target.paths.data).file_count():
+        if not DeltaLog(self._target.paths.data).file_count():
             return 0, 0
         groups = self._groups.select(*map(quoted, self._keys), "_records").alias("s")
         there = table.alias("t").join(F.broadcast(groups), self._same_group())
@@ -171,4 +171,4 @@ class AggregateSink(Sink):
         )
 
 
-SINK = AggregateSink
+MODE = AggregateMode

@@ -12,12 +12,12 @@ from collections.abc import Mapping
 
 from ingestion.modes import sql
 from ingestion.modes.engines.engine import Clause, Merge
-from ingestion.modes.mode import Sink, WriteResult
+from ingestion.modes.mode import WriteMode, WriteResult
 from ingestion.sinks.commit_log import INSERTED, Commit
 from ingestion.sinks.commit_metadata import CommitMetadata
 
 
-class AppendSink(Sink):
+class AppendMode(WriteMode):
     """One batch on its way into a table of records."""
 
     def prepare(self) -> Mapping[str, int]:
@@ -79,4 +79,4 @@ def _inserted(commit: Commit) -> int:
     return of.get(INSERTED, of.get("numOutputRows", 0))
 
 
-SINK = AppendSink
+MODE = AppendMode

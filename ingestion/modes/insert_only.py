@@ -10,10 +10,10 @@ Rows to records: as in an upsert.
 from __future__ import annotations
 
 from ingestion.modes import sql
-from ingestion.modes.upsert import UpsertSink, winner_per_key
+from ingestion.modes.upsert import UpsertMode, winner_per_key
 
 
-class InsertOnlySink(UpsertSink):
+class InsertOnlyMode(UpsertMode):
     """One batch on its way into a table of first records."""
 
     def _winner_per_key(self) -> str:
@@ -23,4 +23,4 @@ class InsertOnlySink(UpsertSink):
         return sql.is_older(self._line, "s", other, has_order=self._has_order)
 
 
-SINK = InsertOnlySink
+MODE = InsertOnlyMode

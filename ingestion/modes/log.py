@@ -13,12 +13,12 @@ from collections.abc import Mapping
 
 from ingestion.modes.mode import WriteResult
 from ingestion.modes.ordering import examine_keys
-from ingestion.modes.upsert import UpsertSink
+from ingestion.modes.upsert import UpsertMode
 from ingestion.sinks.commit_log import Commit
 from ingestion.sinks.commit_metadata import CommitMetadata
 
 
-class LogSink(UpsertSink):
+class LogMode(UpsertMode):
     """One batch on its way into a log that others read key by key."""
 
     def prepare(self) -> Mapping[str, int]:
@@ -51,4 +51,4 @@ class LogSink(UpsertSink):
         return cls._written(commit)
 
 
-SINK = LogSink
+MODE = LogMode

@@ -20,7 +20,7 @@ from ingestion.sinks.commit_metadata import CommitMetadata
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Target:
-    """Where, and as what, a sink writes one batch.
+    """Where, and as what, a write mode writes one batch.
 
     Attributes:
         engine: Holds the batch: ``batch``, and of it what can be applied, ``good``.
@@ -58,7 +58,7 @@ class Good:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WriteResult:
-    """What a sink knows after its commit.
+    """What a write mode knows after its commit.
 
     Attributes:
         counts: Dispositions that are known only now.
@@ -71,7 +71,7 @@ class WriteResult:
     problems: tuple[str, ...] = ()
 
 
-class Sink(ABC):
+class WriteMode(ABC):
     """One batch on its way into the table."""
 
     def __init__(self, target: Target, good: Good) -> None:
@@ -108,13 +108,13 @@ class Sink(ABC):
         """Say what a commit alone tells of its batch, for the ledger row that a crash swallowed."""
 
 
-def sink_class(spec: StreamSpec) -> type[Sink]:
-    """Import the sink of a declaration's write mode."""
+def mode_class(spec: StreamSpec) -> type[WriteMode]:
+    """Import the class of a declaration's write mode."""
     mode = spec.write_mode
     module = mode.soft_module if spec.deletes == "soft" else mode.module
     module = mode.partial_module if spec.ignore_null_updates else module
     module = mode.log_module if spec.is_log else module
-    return cast("type[Sink]", import_module(module).SINK)
+    return cast("type[WriteMode]", import_module(module).MODE)
 
 
 def merge_counts(commit: Commit) -> dict[str, int]:

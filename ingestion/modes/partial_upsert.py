@@ -13,10 +13,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ingestion.modes import sql
-from ingestion.modes.upsert import UpsertSink, winner_per_key
+from ingestion.modes.upsert import UpsertMode, winner_per_key
 
 
-class PartialUpsertSink(UpsertSink):
+class PartialUpsertMode(UpsertMode):
     """One batch on its way into a table of rows that grow column by column."""
 
     def _winner_per_key(self) -> str:
@@ -63,4 +63,4 @@ class PartialUpsertSink(UpsertSink):
         return [each.name for each in self._target.spec.columns if each.name not in self._keys]
 
 
-SINK = PartialUpsertSink
+MODE = PartialUpsertMode

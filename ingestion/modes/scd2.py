@@ -20,7 +20,7 @@ from typing import Final
 from ingestion.declaration.modes import CURRENT, VALID_FROM, VALID_TO
 from ingestion.modes import sql
 from ingestion.modes.engines.engine import Clause, Merge
-from ingestion.modes.mode import Good, Sink, Target, WriteResult, merge_counts, unlike
+from ingestion.modes.mode import Good, Target, WriteMode, WriteResult, merge_counts, unlike
 from ingestion.modes.tombstones import define_deletes, remember_deletes
 from ingestion.sinks.commit_log import Commit
 from ingestion.sinks.commit_metadata import CommitMetadata
@@ -36,7 +36,7 @@ _WHAT: Final = (
 )
 
 
-class HistorySink(Sink):
+class HistoryMode(WriteMode):
     """One batch on its way into a table of versions."""
 
     def __init__(self, target: Target, good: Good) -> None:
@@ -139,4 +139,4 @@ class HistorySink(Sink):
         )
 
 
-SINK = HistorySink
+MODE = HistoryMode

@@ -15,11 +15,11 @@ from collections.abc import Iterator, Mapping
 from ingestion.declaration.modes import DELETED_COLUMN
 from ingestion.modes.engines.engine import Clause
 from ingestion.modes.mode import WriteResult, merge_counts
-from ingestion.modes.upsert import UpsertSink
+from ingestion.modes.upsert import UpsertMode
 from ingestion.sinks.commit_log import Commit
 
 
-class SoftUpsertSink(UpsertSink):
+class SoftUpsertMode(UpsertMode):
     """One batch on its way into a table that remembers its dead."""
 
     _left_alone = ("stale", "unchanged")
@@ -55,4 +55,4 @@ class SoftUpsertSink(UpsertSink):
         return (update,), Clause(when="TRUE", assign=columns)
 
 
-SINK = SoftUpsertSink
+MODE = SoftUpsertMode

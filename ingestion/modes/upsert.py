@@ -16,14 +16,14 @@ from dataclasses import replace
 from ingestion.errors import counted
 from ingestion.modes import sql
 from ingestion.modes.engines.engine import Clause, IncomparableError, Merge
-from ingestion.modes.mode import Good, Sink, Target, WriteResult, merge_counts
+from ingestion.modes.mode import Good, Target, WriteMode, WriteResult, merge_counts
 from ingestion.modes.ordering import KeyFacts, examine_keys, incomparable_pair, two_partitions
 from ingestion.modes.tombstones import define_newest_deletes, remember_deletes
 from ingestion.sinks.commit_log import Commit
 from ingestion.sinks.commit_metadata import CommitMetadata
 
 
-class UpsertSink(Sink):
+class UpsertMode(WriteMode):
     """One batch on its way into an upsert table."""
 
     # What a winner was that MERGE left alone.
@@ -200,4 +200,4 @@ def winner_per_key(target: Target, direction: str) -> str:
     return sql.first_of("good", target.engine.columns("good"), by=keys, order=best_first)
 
 
-SINK = UpsertSink
+MODE = UpsertMode

@@ -18,7 +18,7 @@ from ingestion.lake.paths import StreamPaths
 from ingestion.operations.status import known_waiting
 from ingestion.settings import Settings
 from ingestion.sinks.delta.integrity import translate_read_errors
-from ingestion.sinks.delta.log import TableLog
+from ingestion.sinks.delta.log import DeltaLog
 from ingestion.storage.location import Location
 
 # Nothing tells here which attempts have failed.
@@ -220,7 +220,7 @@ def _erasures(folder: Location, paths: StreamPaths) -> dict[Any, dt.datetime]:
     """
     rows = Ledger(folder / paths.ledger.name).rows()
     newest = max((row.delta_version for row in rows), default=-1)
-    unknown = TableLog(folder / paths.data.name).newest_first(down_to=newest + 1)
+    unknown = DeltaLog(folder / paths.data.name).newest_first(down_to=newest + 1)
     erased = {row.committed_at: row.erased or {} for row in rows if row.kind == "erase"}
     made = {each.committed_at: each.metadata for each in unknown}
     erased |= {at: metadata.erased for at, metadata in made.items() if metadata and metadata.erased}
@@ -231,7 +231,7 @@ def _erasures(folder: Location, paths: StreamPaths) -> dict[Any, dt.datetime]:
 
 
 def _describe(each: Archived, paths: StreamPaths) -> ArchiveEntry:
-    log = TableLog(each.path / paths.data.name)
+    log = DeltaLog(each.path / paths.data.name)
     try:
         with translate_read_errors(log.path):
             rows = log.row_count() if log.exists else None

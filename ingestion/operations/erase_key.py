@@ -23,7 +23,7 @@ from ingestion.formats.json import REASONS
 from ingestion.formats.json.strict import StrictReader
 from ingestion.lake.ledger import LedgerRow
 from ingestion.pipeline.schema import type_of_columns
-from ingestion.sinks.table import DataTable
+from ingestion.sinks.table import SinkTable
 
 # A value of each type, as JSON has it; of all others, 42.
 _EXAMPLES: Final[Mapping[str, Any]] = {
@@ -37,7 +37,7 @@ _EXAMPLES: Final[Mapping[str, Any]] = {
 }
 
 
-def parse_key(spec: StreamSpec, table: DataTable, text: str) -> pa.Table:
+def parse_key(spec: StreamSpec, table: SinkTable, text: str) -> pa.Table:
     """Return a key that is written as JSON as a table of one row, typed as the stream's table is.
 
     Raises:

@@ -25,7 +25,7 @@ from ingestion.recovery.side_tables import read_side_tables, refuse_incomplete_s
 from ingestion.recovery.snapshot import read_snapshot
 from ingestion.sinks.delta.files import open_rows
 from ingestion.sinks.delta.integrity import translate_read_errors
-from ingestion.sinks.delta.log import TableLog
+from ingestion.sinks.delta.log import DeltaLog
 
 _COORDINATES: Final = ("_topic", "_partition", "_offset", "_timestamp", "_seq")
 _RAW: Final = ("key", "value", "headers", "reason", "detail")
@@ -117,7 +117,7 @@ def inspect(
     rows = known_rows(snapshot) if snapshot.table else of_newest
     sides = read_side_tables(paths, rows)
     refuse_incomplete_side_tables({"quarantine": sides["quarantine"]})
-    if not TableLog(paths.quarantine).exists:
+    if not DeltaLog(paths.quarantine).exists:
         return Inspection(groups=(), samples=(), redriven={})
     # What lies beyond the table's last batch was never committed.
     last = (snapshot.table.seq or 0) if snapshot.table else EVER

@@ -49,7 +49,7 @@ from ingestion.settings import Settings
 from ingestion.sinks.commit_log import CommitLog
 from ingestion.sinks.delta.files import is_delta, open_rows, read_delta
 from ingestion.sinks.delta.integrity import translate_read_errors
-from ingestion.sinks.table import DataTable
+from ingestion.sinks.table import SinkTable
 from ingestion.storage.location import Location
 from ingestion.storage.volumes import refuse_read_only_volumes, translate_disk_errors
 
@@ -205,7 +205,7 @@ def _read_table(status: StreamStatus, paths: StreamPaths) -> None:
         refuse_incomplete_side_tables(sides)
 
 
-def _size(table: DataTable, log: CommitLog) -> tuple[int | None, int | None]:
+def _size(table: SinkTable, log: CommitLog) -> tuple[int | None, int | None]:
     """Return version and rows of a table, as far as a damaged one lets them be read."""
     try:
         with table.translate_read_errors():

@@ -29,7 +29,7 @@ from ingestion.modes.engines.choose import EngineName, open_engine, open_writer
 from ingestion.modes.engines.engine import Engine
 from ingestion.modes.engines.frame_cache import FrameCache
 from ingestion.modes.keep_columns import keep_columns
-from ingestion.modes.mode import Good, Sink, Target, sink_class
+from ingestion.modes.mode import Good, Target, WriteMode, mode_class
 from ingestion.pipeline.circuit_breaker import refuse_too_many_bad
 from ingestion.pipeline.columns import NOT_APPLIED
 from ingestion.pipeline.counts import IS_GOOD, BatchCounts, count_records, extra_counts
@@ -158,10 +158,10 @@ class BatchWriter:
         described = self._describe(engine, plan, planned, counts, gaps)
         metadata = replace(described, attempt=target.attempt.name, declaration=declaration)
         quarantined = self._quarantine(engine, counts, metadata, planned)
-        sink = sink_class(self._spec)(target, _define_good(engine, counts))
-        metadata = _prepare(sink, metadata, quarantined)
-        commit = self._commit(sink, metadata, after=after)
-        return self._account(sink, commit, metadata)
+        mode = mode_class(self._spec)(target, _define_good(engine, counts))
+        metadata = _prepare(mode, metadata, quarantined)
+        commit = self._commit(mode, metadata, after=after)
+        return self._account(mode, commit, metadata)
 
     def _count(self, engine: Engine, planned: Sequence[Range]) -> BatchCounts:
         """Count the one copy, and refuse a batch that nobody should apply."""
@@ -204,7 +204,7 @@ class BatchWriter:
         counted: BatchCounts,
         gaps: Gaps,
     ) -> CommitMetadata:
-        """Write down what is known before the sink has its say."""
+        """Write down what is known before the write mode has its say."""
         empty = sum(len(hole) for hole in gaps.holes)
         counts = {"offsets": sum(map(len, planned)), "read": counted.read, "gaps": empty}
         counts |= {
@@ -277,7 +277,7 @@ class BatchWriter:
             epoch=self.position.epoch,
             attempt=Attempt(seq, new_name()),
             committed=self.position.committed,
-            table=open_writer(engine, self._stream, seq=seq, version=version),
+            table=open_writer(self._engine, engine, self._stream, seq=seq, version=version),
         )
 
     def _quarantine(
@@ -305,11 +305,11 @@ class BatchWriter:
         engine.replace_attempt(rows, path, attempt_of(metadata), stats_on=STATISTICS)
         return count_of(path, attempt_of(metadata))
 
-    def _commit(self, sink: Sink, metadata: CommitMetadata, *, after: int) -> Commit:
+    def _commit(self, mode: WriteMode, metadata: CommitMetadata, *, after: int) -> Commit:
         """Commit, and read back what was committed."""
         refuse_lost_lease(self._paths)
         try:
-            sink.commit(metadata)
+            mode.commit(metadata)
         except CommitConflictError:
             # Of a commit whose answer was lost, the next look says that the seq is there: by whom?
             if self._log.find(self._spec.name, metadata.seq) is None:
@@ -335,9 +335,9 @@ class BatchWriter:
             remedy=f"oncelake status {self._spec.name}, then run again from the table's offsets",
         )
 
-    def _account(self, sink: Sink, commit: Commit, metadata: CommitMetadata) -> LedgerRow:
+    def _account(self, mode: WriteMode, commit: Commit, metadata: CommitMetadata) -> LedgerRow:
         """Audit the batch, and project it into the ledger; the next one begins behind it."""
-        written = sink.account(commit)
+        written = mode.account(commit)
         rows_of_seq = self._table.rows_of_seq(metadata.seq, commit=commit)
         counts = {**metadata.counts, **written.counts}
         problems = [
@@ -381,10 +381,10 @@ def _define_good(engine: Engine, counted: BatchCounts) -> Good:
     )
 
 
-def _prepare(sink: Sink, metadata: CommitMetadata, quarantined: int) -> CommitMetadata:
+def _prepare(mode: WriteMode, metadata: CommitMetadata, quarantined: int) -> CommitMetadata:
     """Let the write mode decide, and write down all that is known before the commit."""
     hit(Failpoint.QUARANTINED)
-    counts = {**metadata.counts, "quarantined": quarantined, **sink.prepare()}
+    counts = {**metadata.counts, "quarantined": quarantined, **mode.prepare()}
     hit(Failpoint.PREPARED)
     return replace(metadata, counts=counts)
 

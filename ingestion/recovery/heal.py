@@ -18,7 +18,7 @@ from ingestion.lake.lock import refuse_lost_lease
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.side_tables import add_columns, remove_failed
 from ingestion.modes import tombstones
-from ingestion.modes.mode import sink_class
+from ingestion.modes.mode import mode_class
 from ingestion.recovery.foreign_commits import foreign_commits_before
 from ingestion.recovery.position import Position, position_of
 from ingestion.recovery.snapshot import TableSnapshot, read_snapshot
@@ -289,7 +289,7 @@ def _row(spec: StreamSpec, table_id: str, unrecorded: UnrecordedCommit) -> Ledge
     assert metadata is not None
     if metadata.kind not in _BATCHES:
         return LedgerRow.of(metadata, commit, table_id, counts=metadata.counts)
-    written = sink_class(spec).recount(commit)
+    written = mode_class(spec).recount(commit)
     counts = {**metadata.counts, **written.counts}
     problems = (
         *imbalances(

@@ -63,7 +63,7 @@ class Position:
 
     @property
     def constraints(self) -> Mapping[str, str]:
-        """What the table asks of each row: see ``DataTable.constraints``."""
+        """What the table asks of each row: see ``SinkTable.constraints``."""
         return (self.declaration or {}).get(CONSTRAINTS) or {}
 
     def next_metadata(

@@ -25,7 +25,7 @@ from ingestion.errors import SchemaChangedError
 from ingestion.lake.paths import StreamPaths
 from ingestion.recovery.position import Position, read_position
 from ingestion.sinks.commit_metadata import CONSTRAINTS, UNKNOWN, Identity
-from ingestion.sinks.table import DataTable
+from ingestion.sinks.table import SinkTable
 
 Effect = Literal["nothing", "evolve", "onward", "epoch", "refused"]
 _WORST: Final = ("refused", "epoch", "evolve", "onward", "nothing")
@@ -98,7 +98,7 @@ def plan_schema_change(spec: StreamSpec, paths: StreamPaths) -> SchemaPlan:
 
 
 def _onward_changes(
-    spec: StreamSpec, position: Position, table: DataTable
+    spec: StreamSpec, position: Position, table: SinkTable
 ) -> Iterator[SchemaChange]:
     """Yield what makes records say something else than those which the table has read."""
     remedy = (
@@ -209,7 +209,7 @@ def column_changes(
     yield from _constraint_changes(spec, table, instead)
 
 
-def _constraint_changes(spec: StreamSpec, table: DataTable, instead: str) -> Iterator[SchemaChange]:
+def _constraint_changes(spec: StreamSpec, table: SinkTable, instead: str) -> Iterator[SchemaChange]:
     """Yield what the table asks of its rows, and a record does not tell."""
     for name, sql in constraints_of(spec, table).items():
         if why := _why_not_kept(spec, sql):
@@ -218,7 +218,7 @@ def _constraint_changes(spec: StreamSpec, table: DataTable, instead: str) -> Ite
             yield SchemaChange(field=name, what=what, effect="refused", remedy=remedy)
 
 
-def constraints_of(spec: StreamSpec, table: DataTable) -> dict[str, str]:
+def constraints_of(spec: StreamSpec, table: SinkTable) -> dict[str, str]:
     """Return what a table asks of the rows of a stream, as conditions of Spark SQL by their names.
 
     A generated column is one of them, where it is declared: it must be as the table computes it.
@@ -246,7 +246,7 @@ def _why_not_kept(spec: StreamSpec, sql: str) -> str | None:
     return None
 
 
-def _how_to_keep(column: DeclaredColumn, table: DataTable) -> str:
+def _how_to_keep(column: DeclaredColumn, table: SinkTable) -> str:
     if column.name == EXTRA_COLUMN:
         return "write `extra_fields: keep` again"
     if sql := table.generated().get(column.name):
@@ -257,7 +257,7 @@ def _how_to_keep(column: DeclaredColumn, table: DataTable) -> str:
     return "declare it still; a nullable column that no record fills stays null"
 
 
-def _added(column: DeclaredColumn, table: DataTable) -> SchemaChange:
+def _added(column: DeclaredColumn, table: SinkTable) -> SchemaChange:
     what = f"{column.type} is new"
     if not column.nullable:
         return SchemaChange(
@@ -277,7 +277,7 @@ def _added(column: DeclaredColumn, table: DataTable) -> SchemaChange:
 
 
 def _filled(
-    column: DeclaredColumn, found: DeclaredColumn, table: DataTable
+    column: DeclaredColumn, found: DeclaredColumn, table: SinkTable
 ) -> Iterator[SchemaChange]:
     """Yield that a column takes no value, or no null, of a batch, since the table fills it."""
     is_required = found.filled_by == "identity" and column.nullable
@@ -290,7 +290,7 @@ def _filled(
         )
 
 
-def _ways_to_type(column: DeclaredColumn, found: DeclaredColumn, table: DataTable) -> str:
+def _ways_to_type(column: DeclaredColumn, found: DeclaredColumn, table: SinkTable) -> str:
     """Say what to do about a type in an empty table of others."""
     refit = table.refit(column, found)
     try:
@@ -301,7 +301,7 @@ def _ways_to_type(column: DeclaredColumn, found: DeclaredColumn, table: DataTabl
 
 
 def _altered(
-    column: DeclaredColumn, found: DeclaredColumn, table: DataTable, ways: str
+    column: DeclaredColumn, found: DeclaredColumn, table: SinkTable, ways: str
 ) -> Iterator[SchemaChange]:
     is_, due = found.type, table.stored_type(column.type)
     if is_ != due:

@@ -19,7 +19,7 @@ from ingestion.lake.ledger import LedgerRow, standing_rows
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.side_tables import count_of
 from ingestion.sinks.delta.integrity import damages_of, refuse_damaged
-from ingestion.sinks.delta.log import TableLog
+from ingestion.sinks.delta.log import DeltaLog
 from ingestion.storage.damage import remedy_for
 from ingestion.storage.location import Location
 
@@ -130,7 +130,7 @@ def _read(name: SideName, path: Location, rows: Sequence[LedgerRow]) -> SideTabl
     newest = next((row for row in since if _written(name, row)), None)
     redrive = next((row for row in since if row.kind == "redrive"), None)
     try:
-        if exists := (log := TableLog(path)).exists:
+        if exists := (log := DeltaLog(path)).exists:
             refuse_damaged(log)
 
         def held(row: LedgerRow, written: int, columns: Columns = ROWS) -> Held:

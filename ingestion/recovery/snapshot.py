@@ -15,7 +15,7 @@ from ingestion.lake.ledger import LedgerRow, LoadedLedger, load_ledger
 from ingestion.lake.paths import StreamPaths
 from ingestion.sinks.commit_log import Commit, CommitLog
 from ingestion.sinks.commit_metadata import UNKNOWN
-from ingestion.sinks.delta.log import TableLog
+from ingestion.sinks.delta.log import DeltaLog
 
 Source = Literal["commit", "ledger", "rows"]
 
@@ -100,7 +100,7 @@ def read_snapshot(
     ledger = ledger.completed(paths, state.table_id, state.seq or 0)
     snapshot = TableSnapshot(paths=paths, table=state, ledger=ledger)
     if state.seq is not None and snapshot.source == "rows":
-        logs: tuple[CommitLog, ...] = (log, TableLog(paths.tombstones))
+        logs: tuple[CommitLog, ...] = (log, DeltaLog(paths.tombstones))
         highest = max(log.highest_epoch() for log in logs if log.exists)
         state = replace(state, highest_epoch=highest)
     return replace(snapshot, table=state)

@@ -2,7 +2,7 @@
 
     class TestMySink(SinkConformance):
         @pytest.fixture
-        def opened(self, tmp_path: Path) -> Callable[[], DataTable]:
+        def opened(self, tmp_path: Path) -> Callable[[], SinkTable]:
             return partial(MyTable, "orders", tmp_path)
 
 Each call of ``opened`` opens the same place anew, in this process and, pickled, in another; each
@@ -15,11 +15,13 @@ from __future__ import annotations
 import datetime as dt
 import multiprocessing
 import random
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
 from decimal import Decimal
+from types import FrameType, ModuleType
 from typing import Any, Final
 
 import pyarrow as pa
@@ -32,9 +34,9 @@ from ingestion.kafka.offsets import Offsets
 from ingestion.sinks.commit_log import ROW_COUNTS
 from ingestion.sinks.commit_metadata import CommitMetadata, Identity
 from ingestion.sinks.kafka.rows import arrow_schema
-from ingestion.sinks.table import Change, DataTable
+from ingestion.sinks.table import Change, SinkTable
 
-Opener = Callable[[], DataTable]
+Opener = Callable[[], SinkTable]
 _SECONDS: Final = 60
 _MOMENT: Final = dt.datetime(2020, 1, 2, 3, 4, 5, 678901, tzinfo=dt.UTC)
 _EXTREMES: Final[Mapping[str, tuple[Any, ...]]] = {
@@ -60,13 +62,15 @@ class SinkConformance:
     named: str = " .,;:{}()[]=`'\"\n%@-"
     # How often a writer is killed at a random moment.
     kills = 2
+    # At so many of the steps of a commit, or more, it is made to fail.
+    steps = 40
 
     @pytest.fixture
     def opened(self) -> Opener:
         """Return what opens the table under test."""
         raise NotImplementedError("a subclass says how its table is opened")
 
-    def remove(self, table: DataTable) -> None:
+    def remove(self, table: SinkTable) -> None:
         """Remove the table, as a person does between two runs."""
         table.drop()
 
@@ -208,6 +212,28 @@ class SinkConformance:
             commit(opened(), last, inserted={last: str(last)})
         assert rows_in(opened()) == {seq: str(seq) for seq in range(1, last + 1)}
 
+    @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+    def test_any_step_of_a_commit_may_fail(self, opened: Opener) -> None:
+        """Whatever call within it raises, rows are those of the notes, and the next goes on."""
+        begin(opened)
+        commit(opened(), 1, inserted={1: "1"})
+        # The first one does not fail.
+        seq, number, length = 2, sys.maxsize, 1
+        while number == sys.maxsize or number < length:
+            steps = FailingStep(number)
+            with closing(opened().begin(seq)) as transaction:
+                wanted = change(seq, inserted={seq: str(seq)}, updated={seq - 1: f"{seq - 1}!"})
+                with suppress(StepFailedError, IngestionError), steps:
+                    transaction.commit(wanted, note(seq, run_id=str(number)))
+
+            last = opened().log().last_seq("orders") or 0
+            assert last in {seq - 1, seq}, steps
+            due = {each: f"{each}!" for each in range(1, last)} | {last: str(last)}
+            assert rows_in(opened()) == due, steps
+            seq, length = last + 1, max(length, steps.taken)
+            number = 0 if number == sys.maxsize else number + max(1, length // self.steps)
+        assert seq > 2, "no commit came to its end"
+
     def test_a_note_of_a_megabyte_is_kept(self, opened: Opener) -> None:
         """Ranges of ten thousand partitions come back as they were."""
         begin(opened)
@@ -251,7 +277,48 @@ class SinkConformance:
         assert sorted(found, key=lambda row: row["id"]) == rows.to_pylist()
 
 
-def make(table: DataTable, columns: str = "id INT NOT NULL, name STRING") -> None:
+class StepFailedError(Exception):
+    """What a call raises that was made to fail."""
+
+
+class FailingStep:
+    """Makes one call into C within a block fail, by its number, once it has done its work.
+
+    Calls of Python's own types and locks are no steps. What threads of C do is not seen.
+
+    Attributes:
+        taken: How many calls there were.
+        name: The one that failed.
+    """
+
+    def __init__(self, number: int) -> None:
+        """Take its number; none fails beyond the last."""
+        self._number, self.taken, self.name = number, 0, ""
+
+    def __enter__(self) -> None:
+        """Begin to count."""
+        sys.setprofile(self._on_event)
+
+    def __exit__(self, *_: object) -> None:
+        """End."""
+        sys.setprofile(None)
+
+    def __repr__(self) -> str:
+        return f"step {self._number} of {self.taken}, {self.name}"
+
+    def _on_event(self, frame: FrameType, event: str, called: Any) -> None:
+        owner = getattr(called, "__self__", None)
+        place = owner.__name__ if isinstance(owner, ModuleType) else type(owner).__module__
+        if event != "c_return" or place in {"builtins", "_thread"}:
+            return
+        if self.taken == self._number:
+            sys.setprofile(None)
+            self.name = f"{called.__qualname__} in {frame.f_code.co_qualname}"
+            raise StepFailedError(self.name)
+        self.taken += 1
+
+
+def make(table: SinkTable, columns: str = "id INT NOT NULL, name STRING") -> None:
     """Make a table of these columns, and those of every table."""
     own = parse_columns(columns)
     table.create((*own, *system_columns()), keys=["id"], description="Of a test")
@@ -313,12 +380,12 @@ def change(
     return Change(inserted=rows(inserted), updated=rows(updated), deleted=keys(*deleted))
 
 
-def can_look_up(table: DataTable) -> bool:
+def can_look_up(table: SinkTable) -> bool:
     """Tell whether a transaction of the table returns the rows of some keys."""
     return "look up" not in table.cannot
 
 
-def commit(table: DataTable, seq: int, *, run_id: str = "r", **rows: Any) -> None:
+def commit(table: SinkTable, seq: int, *, run_id: str = "r", **rows: Any) -> None:
     """Look up the keys, where that can be done, and commit."""
     given = change(seq, **rows) if rows else None
     with closing(table.begin(seq)) as transaction:
@@ -345,7 +412,7 @@ def race(
         winners.append(who)
 
 
-def rows_in(table: DataTable) -> dict[int, str]:
+def rows_in(table: SinkTable) -> dict[int, str]:
     """Return the rows by key; a key that is there twice fails."""
     found = [row for batch in table.scan(["id", "name"]) for row in batch.to_pylist()]
     assert len({row["id"] for row in found}) == len(found), "a key is there twice"

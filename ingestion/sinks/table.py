@@ -43,6 +43,9 @@ Ability = Literal[
 ]
 
 
+# How far back a table is read where nobody says so.
+A_WEEK: Final = dt.timedelta(days=7)
+AGAIN: Final = "run the same command again"
 REPLACED: Final = "is not the table that was read: another was made under its name"
 # Out of an empty table of others, which no command takes away.
 WAY_OUT: Final = "drop or rename that table, or declare another one in `sink`"
@@ -115,7 +118,7 @@ class Transaction(ABC):
         """Give up what is not committed, and let go of the connection."""
 
 
-class DataTable(ABC):
+class SinkTable(ABC):
     """The table of one stream's rows.
 
     Attributes:
@@ -152,7 +155,12 @@ class DataTable(ABC):
 
     @abstractmethod
     def create(
-        self, columns: Sequence[DeclaredColumn], *, keys: Sequence[str], description: str
+        self,
+        columns: Sequence[DeclaredColumn],
+        *,
+        keys: Sequence[str],
+        description: str,
+        window: dt.timedelta = A_WEEK,
     ) -> None:
         """Make the table, unless one is there: by columns in their order.
 
@@ -160,6 +168,7 @@ class DataTable(ABC):
             columns: The stream's own, and then those of every table.
             keys: The columns that identify a row.
             description: What a person says of it.
+            window: How far back it shall be read.
         """
 
     @abstractmethod
@@ -397,7 +406,7 @@ def seq_conflict(
     )
 
 
-def foreign_table(table: DataTable) -> ForeignTableError:
+def foreign_table(table: SinkTable) -> ForeignTableError:
     """Return the error of a table whose rows are somebody else's."""
     return ForeignTableError(
         table.stream,
@@ -411,7 +420,7 @@ def since(batch: pa.RecordBatch, seq: int | None) -> pa.RecordBatch:
     return batch if seq is None else batch.filter(pc.greater_equal(batch["_seq"], seq))
 
 
-def refuse_unable(stream: str, table: DataTable, ability: Ability) -> None:
+def refuse_unable(stream: str, table: SinkTable, ability: Ability) -> None:
     """Make sure that a stream's sink is able to do something.
 
     Raises:

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple, cast
+from typing import IO, TYPE_CHECKING, Final, NamedTuple, cast
 
 import obstore
 from obstore.exceptions import (
@@ -214,6 +214,12 @@ class Location(os.PathLike[str]):
         """Put an object there, whatever was there before."""
         with self._translated(is_put=True):
             obstore.put(self._store, self.key, content)
+
+    def upload(self, file: IO[bytes]) -> None:
+        """Put what a file holds there, whatever was there before; much of it in parts."""
+        file.seek(0)
+        with self._translated(is_put=True):
+            obstore.put(self._store, self.key, file)
 
     def put_durably(self, content: bytes) -> None:
         """Put an object there, whole and on the disk before it gets this name; see ``create``."""

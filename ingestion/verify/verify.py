@@ -24,7 +24,7 @@ from ingestion.recovery.side_tables import read_side_tables
 from ingestion.settings import Settings
 from ingestion.sinks.commit_metadata import CONSTRAINTS, UNKNOWN
 from ingestion.sinks.delta.integrity import damages_of, translate_read_errors
-from ingestion.sinks.delta.log import TableLog
+from ingestion.sinks.delta.log import DeltaLog
 from ingestion.storage.processes import scratch_of_this_process, sweep_scratch
 from ingestion.verify.compare import ledger, quarantine
 from ingestion.verify.compare.continuity import refuse_another_log
@@ -199,7 +199,7 @@ class _Proof:
         for part, side in self._sides.items():
             # A rewind or an erase that died has perhaps taken rows out.
             problem = side.damage if self._snapshot.unfinished else side.problem
-            found = [problem] if problem else damages_of(TableLog(side.path))
+            found = [problem] if problem else damages_of(DeltaLog(side.path))
             problems = [str(each) for each in found]
             self._damages.update(problems)
             self._differences.add(Difference(part, each) for each in problems)

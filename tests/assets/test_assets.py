@@ -19,7 +19,7 @@ from ingestion.lake.ledger import Ledger
 from ingestion.operations.retention import Retention
 from ingestion.pipeline.report import RunReport
 from ingestion.settings import load_settings
-from ingestion.sinks.delta.log import TableLog
+from ingestion.sinks.delta.log import DeltaLog
 from ingestion.storage.location import Location
 from resources.kafka import KafkaResource
 from resources.lake import LakeResource
@@ -35,7 +35,7 @@ CANARY = "hunter2-canary"
 @pytest.fixture(autouse=True)
 def _no_table_and_no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the ledger stand alone where no engine runs, Kafka keep all, and retries come at once."""
-    monkeypatch.setattr("ingestion.sinks.delta.table.TableLog.table_id", lambda self: "t")
+    monkeypatch.setattr("ingestion.sinks.delta.table.DeltaLog.table_id", lambda self: "t")
     monkeypatch.setattr(
         "assets.evidence.retention_now", lambda spec, settings: Retention(spec=spec)
     )
@@ -199,10 +199,10 @@ def test_a_refusal_is_remembered_where_the_table_cannot_be_listed(
 ) -> None:
     """What a person must change is then what keeps the state of things from being read."""
 
-    def denied(log: TableLog) -> list[int]:
+    def denied(log: DeltaLog) -> list[int]:
         raise PermissionError(13, "Permission denied", "lake/orders/_delta_log")
 
-    monkeypatch.setattr(TableLog, "versions", denied)
+    monkeypatch.setattr(DeltaLog, "versions", denied)
     stream = declared(tmp_path)
 
     materialize(stream, SetupError("orders: no permission"), instance)

@@ -13,7 +13,7 @@ import dagster as dg
 import pytest
 
 from ingestion.lake.lock import Holder, held_by_jvm
-from ingestion.modes.upsert import UpsertSink
+from ingestion.modes.upsert import UpsertMode
 from tests.assets.shell import failure_of, materialize, reported_in
 from tests.support.faulty_sink import WITHOUT_ID_2, merging
 from tests.support.world import World, row
@@ -37,15 +37,15 @@ def test_a_run_that_is_canceled_in_a_merge_costs_nothing(
     """Canceled while Spark merges, a run ends at once; the next ends with each record once."""
     world.declare(max_offsets_per_trigger=2, sequence_by=["at"])
     world.send(*(row(n % 4, f"v{n}", at=n) for n in range(8)))
-    honest = UpsertSink.commit
+    honest = UpsertMode.commit
 
-    def canceled(sink: UpsertSink, *given: Any, **named: Any) -> Any:
+    def canceled(sink: UpsertMode, *given: Any, **named: Any) -> Any:
         if world.log.last_seq(world.topic) == 1:
             threading.Thread(target=_cancel_in_a_job, args=(world, instance)).start()
         return honest(sink, *given, **named)
 
     with monkeypatch.context() as patched:
-        patched.setattr(UpsertSink, "commit", canceled)
+        patched.setattr(UpsertMode, "commit", canceled)
         first = materialize(world, instance)
     second = materialize(world, instance)
 

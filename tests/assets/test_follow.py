@@ -46,7 +46,7 @@ Script = Callable[[Follow], None]
 def _no_table(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the ledger stand alone where no engine runs, Kafka keep all, and sensors be ours."""
     monkeypatch.setattr(dg.SensorEvaluationContext, "code_location_origin", HERE)
-    monkeypatch.setattr("ingestion.sinks.delta.table.TableLog.table_id", lambda self: "t")
+    monkeypatch.setattr("ingestion.sinks.delta.table.DeltaLog.table_id", lambda self: "t")
     monkeypatch.setattr(
         "assets.evidence.retention_now", lambda spec, settings: Retention(spec=spec)
     )

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:InitResourceContext.dagster_run:
 @pytest.fixture(autouse=True)
 def _table(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the ledger stand alone where no engine runs, and retries come at once."""
-    monkeypatch.setattr("ingestion.sinks.delta.table.TableLog.table_id", lambda self: "t")
+    monkeypatch.setattr("ingestion.sinks.delta.table.DeltaLog.table_id", lambda self: "t")
     monkeypatch.setattr("assets.assets.RETRY_AFTER_SECONDS", (0,))
 
 
@@ -212,7 +212,7 @@ def test_what_dagster_knows_of_another_table_does_not_count(
 ) -> None:
     """After a reset the seqs begin again, and the history of the old table vouches for none."""
     materialize(tmp_path, instance, report(batch(1, 0, 5), batch(2, 5, 9)))
-    monkeypatch.setattr("ingestion.sinks.delta.table.TableLog.table_id", lambda self: "new")
+    monkeypatch.setattr("ingestion.sinks.delta.table.DeltaLog.table_id", lambda self: "new")
     commit(tmp_path, by("dead", batch(1, 0, 5), table_id="new"))
 
     result = materialize(tmp_path, instance, report(seq=1))

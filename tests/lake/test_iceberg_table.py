@@ -62,6 +62,7 @@ from ingestion.errors import (
 )
 from ingestion.kafka.offsets import Offsets, TopicPartition
 from ingestion.settings import Settings
+from ingestion.sinks import files as shared_files
 from ingestion.sinks.commit_log import UnknownOutcomeError
 from ingestion.sinks.commit_metadata import CommitMetadata, Identity, app_id
 from ingestion.sinks.iceberg import catalog as iceberg_catalog
@@ -574,7 +575,7 @@ def test_a_long_key_is_found_whatever_its_bounds(
     table = opened(tmp_path)
     declared = (COLUMNS[0], column("name STRING NOT NULL"), *COLUMNS[2:])
     table.create(declared, keys=("name",), description="")
-    monkeypatch.setattr(files, "_ROWS_IN_GROUP", 2)
+    monkeypatch.setattr(shared_files, "_ROWS_IN_GROUP", 2)
     names = ["k" * length + str(at) for at in range(2)] + ["m", "n", "o", "p"][: 2 * groups - 2]
     sent = rows(dict(enumerate(names)), seq=0)
     commit(table, 0, Change(inserted=sent, updated=sent[:0], deleted=sent[:0].select(["name"])))
@@ -1276,14 +1277,14 @@ def history_of_a_person(lake: Path, table: IcebergTable) -> None:
     [large] = table._entry.data_files(others(lake))
     commit(table, 4, change(4, inserted={8: "h"}))
     foreign = others(lake)
-    writer = files.FileWriter(foreign)
+    writer = files.IcebergFileWriter(foreign)
     for batch in files.read_file(foreign.io, large, foreign.schema()):
         writer.write(batch)
     writer.close()
     compacted = Theirs(foreign, added=writer.files, removed=[large])
     updates = compacted.write(Operation.REPLACE)
     # Of ours, that died before its commit, a file of rows and manifests are left.
-    dead = files.FileWriter(foreign)
+    dead = files.IcebergFileWriter(foreign)
     dead.write(rows({NUMBER: PERSON}, seq=5))
     dead.close()
     files.StagedSnapshot(foreign, added=dead.files).write(Operation.APPEND)
@@ -1381,7 +1382,7 @@ def test_a_scan_reads_a_part_of_a_file_at_a_time(
     table: IcebergTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However large a file is, little of it is in memory, and only the columns asked for."""
-    monkeypatch.setattr(files, "_ROWS_READ_AT_ONCE", 2)
+    monkeypatch.setattr(files, "ROWS_READ_AT_ONCE", 2)
     commit(table, 1, change(1, inserted=dict.fromkeys(range(5), "a")))
 
     batches = list(table.scan(["name"]))

@@ -11,7 +11,7 @@ from deltalake import DeltaTable, write_deltalake
 from ingestion.errors import DamagedTableError
 from ingestion.sinks.delta.files import open_rows
 from ingestion.sinks.delta.integrity import refuse_damaged, translate_read_errors
-from ingestion.sinks.delta.log import TableLog
+from ingestion.sinks.delta.log import DeltaLog
 from ingestion.storage.checksums import seal, sidecar_of
 from ingestion.storage.location import Location
 from tests.support.damage import (
@@ -38,7 +38,7 @@ def table(tmp_path: Path) -> Path:
 
 def test_a_sound_table_passes(table: Path) -> None:
     """Nothing is wrong with what was just written."""
-    refuse_damaged(TableLog(Location.of(table)))
+    refuse_damaged(DeltaLog(Location.of(table)))
 
 
 def test_a_commit_that_left_its_checksum_is_missed(table: Path) -> None:
@@ -48,7 +48,7 @@ def test_a_commit_that_left_its_checksum_is_missed(table: Path) -> None:
     newest.unlink()
 
     with pytest.raises(DamagedTableError, match="says that a commit is gone: the newest left is 3"):
-        refuse_damaged(TableLog(Location.of(table)))
+        refuse_damaged(DeltaLog(Location.of(table)))
 
 
 def test_a_draft_of_a_commit_that_died_is_no_commit(table: Path) -> None:
@@ -56,7 +56,7 @@ def test_a_draft_of_a_commit_that_died_is_no_commit(table: Path) -> None:
     for name in (f".{5:020d}.json.c0ffee.tmp", f"..{5:020d}.json.c0ffee.tmp.crc"):
         (table / "_delta_log" / name).touch()
 
-    refuse_damaged(TableLog(Location.of(table)))
+    refuse_damaged(DeltaLog(Location.of(table)))
 
 
 def test_an_empty_commit_is_not_skipped(table: Path) -> None:
@@ -65,7 +65,7 @@ def test_an_empty_commit_is_not_skipped(table: Path) -> None:
     assert DeltaTable(table).version() == 4
 
     with pytest.raises(DamagedTableError, match=r"3\.json is empty"):
-        refuse_damaged(TableLog(Location.of(table)))
+        refuse_damaged(DeltaLog(Location.of(table)))
 
 
 def test_a_hole_in_the_log_is_named(table: Path) -> None:
@@ -73,7 +73,7 @@ def test_a_hole_in_the_log_is_named(table: Path) -> None:
     second_newest_commit(table).unlink()
 
     with pytest.raises(DamagedTableError, match=r"3\.json is missing, and 4 is the newest"):
-        refuse_damaged(TableLog(Location.of(table)))
+        refuse_damaged(DeltaLog(Location.of(table)))
 
 
 def test_a_newest_commit_of_which_only_the_checkpoint_is_left_is_missed(table: Path) -> None:
@@ -83,7 +83,7 @@ def test_a_newest_commit_of_which_only_the_checkpoint_is_left_is_missed(table: P
     assert DeltaTable(table).version() == 4
 
     with pytest.raises(DamagedTableError, match=r"4\.json is missing, which is the newest commit"):
-        refuse_damaged(TableLog(Location.of(table)))
+        refuse_damaged(DeltaLog(Location.of(table)))
 
 
 def test_a_checkpoint_that_is_not_as_it_was_sealed_is_named(table: Path) -> None:
@@ -95,14 +95,14 @@ def test_a_checkpoint_that_is_not_as_it_was_sealed_is_named(table: Path) -> None
     assert DeltaTable(table).version() == 4
 
     with pytest.raises(DamagedTableError, match=r"checkpoint\.parquet is not as it was written"):
-        refuse_damaged(TableLog(Location.of(table)))
+        refuse_damaged(DeltaLog(Location.of(table)))
 
 
 def test_what_lies_behind_the_checkpoint_is_history(table: Path) -> None:
     """No reader of the newest version needs it."""
     do("garbage", oldest_commit(table))
 
-    refuse_damaged(TableLog(Location.of(table)))
+    refuse_damaged(DeltaLog(Location.of(table)))
 
 
 def test_files_that_are_lost_are_named(table: Path) -> None:
@@ -112,7 +112,7 @@ def test_files_that_are_lost_are_named(table: Path) -> None:
         file.unlink()
 
     with pytest.raises(DamagedTableError, match=r"data file .*\.parquet is missing.* and 2 more"):
-        refuse_damaged(TableLog(Location.of(table)))
+        refuse_damaged(DeltaLog(Location.of(table)))
 
 
 def test_a_file_of_another_length_is_named(table: Path) -> None:
@@ -121,7 +121,7 @@ def test_a_file_of_another_length_is_named(table: Path) -> None:
     file.write_bytes(file.read_bytes() + b"x")
 
     with pytest.raises(DamagedTableError, match=r"has \d+ bytes, and \d+ were committed"):
-        refuse_damaged(TableLog(Location.of(table)))
+        refuse_damaged(DeltaLog(Location.of(table)))
 
 
 def test_an_error_of_a_query_damages_no_table(table: Path) -> None:
@@ -148,7 +148,7 @@ def test_a_file_of_an_older_version_is_named_where_that_is_asked_for(table: Path
     DeltaTable(table).optimize.compact()
     old.unlink()
 
-    refuse_damaged(TableLog(Location.of(table)))
+    refuse_damaged(DeltaLog(Location.of(table)))
     with (
         pytest.raises(DamagedTableError, match=f"{old.name} is missing"),
         translate_read_errors(Location.of(table), 0),

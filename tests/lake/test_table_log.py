@@ -13,7 +13,7 @@ from deltalake import CommitProperties, Transaction, write_deltalake
 from ingestion.errors import DamagedTableError
 from ingestion.kafka.offsets import Offsets, Range, TopicPartition
 from ingestion.sinks.commit_metadata import CommitMetadata, CountedRange, Identity, app_id
-from ingestion.sinks.delta.log import TableLog
+from ingestion.sinks.delta.log import DeltaLog
 from ingestion.storage.location import Location
 
 NOTE = CommitMetadata(
@@ -67,7 +67,7 @@ def test_our_commit_is_found_by_its_seq_among_others(tmp_path: Path) -> None:
     commit(table, "b", 5)
     commit(table, "a", 2)
     write_deltalake(table, pa.table({"id": [0]}), mode="append")
-    log = TableLog(Location.of(table))
+    log = DeltaLog(Location.of(table))
 
     found = log.find("a", 2)
     newest, others = log.since_our_newest("a")
@@ -95,7 +95,7 @@ def test_a_flipped_digit_in_commit_metadata_is_no_other_offset(tmp_path: Path) -
     file.write_text(text.replace('\\"0\\": 12', '\\"0\\": 13'))
 
     with pytest.raises(DamagedTableError, match="does not match its own checksum"):
-        TableLog(Location.of(table)).since_our_newest("t")
+        DeltaLog(Location.of(table)).since_our_newest("t")
 
 
 def test_a_transaction_id_and_metadata_that_disagree_are_no_commit_of_ours(tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ def test_a_transaction_id_and_metadata_that_disagree_are_no_commit_of_ours(tmp_p
     file.write_text(file.read_text().replace('"version":1', '"version":2'))
 
     with pytest.raises(DamagedTableError, match="fenced as seq 2, and its metadata says 1"):
-        TableLog(Location.of(table)).since_our_newest("t")
+        DeltaLog(Location.of(table)).since_our_newest("t")
 
 
 def test_files_beside_the_log_are_no_versions(tmp_path: Path) -> None:
@@ -116,12 +116,12 @@ def test_files_beside_the_log_are_no_versions(tmp_path: Path) -> None:
     for name in ("00000000000000000001.crc", "_last_checkpoint", "1.json", "x.json"):
         (table / "_delta_log" / name).write_text(json.dumps({}))
 
-    assert TableLog(Location.of(table)).versions() == [0]
+    assert DeltaLog(Location.of(table)).versions() == [0]
 
 
 def test_a_folder_without_a_log_is_no_table(tmp_path: Path) -> None:
     """Stray files do not make a table."""
     (tmp_path / "part.parquet").write_text("x")
 
-    assert not TableLog(Location.of(tmp_path)).exists
-    assert not TableLog(Location.of(tmp_path / "nothing")).exists
+    assert not DeltaLog(Location.of(tmp_path)).exists
+    assert not DeltaLog(Location.of(tmp_path / "nothing")).exists

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class ModelData:
-    """What the product asks of ``ingestion.sinks.table.DataTable``."""
+    """What the product asks of ``ingestion.sinks.table.SinkTable``."""
 
     def __init__(self, paths: Paths) -> None:
         """Take the place of the table."""

@@ -1,8 +1,8 @@
 """The two engines in memory: one copy of a batch, and the two ways in which a merge is fenced.
 
-Spark's skips a statement whose ``txn`` is there, in silence. For delta-rs the product looks itself,
-and commits on exactly the version that it looked at: that is its own code here, over a table in
-memory.
+Spark's skips a statement whose ``txn`` is there, in silence. Without Spark the product looks, and
+commits on exactly the version that it looked at, or on one whose rows are the same: that is its own
+code here, over a table in memory.
 """
 
 from __future__ import annotations
@@ -11,15 +11,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from deltalake import CommitProperties
 from deltalake.exceptions import CommitFailedError
 
 from ingestion.kafka.offsets import Range
 from ingestion.lake.attempts import Attempt
-from ingestion.modes.engines import duckdb as local_engine
 from ingestion.modes.engines.choose import EngineName
 from ingestion.pipeline.counts import IS_GOOD
 from ingestion.sinks.commit_metadata import CommitMetadata
+from ingestion.sinks.delta.log import fenced_commit
+from ingestion.sinks.delta.transaction import ATTEMPTS, overtaken, refuse_other_rows
+from ingestion.sinks.table import AGAIN
 from tests.model.frames import Copy, Frame, Waiting, fetched, holds, python_of
 from tests.model.lake import Place, Rows, Side, Table, names_in
 from tests.model.process import step
@@ -120,17 +121,23 @@ class ModelEngine:
 
 
 class ModelLocalEngine(ModelEngine):
-    """Commits as ``ingestion.modes.engines.duckdb`` does, by its own words."""
+    """Commits as ``ingestion.sinks.delta.transaction`` does, by its own words."""
 
     def merge(self, merge: ModelMerge, stream: str, place: Any, metadata: CommitMetadata) -> None:
-        """Merge on exactly the version that was looked at."""
-
-        def write(opened: ModelDeltaTable, properties: CommitProperties) -> None:
-            assert properties.max_commit_retries == 0
-            self._land(merge, opened.table, metadata)
-            step("hear of the commit")
-
-        local_engine._commit(stream, place, metadata, write)  # type: ignore[arg-type]
+        """Merge on exactly the version whose rows were looked up, or on one with the same rows."""
+        for _ in range(ATTEMPTS):
+            opened: Any = ModelDeltaTable(place)
+            read_at, table = opened.version(), opened.table
+            fenced_commit(opened, stream, metadata, remedy=AGAIN)
+            try:
+                self._land(merge, table, metadata)
+            except CommitFailedError:
+                step("look again")
+                refuse_other_rows(stream, str(place), metadata.seq, table.commits[read_at + 1 :])
+            else:
+                step("hear of the commit")
+                return
+        raise overtaken(stream)
 
     def _refuse_to_rebase(self, table: Table, read_at: int) -> None:
         if table.fences and len(table.commits) - 1 != read_at:
@@ -139,7 +146,7 @@ class ModelLocalEngine(ModelEngine):
 
 
 class ModelDeltaTable:
-    """What ``ingestion.modes.engines.duckdb`` asks of delta-rs before it commits."""
+    """What ``ingestion.sinks.delta.transaction`` asks of delta-rs before it commits."""
 
     table_uri = "file:///of/the/model"
 

@@ -14,7 +14,7 @@ from ingestion.lake.ledger import Ledger, LedgerRow
 from ingestion.lake.quarantine import Waiting
 from ingestion.sinks.commit_log import Commit
 from ingestion.sinks.commit_metadata import CommitMetadata, app_id
-from ingestion.sinks.delta.log import TableLog
+from ingestion.sinks.delta.log import DeltaLog
 from ingestion.storage.location import Location
 from tests.model.data_table import ModelData
 from tests.model.process import CallFailedError, step
@@ -205,7 +205,7 @@ class Paths:
         return ModelData(self)
 
 
-class ModelLog(TableLog):
+class ModelLog(DeltaLog):
     """The product's reader of a table's log, over a table in memory."""
 
     path: Any

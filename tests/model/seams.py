@@ -90,7 +90,7 @@ def _seams() -> tuple[tuple[Any, dict[str, Any]], ...]:
         (
             ingestion.recovery.snapshot,
             {
-                "TableLog": ModelLog,
+                "DeltaLog": ModelLog,
                 "refuse_half_swapped": nothing,
             },
         ),
@@ -111,7 +111,7 @@ def _seams() -> tuple[tuple[Any, dict[str, Any]], ...]:
         ),
         (
             ingestion.lake.ledger,
-            {"TableLog": ModelLog, "Ledger": ModelLedger, "refuse_lost_lease": nothing},
+            {"DeltaLog": ModelLog, "Ledger": ModelLedger, "refuse_lost_lease": nothing},
         ),
         (ingestion.lake.stream, outside),
         (
@@ -127,7 +127,7 @@ def _seams() -> tuple[tuple[Any, dict[str, Any]], ...]:
         (
             ingestion.recovery.side_tables,
             {
-                "TableLog": ModelLog,
+                "DeltaLog": ModelLog,
                 "refuse_damaged": nothing,
                 # No disk alters a file here.
                 "damages_of": lambda log: iter(()),
@@ -143,7 +143,7 @@ def _seams() -> tuple[tuple[Any, dict[str, Any]], ...]:
                 "read_delta": itself,
                 "add_columns": nothing,
                 "translate_read_errors": lambda path: nullcontext(),
-                "sink_class": lambda mode: sink.ModelUpsert,
+                "mode_class": lambda mode: sink.ModelUpsert,
             },
         ),
         (
@@ -155,21 +155,13 @@ def _seams() -> tuple[tuple[Any, dict[str, Any]], ...]:
                 "transform": frames.unchanged,
                 "validate": frames.validate,
                 "open_engine": engine.open_engine,
-                "open_writer": lambda engine, stream, seq, version: SimpleNamespace(
+                "open_writer": lambda name, engine, stream, seq, version: SimpleNamespace(
                     version=version, close=nothing
                 ),
                 "count_records": frames.count_records,
                 "refuse_lost_lease": nothing,
                 "count_of": sink.count_of,
-                "sink_class": lambda mode: sink.ModelUpsert,
-            },
-        ),
-        (
-            ingestion.modes.engines.duckdb,
-            {
-                "open_delta": engine.ModelDeltaTable,
-                "seal_commits": nothing,
-                "unless_committed": lambda log, stream, metadata, *errors: nullcontext(),
+                "mode_class": lambda mode: sink.ModelUpsert,
             },
         ),
         (ingestion.pipeline.gaps, {"_holes_between": frames.holes_between}),

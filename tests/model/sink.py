@@ -9,7 +9,7 @@ from typing import Any
 from ingestion.lake.attempts import MARKS, ROWS, Attempt, Attempts, Columns
 from ingestion.lake.quarantine import Waiting
 from ingestion.modes.mode import Good, Target, WriteResult
-from ingestion.modes.upsert import UpsertSink
+from ingestion.modes.upsert import UpsertMode
 from ingestion.sinks.commit_log import DELETED, INSERTED, UPDATED, Commit
 from ingestion.sinks.commit_metadata import CommitMetadata
 from tests.model.engine import ModelEngine, ModelMerge
@@ -20,7 +20,7 @@ from tests.model.process import step
 class ModelUpsert:
     """What ``ingestion.modes.upsert`` does in SQL, on rows in memory."""
 
-    recount = staticmethod(UpsertSink.recount)
+    recount = staticmethod(UpsertMode.recount)
 
     def __init__(self, target: Target, good: Good) -> None:
         """Take the good records of a batch."""

@@ -13,11 +13,11 @@ from pyspark.sql import functions as F
 
 from ingestion.errors import IdentityChangedError, KeyInTwoPartitionsError, NotReplayableError
 from ingestion.lake.attempts import attempt_of
-from ingestion.modes.aggregate import AggregateSink
-from ingestion.modes.append import AppendSink
+from ingestion.modes.aggregate import AggregateMode
+from ingestion.modes.append import AppendMode
 from ingestion.modes.engines.spark import SparkEngine
 from ingestion.modes.engines.table_writer import DeltaWriter
-from ingestion.modes.mode import Good, Sink, Target
+from ingestion.modes.mode import Good, Target, WriteMode
 from ingestion.operations.rewind import rewind
 from ingestion.recovery.position import read_position
 from ingestion.sinks.commit_metadata import CommitMetadata
@@ -28,7 +28,7 @@ from tests.support.world import World, row
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
 
-def again(world: World, sink: type[Sink], **good: Any) -> tuple[Sink, CommitMetadata]:
+def again(world: World, sink: type[WriteMode], **good: Any) -> tuple[WriteMode, CommitMetadata]:
     """Return a sink that is to write rows of the table again, and the metadata of a replay."""
     position = read_position(world.paths)
     assert position is not None
@@ -61,7 +61,7 @@ def test_a_replay_adds_to_an_append_only_what_is_missing(world: World) -> None:
     report = world.run()
     assert (report.total("inserted"), report.total("quarantined")) == (3, 2)
     assert find_problems(world) == ()
-    sink, metadata = again(world, AppendSink)
+    sink, metadata = again(world, AppendMode)
     sink.prepare()
 
     sink.commit(metadata)
@@ -81,7 +81,7 @@ def test_a_group_is_not_replayed_and_not_continued_by_another_fold(world: World)
     world.declare(mode="aggregate", aggregates={"total": "sum(at)"})
     world.send(row(1, "a", at=1), row(2, "b", at=5))
     world.run()
-    sink, metadata = again(world, AggregateSink)
+    sink, metadata = again(world, AggregateMode)
 
     with pytest.raises(NotReplayableError, match=f"oncelake rebuild {world.topic}"):
         sink.commit(metadata)

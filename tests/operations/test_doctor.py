@@ -39,7 +39,7 @@ from ingestion.operations.retention import Retention
 from ingestion.operations.status import StreamStatus
 from ingestion.settings import load_settings
 from ingestion.sinks.commit_metadata import UNKNOWN, CommitMetadata
-from ingestion.sinks.delta.log import TableLog
+from ingestion.sinks.delta.log import DeltaLog
 from ingestion.storage.location import Location
 from ingestion.storage.processes import ProcessId, is_running, process_locking, this_machine
 from tests.cli.shell import answer, oncelake, row
@@ -107,7 +107,7 @@ def test_a_stream_in_order_has_nothing(paths: StreamPaths) -> None:
     assert findings_of(paths) == []
 
     commit(paths, 1)
-    Ledger(paths.ledger).put(row(1, table_id=TableLog(paths.data).table_id()))
+    Ledger(paths.ledger).put(row(1, table_id=DeltaLog(paths.data).table_id()))
 
     assert findings_of(paths) == []
 
@@ -166,7 +166,7 @@ def test_one_damage_is_one_finding(
     """It is named once, in the words of the run that would meet it, and never as unexpected."""
     for seq in (1, 2):
         commit(paths, seq)
-        Ledger(paths.ledger).put(row(seq, table_id=TableLog(paths.data).table_id()))
+        Ledger(paths.ledger).put(row(seq, table_id=DeltaLog(paths.data).table_id()))
     attempts = {"_seq": [1, 2], "_attempt": [None, None], "redriven_seq": [None, None]}
     rows = pa.table({name: pa.array(of, pa.int64()) for name, of in attempts.items()})
     write_deltalake(paths.quarantine.path, rows.append_column("reason", [["bad", "bad"]]))

@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import InvalidSpecError
 from ingestion.operations.erase_key import is_of_key, parse_key
-from ingestion.sinks.delta.table import DeltaData
+from ingestion.sinks.delta.table import DeltaSinkTable
 from ingestion.storage.location import Location
 
 MORNING = dt.datetime(2026, 11, 22, 10, tzinfo=dt.UTC)
@@ -39,7 +39,7 @@ def parse(folder: Path, type_: str, text: str, **declared: Any) -> list[dict[str
     spec = StreamSpec.model_validate({"name": "people", **fields, **declared})
     schema = pa.schema([("id", TYPES[type_]), ("tags", pa.list_(pa.int32()))])
     DeltaTable.create(folder / "people", schema)
-    table = DeltaData("people", Location.of(folder / "people"))
+    table = DeltaSinkTable("people", Location.of(folder / "people"))
     rows: list[dict[str, Any]] = parse_key(spec, table, text).to_pylist()
     return rows
 

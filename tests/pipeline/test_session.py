@@ -16,7 +16,7 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from ingestion.pipeline.session import SMALL_BACKLOG_RECORDS, jvm_options
-from ingestion.sinks.delta.table import DeltaData
+from ingestion.sinks.delta.table import DeltaSinkTable
 from ingestion.storage.location import Location
 from ingestion.verify.read.snapshot import rows_in
 from tests.support.world import JARS, ROOT
@@ -222,5 +222,5 @@ def test_the_proof_reads_moments_of_files_that_are_older(
     finally:
         spark.conf.set(written_as, ours or "")
 
-    table = DeltaData("table", Location.of(tmp_path / "table"))
+    table = DeltaSinkTable("table", Location.of(tmp_path / "table"))
     assert list(rows_in(table.scan(["at"]))) == [[(FAR,)]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from deltalake import DeltaTable
 
-from ingestion.modes.upsert import UpsertSink
+from ingestion.modes.upsert import UpsertMode
 from tests.support.world import World, row
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
@@ -22,7 +22,7 @@ def test_deletes_are_remembered_before_they_are_committed(
     def dying(*_: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(UpsertSink, "_merge", dying)
+    monkeypatch.setattr(UpsertMode, "_merge", dying)
     with pytest.raises(ZeroDivisionError):
         world.run()
 
@@ -36,13 +36,13 @@ def test_rows_that_do_not_carry_their_seq_turn_the_books_red(
 ) -> None:
     """What MERGE counted is held against the rows that are there, not against itself."""
     world.send(row(1, "a"), row(2, "b"))
-    honest = UpsertSink._columns
+    honest = UpsertMode._columns
 
-    def astray(sink: UpsertSink) -> dict[str, str]:
+    def astray(sink: UpsertMode) -> dict[str, str]:
         seq = "CASE WHEN s.id = 1 THEN CAST(0 AS BIGINT) ELSE s._seq END"
         return {**honest(sink), "_seq": seq}
 
-    monkeypatch.setattr(UpsertSink, "_columns", astray)
+    monkeypatch.setattr(UpsertMode, "_columns", astray)
 
     report = world.run()
 

@@ -35,11 +35,11 @@ from ingestion.settings import Settings
 from ingestion.sinks.commit_metadata import CommitMetadata, Identity
 from ingestion.sinks.delta.files import open_rows
 from ingestion.sinks.delta.integrity import refuse_damaged
-from ingestion.sinks.delta.log import TableLog
+from ingestion.sinks.delta.log import DeltaLog
+from ingestion.sinks.delta.table import DeltaSinkTable
 from ingestion.sinks.table import Change
 from tests.power.cuts import Acknowledged
 from tests.power.disk import Disk, cut_power
-from tests.toys.delta_changes import DeltaChanges
 
 STREAM: Final = "orders"
 _COLUMNS: Final = (
@@ -89,9 +89,9 @@ class Subject:
         return StreamPaths.of(STREAM, Settings(lake=folder / "lake", state=folder / "state"))
 
     @property
-    def table(self) -> DeltaChanges:
+    def table(self) -> DeltaSinkTable:
         """The table of its rows."""
-        return DeltaChanges(STREAM, self.paths.data)
+        return DeltaSinkTable(STREAM, self.paths.data)
 
     def write(self, seq: int) -> None:
         """Write a batch as a run does."""
@@ -131,7 +131,7 @@ class Subject:
 
     def problems(self, last: int) -> Iterator[str]:
         """Yield what is wrong with tables that should hold so many batches."""
-        logs = [TableLog(table) for table in self.paths.tables]
+        logs = [DeltaLog(table) for table in self.paths.tables]
         try:
             for log in logs:
                 if log.exists:
@@ -155,7 +155,7 @@ class Subject:
                 yield f"batch {seq} was acknowledged as {attempt}: {found}"
         if unknown := entered.items() - made.items():
             yield f"the ledger has batches that nobody committed: {unknown}"
-        is_there = TableLog(self.paths.quarantine).exists
+        is_there = DeltaLog(self.paths.quarantine).exists
         bad = open_rows(self.paths.quarantine).to_table().to_pylist() if is_there else []
         kept = [(row["_seq"], row["_attempt"]) for row in bad]
         for batch in made.items():

@@ -16,7 +16,7 @@ from ingestion.recovery.heal import undo_half_written_commits
 from ingestion.settings import Settings
 from ingestion.sinks.delta.durability import seal_commits
 from ingestion.sinks.delta.integrity import refuse_damaged
-from ingestion.sinks.delta.log import TableLog
+from ingestion.sinks.delta.log import DeltaLog
 from ingestion.storage.location import Location
 from tests.power.batches import Subject, cut_while_writing
 from tests.power.disk import Disk, mounted_disk
@@ -47,7 +47,7 @@ def append(table: Location, number: int) -> None:
 
 def rows(table: Location) -> list[int]:
     """Return the ids of a table that is whole."""
-    refuse_damaged(TableLog(table))
+    refuse_damaged(DeltaLog(table))
     return sorted(DeltaTable(str(table)).to_pyarrow_table()["id"].to_pylist())
 
 

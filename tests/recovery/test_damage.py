@@ -29,12 +29,12 @@ from ingestion.errors import (
     TopicRecreatedError,
 )
 from ingestion.lake.ledger import Ledger
-from ingestion.modes import make_table
 from ingestion.operations.decisions import accept, adopt_topic
 from ingestion.operations.inspect_quarantine import inspect
 from ingestion.operations.rewind import read_history
 from ingestion.pipeline.report import RunReport
 from ingestion.recovery.position import read_position
+from ingestion.sinks.delta import table as delta_table
 from tests.support.damage import (
     DAMAGES,
     checkpoint,
@@ -63,8 +63,8 @@ def ingested(module_world: World) -> World:
         module_world.send(row(number, "a"), b"bad")
         module_world.send(None, id=number - 1)
     with pytest.MonkeyPatch.context() as patch:
-        # Nobody has time for ten commits.
-        patch.setattr(make_table, "CHECKPOINT_INTERVAL", 3)
+        # Nobody has time for ten commits; the newest two come behind it.
+        patch.setattr(delta_table, "CHECKPOINT_INTERVAL", 5)
         module_world.run()
     shutil.copytree(module_world.settings.lake, module_world.settings.lake.with_name("older"))
     module_world.send(row(99, "newest"), b"bad")

@@ -8,7 +8,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from ingestion.errors import DamagedTableError, UnbalancedBatchError
-from ingestion.modes.upsert import UpsertSink
+from ingestion.modes.upsert import UpsertMode
 from ingestion.operations.decisions import accept
 from ingestion.sinks.commit_metadata import CommitMetadata
 from tests.support.damage import data_file
@@ -77,14 +77,14 @@ def test_files_that_vanish_under_a_commit_are_missed_at_once(
 ) -> None:
     """What a VACUUM without a safe retention takes is missed by the audit, and by later starts."""
     world.send(row(1, "a"))
-    honest = UpsertSink.commit
+    honest = UpsertMode.commit
 
-    def vacuumed(sink: UpsertSink, metadata: CommitMetadata) -> None:
+    def vacuumed(sink: UpsertMode, metadata: CommitMetadata) -> None:
         honest(sink, metadata)
         for file in world.paths.data.path.glob("*.parquet"):
             file.unlink()
 
-    monkeypatch.setattr(UpsertSink, "commit", vacuumed)
+    monkeypatch.setattr(UpsertMode, "commit", vacuumed)
 
     for _ in range(2):
         with pytest.raises(DamagedTableError, match=r"\.parquet"):

@@ -23,7 +23,7 @@ from ingestion.errors import (
 from ingestion.kafka.offsets import Offsets
 from ingestion.modes.engines.engine import Engine
 from ingestion.modes.engines.rows import Rows
-from ingestion.modes.upsert import UpsertSink
+from ingestion.modes.upsert import UpsertMode
 from ingestion.operations.decisions import accept
 from ingestion.recovery.position import read_position
 from tests.support.faulty_sink import ID_1_TWICE, WITHOUT_ID_2, merging
@@ -235,16 +235,16 @@ def test_a_seq_that_is_there_already_is_no_success(
 ) -> None:
     """When our seq is in the log with other ranges, nothing is merged, and the run stops."""
     behind.settings = behind.settings.model_copy(update={"merge_engine": engine})
-    honest = UpsertSink.prepare
+    honest = UpsertMode.prepare
 
-    def overtaken(sink: UpsertSink) -> Any:
+    def overtaken(sink: UpsertMode) -> Any:
         position = read_position(behind.paths)
         assert position is not None
         late = replace(position.next_metadata("a zombie"), reason="x")
         behind.paths.table.commit_note(late)
         return honest(sink)
 
-    monkeypatch.setattr(UpsertSink, "prepare", overtaken)
+    monkeypatch.setattr(UpsertMode, "prepare", overtaken)
 
     with pytest.raises(CommitConflictError, match="of run a zombie"):
         behind.run()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from deltalake import DeltaTable
 
-from ingestion.sinks.delta.log import TableLog
+from ingestion.sinks.delta.log import DeltaLog
 from ingestion.storage.location import Location
 
 
@@ -37,17 +37,17 @@ def do(damage: str, file: Path) -> None:
 
 def newest_commit(table: PathLike[str]) -> Path:
     """Return the file of the newest commit."""
-    return _commit(table, TableLog(Location.of(table)).versions()[0])
+    return _commit(table, DeltaLog(Location.of(table)).versions()[0])
 
 
 def second_newest_commit(table: PathLike[str]) -> Path:
     """Return the file of the commit before the newest."""
-    return _commit(table, TableLog(Location.of(table)).versions()[1])
+    return _commit(table, DeltaLog(Location.of(table)).versions()[1])
 
 
 def oldest_commit(table: PathLike[str]) -> Path:
     """Return the file of the first commit."""
-    return _commit(table, TableLog(Location.of(table)).versions()[-1])
+    return _commit(table, DeltaLog(Location.of(table)).versions()[-1])
 
 
 def checkpoint(table: PathLike[str]) -> Path:
@@ -68,7 +68,7 @@ def data_file(table: PathLike[str]) -> Path:
 def forget_commits(table: PathLike[str]) -> None:
     """Let every commit but the newest age out of a log, as Delta's own clean-up does."""
     DeltaTable(Path(table)).create_checkpoint()
-    _, *older = TableLog(Location.of(table)).versions()
+    _, *older = DeltaLog(Location.of(table)).versions()
     for version in older:
         _commit(table, version).unlink()
 

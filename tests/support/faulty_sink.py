@@ -9,7 +9,7 @@ from typing import Final
 from unittest.mock import patch
 
 from ingestion.modes.engines.engine import Merge
-from ingestion.modes.upsert import UpsertSink
+from ingestion.modes.upsert import UpsertMode
 
 WITHOUT_ID_2: Final = "SELECT * FROM winners WHERE id <> 2"
 ID_1_TWICE: Final = "SELECT * FROM winners UNION ALL SELECT * FROM winners WHERE id = 1"
@@ -18,10 +18,10 @@ ID_1_TWICE: Final = "SELECT * FROM winners UNION ALL SELECT * FROM winners WHERE
 @contextmanager
 def merging(source: str) -> Iterator[None]:
     """Let upserts merge the rows of another query than their winners while the block runs."""
-    honest = UpsertSink._merge
+    honest = UpsertMode._merge
 
-    def merge(sink: UpsertSink) -> Merge:
+    def merge(sink: UpsertMode) -> Merge:
         return replace(honest(sink), source=source)
 
-    with patch.object(UpsertSink, "_merge", merge):
+    with patch.object(UpsertMode, "_merge", merge):
         yield

@@ -34,7 +34,7 @@ from ingestion.operations.run import Run
 from ingestion.pipeline.report import RunReport
 from ingestion.settings import Settings
 from ingestion.sinks.delta.files import open_rows
-from ingestion.sinks.delta.log import TableLog
+from ingestion.sinks.delta.log import DeltaLog
 from ingestion.storage.location import Location
 
 COLUMNS = "id INT NOT NULL, name STRING, at INT"
@@ -119,9 +119,9 @@ class World:
         return StreamPaths.of(self.name, self.settings, self.spec.sink)
 
     @property
-    def log(self) -> TableLog:
+    def log(self) -> DeltaLog:
         """The data table's log."""
-        return TableLog(self.paths.data)
+        return DeltaLog(self.paths.data)
 
     @property
     def ledger(self) -> tuple[LedgerRow, ...]:

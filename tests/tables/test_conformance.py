@@ -20,13 +20,13 @@ from ingestion.declaration.sinks import IcebergSink, KafkaSink, PostgresSink
 from ingestion.settings import Settings
 from ingestion.sinks.commit_metadata import CommitMetadata
 from ingestion.sinks.conformance import Opener, SinkConformance
+from ingestion.sinks.delta.table import DeltaSinkTable
 from ingestion.sinks.iceberg import table as iceberg
 from ingestion.sinks.kafka import table as topic
 from ingestion.sinks.postgres import table as postgres_sink
-from ingestion.sinks.table import Change, DataTable
+from ingestion.sinks.table import Change, SinkTable
 from ingestion.storage.location import Location
 from tests.support.long import IS_LONG
-from tests.toys.delta_changes import DeltaChanges
 from tests.toys.files_sink import FilesTable, FilesTransaction
 
 if not IS_LONG:
@@ -41,7 +41,7 @@ class TestFiles(SinkConformance):
         """Open a folder."""
         return partial(FilesTable, "orders", tmp_path / "orders")
 
-    def remove(self, table: DataTable) -> None:
+    def remove(self, table: SinkTable) -> None:
         """Delete the folder."""
         assert isinstance(table, FilesTable)
         shutil.rmtree(table.folder)
@@ -51,13 +51,16 @@ class TestDelta(SinkConformance):
     """Delta, by the commits of the engine of one machine."""
 
     named = ":[]'\"%@-"
-    # An engine commits to it, which is told of the seq before, and of no table.
-    test_a_table_made_anew_takes_nothing_meant_for_the_old = None  # type: ignore[assignment]
 
     @pytest.fixture
     def opened(self, tmp_path: Path) -> Opener:
         """Open a table of a lake of its own."""
-        return partial(DeltaChanges, "orders", Location.of(tmp_path / "orders"))
+        return partial(DeltaSinkTable, "orders", Location.of(tmp_path / "orders"))
+
+    def remove(self, table: SinkTable) -> None:
+        """Delete the folder."""
+        assert isinstance(table, DeltaSinkTable)
+        table.path.delete_all()
 
 
 class TestIceberg(SinkConformance):
@@ -96,7 +99,7 @@ class TestTopic(SinkConformance):
         lake = Location.of(tmp_path)
         return partial(topic.open_table, "orders", sink, settings, lake)
 
-    def remove(self, table: DataTable) -> None:
+    def remove(self, table: SinkTable) -> None:
         """Delete the topic; its notes stay."""
         name = table.where.split()[1]
         admin = AdminClient({"bootstrap.servers": table.uri.split("/")[2]})
@@ -251,7 +254,7 @@ def _promises() -> Iterator[tuple[str, Callable[..., None]]]:
             yield name, promise
 
 
-def _opener(table: type[FilesTable], folder: Path) -> Callable[[], DataTable]:
+def _opener(table: type[FilesTable], folder: Path) -> Callable[[], SinkTable]:
     return partial(table, "orders", folder / "orders")
 
 

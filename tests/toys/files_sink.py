@@ -8,6 +8,7 @@ removed by whoever begins next.
 
 from __future__ import annotations
 
+import datetime as dt
 import os
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,12 +24,12 @@ from ingestion.errors import CommitConflictError
 from ingestion.pipeline.schema import type_of_columns
 from ingestion.sinks.commit_log import ROW_COUNTS, Commit, CommitLog
 from ingestion.sinks.commit_metadata import CommitMetadata, app_id
-from ingestion.sinks.table import Ability, Change, DataTable, Transaction
+from ingestion.sinks.table import A_WEEK, Ability, Change, SinkTable, Transaction
 
 _NOTE, _COUNTS = b"oncelake.note", b"oncelake.counts"
 
 
-class FilesTable(DataTable):
+class FilesTable(SinkTable):
     """A folder of one stream's versions, each whole."""
 
     cannot: ClassVar[Mapping[Ability, str]] = {
@@ -70,9 +71,15 @@ class FilesTable(DataTable):
         return (self.read(0).schema.metadata or {})[b"id"].decode()
 
     def create(
-        self, columns: Sequence[DeclaredColumn], *, keys: Sequence[str], description: str
+        self,
+        columns: Sequence[DeclaredColumn],
+        *,
+        keys: Sequence[str],
+        description: str,
+        window: dt.timedelta = A_WEEK,
     ) -> None:
         """Publish the empty table."""
+        del window
         from pyspark.sql.pandas.types import to_arrow_schema
 
         self.folder.mkdir(parents=True, exist_ok=True)

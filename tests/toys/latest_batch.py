@@ -6,17 +6,18 @@ from collections.abc import Mapping
 
 from ingestion.modes import sql
 from ingestion.modes.engines.engine import Clause, Merge
-from ingestion.modes.mode import Sink, WriteResult, merge_counts
+from ingestion.modes.mode import WriteMode, WriteResult, merge_counts
 from ingestion.sinks.commit_log import Commit
 from ingestion.sinks.commit_metadata import CommitMetadata
 
 
-class LatestBatch(Sink):
+class LatestBatch(WriteMode):
     """One batch on its way to replace the one before."""
 
     def prepare(self) -> Mapping[str, int]:
-        """Decide nothing: every record is a row."""
-        self._table.open_before("")
+        """Look up the rows of every earlier batch; every record is a row."""
+        seqs = f"SELECT CAST(n AS BIGINT) AS _seq FROM range({self._target.seq}) r(n)"
+        self._table.open_before(seqs)
         return {"winners": self._good.count}
 
     def commit(self, metadata: CommitMetadata) -> None:
@@ -53,4 +54,4 @@ class LatestBatch(Sink):
         }
 
 
-SINK = LatestBatch
+MODE = LatestBatch

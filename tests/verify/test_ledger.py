@@ -11,7 +11,7 @@ import pytest
 
 from ingestion.kafka.offsets import Offsets
 from ingestion.sinks.commit_metadata import UNKNOWN, CommitMetadata
-from ingestion.sinks.table import DataTable
+from ingestion.sinks.table import SinkTable
 from ingestion.verify.compare import ledger
 from ingestion.verify.decode.coerce import UnprovableError
 from ingestion.verify.read.snapshot import Batch, LoggedCommit, read_log
@@ -249,7 +249,7 @@ def test_a_note_that_does_not_match_its_own_checksum_is_not_believed() -> None:
     notes = [sound, json.dumps(earlier), sound.replace("id INT", "id BIGINT")]
     table = SimpleNamespace(notes=lambda through: [(n, 1, note) for n, note in enumerate(notes)])
 
-    logged = read_log(cast(DataTable, table), through=3)
+    logged = read_log(cast(SinkTable, table), through=3)
 
     assert [(each.txn, each.altered) for each in logged] == [
         (1, ""),

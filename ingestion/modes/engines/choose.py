@@ -8,22 +8,23 @@ from typing import TYPE_CHECKING, Final, Literal, cast
 
 from pyspark.sql import SparkSession
 
+from ingestion.declaration.ddl import system_columns
 from ingestion.errors import InvalidSpecError
 from ingestion.lake.stream import Stream
-from ingestion.modes.engines.engine import DeltaEngine, Engine
-from ingestion.modes.engines.table_writer import ChangeWriter, DeltaWriter, TableWriter
+from ingestion.modes.engines.engine import Engine
+from ingestion.modes.engines.table_writer import ChangeWriter, SparkWriter, TableWriter
 from ingestion.settings import variable
 from ingestion.sinks.delta.files import is_delta, read_delta
-from ingestion.sinks.table import DataTable
+from ingestion.sinks.delta.table import unwritable_features
+from ingestion.sinks.table import SinkTable
 from ingestion.storage.location import Location
 from ingestion.storage.processes import scratch_of_this_process
 
 if TYPE_CHECKING:
     from ingestion.modes.engines.duckdb import LocalEngine
+    from ingestion.modes.engines.spark import SparkEngine
 
 EngineName = Literal["spark", "delta_rs"]
-# Features of a table that delta-rs writes.
-_WRITTEN: Final = {"appendOnly", "invariants", "timestampNtz", "checkConstraints"}
 # DuckDB, DataFusion and Spark do not agree on how -0.0 and NaN compare.
 _INEXACT: Final = {"FLOAT", "DOUBLE"}
 
@@ -36,7 +37,7 @@ def choose_engine(stream: Stream, *, alters: bool) -> tuple[EngineName, str | No
         alters: Whether the run changes the table's columns before it reads.
 
     Returns:
-        The engine, and what keeps delta-rs from the run; ``None`` where nothing does, or Spark was
+        The engine, and what asks for Spark; ``None`` where nothing does, or Spark was
         asked for.
 
     Raises:
@@ -78,25 +79,29 @@ def open_engine(name: EngineName, spark: SparkSession, stream: Stream) -> Engine
     return LocalEngine(stream.name, scratch)
 
 
-def open_writer(engine: Engine, stream: Stream, *, seq: int, version: int) -> TableWriter:
+def open_writer(
+    name: EngineName, engine: Engine, stream: Stream, *, seq: int, version: int
+) -> TableWriter:
     """Open a stream's table, to write one batch to it.
 
     Args:
+        name: The engine's.
         engine: What ``open_engine`` has opened.
         stream: The stream.
         seq: The batch's number.
         version: The table's version before the batch.
     """
-    if stream.spec.sink.name == "delta":
-        delta = cast("DeltaEngine", engine)
-        return DeltaWriter(delta, stream.name, stream.paths.data, version)
-    # What is no Delta table is written from this process.
+    if name == "spark":
+        of_spark = cast("SparkEngine", engine)
+        return SparkWriter(of_spark, stream.name, stream.paths.data, version)
     local = cast("LocalEngine", engine)
-    return ChangeWriter(local, stream.paths.table, stream.spec, seq)
+    spec, table = stream.spec, stream.paths.table
+    columns = {column.name for column in (*spec.table_columns, *system_columns())}
+    return ChangeWriter(local, table, keys=spec.row_keys, columns=columns, seq=seq)
 
 
 def _obstacles(stream: Stream, *, alters: bool) -> Iterator[str]:
-    """Say what delta-rs cannot do of a run."""
+    """Say what of a run only Spark can do."""
     spec, data = stream.spec, stream.paths.data
     if spec.mode == "aggregate":
         yield "`mode: aggregate` folds in Spark"
@@ -107,8 +112,6 @@ def _obstacles(stream: Stream, *, alters: bool) -> Iterator[str]:
     for name, type_ in types.items():
         if "VARIANT" in str(type_):
             yield f"{name} is a VARIANT"
-        if is_new and "VARCHAR" in str(type_):
-            yield f"a table with a VARCHAR, {name}, is made by Spark"
     for name in (*spec.keys, *spec.sequence_by):
         if name in types and types[name].word in _INEXACT:
             yield f"{name}, by which rows are compared, is a {types[name].word}"
@@ -116,11 +119,9 @@ def _obstacles(stream: Stream, *, alters: bool) -> Iterator[str]:
         yield from _obstacles_of(stream.paths.table, data)
 
 
-def _obstacles_of(table: DataTable, data: Location) -> Iterator[str]:
-    """Say what delta-rs cannot do of a table that is there."""
-    protocol = read_delta(data).protocol()
-    features = {*(protocol.writer_features or ()), *(protocol.reader_features or ())}
-    for feature in sorted(features - _WRITTEN):
+def _obstacles_of(table: SinkTable, data: Location) -> Iterator[str]:
+    """Say what of a table that is there only Spark can do."""
+    for feature in unwritable_features(read_delta(data)):
         yield f"the table has the feature {feature}"
     for name in table.constraints():
         yield f"Spark evaluates the constraint {name} of the table"

@@ -1,4 +1,4 @@
-"""The engine of one machine: DuckDB over Arrow counts and chooses, delta-rs commits.
+"""The engine of one machine: DuckDB over Arrow counts and decides, the sink commits.
 
 Spark hands the batch over as Arrow files in the run's scratch folder, written where it was decoded:
 nothing of it is ever in the JVM's heap, and here it is mapped into memory. This process is the one
@@ -7,19 +7,18 @@ that commits, and so the one that holds the stream's lock.
 
 from __future__ import annotations
 
-import datetime as dt
 import shutil
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
 import duckdb
 import pyarrow as pa
-import pyarrow.compute as pc
-from deltalake import CommitProperties, DeltaTable, write_deltalake
-from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake import write_deltalake
+from deltalake.exceptions import CommitFailedError
 from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import to_arrow_schema
 
@@ -27,37 +26,30 @@ from ingestion.errors import BatchTooLargeError
 from ingestion.kafka.offsets import Range, cut
 from ingestion.lake.attempts import MARKS, Attempt
 from ingestion.modes import sql as text
-from ingestion.modes.engines.engine import Clause, Merge, marks, translate_failure
+from ingestion.modes.engines.engine import marks, translate_failure
 from ingestion.modes.engines.idempotent_commit import retry_on_conflict
 from ingestion.modes.engines.rows import InWorker, Rows, Work
-from ingestion.sinks.commit_log import unless_committed
-from ingestion.sinks.commit_metadata import CommitMetadata
 from ingestion.sinks.delta.durability import seal_commits
 from ingestion.sinks.delta.files import (
-    EXACT_DIGITS,
     is_delta,
     open_delta,
     open_rows,
     storage_options,
 )
-from ingestion.sinks.delta.log import EXACTLY, TableLog, append_nothing, fenced_commit
+from ingestion.sinks.delta.log import EXACTLY
 from ingestion.sinks.delta.log_files import log_files
 from ingestion.storage.location import Location
 
 _SETTINGS: Final[dict[str, str | bool | int | float | list[str]]] = {
-    "memory_limit": "1GB",
+    "memory_limit": "2GB",
     # Nothing is fetched from the network while a batch is open.
     "autoinstall_known_extensions": "false",
     "autoload_known_extensions": "false",
 }
 # A batch of so many bytes in Arrow, all of them winners, takes this process to 2 GB.
 LARGEST_BATCH_BYTES = 512 * 1024 * 1024
-# Smaller sources are scanned for their lowest and highest keys first, by which files are skipped.
-_SCANNED_BYTES: Final = 64 * 1024 * 1024
 _ROWS_AT_ONCE: Final = 10_000
 _IN_DUCKDB: Final = f"error('{text.FAILED}')"
-# Not a constant, which would be evaluated when the statement is planned.
-_IN_DATAFUSION: Final = f"(CAST(concat('{text.FAILED} ', s.\"_topic\") AS BIGINT) = 0)"
 
 
 class LocalEngine:
@@ -67,11 +59,9 @@ class LocalEngine:
         """Take the folder for what does not fit into memory; it must be there."""
         self._stream = stream
         self._folder = Path(tempfile.mkdtemp(prefix="batch-", dir=scratch))
-        self._tables = duckdb.connect(config=_SETTINGS)
-        self._tables.execute("SET TimeZone = 'UTC'")
+        self._tables = _database(scratch).cursor()
         # By Spark's name, as sqlglot knows no other that both have; epoch_ms would round.
         self._tables.execute("CREATE TEMP MACRO unix_millis(moment) AS epoch_us(moment) // 1000")
-        self._tables.execute(f"SET temp_directory = {text.text(str(self._folder))}")
 
     def materialize(self, validated: Rows) -> None:
         """Compute a batch once: in the workers that decode it, unless Spark has to do more."""
@@ -136,47 +126,6 @@ class LocalEngine:
     def columns(self, name: str) -> list[str]:
         """Return a named table's columns."""
         return list(self._tables.table(name).columns)
-
-    def merge(self, merge: Merge, stream: str, path: Location, metadata: CommitMetadata) -> None:
-        """Commit a merge; where it changes no row, the metadata alone."""
-
-        def write(table: DeltaTable, properties: CommitProperties) -> None:
-            before = table.version()
-            source = self.arrow(merge.source)
-            keys = [name for name in source.column_names if text.name(name, "s") in merge.on]
-            is_exact = all(_has_exact_statistics(source[name]) for name in keys)
-            merger = table.merge(
-                source,
-                _for(merge.on, _IN_DATAFUSION),
-                source_alias="s",
-                target_alias="t",
-                streamed_exec=source.nbytes > _SCANNED_BYTES or not is_exact,
-                commit_properties=properties,
-            )
-            for clause in merge.matched:
-                if clause.assign is None:
-                    merger = merger.when_matched_delete(_condition(clause))
-                else:
-                    merger = merger.when_matched_update(_quoted(clause), _condition(clause))
-            insert = merge.insert
-            merger.when_not_matched_insert(_quoted(insert), _condition(insert)).execute()
-            if table.version() == before:
-                append_nothing(table, properties)
-
-        _commit(stream, path, metadata, write)
-
-    def append(self, sql: str, stream: str, path: Location, metadata: CommitMetadata) -> None:
-        """Commit rows."""
-
-        def write(table: DeltaTable, properties: CommitProperties) -> None:
-            rows = self._tables.sql(sql).to_arrow_reader()
-            write_deltalake(table, rows, mode="append", commit_properties=properties)
-
-        _commit(stream, path, metadata, write)
-
-    def commit_nothing(self, stream: str, path: Location, metadata: CommitMetadata) -> None:
-        """Commit the metadata alone."""
-        _commit(stream, path, metadata, append_nothing)
 
     def replace_attempt(
         self, sql: str, path: Location, attempt: Attempt, *, stats_on: tuple[str, ...]
@@ -280,6 +229,15 @@ class LocalEngine:
             return self._tables.sql(_for(sql, _IN_DUCKDB)).to_arrow_table()
 
 
+@lru_cache(maxsize=1)
+def _database(scratch: Path) -> duckdb.DuckDBPyConnection:
+    """Open a database of this process, once; what does not fit into memory goes into a folder."""
+    folder = str(scratch / "duckdb")
+    database = duckdb.connect(config={**_SETTINGS, "temp_directory": folder})
+    database.execute("SET GLOBAL TimeZone = 'UTC'")
+    return database
+
+
 def _is_within(part: Range) -> str:
     return (
         f"(_topic = {text.text(part.topic)} AND _partition = {part.partition} "
@@ -287,50 +245,8 @@ def _is_within(part: Range) -> str:
     )
 
 
-def _has_exact_statistics(keys: pa.ChunkedArray) -> bool:
-    """Tell whether files that hold a key are found by their lowest and highest keys.
-
-    delta-rs keeps decimals as DOUBLE or BIGINT, and does not find each moment of the last year.
-    """
-    if pa.types.is_decimal(keys.type):
-        return bool(keys.type.precision <= EXACT_DIGITS)
-    newest = pc.max(keys).as_py() if pa.types.is_timestamp(keys.type) else None
-    return newest is None or newest.year < dt.MAXYEAR
-
-
-def _commit(
-    stream: str,
-    path: Location,
-    metadata: CommitMetadata,
-    write: Callable[[DeltaTable, CommitProperties], None],
-) -> None:
-    """Commit on exactly the version that was looked at, or look again."""
-
-    def attempt() -> None:
-        table = open_delta(path)
-        remedy = f"oncelake status {stream}, then run again from the table's offsets"
-        properties = fenced_commit(table, stream, metadata, remedy=remedy)
-        with (
-            translate_failure(DeltaError, duckdb.Error),
-            unless_committed(TableLog(path), stream, metadata, DeltaError),
-        ):
-            write(table, properties)
-
-    _retry(attempt, stream)
-
-
 def _retry(statement: Callable[[], None], name: str) -> None:
     retry_on_conflict(statement, stream=name, hindered=(CommitFailedError,))
-
-
-def _condition(clause: Clause) -> str:
-    return _for(clause.when, _IN_DATAFUSION)
-
-
-def _quoted(clause: Clause) -> dict[str, str]:
-    assert clause.assign is not None, "asked only of clauses that write"
-    assigned = clause.assign.items()
-    return {text.name(column): _for(value, _IN_DATAFUSION) for column, value in assigned}
 
 
 def _for(sql: str, fail: str) -> str:

@@ -1,7 +1,7 @@
-"""What executes a batch: SQL over its one copy, and the commit that makes it part of the table.
+"""What executes the queries of a batch, over its one copy.
 
 ``spark`` runs it where Spark runs, a cluster included. ``delta_rs`` runs it in this process: DuckDB
-over Arrow, and delta-rs for what is written. The text is the same for both.
+over Arrow; what it decides, the sink's table commits. The text is the same for both.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from ingestion.kafka.offsets import Range
 from ingestion.lake.attempts import Attempt
 from ingestion.modes.engines.rows import Rows
 from ingestion.modes.sql import FAILED, equal
-from ingestion.sinks.commit_metadata import CommitMetadata
 from ingestion.storage.location import Location
 
 
@@ -106,24 +105,6 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Let go of the batch."""
-
-
-class DeltaEngine(Engine, Protocol):
-    """Commits to Delta tables, too."""
-
-    def merge(self, merge: Merge, stream: str, path: Location, metadata: CommitMetadata) -> None:
-        """Commit a merge.
-
-        Raises:
-            TableBusyError: others changed the table each time it was tried.
-            IncomparableError: the statement came to ``FAIL``.
-        """
-
-    def append(self, sql: str, stream: str, path: Location, metadata: CommitMetadata) -> None:
-        """Commit rows, which are added to those that are there."""
-
-    def commit_nothing(self, stream: str, path: Location, metadata: CommitMetadata) -> None:
-        """Commit the metadata alone."""
 
 
 class IncomparableError(Exception):

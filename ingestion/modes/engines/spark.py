@@ -31,7 +31,7 @@ from ingestion.modes.engines.idempotent_commit import (
 from ingestion.modes.engines.rows import Rows
 from ingestion.sinks.commit_metadata import CommitMetadata
 from ingestion.sinks.delta.durability import seal_commits
-from ingestion.sinks.delta.log import TableLog
+from ingestion.sinks.delta.log import DeltaLog
 from ingestion.sinks.delta.log_files import log_files
 from ingestion.storage.location import Location
 
@@ -160,7 +160,7 @@ class SparkEngine:
     def _on(self, merge: Merge, path: Location) -> Column:
         """Equal keys, and in a table of many files the literal ranges that prune them."""
         on = F.expr(translate(merge.on))
-        if not merge.key_ranges or TableLog(path).file_count() < _PRUNE_FROM_FILES:
+        if not merge.key_ranges or DeltaLog(path).file_count() < _PRUNE_FROM_FILES:
             return on
         within = (
             F.col(f"t.{quoted(name)}").between(_literal(low), _literal(high))

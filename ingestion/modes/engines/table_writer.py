@@ -2,28 +2,27 @@
 
     before: the rows of the batch's keys → merge, append, or nothing: the one commit → what was it?
 
-Of a Delta table ``before`` is a version, opened whole; of any other it is the rows of some keys, as
-they are when the commit begins, and so they are still what was there before it.
+In this process ``before`` is the rows of some keys, as they are when the commit begins, and so they
+are still what was there before it. Spark opens a version of a Delta table whole.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import closing
 from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
-from ingestion.declaration.ddl import system_columns
 from ingestion.modes import sql
-from ingestion.modes.engines.engine import Clause, DeltaEngine, Merge
+from ingestion.modes.engines.engine import Clause, Merge
 from ingestion.sinks.commit_log import Commit, unless_committed
 from ingestion.sinks.commit_metadata import CommitMetadata
-from ingestion.sinks.table import Change, DataTable, Transaction
+from ingestion.sinks.table import Change, SinkTable, Transaction
 from ingestion.storage.location import Location
 
 if TYPE_CHECKING:
-    from ingestion.declaration.spec import StreamSpec
     from ingestion.modes.engines.duckdb import LocalEngine
+    from ingestion.modes.engines.spark import SparkEngine
 
 
 class TableWriter(Protocol):
@@ -68,10 +67,10 @@ class TableWriter(Protocol):
         """Give up what is not committed."""
 
 
-class DeltaWriter:
-    """Writes to a Delta table, by the engine's own commits; see ``TableWriter``."""
+class SparkWriter:
+    """Writes to a Delta table by Spark's own commits; see ``TableWriter``."""
 
-    def __init__(self, engine: DeltaEngine, stream: str, path: Location, version: int) -> None:
+    def __init__(self, engine: SparkEngine, stream: str, path: Location, version: int) -> None:
         """Take the version that the batch is measured against."""
         self._engine, self._stream, self._path = engine, stream, path
         self._version, self._is_open = version, False
@@ -116,12 +115,20 @@ class DeltaWriter:
 
 
 class ChangeWriter:
-    """Writes to the table of any other sink: DuckDB executes the merge, the sink its outcome."""
+    """Writes to a sink's table: DuckDB decides what becomes of the rows, the sink commits it."""
 
-    def __init__(self, engine: LocalEngine, table: DataTable, spec: StreamSpec, seq: int) -> None:
-        """Take what a row is, and the number of the batch."""
-        self._engine, self._table, self._keys, self._seq = engine, table, spec.row_keys, seq
-        self._own = {column.name for column in (*spec.table_columns, *system_columns())}
+    def __init__(
+        self,
+        engine: LocalEngine,
+        table: SinkTable,
+        *,
+        keys: Sequence[str],
+        columns: Collection[str],
+        seq: int,
+    ) -> None:
+        """Take what a row is: by which columns it is found, and which are ours."""
+        self._engine, self._table, self._seq = engine, table, seq
+        self._keys, self._own = keys, columns
         self._transaction: Transaction | None = None
 
     @cached_property

@@ -79,7 +79,7 @@ def open_rows(
     such a thread for ever. Arrow's own file system has no Python object in it.
     """
     snapshot = snapshot or read_delta(table, version)
-    files, folder = _arrows_files(table)
+    files, folder = arrows_files(table)
     found = snapshot.to_pyarrow_dataset(
         filesystem=SubTreeFileSystem(folder, files), parquet_read_options=_MICROS
     )
@@ -136,7 +136,7 @@ def _with_sizes(rows: Dataset, snapshot: DeltaTable) -> Dataset:
     return FileSystemDataset(fragments, rows.schema, rows.format, rows.filesystem)
 
 
-def _arrows_files(table: Location) -> tuple[FileSystem, str]:
+def arrows_files(table: Location) -> tuple[FileSystem, str]:
     """Return Arrow's own file system for a table, and the table's folder in it."""
     if not str(table).startswith("s3://"):
         files, folder = FileSystem.from_uri(table.uri)

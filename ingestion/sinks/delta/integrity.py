@@ -29,7 +29,7 @@ from ingestion.errors import DamagedTableError, TableSettingsError, counted, fir
 from ingestion.sinks.commit_log import Commit
 from ingestion.sinks.delta.durability import find_half_written
 from ingestion.sinks.delta.files import open_rows, read_delta
-from ingestion.sinks.delta.log import TableLog, data_files, versions_in
+from ingestion.sinks.delta.log import DeltaLog, data_files, versions_in
 from ingestion.sinks.delta.log_files import CHECKPOINT, commit_file, log_files
 from ingestion.storage.checksums import matches_checksum
 from ingestion.storage.damage import damaged_table
@@ -43,7 +43,7 @@ _MOST_NAMED = 3
 _READ_ERRORS: Final = (DeltaError, pa.ArrowException, OSError, ValueError, KeyError)
 
 
-def refuse_damaged(log: TableLog) -> None:
+def refuse_damaged(log: DeltaLog) -> None:
     """Make sure that the log is whole and that every data file is there, in its full length.
 
     Raises:
@@ -92,7 +92,7 @@ def refuse_unreadable(table: Location, version: int | None = None) -> None:
     """
     if not table.exists():
         return
-    refuse_damaged(TableLog(table))
+    refuse_damaged(DeltaLog(table))
     with _translate_log_errors(table):
         snapshot = read_delta(table, version=version)
         for problem in chain(_lost_files(table, snapshot), _unreadable_files(table, snapshot)):
@@ -111,7 +111,7 @@ def _translate_log_errors(table: Location) -> Iterator[None]:
         raise damaged_table(table, f"it cannot be read ({words[:300]})") from error
 
 
-def _log_problems(log: TableLog) -> Iterator[str]:
+def _log_problems(log: DeltaLog) -> Iterator[str]:
     """Yield what is wrong with the log, from the checkpoint that readers begin at to its end."""
     names = sorted(log.names())
     versions = set(versions_in(names))
@@ -178,7 +178,7 @@ def altered_sources(table: Location, commit: Commit) -> Iterator[str]:
             )
 
 
-def damages_of(log: TableLog) -> Iterator[DamagedTableError]:
+def damages_of(log: DeltaLog) -> Iterator[DamagedTableError]:
     """Yield each file of the newest version that is lost, or not as it was written.
 
     Whether a reader minds it or not.
@@ -208,7 +208,7 @@ _COLUMN_MAPPING_READER: Final = 2
 _IDENTITY: Final = "delta.identity.start"
 
 
-def settings_error(stream: str, log: TableLog) -> TableSettingsError | None:
+def settings_error(stream: str, log: DeltaLog) -> TableSettingsError | None:
     """Return what on the table contradicts the ingestion, with what undoes it."""
     again = f"oncelake reset {stream} --yes, to ingest the topic into a new table"
     for problem, statement in _contradictions(log):
@@ -217,7 +217,7 @@ def settings_error(stream: str, log: TableLog) -> TableSettingsError | None:
     return None
 
 
-def _contradictions(log: TableLog) -> Iterator[tuple[str, str]]:
+def _contradictions(log: DeltaLog) -> Iterator[tuple[str, str]]:
     """Yield each, and the statement of Spark that undoes it, if there is one."""
     table, protocol, path = log.snapshot.metadata(), log.snapshot.protocol(), log.path
     alter = f"ALTER TABLE delta.`{path}`"

@@ -15,13 +15,14 @@ import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 
-from ingestion.errors import CommitConflictError, TableBusyError
+from ingestion.errors import CommitConflictError, TableBusyError, first_line
 from ingestion.sinks.commit_log import (
     DELETED,
     INSERTED,
     UPDATED,
     Commit,
     CommitLog,
+    UnknownOutcomeError,
     committed,
     unless_committed,
 )
@@ -29,6 +30,7 @@ from ingestion.sinks.commit_metadata import CommitMetadata, DamagedMetadataError
 from ingestion.sinks.delta.durability import seal_commits
 from ingestion.sinks.delta.files import is_delta, open_delta, open_rows, read_delta, recorded_txn
 from ingestion.sinks.delta.log_files import COMMIT, commit_file, log_files
+from ingestion.sinks.table import AGAIN
 from ingestion.storage.checksums import matches_checksum
 from ingestion.storage.damage import damaged_table
 from ingestion.storage.location import Location
@@ -42,21 +44,25 @@ _METRICS: Final = {
 }
 
 
-class TableLog(CommitLog):
+class DeltaLog(CommitLog):
     """The log of one Delta table, read without Spark.
 
     A commit is read once. Delta's snapshot is loaded once, by the first question that needs it:
-    make another ``TableLog`` to see what was committed since.
+    make another ``DeltaLog`` to see what was committed since.
     """
 
-    def __init__(self, path: Location) -> None:
-        self.path = path
+    def __init__(self, path: Location, *, on_read: Callable[[str], None] | None = None) -> None:
+        """Take the table's folder, and what is told the id of the table that is read."""
+        self.path, self._on_read = path, on_read
         self._commits: dict[int, Commit] = {}
 
     @cached_property
     def snapshot(self) -> DeltaTable:
         """The table as delta-rs sees it at its newest version."""
-        return read_delta(self.path)
+        table = read_delta(self.path)
+        if self._on_read is not None:
+            self._on_read(str(table.metadata().id))
+        return table
 
     @property
     def exists(self) -> bool:
@@ -197,32 +203,57 @@ def commit_without_rows(table: Location, stream: str, metadata: CommitMetadata) 
     """
 
     def write(opened: DeltaTable, fenced: CommitProperties) -> None:
-        _put_note(table, opened, fenced)
+        put_commit(table, opened, fenced)
 
     return _commit(table, stream, metadata, write)
 
 
-def _put_note(table: Location, opened: DeltaTable, fenced: CommitProperties) -> None:
+def put_commit(
+    table: Location,
+    opened: DeltaTable,
+    fenced: CommitProperties,
+    files: Iterable[Mapping[str, Any]] = (),
+    **operation: Any,
+) -> None:
     """Put a commit of a note and its fence into the log, on exactly the version that is open.
 
-    delta-rs does not write every table that Spark does. Of all features that ``integrity`` lets
-    pass, in-commit timestamps alone ask something of a commit without rows.
+    delta-rs writes neither every table that Spark does, nor MERGE's name over files that it has not
+    merged. Of all features that ``integrity`` lets pass, in-commit timestamps alone ask something
+    of a commit without rows.
+
+    Args:
+        table: The table.
+        opened: The version that it follows.
+        fenced: Note and fence.
+        files: What comes and goes, as actions.
+        operation: What else ``commitInfo`` says; by default that nothing was appended.
+
+    Raises:
+        CommitFailedError: somebody else has committed that version.
+        UnknownOutcomeError: the store did not answer.
     """
     version, now = opened.version(), time.time_ns() // 1_000_000
     made = {"timestamp": now, "operation": "WRITE", "operationParameters": {"mode": "Append"}}
-    made |= fenced.custom_metadata or {}
+    made |= {**operation, **(fenced.custom_metadata or {})}
     if opened.metadata().configuration.get("delta.enableInCommitTimestamps") == "true":
         before = json.loads(log_files(table).read(commit_file(version)).splitlines()[0])
         past = before.get("commitInfo", {}).get("inCommitTimestamp", 0)
         made["inCommitTimestamp"] = max(now, past + 1)
     fences = fenced.app_transactions or ()
     txns = [{"appId": txn.app_id, "version": txn.version, "lastUpdated": now} for txn in fences]
-    actions = [{"commitInfo": made}, *({"txn": txn} for txn in txns)]
+    actions = [{"commitInfo": made}, *({"txn": txn} for txn in txns), *files]
     commit = table / "_delta_log" / commit_file(version + 1)
     try:
         commit.create("\n".join(map(json.dumps, actions)).encode())
     except FileExistsError as error:
         raise CommitFailedError(f"{commit} is there already") from error
+    except Exception as error:
+        if table.is_local and not commit.exists():
+            raise
+        raise UnknownOutcomeError(
+            f"{table}: no answer came to commit {version + 1} ({first_line(error)}). "
+            f"Next: {AGAIN}, which looks first whether it was made"
+        ) from error
     log_files(table).forget()
 
 
@@ -244,7 +275,6 @@ def restore_version(table: Location, stream: str, metadata: CommitMetadata, vers
     return _commit(table, stream, metadata, restore)
 
 
-AGAIN: Final = "run the same command again"
 _ATTEMPTS: Final = 3
 
 
@@ -260,9 +290,9 @@ def _commit(
         opened = open_delta(table)
         write(opened, fenced_commit(opened, stream, metadata, remedy=AGAIN))
 
-    with unless_committed(TableLog(table), stream, metadata, DeltaError):
+    with unless_committed(DeltaLog(table), stream, metadata, DeltaError):
         commit_again(attempt, stream)
-    commit = committed(TableLog(table), stream, metadata)
+    commit = committed(DeltaLog(table), stream, metadata)
     seal_commits(table)
     return commit
 

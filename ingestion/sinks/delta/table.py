@@ -1,18 +1,21 @@
 """The Delta table of a stream, in the lake: a commit's ``txn`` is its fence, its metadata the note.
 
-Its commits with rows are the engines': see ``ingestion.sinks``.
+Of Spark's engine, the commits with rows are Delta's own: see ``ingestion.modes.engines.spark``.
 """
 
 from __future__ import annotations
 
+import datetime as dt
 import json
-from collections.abc import Iterator, Sequence
+import time
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import CommitProperties, DeltaTable
+from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from ingestion.declaration.ddl import DeclaredColumn, parse_type
@@ -29,9 +32,9 @@ from ingestion.errors import (
 from ingestion.settings import Settings
 from ingestion.sinks.commit_log import Commit, CommitLog
 from ingestion.sinks.commit_metadata import CommitMetadata, app_id
-from ingestion.sinks.delta.compaction import remove_unreferenced
+from ingestion.sinks.delta.compaction import remove_unreferenced, retention_properties
 from ingestion.sinks.delta.durability import seal_commits
-from ingestion.sinks.delta.files import read_delta, scan_rows
+from ingestion.sinks.delta.files import EXACT_DIGITS, is_delta, read_delta, scan_rows
 from ingestion.sinks.delta.integrity import (
     altered_sources,
     count_rows,
@@ -40,19 +43,31 @@ from ingestion.sinks.delta.integrity import (
     translate_read_errors,
 )
 from ingestion.sinks.delta.log import (
-    AGAIN,
-    TableLog,
+    DeltaLog,
     commit_without_rows,
     data_files,
-    delete_rows,
-    fenced_commit,
     restore_version,
 )
 from ingestion.sinks.delta.log_files import COMMIT, commit_file, log_files
-from ingestion.sinks.table import Altered, DataTable, Transaction
+from ingestion.sinks.delta.transaction import DeltaTransaction
+from ingestion.sinks.table import A_WEEK, Altered, SinkTable
 from ingestion.storage.checksums import matches_checksum
 from ingestion.storage.location import Location
 
+# Commits from one checkpoint of the log to the next: Spark's own; delta-rs would write a tenth.
+CHECKPOINT_INTERVAL: Final = 10
+# Delta refuses to keep any of these.
+_WITHOUT_STATISTICS: Final = ("BINARY", "BOOLEAN", "VARCHAR")
+# Where Delta has another word than SQL.
+_WORDS: Final = {
+    "TINYINT": "byte",
+    "SMALLINT": "short",
+    "INT": "integer",
+    "BIGINT": "long",
+    "VARCHAR": "string",
+}
+# Features of a table that commits of this process keep to.
+_WRITTEN: Final = {"appendOnly", "invariants", "timestampNtz", "checkConstraints"}
 # Where Spark notes a type with a VARCHAR in it.
 _VARCHAR: Final = "__CHAR_VARCHAR_TYPE_STRING"
 # Where a table has what it asks of each row: in its properties, and in the metadata of columns.
@@ -61,17 +76,29 @@ _INVARIANT: Final = "delta.invariants"
 _GENERATED: Final = "delta.generationExpression"
 
 
-def open_table(stream: str, sink: DeltaSink, settings: Settings, lake: Location) -> DeltaData:
+def unwritable_features(table: DeltaTable) -> list[str]:
+    """Return the features of a table that only Spark writes."""
+    protocol = table.protocol()
+    features = {*(protocol.writer_features or ()), *(protocol.reader_features or ())}
+    # An older protocol has it without a name.
+    if table.metadata().configuration.get("delta.enableChangeDataFeed") == "true":
+        features.add("changeDataFeed")
+    return sorted(features - _WRITTEN)
+
+
+def open_table(stream: str, sink: DeltaSink, settings: Settings, lake: Location) -> DeltaSinkTable:
     """Open a stream's table; it need not be there."""
     del sink, settings
-    return DeltaData(stream, lake / stream)
+    return DeltaSinkTable(stream, lake / stream)
 
 
-class DeltaData(DataTable):
-    """A stream's Delta table; see ``DataTable``."""
+class DeltaSinkTable(SinkTable):
+    """A stream's Delta table; see ``SinkTable``."""
 
     def __init__(self, stream: str, path: Location) -> None:
         self.stream, self.path = stream, path
+        # Of the table that a log has read last.
+        self._table_id: str | None = None
 
     @property
     def where(self) -> str:
@@ -88,19 +115,36 @@ class DeltaData(DataTable):
         """Name the command that archives the table, whoever made it."""
         return f"oncelake reset {self.stream} --yes, which moves that table into the archive"
 
-    def log(self) -> TableLog:
+    def log(self) -> DeltaLog:
         """Open the table's log."""
-        return TableLog(self.path)
+        return DeltaLog(self.path, on_read=self._remember)
+
+    def _remember(self, table_id: str) -> None:
+        self._table_id = table_id
 
     def create(
-        self, columns: Sequence[DeclaredColumn], *, keys: Sequence[str], description: str
+        self,
+        columns: Sequence[DeclaredColumn],
+        *,
+        keys: Sequence[str],
+        description: str,
+        window: dt.timedelta = A_WEEK,
     ) -> None:
-        """Refuse: an engine makes it; see ``ingestion.modes.make_table``."""
-        raise NotImplementedError
+        """Make the table by a first commit; one with a VARIANT is made by Spark.
 
-    def begin(self, seq: int) -> Transaction:
-        """Refuse: an engine commits to it; see ``ingestion.modes.engines.engine``."""
-        raise NotImplementedError
+        delta-rs would name fewer features than Spark asks for.
+        """
+        if not is_delta(self.path):
+            properties = properties_of(columns, keys=keys, window=window)
+            first = _first_commit(columns, description=description, properties=properties)
+            with suppress(FileExistsError):
+                (self.path / "_delta_log" / commit_file(0)).create(first)
+        self.seal()
+        log_files(self.path).forget()
+
+    def begin(self, seq: int) -> DeltaTransaction:
+        """Open the newest version, and make sure that it stands at the seq before."""
+        return DeltaTransaction(self.path, self.stream, seq, table_id=self._table_id)
 
     def columns(self) -> tuple[DeclaredColumn, ...]:
         """Return the table's columns, as its log has them."""
@@ -164,7 +208,7 @@ class DeltaData(DataTable):
         return count_rows(self.path, pc.field("_seq") == seq, version=commit.version)
 
     def notes(self, through: int) -> Iterator[tuple[int, int | None, str | Altered | None]]:
-        """Read the log as plain JSON, apart from ``TableLog``, and compare checksums."""
+        """Read the log as plain JSON, apart from ``DeltaLog``, and compare checksums."""
         log = self.path / "_delta_log"
         versions = (int(found[1]) for found in map(COMMIT.fullmatch, log.files()) if found)
         for version in sorted(versions):
@@ -177,12 +221,12 @@ class DeltaData(DataTable):
 
     def refuse_damaged(self, log: CommitLog) -> None:
         """Compare the log with its checksums, and its files with what it says of them."""
-        assert isinstance(log, TableLog), "the table's own"
+        assert isinstance(log, DeltaLog), "the table's own"
         refuse_damaged(log)
 
     def settings_error(self, log: CommitLog) -> TableSettingsError | None:
         """Look for properties and features that the ingestion cannot live with."""
-        assert isinstance(log, TableLog), "the table's own"
+        assert isinstance(log, DeltaLog), "the table's own"
         return settings_error(self.stream, log)
 
     def altered_sources(self, commit: Commit) -> Iterator[str]:
@@ -231,27 +275,23 @@ class DeltaData(DataTable):
             ) from error
 
     def erase(self, keys: pa.Table, metadata: CommitMetadata) -> Commit:
-        """Commit by a MERGE of delta-rs."""
-
-        def fence(table: DeltaTable) -> CommitProperties:
-            return fenced_commit(table, self.stream, metadata, remedy=AGAIN)
-
-        try:
-            version = delete_rows(self.path, keys, before=metadata.seq, fence=fence)
-        except DeltaError as error:
+        """Commit, and seal it; a table that this process cannot write is refused."""
+        if features := unwritable_features(read_delta(self.path)):
             raise RefusedError(
                 self.stream,
-                f"delta-rs cannot write the table: {first_line(error)}.",
+                f"it cannot be written without Spark, for its features {', '.join(features)}.",
                 remedy=f"leave the key out by `where`, and oncelake rebuild {self.stream}",
-            ) from error
-        return self.log().read(version)
+            )
+        commit = super().erase(keys, metadata)
+        self.seal()
+        return commit
 
     def remove_older_versions(self) -> int:
         """Remove their files, and their commits, which hold lowest and highest values."""
         return remove_unreferenced(self.path, is_fenced=True)
 
 
-def _commits(log: TableLog) -> Iterator[Commit]:
+def _commits(log: DeltaLog) -> Iterator[Commit]:
     """Walk the log back to its end, or to a damaged commit, which a checkpoint stands in for."""
     with suppress(DamagedTableError):
         yield from log.newest_first()
@@ -264,6 +304,95 @@ def _stored_type(field: Any) -> SqlType:
     """
     as_sql = (field.metadata or {}).get(_VARCHAR)
     return _type_of(as_sql or json.loads(field.type.to_json()))
+
+
+def properties_of(
+    columns: Sequence[DeclaredColumn], *, keys: Sequence[str], window: dt.timedelta
+) -> dict[str, str]:
+    """Return the properties of a new table.
+
+    Statistics are kept of what rows are found by and the audit reads; of every other column they
+    cost a third of the write.
+    """
+    types = {column.name: column.type for column in columns}
+    names = (*(name for name in keys if _has_statistics(types[name])), "_offset", "_seq")
+    return {
+        "delta.dataSkippingStatsColumns": ",".join(map(quoted, dict.fromkeys(names))),
+        **retention_properties(window),
+        "delta.checkpointInterval": str(CHECKPOINT_INTERVAL),
+    }
+
+
+def _has_statistics(type_: SqlType) -> bool:
+    """Tell whether Delta keeps statistics of a column, and delta-rs exact ones."""
+    is_long = type_.word == "DECIMAL" and type_.precision > EXACT_DIGITS
+    return type_.word not in _WITHOUT_STATISTICS and not is_long
+
+
+def _first_commit(
+    columns: Sequence[DeclaredColumn], *, description: str, properties: Mapping[str, str]
+) -> bytes:
+    now = time.time_ns() // 1_000_000
+    has_local_times = any(column.type.contains("TIMESTAMP_NTZ") for column in columns)
+    protocol: dict[str, Any] = {"minReaderVersion": 1, "minWriterVersion": 2}
+    if has_local_times:
+        features = ["timestampNtz"]
+        protocol = {
+            "minReaderVersion": 3,
+            "minWriterVersion": 7,
+            "readerFeatures": features,
+            # What the older protocol has by itself.
+            "writerFeatures": [*features, "appendOnly", "invariants"],
+        }
+    metadata = {
+        "id": str(uuid.uuid4()),
+        "description": description,
+        "format": {"provider": "parquet", "options": {}},
+        "schemaString": json.dumps(_row_json(columns)),
+        "partitionColumns": [],
+        "configuration": properties,
+        "createdTime": now,
+    }
+    made = {"timestamp": now, "operation": "CREATE TABLE", "operationParameters": {}}
+    actions = ({"commitInfo": made}, {"protocol": protocol}, {"metaData": metadata})
+    return "\n".join(map(json.dumps, actions)).encode()
+
+
+def _row_json(columns: Iterable[DeclaredColumn]) -> dict[str, Any]:
+    """Return columns as Delta keeps them: a NOT NULL of the columns themselves, and none deeper."""
+    return {
+        "type": "struct",
+        "fields": [
+            {
+                "name": column.name,
+                "type": _type_json(column.type),
+                "nullable": column.nullable,
+                "metadata": {
+                    **({"comment": column.comment} if column.comment else {}),
+                    **({_VARCHAR: str(column.type)} if column.type.contains("VARCHAR") else {}),
+                },
+            }
+            for column in columns
+        ],
+    }
+
+
+def _type_json(type_: SqlType) -> Any:
+    parts = {name: _type_json(part) for name, part in type_.parts.items()}
+    if type_.word == "ARRAY":
+        return {"type": "array", "elementType": parts["element"], "containsNull": True}
+    if type_.word == "MAP":
+        key, value = parts["key"], parts["value"]
+        return {"type": "map", "keyType": key, "valueType": value, "valueContainsNull": True}
+    if type_.word == "STRUCT":
+        fields = (
+            {"name": name, "type": part, "nullable": True, "metadata": {}}
+            for name, part in parts.items()
+        )
+        return {"type": "struct", "fields": [*fields]}
+    if type_.word == "DECIMAL":
+        return f"decimal({type_.precision},{type_.scale})"
+    return _WORDS.get(type_.word, type_.word.lower())
 
 
 def _type_of(stored: Any) -> SqlType:

@@ -55,9 +55,9 @@ from ingestion.errors import (
 )
 from ingestion.sinks.commit_log import UnknownOutcomeError
 from ingestion.sinks.iceberg.files import DurableFileIO, is_live
+from ingestion.sinks.table import AGAIN
 from ingestion.storage.location import Location
 
-AGAIN: Final = "run the same command again"
 # Of two processes that commit, one waits for the other for so long.
 _SQLITE_SECONDS: Final = 60
 # Until a catalog takes a connection, and until it answers.

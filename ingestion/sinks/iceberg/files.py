@@ -10,16 +10,12 @@ from __future__ import annotations
 
 import math
 import uuid
-from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from io import BufferedWriter
 from io import FileIO as RawFile
 from typing import Any, Final, cast
 
-import duckdb
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow.fs import FileSelector, FileType
@@ -42,34 +38,22 @@ from pyiceberg.table.update import AddSnapshotUpdate, SetCurrentSchemaUpdate, Ta
 from pyiceberg.table.update.snapshot import _MergeAppendFiles, _OverwriteFiles
 from pyiceberg.typedef import EMPTY_DICT
 
-from ingestion.declaration.sql import identifier
+from ingestion.sinks.files import ROWS_READ_AT_ONCE, TARGET_BYTES, FileWriter
 from ingestion.storage.location import Location
 
-Mask = npt.NDArray[np.bool_]
-
-# What a data file grows to, and from which size on it is rewritten by itself.
-TARGET_BYTES: Final = 128 << 20
-_SMALL_BYTES: Final = 16 << 20
-# A row group is of at most so many rows, and bytes in memory.
-_ROWS_IN_GROUP: Final = 1 << 20
-_BYTES_IN_GROUP: Final = 96 << 20
-_ROWS_READ_AT_ONCE: Final = 1 << 17
 _FIELD_ID: Final = b"PARQUET:field_id"
 _LAST_BEFORE_PAIRS: Final = "\ud7ff"
 # In the name of every file that is written here, so that it is known as ours without a commit.
 _OURS: Final = "oncelake-"
 # The columns whose bounds are ordered as their values are; moments and days have theirs as numbers.
-_NUMBERED: Final[dict[iceberg.IcebergType, pa.DataType]] = {
-    iceberg.DateType(): pa.int32(),
-    iceberg.TimestampType(): pa.int64(),
-    iceberg.TimestamptzType(): pa.int64(),
-}
-_ORDERED: Final = (
+ORDERED: Final = (
     iceberg.IntegerType,
     iceberg.LongType,
     iceberg.StringType,
     iceberg.DecimalType,
-    *map(type, _NUMBERED),
+    iceberg.DateType,
+    iceberg.TimestampType,
+    iceberg.TimestamptzType,
 )
 
 
@@ -112,7 +96,7 @@ def read_file(io: FileIO, file: DataFile, columns: Schema) -> Iterator[pa.Record
     ):
         names = _names_in(parquet.schema_arrow, columns)
         wanted = [name for name in names if name is not None]
-        for batch in parquet.iter_batches(_ROWS_READ_AT_ONCE, columns=wanted):
+        for batch in parquet.iter_batches(ROWS_READ_AT_ONCE, columns=wanted):
             arrays = [
                 batch.column(name).cast(field.type) if name else pa.nulls(len(batch), field.type)
                 for name, field in zip(names, schema, strict=True)
@@ -129,160 +113,42 @@ def _names_in(file: pa.Schema, wanted: Schema) -> list[str | None]:
     return [names.get(str(field.field_id).encode()) for field in wanted.fields]
 
 
-def read_rows(
-    io: FileIO, file: DataFile, columns: Schema, is_wanted: Mask
-) -> Iterator[pa.RecordBatch]:
-    """Yield those rows of a file that are wanted, by a flag for each."""
-    start = 0
-    for batch in read_file(io, file, columns):
-        yield batch.filter(pa.array(is_wanted[start : start + len(batch)]))
-        start += len(batch)
+class IcebergFileWriter(FileWriter[DataFile]):
+    """Writes rows to new data files of a table."""
+
+    compression = "zstd"
+
+    def __init__(self, table: Table, target_bytes: int = TARGET_BYTES) -> None:
+        """Take the table whose columns and folder they have."""
+        super().__init__(schema_to_pyarrow(table.schema()), target_bytes)
+        self._table = table
+
+    def _begin(self) -> tuple[str, Any]:
+        name = f"{_OURS}{uuid.uuid4()}.parquet"
+        path = self._table.location_provider().new_data_location(name)
+        return path, self._table.io.new_output(path).create()
+
+    def _describe(self, path: str, metadata: pq.FileMetaData, size: int) -> DataFile:
+        del size
+        table, prefix = self._table, TableProperties.METRICS_MODE_COLUMN_CONF_PREFIX
+        unbounded = _without_bounds(metadata, table.schema())
+        counted = {f"{prefix}.{name}": "counts" for name in unbounded}
+        of_table = table.metadata.model_copy(update={"properties": {**table.properties, **counted}})
+        return parquet_file_to_data_file(table.io, of_table, path)
+
+    def _delete(self, paths: Sequence[str]) -> None:
+        delete_files(self._table.io, paths)
 
 
-_PLACES: Final = pa.schema([(name, pa.int64()) for name in ("_key", "_file", "_row")])
-NO_PLACES: Final = _PLACES.empty_table()
-
-
-def find(io: FileIO, files: Sequence[DataFile], keys: pa.Table, schema: Schema) -> pa.Table:
-    """Search files for keys, as far as their bounds say that they may have any.
-
-    Returns:
-        ``_key``, the number of a key, ``_file``, that of a file, and ``_row`` in it; by file.
-    """
-    names, found = keys.column_names, [NO_PLACES]
-    columns, may_have = schema.select(*names), _searchable(keys, schema)
-    with closing(duckdb.connect()) as engine:
-        engine.register("keys", _numbered(keys, "_key"))
-        for number, file in enumerate(files):
-            if may_have(file):
-                batches = read_file(io, file, columns)
-                rows = pa.Table.from_batches(batches, arrow_schema(columns))
-                engine.register("rows", _numbered(rows, "_row"))
-                query = f"SELECT _key, {number} AS _file, _row FROM rows JOIN keys {_using(names)}"
-                found.append(engine.sql(query).to_arrow_table().cast(_PLACES))
-    return pa.concat_tables(found)
-
-
-def match(keys: pa.Table, looked_up: pa.Table, places: pa.Table) -> pa.Table:
-    """Return where keys are by the places of others, which were looked up by the same columns."""
-    using = _using(keys.column_names)
-    with closing(duckdb.connect()) as engine:
-        engine.register("keys", _numbered(keys, "_key"))
-        engine.register("looked_up", _numbered(looked_up, "_at"))
-        engine.register("places", places.rename_columns(["_at", "_file", "_row"]))
-        query = f"""
-            SELECT _key, _file, _row FROM keys JOIN looked_up {using} JOIN places USING (_at)
-            ORDER BY _file
-        """
-        return engine.sql(query).to_arrow_table()
-
-
-def _using(names: Iterable[str]) -> str:
-    return f"USING ({', '.join(map(identifier, names))})"
-
-
-def _numbered(rows: pa.Table, name: str) -> pa.Table:
-    return rows.append_column(name, pa.arange(0, rows.num_rows))
-
-
-def _searchable(keys: pa.Table, schema: Schema) -> Callable[[DataFile], bool]:
-    """Return what tells whether a file may have any of the keys, by its bounds of each column."""
-    ordered = []
-    for name in keys.column_names:
-        field = schema.find_field(name)
-        if isinstance(field.field_type, _ORDERED):
-            values = keys.column(name).unique().drop_null()
-            values = values.cast(_NUMBERED.get(field.field_type, values.type)).sort()
-            ordered.append((field, values.to_pylist()))
-    return lambda file: all(_may_have(file, field, values) for field, values in ordered)
-
-
-def _may_have(file: DataFile, field: iceberg.NestedField, values: Sequence[Any]) -> bool:
+def bounds_of(file: DataFile, field: iceberg.NestedField) -> tuple[Any, Any]:
+    """Return the lowest and highest value of a column, as far as they are known."""
+    assert isinstance(field.field_type, iceberg.PrimitiveType)
     lower, upper = (
         (bounds or {}).get(field.field_id) for bounds in (file.lower_bounds, file.upper_bounds)
     )
     if lower is None or upper is None:
-        return True
-    assert isinstance(field.field_type, iceberg.PrimitiveType)
-    at = bisect_left(values, from_bytes(field.field_type, lower))
-    return at < len(values) and bool(values[at] <= from_bytes(field.field_type, upper))
-
-
-class FileWriter:
-    """Writes rows to new data files of about a size.
-
-    Attributes:
-        files: Those that are complete.
-        paths: Those that were begun.
-    """
-
-    def __init__(self, table: Table, target_bytes: int = TARGET_BYTES) -> None:
-        self._table, self._target = table, target_bytes
-        self._schema = schema_to_pyarrow(table.schema())
-        self._waiting: list[pa.RecordBatch] = []
-        self._rows = self._bytes = self._source_bytes = 0
-        self._writer: pq.ParquetWriter | None = None
-        self.files: list[DataFile] = []
-        self.paths: list[str] = []
-
-    def write(self, rows: pa.RecordBatch | pa.Table) -> None:
-        """Write rows of the table's columns."""
-        if isinstance(rows, pa.RecordBatch):
-            rows = pa.Table.from_batches([rows])
-        at_once = _BYTES_IN_GROUP * rows.num_rows // max(rows.nbytes, 1)
-        for batch in rows.to_batches(max_chunksize=min(max(at_once, 1), _ROWS_IN_GROUP)):
-            self._waiting.append(batch)
-            self._rows += batch.num_rows
-            self._bytes += batch.nbytes
-            if self._rows >= _ROWS_IN_GROUP or self._bytes >= _BYTES_IN_GROUP:
-                self._write_group()
-
-    def end_source(self, file: DataFile) -> None:
-        """Begin another file, unless what was copied so far is small: so small ones end."""
-        self._source_bytes += file.file_size_in_bytes
-        if self._source_bytes >= min(_SMALL_BYTES, self._target):
-            self.close()
-
-    def _write_group(self) -> None:
-        rows = pa.Table.from_batches(self._waiting).cast(self._schema)
-        self._waiting, self._rows, self._bytes = [], 0, 0
-        if self._writer is None:
-            name = f"{_OURS}{uuid.uuid4()}.parquet"
-            self.paths.append(self._table.location_provider().new_data_location(name))
-            self._stream = self._table.io.new_output(self.paths[-1]).create()
-            self._writer = pq.ParquetWriter(
-                self._stream,
-                self._schema,
-                compression="zstd",
-                store_decimal_as_integer=True,
-                # So that what a disk has altered is refused, and not copied.
-                write_page_checksum=True,
-            )
-        self._writer.write_table(rows, row_group_size=_ROWS_IN_GROUP)
-        if self._stream.tell() >= self._target:
-            self.close()
-
-    def close(self) -> None:
-        """Complete the file that is being written."""
-        self._source_bytes = 0
-        if self._rows:
-            self._write_group()
-        if self._writer is None:
-            return
-        self._writer.close()
-        self._stream.close()
-        table, prefix = self._table, TableProperties.METRICS_MODE_COLUMN_CONF_PREFIX
-        unbounded = _without_bounds(self._writer.writer.metadata, table.schema())
-        counted = {f"{prefix}.{name}": "counts" for name in unbounded}
-        metadata = table.metadata.model_copy(update={"properties": {**table.properties, **counted}})
-        self.files.append(parquet_file_to_data_file(table.io, metadata, self.paths[-1]))
-        self._writer = None
-
-    def discard(self) -> None:
-        """Delete what was written."""
-        if self._writer is not None:
-            self._stream.close()
-        delete_files(self._table.io, self.paths)
+        return None, None
+    return from_bytes(field.field_type, lower), from_bytes(field.field_type, upper)
 
 
 def _without_bounds(metadata: pq.FileMetaData, schema: Schema) -> set[str]:

@@ -9,13 +9,12 @@ from __future__ import annotations
 import datetime as dt
 import math
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
-from functools import cached_property
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
+from functools import cached_property, partial
 from itertools import chain, count
 from typing import Any, Final
 
-import numpy as np
 import pyarrow as pa
 
 from ingestion.errors import (
@@ -25,7 +24,6 @@ from ingestion.errors import (
     TableBusyError,
     TableSettingsError,
     counted,
-    first_line,
 )
 
 try:
@@ -52,22 +50,21 @@ from ingestion.declaration.sql import quoted
 from ingestion.declaration.types import SqlType
 from ingestion.settings import Settings
 from ingestion.sinks.commit_log import (
-    ROW_COUNTS,
     Commit,
     CommitLog,
-    UnknownOutcomeError,
     operation_of,
 )
 from ingestion.sinks.commit_metadata import CommitMetadata
+from ingestion.sinks.files import TARGET_BYTES, FilesTransaction, discarding
 from ingestion.sinks.iceberg import files
 from ingestion.sinks.iceberg import log as snapshots
-from ingestion.sinks.iceberg.catalog import AGAIN, CatalogEntry
+from ingestion.sinks.iceberg.catalog import CatalogEntry
+from ingestion.sinks.iceberg.files import IcebergFileWriter
 from ingestion.sinks.table import (
+    A_WEEK,
     REPLACED,
     WAY_OUT,
-    Change,
-    DataTable,
-    Transaction,
+    SinkTable,
     counts_of,
     foreign_table,
     seq_conflict,
@@ -107,8 +104,8 @@ def open_table(stream: str, sink: IcebergSink, settings: Settings, lake: Locatio
     return IcebergTable(CatalogEntry.of(stream, sink, lake))
 
 
-class IcebergTable(DataTable):
-    """A stream's Iceberg table; see ``DataTable``."""
+class IcebergTable(SinkTable):
+    """A stream's Iceberg table; see ``SinkTable``."""
 
     def __init__(self, entry: CatalogEntry) -> None:
         self._entry, self.stream = entry, entry.stream
@@ -129,12 +126,18 @@ class IcebergTable(DataTable):
         return snapshots.IcebergLog(self._entry)
 
     def create(
-        self, columns: Sequence[DeclaredColumn], *, keys: Sequence[str], description: str
+        self,
+        columns: Sequence[DeclaredColumn],
+        *,
+        keys: Sequence[str],
+        description: str,
+        window: dt.timedelta = A_WEEK,
     ) -> None:
         """Make the table, or take an empty one that somebody made beforehand.
 
         One that has rows, and is not ours, stays as it is. Two may do this at once.
         """
+        del window
         entry, ours = self._entry, {snapshots.STREAM: self.stream}
         with entry.session() as catalog:
             try:
@@ -277,9 +280,7 @@ class IcebergTable(DataTable):
         del version
         return self._entry.translated()
 
-    def maintain(
-        self, window: dt.timedelta, target_bytes: int = files.TARGET_BYTES
-    ) -> dict[str, int]:
+    def maintain(self, window: dt.timedelta, target_bytes: int = TARGET_BYTES) -> dict[str, int]:
         """Put small files together, expire old snapshots, delete files that nothing leads to.
 
         Our newest commit stays, whatever its age, and everything since; what is younger than a day
@@ -301,14 +302,14 @@ class IcebergTable(DataTable):
             small = [file for file, size in sizes.items() if size < target_bytes * 3 // 4]
             if len(small) <= -(-sum(map(sizes.__getitem__, small)) // target_bytes):
                 return 0, 0
-            writer = files.FileWriter(table, target_bytes)
-            with _discarding(writer):
+            writer = IcebergFileWriter(table, target_bytes)
+            with discarding(writer.discard):
                 for file in small:
                     for batch in files.read_file(table.io, file, table.schema()):
                         writer.write(batch)
                 writer.close()
                 staged = files.StagedSnapshot(table, added=writer.files, removed=small)
-                with _discarding(staged):
+                with discarding(staged.discard):
                     entry.commit(table, staged.write(Operation.REPLACE), staged.snapshot_id)
         return len(small), len(writer.files)
 
@@ -449,23 +450,12 @@ def _settings_error(entry: CatalogEntry, table: Table) -> TableSettingsError | N
     )
 
 
-@contextmanager
-def _discarding(written: files.FileWriter | files.StagedSnapshot) -> Iterator[None]:
-    """Delete what was written for a commit that was certainly not made."""
-    try:
-        yield
-    except UnknownOutcomeError:
-        raise
-    except Exception:
-        written.discard()
-        raise
-
-
-class IcebergTransaction(Transaction):
+class IcebergTransaction(FilesTransaction[DataFile]):
     """One snapshot to be, on top of the one that was current when it was begun."""
 
     def __init__(self, entry: CatalogEntry, seq: int) -> None:
         """Load the table that was read, which must stand at the seq before, and be writable."""
+        super().__init__(entry.stream, entry.where, seq)
         table = entry.load()
         last = snapshots.last_seq(table, entry.stream)
         is_another = table and entry.table_id not in (None, table.metadata.table_uuid)
@@ -474,129 +464,57 @@ class IcebergTransaction(Transaction):
             raise seq_conflict(entry.stream, entry.where, seq, last=last, but=but)
         if problem := _settings_error(entry, table):
             raise problem
-        self._entry, self._seq, self._table = entry, seq, table
-        self._looked_up: tuple[pa.Table, pa.Table] | None = None
+        self._entry, self._table = entry, table
 
     @cached_property
-    def _files(self) -> list[DataFile]:
+    def files(self) -> list[DataFile]:
+        """The files of the snapshot."""
         return self._entry.data_files(self._table)
 
-    @property
-    def _no_rows(self) -> pa.Table:
-        return files.arrow_schema(self._table.schema()).empty_table()
+    @cached_property
+    def schema(self) -> pa.Schema:
+        """The columns, without their field ids."""
+        return files.arrow_schema(self._table.schema())
 
-    def rows_of(self, keys: pa.Table) -> pa.Table:
-        """Search the files that may have any of them, and remember where they are."""
-        io, schema = self._table.io, self._table.schema()
-        with self._entry.translated():
-            keys = self._as_stored(keys)
-            places = self._find(keys)
-            self._looked_up = keys, places
-            return pa.Table.from_batches(
-                (
-                    batch
-                    for file, rows in self._by_file(places)
-                    for batch in files.read_rows(io, file, schema, _flags(file, rows))
-                ),
-                schema=files.arrow_schema(schema),
-            )
+    def read(self, file: DataFile, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Read by field ids."""
+        return files.read_file(self._table.io, file, _selected(self._table.schema(), names))
 
-    def _find(self, keys: pa.Table) -> pa.Table:
-        return files.find(self._table.io, self._files, keys, self._table.schema())
+    def measure(self, file: DataFile) -> tuple[int, int]:
+        """Ask the manifest."""
+        return file.record_count, file.file_size_in_bytes
 
-    def _by_file(self, places: pa.Table) -> Iterator[tuple[DataFile, pa.Table]]:
-        numbers, starts = np.unique(places.column("_file").to_numpy(), return_index=True)
-        ends = [*starts, len(places)][1:]
-        for number, start, end in zip(numbers, starts, ends, strict=True):
-            yield self._files[number], places.slice(start, end - start)
+    def bounds(self, name: str) -> Callable[[DataFile], tuple[Any, Any]] | None:
+        """Ask the manifest."""
+        field = self._table.schema().find_field(name)
+        if not isinstance(field.field_type, files.ORDERED):
+            return None
+        return partial(files.bounds_of, field=field)
 
-    def commit(self, change: Change | None, metadata: CommitMetadata) -> None:
-        """Write files anew without the rows that go, and commit them once."""
-        nothing = self._no_rows
-        change = change or Change(inserted=nothing, updated=nothing, deleted=nothing)
-        with self._entry.translated():
-            places = self._places_of(change)
-            self._rewrite(metadata, places, updated=change.updated, inserted=change.inserted)
+    def open_writer(self) -> IcebergFileWriter:
+        """Write into the table's folder."""
+        return IcebergFileWriter(self._table)
+
+    def translated(self) -> AbstractContextManager[None]:
+        """Translate what catalog and files raise."""
+        return self._entry.translated()
 
     def erase(self, keys: pa.Table, metadata: CommitMetadata) -> None:
-        """Find the rows, of which 24 bytes each are in memory, and commit the others of the files.
-
-        A branch or tag would keep them: while there is one, nothing is erased.
-        """
+        """Do so, unless a branch or tag would keep the rows."""
         _refuse_named(self._entry, self._table)
-        with self._entry.translated():
-            places = self._find(self._as_stored(keys))
-            self._rewrite(metadata, places, updated=self._no_rows, inserted=self._no_rows)
+        super().erase(keys, metadata)
 
-    def _rewrite(
-        self, metadata: CommitMetadata, places: pa.Table, *, updated: pa.Table, inserted: pa.Table
+    def commit_files(
+        self,
+        metadata: CommitMetadata,
+        *,
+        counts: Mapping[str, int],
+        added: Collection[DataFile],
+        removed: Collection[DataFile],
     ) -> None:
-        """Commit the table without the rows at some places, of which the first are updated."""
-        if metadata.seq != self._seq:
-            raise ValueError(f"seq {self._seq} was begun, and not {metadata.seq}")
-        deleted = len(places) - len(updated)
-        counts = dict(zip(ROW_COUNTS, (len(inserted), len(updated), deleted), strict=True))
-        writer = files.FileWriter(self._table)
-        with _discarding(writer):
-            removed = self._write(writer, places, self._as_stored(updated))
-            writer.write(self._as_stored(inserted))
-            writer.close()
-            self._commit(
-                metadata,
-                operation=operation_of(counts),
-                counts=counts,
-                added=writer.files,
-                removed=removed,
-            )
-
-    def _write(
-        self, writer: files.FileWriter, places: pa.Table, updated: pa.Table
-    ) -> list[DataFile]:
-        """Write the files anew that have places; return those that they take the places of."""
-        removed = list[DataFile]()
-        for file, rows in self._by_file(places):
-            removed.append(file)
-            is_kept = ~_flags(file, rows)
-            for batch in files.read_rows(self._table.io, file, self._table.schema(), is_kept):
-                writer.write(batch)
-            new = np.sort(rows.column("_key").to_numpy())
-            writer.write(updated.take(pa.array(new[new < updated.num_rows])))
-            writer.end_source(file)
-        return removed
-
-    def _places_of(self, change: Change) -> pa.Table:
-        """Find the rows that are updated, and then those that are deleted, each once."""
-        if not (change.updated.num_rows or change.deleted.num_rows):
-            return files.NO_PLACES
-        names = change.deleted.column_names
-        keys = pa.concat_tables(
-            self._as_stored(rows.select(names)) for rows in (change.updated, change.deleted)
-        )
-        looked_up, places = self._looked_up, None
-        if looked_up and looked_up[0].column_names == names:
-            places = files.match(keys, *looked_up)
-        if places is None or not _is_one_each(places, keys):
-            places = self._find(keys)
-        if not _is_one_each(places, keys):
-            raise TableBusyError(
-                f"{self._entry.stream}: {self._entry.where}: somebody else has changed the same "
-                f"rows: of {counted(len(keys), 'key')} to update or delete, the table has "
-                f"{counted(len(places), 'row')}. Nothing was changed. Next: {AGAIN}"
-            )
-        return places
-
-    def _as_stored(self, rows: pa.Table) -> pa.Table:
-        """Cast rows of any of the columns to the table's types, or refuse them."""
-        columns = _selected(self._table.schema(), rows.column_names)
-        try:
-            return rows.cast(files.arrow_schema(columns))
-        except (ValueError, pa.ArrowException) as error:
-            raise RefusedError(
-                self._entry.stream,
-                f"a row does not fit the columns of {self._entry.where}: {first_line(error)}. "
-                "Nothing was changed.",
-                remedy="change the declaration, or alter the table",
-            ) from error
+        """Commit a snapshot."""
+        operation = operation_of(counts)
+        self._commit(metadata, operation=operation, counts=counts, added=added, removed=removed)
 
     def restore(self, version: int, metadata: CommitMetadata) -> None:
         """Commit the files of an earlier version; no row is copied."""
@@ -605,7 +523,7 @@ class IcebergTransaction(Transaction):
         if version not in past:
             raise self._gone(f"version {version} has expired, or was rolled back")
         with entry.translated():
-            then, now = set(entry.data_files(table, past[version])), set(self._files)
+            then, now = set(entry.data_files(table, past[version])), set(self.files)
             for file in then - now:
                 if not table.io.new_input(file.file_path).exists():
                     raise self._gone(f"{file.file_path} is missing")
@@ -637,7 +555,7 @@ class IcebergTransaction(Transaction):
         schema_id: int | None = None,
     ) -> None:
         entry, table = self._entry, self._table
-        ours = {snapshots.STREAM: entry.stream, snapshots.SEQ: str(self._seq)}
+        ours = {snapshots.STREAM: entry.stream, snapshots.SEQ: str(self.seq)}
         summary = {
             **ours,
             snapshots.NOTE: metadata.to_json(),
@@ -646,7 +564,7 @@ class IcebergTransaction(Transaction):
         }
         staged = files.StagedSnapshot(table, added=added, removed=removed, properties=summary)
         properties = SetPropertiesUpdate(updates={**ours, snapshots.EPOCH: str(metadata.epoch)})
-        with _discarding(staged):
+        with discarding(staged.discard):
             kind = Operation.OVERWRITE if removed else Operation.APPEND
             try:
                 updates = (*staged.write(kind, schema_id), properties)
@@ -654,21 +572,6 @@ class IcebergTransaction(Transaction):
             except TableBusyError as error:
                 # Another run of the stream may have changed it.
                 last = snapshots.last_seq(entry.load(), entry.stream)
-                if last is not None and last >= self._seq:
-                    raise seq_conflict(entry.stream, entry.where, self._seq, last=last) from error
+                if last is not None and last >= self.seq:
+                    raise seq_conflict(entry.stream, entry.where, self.seq, last=last) from error
                 raise
-
-    def close(self) -> None:
-        """Forget what was looked up."""
-        self._looked_up = None
-
-
-def _flags(file: DataFile, places: pa.Table) -> files.Mask:
-    """Flag the rows of a file that are among places in it."""
-    flags = np.zeros(file.record_count, dtype=np.bool_)
-    flags[places.column("_row").to_numpy()] = True
-    return flags
-
-
-def _is_one_each(places: pa.Table, keys: pa.Table) -> bool:
-    return len(places) == len(keys) == len(np.unique(places.column("_key").to_numpy()))

@@ -9,6 +9,7 @@ who may write: ``topic_writer``. A log finds no row by its key, and nothing in i
 
 from __future__ import annotations
 
+import datetime as dt
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -39,10 +40,11 @@ from ingestion.sinks.kafka.notes import TopicLog, TopicNote, TopicSchema, column
 from ingestion.sinks.kafka.rows import NewestPerKey, RowFormat
 from ingestion.sinks.kafka.writer import TopicPlace, TopicWriter
 from ingestion.sinks.table import (
+    A_WEEK,
     REPLACED,
     Ability,
     Change,
-    DataTable,
+    SinkTable,
     Transaction,
     counts_of,
     seq_conflict,
@@ -69,8 +71,8 @@ def open_table(stream: str, sink: KafkaSink, settings: Settings, lake: Location)
     return TopicTable(place, sink)
 
 
-class TopicTable(DataTable):
-    """A stream's topic; see ``DataTable``."""
+class TopicTable(SinkTable):
+    """A stream's topic; see ``SinkTable``."""
 
     cannot: ClassVar[Mapping[Ability, str]] = {
         "rewind": _KEPT,
@@ -101,7 +103,12 @@ class TopicTable(DataTable):
         return TopicLog(self._place, is_fence=True)
 
     def create(
-        self, columns: Sequence[DeclaredColumn], *, keys: Sequence[str], description: str
+        self,
+        columns: Sequence[DeclaredColumn],
+        *,
+        keys: Sequence[str],
+        description: str,
+        window: dt.timedelta = A_WEEK,
     ) -> None:
         """Make the topic and its notes', or take an empty topic that somebody made beforehand.
 
@@ -113,6 +120,7 @@ class TopicTable(DataTable):
             TableSettingsError: what is there cannot keep the rows, or their notes.
             RefusedError: the schema registry does not take their schema.
         """
+        del window
         del description
         stored, place, log = tuple(map(self._stored, columns)), self._place, self.log()
         self.refuse_damaged(log)

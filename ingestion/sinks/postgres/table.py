@@ -42,10 +42,11 @@ from ingestion.sinks.commit_log import (
 )
 from ingestion.sinks.commit_metadata import CommitMetadata, DamagedMetadataError, app_id
 from ingestion.sinks.table import (
+    A_WEEK,
     REPLACED,
     Ability,
     Change,
-    DataTable,
+    SinkTable,
     Transaction,
     counts_of,
     foreign_table,
@@ -152,8 +153,8 @@ def open_table(
     return PostgresTable(place)
 
 
-class PostgresTable(DataTable):
-    """A stream's table of PostgreSQL; see ``DataTable``."""
+class PostgresTable(SinkTable):
+    """A stream's table of PostgreSQL; see ``SinkTable``."""
 
     cannot: ClassVar[Mapping[Ability, str]] = {
         "rewind": _PAST,
@@ -180,12 +181,18 @@ class PostgresTable(DataTable):
         return PostgresLog(self._place)
 
     def create(
-        self, columns: Sequence[DeclaredColumn], *, keys: Sequence[str], description: str
+        self,
+        columns: Sequence[DeclaredColumn],
+        *,
+        keys: Sequence[str],
+        description: str,
+        window: dt.timedelta = A_WEEK,
     ) -> None:
         """Make the table, or take an empty one that somebody made beforehand.
 
         One that has rows, and is not ours, stays as it is. Two may do this at once.
         """
+        del window
         place = self._place
         with place.session() as connection:
             self._make_beside(connection)

@@ -37,7 +37,7 @@ from ingestion.lake.paths import StreamPaths
 from ingestion.recovery.position import refuse_replaced
 from ingestion.sinks.commit_metadata import UNKNOWN, Identity
 from ingestion.sinks.delta.files import is_delta, open_whole, read_delta, scan_rows
-from ingestion.sinks.table import Altered, DataTable
+from ingestion.sinks.table import Altered, SinkTable
 from ingestion.storage.location import Location
 from ingestion.verify.decode.coerce import UnprovableError
 from ingestion.verify.read.record import SYSTEM_COLUMNS
@@ -353,7 +353,7 @@ def read_ledger(path: Location) -> tuple[Batch, ...]:
     return tuple(sorted(map(Batch.of_row, rows), key=lambda batch: batch.seq))
 
 
-def read_log(table: DataTable, *, through: int) -> tuple[LoggedCommit, ...]:
+def read_log(table: SinkTable, *, through: int) -> tuple[LoggedCommit, ...]:
     """Read the notes that are still in a table's log, oldest first, up to a version."""
     return tuple(_logged(*each) for each in table.notes(through))
 
@@ -390,7 +390,7 @@ def _unfinished(
 
 
 def _refuse_past(
-    stream: str, table: DataTable, unfinished: LoggedCommit, holder: Holder | None
+    stream: str, table: SinkTable, unfinished: LoggedCommit, holder: Holder | None
 ) -> None:
     """Refuse where the rows before an unfinished commit cannot be read any more."""
     why = table.cannot.get("time travel")
@@ -489,7 +489,7 @@ def _not_ours(
     )
 
 
-def _refuse_other_columns(spec: StreamSpec, table: DataTable) -> None:
+def _refuse_other_columns(spec: StreamSpec, table: SinkTable) -> None:
     declared = {column.name for column in spec.table_columns} | set(SYSTEM_COLUMNS)
     # Of those that the table fills by itself no record says anything.
     found = {c.name for c in table.columns() if c.name in declared or not c.filled_by}

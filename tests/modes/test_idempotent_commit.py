@@ -11,7 +11,7 @@ from ingestion.kafka.offsets import Offsets
 from ingestion.modes.engines.idempotent_commit import idempotent
 from ingestion.modes.engines.spark import SparkEngine
 from ingestion.sinks.commit_metadata import CommitMetadata, Identity
-from ingestion.sinks.delta.log import TableLog
+from ingestion.sinks.delta.log import DeltaLog
 from ingestion.storage.location import Location
 
 pytestmark = pytest.mark.spark
@@ -31,13 +31,13 @@ def metadata(seq: int) -> CommitMetadata:
     )
 
 
-def table(spark: SparkSession, path: Path) -> TableLog:
+def table(spark: SparkSession, path: Path) -> DeltaLog:
     """A table of three rows."""
     spark.range(3).write.format("delta").save(str(path))
-    return TableLog(Location.of(path))
+    return DeltaLog(Location.of(path))
 
 
-def delete_row(spark: SparkSession, log: TableLog, row: int) -> None:
+def delete_row(spark: SparkSession, log: DeltaLog, row: int) -> None:
     """Delete a row by SQL, which takes the transaction id from the session."""
     spark.sql(f"DELETE FROM delta.`{log.path}` WHERE id = {row}")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import errno
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
@@ -13,7 +14,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
-from deltalake.exceptions import DeltaError
 from pyspark.sql import SparkSession
 
 from ingestion.declaration.spec import engine_version, fingerprint
@@ -34,13 +34,15 @@ from ingestion.modes.engines.choose import choose_engine
 from ingestion.modes.engines.duckdb import LocalEngine
 from ingestion.modes.engines.engine import Clause, Engine, IncomparableError, Merge
 from ingestion.modes.engines.spark import SparkEngine
+from ingestion.modes.engines.table_writer import ChangeWriter, SparkWriter, TableWriter
 from ingestion.modes.mode import merge_counts
 from ingestion.modes.upsert import winner_per_key
 from ingestion.pipeline.counts import count_records, extra_counts
 from ingestion.pipeline.gaps import _holes_between
 from ingestion.sinks.commit_metadata import UNKNOWN, CommitMetadata, app_id
-from ingestion.sinks.delta.log import EXACTLY, TableLog, append_nothing
-from ingestion.storage.location import Location
+from ingestion.sinks.delta.log import EXACTLY, DeltaLog, append_nothing
+from ingestion.sinks.delta.table import DeltaSinkTable
+from ingestion.storage.location import Location, Tag
 from tests.support.long import twins
 from tests.support.world import settings_in
 from tests.verify.factories import declared
@@ -123,9 +125,30 @@ def merge_newer(*, has_order: bool) -> Merge:
     )
 
 
+def write(engine: Any, path: Location, wanted: Merge | str, made: CommitMetadata) -> None:
+    """Commit a merge, or the rows of a query, as a run does."""
+    writer: TableWriter = (
+        ChangeWriter(
+            engine,
+            DeltaSinkTable(STREAM, path),
+            keys=("id",),
+            columns=PLACE.names,
+            seq=made.seq,
+        )
+        if isinstance(engine, LocalEngine)
+        else SparkWriter(engine, STREAM, path, DeltaTable(path).version())
+    )
+    with closing(writer):
+        if isinstance(wanted, Merge):
+            writer.open_before("SELECT id FROM batch")
+            writer.merge(wanted, made)
+        else:
+            writer.append(wanted, made)
+
+
 def counts_of(path: Location) -> Mapping[str, int]:
     """What the newest commit of ours says that it did."""
-    commit, _ = TableLog(path).since_our_newest(STREAM)
+    commit, _ = DeltaLog(path).since_our_newest(STREAM)
     assert commit is not None
     return merge_counts(commit)
 
@@ -204,7 +227,7 @@ def test_a_newer_record_wins_and_no_other(
     hold(engine, [place(1, *one), place(2, *one)])
     engine.open_table("t", path)
 
-    engine.merge(merge_newer(has_order=has_order), STREAM, path, metadata())
+    write(engine, path, merge_newer(has_order=has_order), metadata())
 
     line = ("at", "_topic", "_partition", "_offset")[0 if has_order else 1 :]
     asked = sql.is_newer(line, "s", "t", has_order=has_order)
@@ -231,7 +254,7 @@ def test_early_days_narrow_a_merge_down(
     with closing(SparkEngine(spark)) as engine:
         hold(engine, [{**place(1, 1, 0, 5), "id": first}], schema)
         merge = replace(merge_newer(has_order=False), key_ranges={"id": (first, first)})
-        engine.merge(merge, STREAM, Location.of(folder), metadata())
+        write(engine, Location.of(folder), merge, metadata())
 
     assert counts_of(Location.of(folder)) == {"inserted": 0, "updated": 1, "deleted": 0}
 
@@ -254,7 +277,7 @@ def test_a_row_is_found_whatever_statistics_say_of_its_key(
     path = Location.of(tmp_path / "table")
     with closing(LocalEngine(STREAM, tmp_path)) as engine:
         hold(engine, [{**place(1, 1, 0, 5), "id": key}], schema)
-        engine.merge(merge_newer(has_order=False), STREAM, path, metadata())
+        write(engine, path, merge_newer(has_order=False), metadata())
 
     assert counts_of(path) == {"inserted": 0, "updated": 1, "deleted": 0}
 
@@ -269,7 +292,7 @@ def test_two_partitions_without_an_order_are_incomparable(engine: Engine, tmp_pa
     with pytest.raises(IncomparableError):
         engine.rows(f"SELECT {asked} AS newer FROM batch s JOIN t ON s.id = t.id")
     with pytest.raises(IncomparableError):
-        engine.merge(merge_newer(has_order=False), STREAM, path, metadata())
+        write(engine, path, merge_newer(has_order=False), metadata())
 
     assert DeltaTable(path).version() == 0
 
@@ -279,10 +302,10 @@ def test_a_merge_that_changes_nothing_is_a_commit(engine: Engine, tmp_path: Path
     path = made_table(tmp_path / "table", place(1, 1, 0, 9))
     hold(engine, [place(1, 1, 0, 4)])
 
-    engine.merge(merge_newer(has_order=False), STREAM, path, metadata(7))
+    write(engine, path, merge_newer(has_order=False), metadata(7))
 
     assert DeltaTable(path).transaction_version(app_id(STREAM)) == 7
-    commit, _ = TableLog(path).since_our_newest(STREAM)
+    commit, _ = DeltaLog(path).since_our_newest(STREAM)
     assert commit is not None
     assert commit.metadata == metadata(7)
     assert merge_counts(commit) == {"inserted": 0, "updated": 0, "deleted": 0}
@@ -292,11 +315,11 @@ def test_a_seq_that_is_there_is_not_committed_again(tmp_path: Path) -> None:
     """delta-rs would take the same txn twice, so it is looked for; nor is one left out."""
     path, engine = made_table(tmp_path / "table"), LocalEngine(STREAM, tmp_path)
     hold(engine, [place(1, 1, 0, 4)])
-    engine.append("SELECT * FROM batch", STREAM, path, metadata(3))
+    write(engine, path, "SELECT * FROM batch", metadata(3))
 
-    for seq, said in ((3, "already"), (2, "already"), (5, "as its last")):
-        with pytest.raises(CommitConflictError, match=f"the table holds seq 3 {said}"):
-            engine.append("SELECT * FROM batch", STREAM, path, metadata(seq))
+    for seq in (2, 3, 5):
+        with pytest.raises(CommitConflictError, match="holds seq 3 as its last, so that seq"):
+            write(engine, path, "SELECT * FROM batch", replace(metadata(seq), attempt=12))
 
     assert DeltaTable(path).to_pyarrow_table().num_rows == 1
     engine.close()
@@ -305,60 +328,58 @@ def test_a_seq_that_is_there_is_not_committed_again(tmp_path: Path) -> None:
 def test_a_commit_whose_answer_is_lost_is_not_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What delta-rs raises behind a commit that is in the log passes; before one, it does not."""
+    """What a disk raises behind a commit that is in the log passes; before one, it does not."""
     path, engine = made_table(tmp_path / "table"), LocalEngine(STREAM, tmp_path)
     hold(engine, [place(1, 1, 0, 4)])
+    create = Location.create
 
-    def loses_the_answer(*given: Any, **named: Any) -> None:
-        write_deltalake(*given, **named)
-        raise DeltaError("no answer")
+    def loses_the_answer(self: Location, content: bytes) -> Tag:
+        create(self, content)
+        raise OSError(errno.EIO, "no answer")
 
     with monkeypatch.context() as patch:
-        patch.setattr(local_engine, "write_deltalake", loses_the_answer)
-        engine.append("SELECT * FROM batch", STREAM, path, metadata(3))
+        patch.setattr(Location, "create", loses_the_answer)
+        write(engine, path, "SELECT * FROM batch", metadata(3))
     assert DeltaTable(path).transaction_version(app_id(STREAM)) == 3
+    assert DeltaTable(path).to_pyarrow_table().num_rows == 1
 
-    def fails(*given: Any, **named: Any) -> None:
-        raise DeltaError("refused")
+    def fails(self: Location, content: bytes) -> Tag:
+        raise OSError(errno.ENOSPC, "refused")
 
+    files = set(path.files())
     with monkeypatch.context() as patch:
-        patch.setattr(local_engine, "write_deltalake", fails)
-        with pytest.raises(DeltaError, match="refused"):
-            engine.append("SELECT * FROM batch", STREAM, path, metadata(4))
+        patch.setattr(Location, "create", fails)
+        with pytest.raises(OSError, match="refused"):
+            write(engine, path, "SELECT * FROM batch", metadata(4))
+    assert set(path.files()) == files
     engine.close()
 
 
-def test_a_commit_that_gets_in_between_is_looked_at_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Somebody else's commit makes ours begin anew; one that always comes ends it."""
-    path, engine = made_table(tmp_path / "table"), LocalEngine(STREAM, tmp_path)
-    hold(engine, [place(1, 1, 0, 4)])
-    others = [1]
+@pytest.mark.parametrize("way", ["compacts", "appends", "asks for more"])
+def test_a_commit_that_gets_in_between_is_looked_at_again(tmp_path: Path, way: str) -> None:
+    """Where others have put files together, ours is made on what they left; else it ends."""
+    path, engine = made_table(tmp_path / "table", place(1, 1, 0, 3)), LocalEngine(STREAM, tmp_path)
+    write_deltalake(path.path, pa.Table.from_pylist([place(2, 1, 0, 0)], PLACE), mode="append")
+    hold(engine, [place(1, 1, 0, 4), place(3, 1, 0, 5)])
+    table = DeltaSinkTable(STREAM, path)
+    writer = ChangeWriter(engine, table, keys=("id",), columns=PLACE.names, seq=1)
+    writer.open_before("SELECT id FROM batch")
 
-    class Overtaken(DeltaTable):
-        """A table that somebody else writes to as soon as it was looked at."""
-
-        def transaction_version(self, app_id: str) -> int | None:
-            """Let the others write."""
-            if others:
-                others.pop()
-                write_deltalake(
-                    path.path,
-                    pa.Table.from_pylist([place(9, 1, 0, 0)], schema=PLACE),
-                    mode="append",
-                )
-            return super().transaction_version(app_id)
-
-    monkeypatch.setattr("ingestion.modes.engines.duckdb.open_delta", Overtaken)
-
-    engine.append("SELECT * FROM batch", STREAM, path, metadata(1))
-    others.extend([1] * 3)
-    with pytest.raises(TableBusyError, match="oncelake run s"):
-        engine.append("SELECT * FROM batch", STREAM, path, metadata(2))
-
-    ids = sorted(DeltaTable(path).to_pyarrow_table()["id"].to_pylist())
-    assert ids == [1, 9, 9, 9, 9]
+    if way == "compacts":
+        DeltaTable(path).optimize.compact()
+        writer.merge(merge_newer(has_order=False), metadata())
+        rows = DeltaTable(path).to_pyarrow_table().to_pylist()
+        assert {row["id"]: row["_offset"] for row in rows} == {1: 4, 2: 0, 3: 5}
+    else:
+        if way == "appends":
+            more = pa.Table.from_pylist([place(9, 1, 0, 0)], schema=PLACE)
+            write_deltalake(path.path, more, mode="append")
+        else:
+            DeltaTable(path).alter.add_constraint({"positive": "id > 0"})
+        before = DeltaTable(path).to_pyarrow_table().num_rows
+        with pytest.raises(TableBusyError, match="run the same command again"):
+            writer.merge(merge_newer(has_order=False), metadata())
+        assert DeltaTable(path).to_pyarrow_table().num_rows == before
     engine.close()
 
 

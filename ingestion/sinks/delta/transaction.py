@@ -1,0 +1,425 @@
+"""One commit of rows to a Delta table: files that come and go, the fence and the note, as one file.
+
+Rows are found by statistics and keys, and the files that have them written anew; see
+``ingestion.sinks.files``. The commit is put where there is none: so it follows exactly the version
+whose rows were looked up. Where others have only put files together meanwhile, it is made again on
+what they have left.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import re
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final
+from urllib.parse import quote, unquote
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+from deltalake.exceptions import CommitFailedError, DeltaError
+from pyarrow import types
+
+from ingestion.declaration.sql import identifier, quoted
+from ingestion.errors import TableBusyError
+from ingestion.sinks.commit_log import INSERTED, UPDATED, Commit
+from ingestion.sinks.commit_metadata import CommitMetadata, app_id
+from ingestion.sinks.delta.files import EXACT_DIGITS, arrows_files, open_delta, read_delta
+from ingestion.sinks.delta.log import DeltaLog, fenced_commit, put_commit
+from ingestion.sinks.delta.log_files import log_files
+from ingestion.sinks.files import (
+    PLACES,
+    ROWS_READ_AT_ONCE,
+    FilesTransaction,
+    FileWriter,
+    numbered,
+)
+from ingestion.sinks.table import AGAIN, REPLACED, Change, seq_conflict
+from ingestion.storage.location import Location
+
+# So often a commit is tried that others get in before.
+ATTEMPTS: Final = 3
+_STATISTICS: Final = "delta.dataSkippingStatsColumns"
+_INDEXED: Final = "delta.dataSkippingNumIndexedCols"
+_INTERVAL: Final = "delta.checkpointInterval"
+# Delta's own defaults.
+_COLUMNS_INDEXED: Final = "32"
+_COMMITS_TO_CHECKPOINT: Final = "10"
+# The columns that a property names.
+_NAMES: Final = re.compile(r"`((?:[^`]|``)+)`|([^,`\s][^,`]*)")
+# Longer texts have no bounds.
+_LONGEST_BOUND: Final = 256
+# Bounds of moments have no microseconds.
+_MILLISECOND: Final = 1_000
+# A file on its way into a store is on this machine from here on.
+_IN_MEMORY: Final = 32 << 20
+# What DuckDB takes for a pattern in the name of a file.
+_PATTERN: Final = re.compile(r"[*?\[\]{}]")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AddedFile:
+    """A data file of the table.
+
+    Attributes:
+        number: Its place in the version that was read; -1 of a new one.
+        path: As the log has it: quoted, and relative to the table.
+        stats: As the log has them; of a new one alone.
+    """
+
+    number: int
+    path: str
+    rows: int
+    size_bytes: int
+    stats: str = ""
+
+
+class DeltaTransaction(FilesTransaction[AddedFile]):
+    """One version to be, on top of the one that was newest when it was begun."""
+
+    refusals = (OSError, CommitFailedError)
+
+    def __init__(self, path: Location, stream: str, seq: int, *, table_id: str | None) -> None:
+        """Open the table that was read, if any was, which must stand at the seq before."""
+        super().__init__(stream, str(path), seq)
+        self._path, self._snapshot = path, read_delta(path)
+        recorded = self._snapshot.transaction_version(app_id(stream))
+        is_another = table_id not in (None, str(self._snapshot.metadata().id))
+        if is_another or recorded not in (None, seq - 1):
+            but = REPLACED if is_another else ""
+            raise seq_conflict(stream, self.where, seq, last=recorded, but=but)
+
+    @cached_property
+    def added(self) -> pa.Table:
+        """What the log says of the files."""
+        return pa.table(self._snapshot.get_add_actions(flatten=True))
+
+    @cached_property
+    def files(self) -> list[AddedFile]:
+        """The files of that version."""
+        columns = (self.added[name].to_pylist() for name in ("path", "num_records", "size_bytes"))
+        return [
+            AddedFile(
+                number=number,
+                path=path,
+                rows=self._counted(path) if rows is None else rows,
+                size_bytes=size,
+            )
+            for number, (path, rows, size) in enumerate(zip(*columns, strict=True))
+        ]
+
+    @cached_property
+    def schema(self) -> pa.Schema:
+        """The columns, as delta-rs gives them to Arrow."""
+        return pa.schema(self._snapshot.schema().to_arrow())
+
+    @cached_property
+    def _configuration(self) -> Mapping[str, str]:
+        return self._snapshot.metadata().configuration
+
+    def _open(self, path: str) -> pq.ParquetFile:
+        files, folder = arrows_files(self._path)
+        source = files.open_input_file(f"{folder}/{unquote(path)}")
+        return pq.ParquetFile(source, coerce_int96_timestamp_unit="us")
+
+    def _counted(self, path: str) -> int:
+        """Count the rows of a file of which the log does not tell."""
+        with self._open(path) as parquet:
+            return int(parquet.metadata.num_rows)
+
+    def read(self, file: AddedFile, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Read by names."""
+        schema = pa.schema([self.schema.field(name) for name in names])
+        with self._open(file.path) as parquet:
+            there = {*parquet.schema_arrow.names}
+            wanted = [name for name in names if name in there]
+            for batch in parquet.iter_batches(ROWS_READ_AT_ONCE, columns=wanted):
+                arrays = [
+                    batch.column(field.name).cast(field.type)
+                    if field.name in there
+                    else pa.nulls(len(batch), field.type)
+                    for field in schema
+                ]
+                yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+    def measure(self, file: AddedFile) -> tuple[int, int]:
+        """Ask the log."""
+        return file.rows, file.size_bytes
+
+    def bounds(self, name: str) -> Callable[[AddedFile], tuple[Any, Any]] | None:
+        """Ask the log's statistics."""
+        type_, ends = self.schema.field(name).type, (f"min.{name}", f"max.{name}")
+        if not (_is_ordered(type_) and {*ends} <= {*self.added.column_names}):
+            return None
+        lowest, highest = (_as_numbers(self.added[end]).to_pylist() for end in ends)
+        if types.is_timestamp(type_):
+            highest = [None if each is None else each + _MILLISECOND for each in highest]
+        return lambda file: (lowest[file.number], highest[file.number])
+
+    def find_in(self, keys: pa.Table, numbers: Iterable[int]) -> pa.Table:
+        """Let DuckDB search the files of this machine all at once."""
+        names, numbers = keys.column_names, list(numbers)
+        if not self._is_searched_by_duckdb or not numbers:
+            return super().find_in(keys, numbers)
+        paths = [str(self._path.path / unquote(self.files[n].path)) for n in numbers]
+        on = " AND ".join(f"r.{identifier(name)} = k.{identifier(name)}" for name in names)
+        self.connection.register("keys", numbered(keys, "_key"))
+        self.connection.register("searched", pa.table({"searched_file": paths, "_file": numbers}))
+        found = self.connection.sql(
+            f"""
+            SELECT k._key, f._file, r.file_row_number AS _row
+            FROM read_parquet(?, filename = 'searched_file', file_row_number = true) r
+            JOIN keys k ON {on}
+            JOIN searched f ON f.searched_file = r.searched_file
+            ORDER BY _file
+            """,
+            params=[paths],
+        )
+        places: pa.Table = found.to_arrow_table()
+        return places.cast(PLACES)
+
+    @property
+    def _is_searched_by_duckdb(self) -> bool:
+        """Tell whether it reaches the files, and no name means something else to it."""
+        is_plain = self._path.is_local and not _PATTERN.search(str(self._path))
+        names = {name.lower() for name in self.schema.names}
+        return is_plain and not {"searched_file", "file_row_number"} & names
+
+    def open_writer(self) -> DeltaFileWriter:
+        """Write into the table's folder."""
+        return DeltaFileWriter(self._path, self.schema, self._with_statistics)
+
+    @property
+    def _with_statistics(self) -> list[str]:
+        """The columns of which the table keeps the lowest and highest values."""
+        if (names := self._configuration.get(_STATISTICS)) is not None:
+            found = _NAMES.findall(names)
+            return [ticked.replace("``", "`") or bare.strip() for ticked, bare in found]
+        count = int(self._configuration.get(_INDEXED, _COLUMNS_INDEXED))
+        return list(self.schema.names[: count if count >= 0 else None])
+
+    def commit(self, change: Change | None, metadata: CommitMetadata) -> None:
+        """Commit, and write a checkpoint."""
+        self._again(lambda: super(DeltaTransaction, self).commit(change, metadata))
+        self._write_checkpoint()
+
+    def erase(self, keys: pa.Table, metadata: CommitMetadata) -> None:
+        """Commit the files that have them anew."""
+        self._again(lambda: super(DeltaTransaction, self).erase(keys, metadata))
+
+    def _again(self, commit: Callable[[], None]) -> None:
+        """Commit; where others have only put files together meanwhile, on what they have left."""
+        for attempt in range(ATTEMPTS):
+            try:
+                return commit()
+            except CommitFailedError as error:
+                if attempt + 1 == ATTEMPTS:
+                    raise overtaken(self.stream) from error
+                self._look_again()
+
+    def _look_again(self) -> None:
+        """Open the newest version, if all is there as it was looked up."""
+        before = self._snapshot
+        log_files(self._path).forget()
+        log, self._snapshot = DeltaLog(self._path), read_delta(self._path)
+        since = range(before.version() + 1, self._snapshot.version() + 1)
+        refuse_other_rows(self.stream, self.where, self.seq, map(log.read, since))
+        if _settings_of(before) != _settings_of(self._snapshot):
+            raise overtaken(self.stream)
+        self.close()
+        for name in ("added", "files"):
+            self.__dict__.pop(name, None)
+
+    def commit_files(
+        self,
+        metadata: CommitMetadata,
+        *,
+        counts: Mapping[str, int],
+        added: Collection[AddedFile],
+        removed: Collection[AddedFile],
+    ) -> None:
+        """Put a commit into the log: to who reads its history, a MERGE by the stream's keys."""
+        now = time.time_ns() // 1_000_000
+        actions = [*(_remove(each, now) for each in removed), *(_add(each, now) for each in added)]
+        rows, keys = sum(each.rows for each in added), metadata.identity.keys
+        metrics = {
+            **counts,
+            "numTargetRowsCopied": rows - counts[INSERTED] - counts[UPDATED],
+            "numTargetFilesAdded": len(added),
+            "numTargetFilesRemoved": len(removed),
+            "numOutputRows": rows,
+        }
+        made: dict[str, Any] = {}
+        if keys and (added or removed):
+            on = " AND ".join(f"t.{quoted(name)} = s.{quoted(name)}" for name in keys)
+            made = {"operation": "MERGE", "operationParameters": {"predicate": json.dumps([on])}}
+        made["operationMetrics"] = {name: str(value) for name, value in metrics.items()}
+        fenced = fenced_commit(self._snapshot, self.stream, metadata, remedy=AGAIN)
+        put_commit(self._path, self._snapshot, fenced, actions, **made)
+
+    def _write_checkpoint(self) -> None:
+        version = self._snapshot.version() + 1
+        if version % int(self._configuration.get(_INTERVAL, _COMMITS_TO_CHECKPOINT)):
+            return
+        # The rows are committed; without a checkpoint the log is only longer to read.
+        with suppress(DeltaError):
+            table = open_delta(self._path)
+            table.create_checkpoint()
+            table.cleanup_metadata()
+            log_files(self._path).forget()
+
+
+class DeltaFileWriter(FileWriter[AddedFile]):
+    """Writes rows to new data files of a table."""
+
+    compression = "snappy"
+
+    def __init__(self, table: Location, schema: pa.Schema, statistics: Collection[str]) -> None:
+        """Take the folder, the columns, and of which of them statistics are kept."""
+        super().__init__(schema)
+        self._table, self._statistics = table, statistics
+
+    def _begin(self) -> tuple[str, Any]:
+        name = f"part-00000-{uuid.uuid4()}-c000.{self.compression}.parquet"
+        if self._table.is_local:
+            return name, (self._table / name).path.open("wb")
+        # Arrow would put each file in parts, by four requests.
+        return name, tempfile.SpooledTemporaryFile(_IN_MEMORY)
+
+    def _end(self, path: str, stream: Any) -> None:
+        if not self._table.is_local:
+            (self._table / path).upload(stream)
+        stream.close()
+
+    def _describe(self, path: str, metadata: pq.FileMetaData, size: int) -> AddedFile:
+        rows, there = metadata.num_rows, {*self._schema.names} & {*self._statistics}
+        fields = [self._schema.field(name) for name in there]
+        stats = json.dumps({"numRecords": rows, **_statistics(metadata, fields)})
+        return AddedFile(number=-1, path=quote(path), rows=rows, size_bytes=size, stats=stats)
+
+    def _delete(self, paths: Sequence[str]) -> None:
+        for path in paths:
+            with suppress(OSError):
+                (self._table / path).delete()
+
+
+def refuse_other_rows(stream: str, where: str, seq: int, since: Iterable[Commit]) -> None:
+    """Make sure that what was committed since the rows were looked up has left them as they were.
+
+    Raises:
+        CommitConflictError: one of the commits is of the stream.
+        TableBusyError: somebody else has changed rows.
+    """
+    for commit in since:
+        if (last := commit.txns.get(app_id(stream))) is not None:
+            raise seq_conflict(stream, where, seq, last=last)
+        if commit.changes_rows:
+            raise overtaken(stream)
+
+
+def overtaken(stream: str) -> TableBusyError:
+    """Return the error of a commit that others got in before."""
+    return TableBusyError(
+        f"{stream}: somebody else changed the table meanwhile. Nothing was changed. Next: {AGAIN}"
+    )
+
+
+def _settings_of(table: DeltaTable) -> tuple[Any, ...]:
+    """Return all that a commit must fit, but for the files."""
+    metadata, protocol = table.metadata(), table.protocol()
+    features = (protocol.reader_features, protocol.writer_features)
+    return (
+        *(metadata.id, metadata.configuration, table.schema().to_json()),
+        *(sorted(each or ()) for each in features),
+    )
+
+
+def _remove(file: AddedFile, now: int) -> dict[str, Any]:
+    return {
+        "remove": {
+            "path": file.path,
+            "deletionTimestamp": now,
+            "dataChange": True,
+            "extendedFileMetadata": True,
+            "partitionValues": {},
+            "size": file.size_bytes,
+        }
+    }
+
+
+def _add(file: AddedFile, now: int) -> dict[str, Any]:
+    return {
+        "add": {
+            "path": file.path,
+            "partitionValues": {},
+            "size": file.size_bytes,
+            "modificationTime": now,
+            "dataChange": True,
+            "stats": file.stats,
+        }
+    }
+
+
+def _is_ordered(type_: pa.DataType) -> bool:
+    """Tell whether bounds are kept as exact values, ordered as Python orders them."""
+    if types.is_decimal(type_):
+        return bool(type_.precision <= EXACT_DIGITS)
+    kinds = (types.is_integer, types.is_string, types.is_date, types.is_timestamp)
+    return any(is_of(type_) for is_of in kinds)
+
+
+def _as_numbers(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return moments and days as numbers."""
+    if types.is_timestamp(values.type):
+        return values.cast(pa.timestamp("us", values.type.tz)).cast(pa.int64())
+    return values.cast(pa.int32()) if types.is_date32(values.type) else values
+
+
+def _statistics(metadata: pq.FileMetaData, fields: Iterable[pa.Field]) -> dict[str, Any]:
+    """Return what the log keeps of columns: nulls, and lowest and highest values."""
+    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    at = {groups[0].column(n).path_in_schema: n for n in range(metadata.num_columns)}
+    found: dict[str, dict[str, Any]] = {"minValues": {}, "maxValues": {}, "nullCount": {}}
+    for field in (field for field in fields if field.name in at):
+        of_groups = [group.column(at[field.name]).statistics for group in groups]
+        if not all(of_groups):
+            continue
+        if all(each.has_null_count for each in of_groups):
+            found["nullCount"][field.name] = sum(each.null_count for each in of_groups)
+        if bounds := _bounds(of_groups, field.type):
+            found["minValues"][field.name], found["maxValues"][field.name] = bounds
+    return found
+
+
+def _bounds(of_groups: Sequence[pq.Statistics], type_: pa.DataType) -> tuple[Any, Any] | None:
+    filled = [each for each in of_groups if each.num_values]
+    if not (filled and _is_ordered(type_) and all(each.has_min_max for each in filled)):
+        return None
+    try:
+        lowest, highest = min(each.min for each in filled), max(each.max for each in filled)
+    except OverflowError:
+        return None  # A day or a moment that Python does not have.
+    bounds = _as_json(lowest), _as_json(highest)
+    return None if None in bounds else bounds
+
+
+def _as_json(value: Any) -> Any:
+    """Write a bound as delta-rs does; ``None`` for one that not every reader takes as it is."""
+    if isinstance(value, str):
+        return value if len(value) <= _LONGEST_BOUND else None
+    if isinstance(value, dt.date) and value.year == dt.MAXYEAR:
+        return None
+    if isinstance(value, dt.datetime):
+        if value.tzinfo is None:
+            return value.isoformat(sep=" ", timespec="milliseconds")
+        return value.astimezone(dt.UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    if isinstance(value, dt.date):
+        return value.isoformat()
+    return value if isinstance(value, int) else float(value)

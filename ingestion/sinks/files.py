@@ -1,0 +1,440 @@
+"""Tables that are made of Parquet files: rows are found by their keys, and files written anew.
+
+A file never changes. A commit takes those out of the table that have rows which are updated or
+deleted, and brings in others: what they keep, what is updated, and what is new. What kind of table
+it is says how a file is read, searched, and written, and what makes a commit of such files.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cache, cached_property
+from typing import Any, ClassVar, Final, Generic, TypeVar
+
+import duckdb
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ingestion.declaration.sql import identifier
+from ingestion.errors import IngestionError, RefusedError, TableBusyError, counted, first_line
+from ingestion.sinks.commit_log import ROW_COUNTS, UnknownOutcomeError
+from ingestion.sinks.commit_metadata import CommitMetadata
+from ingestion.sinks.table import AGAIN, Change, Transaction
+
+File = TypeVar("File")
+Mask = npt.NDArray[np.bool_]
+
+# What a data file grows to, and from which size on it is rewritten by itself.
+TARGET_BYTES: Final = 128 << 20
+_SMALL_BYTES: Final = 16 << 20
+# A row group is of at most so many rows, and bytes in memory.
+_ROWS_IN_GROUP: Final = 1 << 20
+_BYTES_IN_GROUP: Final = 96 << 20
+ROWS_READ_AT_ONCE: Final = 1 << 17
+# Of the files that have rows of the keys, so much is kept until they are written anew.
+_KEPT_BYTES: Final = 256 << 20
+PLACES: Final = pa.schema([(name, pa.int64()) for name in ("_key", "_file", "_row")])
+NO_PLACES: Final = PLACES.empty_table()
+
+
+class FileWriter(ABC, Generic[File]):
+    """Writes rows to new data files of about a size.
+
+    Attributes:
+        files: Those that are complete.
+        paths: Those that were begun.
+    """
+
+    compression: str
+
+    def __init__(self, schema: pa.Schema, target_bytes: int = TARGET_BYTES) -> None:
+        """Take the columns, in their order, as the files have them."""
+        self._schema, self._target = schema, target_bytes
+        self._waiting: list[pa.RecordBatch] = []
+        self._rows = self._bytes = self._source_bytes = 0
+        self._writer: pq.ParquetWriter | None = None
+        self.files: list[File] = []
+        self.paths: list[str] = []
+
+    @abstractmethod
+    def _begin(self) -> tuple[str, Any]:
+        """Return the path of a new file, and a stream that writes it."""
+
+    def _end(self, path: str, stream: Any) -> None:
+        """Close a stream to which all of a file was written."""
+        del path
+        stream.close()
+
+    @abstractmethod
+    def _describe(self, path: str, metadata: pq.FileMetaData, size: int) -> File:
+        """Return a file that is complete, as a commit names it."""
+
+    @abstractmethod
+    def _delete(self, paths: Sequence[str]) -> None:
+        """Delete files that no commit names, as far as that goes."""
+
+    def write(self, rows: pa.RecordBatch | pa.Table) -> None:
+        """Write rows of the table's columns."""
+        if isinstance(rows, pa.RecordBatch):
+            rows = pa.Table.from_batches([rows])
+        at_once = _BYTES_IN_GROUP * rows.num_rows // max(rows.nbytes, 1)
+        for batch in rows.to_batches(max_chunksize=min(max(at_once, 1), _ROWS_IN_GROUP)):
+            self._waiting.append(batch)
+            self._rows += batch.num_rows
+            self._bytes += batch.nbytes
+            if self._rows >= _ROWS_IN_GROUP or self._bytes >= _BYTES_IN_GROUP:
+                self._write_group()
+
+    def end_source(self, size: int) -> None:
+        """Begin another file, unless what was copied so far is small: so small ones end."""
+        self._source_bytes += size
+        if self._source_bytes >= min(_SMALL_BYTES, self._target):
+            self.close()
+
+    def _write_group(self) -> None:
+        rows = pa.Table.from_batches(self._waiting).cast(self._schema)
+        self._waiting, self._rows, self._bytes = [], 0, 0
+        if self._writer is None:
+            path, self._stream = self._begin()
+            self.paths.append(path)
+            self._writer = pq.ParquetWriter(
+                self._stream,
+                self._schema,
+                compression=self.compression,
+                store_decimal_as_integer=True,
+                # So that what a disk has altered is refused, and not copied.
+                write_page_checksum=True,
+            )
+        self._writer.write_table(rows, row_group_size=_ROWS_IN_GROUP)
+        if self._stream.tell() >= self._target:
+            self.close()
+
+    def close(self) -> None:
+        """Complete the file that is being written."""
+        self._source_bytes = 0
+        if self._rows:
+            self._write_group()
+        if self._writer is None:
+            return
+        self._writer.close()
+        metadata, size = self._writer.writer.metadata, self._stream.tell()
+        self._end(self.paths[-1], self._stream)
+        self.files.append(self._describe(self.paths[-1], metadata, size))
+        self._writer = None
+
+    def discard(self) -> None:
+        """Delete what was written."""
+        if self._writer is not None:
+            self._stream.close()
+        self._delete(self.paths)
+
+
+@contextmanager
+def discarding(
+    discard: Callable[[], None], *errors: type[Exception], known: type[Exception] = Exception
+) -> Iterator[None]:
+    """Delete what was written for a commit that was certainly not made.
+
+    Args:
+        discard: Deletes it.
+        errors: What says so, beside ``known``; after any other, files stay that no commit may name.
+        known: The same.
+    """
+    try:
+        yield
+    except UnknownOutcomeError:
+        raise
+    except (known, *errors):
+        discard()
+        raise
+
+
+class FilesTransaction(Transaction, Generic[File]):
+    """One commit to be of a table of files, on top of those that it was begun on.
+
+    Attributes:
+        refusals: What ``commit_files`` raises of its own where it has certainly committed nothing.
+    """
+
+    refusals: ClassVar[tuple[type[Exception], ...]] = (OSError,)
+
+    def __init__(self, stream: str, where: str, seq: int) -> None:
+        """Take the seq, which must be the table's next."""
+        self.stream, self.where, self.seq = stream, where, seq
+        self._looked_up: tuple[pa.Table, pa.Table] | None = None
+        # Files that were looked up, which are written anew.
+        self._kept: dict[int, list[pa.RecordBatch]] = {}
+        self._kept_bytes = 0
+
+    @property
+    @abstractmethod
+    def files(self) -> Sequence[File]:
+        """The files that the table has, in an order that stays."""
+
+    @property
+    @abstractmethod
+    def schema(self) -> pa.Schema:
+        """The table's columns in memory."""
+
+    @abstractmethod
+    def read(self, file: File, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Yield some columns of a file, in the order of its rows; what it does not have is null."""
+
+    @abstractmethod
+    def measure(self, file: File) -> tuple[int, int]:
+        """Return how many rows and bytes a file has."""
+
+    @abstractmethod
+    def bounds(self, name: str) -> Callable[[File], tuple[Any, Any]] | None:
+        """Return what tells the lowest and highest value of a column in a file.
+
+        Moments and days are numbers; ``None`` for what is not known, and for a column whose bounds
+        are not ordered as its values are.
+        """
+
+    @abstractmethod
+    def open_writer(self) -> FileWriter[File]:
+        """Return what writes new files."""
+
+    @abstractmethod
+    def commit_files(
+        self,
+        metadata: CommitMetadata,
+        *,
+        counts: Mapping[str, int],
+        added: Collection[File],
+        removed: Collection[File],
+    ) -> None:
+        """Commit files and note as one act; see ``Transaction.commit``."""
+
+    def translated(self) -> AbstractContextManager[None]:
+        """Translate what reading and writing files raises."""
+        return nullcontext()
+
+    def rows_of(self, keys: pa.Table) -> pa.Table:
+        """Search the files that may have any of them, and remember where they are."""
+        with self.translated():
+            keys = self._as_stored(keys)
+            places = self.find(keys)
+            self._looked_up = keys, places
+            return pa.Table.from_batches(
+                (
+                    batch
+                    for number, rows in self._by_file(places)
+                    for batch in self._rows(number, self._flags(number, rows))
+                ),
+                schema=self.schema,
+            )
+
+    def commit(self, change: Change | None, metadata: CommitMetadata) -> None:
+        """Write files anew without the rows that go, and commit them once."""
+        nothing = self.schema.empty_table()
+        change = change or Change(inserted=nothing, updated=nothing, deleted=nothing)
+        with self.translated():
+            places = self._places_of(change)
+            self._rewrite(metadata, places, updated=change.updated, inserted=change.inserted)
+
+    def erase(self, keys: pa.Table, metadata: CommitMetadata) -> None:
+        """Find the rows, of which 24 bytes each are in memory, and commit all others."""
+        nothing = self.schema.empty_table()
+        with self.translated():
+            places = self.find(self._as_stored(keys))
+            self._rewrite(metadata, places, updated=nothing, inserted=nothing)
+
+    def close(self) -> None:
+        """Forget what was looked up."""
+        self._looked_up, self._kept, self._kept_bytes = None, {}, 0
+        if "connection" in self.__dict__:
+            self.__dict__.pop("connection").close()
+
+    @cached_property
+    def connection(self) -> duckdb.DuckDBPyConnection:
+        """Joins keys with rows."""
+        return _database().cursor()
+
+    def find(self, keys: pa.Table) -> pa.Table:
+        """Search the files for keys, as far as their bounds say that they may have any.
+
+        Returns:
+            ``_key``, the number of a key, ``_file``, that of a file, and ``_row`` in it; by file.
+        """
+        return self.find_in(keys, self.searched(keys))
+
+    def searched(self, keys: pa.Table) -> list[int]:
+        """Return the numbers of the files that may have any of the keys."""
+        ordered = []
+        for name in keys.column_names:
+            if bounds := self.bounds(name):
+                ordered.append((bounds, _in_order(keys.column(name))))
+        return [
+            number
+            for number, file in enumerate(self.files)
+            if all(_may_have(bounds(file), values) for bounds, values in ordered)
+        ]
+
+    def find_in(self, keys: pa.Table, numbers: Iterable[int]) -> pa.Table:
+        """Search files of those numbers, one after the other."""
+        names, found = keys.column_names, [NO_PLACES]
+        schema = pa.schema([self.schema.field(name) for name in names])
+        self.connection.register("keys", numbered(keys, "_key"))
+        for number in numbers:
+            rows = pa.Table.from_batches(self.read(self.files[number], names), schema)
+            self.connection.register("rows", numbered(rows, "_row"))
+            query = f"SELECT _key, {number} AS _file, _row FROM rows JOIN keys {_using(names)}"
+            found.append(self.connection.sql(query).to_arrow_table().cast(PLACES))
+        return pa.concat_tables(found)
+
+    def _by_file(self, places: pa.Table) -> Iterator[tuple[int, pa.Table]]:
+        numbers, starts = np.unique(places.column("_file").to_numpy(), return_index=True)
+        ends = [*starts, len(places)][1:]
+        for number, start, end in zip(numbers.tolist(), starts, ends, strict=True):
+            yield number, places.slice(start, end - start)
+
+    def _flags(self, number: int, places: pa.Table) -> Mask:
+        """Flag the rows of a file that are among places in it."""
+        flags = np.zeros(self.measure(self.files[number])[0], dtype=np.bool_)
+        flags[places.column("_row").to_numpy()] = True
+        return flags
+
+    def _rows(self, number: int, is_wanted: Mask) -> Iterator[pa.RecordBatch]:
+        """Yield those rows of a file that are wanted, by a flag for each."""
+        start = 0
+        for batch in self._whole(number):
+            yield batch.filter(pa.array(is_wanted[start : start + len(batch)]))
+            start += len(batch)
+
+    def _whole(self, number: int) -> Iterator[pa.RecordBatch]:
+        """Yield a file's rows, and keep them where they are few: most files are read twice."""
+        if number in self._kept:
+            yield from self._kept[number]
+            return
+        batches, size = list[pa.RecordBatch](), self._kept_bytes
+        for batch in self.read(self.files[number], self.schema.names):
+            size += batch.nbytes
+            if size <= _KEPT_BYTES:
+                batches.append(batch)
+            yield batch
+        if size <= _KEPT_BYTES:
+            self._kept[number], self._kept_bytes = batches, size
+
+    def _rewrite(
+        self, metadata: CommitMetadata, places: pa.Table, *, updated: pa.Table, inserted: pa.Table
+    ) -> None:
+        """Commit the table without the rows at some places, of which the first are updated."""
+        if metadata.seq != self.seq:
+            raise ValueError(f"seq {self.seq} was begun, and not {metadata.seq}")
+        deleted = len(places) - len(updated)
+        counts = dict(zip(ROW_COUNTS, (len(inserted), len(updated), deleted), strict=True))
+        writer = self.open_writer()
+        with discarding(writer.discard):
+            removed = self._write(writer, places, self._as_stored(updated))
+            writer.write(self._as_stored(inserted))
+            writer.close()
+            more = sum(self.measure(each)[0] for each in writer.files)
+            more -= sum(self.measure(each)[0] for each in removed)
+            if more != len(inserted) - deleted:
+                raise AssertionError(f"{self.where}: {more} more rows were written, not {counts}")
+        with discarding(writer.discard, *self.refusals, known=IngestionError):
+            self.commit_files(metadata, counts=counts, added=writer.files, removed=removed)
+
+    def _write(self, writer: FileWriter[File], places: pa.Table, updated: pa.Table) -> list[File]:
+        """Write the files anew that have places; return those that they take the places of."""
+        removed = list[File]()
+        for number, rows in self._by_file(places):
+            removed.append(self.files[number])
+            for batch in self._rows(number, ~self._flags(number, rows)):
+                writer.write(batch)
+            new = np.sort(rows.column("_key").to_numpy())
+            writer.write(updated.take(pa.array(new[new < updated.num_rows])))
+            writer.end_source(self.measure(self.files[number])[1])
+        return removed
+
+    def _places_of(self, change: Change) -> pa.Table:
+        """Find the rows that are updated, and then those that are deleted, each once."""
+        if not (change.updated.num_rows or change.deleted.num_rows):
+            return NO_PLACES
+        names = change.deleted.column_names
+        keys = pa.concat_tables(
+            self._as_stored(rows.select(names)) for rows in (change.updated, change.deleted)
+        )
+        places = None
+        if self._looked_up and self._looked_up[0].column_names == names:
+            places = self._match(keys, *self._looked_up)
+        if places is None or not _is_one_each(places, keys):
+            places = self.find(keys)
+        if not _is_one_each(places, keys):
+            raise TableBusyError(
+                f"{self.stream}: {self.where}: somebody else has changed the same "
+                f"rows: of {counted(len(keys), 'key')} to update or delete, the table has "
+                f"{counted(len(places), 'row')}. Nothing was changed. Next: {AGAIN}"
+            )
+        return places
+
+    def _match(self, keys: pa.Table, looked_up: pa.Table, places: pa.Table) -> pa.Table:
+        """Return where keys are by the places of others, looked up by the same columns."""
+        using = _using(keys.column_names)
+        self.connection.register("keys", numbered(keys, "_key"))
+        self.connection.register("looked_up", numbered(looked_up, "_at"))
+        self.connection.register("places", places.rename_columns(["_at", "_file", "_row"]))
+        query = f"""
+            SELECT _key, _file, _row FROM keys JOIN looked_up {using} JOIN places USING (_at)
+            ORDER BY _file
+        """
+        return self.connection.sql(query).to_arrow_table()
+
+    def _as_stored(self, rows: pa.Table) -> pa.Table:
+        """Cast rows of any of the columns to the table's types, or refuse them."""
+        try:
+            return rows.cast(pa.schema([self.schema.field(name) for name in rows.column_names]))
+        except (ValueError, pa.ArrowException) as error:
+            raise RefusedError(
+                self.stream,
+                f"a row does not fit the columns of {self.where}: {first_line(error)}. "
+                "Nothing was changed.",
+                remedy="change the declaration, or alter the table",
+            ) from error
+
+
+@cache
+def _database() -> duckdb.DuckDBPyConnection:
+    """Open a database of this process, once: that takes longer than to look up a batch's keys."""
+    database = duckdb.connect()
+    database.execute("SET GLOBAL TimeZone = 'UTC'")
+    return database
+
+
+def numbered(rows: pa.Table, name: str) -> pa.Table:
+    """Add the number of each row."""
+    return rows.append_column(name, pa.arange(0, rows.num_rows))
+
+
+def _using(names: Iterable[str]) -> str:
+    return f"USING ({', '.join(map(identifier, names))})"
+
+
+def _in_order(values: pa.ChunkedArray) -> list[Any]:
+    """Sort the values of a key; moments and days as numbers."""
+    values = values.unique().drop_null()
+    if pa.types.is_timestamp(values.type):
+        values = values.cast(pa.timestamp("us", values.type.tz)).cast(pa.int64())
+    elif pa.types.is_date32(values.type):
+        values = values.cast(pa.int32())
+    found: list[Any] = values.sort().to_pylist()
+    return found
+
+
+def _may_have(bounds: tuple[Any, Any], values: Sequence[Any]) -> bool:
+    lowest, highest = bounds
+    if lowest is None or highest is None:
+        return True
+    at = bisect_left(values, lowest)
+    return at < len(values) and bool(values[at] <= highest)
+
+
+def _is_one_each(places: pa.Table, keys: pa.Table) -> bool:
+    return len(places) == len(keys) == len(np.unique(places.column("_key").to_numpy()))
