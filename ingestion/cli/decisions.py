@@ -9,6 +9,7 @@ import typer
 from ingestion.cli import output
 from ingestion.cli.command import AsJson, Stream, Yes, confirm, new_run_id
 from ingestion.cli.streams import declared_sink, load_settings, load_stream, refuse_unknown
+from ingestion.declaration.sinks import named_version
 from ingestion.errors import InvalidSpecError, counted
 from ingestion.storage.location import Location
 
@@ -152,7 +153,7 @@ def _report(stream: str, row: LedgerRow, what: str, *, as_json: bool) -> None:
     if as_json:
         output.document({"stream": stream, **output.row_document(row)})
         return
-    output.say(f"{stream}: {what} (seq {row.seq}, Delta version {row.delta_version})")
+    output.say(f"{stream}: {what} (seq {row.seq}, {named_version(row.sink, row.delta_version)})")
     for part in row.ranges:
         if len(part.range):
             output.say(f"  {part.range}")

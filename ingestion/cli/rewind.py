@@ -10,6 +10,7 @@ from ingestion.cli import output
 from ingestion.cli.command import AsJson, Stream, Yes, confirm, new_run_id
 from ingestion.cli.output import progress, session
 from ingestion.cli.streams import declared_sink, load_settings, load_stream, refuse_unknown
+from ingestion.declaration.sinks import named_version
 from ingestion.errors import DONE, WRONG, counted
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ def rewind(
         return
     output.say(
         f"{stream}: is as batch {point.seq} left it at {point.committed_at:%Y-%m-%d %H:%M:%S} UTC "
-        f"(seq {row.seq}, Delta version {row.delta_version})"
+        f"(seq {row.seq}, {named_version(row.sink, row.delta_version)})"
     )
     output.say(f"  next offsets: {_offsets(point)}")
     output.say(f"Next: oncelake run {stream} reads on from there")

@@ -26,6 +26,7 @@ from ingestion.cli.end_process import leave_now
 from ingestion.cli.output import STDOUT, progress, session
 from ingestion.cli.signals import Interrupt
 from ingestion.cli.streams import chosen, load_settings
+from ingestion.declaration.sinks import named_version
 from ingestion.errors import DONE, WRONG, counted, first_exit_code
 from ingestion.operations.failure import Failure
 
@@ -280,8 +281,8 @@ class RunResult:
         batches = counted(len(report.batches), "batch") if report.batches else "nothing new"
         rows = "" if report.row_count is None else f"{counted(report.row_count, 'row')} · "
         output.say(
-            f"{report.stream}: {verdict} · {batches} · seq {report.seq} · Delta version "
-            f"{report.delta_version} · {rows}lag {report.lag:,}",
+            f"{report.stream}: {verdict} · {batches} · seq {report.seq} · "
+            f"{named_version(report.sink, report.delta_version)} · {rows}lag {report.lag:,}",
             "bold green" if report.is_balanced else "bold red",
         )
         for notice in report.notices:

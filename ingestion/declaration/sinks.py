@@ -217,5 +217,12 @@ SINKS: Final[dict[SinkName, SinkKind]] = {
         is_log=True,
     ),
 }
+
+
+def named_version(sink: str, version: int) -> str:
+    """Name a version of a sink's table, for people."""
+    return f"Delta version {version}" if sink == "delta" else f"version {version}"
+
+
 # Those to which rows are only added: they need no memory of deletes.
 LOGS: Final = frozenset(name for name, kind in SINKS.items() if kind.is_log)

@@ -282,6 +282,7 @@ class Run(StreamTask):
             row_count=log.row_count(),
             table=table.where,
             stalls=stalls,
+            sink=stream.spec.sink.name,
         )
 
 

@@ -67,6 +67,7 @@ class RunReport(BatchReport):
     stalls: tuple[Stall, ...] = ()
     engine: str | None = None
     seconds: float = 0.0
+    sink: str = "delta"
 
     @property
     def committed(self) -> Attempts:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import KW_ONLY, asdict, dataclass
 from typing import Any, Literal
 
+from ingestion.declaration.sinks import named_version
 from ingestion.errors import counted
 from ingestion.kafka.offsets import Range
 
@@ -94,6 +95,7 @@ class Verdict:
     difference_count: Mapping[str, int]
     limits: tuple[str, ...]
     obstacles: tuple[str, ...]
+    sink: str = "delta"
 
     @property
     def holds(self) -> bool:
@@ -108,7 +110,8 @@ class Verdict:
     @property
     def headline(self) -> str:
         """Say it in one line."""
-        about = f"{self.stream} through batch {self.seq} (Delta version {self.delta_version})"
+        version = named_version(self.sink, self.delta_version)
+        about = f"{self.stream} through batch {self.seq} ({version})"
         if self.total:
             parts = ", ".join(f"{name} {n:,}" for name, n in self.difference_count.items())
             return f"{about}: FAILED: {counted(self.total, 'difference')} ({parts})"

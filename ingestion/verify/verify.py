@@ -126,6 +126,7 @@ class _Proof:
         if self._differences.counts:
             self._limits.extend(_other_meanings(self._spec, self._batches))
         return Verdict(
+            sink=self._spec.sink.name,
             stream=self._spec.name,
             table=self._paths.table.where,
             delta_version=snapshot.version,

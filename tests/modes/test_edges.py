@@ -16,7 +16,7 @@ from ingestion.lake.attempts import attempt_of
 from ingestion.modes.aggregate import AggregateMode
 from ingestion.modes.append import AppendMode
 from ingestion.modes.engines.spark import SparkEngine
-from ingestion.modes.engines.table_writer import DeltaWriter
+from ingestion.modes.engines.table_writer import SparkWriter
 from ingestion.modes.mode import Good, Target, WriteMode
 from ingestion.operations.rewind import rewind
 from ingestion.recovery.position import read_position
@@ -49,7 +49,7 @@ def again(world: World, sink: type[WriteMode], **good: Any) -> tuple[WriteMode, 
         epoch=1,
         attempt=attempt_of(metadata),
         committed=position.committed,
-        table=DeltaWriter(engine, world.spec.name, world.paths.data, world.log.versions()[0]),
+        table=SparkWriter(engine, world.spec.name, world.paths.data, world.log.versions()[0]),
     )
     return sink(target, Good(**{**told, "deletes": 0, "size_bytes": 9, **good})), metadata
 
