@@ -261,7 +261,7 @@ class FilesTransaction(Transaction, Generic[File]):
         """Search the files for keys, as far as their bounds say that they may have any.
 
         Returns:
-            ``_key``, the number of a key, ``_file``, that of a file, and ``_row`` in it; by file.
+            ``_key``, the number of a key, ``_file``, that of a file, and ``_row`` in it.
         """
         return self.find_in(keys, self.searched(keys))
 
@@ -290,6 +290,8 @@ class FilesTransaction(Transaction, Generic[File]):
         return pa.concat_tables(found)
 
     def _by_file(self, places: pa.Table) -> Iterator[tuple[int, pa.Table]]:
+        # DuckDB reads several files at a time.
+        places = places.sort_by("_file")
         numbers, starts = np.unique(places.column("_file").to_numpy(), return_index=True)
         ends = [*starts, len(places)][1:]
         for number, start, end in zip(numbers.tolist(), starts, ends, strict=True):
@@ -383,7 +385,6 @@ class FilesTransaction(Transaction, Generic[File]):
         self.connection.register("places", places.rename_columns(["_at", "_file", "_row"]))
         query = f"""
             SELECT _key, _file, _row FROM keys JOIN looked_up {using} JOIN places USING (_at)
-            ORDER BY _file
         """
         return self.connection.sql(query).to_arrow_table()
 

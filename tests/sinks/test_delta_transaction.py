@@ -182,6 +182,25 @@ def test_rows_of_many_files_are_written_anew(table: DeltaSinkTable) -> None:
     assert (now.metrics["numTargetRowsDeleted"], now.metrics["numTargetRowsCopied"]) == (10, 30)
 
 
+def test_places_may_come_in_any_order(
+    table: DeltaSinkTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Several files are searched at a time: which is the first to answer does not matter."""
+    find_in = DeltaTransaction.find_in
+
+    def shuffled(self: DeltaTransaction, keys: pa.Table, numbers: Iterable[int]) -> pa.Table:
+        found = find_in(self, keys, numbers)
+        return found.take([0, 3, 1, 4, 2, 5])
+
+    for seq in (1, 2, 3):
+        commit(table, seq, change(table, inserted={seq * 10 + n: "a" for n in range(3)}))
+    monkeypatch.setattr(DeltaTransaction, "find_in", shuffled)
+
+    commit(table, 4, change(table, updated={10: "b", 20: "b", 30: "b"}, deleted=[11, 21, 31]))
+
+    assert names(table) == {10: "b", 20: "b", 30: "b", 12: "a", 22: "a", 32: "a"}
+
+
 def test_only_files_that_may_have_a_key_are_searched(
     table: DeltaSinkTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:

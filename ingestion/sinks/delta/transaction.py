@@ -178,7 +178,6 @@ class DeltaTransaction(FilesTransaction[AddedFile]):
             FROM read_parquet(?, filename = 'searched_file', file_row_number = true) r
             JOIN keys k ON {on}
             JOIN searched f ON f.searched_file = r.searched_file
-            ORDER BY _file
             """,
             params=[paths],
         )
