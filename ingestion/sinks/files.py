@@ -135,21 +135,19 @@ class FileWriter(ABC, Generic[File]):
 
 
 @contextmanager
-def discarding(
-    discard: Callable[[], None], *errors: type[Exception], known: type[Exception] = Exception
-) -> Iterator[None]:
+def discarding(discard: Callable[[], None], *errors: type[Exception]) -> Iterator[None]:
     """Delete what was written for a commit that was certainly not made.
 
     Args:
         discard: Deletes it.
-        errors: What says so, beside ``known``; after any other, files stay that no commit may name.
-        known: The same.
+        errors: What says that it was not made; by default any error but an unknown outcome.
     """
+    errors = errors or (Exception,)
     try:
         yield
     except UnknownOutcomeError:
         raise
-    except (known, *errors):
+    except errors:
         discard()
         raise
 
@@ -158,10 +156,10 @@ class FilesTransaction(Transaction, Generic[File]):
     """One commit to be of a table of files, on top of those that it was begun on.
 
     Attributes:
-        refusals: What ``commit_files`` raises of its own where it has certainly committed nothing.
+        refusals: What ``commit_files`` raises where it has certainly committed nothing.
     """
 
-    refusals: ClassVar[tuple[type[Exception], ...]] = (OSError,)
+    refusals: ClassVar[tuple[type[Exception], ...]] = (IngestionError, OSError)
 
     def __init__(self, stream: str, where: str, seq: int) -> None:
         """Take the seq, which must be the table's next."""
@@ -341,7 +339,7 @@ class FilesTransaction(Transaction, Generic[File]):
             more -= sum(self.measure(each)[0] for each in removed)
             if more != len(inserted) - deleted:
                 raise AssertionError(f"{self.where}: {more} more rows were written, not {counts}")
-        with discarding(writer.discard, *self.refusals, known=IngestionError):
+        with discarding(writer.discard, *self.refusals):
             self.commit_files(metadata, counts=counts, added=writer.files, removed=removed)
 
     def _write(self, writer: FileWriter[File], places: pa.Table, updated: pa.Table) -> list[File]:
@@ -418,14 +416,16 @@ def _using(names: Iterable[str]) -> str:
     return f"USING ({', '.join(map(identifier, names))})"
 
 
+def as_numbers(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return moments, in microseconds, and days as numbers, and other values as they are."""
+    if pa.types.is_timestamp(values.type):
+        return values.cast(pa.timestamp("us", values.type.tz)).cast(pa.int64())
+    return values.cast(pa.int32()) if pa.types.is_date32(values.type) else values
+
+
 def _in_order(values: pa.ChunkedArray) -> list[Any]:
     """Sort the values of a key; moments and days as numbers."""
-    values = values.unique().drop_null()
-    if pa.types.is_timestamp(values.type):
-        values = values.cast(pa.timestamp("us", values.type.tz)).cast(pa.int64())
-    elif pa.types.is_date32(values.type):
-        values = values.cast(pa.int32())
-    found: list[Any] = values.sort().to_pylist()
+    found: list[Any] = as_numbers(values.unique().drop_null()).sort().to_pylist()
     return found
 
 

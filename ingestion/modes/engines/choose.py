@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ingestion.modes.engines.spark import SparkEngine
 
 EngineName = Literal["spark", "delta_rs"]
-# DuckDB, DataFusion and Spark do not agree on how -0.0 and NaN compare.
+# DuckDB and Spark do not agree on how -0.0 and NaN compare.
 _INEXACT: Final = {"FLOAT", "DOUBLE"}
 
 
@@ -107,7 +107,6 @@ def _obstacles(stream: Stream, *, alters: bool) -> Iterator[str]:
         yield "`mode: aggregate` folds in Spark"
     if alters:
         yield "the run changes the table's columns"
-    is_new = not is_delta(data)
     types = {column.name: column.type for column in spec.table_columns}
     for name, type_ in types.items():
         if "VARIANT" in str(type_):
@@ -115,7 +114,7 @@ def _obstacles(stream: Stream, *, alters: bool) -> Iterator[str]:
     for name in (*spec.keys, *spec.sequence_by):
         if name in types and types[name].word in _INEXACT:
             yield f"{name}, by which rows are compared, is a {types[name].word}"
-    if not is_new:
+    if is_delta(data):
         yield from _obstacles_of(stream.paths.table, data)
 
 

@@ -49,7 +49,6 @@ _SETTINGS: Final[dict[str, str | bool | int | float | list[str]]] = {
 # A batch of so many bytes in Arrow, all of them winners, takes this process to 2 GB.
 LARGEST_BATCH_BYTES = 512 * 1024 * 1024
 _ROWS_AT_ONCE: Final = 10_000
-_IN_DUCKDB: Final = f"error('{text.FAILED}')"
 
 
 class LocalEngine:
@@ -107,7 +106,7 @@ class LocalEngine:
 
     def define(self, name: str, sql: str, *, keep: bool = False) -> None:
         """Give the rows of a query a name; ``keep`` those that are asked for more than once."""
-        statement = _for(sql, _IN_DUCKDB)
+        statement = _in_duckdb(sql)
         with translate_failure(duckdb.Error):
             if keep:
                 self._keep(name, self._tables.sql(statement).to_arrow_table())
@@ -226,7 +225,7 @@ class LocalEngine:
     def arrow(self, sql: str) -> pa.Table:
         """Return the rows of a query, as they lie in memory."""
         with translate_failure(duckdb.Error):
-            return self._tables.sql(_for(sql, _IN_DUCKDB)).to_arrow_table()
+            return self._tables.sql(_in_duckdb(sql)).to_arrow_table()
 
 
 @lru_cache(maxsize=1)
@@ -249,5 +248,6 @@ def _retry(statement: Callable[[], None], name: str) -> None:
     retry_on_conflict(statement, stream=name, hindered=(CommitFailedError,))
 
 
-def _for(sql: str, fail: str) -> str:
-    return sql.replace(text.FAIL, fail)
+def _in_duckdb(sql: str) -> str:
+    """Write the common dialect as DuckDB's."""
+    return sql.replace(text.FAIL, f"error('{text.FAILED}')")

@@ -383,43 +383,27 @@ def append_nothing(table: DeltaTable, properties: CommitProperties) -> None:
     write_deltalake(table, nothing, mode="append", commit_properties=properties)
 
 
-def delete_rows(
-    path: Location,
-    keys: pa.Table,
-    *,
-    before: int,
-    fence: Callable[[DeltaTable], CommitProperties] | None = None,
-) -> int:
+def delete_rows(path: Location, keys: pa.Table, *, before: int) -> None:
     """Delete the rows of earlier batches that have the values of any row of ``keys``.
 
     Args:
-        path: The table.
+        path: A table beside that of a stream's rows.
         keys: Some of its columns, a row for each key.
         before: The batch that deletes them.
-        fence: Returns what the commit carries, which then is made even if no row is there.
-
-    Returns:
-        The table's version now.
 
     Raises:
         TableBusyError: somebody else changed the table meanwhile.
         DeltaError: delta-rs cannot write the table.
     """
-    table = open_delta(path)
-    version, properties = table.version(), fence(table) if fence else None
     same = " AND ".join(f't."{name}" = s."{name}"' for name in keys.column_names)
-    merger = table.merge(
+    merger = open_delta(path).merge(
         keys,
         f'{same} AND t."_seq" < {before}',
         source_alias="s",
         target_alias="t",
-        commit_properties=properties,
         # Otherwise delta-rs may write the keys into the commit, as its predicate.
         streamed_exec=True,
     )
     with translate_conflicts(path.name):
         merger.when_matched_delete().execute()
-        if table.version() == version and properties is not None:
-            append_nothing(table, properties)
     seal_commits(path)
-    return table.version()

@@ -39,6 +39,7 @@ from ingestion.sinks.files import (
     ROWS_READ_AT_ONCE,
     FilesTransaction,
     FileWriter,
+    as_numbers,
     numbered,
 )
 from ingestion.sinks.table import AGAIN, REPLACED, Change, seq_conflict
@@ -84,7 +85,7 @@ class AddedFile:
 class DeltaTransaction(FilesTransaction[AddedFile]):
     """One version to be, on top of the one that was newest when it was begun."""
 
-    refusals = (OSError, CommitFailedError)
+    refusals = (*FilesTransaction.refusals, CommitFailedError)
 
     def __init__(self, path: Location, stream: str, seq: int, *, table_id: str | None) -> None:
         """Open the table that was read, if any was, which must stand at the seq before."""
@@ -158,7 +159,7 @@ class DeltaTransaction(FilesTransaction[AddedFile]):
         type_, ends = self.schema.field(name).type, (f"min.{name}", f"max.{name}")
         if not (_is_ordered(type_) and {*ends} <= {*self.added.column_names}):
             return None
-        lowest, highest = (_as_numbers(self.added[end]).to_pylist() for end in ends)
+        lowest, highest = (as_numbers(self.added[end]).to_pylist() for end in ends)
         if types.is_timestamp(type_):
             highest = [None if each is None else each + _MILLISECOND for each in highest]
         return lambda file: (lowest[file.number], highest[file.number])
@@ -372,13 +373,6 @@ def _is_ordered(type_: pa.DataType) -> bool:
         return bool(type_.precision <= EXACT_DIGITS)
     kinds = (types.is_integer, types.is_string, types.is_date, types.is_timestamp)
     return any(is_of(type_) for is_of in kinds)
-
-
-def _as_numbers(values: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return moments and days as numbers."""
-    if types.is_timestamp(values.type):
-        return values.cast(pa.timestamp("us", values.type.tz)).cast(pa.int64())
-    return values.cast(pa.int32()) if types.is_date32(values.type) else values
 
 
 def _statistics(metadata: pq.FileMetaData, fields: Iterable[pa.Field]) -> dict[str, Any]:
