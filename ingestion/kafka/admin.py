@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
@@ -50,6 +50,8 @@ _LEADER_IS_MOVING = (
     # The client's own word for a partition that has none; also for one that it may not describe.
     KafkaError._NOENT,
 )
+# The client tells why it would begin elsewhere in the text of its error alone.
+_TRUNCATED = KafkaError(KafkaError._LOG_TRUNCATION).str()
 _MOVED_WITHIN_SECONDS = 0.5
 _SHOWN_WITHIN_SECONDS = 0.05
 _Timestamps = dict[TopicPartition, dt.datetime]
@@ -269,34 +271,52 @@ class Kafka:
             if message.timestamp()[0] != TIMESTAMP_NOT_AVAILABLE
         }
 
-    def first_records(
-        self,
-        offsets: Mapping[TopicPartition, int],
-        leader_epochs: Mapping[TopicPartition, int] | None = None,
-    ) -> dict[TopicPartition, Message]:
+    def first_records(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, Message]:
         """Return the first record at or behind each offset, also one that was aborted.
 
         A partition that holds none there is left out. One that begins behind the offset, or ends
         before it, gives its first record.
+        """
+        places = [ClientTopicPartition(*at, offset) for at, offset in offsets.items()]
+        answers = self._first_messages(places, reset="earliest")
+        return {at: message for at, message in answers.items() if message.error() is None}
+
+    def truncated(
+        self, ends: Mapping[TopicPartition, int], leader_epochs: Mapping[TopicPartition, int]
+    ) -> frozenset[TopicPartition]:
+        """Return the partitions of which a leader's epoch ended below what was read of it.
+
+        Also those that know nothing of that epoch any more: retention may have removed it whole.
 
         Args:
-            offsets: Where to look.
-            leader_epochs: Epochs in which there was a record at the offset. Where Kafka says that
-                the epoch ended before it, the first record behind that end is returned.
+            ends: The offset behind the last one that was read, a partition.
+            leader_epochs: Epochs under which the offset before it was read.
         """
-        if not offsets:
+        places = [
+            ClientTopicPartition(*at, end, leader_epoch=leader_epochs[at])
+            for at, end in ends.items()
+        ]
+        answers = self._first_messages(places, reset="error")
+        errors = {at: message.error() for at, message in answers.items()}
+        return frozenset(at for at, error in errors.items() if error and _TRUNCATED in error.str())
+
+    def _first_messages(
+        self, places: Sequence[ClientTopicPartition], *, reset: str
+    ) -> dict[TopicPartition, Message]:
+        """Return the first record of each place, or the error that stands for it."""
+        if not places:
             return {}
         reader = _RecordReader(
             self._settings,
             {
                 "isolation.level": "read_uncommitted",
-                "auto.offset.reset": "earliest",
+                "auto.offset.reset": reset,
                 "queued.min.messages": 1,
                 "max.partition.fetch.bytes": 65536,
             },
         )
         try:
-            return reader.first_records(offsets, leader_epochs or {})
+            return reader.first_messages(places)
         finally:
             reader.consumer.close()
 
@@ -420,35 +440,34 @@ class _RecordReader:
                     yield message
                 position = offset + 1 if is_record else max(offset, each.end)
 
-    def first_records(
-        self, offsets: Mapping[TopicPartition, int], leader_epochs: Mapping[TopicPartition, int]
+    def first_messages(
+        self, places: Sequence[ClientTopicPartition]
     ) -> dict[TopicPartition, Message]:
-        """Return the first record at or behind each offset."""
-        places = {
-            at: ClientTopicPartition(*at, offset, leader_epoch=leader_epochs.get(at, -1))
-            for at, offset in offsets.items()
-        }
-        self.consumer.assign(list(places.values()))
-        found: dict[TopicPartition, Message] = {}
-        while places:
-            message = self._poll()
+        """Return the first record at or behind each place, or the error that stands for it."""
+        left = {TopicPartition(place.topic, place.partition): place for place in places}
+        self.consumer.assign(list(places))
+        answers: dict[TopicPartition, Message] = {}
+        while left:
+            message = self._poll(but=KafkaError._AUTO_OFFSET_RESET)
             at = TopicPartition(str(message.topic()), cast("int", message.partition()))
-            if at not in places:
-                continue
-            self.consumer.incremental_unassign([places.pop(at)])
-            if message.error() is None:
-                found[at] = message
-        return found
+            if at in left:
+                self.consumer.incremental_unassign([left.pop(at)])
+                answers[at] = message
+        return answers
 
-    def _poll(self) -> Message:
-        """Return the next record, or the message that a partition has no more."""
+    def _poll(self, *, but: int = KafkaError._PARTITION_EOF) -> Message:
+        """Return the next record, or the message that a partition has no more.
+
+        Raises:
+            DependencyError: an error, but the one that the caller expects of a place.
+        """
         message: Message | None = self.consumer.poll(self._settings.kafka_timeout_seconds)
         if message is None:
             raise unreachable(self._settings, "it sent no record", self._heard)
         if is_about_group(message):
-            return self._poll()
+            return self._poll(but=but)
         error = message.error()
-        if error is not None and error.code() != KafkaError._PARTITION_EOF:
+        if error is not None and error.code() not in (KafkaError._PARTITION_EOF, but):
             right = f"READ on topic {message.topic()!r}"
             raise unreachable(self._settings, KafkaException(error), self._heard, right=right)
         return message

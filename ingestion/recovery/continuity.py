@@ -158,11 +158,11 @@ def refuse_cut_meanwhile(
         DependencyError: a leader that lacked some of it took over, or, which nothing tells from
             that, some of it was written when another one had already taken over.
     """
-    last = {part.topic_partition: part.end - 1 for part in planned if len(part)}
+    read_to = {part.topic_partition: part.end for part in planned if len(part)}
     now = ends.leader_epochs
-    moved = {at: o for at, o in last.items() if before.get(at, -1) not in {-1, now[at]}}
-    found = {at: each.offset() for at, each in stream.kafka.first_records(moved, before).items()}
-    lost = [at for at, o in last.items() if ends[at] <= o or cast("int", found.get(at, o)) < o]
+    moved = {at: end for at, end in read_to.items() if before.get(at, -1) not in {-1, now[at]}}
+    truncated = stream.kafka.truncated(moved, before)
+    lost = [at for at, end in read_to.items() if ends[at] < end or at in truncated]
     if lost:
         parts = ", ".join(map(str, lost))
         raise DependencyError(
@@ -222,22 +222,17 @@ def _by_leader_epochs(
     """
     led = {at: r for at, r in gone.items() if r.leader_epoch != ends.leader_epochs[at]}
     told = {at: record for at, record in led.items() if record.leader_epoch >= 0}
-    behind = kafka.first_records(
-        {at: record.offset for at, record in told.items()},
+    truncated = kafka.truncated(
+        {at: record.offset + 1 for at, record in told.items()},
         {at: record.leader_epoch for at, record in told.items()},
     )
-    cut_at = {
-        at: cast("int", message.offset())
-        for at, message in behind.items()
-        if cast("int", message.offset()) < told[at].offset
-    }
-    cuts = [
-        Cut(at=at, known=told[at], found=f"its leader's epoch ended at offset {offset}")
-        for at, offset in cut_at.items()
-    ]
     earliest = kafka.earliest(led)
-    is_unproven = {at for at, r in led.items() if at not in told or earliest[at] > r.offset}
-    return cuts, tuple(sorted(is_unproven - cut_at.keys()))
+    behind = {at for at, record in led.items() if earliest[at] > record.offset}
+    cuts = [
+        Cut(at=at, known=told[at], found="the epoch of its leader ended before it")
+        for at in sorted(truncated - behind)
+    ]
+    return cuts, tuple(sorted(behind | (led.keys() - told.keys())))
 
 
 def _described(message: Message) -> str:

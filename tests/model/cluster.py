@@ -145,9 +145,7 @@ class Cluster:
         return Ends({at: (part.stable_end, part.leader_epoch) for at, part in parts.items()})
 
     def first_records(
-        self,
-        offsets: Mapping[TopicPartition, int],
-        leader_epochs: Mapping[TopicPartition, int] | None = None,
+        self, offsets: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, FirstRecord]:
         """Answer as ``ingestion.kafka.admin.Kafka`` does."""
         if offsets:
@@ -155,13 +153,22 @@ class Cluster:
         found = {}
         for at, offset in offsets.items():
             part = self._partition(at)
-            if leader_epochs is not None:
-                offset = min(offset, part.end_of(leader_epochs[at]))
             for place in range(max(offset, part.first), len(part.slots)):
                 if (record := part.slots[place]) is not None:
                     found[at] = FirstRecord(place, record)
                     break
         return found
+
+    def truncated(
+        self, ends: Mapping[TopicPartition, int], leader_epochs: Mapping[TopicPartition, int]
+    ) -> frozenset[TopicPartition]:
+        """Answer as ``ingestion.kafka.admin.Kafka`` does."""
+        if ends:
+            step("ask where epochs ended")
+        parts = {at: self._partition(at) for at in ends}
+        return frozenset(
+            at for at, part in parts.items() if part.end_of(leader_epochs[at]) < ends[at]
+        )
 
     def cluster_id(self) -> str:
         """Answer as ``ingestion.kafka.admin.Kafka`` does."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ingestion.errors import CommitConflictError, TopicRecreatedError
+from ingestion.errors import CommitConflictError, DependencyError, TopicRecreatedError
 from tests.model.cluster import Record
 from tests.model.lake_rules import commit_by_somebody_else
 from tests.model.oracle import Oracle
@@ -89,6 +89,26 @@ def test_nothing_is_given_up_for_a_topic_created_since() -> None:
     world.cluster.partitions[0].first = 4
 
     assert isinstance(finish(world, accepting), TopicRecreatedError)
+
+
+@pytest.mark.parametrize("lost", [1, 2])
+def test_a_log_that_is_cut_while_a_batch_is_read_is_noticed(lost: int) -> None:
+    """Also where the cut takes the very last record that was read, and no other."""
+    world = World(partitions=1)
+    oracle, part = Oracle(world), world.cluster.partitions[0]
+    part.slots += [Record("row", n, n, n) for n in range(3)]
+    run = world.start_run()
+    while run.at != "fetch":
+        run.advance()
+    run.advance()
+
+    part.lose_end(3 - lost)
+    part.slots += [Record("row", n, n, 10 + n) for n in range(4)]
+
+    assert isinstance(finish(world, run), DependencyError)
+    report = finish(world, world.start_run())
+    oracle.look()
+    assert report.total("read") == len(part.slots)
 
 
 def begin_a_batch(world: World) -> Process:

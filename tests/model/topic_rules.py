@@ -89,6 +89,8 @@ def cut_a_log(world: World, dice: Random) -> bool:
     part.lose_end(dice.randint(part.first, length - 1))
     # Shorter than before, as long, or longer; of equal length mostly, which shows the least.
     grown = length - len(part.slots) + dice.choice((-1, 0, 0, 1, 2))
+    # Its first ones may be markers, of transactions that the old leader had begun.
+    part.slots += [None] * dice.choice((0, 0, 0, 1, 2))
     part.slots += [_record(world, dice) for _ in range(max(0, grown))]
     world.happens("log cut")
     return True

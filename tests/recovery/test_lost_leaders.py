@@ -10,6 +10,10 @@ from pyspark.sql import SparkSession
 
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import TopicTruncatedError
+from ingestion.kafka.admin import Kafka
+from ingestion.kafka.offsets import TopicPartition
+from ingestion.lake.ledger import Ledger
+from ingestion.lake.paths import StreamPaths
 from ingestion.operations.run import Run
 from ingestion.pipeline.report import RunReport
 from ingestion.settings import Settings
@@ -66,6 +70,12 @@ def test_an_unclean_election_is_refused_and_a_clean_one_is_not(
 
     with pytest.raises(TopicTruncatedError, match=r"elected-0: the last record read .* offset 16 "):
         run(settings, spark, "elected")
+    # The record at offset 11 is there, the one at 12 is not, by what the leader knows of epochs.
+    at = TopicPartition("elected", 0)
+    epoch = Ledger(StreamPaths.of("elected", settings).ledger).rows()[-1].last[at].leader_epoch
+    kafka = Kafka(settings)
+    truncated = [kafka.truncated({at: end}, {at: epoch}) for end in (12, 13, 20)]
+    assert truncated == [frozenset(), {at}, {at}]
     cluster.start(3)
     cluster.await_all("elected")
 
