@@ -20,6 +20,7 @@ from ingestion.declaration.modes import (
     INDEX_COLUMN,
     MODES,
     OF_A_RECORD,
+    WINDOW_COLUMNS,
     Mode,
 )
 from ingestion.declaration.names import name_problem
@@ -353,8 +354,10 @@ class Declaration(Part):
     def row_keys(self) -> tuple[str, ...]:
         """Columns by which a row of the table is the same one: its keys, or its place in Kafka.
 
-        A version of a key is known by both. A log without keys has none.
+        A version of a key is known by both, a group by its window too. A log without keys has none.
         """
+        if self.mode == "aggregate" and self.window:
+            return (*self.keys, *WINDOW_COLUMNS)
         if self.is_log or (self.keys and self.mode != "scd2"):
             return self.keys
         return (*self.keys, "_epoch", *self.origin)

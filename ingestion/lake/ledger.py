@@ -35,7 +35,6 @@ from ingestion.sinks.commit_metadata import (
     MOVING,
     REWOUND_TO,
     UNKNOWN,
-    CommitMetadata,
     CountedRange,
     Identity,
     Kind,
@@ -109,19 +108,17 @@ class LedgerRow:
     @classmethod
     def of(
         cls,
-        metadata: CommitMetadata,
         commit: Commit,
         table_id: str,
         *,
-        counts: Mapping[str, int],
         problems: Sequence[str] = (),
     ) -> LedgerRow:
         """Project a commit of ours; it balances when nothing was found wrong with it.
 
-        Every count of the books is there by its name, those of 0 too. Winners are no disposition,
-        so they stay in the commit.
+        Every count of the books is there by its name, those of 0 too.
         """
-        told = {name: count for name, count in counts.items() if name != "winners"}
+        metadata = commit.metadata
+        assert metadata is not None, "a commit of ours has a note"
         read = {counted.range.topic_partition for counted in metadata.ranges}
         return cls(
             table_id=table_id,
@@ -132,7 +129,7 @@ class LedgerRow:
             run_id=metadata.run_id,
             delta_version=commit.version,
             ranges=metadata.ranges,
-            counts={**dict.fromkeys(COUNTS, 0), **told},
+            counts={**dict.fromkeys(COUNTS, 0), **metadata.counts},
             balanced=not problems,
             accepted=metadata.reason,
             identity=metadata.identity,

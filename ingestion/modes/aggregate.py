@@ -1,7 +1,7 @@
 """Aggregate: one row a group, into which every record is folded exactly once.
 
-The batch is reduced to one state a group, and one MERGE folds those into the table's. Applying a
-batch twice would count it twice, so all that protects a row is the fence: state and ``txn`` are one
+The batch is reduced to one state a group, and those are folded into the table's. Applying a batch
+twice would count it twice, so all that protects a row is the fence: state and ``txn`` are one
 commit. Nothing here can be replayed; ``oncelake rebuild`` makes the table anew.
 
 Rows to records: a row is any number of records. ``inserted`` are the records of groups that were
@@ -12,34 +12,27 @@ new, ``updated`` those of groups that were there; ``groups`` rows carry the batc
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import reduce
 from operator import and_
 
-from delta.tables import DeltaTable
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from ingestion.declaration.aggregates import aggregates_of
-from ingestion.declaration.modes import WINDOW_COLUMNS
 from ingestion.declaration.sql import quoted
 from ingestion.errors import NotReplayableError
+from ingestion.modes import sql
 from ingestion.modes.aggregate_functions import folded, of_records, place_in
-from ingestion.modes.engines.idempotent_commit import (
-    from_materialized,
-    idempotent,
-    retry_on_conflict,
-)
 from ingestion.modes.engines.spark import SparkEngine
-from ingestion.modes.mode import Good, Target, WriteMode, WriteResult, merge_counts, unlike
+from ingestion.modes.mode import Good, Target, WriteMode
 from ingestion.modes.watermark import clocks_after
-from ingestion.sinks.commit_log import Commit
-from ingestion.sinks.commit_metadata import CommitMetadata
-from ingestion.sinks.delta.log import DeltaLog
+from ingestion.sinks.commit_metadata import Kind
 
 
 class AggregateMode(WriteMode):
     """One batch on its way into a table of groups."""
+
+    deletes = ()
 
     def __init__(self, target: Target, good: Good) -> None:
         """Take the good records of a batch; nothing is read or written yet."""
@@ -47,60 +40,46 @@ class AggregateMode(WriteMode):
         assert isinstance(target.engine, SparkEngine), "groups are folded by Spark alone"
         self._spark, self._frames = target.engine.spark, target.engine.frames
         self._records = target.engine.frame("good")
-        self._groups = self._records
         self._aggregates = aggregates_of(target.spec)
         self._provenance = ("_epoch", *target.spec.origin, "_timestamp")
-        by_time = WINDOW_COLUMNS if target.spec.window else ()
-        self._keys = (*target.spec.keys, *by_time)
-        self._told: Mapping[str, int] = {"groups": 0, "groups_new": 0}
+        self._groups_by = target.spec.row_keys
 
-    def prepare(self) -> Mapping[str, int]:
-        """Reduce the batch to its groups, and look up which of them are there."""
-        clocks = clocks_after(self._target, self._records) if self._target.spec.window else {}
-        if not self._good.count:
-            return {**self._told, **clocks}
-        self._groups = self._frames.keep(self._reduced())
-        groups = self._groups.count()
-        there, records = self._look_up()
-        self._told = {"groups": groups, "groups_new": groups - there}
-        return {
-            "inserted": self._good.count - records,
-            "updated": records,
-            **self._told,
-            **clocks,
-        }
-
-    def commit(self, metadata: CommitMetadata) -> None:
-        """Fold the groups into the table, or commit the metadata alone when there are none.
+    def decide(self, kind: Kind) -> Mapping[str, int]:
+        """Reduce the batch to its groups, and fold them into those that are there.
 
         Raises:
             NotReplayableError: the commit would fold records that may have been folded before.
         """
-        name = self._target.spec.name
-        if metadata.kind == "replay":
+        if kind == "replay":
+            name = self._target.spec.name
             raise NotReplayableError(
                 name,
                 "a record that is read again would be counted twice.",
                 remedy=f"oncelake rebuild {name}, which folds the topic into a new table",
             )
+        clocks = clocks_after(self._target, self._records) if self._target.spec.window else {}
         if not self._good.count:
-            self._table.commit_nothing(metadata)
-            return
-        # The groups are materialised already.
-        with from_materialized(self._spark):
-            retry_on_conflict(lambda: self._merge(metadata), stream=name)
-
-    def account(self, commit: Commit) -> WriteResult:
-        """Hold what MERGE counted against what was looked up before it."""
-        result, merged = self.recount(commit), merge_counts(commit)
-        written = {"groups": result.rows_expected, "groups_new": merged["inserted"]}
-        return replace(result, problems=unlike(written, self._told))
+            return {**self._counts("inserted", "updated"), "groups": 0, "groups_new": 0, **clocks}
+        self._frames.keep(self._reduced()).createOrReplaceTempView("groups")
+        keys = f"SELECT {sql.names(self._groups_by)} FROM groups"
+        self._table.open_before(keys, size_bytes=self._good.size_bytes)
+        self._folded().createOrReplaceTempView("folded")
+        self._decide("SELECT * FROM folded")
+        records = self._engine.rows("SELECT _what, sum(_records) AS n FROM decided GROUP BY _what")
+        return {
+            "inserted": 0,
+            "updated": 0,
+            **{row["_what"]: row["n"] for row in records},
+            "groups": self._decision.count(("inserted", "updated")),
+            "groups_new": self._decision.count(("inserted",)),
+            **clocks,
+        }
 
     @classmethod
-    def recount(cls, commit: Commit) -> WriteResult:
-        """Say what the commit alone tells: the metadata counts the records, MERGE the groups."""
-        merged = merge_counts(commit)
-        return WriteResult(counts={}, rows_expected=merged["inserted"] + merged["updated"])
+    def changes(cls, counts: Mapping[str, int]) -> Mapping[str, int]:
+        """Return the rows, which are groups."""
+        new = counts.get("groups_new", 0)
+        return {"inserted": new, "updated": counts.get("groups", 0) - new, "deleted": 0}
 
     def _reduced(self) -> DataFrame:
         """Return one row a group: its state, the newest record's place, and how many records."""
@@ -117,7 +96,7 @@ class AggregateMode(WriteMode):
             for each in self._aggregates
             for name, state in of_records(each, place).items()
         }
-        reduced = records.groupBy(*map(quoted, self._keys)).agg(
+        reduced = records.groupBy(*map(quoted, self._groups_by)).agg(
             *(state.alias(name) for name, state in states.items()),
             F.max(F.struct(*self._provenance)).alias("_newest"),
             F.count(F.lit(1)).alias("_records"),
@@ -126,35 +105,28 @@ class AggregateMode(WriteMode):
         seq = F.lit(self._target.seq).cast("long")
         return reduced.withColumns({**newest, "_seq": seq}).drop("_newest")
 
-    def _look_up(self) -> tuple[int, int]:
-        """Return how many groups are in the table, and how many records they get."""
-        table = self._spark.read.format("delta").load(str(self._target.paths.data))
-        if not DeltaLog(self._target.paths.data).file_count():
-            return 0, 0
-        groups = self._groups.select(*map(quoted, self._keys), "_records").alias("s")
-        there = table.alias("t").join(F.broadcast(groups), self._same_group())
-        row = there.agg(
-            F.count(F.lit(1)).alias("groups"), F.sum("s._records").alias("records")
-        ).collect()[0]
-        return row["groups"], row["records"] or 0
+    def _folded(self) -> DataFrame:
+        """Return each group as it will be: new, or both states folded into one."""
+        groups = self._spark.table("groups").alias("s")
+        there = self._spark.table("before").alias("t")
+        is_there, together = F.col("t._offset").isNotNull(), self._together()
+        mine = {name: F.col(f"s.{quoted(name)}") for name in self._table.columns}
+        row = (
+            F.when(is_there, together[name]).otherwise(each).alias(name)
+            if name in together
+            else each.alias(name)
+            for name, each in mine.items()
+        )
+        what = F.when(is_there, "updated").otherwise("inserted").alias("_what")
+        joined = groups.join(there, self._same_group(), "left")
+        return joined.select(*row, what, F.col("s._records").alias("_records"))
 
-    def _merge(self, metadata: CommitMetadata) -> None:
-        table = DeltaTable.forPath(self._spark, str(self._target.paths.data))
-        inserted: dict[str, str | Column] = {
-            quoted(name): F.col(f"s.{quoted(name)}") for name in table.toDF().columns
-        }
-        merge = table.alias("t").merge(self._groups.alias("s"), self._same_group())
-        merge = merge.whenMatchedUpdate(set=self._together())
-        merge = merge.whenNotMatchedInsert(values=inserted)
-        with idempotent(self._spark, self._target.spec.name, metadata):
-            merge.execute()
-
-    def _together(self) -> dict[str, str | Column]:
+    def _together(self) -> dict[str, Column]:
         """Return the columns of a group that was there: both states folded into one."""
         mine, theirs = (
             F.struct(*(F.col(f"{side}.{name}") for name in self._provenance)) for side in "st"
         )
-        newest: dict[str, str | Column] = {
+        newest = {
             name: F.when(mine > theirs, F.col(f"s.{name}")).otherwise(F.col(f"t.{name}"))
             for name in self._provenance
         }
@@ -163,12 +135,11 @@ class AggregateMode(WriteMode):
             for each in self._aggregates
             for name, state in folded(each, "t", "s").items()
         }
-        return {**states, **newest, "_seq": F.col("s._seq")}
+        return {**states, **newest}
 
     def _same_group(self) -> Column:
-        return reduce(
-            and_, (F.col(f"t.{quoted(k)}") == F.col(f"s.{quoted(k)}") for k in self._keys)
-        )
+        pairs = ((F.col(f"{side}.{quoted(name)}") for side in "ts") for name in self._groups_by)
+        return reduce(and_, (mine == theirs for mine, theirs in pairs))
 
 
 MODE = AggregateMode

@@ -1,4 +1,7 @@
-"""What a write mode is: a class with three steps, prepare → commit → account."""
+"""What a write mode is: one query that decides what becomes of a batch, and one commit of that.
+
+So every count stands in the commit's note, and is known of a commit whose run died behind it.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +9,20 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
-from typing import cast
+from types import MappingProxyType
+from typing import Any, ClassVar, cast
 
 from ingestion.declaration.spec import StreamSpec
+from ingestion.errors import counted
 from ingestion.lake.attempts import Attempt, Attempts
+from ingestion.lake.books import imbalances
 from ingestion.lake.paths import StreamPaths
-from ingestion.modes import sql
-from ingestion.modes.engines.engine import Engine
+from ingestion.modes.engines.engine import Decision, Engine
 from ingestion.modes.engines.table_writer import TableWriter
 from ingestion.sinks.commit_log import DELETED, INSERTED, UPDATED, Commit
-from ingestion.sinks.commit_metadata import CommitMetadata
+from ingestion.sinks.commit_metadata import CommitMetadata, Kind
+
+Ranges = Mapping[str, tuple[Any, Any]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,23 +63,18 @@ class Good:
     size_bytes: int
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class WriteResult:
-    """What a write mode knows after its commit.
+class WriteMode(ABC):
+    """One batch on its way into the table: what becomes of each record, and one commit of that.
 
     Attributes:
-        counts: Dispositions that are known only now.
-        rows_expected: Rows that must carry this seq, by these counts.
-        problems: What the audit found wrong, one sentence each.
+        inserts: Dispositions of records whose rows the commit inserts.
+        updates: Of those whose rows it updates.
+        deletes: Of those whose rows it deletes.
     """
 
-    counts: Mapping[str, int]
-    rows_expected: int
-    problems: tuple[str, ...] = ()
-
-
-class WriteMode(ABC):
-    """One batch on its way into the table."""
+    inserts: ClassVar[tuple[str, ...]] = ("inserted",)
+    updates: ClassVar[tuple[str, ...]] = ("updated",)
+    deletes: ClassVar[tuple[str, ...]] = ("deleted",)
 
     def __init__(self, target: Target, good: Good) -> None:
         """Take the good records of a batch; nothing is read or written yet."""
@@ -81,31 +83,56 @@ class WriteMode(ABC):
         self._table = target.table
         # Of the record that a row comes from.
         self._identity = ("_epoch", *target.spec.origin)
-
-    def _columns(self) -> dict[str, str]:
-        """Take each column of the table from the source."""
-        return {name: sql.name(name, "s") for name in self._table.columns}
+        self._decision = Decision(counts={})
 
     @abstractmethod
-    def prepare(self) -> Mapping[str, int]:
-        """Decide what to write, and write what must be there before the commit.
+    def decide(self, kind: Kind) -> Mapping[str, int]:
+        """Decide what becomes of every record, and write what must be there before the commit.
+
+        Args:
+            kind: Of the commit: what it brings may be in the table already.
 
         Returns:
-            The counts known before the commit, by name.
+            The counts, by name: all dispositions of good records among them.
         """
 
-    @abstractmethod
     def commit(self, metadata: CommitMetadata) -> None:
         """Make the one commit that holds the rows, the seq and the metadata."""
+        self._table.commit(self._decision, metadata)
 
-    @abstractmethod
-    def account(self, commit: Commit) -> WriteResult:
-        """Say what became of the records, from the commit and from the table."""
+    def _decide(self, decided: str, *, key_ranges: Ranges = MappingProxyType({})) -> None:
+        """Take the rows of a query as the decision, and count them by their dispositions.
+
+        Args:
+            decided: The query; see ``Decision``.
+            key_ranges: Lowest and highest values of the keys.
+        """
+        self._engine.define("decided", decided, keep=True)
+        counted = self._engine.rows('SELECT _what, count(*) AS "rows" FROM decided GROUP BY _what')
+        self._decision = Decision(
+            inserted=self.inserts,
+            updated=self.updates,
+            deleted=self.deletes,
+            counts={row["_what"]: row["rows"] for row in counted},
+            keys=self._target.spec.row_keys,
+            size_bytes=self._good.size_bytes,
+            key_ranges=key_ranges,
+        )
+
+    def _counts(self, *dispositions: str) -> dict[str, int]:
+        return {name: self._decision.count([name]) for name in dispositions}
 
     @classmethod
-    @abstractmethod
-    def recount(cls, commit: Commit) -> WriteResult:
-        """Say what a commit alone tells of its batch, for the ledger row that a crash swallowed."""
+    def changes(cls, counts: Mapping[str, int]) -> Mapping[str, int]:
+        """Return how many rows a commit of such counts inserts, updates and deletes."""
+        of = {"inserted": cls.inserts, "updated": cls.updates, "deleted": cls.deletes}
+        return {name: sum(counts.get(each, 0) for each in each_of) for name, each_of in of.items()}
+
+    @classmethod
+    def rows_of_seq(cls, counts: Mapping[str, int]) -> int:
+        """Return how many rows carry the seq of a batch of such counts."""
+        changes = cls.changes(counts)
+        return changes["inserted"] + changes["updated"]
 
 
 def mode_class(spec: StreamSpec) -> type[WriteMode]:
@@ -117,20 +144,41 @@ def mode_class(spec: StreamSpec) -> type[WriteMode]:
     return cast("type[WriteMode]", import_module(module).MODE)
 
 
+def audit(mode: type[WriteMode], commit: Commit, rows_of_seq: int | None) -> tuple[str, ...]:
+    """Hold what was decided of a batch against what was written, a sentence for each problem.
+
+    Args:
+        mode: The stream's write mode.
+        commit: The batch's commit: its note has the decision, its metrics what was written.
+        rows_of_seq: Rows that carry its seq, read from the table; ``None`` where nobody can tell.
+    """
+    assert commit.metadata is not None, "a batch of ours"
+    counts = commit.metadata.counts
+    decided, written = mode.changes(counts), merge_counts(commit)
+    expected = mode.rows_of_seq(counts)
+    return (
+        *(
+            f"{counted(count, 'row')} should be {name}, the commit counts {written[name]}"
+            for name, count in decided.items()
+            if written[name] != count
+        ),
+        *imbalances(
+            counts,
+            rows_of_seq=expected if rows_of_seq is None else rows_of_seq,
+            rows_expected=expected,
+            kind=commit.metadata.kind,
+        ),
+    )
+
+
 def merge_counts(commit: Commit) -> dict[str, int]:
-    """Take what MERGE itself counted; a commit of the metadata alone counted nothing."""
+    """Return the rows that a commit's own metrics count; one of the note alone has none.
+
+    Spark counts what it appends under another name than what it merges.
+    """
     of = commit.metrics
     return {
-        "inserted": of.get(INSERTED, 0),
+        "inserted": of.get(INSERTED, of.get("numOutputRows", 0)),
         "updated": of.get(UPDATED, 0),
         "deleted": of.get(DELETED, 0),
     }
-
-
-def unlike(written: Mapping[str, int], decided: Mapping[str, int]) -> tuple[str, ...]:
-    """Name the counts of MERGE that are not what was decided before it."""
-    return tuple(
-        f"MERGE wrote {written[name]} {name}, expected {count}"
-        for name, count in decided.items()
-        if written[name] != count
-    )

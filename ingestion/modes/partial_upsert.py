@@ -44,19 +44,21 @@ class PartialUpsertMode(UpsertMode):
             f"GROUP BY {keys}) f ON {sql.equal(self._keys, 'n', 'f')}"
         )
 
+    def _define_winners(self, *, is_chosen: bool) -> None:
+        self._is_folded = is_chosen
+        super()._define_winners(is_chosen=is_chosen)
+
     def _with_ours(self, chosen: str) -> str:
-        is_chosen = self._facts.distinct < self._good.count
-        if not is_chosen:
+        if not self._is_folded:
             chosen = f"SELECT *, CAST(NULL AS BIGINT) AS _deleted_at FROM ({chosen}) g"
         return super()._with_ours(chosen)
 
-    def _updated(self, columns: Mapping[str, str]) -> Mapping[str, str]:
-        kept = {
+    def _values(self) -> Mapping[str, str]:
+        return {
             column: f"CASE WHEN s._deleted_at IS NOT NULL THEN {sql.name(column, 's')} "
             f"ELSE coalesce({sql.name(column, 's')}, {sql.name(column, 't')}) END"
             for column in self._folded
         }
-        return {**columns, **kept}
 
     @property
     def _folded(self) -> list[str]:

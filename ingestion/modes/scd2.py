@@ -2,7 +2,7 @@
 
 The order of a key's events is ``sequence_by``, epoch, topic, partition, offset. For the keys of a
 batch, the versions in the table, the deletes remembered and the batch's records are put in that
-order, and each version is valid until the event behind it. One MERGE inserts the new versions and
+order, and each version is valid until the event behind it. The commit inserts the new versions and
 corrects those whose end has changed: so late events take their place in the middle, and the table
 does not depend on how the batches were cut.
 
@@ -14,16 +14,13 @@ it. ``closed`` counts the older rows whose end was corrected, and is no disposit
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Final
 
 from ingestion.declaration.modes import CURRENT, VALID_FROM, VALID_TO
 from ingestion.modes import sql
-from ingestion.modes.engines.engine import Clause, Merge
-from ingestion.modes.mode import Good, Target, WriteMode, WriteResult, merge_counts, unlike
+from ingestion.modes.mode import Good, Target, WriteMode
 from ingestion.modes.tombstones import define_deletes, remember_deletes
-from ingestion.sinks.commit_log import Commit
-from ingestion.sinks.commit_metadata import CommitMetadata
+from ingestion.sinks.commit_metadata import Kind
 
 # What an event comes to: a disposition, ``closed``, or null where nothing changes.
 _WHAT: Final = (
@@ -39,46 +36,38 @@ _WHAT: Final = (
 class HistoryMode(WriteMode):
     """One batch on its way into a table of versions."""
 
+    updates, deletes = ("closed",), ()
+
     def __init__(self, target: Target, good: Good) -> None:
         """Take the good records of a batch; nothing is read or written yet."""
         super().__init__(target, good)
         self._sequence = sql.name(target.spec.sequence_by[0])
-        self._written: Mapping[str, int] = {"versions": 0, "closed": 0}
 
-    def prepare(self) -> Mapping[str, int]:
+    def decide(self, kind: Kind) -> Mapping[str, int]:
         """Put the events of the batch's keys in order, and remember the deletes among them."""
-        if not self._good.count:
-            return {}
-        self._table.open_before(f"SELECT {sql.names(self._keys)} FROM good")
-        # What is written and what is counted come from one copy.
-        self._engine.define("changes", self._changes(), keep=True)
-        rows = self._engine.rows('SELECT _what, count(*) AS "rows" FROM changes GROUP BY _what')
-        found = {row["_what"]: row["rows"] for row in rows}
+        del kind
+        if self._good.count:
+            self._table.open_before(
+                f"SELECT {sql.names(self._keys)} FROM good", size_bytes=self._good.size_bytes
+            )
+            self._decide(self._decided())
         if self._good.deletes:
             is_new = "_what IN ('deleted', 'deleted_absent')"
-            remember_deletes(self._target, f"SELECT * FROM changes WHERE {is_new}")
-        counts = {name: found.get(name, 0) for name in ("deleted", "deleted_absent", "unchanged")}
-        self._written = {"versions": found.get("inserted", 0), "closed": found.get("closed", 0)}
-        return {**counts, **self._written}
-
-    def commit(self, metadata: CommitMetadata) -> None:
-        """MERGE the new versions and the corrected ends, or commit the metadata alone."""
-        if sum(self._written.values()):
-            self._table.merge(self._merge(), metadata)
-        else:
-            self._table.commit_nothing(metadata)
-
-    def account(self, commit: Commit) -> WriteResult:
-        """Hold what MERGE counted against what was decided before it."""
-        merged = merge_counts(commit)
-        written = {"versions": merged["inserted"], "closed": merged["updated"]}
-        return replace(self.recount(commit), problems=unlike(written, self._written))
+            remember_deletes(self._target, f"SELECT * FROM decided WHERE {is_new}")
+        counts = self._counts("inserted", "deleted", "deleted_absent", "unchanged", "closed")
+        return {**counts, "versions": counts["inserted"]}
 
     @classmethod
-    def recount(cls, commit: Commit) -> WriteResult:
-        """Say what the commit alone tells: the metadata counts the deletes, MERGE the versions."""
-        inserted = merge_counts(commit)["inserted"]
-        return WriteResult(counts={"inserted": inserted}, rows_expected=inserted)
+    def rows_of_seq(cls, counts: Mapping[str, int]) -> int:
+        """A version that was closed keeps its own."""
+        return counts.get("inserted", 0)
+
+    def _decided(self) -> str:
+        """Select the events that change something, as versions that are valid until the next."""
+        columns = {name: sql.name(name, "c") for name in self._table.columns}
+        begun = f"CASE WHEN c._is_new THEN c.{self._sequence} ELSE {sql.name(VALID_FROM, 'c')} END"
+        columns |= {VALID_FROM: begun, VALID_TO: "c._next", CURRENT: "c._next IS NULL"}
+        return f"SELECT {sql.selected(columns)}, c._what FROM ({self._changes()}) c"
 
     def _changes(self) -> str:
         """Select the events of the batch's keys that change something, with the next one's time."""
@@ -124,19 +113,6 @@ class HistoryMode(WriteMode):
                 f"FROM deletes d JOIN {keys} k ON {sql.equal(self._keys, 'd', 'k')}"
             )
         return " UNION ALL ".join(events)
-
-    def _merge(self) -> Merge:
-        ends = {VALID_TO: "s._next", CURRENT: "s._next IS NULL"}
-        starts = {VALID_FROM: f"s.{self._sequence}"}
-        return Merge(
-            source="SELECT * FROM changes WHERE _what IN ('inserted', 'closed')",
-            on=sql.equal((*self._keys, *self._identity), "t", "s"),
-            matched=(Clause(when="TRUE", assign=ends),),
-            insert=Clause(
-                when="s._what = 'inserted'", assign={**self._columns(), **starts, **ends}
-            ),
-            size_bytes=self._good.size_bytes,
-        )
 
 
 MODE = HistoryMode

@@ -308,6 +308,6 @@ def _commit_decision(
     """
     commit = stream.paths.table.commit_note(metadata)
     hit(Failpoint.DECIDED)
-    row = LedgerRow.of(metadata, commit, table_id, counts=metadata.counts, problems=problems)
+    row = LedgerRow.of(commit, table_id, problems=problems)
     put_rows(stream.paths, row, *accepted)
     return row

@@ -194,11 +194,12 @@ class _Erasing:
         )
         commit = self.paths.table.erase(self.key, metadata)
         hit(Failpoint.DECIDED)
+        row = LedgerRow.of(commit, position.table_id)
         erased = {
             "erased_rows": commit.metrics.get(DELETED, 0),
             "erased_tombstones": sum(lost.values()),
         }
-        return LedgerRow.of(metadata, commit, position.table_id, counts={**lost, **erased})
+        return replace(row, counts={**row.counts, **erased})
 
     def clear_side_tables(self, row: LedgerRow) -> tuple[LedgerRow, int]:
         """Remove the key from tombstones and quarantine; return how many records are unreadable."""

@@ -288,6 +288,6 @@ def _commit(
     hit(Failpoint.DECIDED)
     remove_leftovers(paths, position.after(metadata).committed)
     hit(Failpoint.SIDES_CLEARED)
-    row = LedgerRow.of(metadata, commit, position.table_id, counts=undone)
+    row = LedgerRow.of(commit, position.table_id)
     put_rows(paths, row)
     return row

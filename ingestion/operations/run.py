@@ -132,7 +132,7 @@ class StreamTask:
             reason="another attempt had left rows beside the table, and may have been alive",
         )
         commit = paths.table.commit_note(made)
-        put_rows(paths, LedgerRow.of(made, commit, position.table_id, counts={}))
+        put_rows(paths, LedgerRow.of(commit, position.table_id))
         position = position.after(made)
         remove_leftovers(paths, position.committed)
         return replace(start, position=position, is_contested=False)

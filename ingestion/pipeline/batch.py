@@ -18,7 +18,6 @@ from ingestion.errors import CommitConflictError, OffsetHoleError
 from ingestion.kafka.last_record import LastRecord, LastRecords
 from ingestion.kafka.offsets import Fit, Offsets, Range, fit
 from ingestion.lake.attempts import Attempt, attempt_of, new_name
-from ingestion.lake.books import imbalances
 from ingestion.lake.ledger import Ledger, LedgerRow
 from ingestion.lake.lock import refuse_lost_lease
 from ingestion.lake.quarantine import STATISTICS, quarantine_rows
@@ -29,7 +28,7 @@ from ingestion.modes.engines.choose import EngineName, open_engine, open_writer
 from ingestion.modes.engines.engine import Engine
 from ingestion.modes.engines.frame_cache import FrameCache
 from ingestion.modes.keep_columns import keep_columns
-from ingestion.modes.mode import Good, Target, WriteMode, mode_class
+from ingestion.modes.mode import Good, Target, WriteMode, audit, mode_class
 from ingestion.pipeline.circuit_breaker import refuse_too_many_bad
 from ingestion.pipeline.columns import NOT_APPLIED
 from ingestion.pipeline.counts import IS_GOOD, BatchCounts, count_records, extra_counts
@@ -159,9 +158,9 @@ class BatchWriter:
         metadata = replace(described, attempt=target.attempt.name, declaration=declaration)
         quarantined = self._quarantine(engine, counts, metadata, planned)
         mode = mode_class(self._spec)(target, _define_good(engine, counts))
-        metadata = _prepare(mode, metadata, quarantined)
+        metadata = _decide(mode, metadata, quarantined)
         commit = self._commit(mode, metadata, after=after)
-        return self._account(mode, commit, metadata)
+        return self._record(type(mode), commit, metadata)
 
     def _count(self, engine: Engine, planned: Sequence[Range]) -> BatchCounts:
         """Count the one copy, and refuse a batch that nobody should apply."""
@@ -335,25 +334,16 @@ class BatchWriter:
             remedy=f"oncelake status {self._spec.name}, then run again from the table's offsets",
         )
 
-    def _account(self, mode: WriteMode, commit: Commit, metadata: CommitMetadata) -> LedgerRow:
+    def _record(self, mode: type[WriteMode], commit: Commit, metadata: CommitMetadata) -> LedgerRow:
         """Audit the batch, and project it into the ledger; the next one begins behind it."""
-        written = mode.account(commit)
+        # Behind a later commit this run has lost its lease; the next one heals the row.
         rows_of_seq = self._table.rows_of_seq(metadata.seq, commit=commit)
-        counts = {**metadata.counts, **written.counts}
         problems = [
-            *written.problems,
-            *imbalances(
-                counts,
-                # Behind a later commit this run has lost its lease; the next one heals the row.
-                rows_of_seq=written.rows_expected if rows_of_seq is None else rows_of_seq,
-                rows_expected=written.rows_expected,
-                kind=metadata.kind,
-            ),
+            *audit(mode, commit, rows_of_seq),
             *self._table.altered_sources(commit),
             *foreign_commits_before(self._spec.name, self._log, commit),
         ]
-        table_id = self.position.table_id
-        row = LedgerRow.of(metadata, commit, table_id, counts=counts, problems=problems)
+        row = LedgerRow.of(commit, self.position.table_id, problems=problems)
         hit(Failpoint.AUDITED)
         refuse_lost_lease(self._paths)
         self._ledger.put(row)
@@ -381,10 +371,10 @@ def _define_good(engine: Engine, counted: BatchCounts) -> Good:
     )
 
 
-def _prepare(mode: WriteMode, metadata: CommitMetadata, quarantined: int) -> CommitMetadata:
-    """Let the write mode decide, and write down all that is known before the commit."""
+def _decide(mode: WriteMode, metadata: CommitMetadata, quarantined: int) -> CommitMetadata:
+    """Let the write mode decide, and write down all counts before the commit."""
     hit(Failpoint.QUARANTINED)
-    counts = {**metadata.counts, "quarantined": quarantined, **mode.prepare()}
+    counts = {**metadata.counts, "quarantined": quarantined, **mode.decide(metadata.kind)}
     hit(Failpoint.PREPARED)
     return replace(metadata, counts=counts)
 

@@ -68,7 +68,7 @@ def inherit_erasures(
         made = position.next_metadata(run_id, kind="erase", counts={COMPLETE: 1})
         made = replace(made, erased=said, reason="erased before this table was made")
         commit = stream.paths.table.commit_note(made)
-        rows.append(LedgerRow.of(made, commit, position.table_id, counts=made.counts))
+        rows.append(LedgerRow.of(commit, position.table_id))
         position = position.after(made)
     put_rows(stream.paths, *rows)
     return replace(start, position=position, erasures=(*start.erasures, *erasures(rows)))

@@ -75,7 +75,7 @@ def evolve_schema(
         return position, ()
     metadata = position.next_metadata(run_id, kind="schema")
     commit = paths.table.commit_note(metadata)
-    put_rows(paths, LedgerRow.of(metadata, commit, position.table_id, counts={}))
+    put_rows(paths, LedgerRow.of(commit, position.table_id))
     return position.after(metadata), tuple(
         f"the table was changed before anything was read: {each.field}: {each.what}"
         for each in wanted

@@ -11,14 +11,13 @@ from ingestion.errors import DamagedTableError
 from ingestion.lake import quarantine
 from ingestion.lake.archive import archive_table
 from ingestion.lake.attempts import Attempts
-from ingestion.lake.books import imbalances
 from ingestion.lake.erasure import finish_erasures
 from ingestion.lake.ledger import Ledger, LedgerRow, load_or_archive_ledger, written_seqs
 from ingestion.lake.lock import refuse_lost_lease
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.side_tables import add_columns, remove_failed
 from ingestion.modes import tombstones
-from ingestion.modes.mode import mode_class
+from ingestion.modes.mode import audit, mode_class
 from ingestion.recovery.foreign_commits import foreign_commits_before
 from ingestion.recovery.position import Position, position_of
 from ingestion.recovery.snapshot import TableSnapshot, read_snapshot
@@ -53,9 +52,7 @@ class Healing:
 
     Attributes:
         rows: Every row of the table, by seq, the lacking ones included.
-        recovered: Rows that were missing. Their counts come from the commits; what only the lost
-            run could know is marked: ``derived`` counts the records whose disposition was
-            inferred.
+        recovered: Rows that were missing. Their counts come from the commits.
         accepted: Rows that were there, with an acceptance that the crash kept from them.
         unknown: Batches of which neither the ledger, nor the log, nor the copy tells.
     """
@@ -155,7 +152,7 @@ def known_rows(snapshot: TableSnapshot) -> tuple[LedgerRow, ...]:
     lacking = set(range(1, (table.seq or 0) + 1)) - known.keys()
     for commit in commits_of(snapshot.paths.table.log(), snapshot.paths.stream, lacking):
         if (made := commit.metadata) and made.seq in lacking:
-            known[made.seq] = LedgerRow.of(made, commit, table.table_id, counts=made.counts)
+            known[made.seq] = LedgerRow.of(commit, table.table_id)
     return tuple(known[seq] for seq in sorted(known))
 
 
@@ -288,18 +285,6 @@ def _row(spec: StreamSpec, table_id: str, unrecorded: UnrecordedCommit) -> Ledge
     commit, metadata = unrecorded.commit, unrecorded.commit.metadata
     assert metadata is not None
     if metadata.kind not in _BATCHES:
-        return LedgerRow.of(metadata, commit, table_id, counts=metadata.counts)
-    written = mode_class(spec).recount(commit)
-    counts = {**metadata.counts, **written.counts}
-    problems = (
-        *imbalances(
-            counts,
-            rows_of_seq=written.rows_expected
-            if unrecorded.rows_of_seq is None
-            else unrecorded.rows_of_seq,
-            rows_expected=written.rows_expected,
-            kind=metadata.kind,
-        ),
-        *unrecorded.foreign,
-    )
-    return LedgerRow.of(metadata, commit, table_id, counts=counts, problems=problems)
+        return LedgerRow.of(commit, table_id)
+    problems = (*audit(mode_class(spec), commit, unrecorded.rows_of_seq), *unrecorded.foreign)
+    return LedgerRow.of(commit, table_id, problems=problems)

@@ -55,7 +55,7 @@ def fill(spec: StreamSpec, *, remembers: bool = True) -> StreamPaths:
         commit = paths.table.commit_note(metadata)
         if seq and remembers:
             table_id = paths.table.log().table_id()
-            put_rows(paths, LedgerRow.of(metadata, commit, table_id, counts={}))
+            put_rows(paths, LedgerRow.of(commit, table_id))
     return paths
 
 

@@ -92,7 +92,7 @@ def make(paths: StreamPaths) -> str:
         )
         commit = paths.table.commit_note(note)
     table_id = paths.table.log().table_id()
-    Ledger(paths.ledger).put(LedgerRow.of(note, commit, table_id, counts={}))
+    Ledger(paths.ledger).put(LedgerRow.of(commit, table_id))
     return table_id
 
 

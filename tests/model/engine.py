@@ -17,12 +17,13 @@ from ingestion.kafka.offsets import Range
 from ingestion.lake.attempts import Attempt
 from ingestion.modes.engines.choose import EngineName
 from ingestion.pipeline.counts import IS_GOOD
+from ingestion.sinks.commit_log import DELETED, INSERTED, UPDATED
 from ingestion.sinks.commit_metadata import CommitMetadata
 from ingestion.sinks.delta.log import fenced_commit
 from ingestion.sinks.delta.transaction import ATTEMPTS, overtaken, refuse_other_rows
-from ingestion.sinks.table import AGAIN
+from ingestion.sinks.table import AGAIN, seq_conflict
 from tests.model.frames import Copy, Frame, Waiting, fetched, holds, python_of
-from tests.model.lake import Place, Rows, Side, Table, names_in
+from tests.model.lake import Place, Row, Rows, Side, Table, names_in
 from tests.model.process import step
 
 if TYPE_CHECKING:
@@ -30,16 +31,35 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class ModelMerge:
-    """What a sink asks of an engine.
+class ModelDecision:
+    """What a mode hands over.
 
     Attributes:
-        apply: Returns the rows as they are afterwards, and what MERGE counts.
-        landed: Called with the metadata as soon as the commit is there.
+        rows: What becomes of each key, and its row.
+        drop: Returns a key that a fault leaves out, if any.
+        landed: Called with the metadata, and that key, as soon as the commit is there.
     """
 
-    apply: Callable[[Rows], tuple[Rows, Mapping[str, int]]]
-    landed: Callable[[CommitMetadata], None]
+    rows: Mapping[int, tuple[str, Row]]
+    drop: Callable[[], int | None]
+    landed: Callable[[CommitMetadata, int | None], None]
+
+    def apply(self, before: Rows, dropped: int | None) -> tuple[Rows, Mapping[str, int]]:
+        """Return the rows as they are afterwards, and what the commit counts."""
+        after, metrics = dict(before), dict.fromkeys(_METRICS.values(), 0)
+        for key, (what, row) in self.rows.items():
+            # A key that was decided to be there, or not, and is otherwise, is no partner.
+            if key == dropped or what not in _METRICS or (what == "inserted") == (key in before):
+                continue
+            if what == "deleted":
+                del after[key]
+            else:
+                after[key] = row
+            metrics[_METRICS[what]] += 1
+        return after, metrics
+
+
+_METRICS = {"inserted": INSERTED, "updated": UPDATED, "deleted": DELETED}
 
 
 class ModelEngine:
@@ -94,27 +114,37 @@ class ModelEngine:
                 if of.name not in names_in(left_over) and at not in side.marks:
                     side.marks[at] = attempt
 
-    def merge(self, merge: ModelMerge, stream: str, place: Place, metadata: CommitMetadata) -> None:
+    def begin(self, stream: str, place: Place, target: Any) -> Rows:
+        """Return the rows of the version before the batch."""
+        del stream
+        assert place.table is not None
+        return place.table.states[target.table.version]
+
+    def commit(
+        self, decision: ModelDecision, stream: str, place: Place, metadata: CommitMetadata
+    ) -> None:
         """Merge on the newest version, unless Delta knows the seq already."""
         table = place.table
         assert table is not None
         step("begin the commit")
         if table.skips(metadata):
             return
-        self._land(merge, table, metadata)
+        self._land(decision, table, metadata, read_at=len(table.commits) - 1)
         step("hear of the commit")
 
     def close(self) -> None:
         """Let go of nothing."""
 
-    def _land(self, merge: ModelMerge, table: Table, metadata: CommitMetadata) -> None:
-        read_at = len(table.commits) - 1
-        rows, metrics = merge.apply(table.states[read_at])
+    def _land(
+        self, decision: ModelDecision, table: Table, metadata: CommitMetadata, *, read_at: int
+    ) -> None:
+        dropped = decision.drop()
+        rows, metrics = decision.apply(table.states[read_at], dropped)
         step("land the commit")
         # Delta's own optimism is in ``land``, delta-rs' is stricter.
         self._refuse_to_rebase(table, read_at)
         table.land(rows, metadata, clock_ms=self.world.now_ms(), read_at=read_at, metrics=metrics)
-        merge.landed(metadata)
+        decision.landed(metadata, dropped)
 
     def _refuse_to_rebase(self, table: Table, read_at: int) -> None:
         """Let Delta rebase over what others did to the table's files."""
@@ -123,17 +153,28 @@ class ModelEngine:
 class ModelLocalEngine(ModelEngine):
     """Commits as ``ingestion.sinks.delta.transaction`` does, by its own words."""
 
-    def merge(self, merge: ModelMerge, stream: str, place: Any, metadata: CommitMetadata) -> None:
-        """Merge on exactly the version whose rows were looked up, or on one with the same rows."""
+    def begin(self, stream: str, place: Place, target: Any) -> Rows:
+        """Return the rows of the newest version, which must stand at the seq before."""
+        self._opened = ModelDeltaTable(place)
+        recorded = self._opened.transaction_version(stream)
+        if recorded not in (None, target.seq - 1):
+            raise seq_conflict(stream, str(place), target.seq, last=recorded)
+        return self._opened.table.states[self._opened.version()]
+
+    def commit(
+        self, decision: ModelDecision, stream: str, place: Place, metadata: CommitMetadata
+    ) -> None:
+        """Commit on exactly the version whose rows were looked up, or on one with the same rows."""
         for _ in range(ATTEMPTS):
-            opened: Any = ModelDeltaTable(place)
-            read_at, table = opened.version(), opened.table
+            opened: Any = self._opened
+            read_at, table = opened.read_at, opened.table
             fenced_commit(opened, stream, metadata, remedy=AGAIN)
             try:
-                self._land(merge, table, metadata)
+                self._land(decision, table, metadata, read_at=read_at)
             except CommitFailedError:
                 step("look again")
                 refuse_other_rows(stream, str(place), metadata.seq, table.commits[read_at + 1 :])
+                self._opened = ModelDeltaTable(place)
             else:
                 step("hear of the commit")
                 return
@@ -155,14 +196,15 @@ class ModelDeltaTable:
         step("begin the commit")
         assert place.table is not None
         self.table = place.table
+        self.read_at, self._txn = len(self.table.commits) - 1, self.table.txn
 
     def transaction_version(self, _app: str) -> int | None:
-        """Return the recorded ``txn``."""
-        return self.table.txn if self.table.fences else None
+        """Return the recorded ``txn``, as of that version."""
+        return self._txn if self.table.fences else None
 
     def version(self) -> int:
-        """Return the newest version."""
-        return len(self.table.commits) - 1
+        """Return that version."""
+        return self.read_at
 
 
 def open_engine(name: EngineName, _session: object, stream: Any) -> ModelEngine:

@@ -1,4 +1,4 @@
-"""The upsert in memory: one winner a key, a monotone guard, and a commit by its engine."""
+"""The upsert in memory: one winner a key, decided against the rows, and one commit."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from typing import Any
 
 from ingestion.lake.attempts import MARKS, ROWS, Attempt, Attempts, Columns
 from ingestion.lake.quarantine import Waiting
-from ingestion.modes.mode import Good, Target, WriteResult
-from ingestion.modes.upsert import UpsertMode
-from ingestion.sinks.commit_log import DELETED, INSERTED, UPDATED, Commit
-from ingestion.sinks.commit_metadata import CommitMetadata
-from tests.model.engine import ModelEngine, ModelMerge
-from tests.model.lake import Row, Rows, Side, Table
+from ingestion.modes.mode import Good, Target
+from ingestion.modes.upsert import DISPOSITIONS, UpsertMode
+from ingestion.sinks.commit_metadata import CommitMetadata, Kind
+from tests.model.engine import ModelDecision, ModelEngine
+from tests.model.lake import Row, Side
 from tests.model.process import step
 
 
 class ModelUpsert:
     """What ``ingestion.modes.upsert`` does in SQL, on rows in memory."""
 
-    recount = staticmethod(UpsertMode.recount)
+    changes = UpsertMode.changes
+    rows_of_seq = UpsertMode.rows_of_seq
 
     def __init__(self, target: Target, good: Good) -> None:
         """Take the good records of a batch."""
@@ -30,16 +30,16 @@ class ModelUpsert:
         self._copy = self._engine.good
         self._paths: Any = target.paths
         self._winners: dict[int, tuple[Row, bool]] = {}
-        self._deaths: Mapping[int, Row] = {}
-        self._dropped: int | None = None
+        self._decided: dict[int, tuple[str, Row]] = {}
 
     @property
     def _world(self) -> Any:
         return self._copy.world
 
-    def prepare(self) -> Mapping[str, int]:
-        """Choose the winners, and remember the deletes among them."""
-        self._deaths = self._dead()
+    def decide(self, kind: Kind) -> Mapping[str, int]:
+        """Choose the winners, compare them with the rows, and remember the deletes among them."""
+        del kind
+        deaths = self._dead()
         for each in self._copy:
             row = Row(
                 self._target.epoch, each.record.at, each.partition, each.offset, self._target.seq
@@ -47,31 +47,34 @@ class ModelUpsert:
             other = self._winners.get(each.record.key)
             if other is None or row.place > other[0].place:
                 self._winners[each.record.key] = (row, each.disposition == "delete")
+        before = self._engine.begin(self._target.spec.name, self._paths.data, self._target)
+        self._decided = {
+            key: (_what(row, is_delete, before.get(key), deaths.get(key)), row)
+            for key, (row, is_delete) in self._winners.items()
+        }
         dead = tuple((key, row) for key, (row, is_delete) in self._winners.items() if is_delete)
         if any(each.disposition == "delete" for each in self._copy):
             self._paths.tombstones.replace(self._target.attempt, dead)
-        superseded = len(self._copy) - len(self._winners)
-        return {"superseded": superseded, "winners": len(self._winners)}
+        found = Counter(what for what, _ in self._decided.values())
+        counts = {name: found[name] for name in DISPOSITIONS}
+        return {"superseded": len(self._copy) - len(self._winners), **counts}
 
     def commit(self, metadata: CommitMetadata) -> None:
-        """MERGE the winners."""
-        merge = ModelMerge(self._merged, self._note)
-        self._engine.merge(merge, self._target.spec.name, self._paths.data, metadata)
+        """Commit what was decided."""
+        decision = ModelDecision(self._decided, self._one_to_drop, self._note)
+        self._engine.commit(decision, self._target.spec.name, self._paths.data, metadata)
 
-    def account(self, commit: Commit) -> WriteResult:
-        """Say what became of the winners."""
-        table: Table = self._paths.data.table
-        counts = _counts(commit)
-        rows_expected = counts["inserted"] + counts["updated"]
-        if len(self._winners) != sum(counts.values()):
-            left = self._left_alone(table.states[self._target.table.version])
-            counts |= left
-        return WriteResult(counts=counts, rows_expected=rows_expected)
+    def _one_to_drop(self) -> int | None:
+        """Choose a row that would be written, if that fault is armed; deletes are remembered."""
+        for key, (what, _) in self._decided.items():
+            if what in ("inserted", "updated") and self._world.takes("winner dropped"):
+                return key
+        return None
 
-    def _note(self, metadata: CommitMetadata) -> None:
+    def _note(self, metadata: CommitMetadata, dropped: int | None) -> None:
         """Note which faults are in the table now."""
-        if self._copy.is_doubled or self._dropped is not None:
-            self._world.spoiled[metadata.seq] = self._dropped
+        if self._copy.is_doubled or dropped is not None:
+            self._world.spoiled[metadata.seq] = dropped
         if self._copy.skipped is not None:
             self._world.skipped.add((metadata.seq, *self._copy.skipped[:2]))
         self._world.read_in[metadata.seq] = self._copy.lives
@@ -80,30 +83,6 @@ class ModelUpsert:
             frozenset((each.partition, each.offset) for each in self._copy),
         )
 
-    def _merged(self, before: Rows) -> tuple[Rows, Mapping[str, int]]:
-        after, dead = dict(before), self._deaths
-        metrics = dict.fromkeys(_METRICS.values(), 0)
-        self._dropped = self._one_to_drop(before, dead)
-        for key, (row, is_delete) in self._winners.items():
-            if key == self._dropped:
-                continue
-            what = _what(row, is_delete, before.get(key), dead.get(key))
-            if what == "deleted":
-                del after[key]
-            elif what in ("inserted", "updated"):
-                after[key] = row
-            if what in _METRICS:
-                metrics[_METRICS[what]] += 1
-        return after, metrics
-
-    def _one_to_drop(self, before: Rows, dead: Mapping[int, Row]) -> int | None:
-        """Choose a row that would be written, if that fault is armed; deletes are remembered."""
-        for key, (row, is_delete) in self._winners.items():
-            does = _what(row, is_delete, before.get(key), dead.get(key))
-            if does in ("inserted", "updated") and self._world.takes("winner dropped"):
-                return key
-        return None
-
     def _dead(self) -> dict[int, Row]:
         newest: dict[int, Row] = {}
         for attempt, deletes in self._paths.tombstones.rows.items():
@@ -111,25 +90,6 @@ class ModelUpsert:
                 if key not in newest or row.place > newest[key].place:
                     newest[key] = row
         return newest
-
-    def _left_alone(self, before: Rows) -> dict[str, int]:
-        dead = self._deaths
-        found: dict[str, int] = {}
-        for key, (row, is_delete) in self._winners.items():
-            what = _what(row, is_delete, before.get(key), dead.get(key))
-            found[what] = found.get(what, 0) + 1
-        return {name: found.get(name, 0) for name in ("stale", "unchanged", "deleted_absent")}
-
-
-_METRICS = {
-    "inserted": INSERTED,
-    "updated": UPDATED,
-    "deleted": DELETED,
-}
-
-
-def _counts(commit: Commit) -> dict[str, int]:
-    return {name: commit.metrics.get(metric, 0) for name, metric in _METRICS.items()}
 
 
 def _what(row: Row, is_delete: bool, there: Row | None, dead: Row | None) -> str:

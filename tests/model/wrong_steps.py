@@ -103,7 +103,7 @@ def ledger_before_commit() -> AbstractContextManager[Any]:
 
     def commit(upsert: Any, metadata: Any) -> None:
         last = upsert._paths.data.table.commits[-1]
-        row = LedgerRow.of(metadata, last, "table", counts=metadata.counts)
+        row = LedgerRow.of(replace(last, metadata=metadata), "table")
         ModelLedger(upsert._paths.ledger).put(row)
         honest(upsert, metadata)
 
@@ -113,20 +113,20 @@ def ledger_before_commit() -> AbstractContextManager[Any]:
 def quarantine_after_the_commit() -> AbstractContextManager[Any]:
     """A crash in between leaves bad records nowhere."""
     put_off: list[tuple[Any, ...]] = []
-    quarantine, honest = BatchWriter._quarantine, ModelUpsert.account
+    quarantine, honest = BatchWriter._quarantine, BatchWriter._record
 
     def later(*given: Any) -> int:
         put_off.append(given)
         return int(given[2].dispositions.get("quarantined", 0))
 
-    def account(upsert: Any, commit: Any) -> Any:
+    def record(writer: Any, *given: Any) -> Any:
         while put_off:
             quarantine(*put_off.pop())
-        return honest(upsert, commit)
+        return honest(writer, *given)
 
     return together(
         patch.object(BatchWriter, "_quarantine", later),
-        patch.object(ModelUpsert, "account", account),
+        patch.object(BatchWriter, "_record", record),
     )
 
 

@@ -32,9 +32,10 @@ from ingestion.modes import sql
 from ingestion.modes.engines import duckdb as local_engine
 from ingestion.modes.engines.choose import choose_engine
 from ingestion.modes.engines.duckdb import LocalEngine
-from ingestion.modes.engines.engine import Clause, Engine, IncomparableError, Merge
+from ingestion.modes.engines.engine import Decision, Engine, IncomparableError
 from ingestion.modes.engines.spark import SparkEngine
-from ingestion.modes.engines.table_writer import ChangeWriter, SparkWriter, TableWriter
+from ingestion.modes.engines.spark_writer import SparkWriter
+from ingestion.modes.engines.table_writer import ChangeWriter, TableWriter
 from ingestion.modes.mode import merge_counts
 from ingestion.modes.upsert import winner_per_key
 from ingestion.pipeline.counts import count_records, extra_counts
@@ -108,42 +109,42 @@ def made_table(folder: Path, *rows: dict[str, Any]) -> Location:
     return Location.of(folder)
 
 
-def merge_newer(*, has_order: bool) -> Merge:
-    """An upsert's merge."""
-    line = (
-        ("at", "_topic", "_partition", "_offset")
-        if has_order
-        else ("_topic", "_partition", "_offset")
-    )
-    columns = {name: sql.name(name, "s") for name in PLACE.names}
+def decide(engine: Any, *, has_order: bool) -> Decision:
+    """Decide as an upsert does; the rows of the keys are ``before``."""
+    line = ("at", "_topic", "_partition", "_offset")[0 if has_order else 1 :]
     newer = sql.is_newer(line, "s", "t", has_order=has_order)
-    return Merge(
-        source="SELECT * FROM batch",
-        on=sql.equal(["id"], "t", "s"),
-        matched=(Clause(when=newer, assign=columns),),
-        insert=Clause(when="TRUE", assign=columns),
+    engine.define(
+        "decided",
+        "SELECT s.*, CASE WHEN t._offset IS NULL THEN 'inserted' "
+        f"WHEN {newer} THEN 'updated' ELSE 'stale' END AS _what "
+        'FROM batch s LEFT JOIN "before" t ON s.id = t.id',
+        keep=True,
     )
+    found = engine.rows("SELECT _what, count(*) AS n FROM decided GROUP BY _what")
+    counts = {row["_what"]: row["n"] for row in found}
+    return Decision(updated=("updated",), counts=counts, keys=("id",))
 
 
-def write(engine: Any, path: Location, wanted: Merge | str, made: CommitMetadata) -> None:
-    """Commit a merge, or the rows of a query, as a run does."""
-    writer: TableWriter = (
-        ChangeWriter(
-            engine,
-            DeltaSinkTable(STREAM, path),
-            keys=("id",),
-            columns=PLACE.names,
-            seq=made.seq,
-        )
-        if isinstance(engine, LocalEngine)
-        else SparkWriter(engine, STREAM, path, DeltaTable(path).version())
-    )
-    with closing(writer):
-        if isinstance(wanted, Merge):
-            writer.open_before("SELECT id FROM batch")
-            writer.merge(wanted, made)
-        else:
-            writer.append(wanted, made)
+def writer_of(engine: Any, path: Location, seq: int = 1) -> TableWriter:
+    """Open a table as a run does."""
+    if isinstance(engine, SparkEngine):
+        return SparkWriter(engine, STREAM, path, DeltaTable(path).version())
+    table = DeltaSinkTable(STREAM, path)
+    return ChangeWriter(engine, table, keys=("id",), columns=PLACE.names, seq=seq)
+
+
+def merge(engine: Any, path: Location, made: CommitMetadata, *, has_order: bool = False) -> None:
+    """Commit the newer ones of the batch and of the table's rows."""
+    with closing(writer_of(engine, path, made.seq)) as writer:
+        writer.open_before("SELECT id FROM batch")
+        writer.commit(decide(engine, has_order=has_order), made)
+
+
+def append(engine: Any, path: Location, made: CommitMetadata) -> None:
+    """Commit the rows of the batch beside those that are there."""
+    engine.define("decided", "SELECT *, 'inserted' AS _what FROM batch")
+    with closing(writer_of(engine, path, made.seq)) as writer:
+        writer.commit(Decision(counts={"inserted": len(engine.rows("FROM batch"))}), made)
 
 
 def counts_of(path: Location) -> Mapping[str, int]:
@@ -227,7 +228,7 @@ def test_a_newer_record_wins_and_no_other(
     hold(engine, [place(1, *one), place(2, *one)])
     engine.open_table("t", path)
 
-    write(engine, path, merge_newer(has_order=has_order), metadata())
+    merge(engine, path, metadata(), has_order=has_order)
 
     line = ("at", "_topic", "_partition", "_offset")[0 if has_order else 1 :]
     asked = sql.is_newer(line, "s", "t", has_order=has_order)
@@ -245,7 +246,7 @@ def test_early_days_narrow_a_merge_down(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A literal range of key columns, by which Spark skips files, begins before the year 1000."""
-    monkeypatch.setattr("ingestion.modes.engines.spark._PRUNE_FROM_FILES", 0)
+    monkeypatch.setattr("ingestion.modes.engines.spark_writer._PRUNE_FROM_FILES", 0)
     first, last = dt.date(1, 1, 1), dt.date(9999, 12, 31)
     schema = PLACE.set(0, pa.field("id", pa.date32()))
     folder = tmp_path / "table"
@@ -253,8 +254,10 @@ def test_early_days_narrow_a_merge_down(
     write_deltalake(folder, pa.Table.from_pylist(there, schema=schema))
     with closing(SparkEngine(spark)) as engine:
         hold(engine, [{**place(1, 1, 0, 5), "id": first}], schema)
-        merge = replace(merge_newer(has_order=False), key_ranges={"id": (first, first)})
-        write(engine, Location.of(folder), merge, metadata())
+        writer = writer_of(engine, Location.of(folder))
+        writer.open_before("SELECT id FROM batch")
+        decision = decide(engine, has_order=False)
+        writer.commit(replace(decision, key_ranges={"id": (first, first)}), metadata())
 
     assert counts_of(Location.of(folder)) == {"inserted": 0, "updated": 1, "deleted": 0}
 
@@ -277,7 +280,7 @@ def test_a_row_is_found_whatever_statistics_say_of_its_key(
     path = Location.of(tmp_path / "table")
     with closing(LocalEngine(STREAM, tmp_path)) as engine:
         hold(engine, [{**place(1, 1, 0, 5), "id": key}], schema)
-        write(engine, path, merge_newer(has_order=False), metadata())
+        merge(engine, path, metadata())
 
     assert counts_of(path) == {"inserted": 0, "updated": 1, "deleted": 0}
 
@@ -292,7 +295,7 @@ def test_two_partitions_without_an_order_are_incomparable(engine: Engine, tmp_pa
     with pytest.raises(IncomparableError):
         engine.rows(f"SELECT {asked} AS newer FROM batch s JOIN t ON s.id = t.id")
     with pytest.raises(IncomparableError):
-        write(engine, path, merge_newer(has_order=False), metadata())
+        merge(engine, path, metadata())
 
     assert DeltaTable(path).version() == 0
 
@@ -302,7 +305,7 @@ def test_a_merge_that_changes_nothing_is_a_commit(engine: Engine, tmp_path: Path
     path = made_table(tmp_path / "table", place(1, 1, 0, 9))
     hold(engine, [place(1, 1, 0, 4)])
 
-    write(engine, path, merge_newer(has_order=False), metadata(7))
+    merge(engine, path, metadata(7))
 
     assert DeltaTable(path).transaction_version(app_id(STREAM)) == 7
     commit, _ = DeltaLog(path).since_our_newest(STREAM)
@@ -315,11 +318,11 @@ def test_a_seq_that_is_there_is_not_committed_again(tmp_path: Path) -> None:
     """delta-rs would take the same txn twice, so it is looked for; nor is one left out."""
     path, engine = made_table(tmp_path / "table"), LocalEngine(STREAM, tmp_path)
     hold(engine, [place(1, 1, 0, 4)])
-    write(engine, path, "SELECT * FROM batch", metadata(3))
+    append(engine, path, metadata(3))
 
     for seq in (2, 3, 5):
         with pytest.raises(CommitConflictError, match="holds seq 3 as its last, so that seq"):
-            write(engine, path, "SELECT * FROM batch", replace(metadata(seq), attempt=12))
+            append(engine, path, replace(metadata(seq), attempt=12))
 
     assert DeltaTable(path).to_pyarrow_table().num_rows == 1
     engine.close()
@@ -339,7 +342,7 @@ def test_a_commit_whose_answer_is_lost_is_not_an_error(
 
     with monkeypatch.context() as patch:
         patch.setattr(Location, "create", loses_the_answer)
-        write(engine, path, "SELECT * FROM batch", metadata(3))
+        append(engine, path, metadata(3))
     assert DeltaTable(path).transaction_version(app_id(STREAM)) == 3
     assert DeltaTable(path).to_pyarrow_table().num_rows == 1
 
@@ -350,7 +353,7 @@ def test_a_commit_whose_answer_is_lost_is_not_an_error(
     with monkeypatch.context() as patch:
         patch.setattr(Location, "create", fails)
         with pytest.raises(OSError, match="refused"):
-            write(engine, path, "SELECT * FROM batch", metadata(4))
+            append(engine, path, metadata(4))
     assert set(path.files()) == files
     engine.close()
 
@@ -367,7 +370,7 @@ def test_a_commit_that_gets_in_between_is_looked_at_again(tmp_path: Path, way: s
 
     if way == "compacts":
         DeltaTable(path).optimize.compact()
-        writer.merge(merge_newer(has_order=False), metadata())
+        writer.commit(decide(engine, has_order=False), metadata())
         rows = DeltaTable(path).to_pyarrow_table().to_pylist()
         assert {row["id"]: row["_offset"] for row in rows} == {1: 4, 2: 0, 3: 5}
     else:
@@ -378,7 +381,7 @@ def test_a_commit_that_gets_in_between_is_looked_at_again(tmp_path: Path, way: s
             DeltaTable(path).alter.add_constraint({"positive": "id > 0"})
         before = DeltaTable(path).to_pyarrow_table().num_rows
         with pytest.raises(TableBusyError, match="run the same command again"):
-            writer.merge(merge_newer(has_order=False), metadata())
+            writer.commit(decide(engine, has_order=False), metadata())
         assert DeltaTable(path).to_pyarrow_table().num_rows == before
     engine.close()
 

@@ -8,8 +8,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from ingestion.kafka.offsets import Offsets
+from ingestion.modes.engines.engine import Decision
 from ingestion.modes.engines.idempotent_commit import idempotent
 from ingestion.modes.engines.spark import SparkEngine
+from ingestion.modes.engines.spark_writer import SparkWriter
 from ingestion.sinks.commit_metadata import CommitMetadata, Identity
 from ingestion.sinks.delta.log import DeltaLog
 from ingestion.storage.location import Location
@@ -88,7 +90,8 @@ def test_an_empty_commit_is_idempotent_like_rows(spark: SparkSession, tmp_path: 
     log = table(spark, tmp_path / "t")
 
     for _ in range(2):
-        SparkEngine(spark).commit_nothing("s", log.path, metadata(4))
+        writer = SparkWriter(SparkEngine(spark), "s", log.path, log.versions()[0])
+        writer.commit(Decision(counts={"stale": 3}, keys=("id",)), metadata(4))
 
     found = log.find("s", 4)
     assert found is not None

@@ -110,7 +110,7 @@ class Subject:
         assert commit is not None, f"batch {seq} is not in the log"
         self.table.seal()
         table_id = self.table.log().table_id()
-        Ledger(self.paths.ledger).put(LedgerRow.of(metadata, commit, table_id, counts={}))
+        Ledger(self.paths.ledger).put(LedgerRow.of(commit, table_id))
         self.acknowledged[seq] = metadata.attempt
 
     def _quarantine(self, attempt: Attempt) -> None:

@@ -26,6 +26,7 @@ from ingestion.modes.engines.rows import Rows
 from ingestion.modes.upsert import UpsertMode
 from ingestion.operations.decisions import accept
 from ingestion.recovery.position import read_position
+from ingestion.sinks.commit_metadata import CommitMetadata
 from tests.support.faulty_sink import ID_1_TWICE, WITHOUT_ID_2, merging
 from tests.support.world import World, row, transactional
 
@@ -133,12 +134,27 @@ def test_a_lost_winner_is_red_until_somebody_accepts_it(world: World) -> None:
     world.run()
 
     assert not red.is_balanced
-    assert "records read 3 ≠ 2 accounted for" in red.batches[0].problems[0]
+    assert red.batches[0].problems == (
+        "3 rows should be inserted, the commit counts 2",
+        "the table holds 2 rows of this batch, expected 3",
+    )
     assert [(each.seq, each.balanced, each.accepted) for each in world.ledger] == [
         (1, False, "a drill"),
         (2, True, "a drill"),
         (3, True, None),
     ]
+
+
+def test_a_delete_that_is_not_carried_out_is_red(world: World) -> None:
+    """No row carries the seq of a delete, so what the commit counts is compared."""
+    world.send(row(1, "a"), row(2, "b"))
+    world.run()
+    world.send(None, id=1)
+
+    with merging("SELECT * FROM decided WHERE _what <> 'deleted'"):
+        red = world.run()
+
+    assert red.batches[0].problems == ("1 row should be deleted, the commit counts 0",)
 
 
 def test_red_survives_the_loss_of_the_ledger(world: World) -> None:
@@ -235,16 +251,16 @@ def test_a_seq_that_is_there_already_is_no_success(
 ) -> None:
     """When our seq is in the log with other ranges, nothing is merged, and the run stops."""
     behind.settings = behind.settings.model_copy(update={"merge_engine": engine})
-    honest = UpsertMode.prepare
+    honest = UpsertMode.commit
 
-    def overtaken(sink: UpsertMode) -> Any:
+    def overtaken(mode: UpsertMode, metadata: CommitMetadata) -> None:
         position = read_position(behind.paths)
         assert position is not None
         late = replace(position.next_metadata("a zombie"), reason="x")
         behind.paths.table.commit_note(late)
-        return honest(sink)
+        honest(mode, metadata)
 
-    monkeypatch.setattr(UpsertMode, "prepare", overtaken)
+    monkeypatch.setattr(UpsertMode, "commit", overtaken)
 
     with pytest.raises(CommitConflictError, match="of run a zombie"):
         behind.run()

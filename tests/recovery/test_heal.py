@@ -51,7 +51,7 @@ def decide(paths: StreamPaths, seq: int, *, accepts: tuple[int, ...] = ()) -> Le
         attempt=new_name(),
     )
     commit = paths.table.commit_note(metadata)
-    return LedgerRow.of(metadata, commit, DeltaTable(paths.data.path).metadata().id, counts={})
+    return LedgerRow.of(commit, DeltaTable(paths.data.path).metadata().id)
 
 
 def healed(paths: StreamPaths) -> list[int]:

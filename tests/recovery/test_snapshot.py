@@ -46,7 +46,7 @@ AT = TopicPartition("orders", 0)
 
 def metadata(seq: int, **fields: Any) -> CommitMetadata:
     """Return what a commit that read ten records says of itself."""
-    counts = {"offsets": 10, "read": 10, "gaps": 0, "winners": 10}
+    counts = {"offsets": 10, "read": 10, "gaps": 0, "inserted": 10}
     begun = (seq - 1) * 10
     part = Range(topic="orders", partition=0, start=begun, end=begun + 10)
     return CommitMetadata(
@@ -83,9 +83,7 @@ def commit(version: int, made: CommitMetadata | None, **fields: Any) -> Commit:
 
 def row(seq: int, **fields: Any) -> LedgerRow:
     """Return the ledger's row of a batch that inserted ten rows."""
-    made = metadata(seq)
-    counts = {**made.counts, "inserted": 10}
-    projected = LedgerRow.of(made, commit(seq, made), "id", counts=counts)
+    projected = LedgerRow.of(commit(seq, metadata(seq)), "id")
     return replace(projected, **{"committed_at": dt.datetime.now(dt.UTC), **fields})
 
 
@@ -221,7 +219,7 @@ def test_compaction_by_somebody_else_concerns_nobody() -> None:
 
 
 def test_an_unrecorded_batch_is_projected_from_its_commit() -> None:
-    """Counts come from metadata and metrics; rows that are missing make it red."""
+    """Counts come from its note; rows that are missing make it red."""
     lacking = UnrecordedCommit(commit=commit(2, metadata(2)), rows_of_seq=10)
 
     whole = plan_healing(SPEC, "id", [row(1)], [lacking])

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Final
 from unittest.mock import patch
 
-from ingestion.modes.engines.engine import Merge
 from ingestion.modes.upsert import UpsertMode
+from ingestion.sinks.commit_metadata import CommitMetadata
 
-WITHOUT_ID_2: Final = "SELECT * FROM winners WHERE id <> 2"
-ID_1_TWICE: Final = "SELECT * FROM winners UNION ALL SELECT * FROM winners WHERE id = 1"
+WITHOUT_ID_2: Final = "SELECT * FROM decided WHERE id <> 2"
+ID_1_TWICE: Final = "SELECT * FROM decided UNION ALL SELECT * FROM decided WHERE id = 1"
 
 
 @contextmanager
-def merging(source: str) -> Iterator[None]:
-    """Let upserts merge the rows of another query than their winners while the block runs."""
-    honest = UpsertMode._merge
+def merging(rows: str) -> Iterator[None]:
+    """Let upserts commit the rows of another query than was decided while the block runs."""
+    honest = UpsertMode.commit
 
-    def merge(sink: UpsertMode) -> Merge:
-        return replace(honest(sink), source=source)
+    def commit(mode: UpsertMode, metadata: CommitMetadata) -> None:
+        mode._engine.define("decided", rows, keep=True)
+        honest(mode, metadata)
 
-    with patch.object(UpsertMode, "_merge", merge):
+    with patch.object(UpsertMode, "commit", commit):
         yield

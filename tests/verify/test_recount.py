@@ -76,18 +76,6 @@ def test_what_was_read_again_is_in_offsets_and_read_only() -> None:
     assert [each.what for each in miscounts(batch_of(overlap=2), recount())] != []
 
 
-def test_a_healed_batch_is_held_to_the_sum_of_what_was_left_alone() -> None:
-    """What only the lost run knew is compared as a sum, and the sum is compared."""
-    dispositions = Counter({"inserted": 5, "stale": 1, "deleted_absent": 1})
-    healed = batch_of(updated=0, stale=2, derived=2)
-
-    assert list(miscounts(healed, recount(dispositions=dispositions))) == []
-    assert (
-        list(miscounts(batch_of(updated=0, stale=3, derived=3), recount(dispositions=dispositions)))
-        != []
-    )
-
-
 def test_winners_in_doubt_leave_room_but_no_more() -> None:
     """A winner in doubt may have had any disposition; the others must be there."""
     doubtful = recount(dispositions=Counter({"inserted": 3, "updated": 1, "stale": 1}), doubtful=2)

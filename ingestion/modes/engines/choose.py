@@ -12,7 +12,7 @@ from ingestion.declaration.ddl import system_columns
 from ingestion.errors import InvalidSpecError
 from ingestion.lake.stream import Stream
 from ingestion.modes.engines.engine import Engine
-from ingestion.modes.engines.table_writer import ChangeWriter, SparkWriter, TableWriter
+from ingestion.modes.engines.table_writer import ChangeWriter, TableWriter
 from ingestion.settings import variable
 from ingestion.sinks.delta.files import is_delta, read_delta
 from ingestion.sinks.delta.table import unwritable_features
@@ -92,6 +92,8 @@ def open_writer(
         version: The table's version before the batch.
     """
     if name == "spark":
+        from ingestion.modes.engines.spark_writer import SparkWriter
+
         of_spark = cast("SparkEngine", engine)
         return SparkWriter(of_spark, stream.name, stream.paths.data, version)
     local = cast("LocalEngine", engine)

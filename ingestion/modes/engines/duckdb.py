@@ -59,6 +59,7 @@ class LocalEngine:
         self._stream = stream
         self._folder = Path(tempfile.mkdtemp(prefix="batch-", dir=scratch))
         self._tables = _database(scratch).cursor()
+        self._kept: dict[str, pa.Table] = {}
         # By Spark's name, as sqlglot knows no other that both have; epoch_ms would round.
         self._tables.execute("CREATE TEMP MACRO unix_millis(moment) AS epoch_us(moment) // 1000")
 
@@ -112,6 +113,7 @@ class LocalEngine:
                 self._keep(name, self._tables.sql(statement).to_arrow_table())
             else:
                 self._tables.execute(f"CREATE OR REPLACE TEMP VIEW {name} AS {statement}")
+                self._kept.pop(name, None)
 
     def open_table(self, name: str, path: Location, version: int | None = None) -> None:
         """Give a Delta table a name; its files are read by Arrow."""
@@ -178,6 +180,7 @@ class LocalEngine:
 
     def close(self) -> None:
         """Let go of the batch, and of its files."""
+        self._kept.clear()
         self._tables.close()
         # An error that is kept would keep it alive, too, and DuckDB complains of that at the end.
         del self._tables
@@ -218,9 +221,14 @@ class LocalEngine:
                 return None
         return pa.Table.from_batches(batches, reader.schema)
 
+    def table(self, name: str) -> pa.Table:
+        """Return the rows of a name: as they lie in memory, if they were kept."""
+        return self._kept[name] if name in self._kept else self.arrow(f"FROM {name}")
+
     def _keep(self, name: str, rows: pa.Table) -> None:
         self._tables.execute(f"DROP VIEW IF EXISTS {name}")
         self._tables.register(name, rows)
+        self._kept[name] = rows
 
     def arrow(self, sql: str) -> pa.Table:
         """Return the rows of a query, as they lie in memory."""

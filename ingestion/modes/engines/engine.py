@@ -6,7 +6,7 @@ over Arrow; what it decides, the sink's table commits. The text is the same for 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -20,37 +20,38 @@ from ingestion.storage.location import Location
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Clause:
-    """What a merge does with the rows for which ``when`` holds.
+class Decision:
+    """What becomes of a batch, as the table ``decided`` of an engine: a whole row for each winner.
+
+    Its columns are the table's, and ``_what``, the disposition of the row's record. A row of which
+    the commit does nothing, such as a stale one, has the disposition alone.
 
     Attributes:
-        when: Condition in SQL; ``s`` is the source's row and ``t`` the table's.
-        assign: New value of each column, in SQL; ``None`` deletes the row.
-    """
-
-    when: str
-    assign: Mapping[str, str] | None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Merge:
-    """One merge of a source into the table.
-
-    Attributes:
-        source: SQL of the source's rows; no key is there twice.
-        on: Which rows of ``s`` and ``t`` are partners, in SQL.
-        insert: What becomes of a source's row without a partner.
-        matched: What becomes of a row that has one: the first clause that holds.
-        size_bytes: About how large the source is.
+        inserted: Dispositions of the rows that are new.
+        updated: Of those that take the place of the row with the same keys.
+        deleted: Of those whose keys say which row goes.
+        counts: Rows by disposition; one that is absent has none.
+        keys: Columns that identify a row; none where rows are only added.
+        size_bytes: About how large the rows are.
         key_ranges: Lowest and highest value of key columns by which files can be skipped.
     """
 
-    source: str
-    on: str
-    insert: Clause
-    matched: tuple[Clause, ...] = ()
+    inserted: tuple[str, ...] = ("inserted",)
+    updated: tuple[str, ...] = ()
+    deleted: tuple[str, ...] = ()
+    counts: Mapping[str, int]
+    keys: tuple[str, ...] = ()
     size_bytes: int = 0
     key_ranges: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
+
+    def count(self, dispositions: Iterable[str]) -> int:
+        """Count the rows of some dispositions."""
+        return sum(self.counts.get(name, 0) for name in dispositions)
+
+    @property
+    def changes(self) -> tuple[str, ...]:
+        """The dispositions of the rows that change the table."""
+        return (*self.inserted, *self.updated, *self.deleted)
 
 
 class Engine(Protocol):

@@ -1,11 +1,9 @@
-"""The engine that goes where Spark goes: its SQL, its MERGE, and commits from the JVM."""
+"""The engine that goes where Spark goes: its SQL, over frames."""
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Iterator, Sequence
-from functools import lru_cache, reduce
-from operator import and_
+from functools import lru_cache
 from typing import Any, Final
 
 import sqlglot
@@ -15,32 +13,22 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from ingestion.declaration.sql import quoted
 from ingestion.kafka.offsets import Range
 from ingestion.lake.attempts import MARKS, Attempt
 from ingestion.lake.side_tables import overwrite_attempt
 from ingestion.modes import sql as text
-from ingestion.modes.engines.engine import Merge, marks, translate_failure
+from ingestion.modes.engines.engine import marks, translate_failure
 from ingestion.modes.engines.frame_cache import FrameCache
 from ingestion.modes.engines.idempotent_commit import (
-    append_rows,
-    from_materialized,
-    idempotent,
     retry_on_conflict,
 )
 from ingestion.modes.engines.rows import Rows
-from ingestion.sinks.commit_metadata import CommitMetadata
 from ingestion.sinks.delta.durability import seal_commits
-from ingestion.sinks.delta.log import DeltaLog
 from ingestion.sinks.delta.log_files import log_files
 from ingestion.storage.location import Location
 
 # By which Spark says that a statement has failed.
 _FAILURES: Final = (PySparkException, Py4JJavaError)
-_BROADCAST_BYTES: Final = 32 * 1024 * 1024
-# In fewer files there is little to skip, and literals that change with every batch make Spark
-# compile the join anew.
-_PRUNE_FROM_FILES: Final = 16
 
 
 class SparkEngine:
@@ -65,7 +53,7 @@ class SparkEngine:
 
     def define(self, name: str, sql: str, *, keep: bool = False) -> None:
         """Give the rows of a query a name; what is not kept is computed where it is asked for."""
-        frame = self._query(sql)
+        frame = self.query(sql)
         with translate_failure(*_FAILURES):
             (self.frames.keep(frame) if keep else frame).createOrReplaceTempView(name)
 
@@ -79,7 +67,7 @@ class SparkEngine:
     def rows(self, sql: str) -> list[dict[str, Any]]:
         """Return the rows of a query."""
         with translate_failure(*_FAILURES):
-            return [row.asDict(recursive=True) for row in self._query(sql).collect()]
+            return [row.asDict(recursive=True) for row in self.query(sql).collect()]
 
     def columns(self, name: str) -> list[str]:
         """Return a named table's columns."""
@@ -89,45 +77,11 @@ class SparkEngine:
         """Return a named table as a frame, for write modes that are not written in SQL."""
         return self.spark.table(name)
 
-    def merge(self, merge: Merge, stream: str, path: Location, metadata: CommitMetadata) -> None:
-        """Commit a merge."""
-        source = self._query(merge.source)
-        # A source from foreachBatch has no known size: without a hint Spark broadcasts the table's
-        # key columns instead, or sorts both sides.
-        is_small = merge.size_bytes < _BROADCAST_BYTES
-        source = F.broadcast(source) if is_small else source.hint("shuffle_hash")
-
-        def execute() -> None:
-            table = DeltaTable.forPath(self.spark, str(path))
-            merger = table.alias("t").merge(source.alias("s"), self._on(merge, path))
-            for clause in merge.matched:
-                when = F.expr(translate(clause.when))
-                if clause.assign is None:
-                    merger = merger.whenMatchedDelete(when)
-                else:
-                    merger = merger.whenMatchedUpdate(when, _assigned(clause.assign))
-            when = F.expr(translate(merge.insert.when))
-            merger = merger.whenNotMatchedInsert(when, _assigned(merge.insert.assign))
-            with idempotent(self.spark, stream, metadata):
-                merger.execute()
-
-        with from_materialized(self.spark), translate_failure(*_FAILURES):
-            retry_on_conflict(execute, stream=stream)
-
-    def append(self, sql: str, stream: str, path: Location, metadata: CommitMetadata) -> None:
-        """Commit rows."""
-        append_rows(self._query(sql), stream, path, metadata)
-
-    def commit_nothing(self, stream: str, path: Location, metadata: CommitMetadata) -> None:
-        """Commit the metadata alone: offsets move, and nothing else does."""
-        nothing = self.spark.read.format("delta").load(str(path)).where(F.lit(False))
-        append_rows(nothing, stream, path, metadata)
-
     def replace_attempt(
         self, sql: str, path: Location, attempt: Attempt, *, stats_on: tuple[str, ...]
     ) -> None:
         """Replace an attempt's rows, or make the table."""
-        rows = self._query(sql)
+        rows = self.query(sql)
         retry_on_conflict(
             lambda: overwrite_attempt(rows, path, attempt, stats_on=stats_on), stream=path.name
         )
@@ -136,7 +90,7 @@ class SparkEngine:
         self, sql: str, quarantine: Location, attempt: Attempt, *, within: str
     ) -> None:
         """Set seq and name of the redrive."""
-        records, marked = self._query(sql).alias("s"), zip(MARKS, attempt, strict=True)
+        records, marked = self.query(sql).alias("s"), zip(MARKS, attempt, strict=True)
         values: dict[str, str | Column] = {
             name: F.lit(value).cast("long") for name, value in marked
         }
@@ -154,19 +108,9 @@ class SparkEngine:
         """Let go of the batch."""
         self.frames.close()
 
-    def _query(self, sql: str) -> DataFrame:
+    def query(self, sql: str) -> DataFrame:
+        """Return the rows of a query as a frame."""
         return self.spark.sql(translate(sql))
-
-    def _on(self, merge: Merge, path: Location) -> Column:
-        """Equal keys, and in a table of many files the literal ranges that prune them."""
-        on = F.expr(translate(merge.on))
-        if not merge.key_ranges or DeltaLog(path).file_count() < _PRUNE_FROM_FILES:
-            return on
-        within = (
-            F.col(f"t.{quoted(name)}").between(_literal(low), _literal(high))
-            for name, (low, high) in merge.key_ranges.items()
-        )
-        return reduce(and_, within, on)
 
 
 @lru_cache(maxsize=500)
@@ -174,12 +118,3 @@ def translate(sql: str) -> str:
     """Write the common dialect as Spark's."""
     written = sqlglot.transpile(sql, read="duckdb", write="spark")[0]
     return written.replace(text.FAIL, f"RAISE_ERROR('{text.FAILED}')")
-
-
-def _literal(value: Any) -> Column:
-    """Return a value as a literal; of a day before the year 1000 py4j makes a text that is none."""
-    return F.lit(str(value)).cast("date") if isinstance(value, dt.date) else F.lit(value)
-
-
-def _assigned(values: Any) -> dict[str, str | Column]:
-    return {quoted(column): F.expr(translate(value)) for column, value in values.items()}

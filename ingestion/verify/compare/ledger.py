@@ -224,9 +224,9 @@ def _unlike(batch: Batch, commit: LoggedCommit, reasons: Mapping[int, str]) -> I
     pairs = {name: (told[name], getattr(is_there, name)) for name in told.keys() - lacking}
     pairs["ranges"] = _written(commit.ranges), _written(batch.ranges)
     counts = Counter((commit.metadata or {}).get("counts", {}))
-    # Of what no batch of records is, all is counted before the commit.
-    names = () if told["kind"] in (*FOLDED, "erase") else batch.counts
-    for name in {*counts, *names} - {"winners"}:
+    # What an erase removes is counted by its commit.
+    names = () if told["kind"] == "erase" else batch.counts
+    for name in {*counts, *names}:
         pairs[name] = (counts[name], batch.counts.get(name, 0))
     for name, (expected, found) in sorted(pairs.items()):
         if expected != found:
@@ -246,17 +246,12 @@ def _broken(seq: int, part: OffsetRange, what: str, expected: str | None = None)
 
 
 def _miscounted_winners(batch: Batch, recount: Recount) -> Iterator[Difference]:
-    left_alone = ("deleted_absent", "stale", "unchanged")
-    split: list[tuple[str, ...]] = [("inserted",), ("updated",), ("deleted",)]
-    # A row healed after a crash knows how many winners were left alone, and not why.
-    split += [left_alone] if batch.counts.get("derived") else [(name,) for name in left_alone]
     total = 0
-    for names in split:
-        found = sum(batch.counts.get(name, 0) for name in names)
-        least = sum(recount.dispositions[name] for name in names)
+    for name in ("inserted", "updated", "deleted", "deleted_absent", "stale", "unchanged"):
+        found, least = batch.counts.get(name, 0), recount.dispositions[name]
         total += found
         if not least <= found <= least + recount.doubtful:
-            yield _miscount(batch, " + ".join(names), least, found)
+            yield _miscount(batch, name, least, found)
     winners = recount.dispositions.total() + recount.doubtful
     if total != winners:
         yield _miscount(batch, "winners accounted for", winners, total)
