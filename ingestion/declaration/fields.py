@@ -136,6 +136,11 @@ class Declaration(Part):
         "auto", description="Whether offsets without a record are proven empty during the run."
     )
     rewind_window_days: Days = Field(7, description="How far back the table can be rewound.")
+    deletion_vectors: Annotated[bool, Field(strict=True)] = Field(
+        False,
+        description="Whether Delta marks rows as gone, instead of writing their files anew; "
+        "readers must heed that.",
+    )
     maintenance: Maintenance = Field(
         Maintenance(), description="How tables are kept small: see oncelake maintain."
     )

@@ -32,6 +32,8 @@ def sink_violations(spec: Declaration, columns: tuple[DeclaredColumn, ...]) -> I
     if not kind.keeps(spec.mode):
         allowed = " or ".join(f"`mode: {mode}`" for mode in MODES if kind.keeps(mode))
         yield "mode", f"`sink: {name}` cannot keep `mode: {spec.mode}`; write {allowed}"
+    if spec.deletion_vectors and name != "delta":
+        yield "deletion_vectors", f"`sink: {name}` keeps none; remove it"
     if kind.is_log:
         yield from _log_violations(spec)
     if spec.sink.kafka:

@@ -52,7 +52,7 @@ ABOUT_RUNS: Final = frozenset(
         ),
         "table_per_topic",
         *("max_offsets_per_trigger", "gaps", "schema_change", "delivery"),
-        *("rewind_window_days", "quarantine_rate"),
+        *("rewind_window_days", "quarantine_rate", "deletion_vectors"),
         *("freshness_minutes", "expectations", "verify", "schedule"),
         *("sensor", "sensor_seconds"),
         *("backfill_from", "follow", "maintenance", "retention_warning"),

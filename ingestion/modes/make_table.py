@@ -12,8 +12,10 @@ from ingestion.declaration.ddl import system_columns
 from ingestion.lake.stream import Stream
 from ingestion.modes.engines.choose import EngineName
 from ingestion.sinks.delta.durability import seal_commits
+from ingestion.sinks.delta.files import is_delta
 from ingestion.sinks.delta.log_files import log_files
-from ingestion.sinks.delta.table import properties_of
+from ingestion.sinks.delta.table import properties_of, set_vectors
+from ingestion.sinks.table import TableDefinition
 
 
 def make_table(engine: EngineName, spark: SparkSession, stream: Stream, schema: StructType) -> None:
@@ -25,17 +27,24 @@ def make_table(engine: EngineName, spark: SparkSession, stream: Stream, schema: 
         stream: The stream.
         schema: The table's columns, as Spark has read the declaration.
     """
-    spec, table = stream.spec, stream.paths.table
-    columns = (*spec.table_columns, *system_columns())
-    keys, window = spec.row_keys, dt.timedelta(days=spec.rewind_window_days)
+    spec, path = stream.spec, stream.paths.data
+    wanted = TableDefinition(
+        columns=(*spec.table_columns, *system_columns()),
+        keys=spec.row_keys,
+        description=spec.description,
+        window=dt.timedelta(days=spec.rewind_window_days),
+        deletion_vectors=spec.deletion_vectors,
+    )
     if engine == "delta_rs":
-        table.create(columns, keys=keys, description=spec.description, window=window)
+        stream.paths.table.create(wanted)
         return
-    path = stream.paths.data
+    is_there = is_delta(path)
     builder = DeltaTable.createIfNotExists(spark).location(str(path))
     builder = builder.addColumns(schema).comment(spec.description)
-    for name, value in properties_of(columns, keys=keys, window=window).items():
+    for name, value in properties_of(wanted).items():
         builder = builder.property(name, value)
     builder.execute()
+    if is_there:
+        set_vectors(path, spec.deletion_vectors)
     seal_commits(path)
     log_files(path).forget()

@@ -34,7 +34,7 @@ from ingestion.kafka.offsets import Offsets
 from ingestion.sinks.commit_log import ROW_COUNTS
 from ingestion.sinks.commit_metadata import CommitMetadata, Identity
 from ingestion.sinks.kafka.rows import arrow_schema
-from ingestion.sinks.table import Change, SinkTable
+from ingestion.sinks.table import Change, SinkTable, TableDefinition
 
 Opener = Callable[[], SinkTable]
 _SECONDS: Final = 60
@@ -321,7 +321,9 @@ class FailingStep:
 def make(table: SinkTable, columns: str = "id INT NOT NULL, name STRING") -> None:
     """Make a table of these columns, and those of every table."""
     own = parse_columns(columns)
-    table.create((*own, *system_columns()), keys=["id"], description="Of a test")
+    table.create(
+        TableDefinition(columns=(*own, *system_columns()), keys=("id",), description="Of a test")
+    )
 
 
 def begin(opened: Opener) -> None:

@@ -1,8 +1,9 @@
 """Tables that are made of Parquet files: rows are found by their keys, and files written anew.
 
 A file never changes. A commit takes those out of the table that have rows which are updated or
-deleted, and brings in others: what they keep, what is updated, and what is new. What kind of table
-it is says how a file is read, searched, and written, and what makes a commit of such files.
+deleted, and brings in others: what they keep, what is updated, and what is new. Or it marks such
+rows as gone, where the table keeps marks beside its files. What kind of table it is says how a file
+is read, searched, and written, and what makes a commit of such files.
 """
 
 from __future__ import annotations
@@ -78,6 +79,19 @@ class FileWriter(ABC, Generic[File]):
     def _delete(self, paths: Sequence[str]) -> None:
         """Delete files that no commit names, as far as that goes."""
 
+    def mark(self, file: File, is_gone: Mask) -> bool:
+        """Take a file of the table with other rows marked as gone among those that it will have.
+
+        Args:
+            file: The file.
+            is_gone: A flag for each of its rows.
+
+        Returns:
+            Whether it was; else its other rows are to be written anew.
+        """
+        del file, is_gone
+        return False
+
     def write(self, rows: pa.RecordBatch | pa.Table) -> None:
         """Write rows of the table's columns."""
         if isinstance(rows, pa.RecordBatch):
@@ -94,7 +108,7 @@ class FileWriter(ABC, Generic[File]):
         """Begin another file, unless what was copied so far is small: so small ones end."""
         self._source_bytes += size
         if self._source_bytes >= min(_SMALL_BYTES, self._target):
-            self.close()
+            self._complete()
 
     def _write_group(self) -> None:
         rows = pa.Table.from_batches(self._waiting).cast(self._schema)
@@ -112,10 +126,13 @@ class FileWriter(ABC, Generic[File]):
             )
         self._writer.write_table(rows, row_group_size=_ROWS_IN_GROUP)
         if self._stream.tell() >= self._target:
-            self.close()
+            self._complete()
 
     def close(self) -> None:
-        """Complete the file that is being written."""
+        """Complete what is being written."""
+        self._complete()
+
+    def _complete(self) -> None:
         self._source_bytes = 0
         if self._rows:
             self._write_group()
@@ -187,6 +204,15 @@ class FilesTransaction(Transaction, Generic[File]):
     def measure(self, file: File) -> tuple[int, int]:
         """Return how many rows and bytes a file has."""
 
+    def count(self, file: File) -> int:
+        """Count the rows of a file that are not marked as gone."""
+        return self.measure(file)[0]
+
+    def gone(self, file: File) -> Mask | None:
+        """Flag the rows of a file that are marked as gone; ``None`` where none is."""
+        del file
+        return None
+
     @abstractmethod
     def bounds(self, name: str) -> Callable[[File], tuple[Any, Any]] | None:
         """Return what tells the lowest and highest value of a column in a file.
@@ -238,11 +264,14 @@ class FilesTransaction(Transaction, Generic[File]):
             self._rewrite(metadata, places, updated=change.updated, inserted=change.inserted)
 
     def erase(self, keys: pa.Table, metadata: CommitMetadata) -> None:
-        """Find the rows, of which 24 bytes each are in memory, and commit all others."""
-        nothing = self.schema.empty_table()
+        """Find the rows, of which 24 bytes each are in memory, and commit all others.
+
+        A file that holds bytes of them is written anew, though they may be marked as gone.
+        """
+        nothing, keys = self.schema.empty_table(), self._as_stored(keys)
         with self.translated():
-            places = self.find(self._as_stored(keys))
-            self._rewrite(metadata, places, updated=nothing, inserted=nothing)
+            places = self.find_in(keys, self.searched(keys))
+            self._rewrite(metadata, places, updated=nothing, inserted=nothing, may_mark=False)
 
     def close(self) -> None:
         """Forget what was looked up."""
@@ -261,7 +290,7 @@ class FilesTransaction(Transaction, Generic[File]):
         Returns:
             ``_key``, the number of a key, ``_file``, that of a file, and ``_row`` in it.
         """
-        return self.find_in(keys, self.searched(keys))
+        return self._living(self.find_in(keys, self.searched(keys)))
 
     def searched(self, keys: pa.Table) -> list[int]:
         """Return the numbers of the files that may have any of the keys."""
@@ -285,6 +314,18 @@ class FilesTransaction(Transaction, Generic[File]):
             self.connection.register("rows", numbered(rows, "_row"))
             query = f"SELECT _key, {number} AS _file, _row FROM rows JOIN keys {_using(names)}"
             found.append(self.connection.sql(query).to_arrow_table().cast(PLACES))
+        return pa.concat_tables(found)
+
+    def _living(self, places: pa.Table) -> pa.Table:
+        """Leave out the places of rows that are marked as gone."""
+        if not any(self.gone(file) is not None for file in self.files):
+            return places
+        found = [NO_PLACES]
+        for number, rows in self._by_file(places):
+            is_gone = self.gone(self.files[number])
+            if is_gone is not None:
+                rows = rows.filter(pa.array(~is_gone[rows.column("_row").to_numpy()]))
+            found.append(rows)
         return pa.concat_tables(found)
 
     def _by_file(self, places: pa.Table) -> Iterator[tuple[int, pa.Table]]:
@@ -323,35 +364,47 @@ class FilesTransaction(Transaction, Generic[File]):
             self._kept[number], self._kept_bytes = batches, size
 
     def _rewrite(
-        self, metadata: CommitMetadata, places: pa.Table, *, updated: pa.Table, inserted: pa.Table
+        self,
+        metadata: CommitMetadata,
+        places: pa.Table,
+        *,
+        updated: pa.Table,
+        inserted: pa.Table,
+        may_mark: bool = True,
     ) -> None:
         """Commit the table without the rows at some places, of which the first are updated."""
         if metadata.seq != self.seq:
             raise ValueError(f"seq {self.seq} was begun, and not {metadata.seq}")
-        deleted = len(places) - len(updated)
+        deleted = len(self._living(places)) - len(updated)
         counts = dict(zip(ROW_COUNTS, (len(inserted), len(updated), deleted), strict=True))
         writer = self.open_writer()
         with discarding(writer.discard):
-            removed = self._write(writer, places, self._as_stored(updated))
+            removed = self._write(writer, places, self._as_stored(updated), may_mark=may_mark)
             writer.write(self._as_stored(inserted))
             writer.close()
-            more = sum(self.measure(each)[0] for each in writer.files)
-            more -= sum(self.measure(each)[0] for each in removed)
+            more = sum(map(self.count, writer.files)) - sum(map(self.count, removed))
             if more != len(inserted) - deleted:
                 raise AssertionError(f"{self.where}: {more} more rows were written, not {counts}")
         with discarding(writer.discard, *self.refusals):
             self.commit_files(metadata, counts=counts, added=writer.files, removed=removed)
 
-    def _write(self, writer: FileWriter[File], places: pa.Table, updated: pa.Table) -> list[File]:
-        """Write the files anew that have places; return those that they take the places of."""
+    def _write(
+        self, writer: FileWriter[File], places: pa.Table, updated: pa.Table, *, may_mark: bool
+    ) -> list[File]:
+        """Write the files anew that have places, or mark them; return those as they were."""
         removed = list[File]()
         for number, rows in self._by_file(places):
-            removed.append(self.files[number])
-            for batch in self._rows(number, ~self._flags(number, rows)):
+            file, is_gone = self.files[number], self._flags(number, rows)
+            if (before := self.gone(file)) is not None:
+                is_gone |= before
+            removed.append(file)
+            is_marked = may_mark and writer.mark(file, is_gone)
+            for batch in () if is_marked else self._rows(number, ~is_gone):
                 writer.write(batch)
             new = np.sort(rows.column("_key").to_numpy())
             writer.write(updated.take(pa.array(new[new < updated.num_rows])))
-            writer.end_source(self.measure(self.files[number])[1])
+            if not is_marked:
+                writer.end_source(self.measure(file)[1])
         return removed
 
     def _places_of(self, change: Change) -> pa.Table:

@@ -79,6 +79,25 @@ class Change:
         return dict(zip(ROW_COUNTS, (part.num_rows for part in rows), strict=True))
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TableDefinition:
+    """A table that is to be made.
+
+    Attributes:
+        columns: Its columns, in their order: the stream's own, and then those of every table.
+        keys: The columns that identify a row.
+        description: What a person says of it.
+        window: How far back it shall be read.
+        deletion_vectors: Whether rows may be marked as gone, where the sink can.
+    """
+
+    columns: tuple[DeclaredColumn, ...]
+    keys: tuple[str, ...]
+    description: str = ""
+    window: dt.timedelta = A_WEEK
+    deletion_vectors: bool = False
+
+
 class Transaction(ABC):
     """One commit to be, on top of exactly the state that it was begun on; closed once settled."""
 
@@ -154,22 +173,8 @@ class SinkTable(ABC):
         """Open the log of what was committed, as it is now."""
 
     @abstractmethod
-    def create(
-        self,
-        columns: Sequence[DeclaredColumn],
-        *,
-        keys: Sequence[str],
-        description: str,
-        window: dt.timedelta = A_WEEK,
-    ) -> None:
-        """Make the table, unless one is there: by columns in their order.
-
-        Args:
-            columns: The stream's own, and then those of every table.
-            keys: The columns that identify a row.
-            description: What a person says of it.
-            window: How far back it shall be read.
-        """
+    def create(self, wanted: TableDefinition) -> None:
+        """Make the table, unless one is there."""
 
     @abstractmethod
     def columns(self) -> tuple[DeclaredColumn, ...]:

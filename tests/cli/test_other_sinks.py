@@ -21,6 +21,7 @@ from ingestion.operations.doctor.examine import examine
 from ingestion.recovery.position import read_position
 from ingestion.settings import load_settings
 from ingestion.sinks.commit_metadata import CommitMetadata, Identity
+from ingestion.sinks.table import TableDefinition
 from tests.cli.shell import ORDERS, answer, declare, oncelake
 
 IN_ICEBERG = f"{ORDERS}sink: {{iceberg: {{table: shop.orders}}}}\n"
@@ -39,7 +40,7 @@ def fill(spec: StreamSpec, *, remembers: bool = True) -> StreamPaths:
         names = pa.schema([(column.name, pa.string()) for column in columns])
         write_deltalake(paths.data.path, names.empty_table())
     else:
-        paths.table.create(columns, keys=spec.keys, description="")
+        paths.table.create(TableDefinition(columns=tuple(columns), keys=tuple(spec.keys)))
     identity = Identity(cluster_id="c", topic_ids={"orders": "x"}, keys=("id",), order=())
     for seq in range(3):
         metadata = CommitMetadata(

@@ -70,7 +70,7 @@ from ingestion.sinks.iceberg import files
 from ingestion.sinks.iceberg import table as sink
 from ingestion.sinks.iceberg.catalog import CatalogEntry
 from ingestion.sinks.iceberg.table import IcebergTable, open_table
-from ingestion.sinks.table import Change
+from ingestion.sinks.table import Change, TableDefinition
 from ingestion.storage.failpoints import Failpoint
 from ingestion.storage.location import Location
 from tests.crash.failpoint_hook import PlannedError, crashing_at
@@ -118,7 +118,7 @@ def no_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def table(tmp_path: Path) -> IcebergTable:
     """A table that was created, and has its first note."""
     table = opened(tmp_path)
-    table.create(COLUMNS, keys=KEYS, description="what was ordered")
+    table.create(TableDefinition(columns=COLUMNS, keys=KEYS, description="what was ordered"))
     table.commit_note(NOTE)
     return table
 
@@ -215,7 +215,9 @@ def test_what_create_makes_is_what_was_declared(tmp_path: Path) -> None:
     declared = (COLUMNS[0], replace(COLUMNS[1], comment="it's a name"), *COLUMNS[2:])
 
     for _ in range(2):
-        table.create(declared, keys=KEYS, description="what's ordered")
+        table.create(
+            TableDefinition(columns=tuple(declared), keys=KEYS, description="what's ordered")
+        )
 
     seen, log = others(tmp_path), table.log()
     assert (table.columns(), len(seen.metadata.metadata_log)) == (declared, 0)
@@ -223,7 +225,7 @@ def test_what_create_makes_is_what_was_declared(tmp_path: Path) -> None:
     assert seen.schema().identifier_field_names() == {"id"}
     assert (seen.format_version, seen.properties["comment"]) == (2, "what's ordered")
     seen.catalog.drop_table("shop.orders")
-    table.create(COLUMNS, keys=KEYS, description="")
+    table.create(TableDefinition(columns=COLUMNS, keys=KEYS))
     assert table.log().table_id() not in {log.table_id(), ""}
 
 
@@ -233,13 +235,13 @@ def test_of_tables_that_somebody_made_only_an_empty_one_is_taken(
 ) -> None:
     """An empty one takes commits; one that has rows stays as it is, and shows no note."""
     table = opened(tmp_path)
-    table.create(COLUMNS, keys=KEYS, description="")
+    table.create(TableDefinition(columns=COLUMNS, keys=KEYS))
     foreign = others(tmp_path)
     foreign.transaction().remove_properties("oncelake.stream").commit_transaction()
     if has_rows:
         foreign.append(rows({1: "theirs"}, seq=0).cast(foreign.schema().as_arrow()))
 
-    table.create(COLUMNS, keys=KEYS, description="")
+    table.create(TableDefinition(columns=COLUMNS, keys=KEYS))
 
     log = table.log()
     assert (log.exists, log.is_empty, log.last_seq(STREAM)) == (True, not has_rows, None)
@@ -376,7 +378,7 @@ def test_only_the_seq_that_follows_is_committed(tmp_path: Path, table: IcebergTa
     with closing(table.begin(1)) as transaction, pytest.raises(ValueError, match="seq 1 was begun"):
         transaction.commit(None, replace(NOTE, seq=2))
     new = opened(tmp_path / "new")
-    new.create(COLUMNS, keys=KEYS, description="")
+    new.create(TableDefinition(columns=COLUMNS, keys=KEYS))
     with pytest.raises(CommitConflictError, match="holds no commit of this stream"):
         new.begin(1)
     new.begin(0).close()
@@ -388,7 +390,7 @@ def test_a_zombie_on_an_old_head_changes_nothing(
 ) -> None:
     """Of two that began the same seq the second is refused, and its files are gone."""
     table = opened(tmp_path / "other")
-    table.create(COLUMNS, keys=KEYS, description="")
+    table.create(TableDefinition(columns=COLUMNS, keys=KEYS))
     for seq in range(first):
         commit(table, seq, change(seq, inserted={8: "old"}))
     zombie = table.begin(first)
@@ -500,7 +502,7 @@ def test_every_value_comes_back_as_it_was_sent(tmp_path: Path, type_: str) -> No
     table = opened(tmp_path)
     value = column(f"value {type_}")
     declared = (COLUMNS[0], value, *COLUMNS[2:])
-    table.create(declared, keys=KEYS, description="")
+    table.create(TableDefinition(columns=tuple(declared), keys=KEYS))
     stored = replace(value, type=table.stored_type(value.type))
     field = arrow_of(stored)
     values = pa.array([*EXTREMES[type_], None], field)
@@ -551,7 +553,7 @@ def test_keys_of_every_kind_find_their_rows(tmp_path: Path, type_: str, values: 
     """Rows are found, updated and deleted by keys of two columns, of any type, null or not."""
     table = opened(tmp_path)
     key = column(f"key {type_}")
-    table.create((*COLUMNS[:2], key, *COLUMNS[2:]), keys=("id", "key"), description="")
+    table.create(TableDefinition(columns=(*COLUMNS[:2], key, *COLUMNS[2:]), keys=("id", "key")))
     sent = rows(dict.fromkeys(range(len(values))), seq=0)
     sent = sent.add_column(2, "key", pa.array(values, arrow_of(key)))
     keys, nothing = sent.select(["key", "id"]), sent[:0]
@@ -574,7 +576,7 @@ def test_a_long_key_is_found_whatever_its_bounds(
     """Keys that differ at their ends are found: in a file of their own, and beside short ones."""
     table = opened(tmp_path)
     declared = (COLUMNS[0], column("name STRING NOT NULL"), *COLUMNS[2:])
-    table.create(declared, keys=("name",), description="")
+    table.create(TableDefinition(columns=tuple(declared), keys=("name",)))
     monkeypatch.setattr(shared_files, "_ROWS_IN_GROUP", 2)
     names = ["k" * length + str(at) for at in range(2)] + ["m", "n", "o", "p"][: 2 * groups - 2]
     sent = rows(dict(enumerate(names)), seq=0)
@@ -606,7 +608,7 @@ def test_a_value_of_which_no_bound_is_made_is_committed(
 ) -> None:
     """Its column has no bounds in that file, and the others have theirs."""
     table, value = opened(tmp_path), column(f"value {type_}")
-    table.create((COLUMNS[0], value, *COLUMNS[2:]), keys=KEYS, description="")
+    table.create(TableDefinition(columns=(COLUMNS[0], value, *COLUMNS[2:]), keys=KEYS))
     stored = pa.array(values, {"STRING": pa.string(), "DATE": pa.int32()}.get(type_, pa.int64()))
     sent = rows(dict.fromkeys(range(2)), seq=0)
     sent = sent.set_column(1, "value", stored.cast(arrow_of(value)))
@@ -651,7 +653,7 @@ def test_a_column_is_freed_to_be_null(tmp_path: Path) -> None:
     """What was NOT NULL takes nulls afterwards."""
     table = opened(tmp_path)
     name = column("name STRING NOT NULL")
-    table.create((COLUMNS[0], name, *COLUMNS[2:]), keys=KEYS, description="")
+    table.create(TableDefinition(columns=(COLUMNS[0], name, *COLUMNS[2:]), keys=KEYS))
     assert table.alteration(name, is_new=False) == (
         "ALTER TABLE shop.orders ALTER COLUMN `name` DROP NOT NULL"
     )
@@ -1130,7 +1132,7 @@ def test_many_writers_commit_each_seq_once(tmp_path: Path) -> None:
 def race(lake: Path, racer: int) -> list[int]:
     """Commit each of 15 seqs that nobody else has; return those that were won."""
     table, won, deadline = opened(lake), list[int](), time.monotonic() + 120
-    table.create(COLUMNS, keys=KEYS, description="")
+    table.create(TableDefinition(columns=COLUMNS, keys=KEYS))
     while (seq := -1 if (last := last_seq(table)) is None else last) < 14:
         assert time.monotonic() < deadline
         with suppress(CommitConflictError, TableBusyError):
@@ -1153,7 +1155,7 @@ def test_the_catalog_of_the_configuration_is_used(
 
     for catalog, folder in ((None, "default"), ("mine", "mine")):
         table = open_table(STREAM, IcebergSink(catalog=catalog), Settings(), lake)
-        table.create(COLUMNS, keys=KEYS, description="")
+        table.create(TableDefinition(columns=COLUMNS, keys=KEYS))
         table.commit_note(NOTE)
         commit(table, 1, change(1, inserted={1: "a"}))
         commit(table, 2, change(2, updated={1: "A"}))
@@ -1171,10 +1173,10 @@ def test_a_table_that_was_set_aside_keeps_its_files(
     monkeypatch.setenv("PYICEBERG_CATALOG__DEFAULT__URI", f"sqlite:///{tmp_path}/c.db")
     monkeypatch.setenv("PYICEBERG_CATALOG__DEFAULT__WAREHOUSE", f"file://{tmp_path}")
     table = open_table(STREAM, IcebergSink(), Settings(), Location.of(tmp_path))
-    table.create(COLUMNS, keys=KEYS, description="")
+    table.create(TableDefinition(columns=COLUMNS, keys=KEYS))
     commit(table, 0, change(0, inserted={1: "old"}))
     folder, aside = table.uri, table.set_aside("X1")
-    table.create(COLUMNS, keys=KEYS, description="")
+    table.create(TableDefinition(columns=COLUMNS, keys=KEYS))
     commit(table, 0, change(0, inserted={1: "new"}))
     orphan = Path(folder.removeprefix("file://")) / "data" / "orphan.parquet"
     orphan.write_bytes(b"x")
@@ -1202,7 +1204,7 @@ def test_a_warehouse_in_a_store_keeps_the_promise(
         monkeypatch.setenv(f"{variable}S3__SECRET_ACCESS_KEY", keys["AWS_SECRET_ACCESS_KEY"])
         lake = Location.of("s3://bucket/lake")
         table = open_table(STREAM, IcebergSink(), Settings(), lake)
-        table.create(COLUMNS, keys=KEYS, description="")
+        table.create(TableDefinition(columns=COLUMNS, keys=KEYS))
         commit(table, 0, change(0, inserted={1: "a", 2: "b"}))
         version = version_of(table, 0)
 
@@ -1394,7 +1396,7 @@ def test_what_was_committed_outlives_a_power_cut(tmp_path: Path) -> None:
     """The catalog, which is on the disk with each commit, names only files that are there, too."""
     with mounted_disk(tmp_path / "disk") as disk:
         table = opened(disk.path)
-        table.create(COLUMNS, keys=KEYS, description="")
+        table.create(TableDefinition(columns=COLUMNS, keys=KEYS))
         commit(table, 0, change(0, inserted={1: "a", 2: "b"}))
 
         disk.lose_power()

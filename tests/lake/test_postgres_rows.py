@@ -9,7 +9,7 @@ import pytest
 
 from ingestion.errors import RefusedError, TableBusyError
 from ingestion.sinks.postgres.table import PostgresTable
-from ingestion.sinks.table import Change
+from ingestion.sinks.table import Change, TableDefinition
 from tests.lake.test_postgres_table import (
     COLUMNS,
     KEYS,
@@ -38,7 +38,7 @@ def schema(postgres_address: str, request: pytest.FixtureRequest) -> str:
 def table(postgres_address: str, schema: str) -> PostgresTable:
     """A table with the rows a, b and c."""
     table = opened(postgres_address, schema)
-    table.create(COLUMNS, keys=KEYS, description="")
+    table.create(TableDefinition(columns=COLUMNS, keys=KEYS))
     table.commit_note(NOTE)
     commit(table, 1, change(1, inserted={1: "a", 2: "b", 3: "c"}))
     return table

@@ -47,7 +47,7 @@ from ingestion.sinks.postgres import server as postgres_server
 from ingestion.sinks.postgres.copy import Connection, arrow_schema
 from ingestion.sinks.postgres.server import PostgresPlace
 from ingestion.sinks.postgres.table import PostgresTable, open_table
-from ingestion.sinks.table import Change
+from ingestion.sinks.table import Change, TableDefinition
 from ingestion.storage.location import Location
 from tests.support.postgres import postgres
 
@@ -97,7 +97,7 @@ def schema(server: str, request: pytest.FixtureRequest) -> str:
 def table(server: str, schema: str) -> PostgresTable:
     """A table that was created, and has its first note."""
     table = opened(server, schema)
-    table.create(COLUMNS, keys=KEYS, description="what was ordered")
+    table.create(TableDefinition(columns=COLUMNS, keys=KEYS, description="what was ordered"))
     table.commit_note(NOTE)
     return table
 
@@ -181,9 +181,9 @@ def test_what_create_makes_is_what_was_declared(server: str, schema: str) -> Non
     table = opened(server, schema)
     declared = (COLUMNS[0], replace(COLUMNS[1], comment="it's a name"), *COLUMNS[2:])
 
-    table.create(declared, keys=KEYS, description="what's ordered")
+    table.create(TableDefinition(columns=tuple(declared), keys=KEYS, description="what's ordered"))
     first = table.log().table_id()
-    table.create(declared, keys=KEYS, description="what's ordered")
+    table.create(TableDefinition(columns=tuple(declared), keys=KEYS, description="what's ordered"))
 
     log = table.log()
     assert (table.columns(), log.table_id()) == (declared, first)
@@ -199,7 +199,7 @@ def test_some_that_create_at_once_make_one_table(server: str, schema: str) -> No
     """Each finds the table that one of them has made."""
 
     def create(_: int) -> None:
-        opened(server, schema).create(COLUMNS, keys=KEYS, description="")
+        opened(server, schema).create(TableDefinition(columns=COLUMNS, keys=KEYS))
 
     with ThreadPoolExecutor(4) as threads:
         list(threads.map(create, range(4)))
@@ -214,7 +214,7 @@ def test_a_table_that_was_dropped_and_made_anew_is_another(
     before = table.log().table_id()
     execute(server, f"DROP TABLE {schema}.orders")
     other = opened(server, schema)
-    other.create(COLUMNS, keys=KEYS, description="")
+    other.create(TableDefinition(columns=COLUMNS, keys=KEYS))
     assert (other.log().last_seq(STREAM), other.log().versions()) == (None, [])
     other.commit_note(NOTE)
 
@@ -236,7 +236,7 @@ def test_an_empty_table_that_somebody_made_is_adopted(server: str, schema: str, 
     execute(server, f"CREATE TABLE {schema}.orders ({columns}{more})")
     assert table.log().table_id().removeprefix("postgres:").isdigit()
 
-    table.create(COLUMNS, keys=keys, description="")
+    table.create(TableDefinition(columns=COLUMNS, keys=tuple(keys)))
     table.commit_note(NOTE)
     commit(table, 1, change(1, inserted={1: "a"}))
 
@@ -253,10 +253,10 @@ def test_a_table_of_somebody_else_stays_as_it_is(server: str, schema: str) -> No
     execute(server, f"CREATE SCHEMA {schema}")
     execute(server, f"CREATE TABLE {schema}.orders (name text)")
     with pytest.raises(RefusedError, match='column "id" does not exist'):
-        table.create(COLUMNS, keys=KEYS, description="")
+        table.create(TableDefinition(columns=COLUMNS, keys=KEYS))
 
     execute(server, f"INSERT INTO {schema}.orders VALUES ('theirs')")
-    table.create(COLUMNS, keys=KEYS, description="")
+    table.create(TableDefinition(columns=COLUMNS, keys=KEYS))
 
     log = table.log()
     assert (log.exists, log.is_empty, log.last_seq(STREAM)) == (True, False, None)
@@ -344,7 +344,7 @@ def test_old_notes_go_and_the_newest_stays(table: PostgresTable) -> None:
 def test_a_commit_begins_on_the_seq_before_alone(server: str, schema: str) -> None:
     """Before the first note that is none; a stream has none in the table of another."""
     table = opened(server, schema)
-    table.create(COLUMNS, keys=KEYS, description="")
+    table.create(TableDefinition(columns=COLUMNS, keys=KEYS))
     with pytest.raises(CommitConflictError, match="holds no commit of this stream"):
         table.begin(1)
     table.begin(0).close()
@@ -368,7 +368,7 @@ def test_a_commit_begins_on_the_seq_before_alone(server: str, schema: str) -> No
 def test_of_two_that_begin_the_same_seq_one_commits(server: str, schema: str, first: int) -> None:
     """The second waits for the first, and is refused once that has committed."""
     table = opened(server, schema)
-    table.create(COLUMNS, keys=KEYS, description="")
+    table.create(TableDefinition(columns=COLUMNS, keys=KEYS))
     for seq in range(first):
         commit(table, seq, None)
 
@@ -559,7 +559,9 @@ def test_a_value_that_no_batch_writes_is_damage(
 ) -> None:
     """What somebody else has put there, and a column of a stream cannot have, stops a scan."""
     table = opened(server, schema)
-    table.create((COLUMNS[0], column(f"value {type_}"), *COLUMNS[2:]), keys=KEYS, description="")
+    table.create(
+        TableDefinition(columns=(COLUMNS[0], column(f"value {type_}"), *COLUMNS[2:]), keys=KEYS)
+    )
     execute(server, f"INSERT INTO {schema}.orders (id, value) VALUES (1, '{value}')")
 
     with pytest.raises(DamagedTableError, match="holds a value that no batch writes"):
@@ -572,7 +574,7 @@ def test_every_value_comes_back_as_it_was_sent(server: str, schema: str, type_: 
     table = opened(server, schema)
     value = column(f"value {type_}")
     declared = (COLUMNS[0], value, *COLUMNS[2:])
-    table.create(declared, keys=KEYS, description="")
+    table.create(TableDefinition(columns=tuple(declared), keys=KEYS))
     stored = replace(value, type=table.stored_type(value.type))
     values = pa.array([*EXTREMES[type_], None], integers(stored)).cast(
         arrow_schema([stored]).field(0).type
@@ -617,7 +619,7 @@ def test_keys_of_every_kind_find_their_rows(server: str, schema: str) -> None:
     of_keys = ("name STRING", "day DATE", "at TIMESTAMP", "amount DECIMAL(9,2)", "code BINARY")
     declared = (*map(column, (f"{each} NOT NULL" for each in of_keys)), *COLUMNS[2:])
     keys = [each.name for each in declared[:5]]
-    table.create(declared, keys=keys, description="")
+    table.create(TableDefinition(columns=tuple(declared), keys=tuple(keys)))
     at = dt.datetime(2024, 1, 1, 0, 0, 0, 1, dt.UTC)
     more = {"day": dt.date(1, 1, 1), "at": at, "amount": Decimal("1.10"), "code": b"\0", "_seq": 0}
     names = [{"name": name, **more} for name in ("", '"', "é\n", "\\.")]
@@ -638,7 +640,7 @@ def test_a_stream_without_keys_is_keyed_by_its_coordinates(server: str, schema: 
     """Rows of an appending stream cannot come twice."""
     table = opened(server, schema)
     keys = ["_epoch", "_topic", "_partition", "_offset"]
-    table.create(COLUMNS, keys=keys, description="")
+    table.create(TableDefinition(columns=COLUMNS, keys=tuple(keys)))
     commit(table, 0, change(0, inserted={1: "a"}))
     again = change(1, inserted={3: "c"})
     again = replace(again, deleted=again.updated.select(keys))
@@ -661,7 +663,7 @@ def test_a_text_that_would_not_come_back_is_refused(
     """What PostgreSQL cannot keep is refused by the column's name, with what to declare."""
     table = opened(server, schema)
     declared = (COLUMNS[0], column("name VARCHAR(3)"), *COLUMNS[2:])
-    table.create(declared, keys=KEYS, description="")
+    table.create(TableDefinition(columns=tuple(declared), keys=KEYS))
     commit(table, 0, change(0, inserted={2: "b"}))
 
     for what in (change(1, inserted={1: text}), change(1, updated={2: text})):

@@ -36,6 +36,7 @@ from ingestion.sinks.commit_metadata import CommitMetadata, Identity
 from ingestion.sinks.conformance import commit
 from ingestion.sinks.iceberg.catalog import CatalogEntry
 from ingestion.sinks.postgres.server import PostgresPlace
+from ingestion.sinks.table import TableDefinition
 from ingestion.storage.failpoints import Failpoint
 
 DDL = "id BIGINT NOT NULL, name STRING"
@@ -78,7 +79,7 @@ def workshop(paths: StreamPaths) -> StreamPaths:
 
 def make(paths: StreamPaths) -> str:
     """Make a stream's table with one batch, and its ledger; return the table's id."""
-    paths.table.create(COLUMNS, keys=["id"], description="")
+    paths.table.create(TableDefinition(columns=COLUMNS, keys=("id",)))
     for seq in (0, 1):
         note = CommitMetadata(
             kind="ingest",

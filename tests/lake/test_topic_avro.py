@@ -29,6 +29,7 @@ from ingestion.sinks.kafka.notes import TopicSchema
 from ingestion.sinks.kafka.rows import arrow_schema
 from ingestion.sinks.kafka.table import TopicTable, open_table
 from ingestion.sinks.kafka.writer import TopicPlace
+from ingestion.sinks.table import TableDefinition
 from ingestion.storage.location import Location
 from tests.support.registry import Subject
 
@@ -228,6 +229,6 @@ def test_another_format_is_refused(
 
     assert "has rows as avro, not json" in str(error)
     with pytest.raises(TableSettingsError, match="write `format: avro` again, or write to another"):
-        other.create(COLUMNS, keys=["id"], description="")
+        other.create(TableDefinition(columns=COLUMNS, keys=("id",)))
     assert rows_in(other) == {1: "a"}
     other.commit_note(note(2))

@@ -49,6 +49,7 @@ from ingestion.sinks.kafka import notes as topic_notes
 from ingestion.sinks.kafka import writer as topic_writer
 from ingestion.sinks.kafka.table import TopicTable, open_table
 from ingestion.sinks.kafka.writer import TopicWriter
+from ingestion.sinks.table import TableDefinition
 from ingestion.storage.location import Location
 from tests.support.committed import committed_records
 from tests.support.frail_broker import FrailBroker
@@ -90,7 +91,7 @@ def table_of(name: str, settings: Settings, stream: str = "orders") -> TopicTabl
 
 def begin_append(opened: Opener) -> None:
     """Make a topic without keys, and commit its first note."""
-    opened().create(COLUMNS, keys=(), description="")
+    opened().create(TableDefinition(columns=COLUMNS, keys=()))
     opened().commit_note(note(0))
 
 
@@ -122,8 +123,8 @@ def test_what_create_makes_is_what_was_declared(
 ) -> None:
     """With keys the topic is compacted; without any it is not; the notes always are."""
     make(opened())
-    opened().create(COLUMNS, keys=["id"], description="")
-    table_of(f"{name}.log", settings).create(COLUMNS, keys=(), description="")
+    opened().create(TableDefinition(columns=COLUMNS, keys=("id",)))
+    table_of(f"{name}.log", settings).create(TableDefinition(columns=COLUMNS, keys=()))
 
     configs = opened()._place.kafka.topic_configs([name, f"{name}.oncelake", f"{name}.log"])
     assert {topic: config["cleanup.policy"] for topic, config in configs.items()} == {
@@ -493,14 +494,14 @@ def test_a_policy_that_takes_rows_is_refused(
     opened: Opener, admin: AdminClient, name: str, keys: Sequence[str], policy: str
 ) -> None:
     """Retention would forget the rows of a key, and compaction refuses a record without one."""
-    opened().create(COLUMNS, keys=keys, description="")
+    opened().create(TableDefinition(columns=COLUMNS, keys=tuple(keys)))
     set_config(admin, name, cleanup_policy=policy)
 
     error = opened().settings_error(opened().log())
 
     assert f"cleanup.policy={policy}" in str(error)
     with pytest.raises(TableSettingsError):
-        opened().create(COLUMNS, keys=keys, description="")
+        opened().create(TableDefinition(columns=COLUMNS, keys=tuple(keys)))
 
 
 def test_records_that_were_deleted_are_missed(

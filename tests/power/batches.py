@@ -37,7 +37,7 @@ from ingestion.sinks.delta.files import open_rows
 from ingestion.sinks.delta.integrity import refuse_damaged
 from ingestion.sinks.delta.log import DeltaLog
 from ingestion.sinks.delta.table import DeltaSinkTable
-from ingestion.sinks.table import Change
+from ingestion.sinks.table import Change, TableDefinition
 from tests.power.cuts import Acknowledged
 from tests.power.disk import Disk, cut_power
 
@@ -96,7 +96,7 @@ class Subject:
     def write(self, seq: int) -> None:
         """Write a batch as a run does."""
         if not self.table.log().exists:
-            self.table.create(_COLUMNS, keys=["id"], description="")
+            self.table.create(TableDefinition(columns=_COLUMNS, keys=("id",)))
         metadata = replace(_NOTE, seq=seq, attempt=new_name())
         self._quarantine(Attempt(seq, metadata.attempt))
         change = Change(

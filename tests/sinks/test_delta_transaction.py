@@ -24,7 +24,7 @@ from ingestion.sinks.commit_log import UnknownOutcomeError
 from ingestion.sinks.commit_metadata import CommitMetadata, Identity
 from ingestion.sinks.delta.table import DeltaSinkTable
 from ingestion.sinks.delta.transaction import DeltaTransaction
-from ingestion.sinks.table import Change
+from ingestion.sinks.table import Change, TableDefinition
 from ingestion.storage.location import Location, Tag
 
 STREAM = "orders"
@@ -68,7 +68,7 @@ def made(folder: Path, columns: str = COLUMNS) -> DeltaSinkTable:
     """Make a table; it has a seq, as every one where a stream has begun."""
     found = DeltaSinkTable(STREAM, Location.of(folder))
     declared = (*parse_columns(columns), *parse_columns("_offset BIGINT, _seq BIGINT"))
-    found.create(declared, keys=["id"], description="")
+    found.create(TableDefinition(columns=tuple(declared), keys=("id",)))
     found.commit_note(note(0))
     return found
 

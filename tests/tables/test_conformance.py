@@ -7,6 +7,7 @@ import os
 import shutil
 import uuid
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from ingestion.sinks.delta.table import DeltaSinkTable
 from ingestion.sinks.iceberg import table as iceberg
 from ingestion.sinks.kafka import table as topic
 from ingestion.sinks.postgres import table as postgres_sink
-from ingestion.sinks.table import Change, SinkTable
+from ingestion.sinks.table import Change, SinkTable, TableDefinition
 from ingestion.storage.location import Location
 from tests.support.long import IS_LONG
 from tests.toys.files_sink import FilesTable, FilesTransaction
@@ -61,6 +62,24 @@ class TestDelta(SinkConformance):
         """Delete the folder."""
         assert isinstance(table, DeltaSinkTable)
         table.path.delete_all()
+
+
+class MarkedTable(DeltaSinkTable):
+    """A table whose rows are marked as gone."""
+
+    def create(self, wanted: TableDefinition) -> None:
+        """Make it so."""
+        super().create(replace(wanted, deletion_vectors=True))
+
+
+class TestDeltaWithVectors(TestDelta):
+    """Delta, whose rows are marked in vectors, also the last ones of their files."""
+
+    @pytest.fixture
+    def opened(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Opener:
+        """Open a table of a lake of its own."""
+        monkeypatch.setattr("ingestion.sinks.delta.transaction._MOST_GONE", 1.0)
+        return partial(MarkedTable, "orders", Location.of(tmp_path / "orders"))
 
 
 class TestIceberg(SinkConformance):

@@ -8,7 +8,6 @@ removed by whoever begins next.
 
 from __future__ import annotations
 
-import datetime as dt
 import os
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,7 +23,7 @@ from ingestion.errors import CommitConflictError
 from ingestion.pipeline.schema import type_of_columns
 from ingestion.sinks.commit_log import ROW_COUNTS, Commit, CommitLog
 from ingestion.sinks.commit_metadata import CommitMetadata, app_id
-from ingestion.sinks.table import A_WEEK, Ability, Change, SinkTable, Transaction
+from ingestion.sinks.table import Ability, Change, SinkTable, TableDefinition, Transaction
 
 _NOTE, _COUNTS = b"oncelake.note", b"oncelake.counts"
 
@@ -70,21 +69,13 @@ class FilesTable(SinkTable):
         """Return the id that the first version was given."""
         return (self.read(0).schema.metadata or {})[b"id"].decode()
 
-    def create(
-        self,
-        columns: Sequence[DeclaredColumn],
-        *,
-        keys: Sequence[str],
-        description: str,
-        window: dt.timedelta = A_WEEK,
-    ) -> None:
+    def create(self, wanted: TableDefinition) -> None:
         """Publish the empty table."""
-        del window
         from pyspark.sql.pandas.types import to_arrow_schema
 
         self.folder.mkdir(parents=True, exist_ok=True)
-        schema = to_arrow_schema(type_of_columns(columns), timezone="UTC")
-        schema = schema.with_metadata({"id": uuid.uuid4().hex, "keys": ",".join(keys)})
+        schema = to_arrow_schema(type_of_columns(wanted.columns), timezone="UTC")
+        schema = schema.with_metadata({"id": uuid.uuid4().hex, "keys": ",".join(wanted.keys)})
         if not self.versions():
             self.publish(schema.empty_table(), 0)
 

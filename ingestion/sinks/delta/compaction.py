@@ -8,14 +8,27 @@ from __future__ import annotations
 
 import datetime as dt
 import re
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
+from urllib.parse import unquote
+
+from deltalake import DeltaTable
 
 from ingestion.sinks.delta.durability import seal_commits
 from ingestion.sinks.delta.files import open_delta, read_delta
-from ingestion.sinks.delta.log import EXACTLY, append_nothing, data_files, translate_conflicts
+from ingestion.sinks.delta.log import (
+    EXACTLY,
+    all_files,
+    append_nothing,
+    data_files,
+    set_properties,
+    translate_conflicts,
+)
 from ingestion.sinks.delta.log_files import COMMIT, checkpoint_file, log_files
+from ingestion.sinks.delta.transaction import DeltaTransaction
+from ingestion.sinks.delta.vectors import Vector, actions_since, has_vectors, vector_files
 from ingestion.storage.checksums import matches_checksum, seal
 from ingestion.storage.damage import damaged_table
 from ingestion.storage.failpoints import Failpoint, hit
@@ -29,6 +42,8 @@ _HOUR: Final = dt.timedelta(hours=1)
 _LOG_DAYS: Final = 30
 # Clustering rewrites the whole table: not for a share of its bytes that is smaller than this.
 _CLUSTERED_SHARE: Final = 0.25
+# A file with a larger share of its rows marked as gone is written anew.
+_MOST_GONE: Final = 0.1
 
 
 def retention_properties(window: dt.timedelta) -> dict[str, str]:
@@ -52,7 +67,7 @@ class TableSize:
     def of(cls, path: Location) -> TableSize:
         """Measure a table."""
         there = path.files()
-        sizes = [there[name] for name in data_files(read_delta(path))]
+        sizes = [there[name] for name in all_files(path, read_delta(path))]
         return cls(files=len(sizes), bytes=sum(sizes), bytes_on_disk=sum(there.values()))
 
 
@@ -81,6 +96,9 @@ def compact(path: Location, *, target_bytes: int, cluster_by: Sequence[str] = ()
         TableBusyError: somebody else changed the table meanwhile.
     """
     table = open_delta(path)
+    if has_vectors(table):
+        _compact_with_vectors(path, target_bytes=target_bytes, is_all=bool(cluster_by))
+        table = open_delta(path)
     there = path.files()
     every = {name: there[name] for name in data_files(table)}
     small = {name: size for name, size in every.items() if size < target_bytes}
@@ -100,24 +118,64 @@ def compact(path: Location, *, target_bytes: int, cluster_by: Sequence[str] = ()
     hit(Failpoint.COMPACTED)
 
 
+def _compact_with_vectors(path: Location, *, target_bytes: int, is_all: bool) -> None:
+    """Write files anew of which many rows are marked as gone, and small files together.
+
+    Where vectors are not declared any more, or all is to be put in order, every file that has one.
+    """
+    begun = DeltaTransaction.upkeep(path)
+    most = 0.0 if is_all or not begun.marks else _MOST_GONE
+    marked = [file for file in begun.files if file.vector]
+    files = [file for file in marked if file.rows - file.living > most * file.rows]
+    small = [file for file in begun.files if file.size_bytes < target_bytes]
+    if len(small) > 1:
+        files = [*files, *(file for file in small if file not in files)]
+    if not any(file in marked for file in files):
+        return
+    names = [unquote(file.path) for file in files]
+    for name in (*names, *vector_files(file.vector for file in files)):
+        if not matches_checksum(path / name):
+            raise damaged_table(path, f"data file {name} is not as it was written")
+    with translate_conflicts(path.name):
+        begun.rewrite(files, target_bytes=target_bytes)
+    seal_commits(path)
+    hit(Failpoint.COMPACTED)
+
+
 def vacuum(path: Location, *, window: dt.timedelta) -> int:
     """Remove files that left the table longer ago than ``window``; return how many data files."""
     table = open_delta(path)
     due, properties = retention_properties(window), table.metadata().configuration
     if window >= dt.timedelta(days=1) and not due.items() <= properties.items():
         # Delta's own VACUUM, and time travel in Spark, go by them.
-        table.alter.set_table_properties(due)
+        with translate_conflicts(path.name):
+            set_properties(path, table, due)
+        table = open_delta(path)
+    marks = has_vectors(table)
     removed = table.vacuum(
         retention_hours=window // _HOUR,
-        dry_run=False,
+        dry_run=marks,
         enforce_retention_duration=False,
         # Also what died before its commit, and is in no log.
         full=True,
     )
+    if marks:
+        # delta-rs takes a living vector for a file that nobody needs.
+        removed = sorted({*removed} - _needed(path, table, window))
+        for name in removed:
+            (path / name).delete()
     for folder in (path, path / "_delta_log"):
         _remove_orphans(folder)
     hit(Failpoint.VACUUMED)
     return len(removed)
+
+
+def _needed(path: Location, table: DeltaTable, window: dt.timedelta) -> frozenset[str]:
+    """Return the files of the newest version, and the vectors that left it within a window."""
+    since = (time.time() - window.total_seconds()) * 1_000
+    gone = (action["remove"] for action in actions_since(log_files(path)) if "remove" in action)
+    recent = (each for each in gone if each.get("deletionTimestamp", since) >= since)
+    return all_files(path, table) | vector_files(map(Vector.of, recent))
 
 
 def remove_unreferenced(path: Location, *, is_fenced: bool) -> int:
@@ -143,7 +201,7 @@ def remove_unreferenced(path: Location, *, is_fenced: bool) -> int:
     checkpoint(path)
     newest = open_delta(path)
     drop_log_before(path, newest.version())
-    files = there - data_files(newest)
+    files = there - all_files(path, newest)
     for name in files:
         (path / name).delete()
     _remove_orphans(path)

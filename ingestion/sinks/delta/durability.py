@@ -25,6 +25,7 @@ from ingestion.sinks.delta.log_files import (
     checkpoint_file,
     commit_file,
 )
+from ingestion.sinks.delta.vectors import Vector
 from ingestion.storage.checksums import are_checksums_cut, has_seal, seal, seal_data, sidecar_of
 from ingestion.storage.location import Location
 
@@ -152,7 +153,7 @@ def _checkpoint_of(commit: Location) -> Location:
 
 
 def _added(commit: Location) -> dict[str, int]:
-    """Return the data files that a commit adds, with their length in bytes.
+    """Return the files that a commit adds, those of vectors included, with their length in bytes.
 
     Raises:
         ValueError: it is not whole.
@@ -160,5 +161,9 @@ def _added(commit: Location) -> dict[str, int]:
     actions = [json.loads(line) for line in commit.read().splitlines()]
     if not actions or not all(isinstance(action, dict) for action in actions):
         raise ValueError(f"{commit} holds no actions")
-    added = (action["add"] for action in actions if "add" in action)
-    return {unquote(each["path"]): each["size"] for each in added}
+    added = [action["add"] for action in actions if "add" in action]
+    files = {unquote(each["path"]): each["size"] for each in added}
+    for vector in filter(None, map(Vector.of, added)):
+        if vector.file:
+            files[vector.file] = max(vector.end, files.get(vector.file, 0))
+    return files

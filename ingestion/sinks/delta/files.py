@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
-from pyarrow.dataset import Dataset, FileSystemDataset, ParquetReadOptions
+from pyarrow.dataset import (
+    Dataset,
+    FileSystemDataset,
+    ParquetFileFormat,
+    ParquetReadOptions,
+)
 from pyarrow.fs import FileSystem, LocalFileSystem, S3FileSystem, SubTreeFileSystem
 
 from ingestion.sinks.delta.log_files import COMMIT, log_files
+from ingestion.sinks.delta.vectors import Vector, has_vectors, mask_of, vectors_of
 from ingestion.storage.location import Location
 
 # Of two commits of one version the second is refused, as on a disk.
@@ -28,6 +34,8 @@ _OPTIONS: Final[Mapping[str, str]] = {
 # Moments of 96 bits, of which files may be older than this version, reach beyond nanoseconds.
 _MICROS: Final = ParquetReadOptions(coerce_int96_timestamp_unit="us")
 _ROWS_AT_ONCE: Final = 8_192
+# A column of a scan, by a name that no column has.
+_IS_WANTED: Final = "\0is wanted"
 # So many a DOUBLE holds, as which delta-rs keeps the lowest and highest DECIMAL of a file.
 EXACT_DIGITS: Final = 15
 
@@ -66,9 +74,82 @@ def is_delta(table: Location) -> bool:
     return any(map(COMMIT.fullmatch, log_files(table).names()))
 
 
+class MarkedRows:
+    """The rows of a table with deletion vectors, as ``pyarrow.dataset.Dataset`` gives those of any.
+
+    Rows that a vector marks are left out, whatever is asked.
+    """
+
+    def __init__(
+        self, table: Location, plain: Dataset, marked: Dataset, vectors: Mapping[str, Vector]
+    ) -> None:
+        """Take the files without a vector, and those with one, by the names of their files."""
+        self._table, self._plain, self._marked = table, plain, marked
+        self._vectors = vectors
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns."""
+        return self._plain.schema
+
+    def replace_schema(self, schema: pa.Schema) -> MarkedRows:
+        """Take other columns: those that a file does not have are null."""
+        plain, marked = (each.replace_schema(schema) for each in (self._plain, self._marked))
+        return MarkedRows(self._table, plain, marked, self._vectors)
+
+    def to_batches(
+        self,
+        *,
+        columns: Sequence[str] | None = None,
+        filter: pc.Expression | None = None,
+        **how: Any,
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield rows, in any order."""
+        names = list(self.schema.names if columns is None else columns)
+        yield from self._plain.to_batches(columns=names, filter=filter, **how)
+        for fragment in self._marked.get_fragments(filter):
+            yield from self._living(fragment, names, filter)
+
+    def to_table(
+        self, columns: Sequence[str] | None = None, filter: pc.Expression | None = None
+    ) -> pa.Table:
+        """Return rows."""
+        names = list(self.schema.names if columns is None else columns)
+        schema = pa.schema([self.schema.field(name) for name in names])
+        return pa.Table.from_batches(self.to_batches(columns=names, filter=filter), schema)
+
+    def head(self, count: int, *, columns: Sequence[str]) -> pa.Table:
+        """Return some rows."""
+        return self.to_table(columns).slice(0, count)
+
+    def count_rows(self, filter: pc.Expression | None = None) -> int:
+        """Count rows."""
+        marked = (
+            batch.num_rows
+            for fragment in self._marked.get_fragments(filter)
+            for batch in self._living(fragment, [], filter)
+        )
+        return int(self._plain.count_rows(filter=filter) + sum(marked))
+
+    def _living(
+        self, fragment: Any, names: Sequence[str], condition: pc.Expression | None
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of one file, which come in their order."""
+        vector, start = self._vectors[fragment.path], 0
+        is_gone = mask_of(self._table, vector, fragment.metadata.num_rows)
+        # As a column, so that every row comes, and its number can be told.
+        condition = pc.scalar(True) if condition is None else condition
+        columns = {**{name: pc.field(name) for name in names}, _IS_WANTED: condition}
+        for batch in fragment.to_batches(self.schema, columns=columns, use_threads=False):
+            living = pa.array(~is_gone[start : start + batch.num_rows])
+            start += batch.num_rows
+            is_wanted = pc.and_(living, pc.fill_null(batch.column(_IS_WANTED), False))
+            yield batch.filter(is_wanted).select([*names, *([] if names else [_IS_WANTED])])
+
+
 def open_rows(
     table: Location, version: int | None = None, *, snapshot: DeltaTable | None = None
-) -> Dataset:
+) -> Dataset | MarkedRows:
     """Open a table's rows for a scan, with Arrow's own file system under it.
 
     By default delta-rs hands Arrow a file system written in Python. What Arrow reads through it
@@ -80,10 +161,53 @@ def open_rows(
     """
     snapshot = snapshot or read_delta(table, version)
     files, folder = arrows_files(table)
-    found = snapshot.to_pyarrow_dataset(
-        filesystem=SubTreeFileSystem(folder, files), parquet_read_options=_MICROS
-    )
+    there = SubTreeFileSystem(folder, files)
+    if has_vectors(snapshot):
+        vectors = vectors_of(table, snapshot)
+        plain, marked = (
+            _rows_of_files(snapshot, there, is_one)
+            for is_one in (lambda name: name not in vectors, vectors.__contains__)
+        )
+        return MarkedRows(table, plain, marked, vectors) if vectors else plain
+    found = snapshot.to_pyarrow_dataset(filesystem=there, parquet_read_options=_MICROS)
     return found if table.is_local else _with_sizes(found, snapshot)
+
+
+def _rows_of_files(
+    snapshot: DeltaTable, there: FileSystem, is_one: Callable[[str], bool]
+) -> Dataset:
+    """Open all rows of some files, by their names, where delta-rs refuses to."""
+    schema, format_ = pa.schema(snapshot.schema().to_arrow()), ParquetFileFormat(_MICROS)
+    added = pa.table(snapshot.get_add_actions(flatten=True))
+    names = [unquote(path) for path in added["path"].to_pylist()]
+    sizes = added["size_bytes"].to_pylist()
+    ends = {
+        name: (added[f"min.{name}"].to_pylist(), added[f"max.{name}"].to_pylist())
+        for name in schema.names
+        if {f"min.{name}", f"max.{name}"} <= {*added.column_names}
+        and pa.types.is_integer(schema.field(name).type)
+    }
+    fragments = [
+        format_.make_fragment(name, there, _within(ends, number, schema), file_size=sizes[number])
+        for number, name in enumerate(names)
+        if is_one(name)
+    ]
+    return FileSystemDataset(fragments, schema, format_, there)
+
+
+def _within(
+    ends: Mapping[str, tuple[Sequence[Any], Sequence[Any]]], number: int, schema: pa.Schema
+) -> pc.Expression:
+    """Say what statistics promise of a file, by which a scan leaves it out."""
+    said = pc.scalar(True)
+    for name, (lowest, highest) in ends.items():
+        low, high = (
+            pa.scalar(values[number], schema.field(name).type) for values in (lowest, highest)
+        )
+        if low.is_valid and high.is_valid:
+            is_within = (pc.field(name) >= low) & (pc.field(name) <= high)
+            said = said & (is_within | pc.field(name).is_null())
+    return said
 
 
 def scan_rows(
@@ -110,9 +234,11 @@ def scan_rows(
     )
 
 
-def open_whole(table: Location, snapshot: DeltaTable | None = None) -> Dataset:
+def open_whole(table: Location, snapshot: DeltaTable | None = None) -> Dataset | MarkedRows:
     """Open a small table that is read whole each time: of one in a store, its files are kept."""
     snapshot = snapshot or read_delta(table)
+    if has_vectors(snapshot):
+        return open_rows(table, snapshot=snapshot)
     folder = log_files(table).rows_here(_sizes_of(snapshot))
     return snapshot.to_pyarrow_dataset(filesystem=SubTreeFileSystem(str(folder), LocalFileSystem()))
 

@@ -31,6 +31,7 @@ from ingestion.sinks.delta.durability import find_half_written
 from ingestion.sinks.delta.files import open_rows, read_delta
 from ingestion.sinks.delta.log import DeltaLog, data_files, versions_in
 from ingestion.sinks.delta.log_files import CHECKPOINT, commit_file, log_files
+from ingestion.sinks.delta.vectors import vector_files, vectors_of
 from ingestion.storage.checksums import matches_checksum
 from ingestion.storage.damage import damaged_table
 from ingestion.storage.location import Location
@@ -146,10 +147,15 @@ def _lost_files(table: Location, snapshot: DeltaTable) -> Iterator[str]:
             yield f"data file {path} is missing"
         elif found != size:
             yield f"data file {path} has {counted(found, 'byte')}, and {size:,} were committed"
+    for vector in vectors_of(table, snapshot).values():
+        if vector.file and there.get(vector.file, 0) < vector.end:
+            yield f"deletion vector {vector.file} is missing or cut short"
 
 
 def _unreadable_files(table: Location, snapshot: DeltaTable) -> Iterator[str]:
     """Yield each file of the snapshot that is not as it was written, or is no Parquet."""
+    for vector in vectors_of(table, snapshot).values():
+        vector.rows_of(table)
     for name in sorted(data_files(snapshot)):
         if not matches_checksum(table / name):
             yield f"data file {name} is not as it was written"
@@ -185,7 +191,8 @@ def damages_of(log: DeltaLog) -> Iterator[DamagedTableError]:
     """
     if log.exists:
         there = log.path.files()
-        for name in sorted(data_files(log.snapshot)):
+        vectors = vector_files(vectors_of(log.path, log.snapshot).values())
+        for name in sorted(data_files(log.snapshot) | vectors):
             if name not in there or not matches_checksum(log.path / name):
                 yield damaged_table(log.path, f"data file {name} is not as it was written")
 
@@ -199,10 +206,10 @@ _KEPT_FEATURES: Final = {
     *("appendOnly", "invariants", "checkConstraints", "changeDataFeed", "generatedColumns"),
     *("identityColumns", "rowTracking", "timestampNtz", "domainMetadata", "clustering"),
     *("allowColumnDefaults", "inCommitTimestamp", "checkpointProtection"),
-    *("variantType", "variantType-preview"),
+    *("variantType", "variantType-preview", "deletionVectors"),
 }
 _DROPPED_BY_SPARK: Final = {
-    *("columnMapping", "deletionVectors", "typeWidening", "v2Checkpoint", "vacuumProtocolCheck"),
+    *("columnMapping", "typeWidening", "v2Checkpoint", "vacuumProtocolCheck"),
 }
 _COLUMN_MAPPING_READER: Final = 2
 _IDENTITY: Final = "delta.identity.start"

@@ -30,6 +30,13 @@ from ingestion.sinks.commit_metadata import CommitMetadata, DamagedMetadataError
 from ingestion.sinks.delta.durability import seal_commits
 from ingestion.sinks.delta.files import is_delta, open_delta, open_rows, read_delta, recorded_txn
 from ingestion.sinks.delta.log_files import COMMIT, commit_file, log_files
+from ingestion.sinks.delta.vectors import (
+    Vector,
+    has_vectors,
+    living_files,
+    vector_files,
+    vectors_of,
+)
 from ingestion.sinks.table import AGAIN
 from ingestion.storage.checksums import matches_checksum
 from ingestion.storage.damage import damaged_table
@@ -125,8 +132,8 @@ class DeltaLog(CommitLog):
             txns={a["txn"]["appId"]: a["txn"]["version"] for a in actions if "txn" in a},
             changes_rows=any(_changes_rows(action) for action in actions),
             metadata=metadata,
-            added=tuple(unquote(a["add"]["path"]) for a in actions if "add" in a),
-            removed=tuple(unquote(a["remove"]["path"]) for a in actions if "remove" in a),
+            added=_files_of(actions, "add"),
+            removed=_files_of(actions, "remove"),
         )
 
     def last_seq(self, stream: str) -> int | None:
@@ -139,7 +146,8 @@ class DeltaLog(CommitLog):
 
     def row_count(self) -> int:
         """Count the table's rows, from the statistics of its files."""
-        return int(self.snapshot.count())
+        gone = sum(each.rows for each in vectors_of(self.path, self.snapshot).values())
+        return int(self.snapshot.count()) - gone
 
     def highest_epoch(self) -> int:
         """Return the newest epoch that any row is of; 0 without rows."""
@@ -186,6 +194,18 @@ def versions_in(names: Iterable[str]) -> list[int]:
 def data_files(table: DeltaTable) -> frozenset[str]:
     """Return the data files of a table's version, relative to its folder."""
     return frozenset(map(unquote, table.get_add_actions(flatten=True).column("path").to_pylist()))
+
+
+def all_files(table: Location, snapshot: DeltaTable) -> frozenset[str]:
+    """Return the data files of a version, and those of its deletion vectors."""
+    return data_files(snapshot) | vector_files(vectors_of(table, snapshot).values())
+
+
+def _files_of(actions: Iterable[Mapping[str, Any]], of: str) -> tuple[str, ...]:
+    """Return the files that actions are about, those of vectors among them."""
+    found = [action[of] for action in actions if of in action]
+    vectors = vector_files(map(Vector.of, found))
+    return (*(unquote(each["path"]) for each in found), *sorted(vectors))
 
 
 def _changes_rows(action: Mapping[str, Any]) -> bool:
@@ -270,9 +290,96 @@ def restore_version(table: Location, stream: str, metadata: CommitMetadata, vers
     """
 
     def restore(opened: DeltaTable, fenced: CommitProperties) -> None:
-        opened.restore(version, commit_properties=fenced)
+        if has_vectors(opened):
+            _restore_with_vectors(table, opened, fenced, version)
+        else:
+            opened.restore(version, commit_properties=fenced)
 
     return _commit(table, stream, metadata, restore)
+
+
+def _restore_with_vectors(
+    table: Location, opened: DeltaTable, fenced: CommitProperties, version: int
+) -> None:
+    """Bring files back with the vectors that they had then, which delta-rs does not compare."""
+    then = read_delta(table, version)
+    past, now = living_files(table, then), living_files(table, opened)
+    moment = time.time_ns() // 1_000_000
+    back = [add for path, add in past.items() if now.get(path) != add]
+    gone = [add for path, add in now.items() if past.get(path) != add]
+    put_commit(
+        table,
+        opened,
+        fenced,
+        [
+            metadata_action(then, then.metadata().configuration),
+            *(removing(each, moment) for each in gone),
+            *({"add": {**each, "dataChange": True}} for each in back),
+        ],
+        operation="RESTORE",
+        operationParameters={"version": version},
+    )
+
+
+def metadata_action(table: DeltaTable, configuration: Mapping[str, str]) -> dict[str, Any]:
+    """Return the action that gives a table these properties, and what else it has."""
+    metadata = table.metadata()
+    return {
+        "metaData": {
+            "id": metadata.id,
+            "name": metadata.name,
+            "description": metadata.description,
+            "format": {"provider": "parquet", "options": {}},
+            "schemaString": table.schema().to_json(),
+            "partitionColumns": metadata.partition_columns,
+            "configuration": dict(configuration),
+            "createdTime": metadata.created_time,
+        }
+    }
+
+
+def set_properties(
+    path: Location,
+    table: DeltaTable,
+    properties: Mapping[str, str],
+    more: Iterable[Mapping[str, Any]] = (),
+) -> None:
+    """Commit properties of a table, and other actions beside them.
+
+    delta-rs would name features that it can write, and the table does not have.
+    """
+    configuration = {**table.metadata().configuration, **properties}
+    put_commit(
+        path,
+        table,
+        CommitProperties(),
+        [*more, metadata_action(table, configuration)],
+        operation="SET TBLPROPERTIES",
+        operationParameters={"properties": json.dumps(dict(properties))},
+    )
+    seal_commits(path)
+
+
+def removing(add: Mapping[str, Any], now: int, *, is_change: bool = True) -> dict[str, Any]:
+    """Return the action that takes a file out of a table, with the vector that it has.
+
+    Args:
+        add: The action that has brought it in.
+        now: When it goes, in milliseconds.
+        is_change: Whether rows go with it.
+    """
+    vector = add.get("deletionVector")
+    return {
+        "remove": {
+            "path": add["path"],
+            "deletionTimestamp": now,
+            "dataChange": is_change,
+            "extendedFileMetadata": True,
+            "partitionValues": add.get("partitionValues", {}),
+            "size": add["size"],
+            **({"deletionVector": vector} if vector else {}),
+        }
+    }
 
 
 _ATTEMPTS: Final = 3

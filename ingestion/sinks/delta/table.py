@@ -5,12 +5,12 @@ Of Spark's engine, the commits with rows are Delta's own: see ``ingestion.modes.
 
 from __future__ import annotations
 
-import datetime as dt
 import json
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
+from itertools import chain
 from typing import Any, Final
 
 import pyarrow as pa
@@ -44,13 +44,15 @@ from ingestion.sinks.delta.integrity import (
 )
 from ingestion.sinks.delta.log import (
     DeltaLog,
+    all_files,
     commit_without_rows,
-    data_files,
     restore_version,
+    set_properties,
 )
 from ingestion.sinks.delta.log_files import COMMIT, commit_file, log_files
 from ingestion.sinks.delta.transaction import DeltaTransaction
-from ingestion.sinks.table import A_WEEK, Altered, SinkTable
+from ingestion.sinks.delta.vectors import FEATURE, PROPERTY, has_vectors
+from ingestion.sinks.table import Altered, SinkTable, TableDefinition
 from ingestion.storage.checksums import matches_checksum
 from ingestion.storage.location import Location
 
@@ -67,7 +69,14 @@ _WORDS: Final = {
     "VARCHAR": "string",
 }
 # Features of a table that commits of this process keep to.
-_WRITTEN: Final = {"appendOnly", "invariants", "timestampNtz", "checkConstraints"}
+_WRITTEN: Final = {"appendOnly", "invariants", "timestampNtz", "checkConstraints", FEATURE}
+# Features that older protocols have by themselves, from a version of writers on.
+_OF_VERSIONS: Final = (
+    (2, ("appendOnly", "invariants")),
+    (3, ("checkConstraints",)),
+    (4, ("changeDataFeed", "generatedColumns")),
+    (6, ("identityColumns",)),
+)
 # Where Spark notes a type with a VARCHAR in it.
 _VARCHAR: Final = "__CHAR_VARCHAR_TYPE_STRING"
 # Where a table has what it asks of each row: in its properties, and in the metadata of columns.
@@ -122,21 +131,16 @@ class DeltaSinkTable(SinkTable):
     def _remember(self, table_id: str) -> None:
         self._table_id = table_id
 
-    def create(
-        self,
-        columns: Sequence[DeclaredColumn],
-        *,
-        keys: Sequence[str],
-        description: str,
-        window: dt.timedelta = A_WEEK,
-    ) -> None:
+    def create(self, wanted: TableDefinition) -> None:
         """Make the table by a first commit; one with a VARIANT is made by Spark.
 
-        delta-rs would name fewer features than Spark asks for.
+        delta-rs would name fewer features than Spark asks for. Of one that is there, rows may be
+        marked as gone from now on, or not any more, as is declared.
         """
-        if not is_delta(self.path):
-            properties = properties_of(columns, keys=keys, window=window)
-            first = _first_commit(columns, description=description, properties=properties)
+        if is_delta(self.path):
+            set_vectors(self.path, wanted.deletion_vectors)
+        else:
+            first = _first_commit(wanted)
             with suppress(FileExistsError):
                 (self.path / "_delta_log" / commit_file(0)).create(first)
         self.seal()
@@ -244,7 +248,7 @@ class DeltaSinkTable(SinkTable):
     def restorable(self) -> Iterator[tuple[Commit, int | None, int]]:
         """Walk the log back; one version may have the rows of another, put together anew."""
         log, there, whole = self.log(), self.path.files().keys(), None
-        missing = data_files(log.snapshot) - there
+        missing = all_files(self.path, log.snapshot) - there
         for commit in _commits(log):
             whole = whole if missing else commit.version
             yield commit, whole, len(missing)
@@ -255,11 +259,11 @@ class DeltaSinkTable(SinkTable):
     def altered_since(self, version: int) -> Iterator[str]:
         """Compare the files that would come back with their checksums."""
         try:
-            then = data_files(read_delta(self.path, version=version))
+            then = all_files(self.path, read_delta(self.path, version=version))
         except DeltaError as error:
             yield f"version {version} cannot be read ({first_line(error)})"
             return
-        for name in sorted(then - data_files(read_delta(self.path))):
+        for name in sorted(then - all_files(self.path, read_delta(self.path))):
             if not matches_checksum(self.path / name):
                 yield f"data file {name} is not as it was written"
 
@@ -306,20 +310,46 @@ def _stored_type(field: Any) -> SqlType:
     return _type_of(as_sql or json.loads(field.type.to_json()))
 
 
-def properties_of(
-    columns: Sequence[DeclaredColumn], *, keys: Sequence[str], window: dt.timedelta
-) -> dict[str, str]:
+def set_vectors(path: Location, is_wanted: bool) -> None:
+    """Let rows of a table that is there be marked as gone from now on, or not any more."""
+    table = read_delta(path)
+    metadata, protocol = table.metadata(), table.protocol()
+    if is_wanted == (metadata.configuration.get(PROPERTY) == "true"):
+        return
+    actions = []
+    if is_wanted and not has_vectors(table):
+        of_version = (
+            names for least, names in _OF_VERSIONS if protocol.min_writer_version >= least
+        )
+        named = {*(protocol.writer_features or chain.from_iterable(of_version))}
+        for_readers = sorted({*(protocol.reader_features or ()), FEATURE})
+        raised = _protocol([*for_readers], [*sorted(named | {*for_readers})])
+        actions = [{"protocol": raised}]
+    set_properties(path, table, {PROPERTY: str(is_wanted).lower()}, actions)
+
+
+def _protocol(for_readers: Sequence[str], for_writers: Sequence[str]) -> dict[str, Any]:
+    return {
+        "minReaderVersion": 3,
+        "minWriterVersion": 7,
+        "readerFeatures": for_readers,
+        "writerFeatures": for_writers,
+    }
+
+
+def properties_of(wanted: TableDefinition) -> dict[str, str]:
     """Return the properties of a new table.
 
     Statistics are kept of what rows are found by and the audit reads; of every other column they
     cost a third of the write.
     """
-    types = {column.name: column.type for column in columns}
-    names = (*(name for name in keys if _has_statistics(types[name])), "_offset", "_seq")
+    types = {column.name: column.type for column in wanted.columns}
+    names = (*(name for name in wanted.keys if _has_statistics(types[name])), "_offset", "_seq")
     return {
         "delta.dataSkippingStatsColumns": ",".join(map(quoted, dict.fromkeys(names))),
-        **retention_properties(window),
+        **retention_properties(wanted.window),
         "delta.checkpointInterval": str(CHECKPOINT_INTERVAL),
+        **({PROPERTY: "true"} if wanted.deletion_vectors else {}),
     }
 
 
@@ -329,28 +359,22 @@ def _has_statistics(type_: SqlType) -> bool:
     return type_.word not in _WITHOUT_STATISTICS and not is_long
 
 
-def _first_commit(
-    columns: Sequence[DeclaredColumn], *, description: str, properties: Mapping[str, str]
-) -> bytes:
+def _first_commit(wanted: TableDefinition) -> bytes:
+    columns = wanted.columns
     now = time.time_ns() // 1_000_000
     has_local_times = any(column.type.contains("TIMESTAMP_NTZ") for column in columns)
     protocol: dict[str, Any] = {"minReaderVersion": 1, "minWriterVersion": 2}
-    if has_local_times:
-        features = ["timestampNtz"]
-        protocol = {
-            "minReaderVersion": 3,
-            "minWriterVersion": 7,
-            "readerFeatures": features,
-            # What the older protocol has by itself.
-            "writerFeatures": [*features, "appendOnly", "invariants"],
-        }
+    features = ["timestampNtz"] if has_local_times else []
+    features += [FEATURE] if wanted.deletion_vectors else []
+    if features:
+        protocol = _protocol(features, [*features, *_OF_VERSIONS[0][1]])
     metadata = {
         "id": str(uuid.uuid4()),
-        "description": description,
+        "description": wanted.description,
         "format": {"provider": "parquet", "options": {}},
         "schemaString": json.dumps(_row_json(columns)),
         "partitionColumns": [],
-        "configuration": properties,
+        "configuration": properties_of(wanted),
         "createdTime": now,
     }
     made = {"timestamp": now, "operation": "CREATE TABLE", "operationParameters": {}}

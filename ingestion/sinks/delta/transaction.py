@@ -16,14 +16,15 @@ import time
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Final
 from urllib.parse import quote, unquote
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from deltalake import DeltaTable
+from deltalake import CommitProperties, DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError
 from pyarrow import types
 
@@ -32,14 +33,26 @@ from ingestion.errors import TableBusyError
 from ingestion.sinks.commit_log import INSERTED, UPDATED, Commit
 from ingestion.sinks.commit_metadata import CommitMetadata, app_id
 from ingestion.sinks.delta.files import EXACT_DIGITS, arrows_files, open_delta, read_delta
-from ingestion.sinks.delta.log import DeltaLog, fenced_commit, put_commit
+from ingestion.sinks.delta.log import DeltaLog, fenced_commit, put_commit, removing
 from ingestion.sinks.delta.log_files import log_files
+from ingestion.sinks.delta.vectors import (
+    PROPERTY,
+    Action,
+    Vector,
+    VectorWriter,
+    has_vectors,
+    living_files,
+    mask_of,
+)
 from ingestion.sinks.files import (
     PLACES,
     ROWS_READ_AT_ONCE,
+    TARGET_BYTES,
     FilesTransaction,
     FileWriter,
+    Mask,
     as_numbers,
+    discarding,
     numbered,
 )
 from ingestion.sinks.table import AGAIN, REPLACED, Change, seq_conflict
@@ -61,6 +74,8 @@ _LONGEST_BOUND: Final = 256
 _MILLISECOND: Final = 1_000
 # A file on its way into a store is on this machine from here on.
 _IN_MEMORY: Final = 32 << 20
+# Beyond this share of its rows a file is written anew, and not marked.
+_MOST_GONE: Final = 0.5
 # What DuckDB takes for a pattern in the name of a file.
 _PATTERN: Final = re.compile(r"[*?\[\]{}]")
 
@@ -72,7 +87,10 @@ class AddedFile:
     Attributes:
         number: Its place in the version that was read; -1 of a new one.
         path: As the log has it: quoted, and relative to the table.
-        stats: As the log has them; of a new one alone.
+        rows: Those that are marked as gone among them.
+        stats: As the log has them; of a new one, and in a table with vectors, alone.
+        vector: Marks rows as gone.
+        more: What else its ``add`` said, where that is known.
     """
 
     number: int
@@ -80,6 +98,25 @@ class AddedFile:
     rows: int
     size_bytes: int
     stats: str = ""
+    vector: Vector | None = None
+    more: Action = field(default_factory=dict)
+
+    @property
+    def living(self) -> int:
+        """How many rows are not marked as gone."""
+        return self.rows - (self.vector.rows if self.vector else 0)
+
+    def as_add(self, now: int) -> dict[str, Any]:
+        """Return what its ``add`` says, at a time in milliseconds."""
+        return {
+            "path": self.path,
+            "partitionValues": {},
+            "size": self.size_bytes,
+            "modificationTime": now,
+            **self.more,
+            "stats": self.stats,
+            **({"deletionVector": self.vector.as_field()} if self.vector else {}),
+        }
 
 
 class DeltaTransaction(FilesTransaction[AddedFile]):
@@ -97,6 +134,18 @@ class DeltaTransaction(FilesTransaction[AddedFile]):
             but = REPLACED if is_another else ""
             raise seq_conflict(stream, self.where, seq, last=recorded, but=but)
 
+    @classmethod
+    def upkeep(cls, path: Location) -> DeltaTransaction:
+        """Open a table to put its files together; needs the stream's lock."""
+        name = path.name
+        last = read_delta(path).transaction_version(app_id(name))
+        return cls(path, name, 0 if last is None else last + 1, table_id=None)
+
+    @property
+    def marks(self) -> bool:
+        """Tell whether rows may be marked as gone."""
+        return has_vectors(self._snapshot) and self._configuration.get(PROPERTY) == "true"
+
     @cached_property
     def added(self) -> pa.Table:
         """What the log says of the files."""
@@ -106,12 +155,16 @@ class DeltaTransaction(FilesTransaction[AddedFile]):
     def files(self) -> list[AddedFile]:
         """The files of that version."""
         columns = (self.added[name].to_pylist() for name in ("path", "num_records", "size_bytes"))
+        known = living_files(self._path, self._snapshot) if has_vectors(self._snapshot) else {}
         return [
             AddedFile(
                 number=number,
                 path=path,
                 rows=self._counted(path) if rows is None else rows,
                 size_bytes=size,
+                stats=known[path].get("stats", "") if known else "",
+                vector=Vector.of(known[path]) if known else None,
+                more=known.get(path, {}),
             )
             for number, (path, rows, size) in enumerate(zip(*columns, strict=True))
         ]
@@ -154,6 +207,14 @@ class DeltaTransaction(FilesTransaction[AddedFile]):
         """Ask the log."""
         return file.rows, file.size_bytes
 
+    def count(self, file: AddedFile) -> int:
+        """Leave out what its vector marks."""
+        return file.living
+
+    def gone(self, file: AddedFile) -> Mask | None:
+        """Read its vector."""
+        return mask_of(self._path, file.vector, file.rows) if file.vector else None
+
     def bounds(self, name: str) -> Callable[[AddedFile], tuple[Any, Any]] | None:
         """Ask the log's statistics."""
         type_, ends = self.schema.field(name).type, (f"min.{name}", f"max.{name}")
@@ -194,7 +255,7 @@ class DeltaTransaction(FilesTransaction[AddedFile]):
 
     def open_writer(self) -> DeltaFileWriter:
         """Write into the table's folder."""
-        return DeltaFileWriter(self._path, self.schema, self._with_statistics)
+        return DeltaFileWriter(self._path, self.schema, self._with_statistics, marks=self.marks)
 
     @property
     def _with_statistics(self) -> list[str]:
@@ -247,13 +308,15 @@ class DeltaTransaction(FilesTransaction[AddedFile]):
     ) -> None:
         """Put a commit into the log: to who reads its history, a MERGE by the stream's keys."""
         now = time.time_ns() // 1_000_000
-        actions = [*(_remove(each, now) for each in removed), *(_add(each, now) for each in added)]
-        rows, keys = sum(each.rows for each in added), metadata.identity.keys
+        actions = _actions(added, removed, now)
+        new, keys = [each for each in added if not each.vector], metadata.identity.keys
+        rows, marked = sum(each.rows for each in new), len(added) - len(new)
         metrics = {
             **counts,
             "numTargetRowsCopied": rows - counts[INSERTED] - counts[UPDATED],
-            "numTargetFilesAdded": len(added),
-            "numTargetFilesRemoved": len(removed),
+            "numTargetFilesAdded": len(new),
+            "numTargetFilesRemoved": len(removed) - marked,
+            "numTargetDeletionVectorsUpdated": marked,
             "numOutputRows": rows,
         }
         made: dict[str, Any] = {}
@@ -263,6 +326,44 @@ class DeltaTransaction(FilesTransaction[AddedFile]):
         made["operationMetrics"] = {name: str(value) for name, value in metrics.items()}
         fenced = fenced_commit(self._snapshot, self.stream, metadata, remedy=AGAIN)
         put_commit(self._path, self._snapshot, fenced, actions, **made)
+
+    def rewrite(self, files: Collection[AddedFile], *, target_bytes: int) -> None:
+        """Commit files put together, without the rows that are marked as gone; no row changes.
+
+        Raises:
+            CommitFailedError: somebody else has committed meanwhile.
+        """
+        now = time.time_ns() // 1_000_000
+        writer = DeltaFileWriter(
+            self._path, self.schema, self._with_statistics, target_bytes=target_bytes
+        )
+        with discarding(writer.discard):
+            for file in files:
+                is_gone = self.gone(file)
+                start = 0
+                for batch in self.read(file, self.schema.names):
+                    if is_gone is not None:
+                        living = pa.array(~is_gone[start : start + len(batch)])
+                        start += len(batch)
+                        batch = batch.filter(living)
+                    writer.write(batch)
+            writer.close()
+            before, after = (sum(each.living for each in some) for some in (files, writer.files))
+            if before != after:
+                raise AssertionError(f"{self.where}: of {before} rows {after} were written")
+        with discarding(writer.discard, *self.refusals):
+            put_commit(
+                self._path,
+                self._snapshot,
+                CommitProperties(),
+                _actions(writer.files, files, now, is_change=False),
+                operation="OPTIMIZE",
+                operationParameters={"predicate": "[]"},
+                operationMetrics={
+                    "numAddedFiles": str(len(writer.files)),
+                    "numRemovedFiles": str(len(files)),
+                },
+            )
 
     def _write_checkpoint(self) -> None:
         version = self._snapshot.version() + 1
@@ -281,10 +382,49 @@ class DeltaFileWriter(FileWriter[AddedFile]):
 
     compression = "snappy"
 
-    def __init__(self, table: Location, schema: pa.Schema, statistics: Collection[str]) -> None:
-        """Take the folder, the columns, and of which of them statistics are kept."""
-        super().__init__(schema)
+    def __init__(
+        self,
+        table: Location,
+        schema: pa.Schema,
+        statistics: Collection[str],
+        *,
+        marks: bool = False,
+        target_bytes: int = TARGET_BYTES,
+    ) -> None:
+        """Take the folder, the columns, and of which of them statistics are kept.
+
+        Args:
+            marks: Whether rows may be marked as gone.
+            target_bytes: What a file grows to.
+        """
+        super().__init__(schema, target_bytes)
         self._table, self._statistics = table, statistics
+        self._vectors = VectorWriter(table) if marks else None
+
+    def mark(self, file: AddedFile, is_gone: Mask) -> bool:
+        """Give a file another vector, unless most of its rows are gone then."""
+        stats = json.loads(file.stats or "{}")
+        is_fit = "numRecords" in stats and is_gone.mean() <= _MOST_GONE
+        if self._vectors is None or not is_fit:
+            return False
+        vector = self._vectors.add(np.flatnonzero(is_gone))
+        # The row with the lowest value may be gone.
+        loose = json.dumps({**stats, "tightBounds": False})
+        self.files.append(replace(file, number=-1, stats=loose, vector=vector))
+        return True
+
+    def close(self) -> None:
+        """Complete what is being written."""
+        super().close()
+        if self._vectors is not None:
+            self._vectors.close()
+
+    def discard(self) -> None:
+        """Delete what was written."""
+        super().discard()
+        if self._vectors is not None:
+            with suppress(OSError):
+                self._vectors.discard()
 
     def _begin(self) -> tuple[str, Any]:
         name = f"part-00000-{uuid.uuid4()}-c000.{self.compression}.parquet"
@@ -308,6 +448,15 @@ class DeltaFileWriter(FileWriter[AddedFile]):
         for path in paths:
             with suppress(OSError):
                 (self._table / path).delete()
+
+
+def _actions(
+    added: Iterable[AddedFile], removed: Iterable[AddedFile], now: int, *, is_change: bool = True
+) -> list[dict[str, Any]]:
+    return [
+        *(removing(each.as_add(now), now, is_change=is_change) for each in removed),
+        *({"add": {**each.as_add(now), "dataChange": is_change}} for each in added),
+    ]
 
 
 def refuse_other_rows(stream: str, where: str, seq: int, since: Iterable[Commit]) -> None:
@@ -341,32 +490,6 @@ def _settings_of(table: DeltaTable) -> tuple[Any, ...]:
     )
 
 
-def _remove(file: AddedFile, now: int) -> dict[str, Any]:
-    return {
-        "remove": {
-            "path": file.path,
-            "deletionTimestamp": now,
-            "dataChange": True,
-            "extendedFileMetadata": True,
-            "partitionValues": {},
-            "size": file.size_bytes,
-        }
-    }
-
-
-def _add(file: AddedFile, now: int) -> dict[str, Any]:
-    return {
-        "add": {
-            "path": file.path,
-            "partitionValues": {},
-            "size": file.size_bytes,
-            "modificationTime": now,
-            "dataChange": True,
-            "stats": file.stats,
-        }
-    }
-
-
 def _is_ordered(type_: pa.DataType) -> bool:
     """Tell whether bounds are kept as exact values, ordered as Python orders them."""
     if types.is_decimal(type_):
@@ -380,14 +503,14 @@ def _statistics(metadata: pq.FileMetaData, fields: Iterable[pa.Field]) -> dict[s
     groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
     at = {groups[0].column(n).path_in_schema: n for n in range(metadata.num_columns)}
     found: dict[str, dict[str, Any]] = {"minValues": {}, "maxValues": {}, "nullCount": {}}
-    for field in (field for field in fields if field.name in at):
-        of_groups = [group.column(at[field.name]).statistics for group in groups]
+    for column in (each for each in fields if each.name in at):
+        of_groups = [group.column(at[column.name]).statistics for group in groups]
         if not all(of_groups):
             continue
         if all(each.has_null_count for each in of_groups):
-            found["nullCount"][field.name] = sum(each.null_count for each in of_groups)
-        if bounds := _bounds(of_groups, field.type):
-            found["minValues"][field.name], found["maxValues"][field.name] = bounds
+            found["nullCount"][column.name] = sum(each.null_count for each in of_groups)
+        if bounds := _bounds(of_groups, column.type):
+            found["minValues"][column.name], found["maxValues"][column.name] = bounds
     return found
 
 

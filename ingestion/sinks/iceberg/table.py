@@ -61,10 +61,10 @@ from ingestion.sinks.iceberg import log as snapshots
 from ingestion.sinks.iceberg.catalog import CatalogEntry
 from ingestion.sinks.iceberg.files import IcebergFileWriter
 from ingestion.sinks.table import (
-    A_WEEK,
     REPLACED,
     WAY_OUT,
     SinkTable,
+    TableDefinition,
     counts_of,
     foreign_table,
     seq_conflict,
@@ -125,19 +125,11 @@ class IcebergTable(SinkTable):
         """Open the log."""
         return snapshots.IcebergLog(self._entry)
 
-    def create(
-        self,
-        columns: Sequence[DeclaredColumn],
-        *,
-        keys: Sequence[str],
-        description: str,
-        window: dt.timedelta = A_WEEK,
-    ) -> None:
+    def create(self, wanted: TableDefinition) -> None:
         """Make the table, or take an empty one that somebody made beforehand.
 
         One that has rows, and is not ours, stays as it is. Two may do this at once.
         """
-        del window
         entry, ours = self._entry, {snapshots.STREAM: self.stream}
         with entry.session() as catalog:
             try:
@@ -147,9 +139,9 @@ class IcebergTable(SinkTable):
                 catalog.create_namespace_if_not_exists(entry.identifier[:-1])
             table = catalog.create_table_if_not_exists(
                 entry.identifier,
-                schema=_schema(columns, keys),
+                schema=_schema(wanted.columns, wanted.keys),
                 location=entry.new_location(),
-                properties={**_PROPERTIES, **ours, "comment": description},
+                properties={**_PROPERTIES, **ours, "comment": wanted.description},
             )
         if snapshots.STREAM not in table.properties and self.log().is_empty:
             entry.commit(table, [SetPropertiesUpdate(updates=ours)])

@@ -9,7 +9,6 @@ who may write: ``topic_writer``. A log finds no row by its key, and nothing in i
 
 from __future__ import annotations
 
-import datetime as dt
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -40,11 +39,11 @@ from ingestion.sinks.kafka.notes import TopicLog, TopicNote, TopicSchema, column
 from ingestion.sinks.kafka.rows import NewestPerKey, RowFormat
 from ingestion.sinks.kafka.writer import TopicPlace, TopicWriter
 from ingestion.sinks.table import (
-    A_WEEK,
     REPLACED,
     Ability,
     Change,
     SinkTable,
+    TableDefinition,
     Transaction,
     counts_of,
     seq_conflict,
@@ -102,14 +101,7 @@ class TopicTable(SinkTable):
         """Open the log; after a commit without an answer, it makes the broker decide it."""
         return TopicLog(self._place, is_fence=True)
 
-    def create(
-        self,
-        columns: Sequence[DeclaredColumn],
-        *,
-        keys: Sequence[str],
-        description: str,
-        window: dt.timedelta = A_WEEK,
-    ) -> None:
+    def create(self, wanted: TableDefinition) -> None:
         """Make the topic and its notes', or take an empty topic that somebody made beforehand.
 
         With keys it is compacted; without any, records have no key.
@@ -120,15 +112,14 @@ class TopicTable(SinkTable):
             TableSettingsError: what is there cannot keep the rows, or their notes.
             RefusedError: the schema registry does not take their schema.
         """
-        del window
-        del description
-        stored, place, log = tuple(map(self._stored, columns)), self._place, self.log()
+        keys, place, log = wanted.keys, self._place, self.log()
+        stored = tuple(map(self._stored, wanted.columns))
         self.refuse_damaged(log)
         if log.schema is None and not log.is_empty:
             problem = f"{self.where} has records, and no commit of this stream is in its notes."
             raise ForeignTableError(self.stream, problem, remedy=_ANOTHER)
         format_ = self._sink.format
-        new = TopicSchema(stream=self.stream, columns=stored, keys=tuple(keys), format=format_)
+        new = TopicSchema(stream=self.stream, columns=stored, keys=keys, format=format_)
         schema = log.schema or self._rows(new).registered()
         compacted = {"cleanup.policy": "compact"}
         place.kafka.create_topic(place.topic, compacted if keys else {"cleanup.policy": "delete"})

@@ -42,11 +42,11 @@ from ingestion.sinks.commit_log import (
 )
 from ingestion.sinks.commit_metadata import CommitMetadata, DamagedMetadataError, app_id
 from ingestion.sinks.table import (
-    A_WEEK,
     REPLACED,
     Ability,
     Change,
     SinkTable,
+    TableDefinition,
     Transaction,
     counts_of,
     foreign_table,
@@ -180,30 +180,22 @@ class PostgresTable(SinkTable):
         """Open the log; after a commit without an answer, it waits until the server has decided."""
         return PostgresLog(self._place)
 
-    def create(
-        self,
-        columns: Sequence[DeclaredColumn],
-        *,
-        keys: Sequence[str],
-        description: str,
-        window: dt.timedelta = A_WEEK,
-    ) -> None:
+    def create(self, wanted: TableDefinition) -> None:
         """Make the table, or take an empty one that somebody made beforehand.
 
         One that has rows, and is not ours, stays as it is. Two may do this at once.
         """
-        del window
-        place = self._place
+        place, keys = self._place, wanted.keys
         with place.session() as connection:
             self._make_beside(connection)
             state = place.look(connection)
             if state.oid is None:
-                self._make(connection, columns, keys)
+                self._make(connection, wanted.columns, keys)
             elif state.id is None and not self._adopt(connection, keys):
                 return
             if (id_ := state.id) is None:
                 id_ = str(uuid.uuid4())
-                text = Literal(f"oncelake:{id_} {description}".strip())
+                text = Literal(f"oncelake:{id_} {wanted.description}".strip())
                 connection.execute(place.sql("COMMENT ON TABLE {table} IS {}", text))
             query = place.sql("INSERT INTO {heads} VALUES (%s, %s) ON CONFLICT DO NOTHING")
             connection.execute(query, (id_, self.stream))
