@@ -19,7 +19,6 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
-from pyarrow.dataset import Dataset, FileSystemDataset
 
 from ingestion.sinks.commit_metadata import REWOUND_TO, CommitMetadata
 from ingestion.sinks.delta.files import open_rows, read_delta
@@ -208,21 +207,12 @@ def _attempts_in(
         else:
             unclear.append(unquote(file["path"]))
     if unclear:
-        yield from _attempts_in_files(open_rows(path, snapshot=snapshot), columns, set(unclear))
+        rows = open_rows(path, snapshot=snapshot, only=set(unclear))
+        names = [name for name in columns if name in rows.schema.names]
+        for row in rows.to_table(columns=names).group_by(names).aggregate([]).to_pylist():
+            if row[columns[0]] is not None:
+                yield Attempt.of(row, columns)
 
 
 def _is_one(file: Mapping[str, Any], name: str) -> bool:
     return file.get(f"max.{name}") is not None and file[f"min.{name}"] == file[f"max.{name}"]
-
-
-def _attempts_in_files(whole: Dataset, columns: Columns, files: set[str]) -> Iterator[Attempt]:
-    some = FileSystemDataset(
-        [each for each in whole.get_fragments() if each.path in files],
-        whole.schema,
-        whole.format,
-        whole.filesystem,
-    )
-    names = [name for name in columns if name in whole.schema.names]
-    for row in some.to_table(columns=names).group_by(names).aggregate([]).to_pylist():
-        if row[columns[0]] is not None:
-            yield Attempt.of(row, columns)

@@ -12,9 +12,8 @@ from ingestion.declaration.ddl import system_columns
 from ingestion.lake.stream import Stream
 from ingestion.modes.engines.choose import EngineName
 from ingestion.sinks.delta.durability import seal_commits
-from ingestion.sinks.delta.files import is_delta
 from ingestion.sinks.delta.log_files import log_files
-from ingestion.sinks.delta.table import properties_of, set_vectors
+from ingestion.sinks.delta.table import properties_of
 from ingestion.sinks.table import TableDefinition
 
 
@@ -38,13 +37,10 @@ def make_table(engine: EngineName, spark: SparkSession, stream: Stream, schema: 
     if engine == "delta_rs":
         stream.paths.table.create(wanted)
         return
-    is_there = is_delta(path)
     builder = DeltaTable.createIfNotExists(spark).location(str(path))
     builder = builder.addColumns(schema).comment(spec.description)
     for name, value in properties_of(wanted).items():
         builder = builder.property(name, value)
     builder.execute()
-    if is_there:
-        set_vectors(path, spec.deletion_vectors)
     seal_commits(path)
     log_files(path).forget()

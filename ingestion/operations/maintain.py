@@ -34,7 +34,7 @@ from ingestion.recovery.topics import refuse_changed_identity
 from ingestion.settings import Settings
 from ingestion.sinks.delta.compaction import TableSize, TableUpkeep, checkpoint, compact, vacuum
 from ingestion.sinks.delta.durability import seal_commits
-from ingestion.sinks.delta.files import is_delta, open_delta, open_rows
+from ingestion.sinks.delta.files import as_arrow, is_delta, open_delta, open_rows
 from ingestion.sinks.delta.log import is_unwritable
 from ingestion.storage.failpoints import Failpoint, hit
 from ingestion.storage.location import Location
@@ -175,7 +175,7 @@ def _forget_deletes(
     newest_first = sql.ranked(("_epoch", *spec.order_columns), "DESC")
     with duckdb.connect() as tables:
         tables.execute("SET TimeZone = 'UTC'")
-        tables.register("deletes", open_rows(path))
+        tables.register("deletes", as_arrow(open_rows(path)))
         kept = tables.sql(
             "SELECT * EXCLUDE (_rank) FROM (SELECT *, row_number() OVER (PARTITION BY "
             f"_seq <= {limit}, {sql.names(spec.keys)} ORDER BY {newest_first}) AS _rank "

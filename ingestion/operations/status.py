@@ -6,6 +6,7 @@ Each part is asked for by itself, so that one that cannot be known leaves the ot
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 
@@ -54,6 +55,8 @@ from ingestion.storage.location import Location
 from ingestion.storage.volumes import refuse_read_only_volumes, translate_disk_errors
 
 _MOST_SECONDS = 10.0
+# From so many copied rows for each changed one on a person is told.
+_COPIES_A_CHANGE = 20
 
 
 @dataclass(kw_only=True)
@@ -195,7 +198,7 @@ def _read_table(status: StreamStatus, paths: StreamPaths) -> None:
     if status.position is not None:
         status.unknown = unknown_seqs(snapshot)
         read = [row for row in snapshot.rows if row.kind == "ingest"]
-        status.notices = absent_columns(read[-1:])
+        status.notices = (*absent_columns(read[-1:]), *costly_merges(paths, log))
         rows = known_rows(snapshot)
         sides = read_side_tables(paths, rows)
         refuse_damaged_side_tables(sides)
@@ -203,6 +206,17 @@ def _read_table(status: StreamStatus, paths: StreamPaths) -> None:
         status.waiting = count_waiting(paths.quarantine, committed)
         refuse_red(paths, snapshot.rows)
         refuse_incomplete_side_tables(sides)
+
+
+def costly_merges(paths: StreamPaths, log: CommitLog) -> Iterator[str]:
+    """Say that merges copy many more rows than they change."""
+    copied, changed = paths.table.rewritten(log)
+    if copied > _COPIES_A_CHANGE * changed > 0:
+        yield (
+            f"its newest batches copied {copied:,} rows to change {changed:,}: with "
+            f"`deletion_vectors: true` in {paths.stream}.yaml they would be marked instead, where "
+            "every reader of the table heeds vectors (docs/storage.md)"
+        )
 
 
 def _size(table: SinkTable, log: CommitLog) -> tuple[int | None, int | None]:

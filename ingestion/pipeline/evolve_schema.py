@@ -64,6 +64,7 @@ def evolve_schema(
         SchemaChangedError: it does not fit, and cannot, or must not, be made to.
     """
     spec, paths = stream.spec, stream.paths
+    paths.table.use_deletion_vectors(spec.deletion_vectors)
     before, wanted = position.columns, alter_table(spark, stream)
     asked = constraints_of(spec, paths.table)
     refuse_bad_constraints(spark, spec, asked)

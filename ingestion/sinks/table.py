@@ -208,6 +208,10 @@ class SinkTable(ABC):
     def alter(self, column: DeclaredColumn, *, is_new: bool, spark: Any) -> None:
         """Do that; no row changes. ``spark`` is the run's session."""
 
+    def use_deletion_vectors(self, is_wanted: bool) -> None:
+        """Let commits mark rows as gone from now on, or not any more, where the sink can."""
+        del is_wanted
+
     @abstractmethod
     def begin(self, seq: int) -> Transaction:
         """Begin the commit of a seq, which must follow the table's last, if it has any.
@@ -264,6 +268,14 @@ class SinkTable(ABC):
         """Return what is set on the table that contradicts the ingestion; ``log`` is its own."""
         del log
         return None
+
+    def rewritten(self, log: CommitLog) -> tuple[int, int]:
+        """Count the rows that the newest batches have copied, and those that they have changed.
+
+        Both are 0 where rows may be marked as gone instead, or cannot be.
+        """
+        del log
+        return 0, 0
 
     def altered_sources(self, commit: Commit) -> Iterator[str]:
         """Yield a sentence for each file a commit has copied that was not as it was written."""

@@ -31,6 +31,7 @@ from ingestion.modes.engines.idempotent_commit import retry_on_conflict
 from ingestion.modes.engines.rows import InWorker, Rows, Work
 from ingestion.sinks.delta.durability import seal_commits
 from ingestion.sinks.delta.files import (
+    as_arrow,
     is_delta,
     open_delta,
     open_rows,
@@ -117,7 +118,7 @@ class LocalEngine:
 
     def open_table(self, name: str, path: Location, version: int | None = None) -> None:
         """Give a Delta table a name; its files are read by Arrow."""
-        self._tables.register(name, open_rows(path, version))
+        self._tables.register(name, as_arrow(open_rows(path, version)))
 
     def rows(self, sql: str) -> list[dict[str, Any]]:
         """Return the rows of a query."""

@@ -31,7 +31,7 @@ from ingestion.local.process import run_and_capture
 from ingestion.operations.doctor import findings as kinds
 from ingestion.operations.doctor.findings import Finding
 from ingestion.operations.failure import Failure
-from ingestion.operations.status import StatusReader
+from ingestion.operations.status import StatusReader, costly_merges
 from ingestion.recovery.heal import unknown_seqs
 from ingestion.recovery.snapshot import read_snapshot
 from ingestion.settings import Settings, project_root
@@ -233,6 +233,8 @@ def examine_leftovers(stream: str, paths: StreamPaths) -> Iterator[Finding]:
             yield kinds.UNRECORDED_COMMITS.of(stream, f"seq {written_seqs(seqs)}")
         if unknown:
             yield kinds.UNKNOWN_BATCHES.of(stream, f"seq {written_seqs(unknown)}")
+    for evidence in costly_merges(paths, paths.table.log()):
+        yield kinds.COSTLY_MERGES.of(stream, evidence)
     for table in (paths.quarantine, paths.tombstones):
         is_there = is_delta(table)
         if is_there and (rows := count_rows(table, pc.field("_seq") > seq)):

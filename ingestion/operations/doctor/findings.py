@@ -81,6 +81,9 @@ UNCOMMITTED_ROWS = FindingKind("rows of a batch that was never committed", _NEXT
 OLD_GENERATIONS = FindingKind(
     "more generations of its Spark checkpoint than the one that a run leaves", _NEXT_RUN
 )
+COSTLY_MERGES = FindingKind(
+    "merges copy many more rows than they change", "set deletion_vectors: true, or leave it", DONE
+)
 ORPHANED_CHECKPOINT = FindingKind(
     "a Spark checkpoint of a stream that is not declared", "rm -r {path}", DONE
 )

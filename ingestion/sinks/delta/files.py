@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -72,6 +72,11 @@ def is_delta(table: Location) -> bool:
         # delta-rs finds no table in a folder that this user may not search.
         return table.exists() and DeltaTable.is_deltatable(str(table))
     return any(map(COMMIT.fullmatch, log_files(table).names()))
+
+
+def as_arrow(rows: Dataset | MarkedRows) -> Dataset | pa.Table:
+    """Return rows as what DuckDB takes: in memory, if some are marked as gone."""
+    return rows.to_table() if isinstance(rows, MarkedRows) else rows
 
 
 class MarkedRows:
@@ -148,7 +153,11 @@ class MarkedRows:
 
 
 def open_rows(
-    table: Location, version: int | None = None, *, snapshot: DeltaTable | None = None
+    table: Location,
+    version: int | None = None,
+    *,
+    snapshot: DeltaTable | None = None,
+    only: Collection[str] | None = None,
 ) -> Dataset | MarkedRows:
     """Open a table's rows for a scan, with Arrow's own file system under it.
 
@@ -158,6 +167,12 @@ def open_rows(
     destructor, and that aborts the process: exit code 134, after all work is done
     (apache/arrow#34314, #36389, #36980). A scan that was not read to its end leaves it waiting for
     such a thread for ever. Arrow's own file system has no Python object in it.
+
+    Args:
+        table: The table.
+        version: Which; the newest without one.
+        snapshot: That version, where it is open already.
+        only: Names of the files that are wanted; all without any.
     """
     snapshot = snapshot or read_delta(table, version)
     files, folder = arrows_files(table)
@@ -166,11 +181,14 @@ def open_rows(
         vectors = vectors_of(table, snapshot)
         plain, marked = (
             _rows_of_files(snapshot, there, is_one)
-            for is_one in (lambda name: name not in vectors, vectors.__contains__)
+            for is_one in (
+                lambda name: name not in vectors and (only is None or name in only),
+                lambda name: name in vectors and (only is None or name in only),
+            )
         )
         return MarkedRows(table, plain, marked, vectors) if vectors else plain
     found = snapshot.to_pyarrow_dataset(filesystem=there, parquet_read_options=_MICROS)
-    return found if table.is_local else _with_sizes(found, snapshot)
+    return found if table.is_local and only is None else _with_sizes(found, snapshot, only)
 
 
 def _rows_of_files(
@@ -250,14 +268,15 @@ def _sizes_of(snapshot: DeltaTable) -> dict[str, int]:
     return dict(zip(names, files.column("size_bytes").to_pylist(), strict=True))
 
 
-def _with_sizes(rows: Dataset, snapshot: DeltaTable) -> Dataset:
-    """Tell Arrow how long the files are, for which it would ask the store once more each."""
+def _with_sizes(rows: Dataset, snapshot: DeltaTable, only: Collection[str] | None) -> Dataset:
+    """Tell Arrow how long some files are, for which it would ask the store once more each."""
     sizes = _sizes_of(snapshot)
     fragments = [
         rows.format.make_fragment(
             each.path, rows.filesystem, each.partition_expression, file_size=sizes[each.path]
         )
         for each in rows.get_fragments()
+        if only is None or each.path in only
     ]
     return FileSystemDataset(fragments, rows.schema, rows.format, rows.filesystem)
 

@@ -10,7 +10,7 @@ import time
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
-from itertools import chain
+from itertools import chain, islice
 from typing import Any, Final
 
 import pyarrow as pa
@@ -30,7 +30,7 @@ from ingestion.errors import (
     first_line,
 )
 from ingestion.settings import Settings
-from ingestion.sinks.commit_log import Commit, CommitLog
+from ingestion.sinks.commit_log import DELETED, UPDATED, Commit, CommitLog
 from ingestion.sinks.commit_metadata import CommitMetadata, app_id
 from ingestion.sinks.delta.compaction import remove_unreferenced, retention_properties
 from ingestion.sinks.delta.durability import seal_commits
@@ -58,6 +58,8 @@ from ingestion.storage.location import Location
 
 # Commits from one checkpoint of the log to the next: Spark's own; delta-rs would write a tenth.
 CHECKPOINT_INTERVAL: Final = 10
+# Of so many batches it is told how much they have copied.
+_BATCHES_MEASURED: Final = 10
 # Delta refuses to keep any of these.
 _WITHOUT_STATISTICS: Final = ("BINARY", "BOOLEAN", "VARCHAR")
 # Where Delta has another word than SQL.
@@ -138,13 +140,29 @@ class DeltaSinkTable(SinkTable):
         marked as gone from now on, or not any more, as is declared.
         """
         if is_delta(self.path):
-            set_vectors(self.path, wanted.deletion_vectors)
+            self.use_deletion_vectors(wanted.deletion_vectors)
         else:
             first = _first_commit(wanted)
             with suppress(FileExistsError):
                 (self.path / "_delta_log" / commit_file(0)).create(first)
         self.seal()
         log_files(self.path).forget()
+
+    def use_deletion_vectors(self, is_wanted: bool) -> None:
+        """Set Delta's property, and raise the protocol where that is needed."""
+        table = read_delta(self.path)
+        metadata, protocol = table.metadata(), table.protocol()
+        if is_wanted == (metadata.configuration.get(PROPERTY) == "true"):
+            return
+        actions = []
+        if is_wanted and not has_vectors(table):
+            of_version = (
+                names for least, names in _OF_VERSIONS if protocol.min_writer_version >= least
+            )
+            named = {*(protocol.writer_features or chain.from_iterable(of_version))}
+            for_readers = sorted({*(protocol.reader_features or ()), FEATURE})
+            actions = [{"protocol": _protocol(for_readers, sorted(named | {*for_readers}))}]
+        set_properties(self.path, table, {PROPERTY: str(is_wanted).lower()}, actions)
 
     def begin(self, seq: int) -> DeltaTransaction:
         """Open the newest version, and make sure that it stands at the seq before."""
@@ -233,6 +251,16 @@ class DeltaSinkTable(SinkTable):
         assert isinstance(log, DeltaLog), "the table's own"
         return settings_error(self.stream, log)
 
+    def rewritten(self, log: CommitLog) -> tuple[int, int]:
+        """Take what MERGE's metrics say."""
+        assert isinstance(log, DeltaLog), "the table's own"
+        if not log.exists or log.snapshot.metadata().configuration.get(PROPERTY) == "true":
+            return 0, 0
+        batches = (each for each in log.newest_first() if each.metadata is not None)
+        metrics = [each.metrics for each in islice(batches, _BATCHES_MEASURED)]
+        copied = sum(of.get("numTargetRowsCopied", 0) for of in metrics)
+        return copied, sum(of.get(name, 0) for of in metrics for name in (UPDATED, DELETED))
+
     def altered_sources(self, commit: Commit) -> Iterator[str]:
         """Compare the files that the commit has removed with their checksums."""
         return altered_sources(self.path, commit)
@@ -308,24 +336,6 @@ def _stored_type(field: Any) -> SqlType:
     """
     as_sql = (field.metadata or {}).get(_VARCHAR)
     return _type_of(as_sql or json.loads(field.type.to_json()))
-
-
-def set_vectors(path: Location, is_wanted: bool) -> None:
-    """Let rows of a table that is there be marked as gone from now on, or not any more."""
-    table = read_delta(path)
-    metadata, protocol = table.metadata(), table.protocol()
-    if is_wanted == (metadata.configuration.get(PROPERTY) == "true"):
-        return
-    actions = []
-    if is_wanted and not has_vectors(table):
-        of_version = (
-            names for least, names in _OF_VERSIONS if protocol.min_writer_version >= least
-        )
-        named = {*(protocol.writer_features or chain.from_iterable(of_version))}
-        for_readers = sorted({*(protocol.reader_features or ()), FEATURE})
-        raised = _protocol([*for_readers], [*sorted(named | {*for_readers})])
-        actions = [{"protocol": raised}]
-    set_properties(path, table, {PROPERTY: str(is_wanted).lower()}, actions)
 
 
 def _protocol(for_readers: Sequence[str], for_writers: Sequence[str]) -> dict[str, Any]:
