@@ -40,6 +40,8 @@ _DAMAGE = re.compile(
     r"|DELTA_FILE_NOT_FOUND|DELTA_VERSIONS_NOT_CONTIGUOUS|DELTA_TRUNCATED_TRANSACTION_LOG"
 )
 
+# The classes that stand before what is said, each wrapped in another.
+_EXCEPTIONS: Final = re.compile(r"^[:\s]*((\w+\.)+\w+: )+")
 # What follows is the query's plan, which names Kafka whatever has failed.
 _PLAN: Final = "=== Streaming Query ==="
 _KAFKAS: Final = re.compile(
@@ -249,7 +251,8 @@ def translate_damage(paths: StreamPaths) -> Iterator[None]:
         table = next((each for each in tables if f"{each}/" in text), None)
         if said is None or table is None:
             raise
-        raise damaged_table(table, f"Spark says: {said[:300]}") from error
+        words = _EXCEPTIONS.sub("", said)
+        raise damaged_table(table, f"Spark says: {words[:300]}") from error
     except (DeltaError, pa.ArrowException, duckdb.Error):
         for table in tables:
             # Neither always names the file.

@@ -30,7 +30,7 @@ def commit(of: Batch, **fields: Any) -> LoggedCommit:
         "epoch": of.epoch,
         "run_id": of.run_id,
         **{name: getattr(of, name) for name in ("identity", "columns", "attempt")},
-        "counts": {"read": of.counts["read"], "winners": 99},
+        "counts": of.counts,
         "next": {},
         "ranges": [
             {**p.at._asdict(), "start": p.start, "end": p.end, "records": p.records, "gaps": p.gaps}
