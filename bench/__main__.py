@@ -23,7 +23,7 @@ from pathlib import Path
 from bench.cpu import run_metered
 from bench.freshness import PACE, measure_freshness
 from bench.report import markdown, write_figures
-from bench.runner import CONTENDERS, ENGINES, PEERS, SPARK, Runner
+from bench.runner import CONTENDERS, ENGINES, MERGING, PEERS, SPARK, Runner
 from bench.topic import DELETED, LONG, ORDERS, WIDE
 from ingestion.local import broker
 from ingestion.settings import load_settings
@@ -37,12 +37,12 @@ def measure_large(runner: Runner, scale: float, sizes: tuple[int, ...]) -> None:
     topic, fold = runner.declare("orders", ORDERS)
     topic.insert(round(_MILLION * scale))
     fold.read()
-    for name in runner.contenders():
+    for name in runner.alike():
         runner.warm(name, "load", fold)
         runner.cold(name, "load", fold)
     topic.change(round(450_000 * scale), keys=round(333_000 * scale), inserts=round(50_000 * scale))
     fold.read()
-    for name in runner.contenders():
+    for name in runner.alike():
         runner.warm(name, "changes", fold)
         runner.cold(name, "changes", fold)
     for millions in sizes if ENGINES[0] in runner.chosen else ():
@@ -51,7 +51,7 @@ def measure_large(runner: Runner, scale: float, sizes: tuple[int, ...]) -> None:
         runner.cold(ENGINES[0], f"growing to {millions} M", fold)
         topic.change(round(9_000 * scale), keys=round(9_000 * scale), inserts=round(1_000 * scale))
         fold.read()
-        for name in runner.contenders(ENGINES):
+        for name in runner.contenders(MERGING):
             runner.warm(name, f"10,000 into {millions} M", fold, of=ENGINES[0])
 
 
@@ -61,7 +61,7 @@ def measure_small(runner: Runner, rounds: int) -> None:
     for part, repeats in {"100 records into no table": 1, "100 records": rounds}.items():
         topic.insert(100)
         fold.read()
-        for name in runner.contenders():
+        for name in runner.alike():
             runner.cold(name, part, fold, rounds=repeats)
 
 

@@ -26,6 +26,8 @@ from ingestion.operations.run import Run
 from ingestion.pipeline.session import spark_config, start_session
 from ingestion.settings import Settings, load_settings
 
+# Set where the table marks rows as gone.
+MARKS: Final = "BENCH_DELETION_VECTORS"
 # Batches of one run that are not counted: they load classes and compile.
 FIRST_BATCHES: Final = 5
 # What Spark needs to read Kafka and write Delta here, and nothing else of ours.
@@ -104,6 +106,8 @@ def main(name: str, stream: str, *folders: str) -> None:
     """Repeat the runs of one contender."""
     settings = load_settings()
     spec = find_stream(settings.streams, stream)
+    if os.environ.get(MARKS):
+        spec = spec.model_copy(update={"deletion_vectors": True})
     contender = {"oncelake": oncelake, "naive": naive}[name]
 
     def run(folder: Path) -> Note:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import duckdb
 import pyarrow as pa
@@ -55,8 +57,14 @@ class Fold:
         Raises:
             SystemExit: they are not those of the topic.
         """
-        files = ", ".join(f"'{uri}'" for uri in DeltaTable(str(table)).file_uris())
-        found = self._digest_of(f"read_parquet([{files}], union_by_name = true)")
+        delta = DeltaTable(str(table))
+        files = ", ".join(f"'{uri}'" for uri in delta.file_uris())
+        self._duckdb.register("gone", _marked(delta))
+        found = self._digest_of(f"""(
+            SELECT r.* FROM read_parquet(
+                [{files}], union_by_name = true, filename = 'file', file_row_number = true
+            ) r ANTI JOIN gone g ON r.file = g.file AND r.file_row_number = g.number
+        )""")
         if found != self._digest:
             raise SystemExit(f"{name}: {table} is wrong: {found}, and not {self._digest}")
         return found[0]
@@ -86,3 +94,13 @@ class Fold:
                 offsets = pa.array([m.offset() for m in messages], pa.int64())
                 yield pa.table({"value": values, "_offset": offsets})
         consumer.close()
+
+
+def _marked(table: DeltaTable) -> pa.Table:
+    """Return the rows that deletion vectors mark, as delta-rs tells them: file and number."""
+    found: dict[str, list[Any]] = {"file": [], "number": []}
+    for each in pa.table(table.deletion_vectors()).to_pylist():
+        gone = [n for n, is_there in enumerate(each["selection_vector"]) if not is_there]
+        found["file"] += [unquote(urlsplit(each["filepath"]).path)] * len(gone)
+        found["number"] += gone
+    return pa.table(found, pa.schema([("file", pa.string()), ("number", pa.int64())]))

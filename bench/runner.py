@@ -41,12 +41,17 @@ CONTENDERS: Final = {
     "Oncelake, Spark's MERGE": Contender(
         (*_MODULE, "oncelake"), {"ONCELAKE_MERGE_ENGINE": "spark"}
     ),
+    "Oncelake, deletion vectors": Contender(
+        (*_MODULE, "oncelake"), {"BENCH_DELETION_VECTORS": "1"}
+    ),
     "naive Spark": Contender((*_MODULE, "naive"), {}),
     "delta-rs by hand": Contender((sys.executable, "-m", "bench.peers", "delta_rs"), {}),
     "dlt": Contender((str(PEERS), "-m", "bench.peers", "dlt"), {}),
 }
 ENGINES: Final = tuple(CONTENDERS)[:2]
-SPARK: Final = tuple(CONTENDERS)[:3]
+SPARK: Final = (*ENGINES, "naive Spark")
+# Who merges into a table that Oncelake has loaded.
+MERGING: Final = tuple(CONTENDERS)[:3]
 
 
 @dataclass
@@ -62,6 +67,10 @@ class Runner:
         """Return those that were chosen and can run here."""
         chosen = (name for name in among if name in self.chosen)
         return tuple(name for name in chosen if name != "dlt" or PEERS.exists())
+
+    def alike(self, among: tuple[str, ...] = tuple(CONTENDERS)) -> tuple[str, ...]:
+        """Leave out the one whose tables begin like Oncelake's own."""
+        return tuple(name for name in self.contenders(among) if name != MERGING[-1])
 
     def declare(self, name: str, ddl: str, **more: Any) -> tuple[Topic, Fold]:
         """Declare a stream, and create its topic."""

@@ -31,7 +31,11 @@ class AppendMode(WriteMode):
             self._decision = Decision(counts={"inserted": self._good.count})
             return self._counts("inserted")
         place = sql.names(self._identity)
-        self._table.open_before(f"SELECT {place} FROM winners", size_bytes=self._good.size_bytes)
+        self._table.open_before(
+            f"SELECT {place} FROM winners",
+            columns=self._identity,
+            size_bytes=self._good.size_bytes,
+        )
         self._decide(f"""
             SELECT {columns},
                 CASE WHEN t._offset IS NULL THEN 'inserted' ELSE 'unchanged' END AS _what

@@ -66,7 +66,9 @@ class UpsertMode(WriteMode):
                 keep=is_chosen or self._has_deaths,
             )
         self._table.open_before(
-            f"SELECT {sql.names(self._keys)} FROM winners", size_bytes=self._good.size_bytes
+            f"SELECT {sql.names(self._keys)} FROM winners",
+            columns=tuple(dict.fromkeys([*self._keys, "_epoch", *self._line, *self._values()])),
+            size_bytes=self._good.size_bytes,
         )
 
     def _winner_per_key(self) -> str:

@@ -174,9 +174,12 @@ class FilesTransaction(Transaction, Generic[File]):
 
     Attributes:
         refusals: What ``commit_files`` raises where it has certainly committed nothing.
+        marks: Whether rows are marked as gone, where files would otherwise be written anew.
     """
 
     refusals: ClassVar[tuple[type[Exception], ...]] = (IngestionError, OSError)
+
+    marks = False
 
     def __init__(self, stream: str, where: str, seq: int) -> None:
         """Take the seq, which must be the table's next."""
@@ -240,10 +243,15 @@ class FilesTransaction(Transaction, Generic[File]):
         """Translate what reading and writing files raises."""
         return nullcontext()
 
-    def rows_of(self, keys: pa.Table) -> pa.Table:
+    def rows_of(self, keys: pa.Table, columns: Sequence[str] | None = None) -> pa.Table:
         """Search the files that may have any of them, and remember where they are."""
+        keys = self._as_stored(keys)
         with self.translated():
-            keys = self._as_stored(keys)
+            if columns is not None and self.marks:
+                # Nothing else is read of these files.
+                found = self._living(self.find_in(keys, self.searched(keys), columns))
+                self._looked_up = keys, found.select(PLACES.names)
+                return found.select(columns)
             places = self.find(keys)
             self._looked_up = keys, places
             return pa.Table.from_batches(
@@ -304,23 +312,36 @@ class FilesTransaction(Transaction, Generic[File]):
             if all(_may_have(bounds(file), values) for bounds, values in ordered)
         ]
 
-    def find_in(self, keys: pa.Table, numbers: Iterable[int]) -> pa.Table:
-        """Search files of those numbers, one after the other."""
-        names, found = keys.column_names, [NO_PLACES]
+    def find_in(
+        self, keys: pa.Table, numbers: Iterable[int], columns: Sequence[str] = ()
+    ) -> pa.Table:
+        """Search files of those numbers, one after the other.
+
+        Returns:
+            The places, as ``find`` does, and beside them columns of the rows there.
+        """
+        names = list(dict.fromkeys([*keys.column_names, *columns]))
         schema = pa.schema([self.schema.field(name) for name in names])
+        found = [self.schema_of_places(columns).empty_table()]
+        more = "".join(f", r.{identifier(name)}" for name in columns)
+        on = same_values(keys.column_names, "r", "k")
         self.connection.register("keys", numbered(keys, "_key"))
         for number in numbers:
             rows = pa.Table.from_batches(self.read(self.files[number], names), schema)
             self.connection.register("rows", numbered(rows, "_row"))
-            query = f"SELECT _key, {number} AS _file, _row FROM rows JOIN keys {_using(names)}"
-            found.append(self.connection.sql(query).to_arrow_table().cast(PLACES))
+            query = f"SELECT _key, {number} AS _file, _row{more} FROM rows r JOIN keys k ON {on}"
+            found.append(self.connection.sql(query).to_arrow_table().cast(found[0].schema))
         return pa.concat_tables(found)
+
+    def schema_of_places(self, columns: Sequence[str]) -> pa.Schema:
+        """Return the schema of places, with columns of the rows there."""
+        return pa.schema([*PLACES, *(self.schema.field(name) for name in columns)])
 
     def _living(self, places: pa.Table) -> pa.Table:
         """Leave out the places of rows that are marked as gone."""
         if not any(self.gone(file) is not None for file in self.files):
             return places
-        found = [NO_PLACES]
+        found = [places.slice(0, 0)]
         for number, rows in self._by_file(places):
             is_gone = self.gone(self.files[number])
             if is_gone is not None:
@@ -463,6 +484,12 @@ def _database() -> duckdb.DuckDBPyConnection:
 def numbered(rows: pa.Table, name: str) -> pa.Table:
     """Add the number of each row."""
     return rows.append_column(name, pa.arange(0, rows.num_rows))
+
+
+def same_values(names: Iterable[str], one: str, other: str) -> str:
+    """Tell, in SQL, rows of two tables that have the same values."""
+    pairs = ((f"{side}.{identifier(name)}" for side in (one, other)) for name in names)
+    return " AND ".join(f"{mine} = {theirs}" for mine, theirs in pairs)
 
 
 def _using(names: Iterable[str]) -> str:

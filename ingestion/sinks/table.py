@@ -102,10 +102,14 @@ class Transaction(ABC):
     """One commit to be, on top of exactly the state that it was begun on; closed once settled."""
 
     @abstractmethod
-    def rows_of(self, keys: pa.Table) -> pa.Table:
+    def rows_of(self, keys: pa.Table, columns: Sequence[str] | None = None) -> pa.Table:
         """Return the table's rows whose values are among ``keys``, by the names of its columns.
 
         They stay as they are until this commits, or it cannot.
+
+        Args:
+            keys: Values of some columns; none is there twice.
+            columns: Those that are asked for, beside which others may come; all without any.
         """
 
     @abstractmethod

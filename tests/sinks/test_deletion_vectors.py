@@ -79,7 +79,9 @@ class Rows:
         )
         with closing(self.table.begin(self.seq)) as transaction:
             keys = [*change.updated["id"].to_pylist(), *deleted]
-            known = transaction.rows_of(pa.table({"id": pa.array(keys, pa.int64())}))
+            wanted = pa.table({"id": pa.array(keys, pa.int64())})
+            known = transaction.rows_of(wanted, ["id", "name"])
+            assert known.column_names[:2] == ["id", "name"]
             assert {row["id"]: row["name"] for row in known.to_pylist()} == {
                 key: self.now[key] for key in keys
             }

@@ -156,8 +156,9 @@ class FilesTransaction(Transaction):
         self.before = table.read(self.version)
         self.keys = (self.before.schema.metadata or {})[b"keys"].decode().split(",")
 
-    def rows_of(self, keys: pa.Table) -> pa.Table:
+    def rows_of(self, keys: pa.Table, columns: Sequence[str] | None = None) -> pa.Table:
         """Find rows by their keys."""
+        del columns
         return self._among(self.before, keys)
 
     def _among(self, rows: pa.Table, keys: pa.Table, *, invert: bool = False) -> pa.Table:

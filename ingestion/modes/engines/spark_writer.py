@@ -56,8 +56,11 @@ class SparkWriter:
         """Ask the version before the batch."""
         return self._before.columns
 
-    def open_before(self, keys: str, *, size_bytes: int = 0) -> None:
-        """Join the version before the batch with the keys."""
+    def open_before(
+        self, keys: str, *, columns: Sequence[str] | None = None, size_bytes: int = 0
+    ) -> None:
+        """Join the version before the batch with the keys; Spark reads what is asked for."""
+        del columns
         wanted = self._engine.query(keys)
         same = reduce(and_, (_same(name, "t", "k") for name in wanted.columns))
         if size_bytes < _BROADCAST_BYTES:

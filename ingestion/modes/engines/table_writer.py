@@ -30,11 +30,14 @@ class TableWriter(Protocol):
     def columns(self) -> Sequence[str]:
         """The table's columns, in order."""
 
-    def open_before(self, keys: str, *, size_bytes: int = 0) -> None:
+    def open_before(
+        self, keys: str, *, columns: Sequence[str] | None = None, size_bytes: int = 0
+    ) -> None:
         """Call the rows of some keys ``before``, as they are before the commit.
 
         Args:
             keys: Query of the keys; one may be there more than once.
+            columns: Those that are asked for, the keys included; all without any.
             size_bytes: About how large the rows are that they come from.
         """
 
@@ -68,17 +71,16 @@ class ChangeWriter:
 
     @cached_property
     def columns(self) -> Sequence[str]:
-        """Take those of the rows that were looked up, or ask the table, for the stream's own."""
-        if self._transaction is not None:
-            names = self._engine.columns("before")
-        else:
-            names = [column.name for column in self._table.columns()]
-        return [name for name in names if name in self._own]
+        """Ask the table for the stream's own."""
+        return [column.name for column in self._table.columns() if column.name in self._own]
 
-    def open_before(self, keys: str, *, size_bytes: int = 0) -> None:
+    def open_before(
+        self, keys: str, *, columns: Sequence[str] | None = None, size_bytes: int = 0
+    ) -> None:
         """Look up the rows of the keys, which stay as they are until the commit."""
         del size_bytes
-        rows = self._begun().rows_of(self._engine.arrow(f"SELECT DISTINCT * FROM ({keys}) k"))
+        wanted = self._engine.arrow(f"SELECT DISTINCT * FROM ({keys}) k")
+        rows = self._begun().rows_of(wanted, columns)
         self._engine.hold(rows, name="before")
 
     def commit(self, decision: Decision, metadata: CommitMetadata) -> None:

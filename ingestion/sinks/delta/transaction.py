@@ -45,7 +45,6 @@ from ingestion.sinks.delta.vectors import (
     mask_of,
 )
 from ingestion.sinks.files import (
-    PLACES,
     ROWS_READ_AT_ONCE,
     TARGET_BYTES,
     FilesTransaction,
@@ -54,6 +53,7 @@ from ingestion.sinks.files import (
     as_numbers,
     discarding,
     numbered,
+    same_values,
 )
 from ingestion.sinks.table import AGAIN, REPLACED, Change, seq_conflict
 from ingestion.storage.location import Location
@@ -141,8 +141,8 @@ class DeltaTransaction(FilesTransaction[AddedFile]):
         last = read_delta(path).transaction_version(app_id(name))
         return cls(path, name, 0 if last is None else last + 1, table_id=None)
 
-    @property
-    def marks(self) -> bool:
+    @cached_property
+    def marks(self) -> bool:  # type: ignore[override]
         """Tell whether rows may be marked as gone."""
         return has_vectors(self._snapshot) and self._configuration.get(PROPERTY) == "true"
 
@@ -225,26 +225,29 @@ class DeltaTransaction(FilesTransaction[AddedFile]):
             highest = [None if each is None else each + _MILLISECOND for each in highest]
         return lambda file: (lowest[file.number], highest[file.number])
 
-    def find_in(self, keys: pa.Table, numbers: Iterable[int]) -> pa.Table:
+    def find_in(
+        self, keys: pa.Table, numbers: Iterable[int], columns: Sequence[str] = ()
+    ) -> pa.Table:
         """Let DuckDB search the files of this machine all at once."""
-        names, numbers = keys.column_names, list(numbers)
-        if not self._is_searched_by_duckdb or not numbers:
-            return super().find_in(keys, numbers)
+        schema, numbers = self.schema_of_places(columns), list(numbers)
+        is_nested = any(map(types.is_nested, schema.types))
+        if is_nested or not self._is_searched_by_duckdb or not numbers:
+            return super().find_in(keys, numbers, columns)
         paths = [str(self._path.path / unquote(self.files[n].path)) for n in numbers]
-        on = " AND ".join(f"r.{identifier(name)} = k.{identifier(name)}" for name in names)
+        more = "".join(f", r.{identifier(name)}" for name in columns)
         self.connection.register("keys", numbered(keys, "_key"))
         self.connection.register("searched", pa.table({"searched_file": paths, "_file": numbers}))
         found = self.connection.sql(
             f"""
-            SELECT k._key, f._file, r.file_row_number AS _row
+            SELECT k._key, f._file, r.file_row_number AS _row{more}
             FROM read_parquet(?, filename = 'searched_file', file_row_number = true) r
-            JOIN keys k ON {on}
+            JOIN keys k ON {same_values(keys.column_names, "r", "k")}
             JOIN searched f ON f.searched_file = r.searched_file
             """,
             params=[paths],
         )
         places: pa.Table = found.to_arrow_table()
-        return places.cast(PLACES)
+        return places.cast(schema)
 
     @property
     def _is_searched_by_duckdb(self) -> bool:

@@ -349,7 +349,7 @@ class TopicTransaction(Transaction):
         self._last, self._rows = log.newest, table._rows(schema)
         self._starts = place.kafka.written_end(log.partitions_of(place.topic))
 
-    def rows_of(self, keys: pa.Table) -> pa.Table:
+    def rows_of(self, keys: pa.Table, columns: Sequence[str] | None = None) -> pa.Table:
         """Raise: nobody asks a log for rows by their keys."""
         raise NotImplementedError(f"{self._place.where} is a log, and finds no row by its key")
 

@@ -457,8 +457,9 @@ class PostgresTransaction(Transaction):
                 place.stream, place.where, self._seq, last=last, but=REPLACED if is_another else ""
             )
 
-    def rows_of(self, keys: pa.Table) -> pa.Table:
+    def rows_of(self, keys: pa.Table, columns: Sequence[str] | None = None) -> pa.Table:
         """Find the rows, and lock them."""
+        del columns
         with self._place.translated(self._connection):
             return self._rows.look_up(keys)
 
