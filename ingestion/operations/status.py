@@ -215,7 +215,7 @@ def costly_merges(paths: StreamPaths, log: CommitLog) -> Iterator[str]:
         yield (
             f"its newest batches copied {copied:,} rows to change {changed:,}: with "
             f"`deletion_vectors: true` in {paths.stream}.yaml they would be marked instead, where "
-            "every reader of the table heeds vectors (docs/storage.md)"
+            "every reader of the table heeds that (docs/maintain.md)"
         )
 
 
