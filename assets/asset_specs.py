@@ -9,12 +9,11 @@ import dagster as dg
 
 from ingestion.declaration.ddl import DeclaredColumn, system_columns
 from ingestion.declaration.loader import DeclaredStream
-from ingestion.declaration.names import SinkName
 from ingestion.declaration.spec import StreamSpec
 
 GROUP = "ingest"
 # As Dagster names them.
-_KINDS: Final[dict[SinkName, str]] = {
+_KINDS: Final[dict[str, str]] = {
     "delta": "deltalake",
     "iceberg": "iceberg",
     "postgres": "postgresql",
@@ -70,7 +69,7 @@ def asset_spec(declared: DeclaredStream) -> dg.AssetSpec:
 
 def kinds_of(spec: StreamSpec) -> set[str]:
     """Return what rows come from, and what they go to, as Dagster names them."""
-    return {"kafka", _KINDS[spec.sink.name]}
+    return {"kafka", _KINDS.get(spec.sink.name, spec.sink.name)}
 
 
 def version_of(sink: str, version: int) -> dict[str, int]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 from difflib import get_close_matches
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -322,7 +323,11 @@ def load_settings(**given: Any) -> Settings:
             begins as ours do; names the variable only, never its value, which may be a secret.
     """
     file = project_root() / ".env"
-    problems = [_unknown(name) for name in _names_in(file) if name not in _known()]
+    problems = [
+        _unknown(name)
+        for name in _names_in(file)
+        if name not in _known() and not _is_of_others(name)
+    ]
     try:
         settings = Settings(_env_file=file, **given)
     except ValidationError as error:
@@ -343,6 +348,30 @@ def _names_in(file: Path) -> list[str]:
 
 def _known() -> set[str]:
     return {*map(variable, Settings.model_fields), *_OF_TESTS}
+
+
+def settings_of_sink(name: str) -> dict[str, str]:
+    """Return the variables of a sink of another package, without what they begin with.
+
+    ``ONCELAKE_<SINK>`` itself has an empty name. The environment goes before ``.env``.
+    """
+    begin = variable(name)
+    found = {**dotenv_values(project_root() / ".env"), **os.environ}
+    return {
+        key.removeprefix(begin).lstrip("_").lower(): value
+        for key, value in found.items()
+        if value is not None and _is_of_sink(key, begin)
+    }
+
+
+def _is_of_sink(name: str, begin: str) -> bool:
+    return name == begin or name.startswith(f"{begin}_")
+
+
+def _is_of_others(name: str) -> bool:
+    """Tell whether a variable is of a sink that another package has registered."""
+    sinks = entry_points(group="oncelake.sinks").names
+    return any(_is_of_sink(name, variable(sink)) for sink in sinks)
 
 
 def _unknown(name: str) -> str:

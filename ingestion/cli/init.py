@@ -12,7 +12,7 @@ import typer
 from ingestion.cli import output
 from ingestion.cli.command import AsJson
 from ingestion.cli.streams import load_settings
-from ingestion.declaration.names import SinkName
+from ingestion.declaration.names import sink_names
 from ingestion.errors import counted
 
 if TYPE_CHECKING:
@@ -24,6 +24,12 @@ _LONGEST = 40
 _IN_DOCUMENT = 10_000
 
 
+def _known_sink(name: str) -> str:
+    if name not in sink_names():
+        raise typer.BadParameter(f"{name!r} is not one of {', '.join(sink_names())}.")
+    return name
+
+
 def init(
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Name of a Kafka topic.")],
     sample: Annotated[
@@ -33,7 +39,12 @@ def init(
         str | None, typer.Option(help="The stream's name; default: one like the topic's.")
     ] = None,
     sink: Annotated[
-        SinkName, typer.Option(help="What shall keep the rows: docs/sinks.md says what each can.")
+        str,
+        typer.Option(
+            help="What shall keep the rows: docs/sinks.md says what each can.",
+            autocompletion=sink_names,
+            callback=_known_sink,
+        ),
     ] = "delta",
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the YAML, and write nothing.")

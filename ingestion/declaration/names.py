@@ -9,10 +9,12 @@ import keyword
 import re
 from collections.abc import Collection
 from difflib import get_close_matches
-from typing import Final, Literal
+from importlib.metadata import entry_points
+from typing import Final
 
-# What can keep a stream's rows; here so that a command line completes them without more.
-SinkName = Literal["delta", "iceberg", "postgres", "kafka"]
+# What can keep a stream's rows, beside what other packages register as entry points.
+OWN_SINKS: Final = ("delta", "iceberg", "postgres", "kafka")
+SINKS_OF_OTHERS: Final = "oncelake.sinks"
 MAX_LENGTH: Final = 100
 
 # An asset of that name cannot exist in Dagster, and would take every other one down with it.
@@ -23,6 +25,12 @@ _RESERVED: Final = frozenset(keyword.kwlist) | {
     # Of ours: the job of all streams, and the assets of Kafka's topics.
     *("job", "kafka"),
 }
+
+
+def sink_names() -> tuple[str, ...]:
+    """Return what can keep a stream's rows; nothing of other packages is imported."""
+    others = entry_points(group=SINKS_OF_OTHERS).names
+    return (*OWN_SINKS, *sorted(others - {*OWN_SINKS}))
 
 
 def name_problem(name: str) -> str | None:

@@ -79,7 +79,7 @@ def _log_violations(spec: Declaration) -> Iterator[Violation]:
 
 def _loop_violations(spec: Declaration, sink: KafkaSink) -> Iterator[Violation]:
     """Yield that a stream would read what it has written."""
-    topic, pattern = sink.topic_of(spec.name), spec.topic_pattern
+    topic, pattern = sink.table_of(spec.name), spec.topic_pattern
     if topic in spec.subscribed or (pattern and re.fullmatch(pattern, topic)):
         yield "sink", f"it would write to a topic that it reads, {topic}; name another"
 

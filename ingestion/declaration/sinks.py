@@ -1,18 +1,21 @@
 """The sinks: what keeps a stream's rows, what a person says of it, and what it cannot hold.
 
 Plain data: a sink is a module with a ``SinkTable`` (see ``ingestion.sinks.table``); it is named
-here and imported when a stream of it is opened.
+here and imported when a stream of it is opened. Another package adds one by an entry point of the
+group ``oncelake.sinks``: its name, and a ``SinkKind``.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any, Final, Literal
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
 
-from pydantic import Field, StringConstraints, field_validator, model_validator
+from pydantic import Field, StringConstraints, create_model, field_validator, model_validator
 
 from ingestion.declaration.modes import MODES
-from ingestion.declaration.names import SinkName
+from ingestion.declaration.names import SINKS_OF_OTHERS
 from ingestion.declaration.parts import Allowed, Part
 from ingestion.declaration.types import PLAIN_NAME, SqlType
 
@@ -37,11 +40,28 @@ CatalogName = Annotated[
 ]
 
 
-class DeltaSink(Part):
+class SinkPart(Part):
+    """What a person says of a sink."""
+
+    def table_of(self, stream: str) -> str:
+        """Return the table of a stream."""
+        return stream
+
+    def beside(self, stream: str) -> SinkPart:
+        """Return where a table is made that is to take the place of a stream's.
+
+        One that has its name for good is its own; so are tables in the lake's folders, which are
+        made in another one.
+        """
+        del stream
+        return self
+
+
+class DeltaSink(SinkPart):
     """A Delta table in the lake, named for the stream."""
 
 
-class IcebergSink(Part):
+class IcebergSink(SinkPart):
     """An Iceberg table, in the catalog that pyiceberg is configured for."""
 
     table: QualifiedName | None = Field(
@@ -57,8 +77,12 @@ class IcebergSink(Part):
         """Return the table of a stream."""
         return self.table or f"oncelake.{stream}"
 
+    def beside(self, stream: str) -> IcebergSink:
+        """Return a table of the same namespace."""
+        return self.model_copy(update={"table": f"{self.table_of(stream)}{BESIDE}"})
 
-class PostgresSink(Part):
+
+class PostgresSink(SinkPart):
     """A table of PostgreSQL; ONCELAKE_POSTGRES says where the server is."""
 
     table: QualifiedName | None = Field(
@@ -69,8 +93,12 @@ class PostgresSink(Part):
         """Return the table of a stream."""
         return self.table or f"public.{stream}"
 
+    def beside(self, stream: str) -> PostgresSink:
+        """Return a table of the same schema."""
+        return self.model_copy(update={"table": f"{self.table_of(stream)}{BESIDE}"})
 
-class KafkaSink(Part):
+
+class KafkaSink(SinkPart):
     """A topic: a record a row, a transaction a batch."""
 
     topic: TopicName | None = Field(None, description="Left out: oncelake.<stream>.")
@@ -80,7 +108,7 @@ class KafkaSink(Part):
         "are registered as <topic>-key and <topic>-value.",
     )
 
-    def topic_of(self, stream: str) -> str:
+    def table_of(self, stream: str) -> str:
         """Return the topic of a stream."""
         return self.topic or f"oncelake.{stream}"
 
@@ -90,60 +118,14 @@ class KafkaSink(Part):
         return next(others, None) if self.format == "avro" else None
 
 
-class SinkSpec(Part):
-    """What keeps the rows: one of the sinks."""
-
-    delta: DeltaSink | None = None
-    iceberg: IcebergSink | None = None
-    postgres: PostgresSink | None = None
-    kafka: KafkaSink | None = None
-
-    @model_validator(mode="after")
-    def _is_one(self) -> SinkSpec:
-        if len(self.model_fields_set) > 1:
-            raise ValueError(f"write one of: {', '.join(SINKS)}")
-        return self
-
-    @field_validator("*", mode="before")
-    @classmethod
-    def _nothing_is_a_map(cls, value: Any) -> Any:
-        return {} if value is None else value
-
-    @property
-    def name(self) -> SinkName:
-        """Which one."""
-        return next((name for name in SINKS if name in self.model_fields_set), "delta")
-
-    @property
-    def declared(self) -> Part:
-        """What a person says of it."""
-        return getattr(self, self.name) or DeltaSink()
-
-    def table_of(self, stream: str) -> str:
-        """Name the table of a stream as its sink does."""
-        sink = self.declared
-        if isinstance(sink, KafkaSink):
-            return sink.topic_of(stream)
-        return sink.table_of(stream) if isinstance(sink, IcebergSink | PostgresSink) else stream
-
-    def beside(self, stream: str) -> SinkSpec:
-        """Return the sink of a table that is made to take the place of this one's.
-
-        A topic, which has its name for good, is its own.
-        """
-        sink = self.declared
-        if not isinstance(sink, IcebergSink | PostgresSink):
-            return self
-        table = f"{sink.table_of(stream)}{BESIDE}"
-        return SinkSpec(**{self.name: sink.model_copy(update={"table": table})})
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SinkKind:
     """One sink.
 
     Attributes:
         module: Where its table is: ``open_table(stream, sink, settings, lake)``.
+        part: What a person may say of it.
+        problem: Why it cannot be used, though it is registered.
         refused_modes: The write modes that it cannot keep.
         refused: Types that would lose something in it, each with what to write instead.
         unstorable: Characters that no name of a column, or of a field within it, may have.
@@ -154,6 +136,8 @@ class SinkKind:
     """
 
     module: str
+    part: type[SinkPart] = SinkPart
+    problem: str = ""
     refused_modes: tuple[str, ...] = ("scd2", "aggregate")
     refused: tuple[str, ...] = ()
     unstorable: str = ""
@@ -194,17 +178,24 @@ class SinkKind:
 
 _NESTED: Final = ("ARRAY", "MAP", "STRUCT")
 _CONTROL: Final = "".join(map(chr, (*range(32), 127)))
-SINKS: Final[dict[SinkName, SinkKind]] = {
+_OWN: Final[dict[str, SinkKind]] = {
     # Delta itself takes some of these, though only under column mapping, a protocol upgrade.
     "delta": SinkKind(
-        module="ingestion.sinks.delta.table", refused_modes=(), unstorable=f" ,;{{}}()=.`{_CONTROL}"
+        module="ingestion.sinks.delta.table",
+        part=DeltaSink,
+        refused_modes=(),
+        unstorable=f" ,;{{}}()=.`{_CONTROL}",
     ),
     # A path of pyiceberg's is names with points between them.
     "iceberg": SinkKind(
-        module="ingestion.sinks.iceberg.table", refused=("VARIANT",), unstorable=f".`{_CONTROL}"
+        module="ingestion.sinks.iceberg.table",
+        part=IcebergSink,
+        refused=("VARIANT",),
+        unstorable=f".`{_CONTROL}",
     ),
     "postgres": SinkKind(
         module="ingestion.sinks.postgres.table",
+        part=PostgresSink,
         refused=("VARIANT", *_NESTED),
         taken=("tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"),
         # A row of an index has at most 2,704, other columns and what goes between them included.
@@ -212,11 +203,85 @@ SINKS: Final[dict[SinkName, SinkKind]] = {
     ),
     "kafka": SinkKind(
         module="ingestion.sinks.kafka.table",
+        part=KafkaSink,
         refused=("VARIANT",),
         has_text_keys=True,
         is_log=True,
     ),
 }
+
+
+def _of_others() -> Iterator[tuple[str, SinkKind]]:
+    """Yield the sinks that other packages have registered."""
+    for point in entry_points(group=SINKS_OF_OTHERS):
+        if point.name in _OWN:
+            continue
+        origin = f"sink {point.name} of {point.value}"
+        try:
+            kind = point.load()
+        except Exception as error:  # noqa: BLE001 (of a stranger's package; told to who declares it)
+            kind = SinkKind(module="", problem=f"{origin} cannot be imported: {error!r}")
+        if not isinstance(kind, SinkKind):
+            kind = SinkKind(module="", problem=f"{origin} is no SinkKind, but {kind!r}")
+        yield point.name, kind
+
+
+SINKS: Final[dict[str, SinkKind]] = {**_OWN, **dict(_of_others())}
+
+
+class _OwnSinks(Part):
+    delta: DeltaSink | None = None
+    iceberg: IcebergSink | None = None
+    postgres: PostgresSink | None = None
+    kafka: KafkaSink | None = None
+
+    @model_validator(mode="after")
+    def _is_one(self) -> Self:
+        if len(self.model_fields_set) > 1:
+            raise ValueError(f"write one of: {', '.join(SINKS)}")
+        if problem := SINKS[self.name].problem:
+            raise ValueError(problem)
+        return self
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _nothing_is_a_map(cls, value: Any) -> Any:
+        return {} if value is None else value
+
+    @property
+    def name(self) -> str:
+        """Which one."""
+        return next((name for name in SINKS if name in self.model_fields_set), "delta")
+
+    @property
+    def declared(self) -> SinkPart:
+        """What a person says of it."""
+        found: SinkPart | None = getattr(self, self.name)
+        return found or DeltaSink()
+
+    def table_of(self, stream: str) -> str:
+        """Name the table of a stream as its sink does."""
+        return self.declared.table_of(stream)
+
+    def beside(self, stream: str) -> SinkSpec:
+        """Return the sink of a table that is made to take the place of this one's."""
+        sink = self.declared
+        return SinkSpec(**{self.name: sink.beside(stream)}) if self.model_fields_set else SinkSpec()
+
+
+if TYPE_CHECKING:
+
+    class SinkSpec(_OwnSinks):
+        """What keeps the rows: one of the sinks."""
+
+else:
+    SinkSpec = create_model(
+        "SinkSpec",
+        __base__=_OwnSinks,
+        __module__=__name__,
+        __doc__="What keeps the rows: one of the sinks.",
+        **{name: (kind.part | None, None) for name, kind in SINKS.items() if name not in _OWN},
+    )
 
 
 def named_version(sink: str, version: int) -> str:

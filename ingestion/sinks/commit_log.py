@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final
 
 from ingestion.errors import CommitConflictError, DependencyError, TableBusyError
@@ -73,9 +74,9 @@ class CommitLog(ABC):
         """Tell whether the table is there."""
 
     @property
-    @abstractmethod
     def is_empty(self) -> bool:
         """Tell whether the table has no row."""
+        return self.row_count() == 0
 
     @property
     def has_lost_its_log(self) -> bool:
@@ -99,32 +100,32 @@ class CommitLog(ABC):
             DamagedTableError: it is not as it was written.
         """
 
-    @abstractmethod
     def look_again(self) -> None:
-        """See what was committed since the log was last read."""
+        """See what was committed since the log was last read; one that keeps nothing always does."""
+        return
 
-    @abstractmethod
     def last_seq(self, stream: str) -> int | None:
         """Return the highest seq that the table has recorded for a stream, or ``None``.
 
-        It survives the commits.
+        It must survive the commits, where a keeper forgets them.
         """
+        return next((txn for each in self.newest_first() for txn in each.txns.values()), None)
 
     @abstractmethod
     def row_count(self) -> int | None:
         """Count the table's rows; ``None`` where only reading all of them would tell."""
 
-    @abstractmethod
     def highest_epoch(self) -> int:
-        """Return the newest epoch that any row is of; 0 without rows."""
+        """Return an epoch that no row is beyond; 0 without rows."""
+        return max((each.epoch for each in islice(self.standing(), 1)), default=0)
 
-    @abstractmethod
     def refuse_torn(self, stream: str, commit: Commit) -> None:
-        """Make sure that fence and metadata of a commit of ours say the same.
+        """Make sure that fence and metadata of a commit of ours say the same, where they are two.
 
         Raises:
             DamagedTableError: they do not.
         """
+        del stream, commit
 
     def newest_first(self, *, down_to: int = 0) -> Iterator[Commit]:
         """Walk the commits that are still in the log, from the newest to version ``down_to``."""

@@ -25,10 +25,11 @@ from ingestion.errors import (
     CommitConflictError,
     ForeignTableError,
     RefusedError,
+    TableBusyError,
     TableSettingsError,
 )
 from ingestion.sinks.commit_log import ROW_COUNTS, Commit, CommitLog, committed, unless_committed
-from ingestion.sinks.commit_metadata import CommitMetadata
+from ingestion.sinks.commit_metadata import CommitMetadata, app_id
 
 # What a sink may be unable to do; each is refused then, with the sink's own reason.
 Ability = Literal[
@@ -158,9 +159,9 @@ class SinkTable(ABC):
         """Name the table, and what keeps it, for people."""
 
     @property
-    @abstractmethod
     def uri(self) -> str:
         """Name the table for programs, without secrets."""
+        return self.where
 
     @property
     def way_out(self) -> str:
@@ -204,13 +205,23 @@ class SinkTable(ABC):
         """Return the type by which a declared one is kept, and read again."""
         return declared.without_required()
 
-    @abstractmethod
     def alteration(self, column: DeclaredColumn, *, is_new: bool) -> str:
         """Write, for people, what makes the table take a new column, or nulls in an old one."""
+        del column, is_new
+        return f"oncelake rebuild {self.stream}, since its sink changes no columns"
 
-    @abstractmethod
     def alter(self, column: DeclaredColumn, *, is_new: bool, spark: Any) -> None:
-        """Do that; no row changes. ``spark`` is the run's session."""
+        """Do that; no row changes. ``spark`` is the run's session.
+
+        Raises:
+            RefusedError: the sink changes no columns.
+        """
+        del is_new, spark
+        raise RefusedError(
+            self.stream,
+            f"{self.where} cannot be changed, and {column.name} differs.",
+            remedy=f"oncelake rebuild {self.stream}",
+        )
 
     def use_deletion_vectors(self, is_wanted: bool) -> None:
         """Let commits mark rows as gone from now on, or not any more, where the sink can."""
@@ -242,16 +253,24 @@ class SinkTable(ABC):
             TableBusyError: the table has gone on from that version, and keeps no past.
         """
 
-    @abstractmethod
     def rows_of_seq(self, seq: int, *, commit: Commit) -> int | None:
         """Count the rows that carry a batch's number, as of its commit; ``None`` if it is past."""
+        try:
+            rows = self.scan(["_seq"], commit.version, since_seq=seq)
+            return sum(pc.sum(pc.equal(each.column(0), seq)).as_py() or 0 for each in rows)
+        except TableBusyError:
+            return None
 
-    @abstractmethod
     def notes(self, through: int) -> Iterator[tuple[int, int | None, str | Altered | None]]:
         """Yield version, fence and note of each commit up to a version, oldest first, as kept.
 
         Of one that is not as it was written no fence is told.
         """
+        log, application = self.log(), app_id(self.stream)
+        for version in sorted(each for each in log.versions() if each <= through):
+            commit = log.read(version)
+            note = commit.metadata.to_json() if commit.metadata else None
+            yield version, commit.txns.get(application), note
 
     def seal(self) -> None:
         """Write what was committed to the disk, where its keeper has not done that."""

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from ingestion.declaration.loader import shown_path
 from ingestion.declaration.messages import printable
-from ingestion.declaration.names import SinkName, name_problem, nearest_allowed
+from ingestion.declaration.names import name_problem, nearest_allowed
 from ingestion.declaration.spec import StreamSpec
 from ingestion.declaration.yaml_reader import read_tree
 from ingestion.errors import InvalidSpecError, counted
@@ -87,7 +87,7 @@ def refuse_existing(path: Path) -> None:
 
 
 def initialize(
-    topic: str, path: Path, *, limit: int, settings: Settings, sink: SinkName = "delta"
+    topic: str, path: Path, *, limit: int, settings: Settings, sink: str = "delta"
 ) -> Initialized:
     """Propose the declaration of a topic; nothing is written yet.
 

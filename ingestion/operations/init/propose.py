@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from ingestion.declaration.messages import printable
 from ingestion.declaration.modes import RESERVED
-from ingestion.declaration.names import SinkName, plain_name
+from ingestion.declaration.names import plain_name
 from ingestion.declaration.sinks import SINKS
 from ingestion.declaration.spec import StreamSpec
 from ingestion.declaration.sql import quoted
@@ -89,7 +89,7 @@ _NO_ORDER: Final = _Order(columns=(), why=())
 
 
 def propose(
-    stream: str, sample: TopicSample, settings: Settings, *, sink: SinkName = "delta"
+    stream: str, sample: TopicSample, settings: Settings, *, sink: str = "delta"
 ) -> Proposal:
     """Propose a declaration for the topic of a sample.
 
@@ -148,7 +148,7 @@ def _if_events(evidence: TopicEvidence, keys: Keys) -> Sequence[str]:
     )
 
 
-def _gather(stream: str, sample: TopicSample, settings: Settings, sink: SinkName) -> TopicEvidence:
+def _gather(stream: str, sample: TopicSample, settings: Settings, sink: str) -> TopicEvidence:
     """Detect the format, and decode the sample with its columns."""
     detected = detect_format(sample, settings)
     columns = without_twins(detected.columns)
@@ -171,7 +171,7 @@ def _gather(stream: str, sample: TopicSample, settings: Settings, sink: SinkName
     )
 
 
-def _kept(guess: Guess, sink: SinkName) -> Guess:
+def _kept(guess: Guess, sink: str) -> Guess:
     """Propose no type that a sink cannot keep."""
     refused = [] if guess.type is None else SINKS[sink].refused_in(guess.type)
     if not refused:

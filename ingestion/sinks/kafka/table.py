@@ -66,7 +66,7 @@ def open_table(stream: str, sink: KafkaSink, settings: Settings, lake: Location)
     """Open a stream's topic; it need not be there."""
     del lake
     there = settings.of_sink_cluster()
-    place = TopicPlace(stream=stream, topic=sink.topic_of(stream), settings=there)
+    place = TopicPlace(stream=stream, topic=sink.table_of(stream), settings=there)
     return TopicTable(place, sink)
 
 
