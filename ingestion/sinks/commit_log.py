@@ -101,7 +101,7 @@ class CommitLog(ABC):
         """
 
     def look_again(self) -> None:
-        """See what was committed since the log was last read; one that keeps nothing always does."""
+        """See what was committed since the log was last read; one that keeps nothing does so."""
         return
 
     def last_seq(self, stream: str) -> int | None:

@@ -29,20 +29,23 @@ import pytest
 
 from ingestion.declaration.ddl import parse_columns, system_columns
 from ingestion.declaration.sql import quoted
-from ingestion.errors import CommitConflictError, IngestionError
+from ingestion.errors import CommitConflictError, IngestionError, TableBusyError
 from ingestion.kafka.offsets import Offsets
-from ingestion.sinks.commit_log import ROW_COUNTS
-from ingestion.sinks.commit_metadata import CommitMetadata, Identity
+from ingestion.sinks.commit_log import DELETED, ROW_COUNTS
+from ingestion.sinks.commit_metadata import CommitMetadata, Identity, app_id
 from ingestion.sinks.kafka.rows import arrow_schema
 from ingestion.sinks.table import Change, SinkTable, TableDefinition
 
 Opener = Callable[[], SinkTable]
 _SECONDS: Final = 60
+_KEY: Final = ["id", "name"]
 _MOMENT: Final = dt.datetime(2020, 1, 2, 3, 4, 5, 678901, tzinfo=dt.UTC)
 _EXTREMES: Final[Mapping[str, tuple[Any, ...]]] = {
     "BOOLEAN": (True, False),
+    "SMALLINT": (-(2**15), 2**15 - 1),
     "INT": (-(2**31), 2**31 - 1),
     "BIGINT": (-(2**63), 2**63 - 1),
+    "FLOAT": (1.5, float("-inf")),
     "DOUBLE": (1e308, -5e-324, float("inf"), 0.1),
     "STRING": ("", 'a "quoted"\nline\\', "\u00e9\u4e16\U0001f600", "\\."),
     "BINARY": (b"", b"\x00\xff"),
@@ -99,6 +102,100 @@ class SinkConformance:
         assert opened().rows_of_seq(2, commit=found) == 2
         newest = opened().scan(["id", "_seq"], found.version, since_seq=2)
         assert sorted(row["id"] for batch in newest for row in batch.to_pylist()) == [1, 4]
+
+    def test_a_log_tells_what_was_committed(self, opened: Opener) -> None:
+        """Times are those of now, no row is beyond the epoch, and rows are counted or not told."""
+        begin(opened)
+        commit(opened(), 1, inserted={1: "a", 2: "b"})
+        log = opened().log()
+
+        newest, first = (each for each in log.newest_first() if each.metadata)
+        assert [each.txns for each in (newest, first)] == [{app_id("orders"): n} for n in (1, 0)]
+        now = dt.datetime.now(dt.UTC)
+        assert abs((newest.committed_at - now).total_seconds()) < _SECONDS
+        assert log.highest_epoch() == 1
+        assert log.row_count() in {2, None}
+        kept = [(fence, text) for _, fence, text in opened().notes(newest.version) if text]
+        assert kept == [(seq, note(seq).to_json()) for seq in (0, 1)]
+
+    def test_columns_are_those_that_were_declared(self, opened: Opener) -> None:
+        """In their order, by the types that the sink says it keeps them by."""
+        table = opened()
+        make(table, "id INT NOT NULL, name STRING, sum DECIMAL(10, 2), day DATE")
+        declared = (
+            *parse_columns("id INT NOT NULL, name STRING, sum DECIMAL(10, 2), day DATE"),
+            *system_columns(),
+        )
+
+        found = opened().columns()
+
+        assert [(each.name, str(each.type)) for each in found] == [
+            (each.name, str(table.stored_type(each.type))) for each in declared
+        ]
+
+    def test_a_key_is_all_of_its_columns(self, opened: Opener) -> None:
+        """Of rows that share the first one, those of other keys stay."""
+        if not can_look_up(opened()):
+            return
+        make(opened(), keys=("id", "name"))
+        opened().commit_note(note(0))
+        rows = change(1, inserted=dict.fromkeys(range(500), "a"))
+        more = change(1, inserted=dict.fromkeys(range(500), "b"))
+        with closing(opened().begin(1)) as transaction:
+            both = pa.concat_tables([rows.inserted, more.inserted])
+            new = Change(inserted=both, updated=rows.updated, deleted=both.slice(0, 0).select(_KEY))
+            transaction.commit(new, note(1))
+
+        with closing(opened().begin(2)) as transaction:
+            wanted = more.inserted.select(_KEY)
+            assert transaction.rows_of(wanted).num_rows == 500
+            gone = wanted.slice(0, 400)
+            transaction.commit(
+                Change(inserted=rows.updated, updated=rows.updated, deleted=gone), note(2)
+            )
+
+        left = [row for batch in opened().scan(["id", "name"]) for row in batch.to_pylist()]
+        assert len(left) == 600
+        assert sorted(row["id"] for row in left if row["name"] == "b") == list(range(400, 500))
+
+    def test_a_version_is_read_as_it_was(self, opened: Opener) -> None:
+        """Or refused, where no past is kept; never are the rows of now taken for those of then."""
+        begin(opened)
+        commit(opened(), 1, inserted={1: "a"})
+        then = opened().log().versions()[0]
+        commit(opened(), 2, inserted={2: "b"})
+
+        try:
+            found = [row["id"] for each in opened().scan(["id"], then) for row in each.to_pylist()]
+        except TableBusyError:
+            return
+        assert found == [1]
+
+    def test_what_is_erased_is_gone(self, opened: Opener) -> None:
+        """The rows of the key, no other, in one commit with its note."""
+        begin(opened)
+        commit(opened(), 1, inserted={1: "a", 2: "b"})
+        if "erase" in opened().cannot:
+            return
+
+        done = opened().erase(keys(1), note(2))
+        opened().remove_older_versions()
+
+        assert rows_in(opened()) == {2: "b"}
+        assert (done.metrics[DELETED], done.metadata) == (1, note(2))
+        commit(opened(), 3, inserted={3: "c"})
+
+    def test_a_table_that_is_set_aside_leaves_its_name(self, opened: Opener) -> None:
+        """Where it is outside the lake: once, whatever comes after; its rows stay its own."""
+        begin(opened)
+        commit(opened(), 1, inserted={1: "a"})
+        if "rebuild" in opened().cannot or (aside := opened().set_aside("20240101")) is None:
+            return
+
+        assert not opened().log().exists
+        assert opened().set_aside("20240101") == aside
+        begin(opened)
+        assert rows_in(opened()) == {}
 
     def test_an_empty_batch_is_a_note(self, opened: Opener) -> None:
         """A commit without rows is a commit, and the rows stay."""
@@ -318,11 +415,16 @@ class FailingStep:
         self.taken += 1
 
 
-def make(table: SinkTable, columns: str = "id INT NOT NULL, name STRING") -> None:
+def make(
+    table: SinkTable,
+    columns: str = "id INT NOT NULL, name STRING",
+    *,
+    keys: tuple[str, ...] = ("id",),
+) -> None:
     """Make a table of these columns, and those of every table."""
     own = parse_columns(columns)
     table.create(
-        TableDefinition(columns=(*own, *system_columns()), keys=("id",), description="Of a test")
+        TableDefinition(columns=(*own, *system_columns()), keys=keys, description="Of a test")
     )
 
 

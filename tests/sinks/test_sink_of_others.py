@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import signal
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
+import pyarrow as pa
 import pytest
 
+from ingestion.sinks.commit_metadata import CommitMetadata
 from ingestion.sinks.conformance import Opener, SinkConformance
-from ingestion.sinks.table import SinkTable
+from ingestion.sinks.table import Change, SinkTable
 from tests.crash.failpoint_hook import PlannedCrash
 from tests.support.world import ROOT, World, environment_of, row
 
@@ -42,6 +48,203 @@ class TestSqlite(SinkConformance):
             for end in ("", "__notes", "__about"):
                 connection.execute(f"DROP TABLE orders{end}")
             connection.commit()
+
+
+def of_rows(method: str, broken: Callable[..., Any]) -> Callable[[], Any]:
+    """Break a method of the transaction."""
+
+    def patched() -> Any:
+        from oncelake_sqlite import table
+
+        return patch.object(table.SqliteTransaction, method, broken)
+
+    return patched
+
+
+def of_table(method: str, broken: Any, owner: str = "SqliteTable") -> Callable[[], Any]:
+    """Break a method of the table, or of its log."""
+
+    def patched() -> Any:
+        from oncelake_sqlite import table
+
+        return patch.object(getattr(table, owner), method, broken)
+
+    return patched
+
+
+def first_column(transaction: Any, keys: pa.Table) -> str:
+    """Heed the first column of a key alone."""
+    from oncelake_sqlite import table
+
+    honest: Any = BUGS_OF["_wanted"]
+    honest(transaction, keys)
+    return table.same_values(keys.column_names[:1], "t", "k")
+
+
+def one_row(transaction: Any, keys: pa.Table, columns: Any = None) -> pa.Table:
+    """Find one row of all."""
+    return BUGS_OF["rows_of"](transaction, keys, columns).slice(0, 1)
+
+
+def any_version(sink: Any, names: Any, version: Any = None, *, since_seq: Any = None) -> Any:
+    """Read what is there now, whatever was asked for."""
+    del version
+    return BUGS_OF["scan"](sink, names, None, since_seq=since_seq)
+
+
+def erase_nothing(transaction: Any, keys: pa.Table, metadata: Any) -> None:
+    """Note it, and delete nothing."""
+    del keys
+    transaction.commit(None, metadata)
+
+
+def counts_nothing(log: Any, version: int) -> Any:
+    """Say that a commit had no row."""
+    found = BUGS_OF["read"](log, version)
+    return replace(found, metrics=dict.fromkeys(found.metrics, 0))
+
+
+def without_time(log: Any, version: int) -> Any:
+    """Say that a commit was made in 1970."""
+    return replace(BUGS_OF["read"](log, version), timestamp_ms=0)
+
+
+def committing(change_of: Callable[[Change], Change | None]) -> Callable[[], Any]:
+    """Commit another change than was asked for."""
+
+    def commit(transaction: Any, change: Change | None, metadata: CommitMetadata) -> None:
+        given = change_of(change) if change else None
+        BUGS_OF["commit"](transaction, given, metadata)
+
+    return of_rows("commit", commit)
+
+
+def twice(rows: pa.Table) -> pa.Table:
+    """Return rows that were sent a second time."""
+    return pa.concat_tables([rows, rows])
+
+
+def takes_any_seq(transaction: Any, sink: Any, seq: int) -> None:
+    """Begin whatever comes."""
+    last = sink.log().last_seq(sink.stream)
+    BUGS_OF["__init__"](transaction, sink, 0 if last is None else last + 1)
+    transaction.seq = seq
+
+
+def takes_any_table(transaction: Any, sink: Any, seq: int) -> None:
+    """Forget which table was read."""
+    sink.known_id = None
+    BUGS_OF["__init__"](transaction, sink, seq)
+
+
+def lets_others_in(transaction: Any, sink: Any, seq: int) -> None:
+    """Look, and lock nothing."""
+    BUGS_OF["__init__"](transaction, sink, seq)
+    transaction.connection.execute("COMMIT")
+    transaction.connection.execute("BEGIN")
+
+
+def cuts_notes(transaction: Any, change: Change | None, metadata: CommitMetadata) -> None:
+    """Keep the beginning of a note."""
+    BUGS_OF["commit"](transaction, change, metadata)
+    transaction.connection.execute(
+        f"UPDATE {transaction.table.kept} SET note = substr(note, 1, 65536)"
+    )
+
+
+def rounds_times(values: list[Any], type_: pa.DataType) -> pa.Array:
+    """Read moments by the millisecond."""
+    found = BUGS_OF["_from_sqlite"](values, type_)
+    if not pa.types.is_timestamp(type_):
+        return found
+    return found.cast(pa.timestamp("ms", type_.tz), safe=False).cast(type_)
+
+
+def makes_anew(sink: Any, wanted: Any) -> None:
+    """Make the table again each time."""
+    with closing(sink.connect()) as connection:
+        for name in (sink.rows, sink.kept, sink.about):
+            connection.execute(f"DROP TABLE IF EXISTS {name}")
+    BUGS_OF["create"](sink, wanted)
+
+
+def of_module(name: str, broken: Any) -> Callable[[], Any]:
+    """Break a function beside the table."""
+
+    def patched() -> Any:
+        from oncelake_sqlite import table
+
+        return patch.object(table, name, broken)
+
+    return patched
+
+
+BUGS_OF: dict[str, Any] = {}
+BUGS: dict[str, Callable[[], Any]] = {
+    "note without rows": committing(lambda change: None),
+    "a retry that doubles": committing(lambda c: replace(c, inserted=twice(c.inserted))),
+    "deletes are forgotten": committing(lambda c: replace(c, deleted=c.deleted.slice(0, 0))),
+    "updates are added": committing(
+        lambda c: replace(
+            c,
+            inserted=pa.concat_tables([c.inserted, c.updated]),
+            updated=c.updated.slice(0, 0),
+        )
+    ),
+    "a failed row is swallowed": committing(
+        lambda c: replace(c, inserted=c.inserted.slice(0, max(0, len(c.inserted) - 1)))
+    ),
+    "stale rebase": of_rows("__init__", lets_others_in),
+    "any seq is taken": of_rows("__init__", takes_any_seq),
+    "any table is taken": of_rows("__init__", takes_any_table),
+    "long notes are cut": of_rows("commit", cuts_notes),
+    "moments are rounded": of_module("_from_sqlite", rounds_times),
+    "made anew each time": of_table("create", makes_anew),
+    "the first column of a key alone is heeded": of_rows("_wanted", first_column),
+    "a look-up returns one row": of_rows("rows_of", one_row),
+    "a scan ignores its version": of_table("scan", any_version),
+    "an erase does nothing": of_rows("erase", erase_nothing),
+    "a table keeps its name": of_table("set_aside", lambda *_, **__: "elsewhere"),
+    "it has no columns": of_table("columns", lambda _: ()),
+    "commits count nothing": of_table("read", counts_nothing, "SqliteLog"),
+    "commits have no time": of_table("read", without_time, "SqliteLog"),
+    "rows are of no epoch": of_table("highest_epoch", lambda _: 0, "SqliteLog"),
+    "rows are counted wrong": of_table("row_count", lambda _: 7, "SqliteLog"),
+}
+
+
+# What a test of the battery has begun in another thread may fail there.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("bug", BUGS)
+def test_the_battery_notices_a_bug(
+    bug: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each breaks a promise that some test of the battery tries."""
+    monkeypatch.syspath_prepend(PACKAGE)
+    from oncelake_sqlite import table
+
+    honest = {
+        table.SqliteTransaction: ("__init__", "_wanted", "rows_of", "commit"),
+        table.SqliteTable: ("scan", "create"),
+        table.SqliteLog: ("read",),
+        table: ("_from_sqlite",),
+    }
+    for owner, names in honest.items():
+        BUGS_OF.update({name: vars(owner)[name] for name in names})
+    noticed = []
+    with BUGS[bug]():
+        for number, (name, promise) in enumerate(inspect.getmembers(TestSqlite)):
+            if not name.startswith("test_") or "killed" in name or "step" in name:
+                continue
+            opened = partial(table.SqliteTable, "orders", tmp_path / f"{number}.sqlite", "orders")
+            try:
+                promise(TestSqlite(), opened)
+            except (Exception, pytest.fail.Exception):  # noqa: BLE001 (it is noticed in any case)
+                noticed.append(name)
+                break
+
+    assert noticed
 
 
 def oncelake(world: World, *command: str, **more: str) -> subprocess.CompletedProcess[str]:
