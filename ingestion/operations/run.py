@@ -41,7 +41,7 @@ from ingestion.operations.telemetry import observed
 from ingestion.pipeline.batch import BatchWriter, Committer
 from ingestion.pipeline.checkpoint import Checkpoint, open_generation
 from ingestion.pipeline.create_table import create_table, inherit_erasures
-from ingestion.pipeline.evolve_schema import alters_table, evolve_schema
+from ingestion.pipeline.evolve_schema import evolve_schema
 from ingestion.pipeline.query import drain
 from ingestion.pipeline.report import RunReport, absent_columns
 from ingestion.pipeline.schema import refuse_bad_condition
@@ -88,8 +88,7 @@ class StreamTask:
             lock: In the hands of this process.
             backlog: How many records Spark is started for.
         """
-        alters = alters_table(stream, is_ours=planned is not None)
-        engine, obstacle = choose_engine(stream, alters=alters)
+        engine, obstacle = choose_engine(stream)
         if engine == "spark":
             refuse_missing_jars(stream.settings, obstacle)
         start = partial(self.spark, backlog)

@@ -20,18 +20,9 @@ from ingestion.recovery.position import Position
 from ingestion.recovery.schema_diff import (
     SchemaChange,
     allowed_changes,
-    column_changes,
     constraints_of,
     with_constraints,
 )
-
-
-def alters_table(stream: Stream, *, is_ours: bool) -> bool:
-    """Tell whether the columns of a table that is there must change before anything is read."""
-    if not stream.paths.table.log().exists:
-        return False
-    changes = column_changes(stream.spec, stream.paths, is_ours=is_ours)
-    return any(each.statement for each in changes)
 
 
 def alter_table(

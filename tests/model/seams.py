@@ -64,8 +64,7 @@ def _seams() -> tuple[tuple[Any, dict[str, Any]], ...]:
             ingestion.operations.run,
             {
                 "Holder": SimpleNamespace(me=_me),
-                "choose_engine": lambda stream, alters: (stream.settings.engine, None),
-                "alters_table": nothing,
+                "choose_engine": lambda stream: (stream.settings.engine, None),
                 "refuse_missing_jars": nothing,
                 "refuse_bad_condition": nothing,
                 "refuse_bad_transformation": nothing,

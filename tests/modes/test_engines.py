@@ -160,9 +160,9 @@ def test_a_cluster_writes_delta_tables_alone(tmp_path: Path, sink: str) -> None:
     settings = settings_in(tmp_path, "kafka:9092", spark_master="spark://master:7077")
     other = Stream(spec=declared(sink=sink, sequence_by=()), settings=settings)
 
-    assert choose_engine(Stream(spec=declared(), settings=settings), alters=False)[0] == "spark"
+    assert choose_engine(Stream(spec=declared(), settings=settings))[0] == "spark"
     with pytest.raises(InvalidSpecError, match=rf"s: `sink: {sink}`.*ONCELAKE_SPARK_MASTER=local"):
-        choose_engine(other, alters=False)
+        choose_engine(other)
 
 
 def test_what_cannot_be_cut_has_a_remedy_without_spark(tmp_path: Path) -> None:

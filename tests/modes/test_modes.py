@@ -106,7 +106,7 @@ def test_a_redrive_makes_the_table_whole(world: World, scenario: Scenario, tmp_p
     whole.run()
     late = reader_of(world, tmp_path / "late", scenario)
     opened = Stream(spec=late.spec, settings=late.settings)
-    create_table(world.spark, opened, choose_engine(opened, alters=False)[0], run_id="the first")
+    create_table(world.spark, opened, choose_engine(opened)[0], run_id="the first")
     strict = replace(late, declared={**late.declared, "schema": STRICT})
     waited = strict.run().total("quarantined")
 

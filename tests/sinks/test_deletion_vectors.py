@@ -352,6 +352,26 @@ def test_a_merge_rewrites_no_file_that_it_can_mark(table: DeltaSinkTable) -> Non
     assert (stats["numRecords"], stats["tightBounds"]) == (1000, False)
 
 
+def test_a_column_that_older_files_lack_is_null(table: DeltaSinkTable) -> None:
+    """Whoever looks rows up asks for it all the same; their other files stay as they are."""
+    rows = Rows(table)
+    rows.commit(inserted=dict.fromkeys(range(100), "a"))
+    (column,) = parse_columns("more TIMESTAMP_NTZ COMMENT 'since then'")
+
+    table.alter(column, is_new=True, spark=None)
+    with closing(table.begin(2)) as transaction:
+        found = transaction.rows_of(pa.table({"id": pa.array([3], pa.int64())}), ["id", "more"])
+    rows.commit(updated={3: "b"})
+    with closing(table.begin(3)) as transaction:
+        keys = pa.table({"id": pa.array([3, 4], pa.int64())})
+        both = transaction.rows_of(keys, ["id", "name", "more"])
+
+    assert found.to_pylist() == [{"id": 3, "more": None}]
+    assert sorted(each["name"] for each in both.to_pylist()) == ["a", "b"]
+    assert [each.name for each in table.columns()][-1] == "more"
+    rows.check()
+
+
 def test_a_table_that_is_there_begins_to_mark(tmp_path: Path) -> None:
     """Its protocol is raised, and nothing else changes."""
     made = DeltaSinkTable(STREAM, Location.of(tmp_path / STREAM))

@@ -29,12 +29,11 @@ EngineName = Literal["spark", "delta_rs"]
 _INEXACT: Final = {"FLOAT", "DOUBLE"}
 
 
-def choose_engine(stream: Stream, *, alters: bool) -> tuple[EngineName, str | None]:
+def choose_engine(stream: Stream) -> tuple[EngineName, str | None]:
     """Choose the engine of a run.
 
     Args:
         stream: The stream, and the settings that may name the engine.
-        alters: Whether the run changes the table's columns before it reads.
 
     Returns:
         The engine, and what asks for Spark; ``None`` where nothing does, or Spark was
@@ -56,7 +55,7 @@ def choose_engine(stream: Stream, *, alters: bool) -> tuple[EngineName, str | No
         return "spark", None
     # Its workers hand a batch over as files of this machine.
     of_cluster = ["Spark is on a cluster"] if stream.settings.on_cluster else []
-    obstacle = next(chain(of_cluster, _obstacles(stream, alters=alters)), None)
+    obstacle = next(chain(of_cluster, _obstacles(stream)), None)
     return ("delta_rs" if obstacle is None else "spark"), obstacle
 
 
@@ -102,13 +101,11 @@ def open_writer(
     return ChangeWriter(local, table, keys=spec.row_keys, columns=columns, seq=seq)
 
 
-def _obstacles(stream: Stream, *, alters: bool) -> Iterator[str]:
+def _obstacles(stream: Stream) -> Iterator[str]:
     """Say what of a run only Spark can do."""
     spec, data = stream.spec, stream.paths.data
     if spec.mode == "aggregate":
         yield "`mode: aggregate` folds in Spark"
-    if alters:
-        yield "the run changes the table's columns"
     types = {column.name: column.type for column in spec.table_columns}
     for name, type_ in types.items():
         if "VARIANT" in str(type_):

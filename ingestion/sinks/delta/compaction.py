@@ -23,7 +23,7 @@ from ingestion.sinks.delta.log import (
     all_files,
     append_nothing,
     data_files,
-    set_properties,
+    put_metadata,
     translate_conflicts,
 )
 from ingestion.sinks.delta.log_files import COMMIT, checkpoint_file, log_files
@@ -149,7 +149,7 @@ def vacuum(path: Location, *, window: dt.timedelta) -> int:
     if window >= dt.timedelta(days=1) and not due.items() <= properties.items():
         # Delta's own VACUUM, and time travel in Spark, go by them.
         with translate_conflicts(path.name):
-            set_properties(path, table, due)
+            put_metadata(path, table, properties=due)
         table = open_delta(path)
     marks = has_vectors(table)
     removed = table.vacuum(

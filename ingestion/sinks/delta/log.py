@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -338,24 +339,30 @@ def metadata_action(table: DeltaTable, configuration: Mapping[str, str]) -> dict
     }
 
 
-def set_properties(
+def put_metadata(
     path: Location,
     table: DeltaTable,
-    properties: Mapping[str, str],
+    *,
+    properties: Mapping[str, str] = MappingProxyType({}),
+    schema: str = "",
     more: Iterable[Mapping[str, Any]] = (),
+    operation: str = "SET TBLPROPERTIES",
 ) -> None:
-    """Commit properties of a table, and other actions beside them.
+    """Commit properties of a table, or its columns as JSON, and other actions beside them.
 
     delta-rs would name features that it can write, and the table does not have.
     """
     configuration = {**table.metadata().configuration, **properties}
+    action = metadata_action(table, configuration)
+    action["metaData"]["schemaString"] = schema or action["metaData"]["schemaString"]
+    changed = {"properties": json.dumps(dict(properties))}
     put_commit(
         path,
         table,
         CommitProperties(),
-        [*more, metadata_action(table, configuration)],
-        operation="SET TBLPROPERTIES",
-        operationParameters={"properties": json.dumps(dict(properties))},
+        [*more, action],
+        operation=operation,
+        operationParameters=changed,
     )
     seal_commits(path)
 

@@ -10,6 +10,7 @@ import time
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
+from dataclasses import replace
 from itertools import chain, islice
 from typing import Any, Final
 
@@ -46,12 +47,12 @@ from ingestion.sinks.delta.log import (
     DeltaLog,
     all_files,
     commit_without_rows,
+    put_metadata,
     restore_version,
-    set_properties,
 )
 from ingestion.sinks.delta.log_files import COMMIT, commit_file, log_files
 from ingestion.sinks.delta.transaction import DeltaTransaction
-from ingestion.sinks.delta.vectors import FEATURE, PROPERTY, has_vectors
+from ingestion.sinks.delta.vectors import FEATURE, PROPERTY
 from ingestion.sinks.table import Altered, SinkTable, TableDefinition
 from ingestion.storage.checksums import matches_checksum
 from ingestion.storage.location import Location
@@ -151,18 +152,14 @@ class DeltaSinkTable(SinkTable):
     def use_deletion_vectors(self, is_wanted: bool) -> None:
         """Set Delta's property, and raise the protocol where that is needed."""
         table = read_delta(self.path)
-        metadata, protocol = table.metadata(), table.protocol()
-        if is_wanted == (metadata.configuration.get(PROPERTY) == "true"):
+        if is_wanted == (table.metadata().configuration.get(PROPERTY) == "true"):
             return
-        actions = []
-        if is_wanted and not has_vectors(table):
-            of_version = (
-                names for least, names in _OF_VERSIONS if protocol.min_writer_version >= least
-            )
-            named = {*(protocol.writer_features or chain.from_iterable(of_version))}
-            for_readers = sorted({*(protocol.reader_features or ()), FEATURE})
-            actions = [{"protocol": _protocol(for_readers, sorted(named | {*for_readers}))}]
-        set_properties(self.path, table, {PROPERTY: str(is_wanted).lower()}, actions)
+        put_metadata(
+            self.path,
+            table,
+            properties={PROPERTY: str(is_wanted).lower()},
+            more=_with_feature(table, FEATURE) if is_wanted else [],
+        )
 
     def begin(self, seq: int) -> DeltaTransaction:
         """Open the newest version, and make sure that it stands at the seq before."""
@@ -215,9 +212,26 @@ class DeltaSinkTable(SinkTable):
         return f"{table} ADD COLUMNS ({name} {of_type})"
 
     def alter(self, column: DeclaredColumn, *, is_new: bool, spark: Any) -> None:
-        """Let Spark alter the table."""
-        spark.sql(self.alteration(column, is_new=is_new))
-        log_files(self.path).forget()
+        """Commit the columns; what only Spark writes, it alters."""
+        table = read_delta(self.path)
+        if column.type.contains("VARIANT") or unwritable_features(table):
+            spark.sql(self.alteration(column, is_new=is_new))
+            log_files(self.path).forget()
+            return
+        row = json.loads(table.schema().to_json())
+        if is_new:
+            row["fields"] += _row_json([replace(column, nullable=True)])["fields"]
+        for field in row["fields"]:
+            field["nullable"] |= field["name"] == column.name
+        needs_feature = column.type.contains("TIMESTAMP_NTZ")
+        protocol = _with_feature(table, "timestampNtz") if needs_feature else []
+        put_metadata(
+            self.path,
+            table,
+            schema=json.dumps(row),
+            more=protocol,
+            operation="ADD COLUMNS" if is_new else "CHANGE COLUMN",
+        )
 
     def scan(
         self, names: Sequence[str], version: int | None = None, *, since_seq: int | None = None
@@ -336,6 +350,17 @@ def _stored_type(field: Any) -> SqlType:
     """
     as_sql = (field.metadata or {}).get(_VARCHAR)
     return _type_of(as_sql or json.loads(field.type.to_json()))
+
+
+def _with_feature(table: DeltaTable, feature: str) -> list[dict[str, Any]]:
+    """Return the action that raises a table's protocol for a feature, unless it has that."""
+    protocol = table.protocol()
+    for_readers = {*(protocol.reader_features or ())}
+    if feature in for_readers:
+        return []
+    of_version = (names for least, names in _OF_VERSIONS if protocol.min_writer_version >= least)
+    named = {*(protocol.writer_features or chain.from_iterable(of_version)), feature}
+    return [{"protocol": _protocol(sorted(for_readers | {feature}), sorted(named))}]
 
 
 def _protocol(for_readers: Sequence[str], for_writers: Sequence[str]) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from functools import cached_property
 from typing import Any, Final
 from urllib.parse import quote, unquote
 
+import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -237,16 +238,22 @@ class DeltaTransaction(FilesTransaction[AddedFile]):
         more = "".join(f", r.{identifier(name)}" for name in columns)
         self.connection.register("keys", numbered(keys, "_key"))
         self.connection.register("searched", pa.table({"searched_file": paths, "_file": numbers}))
-        found = self.connection.sql(
-            f"""
+        query = f"""
             SELECT k._key, f._file, r.file_row_number AS _row{more}
-            FROM read_parquet(?, filename = 'searched_file', file_row_number = true) r
+            FROM read_parquet(
+                ?,
+                filename = 'searched_file',
+                file_row_number = true,
+                union_by_name = {bool(columns)}
+            ) r
             JOIN keys k ON {same_values(keys.column_names, "r", "k")}
             JOIN searched f ON f.searched_file = r.searched_file
-            """,
-            params=[paths],
-        )
-        places: pa.Table = found.to_arrow_table()
+        """
+        try:
+            places: pa.Table = self.connection.sql(query, params=[paths]).to_arrow_table()
+        except duckdb.BinderException:
+            # None of these files has a column that the table got later.
+            return super().find_in(keys, numbers, columns)
         return places.cast(schema)
 
     @property
