@@ -13,6 +13,7 @@ from ingestion.errors import REFUSED
 from tests.lives.shell import Answer, remedies_in
 from tests.lives.subject import Subject, ledger_of
 from tests.support import damage
+from tests.support.rows import rows_by_delta_rs
 
 _MOST_REMEDIES = 4
 _TABLES = ("quarantine", "tombstones", "ledger", "data")
@@ -91,7 +92,7 @@ def _content(table: str, path: Path, stream: str) -> tuple[object, ...]:
     """Read what a table is for, and where it stands; one that cannot be read has no content."""
     try:
         opened = DeltaTable(path)
-        rows = opened.to_pyarrow_table(columns=_PROMISED.get(table)).to_pylist()
+        rows = rows_by_delta_rs(opened, _PROMISED.get(table))
     except Exception as error:  # noqa: BLE001 (whatever a reader of a harmed table meets)
         return "unreadable", error
     return sorted(map(repr, rows)), opened.transaction_version(f"oncelake:{stream}")

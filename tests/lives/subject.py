@@ -28,6 +28,7 @@ from tests.lives.oracle import Deed, Ledger, Life, follow
 from tests.lives.shell import Answer, type_and_kill, type_words
 from tests.lives.step import Step
 from tests.lives.streams import ADDED, COLUMNS, CURABLE, KEYS, Kind, Place, Record, Row
+from tests.support.rows import rows_by_delta_rs
 from tests.support.world import World
 
 # What no command may say of a table that nobody has harmed.
@@ -286,7 +287,7 @@ class Subject:
         """Read the table by delta-rs, in the shape of the folds."""
         names = [*COLUMNS, "_partition", "_offset", "_timestamp", *self.kind.columns]
         columns = [name for name in names if name in self._columns() or name not in ADDED]
-        rows = DeltaTable(self.path("data")).to_pyarrow_table(columns=columns).to_pylist()
+        rows = rows_by_delta_rs(DeltaTable(self.path("data")), columns)
         for row in rows:
             row["_timestamp"] = round(row["_timestamp"].timestamp() * 1_000)
         return sorted((tuple(row.get(name) for name in names) for row in rows), key=repr)
