@@ -352,6 +352,37 @@ def test_a_merge_rewrites_no_file_that_it_can_mark(table: DeltaSinkTable) -> Non
     assert (stats["numRecords"], stats["tightBounds"]) == (1000, False)
 
 
+def test_vectors_of_many_files_are_told_apart(table: DeltaSinkTable) -> None:
+    """One file has the vectors of all files that a batch has touched."""
+    rows = Rows(table)
+    for at in range(3):
+        rows.commit(inserted=dict.fromkeys(range(100 * at, 100 * at + 100), "a"))
+
+    rows.commit(deleted=(1, 102, 103, 250, 251, 252))
+
+    vectors = vectors_of(table.path, read_delta(table.path)).values()
+    assert (len({each.file for each in vectors}), sorted(each.rows for each in vectors)) == (
+        1,
+        [1, 2, 3],
+    )
+    rows.check()
+
+
+def test_a_merge_removes_the_vector_that_it_replaces(table: DeltaSinkTable) -> None:
+    """By the protocol, a file is known by its path and its vector."""
+    rows = Rows(table)
+    rows.commit(inserted=dict.fromkeys(range(100), "a"))
+    rows.commit(deleted=(1,))
+    (before,) = vectors_of(table.path, read_delta(table.path)).values()
+
+    rows.commit(deleted=(2,))
+
+    name = f"{table.log().versions()[0]:020d}.json"
+    lines = (table.path / "_delta_log" / name).read().splitlines()
+    (remove,) = (json.loads(line)["remove"] for line in lines if b'"remove"' in line)
+    assert remove["deletionVector"] == before.as_field()
+
+
 def test_a_column_that_older_files_lack_is_null(table: DeltaSinkTable) -> None:
     """Whoever looks rows up asks for it all the same; their other files stay as they are."""
     rows = Rows(table)
