@@ -239,6 +239,12 @@ class FilesTransaction(Transaction, Generic[File]):
     ) -> None:
         """Commit files and note as one act; see ``Transaction.commit``."""
 
+    @property
+    def columns(self) -> Sequence[str]:
+        """Those of the schema."""
+        names: list[str] = self.schema.names
+        return names
+
     def translated(self) -> AbstractContextManager[None]:
         """Translate what reading and writing files raises."""
         return nullcontext()

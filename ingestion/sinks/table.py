@@ -102,6 +102,11 @@ class TableDefinition:
 class Transaction(ABC):
     """One commit to be, on top of exactly the state that it was begun on; closed once settled."""
 
+    @property
+    def columns(self) -> Sequence[str] | None:
+        """The table's columns, in order, where they are known by now."""
+        return None
+
     @abstractmethod
     def rows_of(self, keys: pa.Table, columns: Sequence[str] | None = None) -> pa.Table:
         """Return the table's rows whose values are among ``keys``, by the names of its columns.

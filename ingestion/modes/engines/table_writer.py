@@ -72,7 +72,10 @@ class ChangeWriter:
     @cached_property
     def columns(self) -> Sequence[str]:
         """Ask the table for the stream's own."""
-        return [column.name for column in self._table.columns() if column.name in self._own]
+        names = self._transaction.columns if self._transaction is not None else None
+        if names is None:
+            names = [column.name for column in self._table.columns()]
+        return [name for name in names if name in self._own]
 
     def open_before(
         self, keys: str, *, columns: Sequence[str] | None = None, size_bytes: int = 0
