@@ -54,7 +54,7 @@ from ingestion.sinks.delta.integrity import count_rows
 count = count_rows(paths.data, pc.field("_seq") == 1)
 """,
     "highest_epoch": """
-from ingestion.sinks.delta.log import DeltaLog
+from ingestion.sinks.delta.log import (DeltaLog)
 epoch = DeltaLog(paths.data).highest_epoch()
 """,
     "Ledger.rows": """

@@ -19,8 +19,8 @@ import pyarrow as pa
 
 from ingestion.kafka.offsets import Offsets, Range
 from ingestion.lake.ledger import LedgerRow
+from ingestion.sinks.delta.commits import delete_rows
 from ingestion.sinks.delta.files import is_delta, open_rows
-from ingestion.sinks.delta.log import delete_rows
 from ingestion.storage.location import Location
 
 

@@ -39,10 +39,11 @@ from ingestion.sinks.commit_metadata import (
     Identity,
     Kind,
 )
+from ingestion.sinks.delta.commits import commit_again
 from ingestion.sinks.delta.durability import seal_commits
 from ingestion.sinks.delta.files import is_delta, open_delta, open_whole, storage_options
 from ingestion.sinks.delta.integrity import refuse_damaged, translate_read_errors
-from ingestion.sinks.delta.log import DeltaLog, commit_again
+from ingestion.sinks.delta.log import DeltaLog
 from ingestion.sinks.delta.log_files import log_files
 from ingestion.storage.checksums import matches_checksum, seal
 from ingestion.storage.damage import damaged_table

@@ -11,9 +11,9 @@ from pyspark.sql.types import StructType
 from ingestion.declaration.ddl import system_columns
 from ingestion.lake.stream import Stream
 from ingestion.modes.engines.choose import EngineName
+from ingestion.sinks.delta.description import properties_of
 from ingestion.sinks.delta.durability import seal_commits
 from ingestion.sinks.delta.log_files import log_files
-from ingestion.sinks.delta.table import properties_of
 from ingestion.sinks.table import TableDefinition
 
 

@@ -38,9 +38,9 @@ from ingestion.recovery.topics import refuse_changed_identity
 from ingestion.settings import Settings
 from ingestion.sinks.commit_log import DELETED
 from ingestion.sinks.commit_metadata import MOVING
+from ingestion.sinks.delta.commits import delete_rows
 from ingestion.sinks.delta.compaction import remove_unreferenced
 from ingestion.sinks.delta.files import is_delta, open_rows, read_delta
-from ingestion.sinks.delta.log import delete_rows
 from ingestion.sinks.table import refuse_unable
 from ingestion.storage.failpoints import Failpoint, hit
 from ingestion.storage.location import Location

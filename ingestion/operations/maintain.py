@@ -32,10 +32,10 @@ from ingestion.recovery.heal import read_and_heal
 from ingestion.recovery.side_tables import read_side_tables, refuse_damaged_side_tables
 from ingestion.recovery.topics import refuse_changed_identity
 from ingestion.settings import Settings
+from ingestion.sinks.delta.commits import is_unwritable
 from ingestion.sinks.delta.compaction import TableSize, TableUpkeep, checkpoint, compact, vacuum
 from ingestion.sinks.delta.durability import seal_commits
 from ingestion.sinks.delta.files import as_arrow, is_delta, open_delta, open_rows
-from ingestion.sinks.delta.log import is_unwritable
 from ingestion.storage.failpoints import Failpoint, hit
 from ingestion.storage.location import Location
 from ingestion.storage.processes import sweep_scratch

@@ -23,10 +23,10 @@ from ingestion.recovery.position import Position, position_of
 from ingestion.recovery.snapshot import TableSnapshot, read_snapshot
 from ingestion.sinks.commit_log import Commit, CommitLog
 from ingestion.sinks.commit_metadata import app_id
+from ingestion.sinks.delta.commits import translate_conflicts
 from ingestion.sinks.delta.durability import find_half_written, undo_half_written
 from ingestion.sinks.delta.files import is_delta, read_delta
 from ingestion.sinks.delta.integrity import translate_read_errors
-from ingestion.sinks.delta.log import translate_conflicts
 from ingestion.sinks.delta.log_files import log_files
 from ingestion.storage.failpoints import Failpoint, hit
 

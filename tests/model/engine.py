@@ -19,7 +19,7 @@ from ingestion.modes.engines.choose import EngineName
 from ingestion.pipeline.counts import IS_GOOD
 from ingestion.sinks.commit_log import DELETED, INSERTED, UPDATED
 from ingestion.sinks.commit_metadata import CommitMetadata
-from ingestion.sinks.delta.log import fenced_commit
+from ingestion.sinks.delta.commits import fenced_commit
 from ingestion.sinks.delta.transaction import ATTEMPTS, overtaken, refuse_other_rows
 from ingestion.sinks.table import AGAIN, seq_conflict
 from tests.model.frames import Copy, Frame, Waiting, fetched, holds, python_of

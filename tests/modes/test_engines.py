@@ -41,7 +41,8 @@ from ingestion.modes.upsert import winner_per_key
 from ingestion.pipeline.counts import count_records, extra_counts
 from ingestion.pipeline.gaps import _holes_between
 from ingestion.sinks.commit_metadata import UNKNOWN, CommitMetadata, app_id
-from ingestion.sinks.delta.log import EXACTLY, DeltaLog, append_nothing
+from ingestion.sinks.delta.commits import EXACTLY, append_nothing
+from ingestion.sinks.delta.log import DeltaLog
 from ingestion.sinks.delta.table import DeltaSinkTable
 from ingestion.storage.location import Location, Tag
 from tests.support.long import twins

@@ -34,7 +34,7 @@ from ingestion.operations.inspect_quarantine import inspect
 from ingestion.operations.rewind import read_history
 from ingestion.pipeline.report import RunReport
 from ingestion.recovery.position import read_position
-from ingestion.sinks.delta import table as delta_table
+from ingestion.sinks.delta import description
 from tests.support.damage import (
     DAMAGES,
     checkpoint,
@@ -64,7 +64,7 @@ def ingested(module_world: World) -> World:
         module_world.send(None, id=number - 1)
     with pytest.MonkeyPatch.context() as patch:
         # Nobody has time for ten commits; the newest two come behind it.
-        patch.setattr(delta_table, "CHECKPOINT_INTERVAL", 5)
+        patch.setattr(description, "CHECKPOINT_INTERVAL", 5)
         module_world.run()
     shutil.copytree(module_world.settings.lake, module_world.settings.lake.with_name("older"))
     module_world.send(row(99, "newest"), b"bad")

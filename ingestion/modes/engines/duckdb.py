@@ -29,6 +29,7 @@ from ingestion.modes import sql as text
 from ingestion.modes.engines.engine import marks, translate_failure
 from ingestion.modes.engines.idempotent_commit import retry_on_conflict
 from ingestion.modes.engines.rows import InWorker, Rows, Work
+from ingestion.sinks.delta.commits import EXACTLY
 from ingestion.sinks.delta.durability import seal_commits
 from ingestion.sinks.delta.files import (
     as_arrow,
@@ -37,7 +38,6 @@ from ingestion.sinks.delta.files import (
     open_rows,
     storage_options,
 )
-from ingestion.sinks.delta.log import EXACTLY
 from ingestion.sinks.delta.log_files import log_files
 from ingestion.storage.location import Location
 

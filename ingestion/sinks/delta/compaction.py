@@ -16,16 +16,10 @@ from urllib.parse import unquote
 
 from deltalake import DeltaTable
 
+from ingestion.sinks.delta.commits import EXACTLY, append_nothing, put_metadata, translate_conflicts
 from ingestion.sinks.delta.durability import seal_commits
 from ingestion.sinks.delta.files import open_delta, read_delta
-from ingestion.sinks.delta.log import (
-    EXACTLY,
-    all_files,
-    append_nothing,
-    data_files,
-    put_metadata,
-    translate_conflicts,
-)
+from ingestion.sinks.delta.log import all_files, data_files
 from ingestion.sinks.delta.log_files import COMMIT, checkpoint_file, log_files
 from ingestion.sinks.delta.transaction import DeltaTransaction
 from ingestion.sinks.delta.vectors import Vector, actions_since, has_vectors, vector_files

@@ -6,12 +6,10 @@ Of Spark's engine, the commits with rows are Delta's own: see ``ingestion.modes.
 from __future__ import annotations
 
 import json
-import time
-import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
-from itertools import chain, islice
+from itertools import islice
 from typing import Any, Final
 
 import pyarrow as pa
@@ -19,10 +17,9 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from ingestion.declaration.ddl import DeclaredColumn, parse_type
+from ingestion.declaration.ddl import DeclaredColumn
 from ingestion.declaration.sinks import DeltaSink
 from ingestion.declaration.sql import quoted
-from ingestion.declaration.types import SqlType
 from ingestion.errors import (
     DamagedTableError,
     RefusedError,
@@ -33,9 +30,11 @@ from ingestion.errors import (
 from ingestion.settings import Settings
 from ingestion.sinks.commit_log import DELETED, UPDATED, Commit, CommitLog
 from ingestion.sinks.commit_metadata import CommitMetadata, app_id
-from ingestion.sinks.delta.compaction import remove_unreferenced, retention_properties
+from ingestion.sinks.delta.commits import commit_without_rows, put_metadata, restore_version
+from ingestion.sinks.delta.compaction import remove_unreferenced
+from ingestion.sinks.delta.description import first_commit, row_json, stored_type, with_feature
 from ingestion.sinks.delta.durability import seal_commits
-from ingestion.sinks.delta.files import EXACT_DIGITS, is_delta, read_delta, scan_rows
+from ingestion.sinks.delta.files import is_delta, read_delta, scan_rows
 from ingestion.sinks.delta.integrity import (
     altered_sources,
     count_rows,
@@ -43,13 +42,7 @@ from ingestion.sinks.delta.integrity import (
     settings_error,
     translate_read_errors,
 )
-from ingestion.sinks.delta.log import (
-    DeltaLog,
-    all_files,
-    commit_without_rows,
-    put_metadata,
-    restore_version,
-)
+from ingestion.sinks.delta.log import DeltaLog, all_files
 from ingestion.sinks.delta.log_files import COMMIT, commit_file, log_files
 from ingestion.sinks.delta.transaction import DeltaTransaction
 from ingestion.sinks.delta.vectors import FEATURE, PROPERTY
@@ -57,31 +50,10 @@ from ingestion.sinks.table import Altered, SinkTable, TableDefinition
 from ingestion.storage.checksums import matches_checksum
 from ingestion.storage.location import Location
 
-# Commits from one checkpoint of the log to the next: Spark's own; delta-rs would write a tenth.
-CHECKPOINT_INTERVAL: Final = 10
 # Of so many batches it is told how much they have copied.
 _BATCHES_MEASURED: Final = 10
-# Delta refuses to keep any of these.
-_WITHOUT_STATISTICS: Final = ("BINARY", "BOOLEAN", "VARCHAR")
-# Where Delta has another word than SQL.
-_WORDS: Final = {
-    "TINYINT": "byte",
-    "SMALLINT": "short",
-    "INT": "integer",
-    "BIGINT": "long",
-    "VARCHAR": "string",
-}
 # Features of a table that commits of this process keep to.
 _WRITTEN: Final = {"appendOnly", "invariants", "timestampNtz", "checkConstraints", FEATURE}
-# Features that older protocols have by themselves, from a version of writers on.
-_OF_VERSIONS: Final = (
-    (2, ("appendOnly", "invariants")),
-    (3, ("checkConstraints",)),
-    (4, ("changeDataFeed", "generatedColumns")),
-    (6, ("identityColumns",)),
-)
-# Where Spark notes a type with a VARCHAR in it.
-_VARCHAR: Final = "__CHAR_VARCHAR_TYPE_STRING"
 # Where a table has what it asks of each row: in its properties, and in the metadata of columns.
 _CHECK: Final = "delta.constraints."
 _INVARIANT: Final = "delta.invariants"
@@ -143,7 +115,7 @@ class DeltaSinkTable(SinkTable):
         if is_delta(self.path):
             self.use_deletion_vectors(wanted.deletion_vectors)
         else:
-            first = _first_commit(wanted)
+            first = first_commit(wanted)
             with suppress(FileExistsError):
                 (self.path / "_delta_log" / commit_file(0)).create(first)
         self.seal()
@@ -158,7 +130,7 @@ class DeltaSinkTable(SinkTable):
             self.path,
             table,
             properties={PROPERTY: str(is_wanted).lower()},
-            more=_with_feature(table, FEATURE) if is_wanted else [],
+            more=with_feature(table, FEATURE) if is_wanted else [],
         )
 
     def begin(self, seq: int) -> DeltaTransaction:
@@ -169,7 +141,7 @@ class DeltaSinkTable(SinkTable):
         """Return the table's columns, as its log has them."""
         return tuple(
             DeclaredColumn(
-                name=each.name, type=_stored_type(each), nullable=each.nullable, comment=""
+                name=each.name, type=stored_type(each), nullable=each.nullable, comment=""
             )
             for each in read_delta(self.path).schema().fields
         )
@@ -220,11 +192,11 @@ class DeltaSinkTable(SinkTable):
             return
         row = json.loads(table.schema().to_json())
         if is_new:
-            row["fields"] += _row_json([replace(column, nullable=True)])["fields"]
+            row["fields"] += row_json([replace(column, nullable=True)])["fields"]
         for field in row["fields"]:
             field["nullable"] |= field["name"] == column.name
         needs_feature = column.type.contains("TIMESTAMP_NTZ")
-        protocol = _with_feature(table, "timestampNtz") if needs_feature else []
+        protocol = with_feature(table, "timestampNtz") if needs_feature else []
         put_metadata(
             self.path,
             table,
@@ -341,137 +313,6 @@ def _commits(log: DeltaLog) -> Iterator[Commit]:
     """Walk the log back to its end, or to a damaged commit, which a checkpoint stands in for."""
     with suppress(DamagedTableError):
         yield from log.newest_first()
-
-
-def _stored_type(field: Any) -> SqlType:
-    """Read the type of a field of Delta's log.
-
-    Where a VARCHAR is in it, which is a STRING to everybody else, Spark notes the whole type.
-    """
-    as_sql = (field.metadata or {}).get(_VARCHAR)
-    return _type_of(as_sql or json.loads(field.type.to_json()))
-
-
-def _with_feature(table: DeltaTable, feature: str) -> list[dict[str, Any]]:
-    """Return the action that raises a table's protocol for a feature, unless it has that."""
-    protocol = table.protocol()
-    for_readers = {*(protocol.reader_features or ())}
-    if feature in for_readers:
-        return []
-    of_version = (names for least, names in _OF_VERSIONS if protocol.min_writer_version >= least)
-    named = {*(protocol.writer_features or chain.from_iterable(of_version)), feature}
-    return [{"protocol": _protocol(sorted(for_readers | {feature}), sorted(named))}]
-
-
-def _protocol(for_readers: Sequence[str], for_writers: Sequence[str]) -> dict[str, Any]:
-    return {
-        "minReaderVersion": 3,
-        "minWriterVersion": 7,
-        "readerFeatures": for_readers,
-        "writerFeatures": for_writers,
-    }
-
-
-def properties_of(wanted: TableDefinition) -> dict[str, str]:
-    """Return the properties of a new table.
-
-    Statistics are kept of what rows are found by and the audit reads; of every other column they
-    cost a third of the write.
-    """
-    types = {column.name: column.type for column in wanted.columns}
-    names = (*(name for name in wanted.keys if _has_statistics(types[name])), "_offset", "_seq")
-    return {
-        "delta.dataSkippingStatsColumns": ",".join(map(quoted, dict.fromkeys(names))),
-        **retention_properties(wanted.window),
-        "delta.checkpointInterval": str(CHECKPOINT_INTERVAL),
-        **({PROPERTY: "true"} if wanted.deletion_vectors else {}),
-    }
-
-
-def _has_statistics(type_: SqlType) -> bool:
-    """Tell whether Delta keeps statistics of a column, and delta-rs exact ones."""
-    is_long = type_.word == "DECIMAL" and type_.precision > EXACT_DIGITS
-    return type_.word not in _WITHOUT_STATISTICS and not is_long
-
-
-def _first_commit(wanted: TableDefinition) -> bytes:
-    columns = wanted.columns
-    now = time.time_ns() // 1_000_000
-    has_local_times = any(column.type.contains("TIMESTAMP_NTZ") for column in columns)
-    protocol: dict[str, Any] = {"minReaderVersion": 1, "minWriterVersion": 2}
-    features = ["timestampNtz"] if has_local_times else []
-    features += [FEATURE] if wanted.deletion_vectors else []
-    if features:
-        protocol = _protocol(features, [*features, *_OF_VERSIONS[0][1]])
-    metadata = {
-        "id": str(uuid.uuid4()),
-        "description": wanted.description,
-        "format": {"provider": "parquet", "options": {}},
-        "schemaString": json.dumps(_row_json(columns)),
-        "partitionColumns": [],
-        "configuration": properties_of(wanted),
-        "createdTime": now,
-    }
-    made = {"timestamp": now, "operation": "CREATE TABLE", "operationParameters": {}}
-    actions = ({"commitInfo": made}, {"protocol": protocol}, {"metaData": metadata})
-    return "\n".join(map(json.dumps, actions)).encode()
-
-
-def _row_json(columns: Iterable[DeclaredColumn]) -> dict[str, Any]:
-    """Return columns as Delta keeps them: a NOT NULL of the columns themselves, and none deeper."""
-    return {
-        "type": "struct",
-        "fields": [
-            {
-                "name": column.name,
-                "type": _type_json(column.type),
-                "nullable": column.nullable,
-                "metadata": {
-                    **({"comment": column.comment} if column.comment else {}),
-                    **({_VARCHAR: str(column.type)} if column.type.contains("VARCHAR") else {}),
-                },
-            }
-            for column in columns
-        ],
-    }
-
-
-def _type_json(type_: SqlType) -> Any:
-    parts = {name: _type_json(part) for name, part in type_.parts.items()}
-    if type_.word == "ARRAY":
-        return {"type": "array", "elementType": parts["element"], "containsNull": True}
-    if type_.word == "MAP":
-        key, value = parts["key"], parts["value"]
-        return {"type": "map", "keyType": key, "valueType": value, "valueContainsNull": True}
-    if type_.word == "STRUCT":
-        fields = (
-            {"name": name, "type": part, "nullable": True, "metadata": {}}
-            for name, part in parts.items()
-        )
-        return {"type": "struct", "fields": [*fields]}
-    if type_.word == "DECIMAL":
-        return f"decimal({type_.precision},{type_.scale})"
-    return _WORDS.get(type_.word, type_.word.lower())
-
-
-def _type_of(stored: Any) -> SqlType:
-    if isinstance(stored, str):
-        try:
-            return parse_type(stored)
-        except ValueError:  # A type that no declaration can name.
-            return SqlType(word=stored.upper())
-    word = stored["type"].upper()
-    if word == "STRUCT":
-        parts = {field["name"]: field["type"] for field in stored["fields"]}
-        required = {field["name"] for field in stored["fields"] if not field["nullable"]}
-    elif word == "ARRAY":
-        parts = {"element": stored["elementType"]}
-        required = set() if stored["containsNull"] else {"element"}
-    else:
-        parts = {"key": stored["keyType"], "value": stored["valueType"]}
-        required = set() if stored["valueContainsNull"] else {"value"}
-    within = {name: _type_of(part) for name, part in parts.items()}
-    return SqlType(word=word, parts=within, required=frozenset(required))
 
 
 def _fence_and_note(commit: Location, application: str) -> tuple[int | None, str | Altered | None]:

@@ -8,21 +8,16 @@ what they have left.
 
 from __future__ import annotations
 
-import datetime as dt
 import json
 import re
-import tempfile
 import time
-import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Final
-from urllib.parse import quote, unquote
+from urllib.parse import unquote
 
 import duckdb
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable
@@ -33,23 +28,21 @@ from ingestion.declaration.sql import identifier, quoted
 from ingestion.errors import TableBusyError
 from ingestion.sinks.commit_log import INSERTED, UPDATED, Commit
 from ingestion.sinks.commit_metadata import CommitMetadata, app_id
-from ingestion.sinks.delta.files import EXACT_DIGITS, arrows_files, open_delta, read_delta
-from ingestion.sinks.delta.log import DeltaLog, fenced_commit, put_commit, removing
+from ingestion.sinks.delta.commits import fenced_commit, put_commit, removing
+from ingestion.sinks.delta.data_files import AddedFile, DeltaFileWriter, is_ordered
+from ingestion.sinks.delta.files import arrows_files, open_delta, read_delta
+from ingestion.sinks.delta.log import DeltaLog
 from ingestion.sinks.delta.log_files import log_files
 from ingestion.sinks.delta.vectors import (
     PROPERTY,
-    Action,
     Vector,
-    VectorWriter,
     has_vectors,
     living_files,
     mask_of,
 )
 from ingestion.sinks.files import (
     ROWS_READ_AT_ONCE,
-    TARGET_BYTES,
     FilesTransaction,
-    FileWriter,
     Mask,
     as_numbers,
     discarding,
@@ -69,55 +62,10 @@ _COLUMNS_INDEXED: Final = "32"
 _COMMITS_TO_CHECKPOINT: Final = "10"
 # The columns that a property names.
 _NAMES: Final = re.compile(r"`((?:[^`]|``)+)`|([^,`\s][^,`]*)")
-# Longer texts have no bounds.
-_LONGEST_BOUND: Final = 256
 # Bounds of moments have no microseconds.
 _MILLISECOND: Final = 1_000
-# A file on its way into a store is on this machine from here on.
-_IN_MEMORY: Final = 32 << 20
-# Beyond this share of its rows a file is written anew, and not marked.
-_MOST_GONE: Final = 0.5
 # What DuckDB takes for a pattern in the name of a file.
 _PATTERN: Final = re.compile(r"[*?\[\]{}]")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class AddedFile:
-    """A data file of the table.
-
-    Attributes:
-        number: Its place in the version that was read; -1 of a new one.
-        path: As the log has it: quoted, and relative to the table.
-        rows: Those that are marked as gone among them.
-        stats: As the log has them; of a new one, and in a table with vectors, alone.
-        vector: Marks rows as gone.
-        more: What else its ``add`` said, where that is known.
-    """
-
-    number: int
-    path: str
-    rows: int
-    size_bytes: int
-    stats: str = ""
-    vector: Vector | None = None
-    more: Action = field(default_factory=dict)
-
-    @property
-    def living(self) -> int:
-        """How many rows are not marked as gone."""
-        return self.rows - (self.vector.rows if self.vector else 0)
-
-    def as_add(self, now: int) -> dict[str, Any]:
-        """Return what its ``add`` says, at a time in milliseconds."""
-        return {
-            "path": self.path,
-            "partitionValues": {},
-            "size": self.size_bytes,
-            "modificationTime": now,
-            **self.more,
-            "stats": self.stats,
-            **({"deletionVector": self.vector.as_field()} if self.vector else {}),
-        }
 
 
 class DeltaTransaction(FilesTransaction[AddedFile]):
@@ -219,7 +167,7 @@ class DeltaTransaction(FilesTransaction[AddedFile]):
     def bounds(self, name: str) -> Callable[[AddedFile], tuple[Any, Any]] | None:
         """Ask the log's statistics."""
         type_, ends = self.schema.field(name).type, (f"min.{name}", f"max.{name}")
-        if not (_is_ordered(type_) and {*ends} <= {*self.added.column_names}):
+        if not (is_ordered(type_) and {*ends} <= {*self.added.column_names}):
             return None
         lowest, highest = (as_numbers(self.added[end]).to_pylist() for end in ends)
         if types.is_timestamp(type_):
@@ -387,79 +335,6 @@ class DeltaTransaction(FilesTransaction[AddedFile]):
             log_files(self._path).forget()
 
 
-class DeltaFileWriter(FileWriter[AddedFile]):
-    """Writes rows to new data files of a table."""
-
-    compression = "snappy"
-
-    def __init__(
-        self,
-        table: Location,
-        schema: pa.Schema,
-        statistics: Collection[str],
-        *,
-        marks: bool = False,
-        target_bytes: int = TARGET_BYTES,
-    ) -> None:
-        """Take the folder, the columns, and of which of them statistics are kept.
-
-        Args:
-            marks: Whether rows may be marked as gone.
-            target_bytes: What a file grows to.
-        """
-        super().__init__(schema, target_bytes)
-        self._table, self._statistics = table, statistics
-        self._vectors = VectorWriter(table) if marks else None
-
-    def mark(self, file: AddedFile, is_gone: Mask) -> bool:
-        """Give a file another vector, unless most of its rows are gone then."""
-        stats = json.loads(file.stats or "{}")
-        is_fit = "numRecords" in stats and is_gone.mean() <= _MOST_GONE
-        if self._vectors is None or not is_fit:
-            return False
-        vector = self._vectors.add(np.flatnonzero(is_gone))
-        # The row with the lowest value may be gone.
-        loose = json.dumps({**stats, "tightBounds": False})
-        self.files.append(replace(file, number=-1, stats=loose, vector=vector))
-        return True
-
-    def close(self) -> None:
-        """Complete what is being written."""
-        super().close()
-        if self._vectors is not None:
-            self._vectors.close()
-
-    def discard(self) -> None:
-        """Delete what was written."""
-        super().discard()
-        if self._vectors is not None:
-            with suppress(OSError):
-                self._vectors.discard()
-
-    def _begin(self) -> tuple[str, Any]:
-        name = f"part-00000-{uuid.uuid4()}-c000.{self.compression}.parquet"
-        if self._table.is_local:
-            return name, (self._table / name).path.open("wb")
-        # Arrow would put each file in parts, by four requests.
-        return name, tempfile.SpooledTemporaryFile(_IN_MEMORY)
-
-    def _end(self, path: str, stream: Any) -> None:
-        if not self._table.is_local:
-            (self._table / path).upload(stream)
-        stream.close()
-
-    def _describe(self, path: str, metadata: pq.FileMetaData, size: int) -> AddedFile:
-        rows, there = metadata.num_rows, {*self._schema.names} & {*self._statistics}
-        fields = [self._schema.field(name) for name in there]
-        stats = json.dumps({"numRecords": rows, **_statistics(metadata, fields)})
-        return AddedFile(number=-1, path=quote(path), rows=rows, size_bytes=size, stats=stats)
-
-    def _delete(self, paths: Sequence[str]) -> None:
-        for path in paths:
-            with suppress(OSError):
-                (self._table / path).delete()
-
-
 def _actions(
     added: Iterable[AddedFile], removed: Iterable[AddedFile], now: int, *, is_change: bool = True
 ) -> list[dict[str, Any]]:
@@ -498,54 +373,3 @@ def _settings_of(table: DeltaTable) -> tuple[Any, ...]:
         *(metadata.id, metadata.configuration, table.schema().to_json()),
         *(sorted(each or ()) for each in features),
     )
-
-
-def _is_ordered(type_: pa.DataType) -> bool:
-    """Tell whether bounds are kept as exact values, ordered as Python orders them."""
-    if types.is_decimal(type_):
-        return bool(type_.precision <= EXACT_DIGITS)
-    kinds = (types.is_integer, types.is_string, types.is_date, types.is_timestamp)
-    return any(is_of(type_) for is_of in kinds)
-
-
-def _statistics(metadata: pq.FileMetaData, fields: Iterable[pa.Field]) -> dict[str, Any]:
-    """Return what the log keeps of columns: nulls, and lowest and highest values."""
-    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
-    at = {groups[0].column(n).path_in_schema: n for n in range(metadata.num_columns)}
-    found: dict[str, dict[str, Any]] = {"minValues": {}, "maxValues": {}, "nullCount": {}}
-    for column in (each for each in fields if each.name in at):
-        of_groups = [group.column(at[column.name]).statistics for group in groups]
-        if not all(of_groups):
-            continue
-        if all(each.has_null_count for each in of_groups):
-            found["nullCount"][column.name] = sum(each.null_count for each in of_groups)
-        if bounds := _bounds(of_groups, column.type):
-            found["minValues"][column.name], found["maxValues"][column.name] = bounds
-    return found
-
-
-def _bounds(of_groups: Sequence[pq.Statistics], type_: pa.DataType) -> tuple[Any, Any] | None:
-    filled = [each for each in of_groups if each.num_values]
-    if not (filled and _is_ordered(type_) and all(each.has_min_max for each in filled)):
-        return None
-    try:
-        lowest, highest = min(each.min for each in filled), max(each.max for each in filled)
-    except OverflowError:
-        return None  # A day or a moment that Python does not have.
-    bounds = _as_json(lowest), _as_json(highest)
-    return None if None in bounds else bounds
-
-
-def _as_json(value: Any) -> Any:
-    """Write a bound as delta-rs does; ``None`` for one that not every reader takes as it is."""
-    if isinstance(value, str):
-        return value if len(value) <= _LONGEST_BOUND else None
-    if isinstance(value, dt.date) and value.year == dt.MAXYEAR:
-        return None
-    if isinstance(value, dt.datetime):
-        if value.tzinfo is None:
-            return value.isoformat(sep=" ", timespec="milliseconds")
-        return value.astimezone(dt.UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    if isinstance(value, dt.date):
-        return value.isoformat()
-    return value if isinstance(value, int) else float(value)

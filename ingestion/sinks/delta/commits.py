@@ -1,0 +1,342 @@
+"""What this process commits to a Delta table without Spark, beside the rows of a batch."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from types import MappingProxyType
+from typing import Any, Final
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake.exceptions import CommitFailedError, DeltaError
+
+from ingestion.errors import CommitConflictError, TableBusyError, first_line
+from ingestion.sinks.commit_log import (
+    Commit,
+    UnknownOutcomeError,
+    committed,
+    unless_committed,
+)
+from ingestion.sinks.commit_metadata import CommitMetadata, app_id
+from ingestion.sinks.delta.durability import seal_commits
+from ingestion.sinks.delta.files import open_delta, read_delta, recorded_txn
+from ingestion.sinks.delta.log import DeltaLog
+from ingestion.sinks.delta.log_files import commit_file, log_files
+from ingestion.sinks.delta.vectors import (
+    has_vectors,
+    living_files,
+)
+from ingestion.sinks.table import AGAIN
+from ingestion.storage.location import Location
+
+
+def commit_without_rows(table: Location, stream: str, metadata: CommitMetadata) -> Commit:
+    """Commit metadata and no row to a data table, and read it back; needs the stream's lock.
+
+    It opens a table, and records a person's decision.
+
+    Raises:
+        CommitConflictError: the table's log does not hold what was meant.
+    """
+
+    def write(opened: DeltaTable, fenced: CommitProperties) -> None:
+        put_commit(table, opened, fenced)
+
+    return _commit(table, stream, metadata, write)
+
+
+def put_commit(
+    table: Location,
+    opened: DeltaTable,
+    fenced: CommitProperties,
+    files: Iterable[Mapping[str, Any]] = (),
+    **operation: Any,
+) -> None:
+    """Put a commit of a note and its fence into the log, on exactly the version that is open.
+
+    delta-rs writes neither every table that Spark does, nor MERGE's name over files that it has not
+    merged. Of all features that ``integrity`` lets pass, in-commit timestamps alone ask something
+    of a commit without rows.
+
+    Args:
+        table: The table.
+        opened: The version that it follows.
+        fenced: Note and fence.
+        files: What comes and goes, as actions.
+        operation: What else ``commitInfo`` says; by default that nothing was appended.
+
+    Raises:
+        CommitFailedError: somebody else has committed that version.
+        UnknownOutcomeError: the store did not answer.
+    """
+    version, now = opened.version(), time.time_ns() // 1_000_000
+    made = {"timestamp": now, "operation": "WRITE", "operationParameters": {"mode": "Append"}}
+    made |= {**operation, **(fenced.custom_metadata or {})}
+    if opened.metadata().configuration.get("delta.enableInCommitTimestamps") == "true":
+        before = json.loads(log_files(table).read(commit_file(version)).splitlines()[0])
+        past = before.get("commitInfo", {}).get("inCommitTimestamp", 0)
+        made["inCommitTimestamp"] = max(now, past + 1)
+    fences = fenced.app_transactions or ()
+    txns = [{"appId": txn.app_id, "version": txn.version, "lastUpdated": now} for txn in fences]
+    actions = [{"commitInfo": made}, *({"txn": txn} for txn in txns), *files]
+    commit = table / "_delta_log" / commit_file(version + 1)
+    try:
+        commit.create("\n".join(map(json.dumps, actions)).encode())
+    except FileExistsError as error:
+        raise CommitFailedError(f"{commit} is there already") from error
+    except Exception as error:
+        if table.is_local and not commit.exists():
+            raise
+        raise UnknownOutcomeError(
+            f"{table}: no answer came to commit {version + 1} ({first_line(error)}). "
+            f"Next: {AGAIN}, which looks first whether it was made"
+        ) from error
+    log_files(table).forget()
+
+
+def restore_version(table: Location, stream: str, metadata: CommitMetadata, version: int) -> Commit:
+    """Commit the rows and columns of an earlier version, with metadata, and read it back.
+
+    One commit, fenced like every other; Spark's RESTORE would write no txn. Needs the stream's
+    lock.
+
+    Raises:
+        CommitConflictError: the table's log does not hold what was meant.
+        TableBusyError: somebody else changed the table meanwhile.
+        DeltaError: a file of that version is gone.
+    """
+
+    def restore(opened: DeltaTable, fenced: CommitProperties) -> None:
+        if has_vectors(opened):
+            _restore_with_vectors(table, opened, fenced, version)
+        else:
+            opened.restore(version, commit_properties=fenced)
+
+    return _commit(table, stream, metadata, restore)
+
+
+def _restore_with_vectors(
+    table: Location, opened: DeltaTable, fenced: CommitProperties, version: int
+) -> None:
+    """Bring files back with the vectors that they had then, which delta-rs does not compare."""
+    then = read_delta(table, version)
+    past, now = living_files(table, then), living_files(table, opened)
+    moment = time.time_ns() // 1_000_000
+    back = [add for path, add in past.items() if now.get(path) != add]
+    gone = [add for path, add in now.items() if past.get(path) != add]
+    put_commit(
+        table,
+        opened,
+        fenced,
+        [
+            metadata_action(then, then.metadata().configuration),
+            *(removing(each, moment) for each in gone),
+            *({"add": {**each, "dataChange": True}} for each in back),
+        ],
+        operation="RESTORE",
+        operationParameters={"version": version},
+    )
+
+
+def metadata_action(table: DeltaTable, configuration: Mapping[str, str]) -> dict[str, Any]:
+    """Return the action that gives a table these properties, and what else it has."""
+    metadata = table.metadata()
+    return {
+        "metaData": {
+            "id": metadata.id,
+            "name": metadata.name,
+            "description": metadata.description,
+            "format": {"provider": "parquet", "options": {}},
+            "schemaString": table.schema().to_json(),
+            "partitionColumns": metadata.partition_columns,
+            "configuration": dict(configuration),
+            "createdTime": metadata.created_time,
+        }
+    }
+
+
+def put_metadata(
+    path: Location,
+    table: DeltaTable,
+    *,
+    properties: Mapping[str, str] = MappingProxyType({}),
+    schema: str = "",
+    more: Iterable[Mapping[str, Any]] = (),
+    operation: str = "SET TBLPROPERTIES",
+) -> None:
+    """Commit properties of a table, or its columns as JSON, and other actions beside them.
+
+    delta-rs would name features that it can write, and the table does not have.
+    """
+    configuration = {**table.metadata().configuration, **properties}
+    action = metadata_action(table, configuration)
+    action["metaData"]["schemaString"] = schema or action["metaData"]["schemaString"]
+    changed = {"properties": json.dumps(dict(properties))}
+    put_commit(
+        path,
+        table,
+        CommitProperties(),
+        [*more, action],
+        operation=operation,
+        operationParameters=changed,
+    )
+    seal_commits(path)
+
+
+def removing(add: Mapping[str, Any], now: int, *, is_change: bool = True) -> dict[str, Any]:
+    """Return the action that takes a file out of a table, with the vector that it has.
+
+    Args:
+        add: The action that has brought it in.
+        now: When it goes, in milliseconds.
+        is_change: Whether rows go with it.
+    """
+    vector = add.get("deletionVector")
+    return {
+        "remove": {
+            "path": add["path"],
+            "deletionTimestamp": now,
+            "dataChange": is_change,
+            "extendedFileMetadata": True,
+            "partitionValues": add.get("partitionValues", {}),
+            "size": add["size"],
+            **({"deletionVector": vector} if vector else {}),
+        }
+    }
+
+
+_ATTEMPTS: Final = 3
+
+
+def _commit(
+    table: Location,
+    stream: str,
+    metadata: CommitMetadata,
+    write: Callable[[DeltaTable, CommitProperties], None],
+) -> Commit:
+    """Commit, find it again, and seal it."""
+
+    def attempt() -> None:
+        opened = open_delta(table)
+        write(opened, fenced_commit(opened, stream, metadata, remedy=AGAIN))
+
+    with unless_committed(DeltaLog(table), stream, metadata, DeltaError):
+        commit_again(attempt, stream)
+    commit = committed(DeltaLog(table), stream, metadata)
+    seal_commits(table)
+    return commit
+
+
+def commit_again(attempt: Callable[[], None], name: str) -> None:
+    """Commit; where somebody else got in before, look and try again.
+
+    Raises:
+        TableBusyError: that happened each time; names the stream, or the table.
+    """
+    for _ in range(_ATTEMPTS - 1):
+        with suppress(CommitFailedError):
+            return attempt()
+    with translate_conflicts(name):
+        attempt()
+
+
+@contextmanager
+def translate_conflicts(name: str) -> Iterator[None]:
+    """Translate that somebody else committed to a table meanwhile.
+
+    Raises:
+        TableBusyError: names the stream, or the table.
+        DeltaError: nobody did; delta-rs cannot write a feature of the table.
+    """
+    try:
+        yield
+    except CommitFailedError as error:
+        if is_unwritable(error):
+            raise
+        raise TableBusyError(
+            f"{name}: somebody else changed the table meanwhile. Nothing was changed. Next: {AGAIN}"
+        ) from error
+
+
+def is_unwritable(error: DeltaError) -> bool:
+    """Tell whether delta-rs says that it cannot write a table with such features."""
+    return "Unsupported table features" in str(error)
+
+
+def fenced_commit(
+    table: DeltaTable,
+    stream: str,
+    metadata: CommitMetadata,
+    *,
+    remedy: str,
+) -> CommitProperties:
+    """Return what a commit of delta-rs carries: its metadata, and its seq as a txn.
+
+    delta-rs commits a txn again that is there already (delta-io/delta-rs#2580), so it is looked
+    for.
+
+    Args:
+        table: The table, at the version that was looked at.
+        stream: Its stream.
+        metadata: What the commit is to carry.
+        remedy: What to do when the table holds the seq.
+
+    Raises:
+        CommitConflictError: the table does not stand at the seq before.
+    """
+    recorded = recorded_txn(table, app_id(stream))
+    if recorded is not None and recorded != metadata.seq - 1:
+        # One that stands before it has come into the place of the table that was looked at.
+        already = "already" if recorded >= metadata.seq else "as its last"
+        raise CommitConflictError(
+            stream,
+            f"the table holds seq {recorded} {already}, so that seq {metadata.seq} is another "
+            "writer's, or another table's.",
+            remedy=remedy,
+        )
+    return CommitProperties(
+        custom_metadata={"userMetadata": metadata.to_json()},
+        app_transactions=[Transaction(app_id(stream), metadata.seq)],
+        # It would try again on a later version, at which nobody has looked.
+        max_commit_retries=0,
+    )
+
+
+# What is committed lands on the version that was looked at, or nowhere: on a later one, files that
+# it brings may be gone, removed by whoever has taken the stream over.
+EXACTLY: Final = CommitProperties(max_commit_retries=0)
+
+
+def append_nothing(table: DeltaTable, properties: CommitProperties) -> None:
+    """Commit without a row."""
+    nothing = pa.schema(table.schema().to_arrow()).empty_table()
+    write_deltalake(table, nothing, mode="append", commit_properties=properties)
+
+
+def delete_rows(path: Location, keys: pa.Table, *, before: int) -> None:
+    """Delete the rows of earlier batches that have the values of any row of ``keys``.
+
+    Args:
+        path: A table beside that of a stream's rows.
+        keys: Some of its columns, a row for each key.
+        before: The batch that deletes them.
+
+    Raises:
+        TableBusyError: somebody else changed the table meanwhile.
+        DeltaError: delta-rs cannot write the table.
+    """
+    same = " AND ".join(f't."{name}" = s."{name}"' for name in keys.column_names)
+    merger = open_delta(path).merge(
+        keys,
+        f'{same} AND t."_seq" < {before}',
+        source_alias="s",
+        target_alias="t",
+        # Otherwise delta-rs may write the keys into the commit, as its predicate.
+        streamed_exec=True,
+    )
+    with translate_conflicts(path.name):
+        merger.when_matched_delete().execute()
+    seal_commits(path)
