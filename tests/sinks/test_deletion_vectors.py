@@ -237,6 +237,9 @@ def test_vacuum_leaves_each_vector_that_is_needed(table: DeltaSinkTable) -> None
     (vector,) = vectors_of(table.path, read_delta(table.path)).values()
     there = {name for name in table.path.files() if name.endswith(".bin")}
     assert len(there) == 2
+    # When a file was written says nothing of when it left the table.
+    for name in there:
+        os.utime((table.path / name).path, (0, 0))
 
     vacuum(table.path, window=A_DAY)
     assert {name for name in table.path.files() if name.endswith(".bin")} == there
@@ -350,6 +353,24 @@ def test_a_merge_rewrites_no_file_that_it_can_mark(table: DeltaSinkTable) -> Non
     (marked,) = (add for add in adds if "deletionVector" in add)
     stats: dict[str, Any] = json.loads(marked["stats"])
     assert (stats["numRecords"], stats["tightBounds"]) == (1000, False)
+
+
+def test_a_key_that_comes_again_is_found_once(table: DeltaSinkTable) -> None:
+    """Its old row is still in the file where it is marked, and nobody has looked it up."""
+    rows = Rows(table)
+    rows.commit(inserted=dict.fromkeys(range(100), "a"))
+    rows.commit(deleted=(5,))
+    rows.commit(inserted={5: "again"})
+
+    updated = rows._rows({5: "b"})
+    change = Change(
+        inserted=updated.slice(0, 0), updated=updated, deleted=updated.select(["id"])[:0]
+    )
+    with closing(table.begin(4)) as transaction:
+        transaction.commit(change, note(4))
+
+    rows.now[5] = "b"
+    rows.check()
 
 
 def test_vectors_of_many_files_are_told_apart(table: DeltaSinkTable) -> None:
