@@ -60,6 +60,7 @@ class Mode:
         has_deletes: Whether a record can say that a row should be gone.
         keeps_columns: Whether a row takes over a column that its record leaves out.
         fields: Fields of a declaration that only some modes have.
+        needs: Fields that it must have, beside its keys.
     """
 
     module: str
@@ -71,6 +72,7 @@ class Mode:
     has_deletes: bool = True
     keeps_columns: bool = False
     fields: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
 
 
 MODES: Final[dict[str, Mode]] = {
@@ -90,8 +92,11 @@ MODES: Final[dict[str, Mode]] = {
         has_deletes=False,
     ),
     "insert_only": Mode(module="ingestion.modes.insert_only", has_deletes=False),
-    "scd2": Mode(module="ingestion.modes.scd2", keeps_columns=True),
+    "scd2": Mode(module="ingestion.modes.scd2", keeps_columns=True, needs=("sequence_by",)),
     "aggregate": Mode(
-        module="ingestion.modes.aggregate", has_deletes=False, fields=("aggregates", "window")
+        module="ingestion.modes.aggregate",
+        has_deletes=False,
+        fields=("aggregates", "window"),
+        needs=("aggregates",),
     ),
 }

@@ -29,6 +29,7 @@ from ingestion.declaration.modes import (
     MODES,
     VALID_FROM,
     VALID_TO,
+    Mode,
 )
 from ingestion.declaration.parts import FormatSpec, KeyFormatSpec
 from ingestion.declaration.rules import column_violations, rule_violations
@@ -216,6 +217,27 @@ def json_schema() -> dict[str, Any]:
         **schema,
         "description": "One Kafka topic (or several) into one Delta table.",
         "oneOf": [{"required": [name]} for name in ("topic", "topics", "topic_pattern")],
+        "allOf": [_of_mode(name, mode) for name, mode in MODES.items()],
+    }
+
+
+def _of_mode(name: str, mode: Mode) -> dict[str, Any]:
+    """Say, in JSON Schema, which fields a declaration has in a write mode, and must have."""
+    others = {field for other in MODES.values() for field in other.fields} - {*mode.fields}
+    refused: dict[str, Any] = dict.fromkeys(sorted(others), False)
+    # An empty list says nothing.
+    empty = {"maxItems": 0, "type": "array"}
+    refused |= {} if mode.has_keys else {"keys": empty}
+    refused |= {} if mode.has_order else {"sequence_by": empty}
+    refused |= {} if mode.has_deletes else {"apply_as_deletes": False}
+    # Without a word it is an upsert.
+    is_said = [] if name == "upsert" else ["mode"]
+    return {
+        "if": {"properties": {"mode": {"const": name}}, "required": is_said},
+        "then": {
+            "properties": refused,
+            "required": [*(["keys"] if mode.has_keys else []), *mode.needs],
+        },
     }
 
 

@@ -49,6 +49,10 @@ def test_the_schema_is_a_schema() -> None:
         pytest.param({"format": {"type": "json"}}, id="format in full"),
         pytest.param({"quarantine_rate": {"warn_above": 0.01}}, id="part"),
         pytest.param({"follow": {"min_records": 1}}, id="pace"),
+        pytest.param({"mode": "append", "keys": []}, id="append"),
+        pytest.param({"mode": "scd2", "sequence_by": "id"}, id="history"),
+        pytest.param({"mode": "aggregate", "aggregates": {"n": "count(*)"}}, id="aggregate"),
+        pytest.param({"deletes": "soft", "apply_as_deletes": "id < 0"}, id="upsert"),
         pytest.param(
             {
                 "expectations": [
@@ -80,6 +84,13 @@ def test_what_the_loader_takes_the_editor_takes(fields: dict[str, Any]) -> None:
         pytest.param({"sensor_seconds": "60"}, id="quoted number"),
         pytest.param({"quarantine_rate": {"warn": 0}}, id="unknown key of a part"),
         pytest.param({"expectations": [{"column": "id"}]}, id="missing field of a part"),
+        pytest.param({"mode": "append"}, id="keys of a mode without"),
+        pytest.param({"mode": "append", "keys": [], "sequence_by": "id"}, id="order of append"),
+        pytest.param({"mode": "scd2"}, id="history without an order"),
+        pytest.param({"mode": "aggregate"}, id="aggregate of nothing"),
+        pytest.param({"aggregates": {"n": "count(*)"}}, id="aggregates of an upsert"),
+        pytest.param({"mode": "insert_only", "apply_as_deletes": "id < 0"}, id="deletes"),
+        pytest.param({"mode": "scd2", "sequence_by": "id", "deletes": "soft"}, id="soft deletes"),
     ],
 )
 def test_what_the_editor_refuses_the_loader_refuses(fields: dict[str, Any]) -> None:
