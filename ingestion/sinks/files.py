@@ -345,7 +345,7 @@ class FilesTransaction(Transaction, Generic[File]):
 
     def _living(self, places: pa.Table) -> pa.Table:
         """Leave out the places of rows that are marked as gone."""
-        if not any(self.gone(file) is not None for file in self.files):
+        if all(self.count(file) == self.measure(file)[0] for file in self.files):
             return places
         found = [places.slice(0, 0)]
         for number, rows in self._by_file(places):

@@ -22,6 +22,8 @@ from ingestion.operations.maintain import maintain
 from ingestion.operations.rewind import read_history, rewind
 from ingestion.operations.status import StatusReader
 from ingestion.settings import Settings
+from ingestion.sinks.delta.files import read_delta
+from ingestion.sinks.delta.vectors import vectors_of
 from ingestion.storage.failpoints import Failpoint
 from ingestion.storage.location import Location
 from tests.crash.failpoint_hook import PlannedError, crashing_at
@@ -226,6 +228,26 @@ def test_a_person_accepts_a_loss_and_adopts_a_topic(alone: World) -> None:
     assert accepted.counts["lost"] == 1
     assert adopted.epoch == 2
     assert alone.rows() == [row(1, "anew"), row(2, "b2"), row(4, "d"), row(7, "kept")]
+
+
+def test_rows_are_marked_as_gone(alone: World) -> None:
+    """Vectors are put, read, heeded by the proof, and removed with the files that they are of."""
+    alone.declare(deletion_vectors=True)
+    alone.send(*(row(n, "e") for n in range(10, 40)))
+    alone.run()
+    alone.send(row(11, "f"), row(12, "gone"))
+    alone.run()
+    path = alone.paths.data
+    vectors = vectors_of(path, read_delta(path)).values()
+
+    assert sum(each.rows for each in vectors) == 2
+    assert len(alone.rows()) == len(ROWS) + 29
+    assert find_problems(alone) == ()
+    erase(alone.spec, alone.settings, key='{"id": 13}', reason="asked", run_id="erase")
+    maintain(alone.spec, alone.settings, run_id="maintain", window=dt.timedelta())
+    assert len(alone.rows()) == len(ROWS) + 28
+    assert [name for name in path.files() if name.endswith(".bin")] == []
+    assert find_problems(alone) == ()
 
 
 @only_long

@@ -26,6 +26,7 @@ from ingestion.sinks.delta.files import open_delta, read_delta, recorded_txn
 from ingestion.sinks.delta.log import DeltaLog
 from ingestion.sinks.delta.log_files import commit_file, log_files
 from ingestion.sinks.delta.vectors import (
+    Vector,
     has_vectors,
     living_files,
 )
@@ -125,8 +126,9 @@ def _restore_with_vectors(
     then = read_delta(table, version)
     past, now = living_files(table, then), living_files(table, opened)
     moment = time.time_ns() // 1_000_000
-    back = [add for path, add in past.items() if now.get(path) != add]
-    gone = [add for path, add in now.items() if past.get(path) != add]
+    # By the protocol a file is known by its path and its vector.
+    back = [add for path, add in past.items() if _vector(now, path) != _vector(past, path)]
+    gone = [add for path, add in now.items() if _vector(now, path) != _vector(past, path)]
     put_commit(
         table,
         opened,
@@ -139,6 +141,10 @@ def _restore_with_vectors(
         operation="RESTORE",
         operationParameters={"version": version},
     )
+
+
+def _vector(files: Mapping[str, Mapping[str, Any]], path: str) -> Vector | str | None:
+    return Vector.of(files[path]) if path in files else "no such file"
 
 
 def metadata_action(table: DeltaTable, configuration: Mapping[str, str]) -> dict[str, Any]:

@@ -197,7 +197,7 @@ def vector_files(vectors: Iterable[Vector | None]) -> frozenset[str]:
     return frozenset(vector.file for vector in vectors if vector and vector.file)
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=64)
 def mask_of(table: Location, vector: Vector, rows: int) -> Mask:
     """Flag the rows of a file that are gone; a vector never changes.
 
