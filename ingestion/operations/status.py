@@ -17,6 +17,7 @@ from ingestion.errors import (
     WRONG,
     DamagedTableError,
     DependencyError,
+    counted,
     first_exit_code,
 )
 from ingestion.kafka.client import code_of
@@ -213,7 +214,7 @@ def costly_merges(paths: StreamPaths, log: CommitLog) -> Iterator[str]:
     copied, changed = paths.table.rewritten(log)
     if copied > _COPIES_A_CHANGE * changed > 0:
         yield (
-            f"its newest batches copied {copied:,} rows to change {changed:,}: with "
+            f"its newest batches copied {counted(copied, 'row')} to change {changed:,}: with "
             f"`deletion_vectors: true` in {paths.stream}.yaml they would be marked instead, where "
             "every reader of the table heeds that (docs/maintain.md)"
         )

@@ -15,7 +15,6 @@ import pytest
 from confluent_kafka import Message
 
 from ingestion.declaration.ddl import parse_type
-from ingestion.declaration.names import SinkName
 from ingestion.declaration.spec import StreamSpec
 from ingestion.declaration.sql import quoted
 from ingestion.declaration.types import SqlType
@@ -227,7 +226,7 @@ def test_a_name_that_no_file_can_have_is_left_out() -> None:
 
 
 @pytest.mark.parametrize("sink", ["delta", "iceberg", "postgres", "kafka"])
-def test_a_name_that_no_table_has_is_selected_as_another(sink: SinkName) -> None:
+def test_a_name_that_no_table_has_is_selected_as_another(sink: str) -> None:
     """Any name that JSON has is read, and its column has one that every sink takes."""
     value = {"_id": 1, "a b": 2, "a_b": 3, "_Offset": 4, "x`y": 5, "@t": 6, "q'\"": 7, "a.b": 8}
     sample = sampled([(None, as_bytes(value), 0)] * 2, partitions=1)

@@ -26,6 +26,7 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from pyroaring import BitMap64
 
+from ingestion.errors import counted
 from ingestion.sinks.delta.log_files import COMMIT, LogFiles, commit_file, log_files
 from ingestion.storage.damage import damaged_table
 from ingestion.storage.location import Location
@@ -119,8 +120,8 @@ class Vector:
             what = f"deletion vector {self.file or self.place} cannot be read ({error})"
             raise damaged_table(table, what) from error
         if len(found) != self.rows:
-            what = f"deletion vector {self.file or self.place} has {len(found)} rows"
-            raise damaged_table(table, f"{what}, and the log says {self.rows}")
+            what = f"deletion vector {self.file or self.place} marks {counted(len(found), 'row')}"
+            raise damaged_table(table, f"{what}, and the log says {self.rows:,}")
         return found
 
     def _bytes(self, table: Location) -> bytes:
