@@ -126,6 +126,8 @@ def _prepare(world: World, cell: Cell, dice: random.Random) -> Traffic:
     )
     if SINK:
         _declare_sink(world, dice)
+    elif random.Random(f"vectors {cell.seed}").random() < 0.5:
+        world.declare(deletion_vectors=True)
     world.write_declaration()
     traffic = Traffic(
         settings=world.settings, topic=world.topic, partitions=PARTITIONS, seed=cell.seed
