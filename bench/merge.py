@@ -1,0 +1,110 @@
+"""What a commit of 10,000 changed rows costs by itself: no Kafka, no Spark, literal rows.
+
+    python -m bench.merge [MILLIONS] [--vectors]
+
+A table of so many million rows gets 9,000 updates from all over it and 1,000 inserts, five times:
+the look-up of the keys, the decision being given, and the commit, each with its audit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+import time
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from deltalake import DeltaTable
+
+from ingestion.declaration.ddl import parse_columns, system_columns
+from ingestion.kafka.offsets import Offsets
+from ingestion.sinks.commit_metadata import CommitMetadata, Identity
+from ingestion.sinks.delta.table import DeltaSinkTable
+from ingestion.sinks.table import Change, TableDefinition
+from ingestion.storage.location import Location
+
+_MILLION = 1_000_000
+_COLUMNS = "id BIGINT NOT NULL, name STRING, status STRING, total DOUBLE, at TIMESTAMP"
+_LOOKED_UP = ("id", "at", "_topic", "_partition", "_offset", "_epoch")
+
+
+def rows_of(ids: np.ndarray, seq: int, schema: pa.Schema) -> pa.Table:
+    """Return rows of some ids."""
+    n = np.arange(len(ids))
+    values = {
+        "id": ids,
+        "name": [f"customer {each % 1000}" for each in ids],
+        "status": ["open"] * len(ids),
+        "total": n / 7,
+        "at": pa.array(n, pa.timestamp("us", "UTC")),
+        "_topic": ["t"] * len(ids),
+        "_partition": n * 0,
+        "_offset": n,
+        "_timestamp": pa.array(n, pa.timestamp("us", "UTC")),
+        "_epoch": n * 0 + 1,
+        "_seq": n * 0 + seq,
+    }
+    return pa.table(values).cast(schema)
+
+
+def note_of(seq: int) -> CommitMetadata:
+    """Return what a commit says of itself."""
+    identity = Identity(cluster_id="c", topic_ids={}, keys=("id",), order=("at",))
+    return CommitMetadata(
+        kind="ingest", seq=seq, run_id="bench", epoch=1, identity=identity, columns=_COLUMNS,
+        next=Offsets(),
+    )  # fmt: skip
+
+
+def measure(folder: Path, millions: int, *, vectors: bool) -> None:
+    """Fill a table, change it five times, and print what each time took."""
+    table = DeltaSinkTable("bench", Location.of(folder / "bench"))
+    columns = (*parse_columns(_COLUMNS), *system_columns())
+    table.create(TableDefinition(columns=columns, keys=("id",), deletion_vectors=vectors))
+    table.commit_note(note_of(0))
+    schema = pa.schema(DeltaTable(folder / "bench").schema().to_arrow())
+    nothing, dice = schema.empty_table(), np.random.default_rng(1)
+    for seq in range(1, millions + 1):
+        ids = np.arange((seq - 1) * _MILLION, seq * _MILLION)
+        new = Change(
+            inserted=rows_of(ids, seq, schema), updated=nothing, deleted=nothing.select(["id"])
+        )
+        with closing(table.begin(seq)) as transaction:
+            transaction.commit(new, note_of(seq))
+    table.seal()
+    for seq in range(millions + 1, millions + 6):
+        there = np.sort(dice.choice(millions * _MILLION, 9_000, replace=False))
+        added = np.arange(1_000) + (millions + seq) * _MILLION
+        updated, inserted = rows_of(there, seq, schema), rows_of(added, seq, schema)
+        wall, cpu = time.monotonic(), sum(os.times()[:2])
+        with closing(table.begin(seq)) as transaction:
+            found = transaction.rows_of(
+                pa.table({"id": np.concatenate([there, added])}), _LOOKED_UP
+            )
+            looked = time.monotonic() - wall
+            change = Change(inserted=inserted, updated=updated, deleted=nothing.select(["id"]))
+            transaction.commit(change, note_of(seq))
+        table.seal()
+        commit = table.log().find("bench", seq)
+        assert commit is not None, "what was just committed"
+        if (len(found), table.rows_of_seq(seq, commit=commit)) != (9_000, 10_000):
+            raise SystemExit("not a result: rows are missing")
+        wall, cpu = time.monotonic() - wall, sum(os.times()[:2]) - cpu
+        print(f"{wall:.2f} s, of which {looked:.2f} s look rows up; {cpu:.2f} CPU-s")
+
+
+def main() -> None:
+    """Measure in a scratch folder."""
+    parser = argparse.ArgumentParser(prog="python -m bench.merge", description=__doc__)
+    parser.add_argument("millions", type=int, nargs="?", default=1)
+    parser.add_argument("--vectors", action="store_true", help="mark rows as gone")
+    asked = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="oncelake-bench-") as folder:
+        measure(Path(folder), asked.millions, vectors=asked.vectors)
+
+
+if __name__ == "__main__":
+    main()
