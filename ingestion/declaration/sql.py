@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import sysconfig
+from collections.abc import Iterable
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
@@ -36,6 +37,12 @@ def identifier(name: str) -> str:
 def literal(text: str) -> str:
     """Write a text as SQL."""
     return "'" + text.replace("'", "''") + "'"
+
+
+def equal(columns: Iterable[str], one: str, other: str) -> str:
+    """Tell rows of two tables, by their aliases, that have the same values, none of them null."""
+    names = [identifier(column) for column in columns]
+    return " AND ".join(f"{one}.{name} = {other}.{name}" for name in names)
 
 
 def readable_sql(text: str) -> str:

@@ -315,8 +315,10 @@ class Kafka:
                 "max.partition.fetch.bytes": 65536,
             },
         )
+        # Where it may not begin elsewhere, that it would have to is the answer.
+        answer = KafkaError._AUTO_OFFSET_RESET if reset == "error" else KafkaError._PARTITION_EOF
         try:
-            return reader.first_messages(places)
+            return reader.first_messages(places, answer=answer)
         finally:
             reader.consumer.close()
 
@@ -441,14 +443,14 @@ class _RecordReader:
                 position = offset + 1 if is_record else max(offset, each.end)
 
     def first_messages(
-        self, places: Sequence[ClientTopicPartition]
+        self, places: Sequence[ClientTopicPartition], *, answer: int
     ) -> dict[TopicPartition, Message]:
         """Return the first record at or behind each place, or the error that stands for it."""
         left = {TopicPartition(place.topic, place.partition): place for place in places}
         self.consumer.assign(list(places))
         answers: dict[TopicPartition, Message] = {}
         while left:
-            message = self._poll(but=KafkaError._AUTO_OFFSET_RESET)
+            message = self._poll(but=answer)
             at = TopicPartition(str(message.topic()), cast("int", message.partition()))
             if at in left:
                 self.consumer.incremental_unassign([left.pop(at)])

@@ -44,7 +44,7 @@ def imbalances(
     Args:
         counts: The counts by name; one that is absent is 0.
         rows_of_seq: Rows that carry the batch's seq, read from the table it wrote.
-        rows_expected: Rows that the sink's counts say it wrote.
+        rows_expected: Rows that it was decided to write.
         kind: Why the commit exists. A redrive reads no offsets, and its first line is
             ``offsets in ranges = gaps = 0``.
     """

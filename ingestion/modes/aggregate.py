@@ -12,8 +12,6 @@ new, ``updated`` those of groups that were there; ``groups`` rows carry the batc
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import reduce
-from operator import and_
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -23,7 +21,7 @@ from ingestion.declaration.sql import quoted
 from ingestion.errors import NotReplayableError
 from ingestion.modes import sql
 from ingestion.modes.aggregate_functions import folded, of_records, place_in
-from ingestion.modes.engines.spark import SparkEngine
+from ingestion.modes.engines.spark import SparkEngine, translate
 from ingestion.modes.mode import Good, Target, WriteMode
 from ingestion.modes.watermark import clocks_after
 from ingestion.sinks.commit_metadata import Kind
@@ -118,7 +116,8 @@ class AggregateMode(WriteMode):
             for name, each in mine.items()
         )
         what = F.when(is_there, "updated").otherwise("inserted").alias("_what")
-        joined = groups.join(there, self._same_group(), "left")
+        same_group = F.expr(translate(sql.equal(self._groups_by, "t", "s")))
+        joined = groups.join(there, same_group, "left")
         return joined.select(*row, what, F.col("s._records").alias("_records"))
 
     def _together(self) -> dict[str, Column]:
@@ -136,10 +135,6 @@ class AggregateMode(WriteMode):
             for name, state in folded(each, "t", "s").items()
         }
         return {**states, **newest}
-
-    def _same_group(self) -> Column:
-        pairs = ((F.col(f"{side}.{quoted(name)}") for side in "ts") for name in self._groups_by)
-        return reduce(and_, (mine == theirs for mine, theirs in pairs))
 
 
 MODE = AggregateMode

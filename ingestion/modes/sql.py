@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
+from ingestion.declaration.sql import equal as equal
 from ingestion.declaration.sql import identifier, literal
 
 # Ends the statement that evaluates it; each engine puts in its own way to do so.
@@ -36,11 +37,6 @@ def selected(columns: Mapping[str, str]) -> str:
 def text(value: str) -> str:
     """Write a text as SQL."""
     return literal(value)
-
-
-def equal(columns: Iterable[str], one: str, other: str) -> str:
-    """Tell rows of two tables that have the same values, none of them null."""
-    return " AND ".join(f"{name(column, one)} = {name(column, other)}" for column in columns)
 
 
 def ranked(columns: Sequence[str], direction: str, side: str = "") -> str:

@@ -32,7 +32,6 @@ class UpsertMode(WriteMode):
         super().__init__(target, good)
         self._line = target.spec.order_columns
         self._has_order = bool(target.spec.sequence_by)
-        self._has_deaths = False
 
     def decide(self, kind: Kind) -> Mapping[str, int]:
         """Compare the winners with the rows that are there, and remember the deletes among them.
@@ -53,17 +52,17 @@ class UpsertMode(WriteMode):
 
     def _define_winners(self, *, is_chosen: bool) -> None:
         """Call the winners ``winners``, and the rows of their keys ``before``."""
-        self._has_deaths = define_newest_deletes(self._target)
+        has_deaths = define_newest_deletes(self._target)
         chosen = self._winner_per_key() if is_chosen else "SELECT * FROM good"
         alive, deaths = "TRUE", ""
-        if self._has_deaths:
+        if has_deaths:
             alive = self._wins_over("d")
             deaths = f" LEFT JOIN dead d ON {sql.equal(self._keys, 's', 'd')}"
         with self._compared_with("dead"):
             self._engine.define(
                 "winners",
                 f"SELECT s.*, {alive} AS _alive FROM ({self._with_ours(chosen)}) s{deaths}",
-                keep=is_chosen or self._has_deaths,
+                keep=is_chosen or has_deaths,
             )
         self._table.open_before(
             f"SELECT {sql.names(self._keys)} FROM winners",

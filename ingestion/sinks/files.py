@@ -21,7 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ingestion.declaration.sql import identifier
+from ingestion.declaration.sql import equal, identifier
 from ingestion.errors import IngestionError, RefusedError, TableBusyError, counted, first_line
 from ingestion.sinks.commit_log import ROW_COUNTS, UnknownOutcomeError
 from ingestion.sinks.commit_metadata import CommitMetadata
@@ -330,7 +330,7 @@ class FilesTransaction(Transaction, Generic[File]):
         schema = pa.schema([self.schema.field(name) for name in names])
         found = [self.schema_of_places(columns).empty_table()]
         more = "".join(f", r.{identifier(name)}" for name in columns)
-        on = same_values(keys.column_names, "r", "k")
+        on = equal(keys.column_names, "r", "k")
         self.connection.register("keys", numbered(keys, "_key"))
         for number in numbers:
             rows = pa.Table.from_batches(self.read(self.files[number], names), schema)
@@ -371,10 +371,7 @@ class FilesTransaction(Transaction, Generic[File]):
 
     def _rows(self, number: int, is_wanted: Mask) -> Iterator[pa.RecordBatch]:
         """Yield those rows of a file that are wanted, by a flag for each."""
-        start = 0
-        for batch in self._whole(number):
-            yield batch.filter(pa.array(is_wanted[start : start + len(batch)]))
-            start += len(batch)
+        yield from wanted_of(self._whole(number), is_wanted)
 
     def _whole(self, number: int) -> Iterator[pa.RecordBatch]:
         """Yield a file's rows, and keep them where they are few: most files are read twice."""
@@ -492,10 +489,12 @@ def numbered(rows: pa.Table, name: str) -> pa.Table:
     return rows.append_column(name, pa.arange(0, rows.num_rows))
 
 
-def same_values(names: Iterable[str], one: str, other: str) -> str:
-    """Tell, in SQL, rows of two tables that have the same values."""
-    pairs = ((f"{side}.{identifier(name)}" for side in (one, other)) for name in names)
-    return " AND ".join(f"{mine} = {theirs}" for mine, theirs in pairs)
+def wanted_of(batches: Iterable[pa.RecordBatch], is_wanted: Mask) -> Iterator[pa.RecordBatch]:
+    """Yield the wanted rows of batches that follow one another, by a flag for each row."""
+    start = 0
+    for batch in batches:
+        yield batch.filter(pa.array(is_wanted[start : start + len(batch)]))
+        start += len(batch)
 
 
 def _using(names: Iterable[str]) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from deltalake import DeltaTable, QueryBuilder
+from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from ingestion.declaration.ddl import parse_columns
@@ -30,6 +30,7 @@ from ingestion.sinks.delta.vectors import vectors_of
 from ingestion.sinks.table import Change, TableDefinition
 from ingestion.storage.location import Location
 from tests.sinks.test_delta_transaction import STREAM, note
+from tests.support.rows import rows_by_delta_rs
 
 A_DAY = dt.timedelta(days=1)
 NOTHING = dt.timedelta(0)
@@ -121,8 +122,7 @@ class Rows:
         ours = [row for batch in scan_rows(path, ["id", "name"]) for row in batch.to_pylist()]
         assert len(ours) == len(self.now) == open_rows(path).count_rows()
         assert {row["id"]: row["name"] for row in ours} == self.now
-        found = QueryBuilder().register("t", read_delta(path)).execute("SELECT id, name FROM t")
-        theirs = pa.table(found.read_all()).to_pylist()
+        theirs = rows_by_delta_rs(read_delta(path), ["id", "name"])
         assert sorted(theirs, key=lambda row: row["id"]) == sorted(ours, key=lambda row: row["id"])
         log = DeltaLog(path)
         assert log.row_count() == len(self.now)
@@ -169,7 +169,7 @@ def test_any_life_of_a_table_leaves_its_rows(tmp_path: Path) -> None:
             elif step == "erase" and keys:
                 rows.erase(keys[0])
             elif step == "switch":
-                table.create(definition(vectors=dice.random() < 0.7))
+                table.use_deletion_vectors(dice.random() < 0.7)
             rows.check()
 
 
@@ -221,7 +221,7 @@ def test_marked_files_are_written_anew_in_time(table: DeltaSinkTable) -> None:
     assert vector_count(table) == 0
     rows.check()
     rows.commit(deleted=(50,))
-    table.create(definition(vectors=False))
+    table.use_deletion_vectors(False)
     compact(table.path, target_bytes=1)
 
     assert vector_count(table) == 0
@@ -432,7 +432,7 @@ def test_a_table_that_is_there_begins_to_mark(tmp_path: Path) -> None:
     rows = Rows(made)
     rows.commit(inserted=dict.fromkeys(range(100), "a"))
 
-    made.create(definition())
+    made.use_deletion_vectors(True)
     rows.commit(deleted=(3,))
 
     assert vector_count(made) == 1

@@ -78,7 +78,7 @@ def first_column(transaction: Any, keys: pa.Table) -> str:
 
     honest: Any = BUGS_OF["_wanted"]
     honest(transaction, keys)
-    return table.same_values(keys.column_names[:1], "t", "k")
+    return table.equal(keys.column_names[:1], "t", "k")
 
 
 def one_row(transaction: Any, keys: pa.Table, columns: Any = None) -> pa.Table:

@@ -16,6 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 
 from ingestion.cli.demo import flights
@@ -29,7 +30,7 @@ from ingestion.lake.paths import StreamPaths
 from ingestion.local import broker
 from ingestion.local.produce import create, offset_count, produce
 from ingestion.settings import Settings, load_settings, project_root
-from ingestion.sinks.delta.files import open_rows, read_delta
+from ingestion.sinks.delta.files import read_delta, scan_rows
 from ingestion.storage.location import Location
 from ingestion.verify.verify import verify
 
@@ -213,6 +214,11 @@ def _print_ranges(batches: Iterable[LedgerRow]) -> None:
 
 def _print_rows(table_of_flights: Location, *, limit: int = 10) -> None:
     """Show some rows of the flights' table, read without Spark."""
+    found = (
+        row
+        for batch in scan_rows(table_of_flights, [*_SHOWN, *_COORDINATES])
+        for row in batch.to_pylist()
+    )
     rows = [
         (
             f"{row['carrier']} {row['flight']}",
@@ -221,9 +227,7 @@ def _print_rows(table_of_flights: Location, *, limit: int = 10) -> None:
             f"{row['updated_at']:%b %d %H:%M:%S}",
             *(row[name] for name in _COORDINATES),
         )
-        for row in open_rows(table_of_flights)
-        .head(limit, columns=[*_SHOWN, *_COORDINATES])
-        .to_pylist()
+        for row in islice(found, limit)
     ]
     columns = ["flight", "from → to", "status", "arr_delay", "updated_at", *_COORDINATES]
     say(f"\n{counted(limit, 'row')} of the table", "italic")

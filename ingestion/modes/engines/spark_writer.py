@@ -17,6 +17,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from ingestion.declaration.sql import quoted
+from ingestion.modes import sql
 from ingestion.modes.engines.engine import Decision
 from ingestion.modes.engines.idempotent_commit import (
     append_rows,
@@ -24,7 +25,7 @@ from ingestion.modes.engines.idempotent_commit import (
     idempotent,
     retry_on_conflict,
 )
-from ingestion.modes.engines.spark import SparkEngine
+from ingestion.modes.engines.spark import SparkEngine, translate
 from ingestion.sinks.commit_metadata import CommitMetadata
 from ingestion.sinks.delta.log import DeltaLog
 from ingestion.storage.location import Location
@@ -62,7 +63,7 @@ class SparkWriter:
         """Join the version before the batch with the keys; Spark reads what is asked for."""
         del columns
         wanted = self._engine.query(keys)
-        same = reduce(and_, (_same(name, "t", "k") for name in wanted.columns))
+        same = F.expr(translate(sql.equal(wanted.columns, "t", "k")))
         if size_bytes < _BROADCAST_BYTES:
             wanted = F.broadcast(wanted)
         rows = self._before.alias("t").join(wanted.alias("k"), same, "left_semi")
@@ -110,7 +111,7 @@ class SparkWriter:
 
     def _on(self, decision: Decision) -> Column:
         """Equal keys, and in a table of many files the literal ranges that prune them."""
-        on = reduce(and_, (_same(name, "t", "s") for name in decision.keys))
+        on = F.expr(translate(sql.equal(decision.keys, "t", "s")))
         if not decision.key_ranges or DeltaLog(self._path).file_count() < _PRUNE_FROM_FILES:
             return on
         within = (
@@ -118,10 +119,6 @@ class SparkWriter:
             for name, (low, high) in decision.key_ranges.items()
         )
         return reduce(and_, within, on)
-
-
-def _same(name: str, one: str, other: str) -> Column:
-    return F.col(f"{one}.{quoted(name)}") == F.col(f"{other}.{quoted(name)}")
 
 
 def _is_any_of(column: str, dispositions: Sequence[str]) -> Column:

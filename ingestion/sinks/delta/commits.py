@@ -124,31 +124,30 @@ def _restore_with_vectors(
 ) -> None:
     """Bring files back with the vectors that they had then, which delta-rs does not compare."""
     then = read_delta(table, version)
-    past, now = living_files(table, then), living_files(table, opened)
-    moment = time.time_ns() // 1_000_000
     # By the protocol a file is known by its path and its vector.
-    back = [add for path, add in past.items() if _vector(now, path) != _vector(past, path)]
-    gone = [add for path, add in now.items() if _vector(now, path) != _vector(past, path)]
+    past, now = (
+        {(path, Vector.of(add)): add for path, add in living_files(table, each).items()}
+        for each in (then, opened)
+    )
+    moment = time.time_ns() // 1_000_000
     put_commit(
         table,
         opened,
         fenced,
         [
-            metadata_action(then, then.metadata().configuration),
-            *(removing(each, moment) for each in gone),
-            *({"add": {**each, "dataChange": True}} for each in back),
+            _metadata(then),
+            *(removing(add, moment) for file, add in now.items() if file not in past),
+            *({"add": {**a, "dataChange": True}} for file, a in past.items() if file not in now),
         ],
         operation="RESTORE",
         operationParameters={"version": version},
     )
 
 
-def _vector(files: Mapping[str, Mapping[str, Any]], path: str) -> Vector | str | None:
-    return Vector.of(files[path]) if path in files else "no such file"
-
-
-def metadata_action(table: DeltaTable, configuration: Mapping[str, str]) -> dict[str, Any]:
-    """Return the action that gives a table these properties, and what else it has."""
+def _metadata(
+    table: DeltaTable, properties: Mapping[str, str] = MappingProxyType({}), schema: str = ""
+) -> dict[str, Any]:
+    """Return the action that gives a table what it has, and other properties or columns."""
     metadata = table.metadata()
     return {
         "metaData": {
@@ -156,9 +155,9 @@ def metadata_action(table: DeltaTable, configuration: Mapping[str, str]) -> dict
             "name": metadata.name,
             "description": metadata.description,
             "format": {"provider": "parquet", "options": {}},
-            "schemaString": table.schema().to_json(),
+            "schemaString": schema or table.schema().to_json(),
             "partitionColumns": metadata.partition_columns,
-            "configuration": dict(configuration),
+            "configuration": {**metadata.configuration, **properties},
             "createdTime": metadata.created_time,
         }
     }
@@ -177,15 +176,12 @@ def put_metadata(
 
     delta-rs would name features that it can write, and the table does not have.
     """
-    configuration = {**table.metadata().configuration, **properties}
-    action = metadata_action(table, configuration)
-    action["metaData"]["schemaString"] = schema or action["metaData"]["schemaString"]
     changed = {"properties": json.dumps(dict(properties))}
     put_commit(
         path,
         table,
         CommitProperties(),
-        [*more, action],
+        [*more, _metadata(table, properties, schema)],
         operation=operation,
         operationParameters=changed,
     )

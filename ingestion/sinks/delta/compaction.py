@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime as dt
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 from urllib.parse import unquote
@@ -100,9 +100,7 @@ def compact(path: Location, *, target_bytes: int, cluster_by: Sequence[str] = ()
         return
     share = _CLUSTERED_SHARE * sum(every.values())
     is_clustered = cluster_by and sum(small.values()) >= share
-    for name in every if is_clustered else small:
-        if not matches_checksum(path / name):
-            raise damaged_table(path, f"data file {name} is not as it was written")
+    _refuse_altered(path, every if is_clustered else small)
     with translate_conflicts(path.name):
         if is_clustered:
             table.optimize.z_order(cluster_by, target_size=target_bytes)
@@ -127,13 +125,18 @@ def _compact_with_vectors(path: Location, *, target_bytes: int, is_all: bool) ->
     if not any(file in marked for file in files):
         return
     names = [unquote(file.path) for file in files]
-    for name in (*names, *vector_files(file.vector for file in files)):
-        if not matches_checksum(path / name):
-            raise damaged_table(path, f"data file {name} is not as it was written")
+    _refuse_altered(path, (*names, *vector_files(file.vector for file in files)))
     with translate_conflicts(path.name):
         begun.rewrite(files, target_bytes=target_bytes)
     seal_commits(path)
     hit(Failpoint.COMPACTED)
+
+
+def _refuse_altered(path: Location, names: Iterable[str]) -> None:
+    """Make sure that files which are to be copied are as they were written."""
+    for name in names:
+        if not matches_checksum(path / name):
+            raise damaged_table(path, f"data file {name} is not as it was written")
 
 
 def vacuum(path: Location, *, window: dt.timedelta) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -123,10 +123,6 @@ class MarkedRows:
         schema = pa.schema([self.schema.field(name) for name in names])
         return pa.Table.from_batches(self.to_batches(columns=names, filter=filter), schema)
 
-    def head(self, count: int, *, columns: Sequence[str]) -> pa.Table:
-        """Return some rows."""
-        return self.to_table(columns).slice(0, count)
-
     def count_rows(self, filter: pc.Expression | None = None) -> int:
         """Count rows."""
         marked = (
@@ -179,38 +175,40 @@ def open_rows(
     there = SubTreeFileSystem(folder, files)
     if has_vectors(snapshot):
         vectors = vectors_of(table, snapshot)
-        plain, marked = (
-            _rows_of_files(snapshot, there, is_one)
-            for is_one in (
-                lambda name: name not in vectors and (only is None or name in only),
-                lambda name: name in vectors and (only is None or name in only),
-            )
-        )
-        return MarkedRows(table, plain, marked, vectors) if vectors else plain
+        return _living_rows(table, snapshot, there, vectors, only)
     found = snapshot.to_pyarrow_dataset(filesystem=there, parquet_read_options=_MICROS)
     return found if table.is_local and only is None else _with_sizes(found, snapshot, only)
 
 
-def _rows_of_files(
-    snapshot: DeltaTable, there: FileSystem, is_one: Callable[[str], bool]
-) -> Dataset:
-    """Open all rows of some files, by their names, where delta-rs refuses to."""
+def _living_rows(
+    table: Location,
+    snapshot: DeltaTable,
+    there: FileSystem,
+    vectors: Mapping[str, Vector],
+    only: Collection[str] | None,
+) -> Dataset | MarkedRows:
+    """Open rows of a table that may have vectors, where delta-rs refuses to."""
     schema, format_ = pa.schema(snapshot.schema().to_arrow()), ParquetFileFormat(_MICROS)
     added = pa.table(snapshot.get_add_actions(flatten=True))
-    names = [unquote(path) for path in added["path"].to_pylist()]
-    sizes = added["size_bytes"].to_pylist()
     ends = {
         name: (added[f"min.{name}"].to_pylist(), added[f"max.{name}"].to_pylist())
         for name in schema.names
         if {f"min.{name}", f"max.{name}"} <= {*added.column_names}
         and pa.types.is_integer(schema.field(name).type)
     }
-    fragments = [
-        format_.make_fragment(name, there, _within(ends, number, schema), file_size=sizes[number])
-        for number, name in enumerate(names)
-        if is_one(name)
-    ]
-    return FileSystemDataset(fragments, schema, format_, there)
+    plain, marked = list[Any](), list[Any]()
+    for number, (path, size) in enumerate(
+        zip(added["path"].to_pylist(), added["size_bytes"].to_pylist(), strict=True)
+    ):
+        name = unquote(path)
+        if only is None or name in only:
+            within = _within(ends, number, schema)
+            fragment = format_.make_fragment(name, there, within, file_size=size)
+            (marked if name in vectors else plain).append(fragment)
+    rows = FileSystemDataset(plain, schema, format_, there)
+    if not vectors:
+        return rows
+    return MarkedRows(table, rows, FileSystemDataset(marked, schema, format_, there), vectors)
 
 
 def _within(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from typing import Any, Final
@@ -20,7 +19,7 @@ from ingestion.sinks.commit_log import (
 )
 from ingestion.sinks.commit_metadata import CommitMetadata, DamagedMetadataError, app_id
 from ingestion.sinks.delta.files import is_delta, open_rows, read_delta
-from ingestion.sinks.delta.log_files import COMMIT, commit_file, log_files
+from ingestion.sinks.delta.log_files import COMMIT, actions_in, commit_file, log_files
 from ingestion.sinks.delta.vectors import (
     Vector,
     vector_files,
@@ -150,8 +149,7 @@ class DeltaLog(CommitLog):
         name = f"_delta_log/{commit_file(version)}"
         try:
             content = log_files(self.path).read(commit_file(version))
-            lines = content.splitlines()
-            actions: list[dict[str, Any]] = [json.loads(line) for line in lines if line.strip()]
+            actions: list[dict[str, Any]] = actions_in(content)
         except ValueError as error:
             raise damaged_table(self.path, f"{name} is cut short or garbage") from error
         if not all(isinstance(action, dict) for action in actions):

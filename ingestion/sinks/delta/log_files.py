@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from deltalake import DeltaTable
 
@@ -39,6 +39,11 @@ _LISTED_AT_ONCE: Final = 1000
 def commit_file(version: int) -> str:
     """Return the name of a commit's file in the log."""
     return f"{version:020d}.json"
+
+
+def actions_in(commit: bytes) -> list[Any]:
+    """Read the actions of a commit's file; ``ValueError`` where it is garbage."""
+    return [json.loads(line) for line in commit.splitlines() if line.strip()]
 
 
 def checkpoint_file(version: int) -> str:

@@ -109,12 +109,9 @@ class DeltaSinkTable(SinkTable):
     def create(self, wanted: TableDefinition) -> None:
         """Make the table by a first commit; one with a VARIANT is made by Spark.
 
-        delta-rs would name fewer features than Spark asks for. Of one that is there, rows may be
-        marked as gone from now on, or not any more, as is declared.
+        delta-rs would name fewer features than Spark asks for.
         """
-        if is_delta(self.path):
-            self.use_deletion_vectors(wanted.deletion_vectors)
-        else:
+        if not is_delta(self.path):
             first = first_commit(wanted)
             with suppress(FileExistsError):
                 (self.path / "_delta_log" / commit_file(0)).create(first)

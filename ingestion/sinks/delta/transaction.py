@@ -24,7 +24,7 @@ from deltalake import CommitProperties, DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError
 from pyarrow import types
 
-from ingestion.declaration.sql import identifier, quoted
+from ingestion.declaration.sql import equal, identifier, quoted
 from ingestion.errors import TableBusyError
 from ingestion.sinks.commit_log import INSERTED, UPDATED, Commit
 from ingestion.sinks.commit_metadata import CommitMetadata, app_id
@@ -47,7 +47,7 @@ from ingestion.sinks.files import (
     as_numbers,
     discarding,
     numbered,
-    same_values,
+    wanted_of,
 )
 from ingestion.sinks.table import AGAIN, REPLACED, Change, seq_conflict
 from ingestion.storage.location import Location
@@ -194,7 +194,7 @@ class DeltaTransaction(FilesTransaction[AddedFile]):
                 file_row_number = true,
                 union_by_name = {bool(columns)}
             ) r
-            JOIN keys k ON {same_values(keys.column_names, "r", "k")}
+            JOIN keys k ON {equal(keys.column_names, "r", "k")}
             JOIN searched f ON f.searched_file = r.searched_file
         """
         try:
@@ -297,13 +297,8 @@ class DeltaTransaction(FilesTransaction[AddedFile]):
         )
         with discarding(writer.discard):
             for file in files:
-                is_gone = self.gone(file)
-                start = 0
-                for batch in self.read(file, self.schema.names):
-                    if is_gone is not None:
-                        living = pa.array(~is_gone[start : start + len(batch)])
-                        start += len(batch)
-                        batch = batch.filter(living)
+                batches, is_gone = self.read(file, self.schema.names), self.gone(file)
+                for batch in batches if is_gone is None else wanted_of(batches, ~is_gone):
                     writer.write(batch)
             writer.close()
             before, after = (sum(each.living for each in some) for some in (files, writer.files))

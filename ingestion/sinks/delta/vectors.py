@@ -8,7 +8,6 @@ are read of its log here. The formats: Delta's protocol, "Deletion Vector Format
 
 from __future__ import annotations
 
-import json
 import re
 import struct
 import uuid
@@ -27,7 +26,7 @@ from deltalake import DeltaTable
 from pyroaring import BitMap64
 
 from ingestion.errors import counted
-from ingestion.sinks.delta.log_files import COMMIT, LogFiles, commit_file, log_files
+from ingestion.sinks.delta.log_files import COMMIT, LogFiles, actions_in, commit_file, log_files
 from ingestion.storage.damage import damaged_table
 from ingestion.storage.location import Location
 
@@ -176,7 +175,7 @@ def living_files(table: Location, snapshot: DeltaTable) -> dict[str, Action]:
     begin, parts = _checkpoint(log.names(), version)
     files = {action["path"]: action for part in parts for action in _adds_in(log.read(part))}
     for number in range(begin + 1, version + 1):
-        actions = actions_of(log, number)
+        actions = actions_in(log.read(commit_file(number)))
         # Of one commit that gives a file another vector, both are about one path.
         for action in actions:
             files.pop(action.get("remove", {}).get("path"), None)
@@ -213,16 +212,10 @@ def mask_of(table: Location, vector: Vector, rows: int) -> Mask:
     return mask
 
 
-def actions_of(log: LogFiles, version: int) -> list[Action]:
-    """Return the actions of one commit."""
-    lines = log.read(commit_file(version)).splitlines()
-    return [json.loads(line) for line in lines if line.strip()]
-
-
 def actions_since(log: LogFiles) -> Iterator[Action]:
     """Yield the actions of all commits that are in the log."""
     for name in sorted(filter(COMMIT.fullmatch, log.names())):
-        yield from actions_of(log, int(name[:20]))
+        yield from actions_in(log.read(name))
 
 
 def _checkpoint(names: Iterable[str], version: int) -> tuple[int, list[str]]:

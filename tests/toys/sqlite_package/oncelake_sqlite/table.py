@@ -16,13 +16,12 @@ import pyarrow as pa
 
 from ingestion.declaration.ddl import DeclaredColumn, parse_columns
 from ingestion.declaration.sinks import BESIDE
-from ingestion.declaration.sql import identifier, quoted
+from ingestion.declaration.sql import equal, identifier, quoted
 from ingestion.errors import DependencyError, TableBusyError
 from ingestion.pipeline.schema import type_of_columns
 from ingestion.settings import Settings, settings_of_sink
 from ingestion.sinks.commit_log import ROW_COUNTS, Commit, CommitLog, operation_of
 from ingestion.sinks.commit_metadata import CommitMetadata, app_id
-from ingestion.sinks.files import same_values
 from ingestion.sinks.table import (
     Ability,
     Change,
@@ -287,7 +286,7 @@ class SqliteTransaction(Transaction):
         stored = keys.cast(pa.schema([schema.field(name) for name in names]))
         marks = ", ".join("?" * len(names))
         self.connection.executemany(f"INSERT INTO wanted VALUES ({marks})", to_rows(stored))
-        return same_values(names, "t", "k")
+        return equal(names, "t", "k")
 
 
 def to_rows(rows: pa.Table) -> Iterator[tuple[Any, ...]]:
