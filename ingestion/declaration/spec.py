@@ -70,6 +70,8 @@ _IN_THE_TABLE: Final = frozenset(
 _SHAPING: Final = frozenset({"schema", "mode", "keys", "sequence_by", "aggregates", "window"})
 # What a commit keeps beside the declared fields: the record type of each topic in its rows.
 RECORD_TYPES: Final = "record_types"
+# Likewise what evaluated ``where`` and ``select`` for its rows, if that was not Spark.
+EVALUATED_BY: Final = "evaluated_by"
 _OF_EVERY_TABLE: Final = (*COORDINATES, "_timestamp", "_epoch", "_seq")
 # Fields in which one name needs no list around it.
 _LISTS_OR_ONE: Final = ("topics", "record", "keys", "sequence_by")
@@ -179,7 +181,7 @@ def meaning_changes(
     """
     if before is None:
         return
-    for name in sorted({**before, **now}.keys() - {RECORD_TYPES}):
+    for name in sorted({**before, **now}.keys() - {RECORD_TYPES, EVALUATED_BY}):
         if before.get(name) != now.get(name):
             yield name, f"was {_written(before.get(name))}, becomes {_written(now.get(name))}"
 

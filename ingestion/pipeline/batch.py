@@ -7,13 +7,14 @@ crash could leave behind is believed without the data commit; and that commit is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
+from ingestion.declaration.spec import EVALUATED_BY
 from ingestion.errors import CommitConflictError, OffsetHoleError
 from ingestion.kafka.last_record import LastRecord, LastRecords
 from ingestion.kafka.offsets import Fit, Offsets, Range, fit
@@ -38,7 +39,7 @@ from ingestion.pipeline.explode import explode
 from ingestion.pipeline.gaps import Gaps, find_gaps
 from ingestion.pipeline.record_types import learn_record_types
 from ingestion.pipeline.spark_errors import translate_expression_errors
-from ingestion.pipeline.transform import transform
+from ingestion.pipeline.transform import plan_transformation, transform
 from ingestion.pipeline.validate import validate
 from ingestion.recovery.continuity import refuse_cut_meanwhile
 from ingestion.recovery.foreign_commits import foreign_commits_before
@@ -87,6 +88,9 @@ class BatchWriter:
         self._erasures = committer.start.erasures
         self._unproven = {*committer.start.unproven}
         self._leader_epochs = committer.start.ends.leader_epochs
+        is_here = committer.engine == "delta_rs"
+        self._transformation = plan_transformation(committer.spark, self._spec) if is_here else None
+        self._evaluated_by: str | None = None
         self.position = committer.start.position
 
     def write(self, records: DataFrame, planned: Sequence[Range]) -> Iterator[LedgerRow]:
@@ -127,11 +131,12 @@ class BatchWriter:
         with closing(opened) as engine, closing(FrameCache()) as frames:
             decoded = decode(records, self._stream, frames)
             exploded = explode(decoded, spec)
-            transformed = transform(exploded, spec, frames)
+            transformed = transform(exploded, spec, frames, self._transformation)
             asked = self.position.constraints
             validated = validate(transformed, spec, overlap, asked)
             with translate_expression_errors(spec, planned, asked):
-                engine.materialize(validated)
+                is_in_workers = engine.materialize(validated)
+            self._evaluated_by = "duckdb" if is_in_workers and (spec.where or spec.select) else None
             for part in engine.parts(planned):
                 plan = self._fit(part)
                 if not plan.is_stale and (row := self._apply_part(engine, part, plan)):
@@ -149,7 +154,7 @@ class BatchWriter:
     ) -> LedgerRow | None:
         keep_columns(target)
         counts = self._count(engine, planned)
-        declaration = learn_record_types(counts, self._spec, self.position.declaration)
+        declaration = learn_record_types(counts, self._spec, self._declaration())
         if not counts.read and not planned:
             return None
         gaps = self._prove_gaps(engine, planned, counts)
@@ -161,6 +166,14 @@ class BatchWriter:
         metadata = _decide(mode, metadata, quarantined)
         commit = self._commit(mode, metadata, after=after)
         return self._record(type(mode), commit, metadata)
+
+    def _declaration(self) -> Mapping[str, Any] | None:
+        """Return what a commit keeps of the declaration, with what has evaluated this batch."""
+        declaration = self.position.declaration
+        if declaration is None:
+            return None
+        kept = {name: what for name, what in declaration.items() if name != EVALUATED_BY}
+        return {**kept, EVALUATED_BY: self._evaluated_by} if self._evaluated_by else kept
 
     def _count(self, engine: Engine, planned: Sequence[Range]) -> BatchCounts:
         """Count the one copy, and refuse a batch that nobody should apply."""

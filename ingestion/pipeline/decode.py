@@ -39,8 +39,11 @@ def decode(records: DataFrame, stream: Stream, frames: FrameCache) -> Rows:
     value = _plan_values(records, stream, value_type(spec))
     if spec.tombstone_policy != "delete":
         return _decoded(records, value, None)
-    key = _plan_keys(_with_tombstone_keys(records), stream, row_type(spec.ddl))
-    return _decoded(records, value, key)
+    # Of keys without schema ids the records are not asked, and a frame costs a call of the JVM.
+    with_keys = records
+    if spec.key_format.options.uses_registry:
+        with_keys = _with_tombstone_keys(records)
+    return _decoded(records, value, _plan_keys(with_keys, stream, row_type(spec.ddl)))
 
 
 def decode_here(records: pa.Table, stream: Stream) -> Work:

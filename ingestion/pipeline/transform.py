@@ -14,10 +14,12 @@ from functools import partial
 from importlib import import_module
 from typing import Any, Final, cast
 
+import pyarrow as pa
 from pyspark.cloudpickle import register_pickle_by_value
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import to_arrow_schema
 
 from ingestion.declaration.ddl import DeclaredColumn
 from ingestion.declaration.names import plain_name
@@ -27,7 +29,9 @@ from ingestion.declaration.types import SqlType
 from ingestion.errors import BadFieldError
 from ingestion.modes.engines.frame_cache import FrameCache, is_local
 from ingestion.modes.engines.rows import Rows
+from ingestion.pipeline.evaluate import Transformation, evaluate
 from ingestion.pipeline.schema import declared_row, row_type, sentence_of
+from ingestion.pipeline.translate import translate
 
 # What a transformation may read beside the value's columns.
 RECORD: Final = {
@@ -57,7 +61,9 @@ def _ddl(columns: Iterable[DeclaredColumn]) -> str:
     return ", ".join(replace(c, type=c.type.without_lengths()).as_ddl() for c in columns)
 
 
-def transform(exploded: Rows, spec: StreamSpec, frames: FrameCache) -> Rows:
+def transform(
+    exploded: Rows, spec: StreamSpec, frames: FrameCache, by: Transformation | None
+) -> Rows:
     """Make a row of each value, and tell whether it is selected.
 
     What could not be decoded is not asked about, and neither is a delete: filtered out, it would
@@ -67,6 +73,8 @@ def transform(exploded: Rows, spec: StreamSpec, frames: FrameCache) -> Rows:
         exploded: Decoded records; see ``ingestion.pipeline.columns``.
         spec: The declaration.
         frames: Keeps the records where a function needs them twice.
+        by: The transformation for workers, where they can evaluate it: see
+            ``plan_transformation``.
 
     Returns:
         ``exploded`` with ``_transformed``, a struct of the table's columns, ``_selected`` and
@@ -74,7 +82,41 @@ def transform(exploded: Rows, spec: StreamSpec, frames: FrameCache) -> Rows:
     """
     if not spec.is_transformed:
         return exploded
-    return Rows(in_spark=lambda: _transformed(exploded.in_spark(), spec, frames))
+    plan = exploded.in_worker
+    return Rows(
+        in_spark=lambda: _transformed(exploded.in_spark(), spec, frames),
+        in_worker=replace(plan, work=evaluate(plan.work, by)) if plan and by else None,
+    )
+
+
+def plan_transformation(spark: SparkSession, spec: StreamSpec) -> Transformation | None:
+    """Return the transformation for workers; ``None`` where Spark alone understands it."""
+    if not spec.is_transformed or spec.explode:
+        return None
+    made = [column for column in spec.columns if _may_not_fit(column, spec)]
+    within = [part.word for column in made for part in column.type.walk() if part != column.type]
+    if spec.transform or "VARCHAR" in within or any(c.type.word == "VARIANT" for c in spec.columns):
+        return None
+    nothing = _nothing(spark, spec)
+    columns = [_column(column.name, spec) for column in spec.columns]
+    where = [] if spec.where is None else [F.expr(spec.where)]
+    statements = translate(nothing, [*columns, *where])
+    if statements is None:
+        return None
+    return Transformation(
+        where=statements[-1] if where else None,
+        columns=statements[: len(columns)],
+        row=pa.struct(list(to_arrow_schema(nothing.select(*columns).schema, timezone="UTC"))),
+        longest={c.name: c.type.precision for c in made if c.type.word == "VARCHAR"},
+        record=spec.record,
+        has_ended=bool(spec.moved_by),
+    )
+
+
+def _nothing(spark: SparkSession, spec: StreamSpec) -> DataFrame:
+    """Return a frame without rows of what statements may read."""
+    of_record = (f"{name} {RECORD[name]}" for name in spec.record_names)
+    return spark.createDataFrame([], row_type(", ".join((*of_record, asked_ddl(spec)))))
 
 
 def _transformed(exploded: DataFrame, spec: StreamSpec, frames: FrameCache) -> DataFrame:
@@ -174,13 +216,11 @@ def is_selected(spec: StreamSpec) -> Column:
 
 def selected(spec: StreamSpec) -> Column:
     """Return the row that ``select`` makes of the value's columns."""
-    made = (
-        (F.expr(spec.select[c.name]) if c.name in spec.select else F.col(quoted(c.name))).alias(
-            c.name
-        )
-        for c in spec.columns
-    )
-    return F.struct(*made)
+    return F.struct(*(_column(column.name, spec) for column in spec.columns))
+
+
+def _column(name: str, spec: StreamSpec) -> Column:
+    return F.expr(spec.select.get(name, quoted(name))).alias(name)
 
 
 def without_misfits(made: DataFrame, row: str, spec: StreamSpec) -> DataFrame:
@@ -194,16 +234,21 @@ def without_misfits(made: DataFrame, row: str, spec: StreamSpec) -> DataFrame:
     Returns:
         The same with ``_misfit``: the reason, and the column as its detail; null of what fits.
     """
-    given = {column.name: column.type for column in spec.exploded_columns}
     misfit = F.lit(None).cast("struct<reason: string, detail: string>")
     for column in spec.columns:
-        # What decoding gave fits already.
-        if spec.transform or column.name in spec.select or given[column.name] != column.type:
+        if _may_not_fit(column, spec):
             reason = _misfit(F.col(row)[column.name], column.type)
             found = F.struct(reason.alias("reason"), F.lit(column.name).alias("detail"))
             misfit = F.coalesce(misfit, F.when(reason.isNotNull(), found))
     told = made.withColumn("_misfit", misfit)
     return told.withColumn(row, F.when(F.col("_misfit").isNull(), F.col(row)))
+
+
+def _may_not_fit(column: DeclaredColumn, spec: StreamSpec) -> bool:
+    """Tell the columns that are not as decoding gave them, which fits already."""
+    given = {each.name: each.type for each in spec.exploded_columns}
+    is_made = bool(spec.transform) or column.name in spec.select
+    return is_made or given[column.name] != column.type
 
 
 def _misfit(value: Column, type_: SqlType) -> Column:
@@ -254,8 +299,7 @@ def refuse_bad_transformation(spark: SparkSession, spec: StreamSpec) -> None:
     """
     if not spec.is_transformed:
         return
-    of_record = (f"{name} {RECORD[name]}" for name in spec.record_names)
-    nothing = spark.createDataFrame([], row_type(", ".join((*of_record, asked_ddl(spec)))))
+    nothing = _nothing(spark, spec)
     with_place = [*spec.origin, *(quoted(column.name) for column in spec.columns)]
     if spec.where is not None:
         _analysed(spec, "where", lambda: nothing.where(F.expr(cast("str", spec.where))))

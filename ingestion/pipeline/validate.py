@@ -36,6 +36,7 @@ from ingestion.kafka.offsets import Offsets
 from ingestion.modes import sql
 from ingestion.modes.engines.rows import RAW, Rows, Work
 from ingestion.pipeline.columns import PLACE
+from ingestion.pipeline.evaluate import fields_of
 from ingestion.pipeline.explode import rejoin
 from ingestion.pipeline.schema import declared_row
 
@@ -109,8 +110,7 @@ def validate(
 def validate_in_worker(decode: Work, spec: StreamSpec, reached: Offsets) -> tuple[Work, str]:
     """Return the same without Spark: work that decodes, and what DuckDB asks of its result.
 
-    Only where a declaration has no ``apply_as_deletes``, nothing is transformed, and the table has
-    no constraint.
+    Only where a declaration has no ``apply_as_deletes``, and the table has no constraint.
     """
     return _flat_in_worker(decode, spec), _batch(f"({_judged(spec, reached)})", spec)
 
@@ -188,17 +188,11 @@ def _detail(spec: StreamSpec) -> Column:
 
 def _lacking(spec: StreamSpec) -> Column:
     """Name the columns of `value_schema` that are null and may not be, whatever is made of them."""
-    names = spec.required_value_columns
-    nulls = (F.when(_is_null_in_value(name, spec), F.lit(name)) for name in names)
+    nulls = (
+        F.when(F.col(f"_decoded.row.{quoted(name)}").isNull(), F.lit(name))
+        for name in spec.required_value_columns
+    )
     return F.concat_ws(", ", *nulls)
-
-
-def _is_null_in_value(name: str, spec: StreamSpec) -> Column:
-    is_null = F.col(f"_decoded.row.{quoted(name)}").isNull()
-    if spec.unavailable != "keep":
-        return is_null
-    is_kept = F.array_contains("_decoded.unavailable", name)
-    return is_null & ~F.coalesce(is_kept, F.lit(False))
 
 
 def _row(spec: StreamSpec) -> Column:
@@ -211,45 +205,67 @@ def _row(spec: StreamSpec) -> Column:
 
 
 def _flat_in_worker(decode: Work, spec: StreamSpec) -> Work:
-    """Return work that decodes, and takes the same columns, where nothing is transformed."""
+    """Return work that decodes, and takes the same columns."""
     # Executors get these, and not the declaration.
     findings, needed, measured = _findings(spec), _needed(spec), spec.measured_keys
     # Of several, one alone is longer than its part.
     part = SINKS[spec.sink.name].longest_key // max(1, len(measured))
     keys = spec.keys if spec.tombstone_policy == "delete" else ()
-    has_deletes, is_timed = spec.write_mode.has_deletes, TIME_COLUMN in spec.sequence_by
+    has_deletes, is_timed = spec.write_mode.has_deletes, _has_no_time(spec) != "FALSE"
+    is_transformed, required = spec.is_transformed, spec.required_value_columns
+    made = ["_index", "_selected", *(["_ended"] if spec.moved_by else [])]
 
     def flat(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in decode(batches):
-            value, raw = _fields(batch.column("_decoded")), batch.column("_value")
+            value, raw = fields_of(batch.column("_decoded")), batch.column("_value")
             columns = {name: batch.column(name) for name in (*PLACE, "_digest")}
             columns |= {name: value[part] for name, part in findings.items()}
             columns["_is_tombstone"] = pc.is_null(raw)
             columns["_bytes"] = pc.fill_null(pc.binary_length(raw), 0)
-            columns |= _fields(value["row"])
+            columns |= fields_of(batch.column("_transformed") if is_transformed else value["row"])
+            if is_transformed:
+                columns |= {name: batch.column(name) for name in made}
+                misfit = fields_of(batch.column("_misfit"))
+                columns["_wrong"] = pc.coalesce(columns["_wrong"], misfit["reason"])
+                columns["_wrong_detail"] = pc.coalesce(columns["_wrong_detail"], misfit["detail"])
+                columns["_lacks"] = _lacking_in_worker(value["row"], required)
             if keys:
-                key = _fields(batch.column("_decoded_key"))
-                of_key = _fields(key["row"])
+                key = fields_of(batch.column("_decoded_key"))
+                of_key = fields_of(key["row"])
                 columns |= {name: pc.coalesce(columns[name], of_key[name]) for name in keys}
                 described = pc.binary_join_element_wise(key["reason"], key["detail"], ": ")
                 columns["_wrong_detail"] = pc.coalesce(columns["_wrong_detail"], described)
             # Their bytes are kept of records that may be bad; the rules tell which of them are.
-            doubts = [pc.is_valid(columns["_wrong"]), columns["_is_tombstone"]]
+            doubts = [columns["_is_tombstone"]]
             doubts += [pc.is_null(columns[name]) for name in needed]
-            may_be = {"_unavailable", "_ended"} & columns.keys()
-            doubts += [pc.is_valid(columns[name]) for name in may_be]
+            doubts += [pc.not_equal(columns["_lacks"], "")] if is_transformed else []
             sizes = (pc.fill_null(pc.binary_length(columns[name]), 0) for name in measured)
             doubts += [pc.greater(size, part) for size in sizes]
             if not has_deletes:
                 doubts.append(pc.fill_null(columns["_says_delete"], False))
+            # What is filtered is bad by these alone.
+            may_be = {"_wrong", "_unavailable", "_ended"} & columns.keys()
+            firm = [pc.is_valid(columns[name]) for name in may_be]
             if is_timed:
-                sent = columns[TIME_COLUMN]
-                doubts.append(pc.is_in(sent, pa.array(MOMENTS, sent.type)))
-            may_be_bad = reduce(pc.or_, doubts)
+                sent = batch.column(TIME_COLUMN)
+                firm.append(pc.is_in(sent, pa.array(MOMENTS, sent.type)))
+            may_be_bad = reduce(pc.or_, [*doubts, *firm])
+            if is_transformed:
+                may_be_bad = pc.and_(may_be_bad, reduce(pc.or_, [columns["_selected"], *firm]))
             columns |= {name: _only(may_be_bad, batch.column(name)) for name in RAW}
             yield pa.RecordBatch.from_pydict(columns)
 
     return flat
+
+
+def _lacking_in_worker(rows: pa.StructArray, required: Sequence[str]) -> pa.Array:
+    """Name the required columns of values that are null, as ``_lacking`` does."""
+    lacks = pa.repeat("", len(rows))
+    for name in required:
+        longer = pc.binary_join_element_wise(lacks, name, ", ")
+        longer = pc.if_else(pc.equal(lacks, ""), name, longer)
+        lacks = pc.if_else(pc.is_null(rows.field(name)), longer, lacks)
+    return lacks
 
 
 def _only(wanted: pa.BooleanArray, values: pa.Array) -> pa.Array:
@@ -257,11 +273,6 @@ def _only(wanted: pa.BooleanArray, values: pa.Array) -> pa.Array:
     if wanted.true_count:
         return pc.if_else(wanted, values, pa.scalar(None, values.type))
     return pa.nulls(len(values), values.type)
-
-
-def _fields(struct: pa.StructArray) -> dict[str, pa.Array]:
-    """Return the fields of a struct, null where it is null itself."""
-    return dict(zip((field.name for field in struct.type), struct.flatten(), strict=True))
 
 
 def _judged(spec: StreamSpec, reached: Offsets, *, has_constraints: bool = False) -> str:

@@ -53,9 +53,9 @@ def test_a_stage_adds_the_columns_of_its_contract(
         assert exploded == ({*EXPLODED, *by_key} if spec.explode else decoded)
         assert transformed >= ({*TRANSFORMED, *by_key} if spec.is_transformed else decoded)
         assert validated == {*batch_columns(table), *kept}
-        is_plain = not (spec.is_transformed or spec.explode)
+        is_in_worker = not (spec.transform or spec.explode)
         assert [each.in_worker is not None for each in rows][1:] == [
             not spec.explode,
-            is_plain,
-            is_plain,
+            is_in_worker,
+            is_in_worker,
         ]

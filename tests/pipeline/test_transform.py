@@ -5,14 +5,16 @@ from __future__ import annotations
 import datetime as dt
 import json
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from ingestion.declaration.spec import StreamSpec
+from ingestion.declaration.spec import EVALUATED_BY, StreamSpec
 from ingestion.errors import InvalidSpecError
+from ingestion.pipeline import translate
 from ingestion.pipeline.transform import refuse_bad_transformation
 from ingestion.verify.fold.transform import NOT_INDEPENDENT
 from tests.declaration.test_valid_means_valid import BASE, UNDERSTOOD
@@ -31,6 +33,7 @@ SELECT = {
     "sent_at": "_timestamp",
 }
 
+PURCHASE = "id INT NOT NULL, name VARCHAR(9), price DOUBLE, n INT NOT NULL, at BIGINT"
 UNCHECKED = {
     "tags": "map('h', array(NULL, CAST(_headers[0].value AS STRING)))",
     "at": "timestamp_millis(ms)",
@@ -346,3 +349,96 @@ def test_a_statement_that_cannot_be_trusted_is_refused(
 
     with pytest.raises(InvalidSpecError, match=says):
         refuse_bad_transformation(spark, spec)
+
+
+@pytest.mark.parametrize("key", ["id", "code"])
+def test_both_engines_make_the_same_rows(world: World, key: str) -> None:
+    """Rows, quarantine and counts, of good and bad values, deletes and tombstones."""
+    world.declare(
+        schema="id INT NOT NULL, code STRING NOT NULL, short VARCHAR(3), total DOUBLE, day DATE, "
+        "at BIGINT, raw BINARY, nth INT",
+        value_schema=PURCHASE,
+        where="n <> 0 AND (price > 0.5 OR name IS NULL)",
+        select={
+            "code": "upper(name || '!')",
+            "short": "coalesce(name, '?')",
+            "total": "price * n / (id - 99)",
+            "day": "CAST(_timestamp AS DATE)",
+            "raw": "_key",
+            "nth": "_index + _partition",
+        },
+        keys=[key],
+        tombstones="ignore" if key == "code" else "delete",
+    )
+    good = {"id": 1, "name": "abc", "price": 2.5, "n": 3, "at": 1}
+    world.send(good, {**good, "id": 2, "name": None}, {**good, "id": 3, "n": 0}, b"{", None)
+    world.send({**good, "id": 4, "name": "long"}, {**good, "n": None}, {**good, "name": "ä" * 10})
+    world.send({**good, "id": 5, "price": 0.25}, {**good, "id": 6}, {"id": 7, "name": "x", "n": 2})
+    world.send({**good, "id": None}, {**good, "id": 1, "name": "zzz"})
+    world.send(None, id=6)
+    world.run()
+    by_spark = world.settings.model_copy(update={"merge_engine": "spark"})
+    named = {**world.declared, "name": f"{world.topic}_spark"}
+    other = replace(world, settings=by_spark, declared=named)
+    other.run()
+
+    assert world.ledger[-1].declaration.get(EVALUATED_BY) == "duckdb"
+    assert EVALUATED_BY not in other.ledger[-1].declaration
+    assert _row_counts(world) == _row_counts(other)
+    assert sorted(map(repr, world.rows())) == sorted(map(repr, other.rows()))
+    of_run = {"_seq", "_attempt", "_ingested_at", "run_id"}
+    waiting, of_spark = (
+        [{n: v for n, v in row.items() if n not in of_run} for row in each.quarantined()]
+        for each in (world, other)
+    )
+    assert waiting == of_spark
+    assert len({row["reason"] for row in waiting}) >= 4
+    assert find_problems(world) == ()
+    assert prove(other).holds
+
+
+def test_a_value_that_only_spark_understands_is_left_to_it(world: World) -> None:
+    """For its whole batch, whose commit says so; the proof then says that it asked Spark again."""
+    world.declare(
+        schema="id INT NOT NULL, name STRING",
+        value_schema="id INT NOT NULL, title STRING",
+        select={"name": "upper(title)"},
+        max_offsets_per_trigger=1,
+    )
+    titles = ("abc", "Straße", "abc")
+    world.send(*({"id": id, "title": title} for id, title in enumerate(titles)))
+    world.run()
+
+    assert [row["name"] for row in world.rows()] == ["ABC", "STRASSE", "ABC"]
+    assert [(row.declaration or {}).get(EVALUATED_BY) for row in world.ledger] == [
+        "duckdb",
+        None,
+        "duckdb",
+    ]
+    verdict = prove(world)
+    assert (verdict.holds, verdict.limits) == (True, (NOT_INDEPENDENT,))
+
+
+def test_the_proof_asks_the_engine_that_did_not_make_the_rows(world: World) -> None:
+    """So that what one of them reads otherwise is found."""
+    world.declare(
+        schema="id INT NOT NULL, n BIGINT",
+        value_schema="id INT NOT NULL, s STRING",
+        select={"n": "CAST(length(s) AS BIGINT)"},
+    )
+    world.send({"id": 1, "s": "abc"}, {"id": 2, "s": "日本"})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(translate._TRANSLATORS, "Length", _length_in_bytes)
+        world.run()
+
+    (difference,) = prove(world).differences
+    assert "id=2" in str(difference) or "[2]" in str(difference), str(difference)
+
+
+def _length_in_bytes(node: Any) -> Any:
+    (text,) = translate._operands(node, "string")
+    return translate._cast(f"strlen({text.sql})", "integer")
+
+
+def _row_counts(world: World) -> dict[str, int]:
+    return dict(world.ledger[-1].counts)

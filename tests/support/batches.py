@@ -14,7 +14,7 @@ from ingestion.modes.engines.frame_cache import FrameCache
 from ingestion.modes.engines.rows import Rows
 from ingestion.pipeline.decode import decode
 from ingestion.pipeline.explode import explode
-from ingestion.pipeline.transform import transform
+from ingestion.pipeline.transform import plan_transformation, transform
 from ingestion.pipeline.validate import validate
 from ingestion.settings import Settings
 
@@ -30,7 +30,8 @@ def stages(
     with closing(FrameCache()) as frames:
         decoded = decode(records, Stream(spec=spec, settings=Settings()), frames)
         exploded = explode(decoded, spec)
-        transformed = transform(exploded, spec, frames)
+        by = plan_transformation(records.sparkSession, spec)
+        transformed = transform(exploded, spec, frames, by)
         validated = validate(transformed, spec, reached or Offsets(), constraints or {})
         yield decoded, exploded, transformed, validated
 

@@ -28,7 +28,7 @@ from ingestion.lake.attempts import MARKS, Attempt
 from ingestion.modes import sql as text
 from ingestion.modes.engines.engine import marks, translate_failure
 from ingestion.modes.engines.idempotent_commit import retry_on_conflict
-from ingestion.modes.engines.rows import InWorker, Rows, Work
+from ingestion.modes.engines.rows import InWorker, Rows, UnevaluatedError, Work
 from ingestion.sinks.delta.commits import EXACTLY
 from ingestion.sinks.delta.durability import seal_commits
 from ingestion.sinks.delta.files import (
@@ -64,13 +64,18 @@ class LocalEngine:
         # By Spark's name, as sqlglot knows no other that both have; epoch_ms would round.
         self._tables.execute("CREATE TEMP MACRO unix_millis(moment) AS epoch_us(moment) // 1000")
 
-    def materialize(self, validated: Rows) -> None:
+    def materialize(self, validated: Rows) -> bool:
         """Compute a batch once: in the workers that decode it, unless Spark has to do more."""
-        plan = validated.in_worker or InWorker(records=validated.in_spark(), work=iter)
-        decoded = self._spilled(plan.records, plan.work)
+        plan = validated.in_worker
+        decoded = self._spilled(plan.records, plan.work) if plan else None
+        if plan is None or decoded is None:
+            plan = InWorker(records=validated.in_spark(), work=iter)
+            decoded = self._spilled(plan.records, plan.work)
+            assert decoded is not None, "nothing is evaluated of rows that Spark has made"
         self._tables.register("decoded", decoded)
         self.define("batch", plan.sql)
         self._whole, self._size_bytes = plan.sql, decoded.nbytes
+        return plan is validated.in_worker
 
     def parts(self, planned: Sequence[Range]) -> Iterator[Sequence[Range]]:
         """Cut a batch that is too large: what Kafka gave is here, and is not asked for again."""
@@ -187,28 +192,37 @@ class LocalEngine:
         del self._tables
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _spilled(self, records: DataFrame, work: Work) -> pa.Table:
+    def _spilled(self, records: DataFrame, work: Work) -> pa.Table | None:
         """Return what workers make of a frame, by way of Arrow files that are mapped into memory.
 
-        A task that is tried again leaves a file that nobody reads.
+        A task that is tried again leaves a file that nobody reads. ``None`` where a worker cannot
+        evaluate what is declared.
         """
         folder, names = str(self._folder), records.columns
         # PySpark takes a backtick within a name for the beginning of a quoted one.
-        by_number = records.toDF(*map(str, range(len(names))))
+        has_ticks = any("`" in name for name in names)
+        plain = records.toDF(*map(str, range(len(names)))) if has_ticks else records
 
         def spill(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            path, writer = f"{folder}/{uuid.uuid4().hex}.arrow", None
-            for batch in work(each.rename_columns(names) for each in batches):
-                writer = writer or pa.ipc.new_file(path, batch.schema)
-                writer.write_batch(batch)
+            path: str | None = f"{folder}/{uuid.uuid4().hex}.arrow"
+            writer = None
+            try:
+                for batch in work(each.rename_columns(names) for each in batches):
+                    writer = writer or pa.ipc.new_file(path, batch.schema)
+                    writer.write_batch(batch)
+            except UnevaluatedError:
+                path = None
             if writer is not None:
                 writer.close()
-                yield pa.RecordBatch.from_pydict({"path": [path]})
+            if writer is not None or path is None:
+                yield pa.RecordBatch.from_pydict({"path": pa.array([path], pa.string())})
 
-        files = by_number.mapInArrow(spill, "path STRING").collect()
+        files = plain.mapInArrow(spill, "path STRING").collect()
         if not files:
             schema = to_arrow_schema(records.schema, timezone="UTC")
             return pa.Table.from_batches(work(iter([pa.RecordBatch.from_pylist([], schema)])))
+        if any(file["path"] is None for file in files):
+            return None
         parts = (pa.ipc.open_file(pa.memory_map(file["path"])).read_all() for file in files)
         return pa.concat_tables(parts)
 

@@ -57,8 +57,12 @@ class Decision:
 class Engine(Protocol):
     """Holds one batch, and executes what the write modes and the books ask of it."""
 
-    def materialize(self, validated: Rows) -> None:
-        """Compute a batch once; it is the table ``batch`` from here on."""
+    def materialize(self, validated: Rows) -> bool:
+        """Compute a batch once; it is the table ``batch`` from here on.
+
+        Returns:
+            Whether workers have made its rows, and Spark has evaluated nothing of them.
+        """
 
     def parts(self, planned: Sequence[Range]) -> Iterator[Sequence[Range]]:
         """Yield the ranges of a batch; of one that is too large those of a part after the other.

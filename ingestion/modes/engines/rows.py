@@ -14,6 +14,10 @@ RAW: Final = ("_key", "_value", "_headers")
 Work = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
+class UnevaluatedError(Exception):
+    """A worker cannot evaluate an expression as Spark would; Spark can."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InWorker:
     """Rows that a Python worker makes of records, with no way back through the JVM.
@@ -35,8 +39,8 @@ class Rows:
 
     Attributes:
         in_spark: Returns them as a frame; called only when the frame is needed.
-        in_worker: The same rows without Spark; ``None`` behind what only Spark executes: a
-            declared statement or function, an array that gives rows.
+        in_worker: The same rows without Spark, unless that raises ``UnevaluatedError``; ``None``
+            behind what only Spark executes: some statements, a function, an array that gives rows.
     """
 
     in_spark: Callable[[], DataFrame]

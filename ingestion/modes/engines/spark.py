@@ -39,9 +39,10 @@ class SparkEngine:
         self.spark = spark
         self.frames = FrameCache()
 
-    def materialize(self, validated: Rows) -> None:
+    def materialize(self, validated: Rows) -> bool:
         """Compute a batch once: every action on foreachBatch's frame reads Kafka again."""
         self.hold(validated.in_spark())
+        return False
 
     def parts(self, planned: Sequence[Range]) -> Iterator[Sequence[Range]]:
         """Yield the ranges of the batch, which is never too large for Spark."""

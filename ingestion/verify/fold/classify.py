@@ -89,6 +89,7 @@ class Classifier:
         epoch: int = 1,
         settings: Settings | None = None,
         apply: ApplyTransformation | None = None,
+        evaluated_by: str | None = None,
     ) -> None:
         """Compile the declaration for records of one epoch."""
         self._epoch = epoch
@@ -103,7 +104,7 @@ class Classifier:
             moved_by=spec.moved_by,
         )
         self._read = reading(spec.format, value)
-        self.transformation = transformation(spec, settings, apply)
+        self.transformation = transformation(spec, settings, apply, evaluated_by=evaluated_by)
         value_names = [column.name for column in spec.value_columns]
         self._array_at = value_names.index(spec.explode) if spec.explode else None
         required = spec.required_value_columns
@@ -407,25 +408,33 @@ Classify = Callable[[Iterable[Record], int], Classified]
 class Classifiers:
     """Classifies by each declaration that batches of a stream were written under."""
 
-    def __init__(self, spec: StreamSpec, make: Callable[[StreamSpec], Classifier]) -> None:
+    def __init__(self, spec: StreamSpec, make: Callable[..., Classifier]) -> None:
         self._spec, self._make = spec, make
         self.today = make(spec)
-        self._by_columns = dict.fromkeys((spec.ddl, ""), self.today)
+        self._made: dict[tuple[str, str | None], Classifier] = {}
 
     @property
     def is_independent(self) -> bool:
         """Tell whether no expression of any declaration had to be left to the engine."""
-        return all(each.is_independent for each in self._by_columns.values())
+        return all(each.is_independent for each in self._made.values())
 
-    def of(self, columns: str, constraints: Constraints | None = None) -> Classify:
+    def of(
+        self,
+        columns: str,
+        constraints: Constraints | None = None,
+        *,
+        evaluated_by: str | None = None,
+    ) -> Classify:
         """Return what classifies records that were written under some columns, as DDL.
 
         Args:
+            columns: Those of then.
             constraints: What the table asked of its rows then, as SQL by name.
+            evaluated_by: What evaluated the declared statements then, if not Spark.
         """
-        if columns not in self._by_columns:
-            self._by_columns[columns] = self._under(columns)
-        return partial(self._with_columns_of_today, self._by_columns[columns], constraints)
+        if not (found := self._made.get((columns, evaluated_by))):
+            found = self._made[columns, evaluated_by] = self._under(columns, evaluated_by)
+        return partial(self._with_columns_of_today, found, constraints)
 
     def _with_columns_of_today(
         self,
@@ -441,10 +450,10 @@ class Classifiers:
             result.changes = [_widened(change, at, len(names)) for change in result.changes]
         return result
 
-    def _under(self, columns: str) -> Classifier:
-        earlier = parse_columns(columns)
+    def _under(self, columns: str, evaluated_by: str | None) -> Classifier:
+        earlier = parse_columns(columns) if columns else self._spec.columns
         if earlier == self._spec.columns:
-            return self.today
+            return self._make(self._spec, evaluated_by=evaluated_by) if evaluated_by else self.today
         names = [column.name for column in earlier]
         selected = {name: sql for name, sql in self._spec.select.items() if name in names}
         # Of the columns of then, what is expected of the rows of today says nothing.
@@ -452,7 +461,8 @@ class Classifiers:
         declared = self._spec.model_dump(by_alias=True, exclude_unset=True, exclude=about_rows)
         try:
             return self._make(
-                StreamSpec.model_validate({**declared, "schema": columns, "select": selected})
+                StreamSpec.model_validate({**declared, "schema": columns, "select": selected}),
+                evaluated_by=evaluated_by,
             )
         except ValidationError as error:
             raise UnprovableError(

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
+from ingestion.declaration.spec import EVALUATED_BY
 from ingestion.sinks.commit_metadata import CONSTRAINTS
 from ingestion.verify.compare.quarantine import BadRecord, as_bad
 from ingestion.verify.decode.coerce import UnprovableError
@@ -79,8 +80,10 @@ class Fold:
     def batch(self, batch: Batch, chunks: Iterable[Sequence[Record]]) -> Recount:
         """Fold one batch, the next of the ledger."""
         recount = Recount(is_replay=batch.kind == "replay")
-        asked = (batch.declaration or {}).get(CONSTRAINTS)
-        classify = self._classifiers.of(batch.columns, asked)
+        kept = batch.declaration or {}
+        classify = self._classifiers.of(
+            batch.columns, kept.get(CONSTRAINTS), evaluated_by=kept.get(EVALUATED_BY)
+        )
         for records in chunks:
             self._take(records, batch.seq, classify, recount)
         self._notice_thinning(batch, recount)

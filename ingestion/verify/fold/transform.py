@@ -1,13 +1,14 @@
 """What stands between a value and its row, applied a second time.
 
-A condition is written in Spark's SQL: sqlglot translates it, and DuckDB, another engine, evaluates
-it over typed rows. What the two engines might understand differently is not evaluated there at all,
-for a wrong guess would be a wrong proof.
+The proof asks another engine than the one that has evaluated a statement for the table, wherever
+there is one. What DuckDB evaluated, as the batch's commit says, is left to Spark: whoever asks for
+the proof hands in what applies it, to what this proof has decoded. A condition that Spark evaluated
+is translated by sqlglot, and DuckDB evaluates it over typed rows. What the two engines might
+understand differently is not evaluated there at all, for a wrong guess would be a wrong proof.
 
-A ``where`` of that kind, and any other transformation, only Spark can evaluate: whoever asks for
-the proof hands in what applies it, to what this proof has decoded. That is no second opinion on the
-statement itself, and the verdict says so; which records it was applied to, and what became of its
-rows, is still proven.
+A ``where`` of that kind, and any other transformation by Spark, only Spark can evaluate. That is no
+second opinion on the statement itself, and the verdict says so; which records it was applied to,
+and what became of its rows, is still proven.
 """
 
 from __future__ import annotations
@@ -107,11 +108,22 @@ class Transformation(Protocol):
 
 
 def transformation(
-    spec: StreamSpec, settings: Settings | None, apply: ApplyTransformation | None
+    spec: StreamSpec,
+    settings: Settings | None,
+    apply: ApplyTransformation | None,
+    *,
+    evaluated_by: str | None = None,
 ) -> Transformation | None:
     """Return what makes rows of values, and nothing of one that is filtered out; deletes never are.
 
     A declaration that does nothing to values needs none.
+
+    Args:
+        spec: The declaration.
+        settings: For Spark.
+        apply: Asks Spark.
+        evaluated_by: What has evaluated the statements for the table, if not Spark: it is not asked
+            again.
     """
     if not spec.is_transformed:
         return None
@@ -119,12 +131,12 @@ def transformation(
     def of_the_engine() -> _OfTheEngine:
         if settings is None or apply is None:
             raise UnprovableError("the transformation is not provable without Spark")
-        return _OfTheEngine(spec, apply(spec, settings))
+        return _OfTheEngine(spec, apply(spec, settings), is_independent=bool(evaluated_by))
 
     given = {column.name: column.type for column in spec.exploded_columns}
     # Only a shorter VARCHAR is of another type than its value, which may not fit.
     fits = all(given.get(column.name) == column.type for column in spec.columns)
-    if fits and not (spec.select or spec.transform):
+    if fits and not (spec.select or spec.transform or evaluated_by):
         with suppress(UnprovableError):
             return _Filter(spec, of_the_engine)
     return of_the_engine()
@@ -177,12 +189,11 @@ class _Filter:
 
 
 class _OfTheEngine:
-    """Anything else, applied by the engine's own means."""
+    """Anything else, applied by Spark."""
 
-    is_independent = False
-
-    def __init__(self, spec: StreamSpec, apply: Apply) -> None:
+    def __init__(self, spec: StreamSpec, apply: Apply, *, is_independent: bool) -> None:
         self._apply = apply
+        self.is_independent = is_independent
         self._names = [column.name for column in spec.exploded_columns]
 
     def __call__(self, values: Sequence[Value]) -> list[Value | None]:

@@ -1,0 +1,169 @@
+"""Declared statements, evaluated where a batch is decoded: rows do not go through the JVM for them.
+
+What must stay true: the rows are those that Spark would make. DuckDB evaluates what
+``ingestion.pipeline.translate`` has found to mean the same to both; whatever it fails at is left to
+Spark, for the whole batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ingestion.declaration.names import plain_name
+from ingestion.modes.engines.rows import UnevaluatedError, Work
+from ingestion.pipeline.translate import Statement
+
+if TYPE_CHECKING:
+    import duckdb
+
+MISFIT: Final = pa.struct([("reason", pa.string()), ("detail", pa.string())])
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Transformation:
+    """A declared transformation for workers, which get it whole.
+
+    Attributes:
+        where: The condition that a row must meet, if there is one.
+        columns: What makes each column of the table, in order.
+        row: The type of the table's row.
+        longest: How many characters a column takes, of those that may not fit.
+        record: The record types that are meant; none where any is.
+        has_ended: Whether an update may end a row under another key.
+    """
+
+    where: Statement | None
+    columns: Sequence[Statement]
+    row: pa.StructType
+    longest: Mapping[str, int]
+    record: Sequence[str]
+    has_ended: bool
+
+
+def evaluate(decode: Work, transformation: Transformation) -> Work:
+    """Return work that decodes, and adds the columns of ``transform``."""
+
+    def transformed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in decode(batches):
+            yield _transformed(batch, transformation)
+
+    return transformed
+
+
+def _transformed(batch: pa.RecordBatch, by: Transformation) -> pa.RecordBatch:
+    batch = batch.append_column("_index", pa.repeat(pa.scalar(0, pa.int32()), batch.num_rows))
+    decoded = fields_of(batch.column("_decoded"))
+    is_other = pa.repeat(pa.scalar(False), batch.num_rows)
+    if by.record:
+        of_type = pc.is_in(decoded["record"], pa.array(by.record, pa.string()))
+        is_other = pc.and_(pc.is_valid(decoded["record"]), pc.invert(of_type))
+    is_row = pc.and_(pc.is_valid(batch.column("_value")), pc.is_null(decoded["reason"]))
+    is_row = pc.and_(is_row, pc.invert(is_other))
+    is_asked = pc.and_(is_row, pc.invert(pc.fill_null(decoded["is_delete"], False)))
+    passes = pc.invert(is_other)
+    if by.where:
+        (answer,) = evaluated([by.where], batch, decoded["row"], is_asked)
+        passes = pc.and_(passes, pc.or_(pc.invert(is_asked), pc.fill_null(answer, False)))
+    row, misfit = _rows(batch, decoded["row"], pc.and_(passes, is_row), by)
+    added = {"_transformed": row, "_selected": passes, "_misfit": misfit}
+    if by.has_ended:
+        is_ended = pc.is_valid(decoded["ended"])
+        ended, _ = _rows(batch, decoded["ended"], is_ended, by)
+        # Of what no table could hold nothing is known, but that it has ended.
+        added["_ended"] = pa.StructArray.from_arrays(
+            ended.flatten(), fields=list(by.row), mask=pc.invert(is_ended)
+        )
+    for name, column in added.items():
+        batch = batch.append_column(name, column)
+    return batch
+
+
+def _rows(
+    batch: pa.RecordBatch, value: pa.StructArray, is_row: pa.BooleanArray, by: Transformation
+) -> tuple[pa.StructArray, pa.StructArray]:
+    """Return the table's rows of some values, and why no table could hold them; else null."""
+    is_row = pc.and_(is_row, pc.is_valid(value))
+    given = fields_of(value)
+    made = [each for each in by.columns if not each.is_column]
+    computed = iter(evaluated(made, batch, value, is_row))
+    columns = [
+        _given(batch, given, each.columns[0]) if each.is_column else next(computed)
+        for each in by.columns
+    ]
+    columns = [each.cast(field.type) for each, field in zip(columns, by.row, strict=True)]
+    fits, details = is_row, pa.nulls(len(batch), pa.string())
+    for field, column in zip(by.row, columns, strict=True):
+        if longest := by.longest.get(field.name):
+            is_long = pc.fill_null(pc.greater(pc.utf8_length(column), longest), False)
+            is_long = pc.and_(is_long, fits)
+            details = pc.if_else(is_long, field.name, details)
+            fits = pc.and_(fits, pc.invert(is_long))
+    reasons = pc.if_else(pc.is_valid(details), "too_long", pa.scalar(None, pa.string()))
+    misfit = pa.StructArray.from_arrays(
+        [reasons, details], fields=list(MISFIT), mask=pc.is_null(details)
+    )
+    return pa.StructArray.from_arrays(columns, fields=list(by.row), mask=pc.invert(fits)), misfit
+
+
+def _given(batch: pa.RecordBatch, value: Mapping[str, pa.Array], name: str) -> pa.Array:
+    """Return a column of the value, or else of the record, whose names a value's hide."""
+    return value[name] if name in value else batch.column(name)
+
+
+def evaluated(
+    statements: Sequence[Statement],
+    batch: pa.RecordBatch,
+    value: pa.StructArray,
+    wanted: pa.BooleanArray,
+) -> list[pa.Array]:
+    """Return what statements give for the rows that are wanted, and null for the others.
+
+    Raises:
+        UnevaluatedError: DuckDB does not say.
+    """
+    if not statements:
+        return []
+    import duckdb
+
+    given = fields_of(value)
+    used = dict.fromkeys(name for each in statements for name in each.columns)
+    columns = {name: _given(batch, given, name) for name in used}
+    is_wanted = plain_name("wanted", used)
+    table = pa.table([wanted, *columns.values()], names=[is_wanted, *columns])
+    selected = ", ".join(
+        f"CASE WHEN value.{is_wanted} THEN {each.sql} END AS e{n}"
+        for n, each in enumerate(statements)
+    )
+    try:
+        connection = _connection().register("value", table)
+        found = connection.sql(f"SELECT {selected} FROM value").to_arrow_table()
+    except duckdb.Error as error:
+        raise UnevaluatedError(str(error)) from error
+    return [column.combine_chunks() for column in found.columns]
+
+
+@lru_cache(maxsize=1)
+def _connection() -> duckdb.DuckDBPyConnection:
+    """Open a database of this worker, once; its rows keep their order."""
+    import duckdb
+
+    connection = duckdb.connect(
+        config={
+            "threads": 1,
+            "autoinstall_known_extensions": False,
+            "autoload_known_extensions": False,
+        }
+    )
+    connection.execute("SET TimeZone = 'UTC'")
+    return connection
+
+
+def fields_of(struct: pa.StructArray) -> dict[str, pa.Array]:
+    """Return the fields of a struct, null where it is null itself."""
+    return dict(zip((field.name for field in struct.type), struct.flatten(), strict=True))
