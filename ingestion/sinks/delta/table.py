@@ -46,7 +46,13 @@ from ingestion.sinks.delta.log import DeltaLog, all_files
 from ingestion.sinks.delta.log_files import COMMIT, commit_file, log_files
 from ingestion.sinks.delta.transaction import DeltaTransaction
 from ingestion.sinks.delta.vectors import FEATURE, PROPERTY
-from ingestion.sinks.table import Altered, SinkTable, TableDefinition
+from ingestion.sinks.table import (
+    Altered,
+    ErasableTable,
+    MarkableTable,
+    RewindableTable,
+    TableDefinition,
+)
 from ingestion.storage.checksums import matches_checksum
 from ingestion.storage.location import Location
 
@@ -76,7 +82,7 @@ def open_table(stream: str, sink: DeltaSink, settings: Settings, lake: Location)
     return DeltaSinkTable(stream, lake / stream)
 
 
-class DeltaSinkTable(SinkTable):
+class DeltaSinkTable(ErasableTable, RewindableTable, MarkableTable):
     """A stream's Delta table; see ``SinkTable``."""
 
     def __init__(self, stream: str, path: Location) -> None:

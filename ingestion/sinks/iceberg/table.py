@@ -45,7 +45,7 @@ from pyiceberg.table.update import RemoveSnapshotsUpdate, SetPropertiesUpdate
 from sqlalchemy.exc import SQLAlchemyError
 
 from ingestion.declaration.ddl import DeclaredColumn
-from ingestion.declaration.sinks import BESIDE, IcebergSink
+from ingestion.declaration.sinks import BESIDE, SINKS, IcebergSink
 from ingestion.declaration.sql import quoted
 from ingestion.declaration.types import SqlType
 from ingestion.settings import Settings
@@ -63,7 +63,8 @@ from ingestion.sinks.iceberg.files import IcebergFileWriter
 from ingestion.sinks.table import (
     REPLACED,
     WAY_OUT,
-    SinkTable,
+    ErasableTable,
+    RewindableTable,
     TableDefinition,
     counts_of,
     foreign_table,
@@ -73,6 +74,7 @@ from ingestion.sinks.table import (
 from ingestion.storage.failpoints import Failpoint, hit
 from ingestion.storage.location import Location
 
+_KIND: Final = SINKS["iceberg"]
 _FORMAT: Final = 2
 # Every commit writes all metadata anew, notes included: a few of the older are enough.
 _PROPERTIES: Final = {
@@ -104,7 +106,7 @@ def open_table(stream: str, sink: IcebergSink, settings: Settings, lake: Locatio
     return IcebergTable(CatalogEntry.of(stream, sink, lake))
 
 
-class IcebergTable(SinkTable):
+class IcebergTable(ErasableTable, RewindableTable):
     """A stream's Iceberg table; see ``SinkTable``."""
 
     def __init__(self, entry: CatalogEntry) -> None:
@@ -159,21 +161,17 @@ class IcebergTable(SinkTable):
             for field in self._entry.loaded().schema().fields
         )
 
-    def stored_type(self, declared: SqlType) -> SqlType:
-        """Return the type; Iceberg has no shorter integers and no text of limited length."""
-        return _sql_type(_iceberg_type(declared, count(1)))
-
     def alteration(self, column: DeclaredColumn, *, is_new: bool) -> str:
         """Write the statement of Spark SQL."""
         table, name = f"ALTER TABLE {self._entry.name}", quoted(column.name)
         if not is_new:
             return f"{table} ALTER COLUMN {name} DROP NOT NULL"
-        return f"{table} ADD COLUMN {name} {self.stored_type(column.type)}{column.comment_ddl}"
+        return f"{table} ADD COLUMN {name} {_KIND.stored_type(column.type)}{column.comment_ddl}"
 
     def alter(self, column: DeclaredColumn, *, is_new: bool, spark: Any) -> None:
         """Commit other columns to the catalog; no file changes."""
         del spark
-        table, type_ = self._entry.loaded(), _iceberg_type(column.type, count(1))
+        table, type_ = self._entry.loaded(), _iceberg_type(_KIND.stored_type(column.type), count(1))
         with self._entry.session(), table.update_schema() as update:
             if not is_new:
                 update.make_column_optional(column.name)
@@ -305,6 +303,10 @@ class IcebergTable(SinkTable):
                     entry.commit(table, staged.write(Operation.REPLACE), staged.snapshot_id)
         return len(small), len(writer.files)
 
+    def restore(self, version: int, metadata: CommitMetadata) -> Commit:
+        """Commit the files of that version."""
+        return self._commit(metadata, lambda begun: begun.restore(version, metadata))
+
     def remove_older_versions(self) -> int:
         """Delete what only older snapshots lead to, or dead commits of ours left; expire those.
 
@@ -359,7 +361,7 @@ def _schema(columns: Sequence[DeclaredColumn], keys: Sequence[str]) -> Schema:
         iceberg.NestedField(
             number,
             column.name,
-            _iceberg_type(column.type, ids),
+            _iceberg_type(_KIND.stored_type(column.type), ids),
             required=not column.nullable,
             doc=column.comment or None,
         )
@@ -374,7 +376,7 @@ def _schema(columns: Sequence[DeclaredColumn], keys: Sequence[str]) -> Schema:
 
 
 def _iceberg_type(type_: SqlType, ids: Iterator[int]) -> iceberg.IcebergType:
-    """Return Iceberg's type of a declared one; ``ids`` are those of the fields in it."""
+    """Return Iceberg's name of a type; ``ids`` are those of the fields in it."""
     parts = {name: (next(ids), _iceberg_type(part, ids)) for name, part in type_.parts.items()}
     if type_.word == "DECIMAL":
         return iceberg.DecimalType(type_.precision, type_.scale)
@@ -387,8 +389,7 @@ def _iceberg_type(type_: SqlType, ids: Iterator[int]) -> iceberg.IcebergType:
     if type_.word == "MAP":
         (key_id, key), (value_id, value) = parts.values()
         return iceberg.MapType(key_id, key, value_id, value, value_required=False)
-    shorter = {"TINYINT": "INT", "SMALLINT": "INT", "VARCHAR": "STRING"}
-    return _TYPES[shorter.get(type_.word, type_.word)]
+    return _TYPES[type_.word]
 
 
 def _sql_type(type_: iceberg.IcebergType) -> SqlType:

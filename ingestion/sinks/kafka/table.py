@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 import pyarrow as pa
 from confluent_kafka import Message
@@ -40,7 +40,6 @@ from ingestion.sinks.kafka.rows import NewestPerKey, RowFormat
 from ingestion.sinks.kafka.writer import TopicPlace, TopicWriter
 from ingestion.sinks.table import (
     REPLACED,
-    Ability,
     Change,
     SinkTable,
     TableDefinition,
@@ -58,7 +57,7 @@ _BYTES_READ_AT_ONCE: Final = 16 * 1024 * 1024
 _RECORDS: Final = pa.schema([("key", pa.binary()), ("value", pa.binary()), ("place", pa.int64())])
 _PARTS: Final = (Message.key, Message.value, Message.offset)
 _FORMATS: Final[Mapping[str, type[RowFormat]]] = {"json": JsonRows, "avro": AvroRows}
-_KEPT: Final = "a topic keeps what was written to it"
+_KIND: Final = SINKS["kafka"]
 _ANOTHER: Final = "write to another topic, by `sink: {kafka: {topic: …}}`"
 
 
@@ -72,17 +71,6 @@ def open_table(stream: str, sink: KafkaSink, settings: Settings, lake: Location)
 
 class TopicTable(SinkTable):
     """A stream's topic; see ``SinkTable``."""
-
-    cannot: ClassVar[Mapping[Ability, str]] = {
-        "rewind": _KEPT,
-        "replay": f"{_KEPT}, so records that are read again would come after newer ones",
-        "redrive": f"{_KEPT}, so a record from quarantine would come after newer ones",
-        "rebuild": _KEPT,
-        "erase": f"{_KEPT}, until compaction or retention removes it",
-        "see foreign changes": "Kafka does not tell which producer has written a record",
-        "look up": "a log finds no row by its key",
-        "time travel": "compaction may have removed what its rows were before",
-    }
 
     def __init__(self, place: TopicPlace, sink: KafkaSink) -> None:
         self._place, self._sink, self.stream = place, sink, place.stream
@@ -132,7 +120,7 @@ class TopicTable(SinkTable):
             self._write(log.topic_id, schema)
 
     def _stored(self, column: DeclaredColumn) -> DeclaredColumn:
-        problems = [f"it has a {word}" for word in SINKS["kafka"].refused_in(column.type)]
+        problems = [f"it has a {word}" for word in _KIND.refused_in(column.type)]
         if other := self._sink.refused_name(column.name, column.type):
             problems.append(f"{other!r} is no name in Avro")
         if problems:
@@ -140,7 +128,7 @@ class TopicTable(SinkTable):
                 f"{self.stream}: column {column.name} cannot be written to a topic: {problems[0]}. "
                 "Next: declare another"
             )
-        return replace(column, type=self.stored_type(column.type))
+        return replace(column, type=_KIND.stored_type(column.type))
 
     def _rows(self, schema: TopicSchema) -> RowFormat:
         return _FORMATS[schema.format](place=self._place, schema=schema)

@@ -15,13 +15,12 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 import pyarrow as pa
 
 from ingestion.declaration.ddl import DeclaredColumn
-from ingestion.declaration.sinks import BESIDE, PostgresSink
-from ingestion.declaration.types import SqlType
+from ingestion.declaration.sinks import BESIDE, SINKS, PostgresSink
 from ingestion.errors import (
     DamagedTableError,
     InvalidSpecError,
@@ -43,9 +42,8 @@ from ingestion.sinks.commit_log import (
 from ingestion.sinks.commit_metadata import CommitMetadata, DamagedMetadataError, app_id
 from ingestion.sinks.table import (
     REPLACED,
-    Ability,
     Change,
-    SinkTable,
+    ErasableTable,
     TableDefinition,
     Transaction,
     counts_of,
@@ -82,7 +80,7 @@ except ImportError as error:
     ) from error
 
 _NOTES_AT_ONCE: Final = 16
-_PAST: Final = "PostgreSQL keeps no earlier state of a table"
+_KIND: Final = SINKS["postgres"]
 
 _BESIDE: Final = """
     CREATE TABLE IF NOT EXISTS {heads} (
@@ -153,15 +151,8 @@ def open_table(
     return PostgresTable(place)
 
 
-class PostgresTable(SinkTable):
+class PostgresTable(ErasableTable):
     """A stream's table of PostgreSQL; see ``SinkTable``."""
-
-    cannot: ClassVar[Mapping[Ability, str]] = {
-        "rewind": _PAST,
-        "time travel": _PAST,
-        "see foreign changes": "PostgreSQL keeps no log of a table's changes that a client can "
-        "read",
-    }
 
     def __init__(self, place: PostgresPlace) -> None:
         self._place, self.stream = place, place.stream
@@ -237,7 +228,7 @@ class PostgresTable(SinkTable):
         return True
 
     def _definition(self, column: DeclaredColumn, *, nullable: bool) -> Composed:
-        type_ = SQL(server_type(self.stored_type(column.type)))
+        type_ = SQL(server_type(_KIND.stored_type(column.type)))
         required = SQL("" if nullable else " NOT NULL")
         return SQL("{} {}{}").format(Identifier(column.name), type_, required)
 
@@ -252,17 +243,12 @@ class PostgresTable(SinkTable):
         with self._place.session() as connection:
             return columns_of(connection, self._place.table)
 
-    def stored_type(self, declared: SqlType) -> SqlType:
-        """Return the type; PostgreSQL has no integer of one byte."""
-        is_tiny = declared.word == "TINYINT"
-        return SqlType(word="SMALLINT") if is_tiny else declared.without_required()
-
     def refit(self, column: DeclaredColumn, found: DeclaredColumn) -> str:
         """Write the statements, with what keeps a column from another type."""
         fills = {"default": "DROP DEFAULT", "generated": "DROP EXPRESSION"}
         if "identity" in found.filled_by:
             fills[found.filled_by] = "DROP IDENTITY"
-        due = self.stored_type(column.type)
+        due = _KIND.stored_type(column.type)
         acts = [fills[found.filled_by]] if found.filled_by else []
         acts += [f"TYPE {server_type(due)} USING NULL"] if found.type != due else []
         acts += ["DROP NOT NULL"] if column.nullable and not found.nullable else []
@@ -350,9 +336,10 @@ class PostgresTable(SinkTable):
         with place.session(is_one_look=True) as connection:
             newest = place.look(connection).seq
             if version not in (None, newest):
+                why = _KIND.cannot["time travel"]
                 raise place.busy(
                     f"seq {version} was to be read, and the table is at seq {newest}: it was "
-                    f"committed to meanwhile, and {_PAST}. If it happens again, pause the stream"
+                    f"committed to meanwhile, and {why}. If it happens again, pause the stream"
                 )
             by_name = {column.name: column for column in columns_of(connection, place.table)}
             source = place.sql("FROM {table} t")

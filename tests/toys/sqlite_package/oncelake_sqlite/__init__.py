@@ -24,4 +24,5 @@ KIND = SinkKind(
     part=SqliteSink,
     refused=("VARIANT", "ARRAY", "MAP", "STRUCT"),
     refused_modes=("aggregate",),
+    cannot={"rewind": "it keeps no past", "time travel": "it keeps no past"},
 )

@@ -7,10 +7,10 @@ import sqlite3
 import struct
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pyarrow as pa
 
@@ -23,9 +23,8 @@ from ingestion.settings import Settings, settings_of_sink
 from ingestion.sinks.commit_log import ROW_COUNTS, Commit, CommitLog, operation_of
 from ingestion.sinks.commit_metadata import CommitMetadata, app_id
 from ingestion.sinks.table import (
-    Ability,
     Change,
-    SinkTable,
+    ErasableTable,
     TableDefinition,
     Transaction,
     counts_of,
@@ -42,13 +41,8 @@ def open_table(stream: str, sink: SqliteSink, settings: Settings, lake: Location
     return SqliteTable(stream, Path(file), sink.table_of(stream))
 
 
-class SqliteTable(SinkTable):
+class SqliteTable(ErasableTable):
     """One table of rows, and one of notes: version, note, counts and time of each commit."""
-
-    cannot: ClassVar[Mapping[Ability, str]] = {
-        "rewind": "it keeps no past",
-        "time travel": "it keeps no past",
-    }
 
     def __init__(self, stream: str, file: Path, name: str) -> None:
         self.stream, self.file, self.name = stream, file, name
