@@ -34,9 +34,9 @@ from ingestion.declaration.sinks import SinkKind
 from ingestion.declaration.sql import quoted
 from ingestion.errors import CommitConflictError, IngestionError, TableBusyError
 from ingestion.kafka.offsets import Offsets
+from ingestion.sinks.arrow_types import arrow_schema
 from ingestion.sinks.commit_log import DELETED, ROW_COUNTS
 from ingestion.sinks.commit_metadata import CommitMetadata, Identity, app_id
-from ingestion.sinks.kafka.rows import arrow_schema
 from ingestion.sinks.table import (
     Change,
     ErasableTable,

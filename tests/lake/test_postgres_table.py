@@ -40,11 +40,12 @@ from ingestion.errors import (
 )
 from ingestion.kafka.offsets import Offsets, TopicPartition
 from ingestion.settings import Settings
+from ingestion.sinks.arrow_types import arrow_schema
 from ingestion.sinks.commit_log import DELETED, UnknownOutcomeError
 from ingestion.sinks.commit_metadata import CommitMetadata, Identity, app_id
 from ingestion.sinks.postgres import copy as postgres_copy
 from ingestion.sinks.postgres import server as postgres_server
-from ingestion.sinks.postgres.copy import Connection, arrow_schema
+from ingestion.sinks.postgres.copy import Connection
 from ingestion.sinks.postgres.server import PostgresPlace
 from ingestion.sinks.postgres.table import PostgresTable, open_table
 from ingestion.sinks.table import Change, TableDefinition

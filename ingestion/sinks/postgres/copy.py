@@ -22,6 +22,7 @@ from pyarrow import csv
 from ingestion.declaration.ddl import DeclaredColumn, parse_type
 from ingestion.declaration.types import SqlType
 from ingestion.errors import RefusedError
+from ingestion.sinks.arrow_types import arrow_schema
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 
@@ -29,21 +30,21 @@ _BYTES_READ_AT_ONCE: Final = 8 << 20
 _ROWS_READ_AT_ONCE: Final = 256
 _ROWS_SENT_AT_ONCE: Final = 8_192
 
-# Each type of a column: PostgreSQL's name of it, and Arrow's. DECIMAL and VARCHAR have digits more.
-_TYPES: Final[dict[str, tuple[str, pa.DataType]]] = {
-    "BOOLEAN": ("boolean", pa.bool_()),
-    "SMALLINT": ("smallint", pa.int16()),
-    "INT": ("integer", pa.int32()),
-    "BIGINT": ("bigint", pa.int64()),
-    "FLOAT": ("real", pa.float32()),
-    "DOUBLE": ("double precision", pa.float64()),
-    "STRING": ("text", pa.string()),
-    "BINARY": ("bytea", pa.binary()),
-    "DATE": ("date", pa.date32()),
-    "TIMESTAMP": ("timestamp with time zone", pa.timestamp("us", "UTC")),
-    "TIMESTAMP_NTZ": ("timestamp without time zone", pa.timestamp("us")),
+# PostgreSQL's name of each type of a column. DECIMAL and VARCHAR have digits more.
+_TYPES: Final = {
+    "BOOLEAN": "boolean",
+    "SMALLINT": "smallint",
+    "INT": "integer",
+    "BIGINT": "bigint",
+    "FLOAT": "real",
+    "DOUBLE": "double precision",
+    "STRING": "text",
+    "BINARY": "bytea",
+    "DATE": "date",
+    "TIMESTAMP": "timestamp with time zone",
+    "TIMESTAMP_NTZ": "timestamp without time zone",
 }
-_WORDS: Final = {name: word for word, (name, _) in _TYPES.items()} | {"character varying": "STRING"}
+_WORDS: Final = {name: word for word, name in _TYPES.items()} | {"character varying": "STRING"}
 _WORDS_WITH_DIGITS: Final = {"numeric(": "DECIMAL(", "character varying(": "VARCHAR("}
 # What is read in place of a text that no reader of CSV takes in all its range.
 _MICROSECONDS: Final = ("(extract(epoch FROM {}) * 1000000)::bigint", pa.int64())
@@ -103,19 +104,7 @@ def is_readable(column: DeclaredColumn) -> bool:
 
 def server_type(type_: SqlType) -> str:
     """Return PostgreSQL's name of a type."""
-    return _TYPES[type_.word][0] if type_.word in _TYPES else str(type_)
-
-
-def arrow_schema(columns: Sequence[DeclaredColumn]) -> pa.Schema:
-    """Return the schema of rows as a batch has them."""
-    return pa.schema([(column.name, _arrow_type(column.type)) for column in columns])
-
-
-def _arrow_type(type_: SqlType) -> pa.DataType:
-    if type_.word == "DECIMAL":
-        return pa.decimal128(type_.precision, type_.scale)
-    # What others have put to a table, of a type that no stream has, is read as text.
-    return _TYPES.get(type_.word, _TYPES["STRING"])[1]
+    return _TYPES.get(type_.word, str(type_))
 
 
 def column_list(columns: Sequence[str], *, of: str = "") -> Composed:

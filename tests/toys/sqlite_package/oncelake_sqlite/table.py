@@ -18,8 +18,8 @@ from ingestion.declaration.ddl import DeclaredColumn, parse_columns
 from ingestion.declaration.sinks import BESIDE
 from ingestion.declaration.sql import equal, identifier, quoted
 from ingestion.errors import DependencyError, TableBusyError
-from ingestion.pipeline.schema import type_of_columns
 from ingestion.settings import Settings, settings_of_sink
+from ingestion.sinks.arrow_types import arrow_schema
 from ingestion.sinks.commit_log import ROW_COUNTS, Commit, CommitLog, operation_of
 from ingestion.sinks.commit_metadata import CommitMetadata, app_id
 from ingestion.sinks.table import (
@@ -112,9 +112,7 @@ class SqliteTable(ErasableTable):
 
     def schema(self) -> pa.Schema:
         """Return the columns in Arrow."""
-        from pyspark.sql.pandas.types import to_arrow_schema
-
-        return to_arrow_schema(type_of_columns(self.columns()), timezone="UTC")
+        return arrow_schema(self.columns())
 
     def begin(self, seq: int) -> SqliteTransaction:
         """Lock the file, and make sure that the table stands at the seq before."""
