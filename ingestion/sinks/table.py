@@ -32,7 +32,6 @@ from ingestion.sinks.commit_metadata import CommitMetadata, app_id
 
 # How far back a table is read where nobody says so.
 A_WEEK: Final = dt.timedelta(days=7)
-AGAIN: Final = "run the same command again"
 REPLACED: Final = "is not the table that was read: another was made under its name"
 # Out of an empty table of others, which no command takes away.
 WAY_OUT: Final = "drop or rename that table, or declare another one in `sink`"
@@ -244,7 +243,7 @@ class SinkTable(ABC):
         """Write what was committed to the disk, where its keeper has not done that."""
         return
 
-    def refuse_damaged(self, log: CommitLog) -> None:
+    def refuse_damaged(self, log: Any) -> None:
         """Make sure that what keeps the rows is as it was written, where that can be told.
 
         Args:
@@ -255,7 +254,7 @@ class SinkTable(ABC):
         """
         del log
 
-    def settings_error(self, log: CommitLog) -> TableSettingsError | None:
+    def settings_error(self, log: Any) -> TableSettingsError | None:
         """Return what is set on the table that contradicts the ingestion; ``log`` is its own."""
         del log
         return None
@@ -404,7 +403,7 @@ class MarkableTable(SinkTable):
         """Let commits mark rows as gone from now on, or not any more."""
 
     @abstractmethod
-    def rewritten(self, log: CommitLog) -> tuple[int, int]:
+    def rewritten(self, log: Any) -> tuple[int, int]:
         """Count the rows that the newest batches have copied, and those that they have changed.
 
         Both are 0 where rows are marked as gone instead.

@@ -1387,7 +1387,7 @@ def test_a_scan_reads_a_part_of_a_file_at_a_time(
     table: IcebergTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However large a file is, little of it is in memory, and only the columns asked for."""
-    monkeypatch.setattr(files, "ROWS_READ_AT_ONCE", 2)
+    monkeypatch.setattr("ingestion.sinks.files._ROWS_READ_AT_ONCE", 2)
     commit(table, 1, change(1, inserted=dict.fromkeys(range(5), "a")))
 
     batches = list(table.scan(["name"]))

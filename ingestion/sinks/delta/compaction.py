@@ -11,6 +11,7 @@ import re
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Final
 from urllib.parse import unquote
 
@@ -20,9 +21,9 @@ from ingestion.sinks.delta.commits import EXACTLY, append_nothing, put_metadata,
 from ingestion.sinks.delta.durability import seal_commits
 from ingestion.sinks.delta.files import open_delta, read_delta
 from ingestion.sinks.delta.log import all_files, data_files
-from ingestion.sinks.delta.log_files import COMMIT, checkpoint_file, log_files
+from ingestion.sinks.delta.log_files import COMMIT, actions_in, checkpoint_file, log_files
 from ingestion.sinks.delta.transaction import DeltaTransaction
-from ingestion.sinks.delta.vectors import Vector, actions_since, has_vectors, vector_files
+from ingestion.sinks.delta.vectors import Vector, has_vectors, vector_files
 from ingestion.storage.checksums import matches_checksum, seal
 from ingestion.storage.damage import damaged_table
 from ingestion.storage.failpoints import Failpoint, hit
@@ -169,8 +170,9 @@ def vacuum(path: Location, *, window: dt.timedelta) -> int:
 
 def _needed(path: Location, table: DeltaTable, window: dt.timedelta) -> frozenset[str]:
     """Return the files of the newest version, and the vectors that left it within a window."""
-    since = (time.time() - window.total_seconds()) * 1_000
-    gone = (action["remove"] for action in actions_since(log_files(path)) if "remove" in action)
+    since, log = (time.time() - window.total_seconds()) * 1_000, log_files(path)
+    commits = map(actions_in, map(log.read, filter(COMMIT.fullmatch, log.names())))
+    gone = (each["remove"] for each in chain.from_iterable(commits) if "remove" in each)
     recent = (each for each in gone if each.get("deletionTimestamp", since) >= since)
     return all_files(path, table) | vector_files(map(Vector.of, recent))
 

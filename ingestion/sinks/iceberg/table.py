@@ -230,15 +230,14 @@ class IcebergTable(ErasableTable, RewindableTable):
             ).count()
 
     def _at(self, table: Table, version: int) -> Snapshot:
-        for snapshot in snapshots.history(table.metadata):
-            if snapshot.sequence_number == version:
-                return snapshot
+        if snapshot := snapshots.by_version(table.metadata).get(version):
+            return snapshot
         raise self._entry.damaged(f"version {version} has expired, or was rolled back")
 
     def notes(self, through: int) -> Iterator[tuple[int, int | None, str | None]]:
         """Read the summaries of the snapshots."""
-        for snapshot in reversed(snapshots.history(self._entry.loaded().metadata)):
-            version = snapshots.version_of(snapshot)
+        past = snapshots.by_version(self._entry.loaded().metadata)
+        for version, snapshot in reversed(past.items()):
             if version <= through:
                 note = snapshots.summary_of(snapshot).get(snapshots.NOTE)
                 yield version, snapshots.seq_of(snapshot), note
@@ -284,24 +283,14 @@ class IcebergTable(ErasableTable, RewindableTable):
         return {"compacted": compacted, "written": written, "expired": expired, "deleted": deleted}
 
     def _compact(self, target_bytes: int) -> tuple[int, int]:
-        entry, table = self._entry, self._entry.loaded()
-        if problem := _settings_error(entry, table):
-            raise problem
-        with entry.translated():
-            sizes = {file: file.file_size_in_bytes for file in entry.data_files(table)}
+        last = self.log().last_seq(self.stream)
+        begun = self.begin(0 if last is None else last + 1)
+        with begun.translated():
+            sizes = {file: file.file_size_in_bytes for file in begun.files}
             small = [file for file, size in sizes.items() if size < target_bytes * 3 // 4]
             if len(small) <= -(-sum(map(sizes.__getitem__, small)) // target_bytes):
                 return 0, 0
-            writer = IcebergFileWriter(table, target_bytes)
-            with discarding(writer.discard):
-                for file in small:
-                    for batch in files.read_file(table.io, file, table.schema()):
-                        writer.write(batch)
-                writer.close()
-                staged = files.StagedSnapshot(table, added=writer.files, removed=small)
-                with discarding(staged.discard):
-                    entry.commit(table, staged.write(Operation.REPLACE), staged.snapshot_id)
-        return len(small), len(writer.files)
+            return len(small), begun.rewrite(small, target_bytes=target_bytes)
 
     def restore(self, version: int, metadata: CommitMetadata) -> Commit:
         """Commit the files of that version."""
@@ -316,9 +305,7 @@ class IcebergTable(ErasableTable, RewindableTable):
         entry, table = self._entry, self._entry.loaded()
         _refuse_named(entry, table)
         with entry.translated():
-            kept = files.reachable(table, snapshots.needed(table.metadata))
-            for other in entry.set_aside():
-                kept |= files.reachable(other)
+            kept = self._reachable(table, snapshots.needed(table.metadata))
             older = reversed(files.reachable(table).values())
             ours = filter(files.is_ours, dict(files.files_in_folder(table)))
             removed = dict.fromkeys(p for p in chain(older, ours) if files.plain(p) not in kept)
@@ -348,11 +335,17 @@ class IcebergTable(ErasableTable, RewindableTable):
         with self._entry.translated():
             # What is committed after they are listed is not among them.
             listed = [path for path, at in files.files_in_folder(table) if at < before]
-            reached = files.reachable(self._entry.loaded())
-            for other in self._entry.set_aside():
-                reached |= files.reachable(other)
+            reached = self._reachable(self._entry.loaded())
             orphans = [path for path in listed if files.plain(path) not in reached]
             return files.delete_files(table.io, orphans)
+
+    def _reachable(self, table: Table, chosen: Iterable[Snapshot] | None = None) -> set[str]:
+        """Return the plain paths that some snapshots, or all, of a table lead to.
+
+        Those of tables that were set aside, which may lie in the same folder, are among them.
+        """
+        others = chain.from_iterable(map(files.reachable, self._entry.set_aside()))
+        return {*files.reachable(table, chosen), *others}
 
 
 def _schema(columns: Sequence[DeclaredColumn], keys: Sequence[str]) -> Schema:
@@ -484,9 +477,9 @@ class IcebergTransaction(FilesTransaction[DataFile]):
             return None
         return partial(files.bounds_of, field=field)
 
-    def open_writer(self) -> IcebergFileWriter:
+    def open_writer(self, target_bytes: int = TARGET_BYTES) -> IcebergFileWriter:
         """Write into the table's folder."""
-        return IcebergFileWriter(self._table)
+        return IcebergFileWriter(self._table, target_bytes)
 
     def translated(self) -> AbstractContextManager[None]:
         """Translate what catalog and files raise."""
@@ -497,22 +490,17 @@ class IcebergTransaction(FilesTransaction[DataFile]):
         _refuse_named(self._entry, self._table)
         super().erase(keys, metadata)
 
-    def commit_files(
-        self,
-        metadata: CommitMetadata,
-        *,
-        counts: Mapping[str, int],
-        added: Collection[DataFile],
-        removed: Collection[DataFile],
-    ) -> None:
-        """Commit a snapshot."""
-        operation = operation_of(counts)
-        self._commit(metadata, operation=operation, counts=counts, added=added, removed=removed)
+    def commit_moved(self, added: Collection[DataFile], removed: Collection[DataFile]) -> None:
+        """Commit a snapshot without a note."""
+        staged = files.StagedSnapshot(self._table, added=added, removed=removed)
+        with discarding(staged.discard):
+            updates = staged.write(Operation.REPLACE)
+            self._entry.commit(self._table, updates, staged.snapshot_id)
 
     def restore(self, version: int, metadata: CommitMetadata) -> None:
         """Commit the files of an earlier version; no row is copied."""
         entry, table = self._entry, self._table
-        past = {snapshots.version_of(each): each for each in snapshots.history(table.metadata)}
+        past = snapshots.by_version(table.metadata)
         if version not in past:
             raise self._gone(f"version {version} has expired, or was rolled back")
         with entry.translated():
@@ -520,12 +508,12 @@ class IcebergTransaction(FilesTransaction[DataFile]):
             for file in then - now:
                 if not table.io.new_input(file.file_path).exists():
                     raise self._gone(f"{file.file_path} is missing")
-            self._commit(
+            self.commit_files(
                 metadata,
-                operation=snapshots.RESTORE,
                 counts=counts_of(None),
                 added=then - now,
                 removed=now - then,
+                operation=snapshots.RESTORE,
                 schema_id=past[version].schema_id,
             )
 
@@ -537,22 +525,28 @@ class IcebergTransaction(FilesTransaction[DataFile]):
             remedy=f"oncelake reset {stream} --yes, to ingest the topic into a new table",
         )
 
-    def _commit(
+    def commit_files(
         self,
         metadata: CommitMetadata,
         *,
-        operation: str,
         counts: Mapping[str, int],
         added: Collection[DataFile],
         removed: Collection[DataFile],
+        operation: str | None = None,
         schema_id: int | None = None,
     ) -> None:
+        """Commit a snapshot.
+
+        Args:
+            operation: What to call it; by default what its counts say.
+            schema_id: The columns that the table has from then on; by default its own.
+        """
         entry, table = self._entry, self._table
         ours = {snapshots.STREAM: entry.stream, snapshots.SEQ: str(self.seq)}
         summary = {
             **ours,
             snapshots.NOTE: metadata.to_json(),
-            snapshots.OPERATION: operation,
+            snapshots.OPERATION: operation or operation_of(counts),
             **{snapshots.COUNTS[name]: str(value) for name, value in counts.items()},
         }
         staged = files.StagedSnapshot(table, added=added, removed=removed, properties=summary)
