@@ -52,11 +52,12 @@ class SinkPart(Part):
     def beside(self, stream: str) -> SinkPart:
         """Return where a table is made that is to take the place of a stream's.
 
-        One that has its name for good is its own; so are tables in the lake's folders, which are
-        made in another one.
+        Where a person may name the ``table``, by a longer name. One that has its name for good is
+        its own; so are tables in the lake's folders, which are made in another one.
         """
-        del stream
-        return self
+        if "table" not in type(self).model_fields:
+            return self
+        return self.model_copy(update={"table": f"{self.table_of(stream)}{BESIDE}"})
 
 
 class DeltaSink(SinkPart):
@@ -79,10 +80,6 @@ class IcebergSink(SinkPart):
         """Return the table of a stream."""
         return self.table or f"oncelake.{stream}"
 
-    def beside(self, stream: str) -> IcebergSink:
-        """Return a table of the same namespace."""
-        return self.model_copy(update={"table": f"{self.table_of(stream)}{BESIDE}"})
-
 
 class PostgresSink(SinkPart):
     """A table of PostgreSQL; ONCELAKE_POSTGRES says where the server is."""
@@ -94,10 +91,6 @@ class PostgresSink(SinkPart):
     def table_of(self, stream: str) -> str:
         """Return the table of a stream."""
         return self.table or f"public.{stream}"
-
-    def beside(self, stream: str) -> PostgresSink:
-        """Return a table of the same schema."""
-        return self.model_copy(update={"table": f"{self.table_of(stream)}{BESIDE}"})
 
 
 class KafkaSink(SinkPart):

@@ -1,7 +1,4 @@
-"""Arrow's types of the columns of a table: one map of declared types, for every sink that needs it.
-
-Delta and Iceberg have their own, which their libraries make of their schemas.
-"""
+"""Arrow's types of the columns of a table: one map of declared types, for all sinks."""
 
 from __future__ import annotations
 
@@ -34,10 +31,7 @@ TYPES: Final[Mapping[str, pa.DataType]] = {
 def arrow_schema(
     columns: Sequence[DeclaredColumn], types: Mapping[str, pa.DataType] = TYPES
 ) -> pa.Schema:
-    """Return the Arrow schema of rows with these columns, by their types without parts.
-
-    What others have put to a table, of a type that no stream has, is read as text.
-    """
+    """Return the Arrow schema of rows with these columns, by their types without parts."""
     return pa.schema([(column.name, _arrow_type(column.type, types)) for column in columns])
 
 
@@ -52,4 +46,4 @@ def _arrow_type(type_: SqlType, types: Mapping[str, pa.DataType]) -> pa.DataType
             return pa.map_(parts["key"], parts["value"])
         case "STRUCT":
             return pa.struct(list(parts.items()))
-    return types.get(type_.word, pa.string())
+    return types[type_.word]

@@ -380,11 +380,7 @@ class SinkConformance:
             for at in range(most + 1)
         ]
         with closing(opened().begin(1)) as transaction:
-            like = (
-                transaction.rows_of(keys(0)).schema
-                if not self.kind.is_log
-                else arrow_schema(table.columns())
-            )
+            like = arrow_schema(table.columns())
             rows = pa.Table.from_pylist([{**row, **origin(1, row["id"])} for row in values], like)
             nothing = rows.slice(0, 0)
             given = Change(inserted=rows, updated=nothing, deleted=nothing.select(["id"]))
@@ -486,14 +482,7 @@ def change(
     deleted: tuple[int, ...] = (),
 ) -> Change:
     """Return a change of rows by their keys and names."""
-    schema = pa.schema(
-        [
-            *(("id", pa.int32()), ("name", pa.string()), ("_topic", pa.string())),
-            *(("_partition", pa.int32()), ("_offset", pa.int64())),
-            *(("_timestamp", pa.timestamp("us", "UTC")), ("_epoch", pa.int32())),
-            ("_seq", pa.int64()),
-        ]
-    )
+    schema = arrow_schema((*parse_columns("id INT, name STRING"), *system_columns()))
 
     def rows(names: Mapping[int, str] | None) -> pa.Table:
         found = [

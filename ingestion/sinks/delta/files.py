@@ -125,12 +125,7 @@ class MarkedRows:
 
     def count_rows(self, filter: pc.Expression | None = None) -> int:
         """Count rows."""
-        marked = (
-            batch.num_rows
-            for fragment in self._marked.get_fragments(filter)
-            for batch in self._living(fragment, [], filter)
-        )
-        return int(self._plain.count_rows(filter=filter) + sum(marked))
+        return sum(each.num_rows for each in self.to_batches(columns=[], filter=filter))
 
     def _living(
         self, fragment: Any, names: Sequence[str], condition: pc.Expression | None
@@ -145,7 +140,7 @@ class MarkedRows:
             living = pa.array(~is_gone[start : start + batch.num_rows])
             start += batch.num_rows
             is_wanted = pc.and_(living, pc.fill_null(batch.column(_IS_WANTED), False))
-            yield batch.filter(is_wanted).select([*names, *([] if names else [_IS_WANTED])])
+            yield batch.filter(is_wanted).select(names)
 
 
 def open_rows(

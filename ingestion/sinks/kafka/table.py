@@ -31,7 +31,7 @@ from ingestion.errors import (
 )
 from ingestion.kafka.offsets import Range
 from ingestion.settings import Settings
-from ingestion.sinks.commit_log import INSERTED, UPDATED, Commit, CommitLog
+from ingestion.sinks.commit_log import INSERTED, UPDATED, Commit
 from ingestion.sinks.commit_metadata import CommitMetadata
 from ingestion.sinks.kafka.avro import AvroRows
 from ingestion.sinks.kafka.json import JsonRows
@@ -138,13 +138,12 @@ class TopicTable(SinkTable):
         with writer.transaction():
             writer.send(self._place.notes.topic, [columns_record(topic_id, schema)])
 
-    def refuse_damaged(self, log: CommitLog) -> None:
+    def refuse_damaged(self, log: TopicLog) -> None:
         """Make sure that the topic is not another stream's.
 
         Raises:
             ForeignTableError: it is.
         """
-        assert isinstance(log, TopicLog), "the log is the topic's own"
         schema = log.schema
         if schema is not None and schema.stream != self.stream:
             problem = f"{self.where} is the topic of stream {schema.stream}."
@@ -260,9 +259,8 @@ class TopicTable(SinkTable):
             if note.seq <= through:
                 yield note.seq, note.seq, note.note
 
-    def settings_error(self, log: CommitLog) -> TableSettingsError | None:
+    def settings_error(self, log: TopicLog) -> TableSettingsError | None:
         """Look for settings by which notes or rows would be refused, or go."""
-        assert isinstance(log, TopicLog), "the log is the topic's own"
         return self._settings_error(log, log.schema) if log.schema else None
 
     def _settings_error(self, log: TopicLog, schema: TopicSchema) -> TableSettingsError | None:
@@ -327,10 +325,9 @@ class TopicTransaction(Transaction):
         self._writer: TopicWriter | None = TopicWriter(place, self._topic_id)
         log = TopicLog(place)
         schema, last = log.schema, log.last_seq(place.stream)
-        is_same = schema is not None and (schema.stream, log.topic_id) == (
-            *(place.stream, self._topic_id),
-        )
-        if schema is None or not is_same or seq != (-1 if last is None else last) + 1:
+        is_ours = schema is not None and schema.stream == place.stream
+        is_next = seq == (-1 if last is None else last) + 1
+        if schema is None or not (is_ours and log.topic_id == self._topic_id and is_next):
             raise seq_conflict(place.stream, place.where, seq, last=last)
         if (error := table.partitions_error(log)) is not None:
             raise error

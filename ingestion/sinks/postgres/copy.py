@@ -6,6 +6,7 @@ blanks without a word, so a value has the column's own type before it leaves.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -22,7 +23,7 @@ from pyarrow import csv
 from ingestion.declaration.ddl import DeclaredColumn, parse_type
 from ingestion.declaration.types import SqlType
 from ingestion.errors import RefusedError
-from ingestion.sinks.arrow_types import arrow_schema
+from ingestion.sinks.arrow_types import TYPES, arrow_schema
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 
@@ -44,6 +45,8 @@ _TYPES: Final = {
     "TIMESTAMP": "timestamp with time zone",
     "TIMESTAMP_NTZ": "timestamp without time zone",
 }
+# What others have put to a table, of a type that no stream has, is read as text.
+_ARROW: Final = defaultdict(pa.string, TYPES)
 _WORDS: Final = {name: word for word, name in _TYPES.items()} | {"character varying": "STRING"}
 _WORDS_WITH_DIGITS: Final = {"numeric(": "DECIMAL(", "character varying(": "VARCHAR("}
 # What is read in place of a text that no reader of CSV takes in all its range.
@@ -121,7 +124,7 @@ def as_stored(stream: str, rows: pa.Table, columns: Sequence[DeclaredColumn]) ->
     """
     by_name = {column.name: column for column in columns}
     own = [by_name[name] for name in rows.column_names]
-    stored = rows.cast(arrow_schema(own))
+    stored = rows.cast(arrow_schema(own, _ARROW))
     for column in own:
         if column.type.word in ("STRING", "VARCHAR"):
             _refuse_unstorable(stream, column, stored.column(column.name))
@@ -185,7 +188,7 @@ def read_rows(
 
     The first batch is empty, so that without any row there is a schema, too.
     """
-    yield pa.RecordBatch.from_pylist([], schema=arrow_schema(columns))
+    yield pa.RecordBatch.from_pylist([], schema=arrow_schema(columns, _ARROW))
     wanted = SQL(", ").join(
         SQL(_READ_AS.get(column.type.word, ("{}",))[0]).format(Identifier("t", column.name))
         for column in columns
@@ -206,7 +209,7 @@ def _some_megabytes(lines: Iterator[Any]) -> bytes:
 
 
 def _parsed(text: bytes, columns: Sequence[DeclaredColumn]) -> pa.Table:
-    schema = arrow_schema(columns)
+    schema = arrow_schema(columns, _ARROW)
     read_as = [_READ_AS.get(c.type.word, ("", schema.field(c.name).type))[1] for c in columns]
     converted = csv.ConvertOptions(
         column_types=dict(zip(schema.names, read_as, strict=True)),

@@ -430,19 +430,15 @@ class PostgresTransaction(Transaction):
             # Nobody can put another table in the place of this one now.
             self._connection.execute(place.sql("LOCK TABLE {table} IN ROW EXCLUSIVE MODE"))
             self._state = place.look(self._connection, lock="FOR UPDATE")
-            self._refuse_elsewhere(self._state)
+            is_another = place.table_id not in (None, self._state.id)
+            is_ours = self._state.stream == place.stream
+            if is_another or not is_ours or seq != self._state.seq + 1:
+                last = self._state.seq if is_ours and self._state.seq >= 0 else None
+                but = REPLACED if is_another else ""
+                raise seq_conflict(place.stream, place.where, seq, last=last, but=but)
             columns = columns_of(self._connection, place.table)
             self._rows = BatchRows(place, self._connection, columns)
             self._stack = stack.pop_all()
-
-    def _refuse_elsewhere(self, state: PostgresState) -> None:
-        place, is_ours = self._place, state.stream == self._place.stream
-        is_another = place.table_id not in (None, state.id)
-        if is_another or not is_ours or self._seq != state.seq + 1:
-            last = state.seq if is_ours and state.seq >= 0 else None
-            raise seq_conflict(
-                place.stream, place.where, self._seq, last=last, but=REPLACED if is_another else ""
-            )
 
     def rows_of(self, keys: pa.Table, columns: Sequence[str] | None = None) -> pa.Table:
         """Find the rows, and lock them."""
@@ -503,31 +499,28 @@ class PostgresLog(CommitLog):
         self._commits: dict[int, Commit] = {}
 
     def _looked(self) -> PostgresState:
-        if self._state is None:
-            self._settle()
-            with self._place.session(is_one_look=True) as connection:
-                state = self._place.look(connection)
-                self._read(connection, state)
-            self._state, self._place.table_id = state, state.id
-        return self._state
-
-    def _settle(self) -> None:
-        """After a commit without an answer, wait for the session that may still be making it."""
-        if self._place.is_unsettled:
-            with self._place.session() as connection:
-                self._place.look(connection, lock="FOR UPDATE")
-            self._place.is_unsettled = False
-
-    def _read(self, connection: Connection, state: PostgresState) -> None:
-        self._is_empty = state.rows == 0
-        # Before our first commit, rows are somebody else's.
-        if state.oid is not None and state.seq < 0:
-            query = self._place.sql("SELECT NOT EXISTS (SELECT FROM {table})")
-            self._is_empty = value_of(connection, query)
-        if state.id is not None:
-            query = self._place.sql("SELECT seq FROM {notes} WHERE table_id = %s ORDER BY 1 DESC")
-            self._versions = [seq for (seq,) in connection.execute(query, (state.id,))]
-            self._read_down_from(connection, state, max(self._versions, default=-1))
+        """Read where the table stands, once."""
+        place, state = self._place, self._state
+        if state is not None:
+            return state
+        if place.is_unsettled:
+            # After a commit without an answer, the session that may still be making it holds this.
+            with place.session() as connection:
+                place.look(connection, lock="FOR UPDATE")
+            place.is_unsettled = False
+        with place.session(is_one_look=True) as connection:
+            state = place.look(connection)
+            self._is_empty = state.rows == 0
+            # Before our first commit, rows are somebody else's.
+            if state.oid is not None and state.seq < 0:
+                query = place.sql("SELECT NOT EXISTS (SELECT FROM {table})")
+                self._is_empty = value_of(connection, query)
+            if state.id is not None:
+                query = place.sql("SELECT seq FROM {notes} WHERE table_id = %s ORDER BY 1 DESC")
+                self._versions = [seq for (seq,) in connection.execute(query, (state.id,))]
+                self._read_down_from(connection, state, max(self._versions, default=-1))
+        self._state, place.table_id = state, state.id
+        return state
 
     def _read_down_from(self, connection: Connection, state: PostgresState, version: int) -> None:
         values = (state.id, version, _NOTES_AT_ONCE)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ingestion.declaration.sinks import BESIDE, SinkKind, SinkPart
+from ingestion.declaration.sinks import SinkKind, SinkPart
 
 
 class SqliteSink(SinkPart):
@@ -13,10 +13,6 @@ class SqliteSink(SinkPart):
     def table_of(self, stream: str) -> str:
         """Return the table of a stream."""
         return self.table or stream
-
-    def beside(self, stream: str) -> SqliteSink:
-        """Return the table that a rebuild fills."""
-        return SqliteSink(table=f"{self.table_of(stream)}{BESIDE}")
 
 
 KIND = SinkKind(
