@@ -52,7 +52,8 @@ _DIGITS: Final = (
     b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#",
     b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~",
 )
-_TO_PYTHONS: Final = bytes.maketrans(*_DIGITS)
+# Python's digits that are not ZeroMQ's are none.
+_TO_PYTHONS: Final = bytes.maketrans(_DIGITS[0] + b";_`|~", _DIGITS[1] + b"     ")
 _FROM_PYTHONS: Final = bytes.maketrans(*reversed(_DIGITS))
 _CHECKPOINT: Final = re.compile(r"(\d{20})\.checkpoint(?:\.\d{10}\.(\d{10}))?\.parquet")
 # The fields of an ``add`` that a later one repeats.
