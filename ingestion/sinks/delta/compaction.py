@@ -19,8 +19,8 @@ from deltalake import DeltaTable
 
 from ingestion.sinks.delta.commits import EXACTLY, append_nothing, put_metadata, translate_conflicts
 from ingestion.sinks.delta.durability import seal_commits
-from ingestion.sinks.delta.files import open_delta, read_delta
-from ingestion.sinks.delta.log import all_files, data_files
+from ingestion.sinks.delta.files import data_files, open_delta, read_delta
+from ingestion.sinks.delta.log import all_files
 from ingestion.sinks.delta.log_files import COMMIT, actions_in, checkpoint_file, log_files
 from ingestion.sinks.delta.transaction import DeltaTransaction
 from ingestion.sinks.delta.vectors import Vector, has_vectors, vector_files
@@ -94,8 +94,7 @@ def compact(path: Location, *, target_bytes: int, cluster_by: Sequence[str] = ()
     if has_vectors(table):
         _compact_with_vectors(path, target_bytes=target_bytes, is_all=bool(cluster_by))
         table = open_delta(path)
-    there = path.files()
-    every = {name: there[name] for name in data_files(table)}
+    every = data_files(table)
     small = {name: size for name, size in every.items() if size < target_bytes}
     if len(small) < 2:
         return
