@@ -371,14 +371,14 @@ class Declaration(Part):
     def measured_keys(self) -> tuple[str, ...]:
         """Columns of the key that the sink does not take of any length, if it has any."""
         has_length = ("STRING", "VARCHAR", "BINARY")
-        is_measured = SINKS[self.sink.name].longest_key
+        is_measured = self.sink.kind.longest_key
         keys = self.keys if is_measured else ()
         return tuple(name for name in keys if self.types[name].word in has_length)
 
     @property
     def is_log(self) -> bool:
         """Tell whether rows are only ever added to what keeps them."""
-        return SINKS[self.sink.name].is_log
+        return self.sink.kind.is_log
 
     @property
     def remembered(self) -> frozenset[str]:

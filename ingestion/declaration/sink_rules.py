@@ -27,12 +27,11 @@ def sink_violations(spec: Declaration, columns: tuple[DeclaredColumn, ...]) -> I
         spec: The declaration.
         columns: The table's columns, but for those of every table.
     """
-    name = spec.sink.name
-    kind = SINKS[name]
+    name, kind = spec.sink.name, spec.sink.kind
     if not kind.keeps(spec.mode):
         allowed = " or ".join(f"`mode: {mode}`" for mode in MODES if kind.keeps(mode))
         yield "mode", f"`sink: {name}` cannot keep `mode: {spec.mode}`; write {allowed}"
-    if spec.deletion_vectors and name != "delta":
+    if spec.deletion_vectors and not kind.marks_rows:
         yield "deletion_vectors", f"`sink: {name}` keeps none; remove it"
     if kind.is_log:
         yield from _log_violations(spec)
@@ -55,7 +54,7 @@ def sink_violations(spec: Declaration, columns: tuple[DeclaredColumn, ...]) -> I
 
 def _refused_name(spec: Declaration, column: DeclaredColumn) -> tuple[str, str] | None:
     """Return a name that the sink, or the table of deletes beside it, cannot store, and why."""
-    name, type_, kind, delta = column.name, column.type, SINKS[spec.sink.name], SINKS["delta"]
+    name, type_, kind, delta = column.name, column.type, spec.sink.kind, SINKS["delta"]
     if spec.sink.kafka and (other := spec.sink.kafka.refused_name(name, type_)):
         return other, f"{other!r} is no name in Avro, which takes letters, digits and _ alone"
     if other := kind.refused_name(name, type_):

@@ -1,14 +1,14 @@
-"""The sinks: what keeps a stream's rows, what a person says of it, and what it cannot hold.
+"""The sinks: what keeps a stream's rows, what a person says of it, and what it can do.
 
-Plain data: a sink is a module with a ``SinkTable`` (see ``ingestion.sinks.table``); it is named
-here and imported when a stream of it is opened. Another package adds one by an entry point of the
-group ``oncelake.sinks``: its name, and a ``SinkKind``.
+Plain data, and the one record of it: a sink is a module with a ``SinkTable`` (see
+``ingestion.sinks.table``); it is named here and imported when a stream of it is opened. Another
+package adds one by an entry point of the group ``oncelake.sinks``: its name, and a ``SinkKind``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
 
@@ -33,6 +33,8 @@ TopicName = Annotated[
     StringConstraints(pattern=r"^[A-Za-z0-9._-]{1,240}$"),
     Allowed("write the name of a topic: at most 240 letters, digits, points, _ and -"),
 ]
+# What a sink may be unable to do; each is refused then, with the sink's own reason.
+Ability = Literal["rewind", "replay", "redrive", "rebuild", "erase", "time travel"]
 CatalogName = Annotated[
     str,
     StringConstraints(pattern=r"^[A-Za-z0-9_-]+$"),
@@ -50,11 +52,12 @@ class SinkPart(Part):
     def beside(self, stream: str) -> SinkPart:
         """Return where a table is made that is to take the place of a stream's.
 
-        One that has its name for good is its own; so are tables in the lake's folders, which are
-        made in another one.
+        Where a person may name the ``table``, by a longer name. One that has its name for good is
+        its own; so are tables in the lake's folders, which are made in another one.
         """
-        del stream
-        return self
+        if "table" not in type(self).model_fields:
+            return self
+        return self.model_copy(update={"table": f"{self.table_of(stream)}{BESIDE}"})
 
 
 class DeltaSink(SinkPart):
@@ -77,10 +80,6 @@ class IcebergSink(SinkPart):
         """Return the table of a stream."""
         return self.table or f"oncelake.{stream}"
 
-    def beside(self, stream: str) -> IcebergSink:
-        """Return a table of the same namespace."""
-        return self.model_copy(update={"table": f"{self.table_of(stream)}{BESIDE}"})
-
 
 class PostgresSink(SinkPart):
     """A table of PostgreSQL; ONCELAKE_POSTGRES says where the server is."""
@@ -92,10 +91,6 @@ class PostgresSink(SinkPart):
     def table_of(self, stream: str) -> str:
         """Return the table of a stream."""
         return self.table or f"public.{stream}"
-
-    def beside(self, stream: str) -> PostgresSink:
-        """Return a table of the same schema."""
-        return self.model_copy(update={"table": f"{self.table_of(stream)}{BESIDE}"})
 
 
 class KafkaSink(SinkPart):
@@ -120,31 +115,41 @@ class KafkaSink(SinkPart):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SinkKind:
-    """One sink.
+    """One sink, and all that it can and cannot do.
 
     Attributes:
         module: Where its table is: ``open_table(stream, sink, settings, lake)``.
         part: What a person may say of it.
         problem: Why it cannot be used, though it is registered.
+        cannot: What it is unable to do, each with the reason, as a sentence.
         refused_modes: The write modes that it cannot keep.
-        refused: Types that would lose something in it, each with what to write instead.
+        refused: Types that would lose something in it.
+        stored_as: The types that it keeps as another: that one's word, by their own.
         unstorable: Characters that no name of a column, or of a field within it, may have.
         taken: Names of columns that every table of it has.
         has_text_keys: Whether the keys of a MAP must be texts.
         is_log: Whether rows are only ever added to it: it looks nothing up, and merges nothing.
+        marks_rows: Whether it can mark rows as gone, and leave their files as they are.
         longest_key: How many bytes the texts and bytes of a key may have together; 0 for any.
     """
 
     module: str
     part: type[SinkPart] = SinkPart
     problem: str = ""
+    cannot: Mapping[Ability, str] = field(default_factory=dict)
     refused_modes: tuple[str, ...] = ("scd2", "aggregate")
     refused: tuple[str, ...] = ()
+    stored_as: Mapping[str, str] = field(default_factory=dict)
     unstorable: str = ""
     taken: tuple[str, ...] = ()
     has_text_keys: bool = False
     is_log: bool = False
+    marks_rows: bool = False
     longest_key: int = 0
+
+    def stored_type(self, declared: SqlType) -> SqlType:
+        """Return the type by which a declared one is kept, and read again."""
+        return declared.without_required().with_words(self.stored_as)
 
     def refused_in(self, type_: SqlType) -> list[str]:
         """Name the types, within one, that it cannot keep."""
@@ -177,6 +182,8 @@ class SinkKind:
 
 
 _NESTED: Final = ("ARRAY", "MAP", "STRUCT")
+_NO_PAST: Final = "PostgreSQL keeps no earlier state of a table"
+_KEPT: Final = "a topic keeps what was written to it"
 _CONTROL: Final = "".join(map(chr, (*range(32), 127)))
 _OWN: Final[dict[str, SinkKind]] = {
     # Delta itself takes some of these, though only under column mapping, a protocol upgrade.
@@ -185,18 +192,22 @@ _OWN: Final[dict[str, SinkKind]] = {
         part=DeltaSink,
         refused_modes=(),
         unstorable=f" ,;{{}}()=.`{_CONTROL}",
+        marks_rows=True,
     ),
     # A path of pyiceberg's is names with points between them.
     "iceberg": SinkKind(
         module="ingestion.sinks.iceberg.table",
         part=IcebergSink,
         refused=("VARIANT",),
+        stored_as={"TINYINT": "INT", "SMALLINT": "INT", "VARCHAR": "STRING"},
         unstorable=f".`{_CONTROL}",
     ),
     "postgres": SinkKind(
         module="ingestion.sinks.postgres.table",
         part=PostgresSink,
+        cannot={"rewind": _NO_PAST, "time travel": _NO_PAST},
         refused=("VARIANT", *_NESTED),
+        stored_as={"TINYINT": "SMALLINT"},
         taken=("tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"),
         # A row of an index has at most 2,704, other columns and what goes between them included.
         longest_key=2_000,
@@ -204,6 +215,14 @@ _OWN: Final[dict[str, SinkKind]] = {
     "kafka": SinkKind(
         module="ingestion.sinks.kafka.table",
         part=KafkaSink,
+        cannot={
+            "rewind": _KEPT,
+            "replay": f"{_KEPT}, so records that are read again would come after newer ones",
+            "redrive": f"{_KEPT}, so a record from quarantine would come after newer ones",
+            "rebuild": _KEPT,
+            "erase": f"{_KEPT}, until compaction or retention removes it",
+            "time travel": "compaction may have removed what its rows were before",
+        },
         refused=("VARIANT",),
         has_text_keys=True,
         is_log=True,
@@ -239,8 +258,8 @@ class _OwnSinks(Part):
     def _is_one(self) -> Self:
         if len(self.model_fields_set) > 1:
             raise ValueError(f"write one of: {', '.join(SINKS)}")
-        if problem := SINKS[self.name].problem:
-            raise ValueError(problem)
+        if self.kind.problem:
+            raise ValueError(self.kind.problem)
         return self
 
     @field_validator("*", mode="before")
@@ -252,6 +271,11 @@ class _OwnSinks(Part):
     def name(self) -> str:
         """Which one."""
         return next((name for name in SINKS if name in self.model_fields_set), "delta")
+
+    @property
+    def kind(self) -> SinkKind:
+        """What it can do."""
+        return SINKS[self.name]
 
     @property
     def declared(self) -> SinkPart:

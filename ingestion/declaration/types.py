@@ -79,9 +79,9 @@ class SqlType:
         parts = {name: part.without_required() for name, part in self.parts.items()}
         return replace(self, parts=parts, required=frozenset())
 
-    def without_lengths(self) -> SqlType:
-        """Return the type with STRING for each VARCHAR."""
-        if self.word == "VARCHAR":
-            return SqlType(word="STRING")
-        parts = {name: part.without_lengths() for name, part in self.parts.items()}
+    def with_words(self, words: Mapping[str, str]) -> SqlType:
+        """Return the type with other types, by their words, in the places of some in it."""
+        if self.word in words:
+            return SqlType(word=words[self.word])
+        parts = {name: part.with_words(words) for name, part in self.parts.items()}
         return replace(self, parts=parts)

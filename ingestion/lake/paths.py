@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import cast
 
 from ingestion.declaration.names import name_problem
-from ingestion.declaration.sinks import SINKS, SinkSpec
-from ingestion.errors import InvalidSpecError
+from ingestion.declaration.sinks import Ability, SinkSpec
+from ingestion.errors import InvalidSpecError, RefusedError
 from ingestion.settings import Settings
 from ingestion.sinks.table import SinkTable
 from ingestion.storage.location import Location
@@ -115,10 +115,21 @@ class StreamPaths:
         return StreamPaths.of(self.stream, self.settings, sink)
 
 
+def refuse_unable(paths: StreamPaths, ability: Ability) -> None:
+    """Make sure that a stream's sink is able to do something.
+
+    Raises:
+        RefusedError: it is not; says why.
+    """
+    if why := paths.sink.kind.cannot.get(ability):
+        problem = f"{paths.table.where} cannot {ability}: {why}"
+        raise RefusedError(paths.stream, problem, remedy="see docs/sinks.md")
+
+
 def _table_of(stream: str, sink: SinkSpec, settings: Settings, lake: Location) -> SinkTable:
     """Open a stream's table by the module of its sink, whose library may be large."""
     if lake.parent.name == _WORKSHOPS and sink.name != "delta":
         # Where it shall take the place of another, it must be in the same catalog or schema.
         sink, lake = sink.beside(stream), lake.parent.parent
-    module = import_module(SINKS[sink.name].module)
+    module = import_module(sink.kind.module)
     return cast("SinkTable", module.open_table(stream, sink.declared, settings, lake))

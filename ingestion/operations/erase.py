@@ -27,7 +27,7 @@ from ingestion.lake.attempts import Attempts, find_leftovers
 from ingestion.lake.erasure import COMPLETE, COMPLETES, said_of, unfinished
 from ingestion.lake.ledger import LedgerRow, copy_ledger, put_rows, standing_rows
 from ingestion.lake.lock import held, refuse_lost_lease
-from ingestion.lake.paths import StreamPaths
+from ingestion.lake.paths import StreamPaths, refuse_unable
 from ingestion.lake.quarantine import remove_payloads
 from ingestion.operations.erase_key import is_of_key, parse_key
 from ingestion.pipeline.erased import at_places
@@ -41,7 +41,7 @@ from ingestion.sinks.commit_metadata import MOVING
 from ingestion.sinks.delta.commits import delete_rows
 from ingestion.sinks.delta.compaction import remove_unreferenced
 from ingestion.sinks.delta.files import is_delta, open_rows, read_delta
-from ingestion.sinks.table import refuse_unable
+from ingestion.sinks.table import ErasableTable
 from ingestion.storage.failpoints import Failpoint, hit
 from ingestion.storage.location import Location
 from ingestion.storage.processes import sweep_scratch
@@ -94,7 +94,7 @@ def erase(
     """
     _refuse_folds(spec)
     paths = StreamPaths.of(spec.name, settings, spec.sink)
-    refuse_unable(spec.name, paths.table, "erase")
+    refuse_unable(paths, "erase")
     with held(paths, run_id):
         finish_swap(paths)
         table = read_and_heal(spec, paths)
@@ -183,6 +183,11 @@ class _Erasing:
     paths: StreamPaths
     key: pa.Table
 
+    @property
+    def _table(self) -> ErasableTable:
+        assert isinstance(self.paths.table, ErasableTable), "a sink that cannot erase was refused"
+        return self.paths.table
+
     def commit(self, position: Position, *, reason: str, run_id: str) -> LedgerRow:
         """Commit the table without the key's rows; return the ledger row so far."""
         deletes = self._tombstones_by_seq(position.committed)
@@ -192,7 +197,7 @@ class _Erasing:
             reason=reason,
             erased=said_of(self.key.to_pylist()[0], position.next),
         )
-        commit = self.paths.table.erase(self.key, metadata)
+        commit = self._table.erase(self.key, metadata)
         hit(Failpoint.DECIDED)
         row = LedgerRow.of(commit, position.table_id)
         erased = {
@@ -226,7 +231,7 @@ class _Erasing:
         refuse_lost_lease(self.paths)
         beside = filter(is_delta, (self.paths.tombstones, self.paths.quarantine))
         files = sum(remove_unreferenced(path, is_fenced=False) for path in beside)
-        files += self.paths.table.remove_older_versions()
+        files += self._table.remove_older_versions()
         # There, whole batches may be left of runs that were killed.
         state = self.paths.settings.state
         sweep_scratch(state, even_if_young=True)

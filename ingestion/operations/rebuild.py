@@ -26,7 +26,7 @@ from ingestion.lake.archive import Swapped, finish_swap, swap_tables
 from ingestion.lake.erasure import erasures, unfinished
 from ingestion.lake.ledger import LoadedLedger, first_offsets, load_ledger
 from ingestion.lake.lock import Holder, held_by_python
-from ingestion.lake.paths import StreamPaths
+from ingestion.lake.paths import StreamPaths, refuse_unable
 from ingestion.lake.stream import Stream
 from ingestion.operations.erase_key import refuse_other_keys
 from ingestion.operations.run import Run
@@ -37,7 +37,6 @@ from ingestion.recovery.position import is_elsewhere, position_of
 from ingestion.recovery.snapshot import TableSnapshot, read_snapshot
 from ingestion.recovery.topics import refuse_another_topic, resolve_topics
 from ingestion.settings import Settings
-from ingestion.sinks.table import refuse_unable
 from ingestion.storage.volumes import translate_disk_errors
 
 # What a half-made table cannot be read on from.
@@ -223,7 +222,7 @@ def _read_old(paths: StreamPaths) -> TableSnapshot:
     here = read_snapshot(paths, ledger)
     table_id = here.table.table_id if here.table else None
     if not is_elsewhere(paths, ledger.rows, table_id):
-        refuse_unable(paths.stream, paths.table, "rebuild")
+        refuse_unable(paths, "rebuild")
         return here
     alone = replace(here, ledger=LoadedLedger())
     position_of(alone, even_if_altered=True, even_if_forgotten=True)

@@ -20,7 +20,7 @@ from ingestion.errors import InvalidSpecError, RefusedError, counted, no_table_y
 from ingestion.lake.attempts import Attempts
 from ingestion.lake.ledger import Ledger, LedgerRow
 from ingestion.lake.lock import Holder, held_by_committer
-from ingestion.lake.paths import StreamPaths
+from ingestion.lake.paths import StreamPaths, refuse_unable
 from ingestion.lake.quarantine import Waiting, waiting_records
 from ingestion.lake.stream import Stream
 from ingestion.operations.erase_key import refuse_other_keys
@@ -34,7 +34,6 @@ from ingestion.recovery.start import plan_start
 from ingestion.recovery.topics import resolve_topics
 from ingestion.sinks.delta.files import is_delta, open_rows, read_delta
 from ingestion.sinks.delta.integrity import translate_read_errors
-from ingestion.sinks.table import refuse_unable
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,7 +74,7 @@ class Redrive(StreamTask):
             DependencyError: Kafka does not answer, or a volume is full or read-only.
         """
         stream = Stream(spec=self.spec, settings=self.settings)
-        refuse_unable(stream.name, stream.paths.table, "redrive")
+        refuse_unable(stream.paths, "redrive")
         with translate_engine_errors(stream):
             rows: list[LedgerRow] = []
             return on_fitting_engine(resolve_topics(stream), partial(self._execute, rows))[0]

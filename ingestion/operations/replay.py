@@ -18,6 +18,7 @@ from ingestion.kafka.offsets import Offsets, Range, TopicPartition, cut
 from ingestion.lake.erasure import erasures
 from ingestion.lake.ledger import LedgerRow, first_offsets, load_ledger
 from ingestion.lake.lock import Holder, held_by_committer
+from ingestion.lake.paths import refuse_unable
 from ingestion.lake.stream import Stream
 from ingestion.operations.erase_key import refuse_other_keys
 from ingestion.operations.rewind import moment_of
@@ -30,7 +31,6 @@ from ingestion.pipeline.spark_errors import recheck_kafka_on_failure, translate_
 from ingestion.recovery.position import Position
 from ingestion.recovery.start import plan_start, recheck_start
 from ingestion.recovery.topics import resolve_topics
-from ingestion.sinks.table import refuse_unable
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,7 +70,7 @@ class Replay(StreamTask):
             DependencyError: Kafka does not answer, or a volume is full or read-only.
         """
         stream = Stream(spec=self.spec, settings=self.settings)
-        refuse_unable(stream.name, stream.paths.table, "replay")
+        refuse_unable(stream.paths, "replay")
         _refuse_modes_that_fold(stream)
         with translate_engine_errors(stream):
             rows: list[LedgerRow] = []
@@ -211,7 +211,7 @@ def _behind(ranges: Sequence[Range], rows: Iterable[LedgerRow]) -> tuple[Range, 
 
 def _refuse_modes_that_fold(stream: Stream) -> None:
     """Refuse where a record's effect depends on the rows that were there before it."""
-    spec, can_rewind = stream.spec, "rewind" not in stream.paths.table.cannot
+    spec = stream.spec
     why = "folds each record into its row, so one that is read again would count twice"
     if spec.mode == "aggregate":
         what = "`mode: aggregate`"
@@ -222,9 +222,7 @@ def _refuse_modes_that_fold(stream: Stream) -> None:
         why = "takes columns that an update leaves out from the row before it, which has changed"
     else:
         return
-    rewind = f", or rewind to a batch that oncelake history {spec.name} lists, and run again"
-    raise NotReplayableError(
-        spec.name,
-        f"{what} {why}.",
-        remedy=f"oncelake rebuild {spec.name}" + rewind * can_rewind,
-    )
+    remedy = f"oncelake rebuild {spec.name}"
+    if "rewind" not in spec.sink.kind.cannot:
+        remedy += f", or rewind to a batch that oncelake history {spec.name} lists, and run again"
+    raise NotReplayableError(spec.name, f"{what} {why}.", remedy=remedy)

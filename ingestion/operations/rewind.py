@@ -34,14 +34,14 @@ from ingestion.lake.ledger import (
     put_rows,
 )
 from ingestion.lake.lock import held
-from ingestion.lake.paths import StreamPaths
+from ingestion.lake.paths import StreamPaths, refuse_unable
 from ingestion.recovery.foreign_commits import foreign_commits
 from ingestion.recovery.heal import HealedTable, read_and_heal, remove_leftovers
 from ingestion.recovery.position import Position, position_of
 from ingestion.recovery.snapshot import read_snapshot
 from ingestion.settings import Settings
 from ingestion.sinks.commit_metadata import REWOUND_TO, CommitMetadata, Kind, ranges_at
-from ingestion.sinks.table import refuse_unable
+from ingestion.sinks.table import RewindableTable
 from ingestion.storage.failpoints import Failpoint, hit
 
 
@@ -109,7 +109,7 @@ def rewind(
         StreamLockedError: a run holds the stream.
     """
     wanted, paths = _Wanted.parse(spec.name, to), StreamPaths.of(spec.name, settings, spec.sink)
-    refuse_unable(spec.name, paths.table, "rewind")
+    refuse_unable(paths, "rewind")
     with held(paths, run_id):
         table = read_and_heal(spec, paths, even_if_altered=True)
         if table is None:
@@ -219,7 +219,9 @@ def _barred(
 def _savepoints_in_log(paths: StreamPaths) -> Iterator[Savepoint]:
     """Walk our commits back, and say of each whether its rows can come back."""
     undone_beyond, rewound_by = None, 0
-    for commit, restored_from, missing in paths.table.restorable():
+    table, unable = paths.table, paths.sink.kind.cannot.get("rewind")
+    alone = ((commit, None, 0) for commit in table.log().newest_first())
+    for commit, restored_from, missing in alone if unable else _rewindable(paths).restorable():
         metadata, obstacle = commit.metadata, None
         if metadata is None:
             continue
@@ -227,7 +229,7 @@ def _savepoints_in_log(paths: StreamPaths) -> Iterator[Savepoint]:
             obstacle = f"{_UNDONE} of seq {rewound_by}"
         elif metadata.kind == "rewind":
             undone_beyond, rewound_by = metadata.counts[REWOUND_TO], metadata.seq
-        obstacle = obstacle or paths.table.cannot.get("rewind")
+        obstacle = obstacle or unable
         if obstacle is None and restored_from is None:
             removed = counted(
                 missing, "of its data files was removed", "of its data files were removed"
@@ -254,11 +256,16 @@ def _stands_at(table: HealedTable, point: Savepoint) -> bool:
     return is_there and state is not None and not foreign_commits(state.others)
 
 
+def _rewindable(paths: StreamPaths) -> RewindableTable:
+    assert isinstance(paths.table, RewindableTable), "a sink that cannot rewind was refused"
+    return paths.table
+
+
 def _refuse_unreachable(paths: StreamPaths, point: Savepoint) -> None:
     """Make sure that the stream can go back there."""
     stream, obstacle = paths.stream, point.obstacle
     if obstacle is None and point.restored_from is not None:
-        obstacle = next(paths.table.altered_since(point.restored_from), None)
+        obstacle = next(_rewindable(paths).altered_since(point.restored_from), None)
     if obstacle is not None:
         raise RewindError(
             stream,
@@ -284,7 +291,7 @@ def _commit(
         ranges=ranges_at(point.metadata.next),
         reason=reason,
     )
-    commit = paths.table.restore(point.restored_from, metadata)
+    commit = _rewindable(paths).restore(point.restored_from, metadata)
     hit(Failpoint.DECIDED)
     remove_leftovers(paths, position.after(metadata).committed)
     hit(Failpoint.SIDES_CLEARED)

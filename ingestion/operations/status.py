@@ -51,7 +51,7 @@ from ingestion.settings import Settings
 from ingestion.sinks.commit_log import CommitLog
 from ingestion.sinks.delta.files import is_delta, open_rows, read_delta
 from ingestion.sinks.delta.integrity import translate_read_errors
-from ingestion.sinks.table import SinkTable
+from ingestion.sinks.table import MarkableTable, SinkTable
 from ingestion.storage.location import Location
 from ingestion.storage.volumes import refuse_read_only_volumes, translate_disk_errors
 
@@ -211,7 +211,9 @@ def _read_table(status: StreamStatus, paths: StreamPaths) -> None:
 
 def costly_merges(paths: StreamPaths, log: CommitLog) -> Iterator[str]:
     """Say that merges copy many more rows than they change."""
-    copied, changed = paths.table.rewritten(log)
+    copied = changed = 0
+    if isinstance(paths.table, MarkableTable):
+        copied, changed = paths.table.rewritten(log)
     if copied > _COPIES_A_CHANGE * changed > 0:
         yield (
             f"its newest batches copied {counted(copied, 'row')} to change {changed:,}: with "

@@ -23,6 +23,7 @@ from ingestion.recovery.schema_diff import (
     constraints_of,
     with_constraints,
 )
+from ingestion.sinks.table import MarkableTable
 
 
 def alter_table(
@@ -55,7 +56,8 @@ def evolve_schema(
         SchemaChangedError: it does not fit, and cannot, or must not, be made to.
     """
     spec, paths = stream.spec, stream.paths
-    paths.table.use_deletion_vectors(spec.deletion_vectors)
+    if isinstance(paths.table, MarkableTable):
+        paths.table.use_deletion_vectors(spec.deletion_vectors)
     before, wanted = position.columns, alter_table(spark, stream)
     asked = constraints_of(spec, paths.table)
     refuse_bad_constraints(spark, spec, asked)

@@ -58,7 +58,9 @@ def asked_ddl(spec: StreamSpec) -> str:
 
 def _ddl(columns: Iterable[DeclaredColumn]) -> str:
     """Return columns as Spark's statements have them, which know VARCHAR in tables alone."""
-    return ", ".join(replace(c, type=c.type.without_lengths()).as_ddl() for c in columns)
+    return ", ".join(
+        replace(c, type=c.type.with_words({"VARCHAR": "STRING"})).as_ddl() for c in columns
+    )
 
 
 def transform(

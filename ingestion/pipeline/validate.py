@@ -27,7 +27,6 @@ from pyspark.sql import functions as F
 
 from ingestion.declaration.modes import EXTRA_COLUMN, TIME_COLUMN
 from ingestion.declaration.parts import Window
-from ingestion.declaration.sinks import SINKS
 from ingestion.declaration.spec import StreamSpec
 from ingestion.declaration.sql import asks_for, quoted
 from ingestion.formats.coerce import FIRST_DAY, LAST_DAY
@@ -209,7 +208,7 @@ def _flat_in_worker(decode: Work, spec: StreamSpec) -> Work:
     # Executors get these, and not the declaration.
     findings, needed, measured = _findings(spec), _needed(spec), spec.measured_keys
     # Of several, one alone is longer than its part.
-    part = SINKS[spec.sink.name].longest_key // max(1, len(measured))
+    part = spec.sink.kind.longest_key // max(1, len(measured))
     keys = spec.keys if spec.tombstone_policy == "delete" else ()
     has_deletes, is_timed = spec.write_mode.has_deletes, _has_no_time(spec) != "FALSE"
     is_transformed, required = spec.is_transformed, spec.required_value_columns
@@ -391,7 +390,7 @@ def _fault(spec: StreamSpec) -> str:
 def _is_too_long(spec: StreamSpec) -> str:
     """Tell a key that its sink may not take."""
     bits = _key_bits(spec)
-    return f"{bits} > {8 * SINKS[spec.sink.name].longest_key}" if bits else "FALSE"
+    return f"{bits} > {8 * spec.sink.kind.longest_key}" if bits else "FALSE"
 
 
 def _key_bits(spec: StreamSpec) -> str:

@@ -186,7 +186,7 @@ def refuse_cuts(paths: StreamPaths, cuts: Iterable[Cut], reached: Offsets) -> No
         f"oncelake accept {name} --reason '…' goes on from where the table stands: what is new "
         f"below {below} is never read",
     ]
-    if "rebuild" not in paths.table.cannot:
+    if "rebuild" not in paths.sink.kind.cannot:
         ways.insert(0, f"oncelake rebuild {name} makes the table again of what Kafka holds now")
     raise TopicTruncatedError(
         name,

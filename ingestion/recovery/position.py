@@ -259,7 +259,7 @@ def refuse_red(paths: StreamPaths, rows: Sequence[LedgerRow]) -> None:
                 "rewind": f"oncelake rewind {stream} --to seq:{row.seq - 1} --reason '…' --yes",
                 "rebuild": f"oncelake rebuild {stream}",
             }
-            able = [way for ability, way in ways.items() if ability not in paths.table.cannot]
+            able = [way for ability, way in ways.items() if ability not in paths.sink.kind.cannot]
             able = able or [f"declare another table or topic in `sink`, and {ways['rebuild']}"]
             ranges = ", ".join(str(counted.range) for counted in row.ranges if len(counted.range))
             raise UnbalancedBatchError(

@@ -194,7 +194,7 @@ def column_changes(
             yield from _filled(column, found[name], table)
             another = f"give the new type another column, or {instead}"
             ways = another if is_ours else _ways_to_type(column, found[name], table)
-            yield from _altered(column, found[name], table, ways)
+            yield from _altered(column, found[name], paths, ways)
     for name in found.keys() - declared.keys():
         if how := found[name].filled_by:
             what = f"is not declared, and is filled by the table ({how})"
@@ -301,9 +301,9 @@ def _ways_to_type(column: DeclaredColumn, found: DeclaredColumn, table: SinkTabl
 
 
 def _altered(
-    column: DeclaredColumn, found: DeclaredColumn, table: SinkTable, ways: str
+    column: DeclaredColumn, found: DeclaredColumn, paths: StreamPaths, ways: str
 ) -> Iterator[SchemaChange]:
-    is_, due = found.type, table.stored_type(column.type)
+    is_, due = found.type, paths.sink.kind.stored_type(column.type)
     if is_ != due:
         yield SchemaChange(
             field=column.name,
@@ -316,7 +316,7 @@ def _altered(
             field=column.name,
             what="may be null from now on",
             effect="evolve",
-            statement=table.alteration(column, is_new=False),
+            statement=paths.table.alteration(column, is_new=False),
             column=column,
         )
     elif not column.nullable and found.nullable:

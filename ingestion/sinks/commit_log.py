@@ -18,6 +18,7 @@ INSERTED: Final = "numTargetRowsInserted"
 UPDATED: Final = "numTargetRowsUpdated"
 DELETED: Final = "numTargetRowsDeleted"
 ROW_COUNTS: Final = (INSERTED, UPDATED, DELETED)
+AGAIN: Final = "run the same command again"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -170,6 +171,14 @@ class CommitLog(ABC):
 class UnknownOutcomeError(DependencyError):
     """A commit got no answer: the table holds all of it, or nothing; its log tells."""
 
+    @classmethod
+    def of(cls, place: str, reason: object) -> UnknownOutcomeError:
+        """Say of a table, named for people, why none came."""
+        return cls(
+            f"{place}: no answer came to a commit ({reason}). Next: {AGAIN}, which looks first "
+            "whether it was made"
+        )
+
 
 @contextmanager
 def unless_committed(
@@ -199,7 +208,7 @@ def committed(log: CommitLog, stream: str, metadata: CommitMetadata) -> Commit:
     raise CommitConflictError(
         stream,
         f"a {metadata.kind} (seq {metadata.seq}) is not in the table's log as it was meant.",
-        remedy="run the same command again",
+        remedy=AGAIN,
     )
 
 

@@ -23,9 +23,9 @@ import pyarrow.parquet as pq
 
 from ingestion.declaration.sql import equal, identifier
 from ingestion.errors import IngestionError, RefusedError, TableBusyError, counted, first_line
-from ingestion.sinks.commit_log import ROW_COUNTS, UnknownOutcomeError
+from ingestion.sinks.commit_log import AGAIN, ROW_COUNTS, UnknownOutcomeError
 from ingestion.sinks.commit_metadata import CommitMetadata
-from ingestion.sinks.table import AGAIN, Change, Transaction
+from ingestion.sinks.table import Change, Transaction
 
 File = TypeVar("File")
 Mask = npt.NDArray[np.bool_]
@@ -36,7 +36,7 @@ _SMALL_BYTES: Final = 16 << 20
 # A row group is of at most so many rows, and bytes in memory.
 _ROWS_IN_GROUP: Final = 1 << 20
 _BYTES_IN_GROUP: Final = 96 << 20
-ROWS_READ_AT_ONCE: Final = 1 << 17
+_ROWS_READ_AT_ONCE: Final = 1 << 17
 # Of the files that have rows of the keys, so much is kept until they are written anew.
 _KEPT_BYTES: Final = 256 << 20
 PLACES: Final = pa.schema([(name, pa.int64()) for name in ("_key", "_file", "_row")])
@@ -225,8 +225,8 @@ class FilesTransaction(Transaction, Generic[File]):
         """
 
     @abstractmethod
-    def open_writer(self) -> FileWriter[File]:
-        """Return what writes new files."""
+    def open_writer(self, target_bytes: int = TARGET_BYTES) -> FileWriter[File]:
+        """Return what writes new files, which grow to a size."""
 
     @abstractmethod
     def commit_files(
@@ -238,6 +238,10 @@ class FilesTransaction(Transaction, Generic[File]):
         removed: Collection[File],
     ) -> None:
         """Commit files and note as one act; see ``Transaction.commit``."""
+
+    @abstractmethod
+    def commit_moved(self, added: Collection[File], removed: Collection[File]) -> None:
+        """Commit that rows are in other files, without a note; it raises as ``commit_files``."""
 
     @property
     def columns(self) -> Sequence[str]:
@@ -264,7 +268,7 @@ class FilesTransaction(Transaction, Generic[File]):
                 (
                     batch
                     for number, rows in self._by_file(places)
-                    for batch in self._rows(number, self._flags(number, rows))
+                    for batch in wanted_of(self._whole(number), self._flags(number, rows))
                 ),
                 schema=self.schema,
             )
@@ -286,6 +290,26 @@ class FilesTransaction(Transaction, Generic[File]):
         with self.translated():
             places = self.find_in(keys, self.searched(keys))
             self._rewrite(metadata, places, updated=nothing, inserted=nothing, may_mark=False)
+
+    def rewrite(self, files: Collection[File], *, target_bytes: int) -> int:
+        """Commit files put together, without the rows that are marked as gone; no row changes.
+
+        Returns:
+            How many files they are then.
+        """
+        writer = self.open_writer(target_bytes)
+        with discarding(writer.discard):
+            for file in files:
+                batches, is_gone = self.read(file, self.schema.names), self.gone(file)
+                for batch in batches if is_gone is None else wanted_of(batches, ~is_gone):
+                    writer.write(batch)
+            writer.close()
+            before, after = (sum(map(self.count, some)) for some in (files, writer.files))
+            if before != after:
+                raise AssertionError(f"{self.where}: of {before} rows {after} were written")
+        with discarding(writer.discard, *self.refusals):
+            self.commit_moved(writer.files, files)
+        return len(writer.files)
 
     def close(self) -> None:
         """Forget what was looked up."""
@@ -369,10 +393,6 @@ class FilesTransaction(Transaction, Generic[File]):
         flags[places.column("_row").to_numpy()] = True
         return flags
 
-    def _rows(self, number: int, is_wanted: Mask) -> Iterator[pa.RecordBatch]:
-        """Yield those rows of a file that are wanted, by a flag for each."""
-        yield from wanted_of(self._whole(number), is_wanted)
-
     def _whole(self, number: int) -> Iterator[pa.RecordBatch]:
         """Yield a file's rows, and keep them where they are few: most files are read twice."""
         if number in self._kept:
@@ -423,7 +443,7 @@ class FilesTransaction(Transaction, Generic[File]):
                 is_gone |= before
             removed.append(file)
             is_marked = may_mark and writer.mark(file, is_gone)
-            for batch in () if is_marked else self._rows(number, ~is_gone):
+            for batch in () if is_marked else wanted_of(self._whole(number), ~is_gone):
                 writer.write(batch)
             new = np.sort(rows.column("_key").to_numpy())
             writer.write(updated.take(pa.array(new[new < updated.num_rows])))
@@ -454,7 +474,7 @@ class FilesTransaction(Transaction, Generic[File]):
 
     def _match(self, keys: pa.Table, looked_up: pa.Table, places: pa.Table) -> pa.Table:
         """Return where keys are by the places of others, looked up by the same columns."""
-        using = _using(keys.column_names)
+        using = f"USING ({', '.join(map(identifier, keys.column_names))})"
         self.connection.register("keys", numbered(keys, "_key"))
         self.connection.register("looked_up", numbered(looked_up, "_at"))
         self.connection.register("places", places.rename_columns(["_at", "_file", "_row"]))
@@ -476,6 +496,21 @@ class FilesTransaction(Transaction, Generic[File]):
             ) from error
 
 
+def read_columns(
+    file: pq.ParquetFile, names: Sequence[str | None], schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    """Yield a file's rows in their order, by what it calls the columns; one without is null."""
+    wanted = [name for name in names if name]
+    for batch in file.iter_batches(_ROWS_READ_AT_ONCE, columns=wanted):
+        arrays = [
+            pa.nulls(len(batch), field.type)
+            if name is None
+            else batch.column(name).cast(field.type)
+            for name, field in zip(names, schema, strict=True)
+        ]
+        yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
 @cache
 def _database() -> duckdb.DuckDBPyConnection:
     """Open a database of this process, once: that takes longer than to look up a batch's keys."""
@@ -495,10 +530,6 @@ def wanted_of(batches: Iterable[pa.RecordBatch], is_wanted: Mask) -> Iterator[pa
     for batch in batches:
         yield batch.filter(pa.array(is_wanted[start : start + len(batch)]))
         start += len(batch)
-
-
-def _using(names: Iterable[str]) -> str:
-    return f"USING ({', '.join(map(identifier, names))})"
 
 
 def as_numbers(values: pa.ChunkedArray) -> pa.ChunkedArray:

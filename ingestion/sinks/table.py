@@ -14,13 +14,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, Literal
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from ingestion.declaration.ddl import DeclaredColumn
-from ingestion.declaration.types import SqlType
 from ingestion.errors import (
     CommitConflictError,
     ForeignTableError,
@@ -31,22 +30,8 @@ from ingestion.errors import (
 from ingestion.sinks.commit_log import ROW_COUNTS, Commit, CommitLog, committed, unless_committed
 from ingestion.sinks.commit_metadata import CommitMetadata, app_id
 
-# What a sink may be unable to do; each is refused then, with the sink's own reason.
-Ability = Literal[
-    "rewind",
-    "replay",
-    "redrive",
-    "rebuild",
-    "erase",
-    "see foreign changes",
-    "look up",
-    "time travel",
-]
-
-
 # How far back a table is read where nobody says so.
 A_WEEK: Final = dt.timedelta(days=7)
-AGAIN: Final = "run the same command again"
 REPLACED: Final = "is not the table that was read: another was made under its name"
 # Out of an empty table of others, which no command takes away.
 WAY_OUT: Final = "drop or rename that table, or declare another one in `sink`"
@@ -129,19 +114,6 @@ class Transaction(ABC):
             DependencyError: the sink does not answer. Nothing of this is visible.
         """
 
-    def erase(self, keys: pa.Table, metadata: CommitMetadata) -> None:
-        """Delete every row that has the values of a row of ``keys``, and commit that as ``commit``.
-
-        Args:
-            keys: Some of the table's columns, whichever they are; no row is there twice.
-            metadata: The note.
-        """
-        raise NotImplementedError(f"{type(self)}: a sink that cannot erase is never asked to")
-
-    def restore(self, version: int, metadata: CommitMetadata) -> None:
-        """Commit the rows and columns of an earlier version, as ``commit``."""
-        raise NotImplementedError(f"{type(self)}: a sink that cannot rewind is never asked to")
-
     @abstractmethod
     def close(self) -> None:
         """Give up what is not committed, and let go of the connection."""
@@ -151,11 +123,9 @@ class SinkTable(ABC):
     """The table of one stream's rows.
 
     Attributes:
-        cannot: What its sink is unable to do, each with the reason, as a sentence.
         stream: The stream's name.
     """
 
-    cannot: ClassVar[Mapping[Ability, str]] = {}
     stream: str
 
     @property
@@ -188,7 +158,7 @@ class SinkTable(ABC):
 
     @abstractmethod
     def columns(self) -> tuple[DeclaredColumn, ...]:
-        """Return the table's columns as they are, by the types that ``stored_type`` gives."""
+        """Return the table's columns, by the types that ``SinkKind.stored_type`` gives."""
 
     def constraints(self) -> Mapping[str, str]:
         """Return what the table asks of each row, as conditions of Spark SQL by their names.
@@ -205,10 +175,6 @@ class SinkTable(ABC):
     def generated(self) -> Mapping[str, str]:
         """Return what the table computes columns by, as Spark SQL by their names."""
         return {}
-
-    def stored_type(self, declared: SqlType) -> SqlType:
-        """Return the type by which a declared one is kept, and read again."""
-        return declared.without_required()
 
     def alteration(self, column: DeclaredColumn, *, is_new: bool) -> str:
         """Write, for people, what makes the table take a new column, or nulls in an old one."""
@@ -227,10 +193,6 @@ class SinkTable(ABC):
             f"{self.where} cannot be changed, and {column.name} differs.",
             remedy=f"oncelake rebuild {self.stream}",
         )
-
-    def use_deletion_vectors(self, is_wanted: bool) -> None:
-        """Let commits mark rows as gone from now on, or not any more, where the sink can."""
-        del is_wanted
 
     @abstractmethod
     def begin(self, seq: int) -> Transaction:
@@ -281,7 +243,7 @@ class SinkTable(ABC):
         """Write what was committed to the disk, where its keeper has not done that."""
         return
 
-    def refuse_damaged(self, log: CommitLog) -> None:
+    def refuse_damaged(self, log: Any) -> None:
         """Make sure that what keeps the rows is as it was written, where that can be told.
 
         Args:
@@ -292,18 +254,10 @@ class SinkTable(ABC):
         """
         del log
 
-    def settings_error(self, log: CommitLog) -> TableSettingsError | None:
+    def settings_error(self, log: Any) -> TableSettingsError | None:
         """Return what is set on the table that contradicts the ingestion; ``log`` is its own."""
         del log
         return None
-
-    def rewritten(self, log: CommitLog) -> tuple[int, int]:
-        """Count the rows that the newest batches have copied, and those that they have changed.
-
-        Both are 0 where rows may be marked as gone instead, or cannot be.
-        """
-        del log
-        return 0, 0
 
     def altered_sources(self, commit: Commit) -> Iterator[str]:
         """Yield a sentence for each file a commit has copied that was not as it was written."""
@@ -314,20 +268,6 @@ class SinkTable(ABC):
         """Translate what reading the rows raises, into DamagedTableError or DependencyError."""
         del version
         return nullcontext()
-
-    def restorable(self) -> Iterator[tuple[Commit, int | None, int]]:
-        """Walk the log back.
-
-        Yields:
-            Each commit; a version that holds its rows, if any can be read; and how many of its
-            own files are gone.
-        """
-        return ((commit, commit.version, 0) for commit in self.log().newest_first())
-
-    def altered_since(self, version: int) -> Iterator[str]:
-        """Name the files of a version that would come back, and are not as they were written."""
-        del version
-        yield from ()
 
     def maintain(self, window: dt.timedelta, target_bytes: int) -> Mapping[str, int]:
         """Keep a table outside the lake quick to read, and small; needs the stream's lock.
@@ -377,35 +317,6 @@ class SinkTable(ABC):
         """
         return
 
-    def restore(self, version: int, metadata: CommitMetadata) -> Commit:
-        """Commit the rows and columns of an earlier version, with a note; needs the lock.
-
-        Raises:
-            RewindError: what was there then cannot be brought back.
-        """
-        return self._commit(metadata, lambda begun: begun.restore(version, metadata))
-
-    def erase(self, keys: pa.Table, metadata: CommitMetadata) -> Commit:
-        """Commit the table without the rows that have the values of a row of ``keys``.
-
-        They are in its older versions until ``remove_older_versions``. Needs the lock.
-
-        Raises:
-            RefusedError: the table cannot be left without them; says why.
-        """
-        return self._commit(metadata, lambda begun: begun.erase(keys, metadata))
-
-    def remove_older_versions(self) -> int:
-        """Remove at once what no version but the newest holds; return how many data files.
-
-        Needs the lock; may be repeated, and goes on where it died.
-
-        Raises:
-            RefusedError: something keeps them that is not ours; says what.
-            TableBusyError: somebody still reads them, or has changed the table.
-        """
-        raise NotImplementedError(f"{type(self)}: a sink that cannot erase is never asked to")
-
     def commit_note(self, metadata: CommitMetadata) -> Commit:
         """Commit a note alone, and read it back; needs the stream's lock.
 
@@ -416,14 +327,87 @@ class SinkTable(ABC):
         """
         return self._commit(metadata, lambda begun: begun.commit(None, metadata))
 
-    def _commit(self, metadata: CommitMetadata, act: Callable[[Transaction], None]) -> Commit:
-        """Let a transaction commit, and read back what it did."""
+    def _commit(self, metadata: CommitMetadata, act: Callable[[Any], None]) -> Commit:
+        """Let a transaction of the sink's own commit, and read back what it did."""
         with (
             unless_committed(self.log(), self.stream, metadata),
             closing(self.begin(metadata.seq)) as transaction,
         ):
             act(transaction)
         return committed(self.log(), self.stream, metadata)
+
+
+class ErasableTable(SinkTable):
+    """The table of a sink that can ``erase``, of which every trace goes.
+
+    Its transactions have ``erase(keys, metadata)``, too, which commits as ``commit`` does.
+    """
+
+    def erase(self, keys: pa.Table, metadata: CommitMetadata) -> Commit:
+        """Commit the table without the rows that have the values of a row of ``keys``.
+
+        They are in its older versions until ``remove_older_versions``. Needs the lock.
+
+        Args:
+            keys: Some of the table's columns, whichever they are; no row is there twice.
+            metadata: The note.
+
+        Raises:
+            RefusedError: the table cannot be left without them; says why.
+        """
+        return self._commit(metadata, lambda begun: begun.erase(keys, metadata))
+
+    @abstractmethod
+    def remove_older_versions(self) -> int:
+        """Remove at once what no version but the newest holds; return how many data files.
+
+        Needs the lock; may be repeated, and goes on where it died.
+
+        Raises:
+            RefusedError: something keeps them that is not ours; says what.
+            TableBusyError: somebody still reads them, or has changed the table.
+        """
+
+
+class RewindableTable(SinkTable):
+    """The table of a sink that can ``rewind``: it keeps its earlier versions."""
+
+    def restorable(self) -> Iterator[tuple[Commit, int | None, int]]:
+        """Walk the log back.
+
+        Yields:
+            Each commit; a version that holds its rows, if any can be read; and how many of its
+            own files are gone.
+        """
+        return ((commit, commit.version, 0) for commit in self.log().newest_first())
+
+    def altered_since(self, version: int) -> Iterator[str]:
+        """Name the files of a version that would come back, and are not as they were written."""
+        del version
+        yield from ()
+
+    @abstractmethod
+    def restore(self, version: int, metadata: CommitMetadata) -> Commit:
+        """Commit the rows and columns of an earlier version, with a note; needs the lock.
+
+        Raises:
+            RewindError: what was there then cannot be brought back.
+        """
+
+
+class MarkableTable(SinkTable):
+    """The table of a sink that can mark rows as gone (``SinkKind.marks_rows``)."""
+
+    @abstractmethod
+    def use_deletion_vectors(self, is_wanted: bool) -> None:
+        """Let commits mark rows as gone from now on, or not any more."""
+
+    @abstractmethod
+    def rewritten(self, log: Any) -> tuple[int, int]:
+        """Count the rows that the newest batches have copied, and those that they have changed.
+
+        Both are 0 where rows are marked as gone instead.
+        """
 
 
 def counts_of(change: Change | None) -> Mapping[str, int]:
@@ -463,15 +447,3 @@ def foreign_table(table: SinkTable) -> ForeignTableError:
 def since(batch: pa.RecordBatch, seq: int | None) -> pa.RecordBatch:
     """Keep the rows that this batch or a later one has written; all of them without one."""
     return batch if seq is None else batch.filter(pc.greater_equal(batch["_seq"], seq))
-
-
-def refuse_unable(stream: str, table: SinkTable, ability: Ability) -> None:
-    """Make sure that a stream's sink is able to do something.
-
-    Raises:
-        RefusedError: it is not; says why.
-    """
-    if why := table.cannot.get(ability):
-        raise RefusedError(
-            stream, f"{table.where} cannot {ability}: {why}", remedy="see docs/sinks.md"
-        )

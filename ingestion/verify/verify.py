@@ -167,7 +167,11 @@ class _Proof:
             if newest and newest.metadata and newest.version > since:
                 kinds.append(newest.metadata.kind)
         goes = {"rewind", "erase", "accept"}
-        if "time travel" in table.cannot and self._spec.keys and {*parts} <= {"rows"}:
+        if (
+            "time travel" in self._spec.sink.kind.cannot
+            and self._spec.keys
+            and {*parts} <= {"rows"}
+        ):
             goes |= {*kinds}
         if kind := next((kind for kind in kinds if kind in goes), None):
             raise TableBusyError(

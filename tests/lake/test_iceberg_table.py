@@ -48,7 +48,7 @@ from pyiceberg.typedef import Record
 from sqlalchemy.exc import OperationalError
 
 from ingestion.declaration.ddl import DeclaredColumn, parse_type, system_columns
-from ingestion.declaration.sinks import IcebergSink
+from ingestion.declaration.sinks import SINKS, IcebergSink
 from ingestion.errors import (
     CommitConflictError,
     DamagedTableError,
@@ -503,7 +503,7 @@ def test_every_value_comes_back_as_it_was_sent(tmp_path: Path, type_: str) -> No
     value = column(f"value {type_}")
     declared = (COLUMNS[0], value, *COLUMNS[2:])
     table.create(TableDefinition(columns=tuple(declared), keys=KEYS))
-    stored = replace(value, type=table.stored_type(value.type))
+    stored = replace(value, type=SINKS["iceberg"].stored_type(value.type))
     field = arrow_of(stored)
     values = pa.array([*EXTREMES[type_], None], field)
     sent = rows(dict.fromkeys(range(len(values))), seq=0).set_column(1, "value", values)
@@ -635,7 +635,10 @@ def test_a_column_is_added_and_takes_nulls(table: IcebergTable) -> None:
         with pytest.raises(TableBusyError):
             stale.commit(change(2, inserted={3: "c"}), replace(NOTE, seq=2))
 
-    assert table.columns() == (*COLUMNS, replace(more, type=table.stored_type(more.type)))
+    assert table.columns() == (
+        *COLUMNS,
+        replace(more, type=SINKS["iceberg"].stored_type(more.type)),
+    )
     assert mores(table) == {1: None, 2: None}
     new = rows({1: "A"}, seq=2).append_column("more", pa.array([{"x": 5}]))
     commit(table, 2, Change(inserted=new[:0], updated=new, deleted=ids()))
@@ -1384,7 +1387,7 @@ def test_a_scan_reads_a_part_of_a_file_at_a_time(
     table: IcebergTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However large a file is, little of it is in memory, and only the columns asked for."""
-    monkeypatch.setattr(files, "ROWS_READ_AT_ONCE", 2)
+    monkeypatch.setattr("ingestion.sinks.files._ROWS_READ_AT_ONCE", 2)
     commit(table, 1, change(1, inserted=dict.fromkeys(range(5), "a")))
 
     batches = list(table.scan(["name"]))

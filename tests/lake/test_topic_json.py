@@ -13,9 +13,9 @@ import pytest
 
 from ingestion.declaration.ddl import DeclaredColumn, parse_type
 from ingestion.settings import Settings
+from ingestion.sinks.arrow_types import arrow_schema
 from ingestion.sinks.kafka.json import JsonRows
 from ingestion.sinks.kafka.notes import TopicSchema
-from ingestion.sinks.kafka.rows import arrow_schema
 from ingestion.sinks.kafka.writer import Record, TopicPlace
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ingestion.errors import CommitConflictError
 from ingestion.sinks.commit_log import Commit, CommitLog
 from ingestion.sinks.commit_metadata import CommitMetadata
+from ingestion.sinks.table import RewindableTable
 from tests.model.process import step
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ class ModelData:
     def __init__(self, paths: Paths) -> None:
         """Take the place of the table."""
         self._paths = paths
-        self.where, self.cannot = str(paths.data), dict[str, str]()
+        self.where = str(paths.data)
 
     def log(self) -> Any:
         """Open the log."""
@@ -93,3 +94,6 @@ class ModelData:
         table = self._paths.data.table
         assert table is not None, "the table is there by then"
         return table
+
+
+RewindableTable.register(ModelData)

@@ -19,9 +19,9 @@ from ingestion.modes.engines.choose import EngineName
 from ingestion.pipeline.counts import IS_GOOD
 from ingestion.sinks.commit_log import DELETED, INSERTED, UPDATED
 from ingestion.sinks.commit_metadata import CommitMetadata
-from ingestion.sinks.delta.commits import fenced_commit
-from ingestion.sinks.delta.transaction import ATTEMPTS, overtaken, refuse_other_rows
-from ingestion.sinks.table import AGAIN, seq_conflict
+from ingestion.sinks.delta.commits import fenced_commit, overtaken
+from ingestion.sinks.delta.transaction import ATTEMPTS, refuse_other_rows
+from ingestion.sinks.table import seq_conflict
 from tests.model.frames import Copy, Frame, Waiting, fetched, holds, python_of
 from tests.model.lake import Place, Row, Rows, Side, Table, names_in
 from tests.model.process import step
@@ -168,7 +168,7 @@ class ModelLocalEngine(ModelEngine):
         for _ in range(ATTEMPTS):
             opened: Any = self._opened
             read_at, table = opened.read_at, opened.table
-            fenced_commit(opened, stream, metadata, remedy=AGAIN)
+            fenced_commit(opened, stream, metadata)
             try:
                 self._land(decision, table, metadata, read_at=read_at)
             except CommitFailedError:

@@ -84,7 +84,7 @@ def test_a_crash_between_the_statements_and_the_metadata_is_healed(
     """The next run finds the columns there, and writes down from where on they hold."""
     written.declare(schema=MORE, schema_change="evolve")
     with monkeypatch.context() as broken:
-        broken.setattr("ingestion.sinks.delta.table.commit_without_rows", _crash)
+        broken.setattr("ingestion.sinks.delta.table.commit_alone", _crash)
         with pytest.raises(RuntimeError, match="crash"):
             written.run()
 

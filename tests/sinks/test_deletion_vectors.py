@@ -26,7 +26,7 @@ from ingestion.sinks.delta.files import open_rows, read_delta, scan_rows
 from ingestion.sinks.delta.integrity import refuse_damaged, refuse_unreadable, settings_error
 from ingestion.sinks.delta.log import DeltaLog, all_files
 from ingestion.sinks.delta.table import DeltaSinkTable
-from ingestion.sinks.delta.vectors import vectors_of
+from ingestion.sinks.delta.vectors import Vector, vectors_of
 from ingestion.sinks.table import Change, TableDefinition
 from ingestion.storage.location import Location
 from tests.sinks.test_delta_transaction import STREAM, note
@@ -297,6 +297,15 @@ def test_a_damaged_vector_is_named(table: DeltaSinkTable) -> None:
         refuse_damaged(DeltaLog(table.path))
     file.write_bytes(whole)
     rows.check()
+
+
+@pytest.mark.parametrize("digit", [";", "_", "`", "|", "~", " "])
+def test_a_digit_that_is_none_is_named(table: DeltaSinkTable, digit: str) -> None:
+    """A vector in the log itself is of ZeroMQ's digits, and no others are taken for them."""
+    vector = Vector(storage="i", place=f"Hell{digit}", offset=None, size=4, rows=1)
+
+    with pytest.raises(DamagedTableError, match="bad base85 character"):
+        vector.rows_of(table.path)
 
 
 def test_a_power_cut_that_loses_a_vector_undoes_its_commit(table: DeltaSinkTable) -> None:

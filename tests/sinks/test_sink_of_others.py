@@ -20,6 +20,7 @@ from unittest.mock import patch
 import pyarrow as pa
 import pytest
 
+from ingestion.declaration.sinks import SinkKind
 from ingestion.sinks.commit_metadata import CommitMetadata
 from ingestion.sinks.conformance import Opener, SinkConformance
 from ingestion.sinks.table import Change, SinkTable
@@ -33,6 +34,14 @@ class TestSqlite(SinkConformance):
     """It passes the battery like our own."""
 
     named = " ,;:{}()[]='\"%@-"
+
+    @property
+    def kind(self) -> SinkKind:  # type: ignore[override]
+        """The record that the package registers."""
+        from oncelake_sqlite import KIND
+
+        kind: SinkKind = KIND
+        return kind
 
     @pytest.fixture
     def opened(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Opener:

@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from pydantic import SecretStr
 
-from ingestion.declaration.sinks import IcebergSink, KafkaSink, PostgresSink
+from ingestion.declaration.sinks import SINKS, IcebergSink, KafkaSink, PostgresSink
 from ingestion.settings import Settings
 from ingestion.sinks.conformance import Opener, SinkConformance
 from ingestion.sinks.delta.table import DeltaSinkTable
@@ -29,6 +29,7 @@ if not IS_LONG:
 class TestDelta(SinkConformance):
     """Delta, by the commits of the engine of one machine."""
 
+    kind = SINKS["delta"]
     named = ":[]'\"%@-"
 
     @pytest.fixture
@@ -63,6 +64,8 @@ class TestDeltaWithVectors(TestDelta):
 class TestIceberg(SinkConformance):
     """Iceberg, in its catalog on SQLite."""
 
+    kind = SINKS["iceberg"]
+
     named = " ,;:{}()[]='\"%@-"
 
     @pytest.fixture
@@ -74,6 +77,8 @@ class TestIceberg(SinkConformance):
 
 class TestPostgres(SinkConformance):
     """PostgreSQL, on a server of the tests' own."""
+
+    kind = SINKS["postgres"]
 
     @pytest.fixture
     def opened(self, postgres_address: str, tmp_path: Path) -> Opener:
@@ -87,6 +92,8 @@ class TestPostgres(SinkConformance):
 @pytest.mark.kafka
 class TestTopic(SinkConformance):
     """A topic, at a broker of the tests' own."""
+
+    kind = SINKS["kafka"]
 
     @pytest.fixture
     def opened(self, kafka_address: str, tmp_path: Path) -> Opener:
@@ -109,6 +116,7 @@ class TestTopic(SinkConformance):
 class TestAvroTopic:
     """The same in Avro: what does not depend on the format is not tried again."""
 
+    kind = SINKS["kafka"]
     types, named = SinkConformance.types, ""
     test_rows_and_note_come_together = SinkConformance.test_rows_and_note_come_together
     test_every_type_comes_back_as_it_was = SinkConformance.test_every_type_comes_back_as_it_was

@@ -58,7 +58,7 @@ def test_an_erase_that_dies_is_finished_and_proven(world: World, place: Failpoin
     verdict = prove(world)
     assert verdict.holds, verdict.differences
     assert read_history(world.paths)[0].seq == world.ledger[-1].seq
-    if "rewind" not in world.paths.table.cannot:
+    if "rewind" not in world.paths.sink.kind.cannot:
         with pytest.raises(RewindError, match="a key was erased since"):
             rewind(world.spec, world.settings, to="seq:2", reason="a test", run_id="r")
         rewind(world.spec, world.settings, to=f"seq:{done.row.seq}", reason="a test", run_id="r")

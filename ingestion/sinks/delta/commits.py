@@ -15,6 +15,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 
 from ingestion.errors import CommitConflictError, TableBusyError, first_line
 from ingestion.sinks.commit_log import (
+    AGAIN,
     Commit,
     UnknownOutcomeError,
     committed,
@@ -30,23 +31,42 @@ from ingestion.sinks.delta.vectors import (
     has_vectors,
     living_files,
 )
-from ingestion.sinks.table import AGAIN
 from ingestion.storage.location import Location
 
+# So often a commit is tried that others get in before.
+_ATTEMPTS: Final = 3
 
-def commit_without_rows(table: Location, stream: str, metadata: CommitMetadata) -> Commit:
-    """Commit metadata and no row to a data table, and read it back; needs the stream's lock.
 
-    It opens a table, and records a person's decision.
+def commit_alone(
+    table: Location,
+    stream: str,
+    metadata: CommitMetadata,
+    write: Callable[[DeltaTable, CommitProperties], None],
+) -> Commit:
+    """Commit what is no batch, such as a note without a row; find it again, and seal it.
+
+    It needs the stream's lock.
+
+    Args:
+        table: The stream's.
+        stream: Its name.
+        metadata: The note.
+        write: Commits to the newest version, with note and fence.
 
     Raises:
         CommitConflictError: the table's log does not hold what was meant.
+        TableBusyError: somebody else changed the table meanwhile.
     """
 
-    def write(opened: DeltaTable, fenced: CommitProperties) -> None:
-        put_commit(table, opened, fenced)
+    def attempt() -> None:
+        opened = open_delta(table)
+        write(opened, fenced_commit(opened, stream, metadata))
 
-    return _commit(table, stream, metadata, write)
+    with unless_committed(DeltaLog(table), stream, metadata, DeltaError):
+        commit_again(attempt, stream)
+    commit = committed(DeltaLog(table), stream, metadata)
+    seal_commits(table)
+    return commit
 
 
 def put_commit(
@@ -91,38 +111,25 @@ def put_commit(
     except Exception as error:
         if table.is_local and not commit.exists():
             raise
-        raise UnknownOutcomeError(
-            f"{table}: no answer came to commit {version + 1} ({first_line(error)}). "
-            f"Next: {AGAIN}, which looks first whether it was made"
-        ) from error
+        place = f"version {version + 1} of {table}"
+        raise UnknownOutcomeError.of(place, first_line(error)) from error
     log_files(table).forget()
 
 
-def restore_version(table: Location, stream: str, metadata: CommitMetadata, version: int) -> Commit:
-    """Commit the rows and columns of an earlier version, with metadata, and read it back.
-
-    One commit, fenced like every other; Spark's RESTORE would write no txn. Needs the stream's
-    lock.
-
-    Raises:
-        CommitConflictError: the table's log does not hold what was meant.
-        TableBusyError: somebody else changed the table meanwhile.
-        DeltaError: a file of that version is gone.
-    """
-
-    def restore(opened: DeltaTable, fenced: CommitProperties) -> None:
-        if has_vectors(opened):
-            _restore_with_vectors(table, opened, fenced, version)
-        else:
-            opened.restore(version, commit_properties=fenced)
-
-    return _commit(table, stream, metadata, restore)
-
-
-def _restore_with_vectors(
+def restore_version(
     table: Location, opened: DeltaTable, fenced: CommitProperties, version: int
 ) -> None:
-    """Bring files back with the vectors that they had then, which delta-rs does not compare."""
+    """Commit the rows and columns of an earlier version, with note and fence.
+
+    One commit, fenced like every other; Spark's RESTORE would write no txn.
+
+    Raises:
+        DeltaError: a file of that version is gone.
+    """
+    if not has_vectors(opened):
+        opened.restore(version, commit_properties=fenced)
+        return
+    # Files come back with the vectors that they had then, which delta-rs does not compare.
     then = read_delta(table, version)
     # By the protocol a file is known by its path and its vector.
     past, now = (
@@ -210,28 +217,6 @@ def removing(add: Mapping[str, Any], now: int, *, is_change: bool = True) -> dic
     }
 
 
-_ATTEMPTS: Final = 3
-
-
-def _commit(
-    table: Location,
-    stream: str,
-    metadata: CommitMetadata,
-    write: Callable[[DeltaTable, CommitProperties], None],
-) -> Commit:
-    """Commit, find it again, and seal it."""
-
-    def attempt() -> None:
-        opened = open_delta(table)
-        write(opened, fenced_commit(opened, stream, metadata, remedy=AGAIN))
-
-    with unless_committed(DeltaLog(table), stream, metadata, DeltaError):
-        commit_again(attempt, stream)
-    commit = committed(DeltaLog(table), stream, metadata)
-    seal_commits(table)
-    return commit
-
-
 def commit_again(attempt: Callable[[], None], name: str) -> None:
     """Commit; where somebody else got in before, look and try again.
 
@@ -258,9 +243,14 @@ def translate_conflicts(name: str) -> Iterator[None]:
     except CommitFailedError as error:
         if is_unwritable(error):
             raise
-        raise TableBusyError(
-            f"{name}: somebody else changed the table meanwhile. Nothing was changed. Next: {AGAIN}"
-        ) from error
+        raise overtaken(name) from error
+
+
+def overtaken(name: str) -> TableBusyError:
+    """Return the error of a commit that others got in before; names the stream, or the table."""
+    return TableBusyError(
+        f"{name}: somebody else changed the table meanwhile. Nothing was changed. Next: {AGAIN}"
+    )
 
 
 def is_unwritable(error: DeltaError) -> bool:
@@ -268,13 +258,7 @@ def is_unwritable(error: DeltaError) -> bool:
     return "Unsupported table features" in str(error)
 
 
-def fenced_commit(
-    table: DeltaTable,
-    stream: str,
-    metadata: CommitMetadata,
-    *,
-    remedy: str,
-) -> CommitProperties:
+def fenced_commit(table: DeltaTable, stream: str, metadata: CommitMetadata) -> CommitProperties:
     """Return what a commit of delta-rs carries: its metadata, and its seq as a txn.
 
     delta-rs commits a txn again that is there already (delta-io/delta-rs#2580), so it is looked
@@ -284,7 +268,6 @@ def fenced_commit(
         table: The table, at the version that was looked at.
         stream: Its stream.
         metadata: What the commit is to carry.
-        remedy: What to do when the table holds the seq.
 
     Raises:
         CommitConflictError: the table does not stand at the seq before.
@@ -297,7 +280,7 @@ def fenced_commit(
             stream,
             f"the table holds seq {recorded} {already}, so that seq {metadata.seq} is another "
             "writer's, or another table's.",
-            remedy=remedy,
+            remedy=AGAIN,
         )
     return CommitProperties(
         custom_metadata={"userMetadata": metadata.to_json()},

@@ -11,6 +11,7 @@ import re
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Final
 from urllib.parse import unquote
 
@@ -18,11 +19,11 @@ from deltalake import DeltaTable
 
 from ingestion.sinks.delta.commits import EXACTLY, append_nothing, put_metadata, translate_conflicts
 from ingestion.sinks.delta.durability import seal_commits
-from ingestion.sinks.delta.files import open_delta, read_delta
-from ingestion.sinks.delta.log import all_files, data_files
-from ingestion.sinks.delta.log_files import COMMIT, checkpoint_file, log_files
+from ingestion.sinks.delta.files import data_files, open_delta, read_delta
+from ingestion.sinks.delta.log import all_files
+from ingestion.sinks.delta.log_files import COMMIT, actions_in, checkpoint_file, log_files
 from ingestion.sinks.delta.transaction import DeltaTransaction
-from ingestion.sinks.delta.vectors import Vector, actions_since, has_vectors, vector_files
+from ingestion.sinks.delta.vectors import Vector, has_vectors, vector_files
 from ingestion.storage.checksums import matches_checksum, seal
 from ingestion.storage.damage import damaged_table
 from ingestion.storage.failpoints import Failpoint, hit
@@ -93,8 +94,7 @@ def compact(path: Location, *, target_bytes: int, cluster_by: Sequence[str] = ()
     if has_vectors(table):
         _compact_with_vectors(path, target_bytes=target_bytes, is_all=bool(cluster_by))
         table = open_delta(path)
-    there = path.files()
-    every = {name: there[name] for name in data_files(table)}
+    every = data_files(table)
     small = {name: size for name, size in every.items() if size < target_bytes}
     if len(small) < 2:
         return
@@ -169,8 +169,9 @@ def vacuum(path: Location, *, window: dt.timedelta) -> int:
 
 def _needed(path: Location, table: DeltaTable, window: dt.timedelta) -> frozenset[str]:
     """Return the files of the newest version, and the vectors that left it within a window."""
-    since = (time.time() - window.total_seconds()) * 1_000
-    gone = (action["remove"] for action in actions_since(log_files(path)) if "remove" in action)
+    since, log = (time.time() - window.total_seconds()) * 1_000, log_files(path)
+    commits = map(actions_in, map(log.read, filter(COMMIT.fullmatch, log.names())))
+    gone = (each["remove"] for each in chain.from_iterable(commits) if "remove" in each)
     recent = (each for each in gone if each.get("deletionTimestamp", since) >= since)
     return all_files(path, table) | vector_files(map(Vector.of, recent))
 

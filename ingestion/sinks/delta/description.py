@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import chain
 from typing import Any, Final
 
-from deltalake import DeltaTable
+from deltalake import DeltaTable, Schema
 
 from ingestion.declaration.ddl import DeclaredColumn, parse_type
 from ingestion.declaration.sql import quoted
 from ingestion.declaration.types import SqlType
+from ingestion.sinks.arrow_types import arrow_schema
 from ingestion.sinks.delta.compaction import retention_properties
 from ingestion.sinks.delta.files import EXACT_DIGITS
 from ingestion.sinks.delta.vectors import FEATURE, PROPERTY
@@ -23,14 +24,6 @@ from ingestion.sinks.table import TableDefinition
 CHECKPOINT_INTERVAL: Final = 10
 # Delta refuses to keep any of these.
 _WITHOUT_STATISTICS: Final = ("BINARY", "BOOLEAN", "VARCHAR")
-# Where Delta has another word than SQL.
-_WORDS: Final = {
-    "TINYINT": "byte",
-    "SMALLINT": "short",
-    "INT": "integer",
-    "BIGINT": "long",
-    "VARCHAR": "string",
-}
 # Features that older protocols have by themselves, from a version of writers on.
 _OF_VERSIONS: Final = (
     (2, ("appendOnly", "invariants")),
@@ -82,23 +75,16 @@ def properties_of(wanted: TableDefinition) -> dict[str, str]:
     }
 
 
-def row_json(columns: Iterable[DeclaredColumn]) -> dict[str, Any]:
+def row_json(columns: Sequence[DeclaredColumn]) -> dict[str, Any]:
     """Return columns as Delta keeps them: a NOT NULL of the columns themselves, and none deeper."""
-    return {
-        "type": "struct",
-        "fields": [
-            {
-                "name": column.name,
-                "type": _type_json(column.type),
-                "nullable": column.nullable,
-                "metadata": {
-                    **({"comment": column.comment} if column.comment else {}),
-                    **({_VARCHAR: str(column.type)} if column.type.contains("VARCHAR") else {}),
-                },
-            }
-            for column in columns
-        ],
-    }
+    row: dict[str, Any] = json.loads(Schema.from_arrow(arrow_schema(columns)).to_json())
+    for field, column in zip(row["fields"], columns, strict=True):
+        field["nullable"] = column.nullable
+        if column.comment:
+            field["metadata"]["comment"] = column.comment
+        if column.type.contains("VARCHAR"):
+            field["metadata"][_VARCHAR] = str(column.type)
+    return row
 
 
 def stored_type(field: Any) -> SqlType:
@@ -134,24 +120,6 @@ def _has_statistics(type_: SqlType) -> bool:
     """Tell whether Delta keeps statistics of a column, and delta-rs exact ones."""
     is_long = type_.word == "DECIMAL" and type_.precision > EXACT_DIGITS
     return type_.word not in _WITHOUT_STATISTICS and not is_long
-
-
-def _type_json(type_: SqlType) -> Any:
-    parts = {name: _type_json(part) for name, part in type_.parts.items()}
-    if type_.word == "ARRAY":
-        return {"type": "array", "elementType": parts["element"], "containsNull": True}
-    if type_.word == "MAP":
-        key, value = parts["key"], parts["value"]
-        return {"type": "map", "keyType": key, "valueType": value, "valueContainsNull": True}
-    if type_.word == "STRUCT":
-        fields = (
-            {"name": name, "type": part, "nullable": True, "metadata": {}}
-            for name, part in parts.items()
-        )
-        return {"type": "struct", "fields": [*fields]}
-    if type_.word == "DECIMAL":
-        return f"decimal({type_.precision},{type_.scale})"
-    return _WORDS.get(type_.word, type_.word.lower())
 
 
 def _type_of(stored: Any) -> SqlType:

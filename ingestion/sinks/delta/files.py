@@ -125,12 +125,7 @@ class MarkedRows:
 
     def count_rows(self, filter: pc.Expression | None = None) -> int:
         """Count rows."""
-        marked = (
-            batch.num_rows
-            for fragment in self._marked.get_fragments(filter)
-            for batch in self._living(fragment, [], filter)
-        )
-        return int(self._plain.count_rows(filter=filter) + sum(marked))
+        return sum(each.num_rows for each in self.to_batches(columns=[], filter=filter))
 
     def _living(
         self, fragment: Any, names: Sequence[str], condition: pc.Expression | None
@@ -145,7 +140,7 @@ class MarkedRows:
             living = pa.array(~is_gone[start : start + batch.num_rows])
             start += batch.num_rows
             is_wanted = pc.and_(living, pc.fill_null(batch.column(_IS_WANTED), False))
-            yield batch.filter(is_wanted).select([*names, *([] if names else [_IS_WANTED])])
+            yield batch.filter(is_wanted).select(names)
 
 
 def open_rows(
@@ -255,12 +250,12 @@ def open_whole(table: Location, snapshot: DeltaTable | None = None) -> Dataset |
     snapshot = snapshot or read_delta(table)
     if has_vectors(snapshot):
         return open_rows(table, snapshot=snapshot)
-    folder = log_files(table).rows_here(_sizes_of(snapshot))
+    folder = log_files(table).rows_here(data_files(snapshot))
     return snapshot.to_pyarrow_dataset(filesystem=SubTreeFileSystem(str(folder), LocalFileSystem()))
 
 
-def _sizes_of(snapshot: DeltaTable) -> dict[str, int]:
-    """Return the data files of a version, with their length in bytes."""
+def data_files(snapshot: DeltaTable) -> dict[str, int]:
+    """Return the data files of a version, relative to its folder, with their length in bytes."""
     files = snapshot.get_add_actions(flatten=True)
     names = map(unquote, files.column("path").to_pylist())
     return dict(zip(names, files.column("size_bytes").to_pylist(), strict=True))
@@ -268,7 +263,7 @@ def _sizes_of(snapshot: DeltaTable) -> dict[str, int]:
 
 def _with_sizes(rows: Dataset, snapshot: DeltaTable, only: Collection[str] | None) -> Dataset:
     """Tell Arrow how long some files are, for which it would ask the store once more each."""
-    sizes = _sizes_of(snapshot)
+    sizes = data_files(snapshot)
     fragments = [
         rows.format.make_fragment(
             each.path, rows.filesystem, each.partition_expression, file_size=sizes[each.path]

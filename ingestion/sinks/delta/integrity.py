@@ -17,7 +17,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from itertools import chain
 from typing import Final
-from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -28,8 +27,8 @@ from deltalake.exceptions import DeltaError
 from ingestion.errors import DamagedTableError, TableSettingsError, counted, first_line
 from ingestion.sinks.commit_log import Commit
 from ingestion.sinks.delta.durability import find_half_written
-from ingestion.sinks.delta.files import open_rows, read_delta
-from ingestion.sinks.delta.log import DeltaLog, data_files, versions_in
+from ingestion.sinks.delta.files import data_files, open_rows, read_delta
+from ingestion.sinks.delta.log import DeltaLog, versions_in
 from ingestion.sinks.delta.log_files import CHECKPOINT, commit_file, log_files
 from ingestion.sinks.delta.vectors import vector_files, vectors_of
 from ingestion.storage.checksums import matches_checksum
@@ -138,15 +137,13 @@ def _log_problems(log: DeltaLog) -> Iterator[str]:
 
 def _lost_files(table: Location, snapshot: DeltaTable) -> Iterator[str]:
     """Yield each file of the snapshot that is missing or of another size."""
-    files, there = snapshot.get_add_actions(flatten=True), log_files(table).sizes()
-    for path, size in zip(
-        files.column("path").to_pylist(), files.column("size_bytes").to_pylist(), strict=True
-    ):
-        found = there.get(unquote(path))
+    there = log_files(table).sizes()
+    for name, size in data_files(snapshot).items():
+        found = there.get(name)
         if found is None:
-            yield f"data file {path} is missing"
+            yield f"data file {name} is missing"
         elif found != size:
-            yield f"data file {path} has {counted(found, 'byte')}, and {size:,} were committed"
+            yield f"data file {name} has {counted(found, 'byte')}, and {size:,} were committed"
     for vector in vectors_of(table, snapshot).values():
         if vector.file and there.get(vector.file, 0) < vector.end:
             yield f"deletion vector {vector.file} is missing or cut short"
@@ -192,7 +189,7 @@ def damages_of(log: DeltaLog) -> Iterator[DamagedTableError]:
     if log.exists:
         there = log.path.files()
         vectors = vector_files(vectors_of(log.path, log.snapshot).values())
-        for name in sorted(data_files(log.snapshot) | vectors):
+        for name in sorted(vectors | data_files(log.snapshot).keys()):
             if name not in there or not matches_checksum(log.path / name):
                 yield damaged_table(log.path, f"data file {name} is not as it was written")
 

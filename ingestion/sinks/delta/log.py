@@ -18,7 +18,7 @@ from ingestion.sinks.commit_log import (
     CommitLog,
 )
 from ingestion.sinks.commit_metadata import CommitMetadata, DamagedMetadataError, app_id
-from ingestion.sinks.delta.files import is_delta, open_rows, read_delta
+from ingestion.sinks.delta.files import data_files, is_delta, open_rows, read_delta
 from ingestion.sinks.delta.log_files import COMMIT, actions_in, commit_file, log_files
 from ingestion.sinks.delta.vectors import (
     Vector,
@@ -177,14 +177,9 @@ def versions_in(names: Iterable[str]) -> list[int]:
     return sorted((int(found[1]) for found in commits if found), reverse=True)
 
 
-def data_files(table: DeltaTable) -> frozenset[str]:
-    """Return the data files of a table's version, relative to its folder."""
-    return frozenset(map(unquote, table.get_add_actions(flatten=True).column("path").to_pylist()))
-
-
 def all_files(table: Location, snapshot: DeltaTable) -> frozenset[str]:
     """Return the data files of a version, and those of its deletion vectors."""
-    return data_files(snapshot) | vector_files(vectors_of(table, snapshot).values())
+    return vector_files(vectors_of(table, snapshot).values()) | data_files(snapshot).keys()
 
 
 def _files_of(actions: Iterable[Mapping[str, Any]], of: str) -> tuple[str, ...]:

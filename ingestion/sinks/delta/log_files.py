@@ -104,7 +104,7 @@ class MirroredLogFiles(LogFiles):
         self._opened_at = -1
         self._opened_tag: str | None = None
         name = f"{table.name}-{hashlib.sha256(str(table).encode()).hexdigest()[:16]}"
-        self._folder = (table.cache or _cache_of_this_process()) / name
+        self._folder = (table.cache or Path(_cache_of_this_process().name)) / name
         self._busy = threading.RLock()
         self._listed: dict[str, Entry] = {}
         self._listed_at = -math.inf
@@ -266,14 +266,9 @@ def _number(name: str) -> int:
 
 
 @cache
-def _cache_of_this_process() -> Path:
-    folder = tempfile.TemporaryDirectory(prefix="oncelake-")
-    _KEPT.append(folder)
-    return Path(folder.name)
-
-
-# Removed when the process ends.
-_KEPT: Final[list[tempfile.TemporaryDirectory[str]]] = []
+def _cache_of_this_process() -> tempfile.TemporaryDirectory[str]:
+    """Make a folder that is removed when the process ends."""
+    return tempfile.TemporaryDirectory(prefix="oncelake-")
 
 
 def _write(path: Path, content: bytes) -> None:

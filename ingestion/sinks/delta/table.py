@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from typing import Any, Final
 
@@ -28,9 +29,9 @@ from ingestion.errors import (
     first_line,
 )
 from ingestion.settings import Settings
-from ingestion.sinks.commit_log import DELETED, UPDATED, Commit, CommitLog
+from ingestion.sinks.commit_log import DELETED, UPDATED, Commit
 from ingestion.sinks.commit_metadata import CommitMetadata, app_id
-from ingestion.sinks.delta.commits import commit_without_rows, put_metadata, restore_version
+from ingestion.sinks.delta.commits import commit_alone, put_commit, put_metadata, restore_version
 from ingestion.sinks.delta.compaction import remove_unreferenced
 from ingestion.sinks.delta.description import first_commit, row_json, stored_type, with_feature
 from ingestion.sinks.delta.durability import seal_commits
@@ -46,7 +47,13 @@ from ingestion.sinks.delta.log import DeltaLog, all_files
 from ingestion.sinks.delta.log_files import COMMIT, commit_file, log_files
 from ingestion.sinks.delta.transaction import DeltaTransaction
 from ingestion.sinks.delta.vectors import FEATURE, PROPERTY
-from ingestion.sinks.table import Altered, SinkTable, TableDefinition
+from ingestion.sinks.table import (
+    Altered,
+    ErasableTable,
+    MarkableTable,
+    RewindableTable,
+    TableDefinition,
+)
 from ingestion.storage.checksums import matches_checksum
 from ingestion.storage.location import Location
 
@@ -76,7 +83,7 @@ def open_table(stream: str, sink: DeltaSink, settings: Settings, lake: Location)
     return DeltaSinkTable(stream, lake / stream)
 
 
-class DeltaSinkTable(SinkTable):
+class DeltaSinkTable(ErasableTable, RewindableTable, MarkableTable):
     """A stream's Delta table; see ``SinkTable``."""
 
     def __init__(self, stream: str, path: Location) -> None:
@@ -224,19 +231,16 @@ class DeltaSinkTable(SinkTable):
         """Do so: neither delta-rs nor Spark has."""
         seal_commits(self.path)
 
-    def refuse_damaged(self, log: CommitLog) -> None:
+    def refuse_damaged(self, log: DeltaLog) -> None:
         """Compare the log with its checksums, and its files with what it says of them."""
-        assert isinstance(log, DeltaLog), "the table's own"
         refuse_damaged(log)
 
-    def settings_error(self, log: CommitLog) -> TableSettingsError | None:
+    def settings_error(self, log: DeltaLog) -> TableSettingsError | None:
         """Look for properties and features that the ingestion cannot live with."""
-        assert isinstance(log, DeltaLog), "the table's own"
         return settings_error(self.stream, log)
 
-    def rewritten(self, log: CommitLog) -> tuple[int, int]:
+    def rewritten(self, log: DeltaLog) -> tuple[int, int]:
         """Take what MERGE's metrics say."""
-        assert isinstance(log, DeltaLog), "the table's own"
         if not log.exists or log.snapshot.metadata().configuration.get(PROPERTY) == "true":
             return 0, 0
         batches = (each for each in log.newest_first() if each.metadata is not None)
@@ -254,7 +258,7 @@ class DeltaSinkTable(SinkTable):
 
     def commit_note(self, metadata: CommitMetadata) -> Commit:
         """Commit by delta-rs, without a row."""
-        return commit_without_rows(self.path, self.stream, metadata)
+        return commit_alone(self.path, self.stream, metadata, partial(put_commit, self.path))
 
     def restorable(self) -> Iterator[tuple[Commit, int | None, int]]:
         """Walk the log back; one version may have the rows of another, put together anew."""
@@ -280,8 +284,9 @@ class DeltaSinkTable(SinkTable):
 
     def restore(self, version: int, metadata: CommitMetadata) -> Commit:
         """Commit by delta-rs, which brings the files of that version back."""
+        write = partial(restore_version, self.path, version=version)
         try:
-            return restore_version(self.path, self.stream, metadata, version)
+            return commit_alone(self.path, self.stream, metadata, write)
         except DeltaError as error:
             raise RewindError(
                 self.stream,

@@ -25,10 +25,9 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from pyarrow import types
 
 from ingestion.declaration.sql import equal, identifier, quoted
-from ingestion.errors import TableBusyError
 from ingestion.sinks.commit_log import INSERTED, UPDATED, Commit
 from ingestion.sinks.commit_metadata import CommitMetadata, app_id
-from ingestion.sinks.delta.commits import fenced_commit, put_commit, removing
+from ingestion.sinks.delta.commits import fenced_commit, overtaken, put_commit, removing
 from ingestion.sinks.delta.data_files import AddedFile, DeltaFileWriter, is_ordered
 from ingestion.sinks.delta.files import arrows_files, open_delta, read_delta
 from ingestion.sinks.delta.log import DeltaLog
@@ -41,15 +40,14 @@ from ingestion.sinks.delta.vectors import (
     mask_of,
 )
 from ingestion.sinks.files import (
-    ROWS_READ_AT_ONCE,
+    TARGET_BYTES,
     FilesTransaction,
     Mask,
     as_numbers,
-    discarding,
     numbered,
-    wanted_of,
+    read_columns,
 )
-from ingestion.sinks.table import AGAIN, REPLACED, Change, seq_conflict
+from ingestion.sinks.table import REPLACED, Change, seq_conflict
 from ingestion.storage.location import Location
 
 # So often a commit is tried that others get in before.
@@ -142,15 +140,7 @@ class DeltaTransaction(FilesTransaction[AddedFile]):
         schema = pa.schema([self.schema.field(name) for name in names])
         with self._open(file.path) as parquet:
             there = {*parquet.schema_arrow.names}
-            wanted = [name for name in names if name in there]
-            for batch in parquet.iter_batches(ROWS_READ_AT_ONCE, columns=wanted):
-                arrays = [
-                    batch.column(field.name).cast(field.type)
-                    if field.name in there
-                    else pa.nulls(len(batch), field.type)
-                    for field in schema
-                ]
-                yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+            yield from read_columns(parquet, [n if n in there else None for n in names], schema)
 
     def measure(self, file: AddedFile) -> tuple[int, int]:
         """Ask the log."""
@@ -211,9 +201,13 @@ class DeltaTransaction(FilesTransaction[AddedFile]):
         names = {name.lower() for name in self.schema.names}
         return is_plain and not {"searched_file", "file_row_number"} & names
 
-    def open_writer(self) -> DeltaFileWriter:
+    def open_writer(self, target_bytes: int = TARGET_BYTES) -> DeltaFileWriter:
         """Write into the table's folder."""
-        return DeltaFileWriter(self._path, self.schema, self._with_statistics, marks=self.marks)
+        return DeltaFileWriter(
+            *(self._path, self.schema, self._with_statistics),
+            marks=self.marks,
+            target_bytes=target_bytes,
+        )
 
     @property
     def _with_statistics(self) -> list[str]:
@@ -282,41 +276,22 @@ class DeltaTransaction(FilesTransaction[AddedFile]):
             on = " AND ".join(f"t.{quoted(name)} = s.{quoted(name)}" for name in keys)
             made = {"operation": "MERGE", "operationParameters": {"predicate": json.dumps([on])}}
         made["operationMetrics"] = {name: str(value) for name, value in metrics.items()}
-        fenced = fenced_commit(self._snapshot, self.stream, metadata, remedy=AGAIN)
+        fenced = fenced_commit(self._snapshot, self.stream, metadata)
         put_commit(self._path, self._snapshot, fenced, actions, **made)
 
-    def rewrite(self, files: Collection[AddedFile], *, target_bytes: int) -> None:
-        """Commit files put together, without the rows that are marked as gone; no row changes.
-
-        Raises:
-            CommitFailedError: somebody else has committed meanwhile.
-        """
+    def commit_moved(self, added: Collection[AddedFile], removed: Collection[AddedFile]) -> None:
+        """Put a commit without a change into the log, by Delta's word for it."""
         now = time.time_ns() // 1_000_000
-        writer = DeltaFileWriter(
-            self._path, self.schema, self._with_statistics, target_bytes=target_bytes
+        counts = {"numAddedFiles": str(len(added)), "numRemovedFiles": str(len(removed))}
+        put_commit(
+            self._path,
+            self._snapshot,
+            CommitProperties(),
+            _actions(added, removed, now, is_change=False),
+            operation="OPTIMIZE",
+            operationParameters={"predicate": "[]"},
+            operationMetrics=counts,
         )
-        with discarding(writer.discard):
-            for file in files:
-                batches, is_gone = self.read(file, self.schema.names), self.gone(file)
-                for batch in batches if is_gone is None else wanted_of(batches, ~is_gone):
-                    writer.write(batch)
-            writer.close()
-            before, after = (sum(each.living for each in some) for some in (files, writer.files))
-            if before != after:
-                raise AssertionError(f"{self.where}: of {before} rows {after} were written")
-        with discarding(writer.discard, *self.refusals):
-            put_commit(
-                self._path,
-                self._snapshot,
-                CommitProperties(),
-                _actions(writer.files, files, now, is_change=False),
-                operation="OPTIMIZE",
-                operationParameters={"predicate": "[]"},
-                operationMetrics={
-                    "numAddedFiles": str(len(writer.files)),
-                    "numRemovedFiles": str(len(files)),
-                },
-            )
 
     def _write_checkpoint(self) -> None:
         version = self._snapshot.version() + 1
@@ -351,13 +326,6 @@ def refuse_other_rows(stream: str, where: str, seq: int, since: Iterable[Commit]
             raise seq_conflict(stream, where, seq, last=last)
         if commit.changes_rows:
             raise overtaken(stream)
-
-
-def overtaken(stream: str) -> TableBusyError:
-    """Return the error of a commit that others got in before."""
-    return TableBusyError(
-        f"{stream}: somebody else changed the table meanwhile. Nothing was changed. Next: {AGAIN}"
-    )
 
 
 def _settings_of(table: DeltaTable) -> tuple[Any, ...]:

@@ -12,6 +12,7 @@ import re
 import struct
 import uuid
 import zlib
+from base64 import b85decode, b85encode
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -26,7 +27,7 @@ from deltalake import DeltaTable
 from pyroaring import BitMap64
 
 from ingestion.errors import counted
-from ingestion.sinks.delta.log_files import COMMIT, LogFiles, actions_in, commit_file, log_files
+from ingestion.sinks.delta.log_files import actions_in, commit_file, log_files
 from ingestion.storage.damage import damaged_table
 from ingestion.storage.location import Location
 
@@ -38,10 +39,22 @@ Action = Mapping[str, Any]
 _MAGIC: Final = 1681511377
 _VERSION: Final = b"\x01"
 _UUID_CHARACTERS: Final = 20
-# The digits of base 85, as ZeroMQ writes it.
+# What an action calls the parts of a vector.
+_FIELDS: Final = {
+    "storage": "storageType",
+    "place": "pathOrInlineDv",
+    "offset": "offset",
+    "size": "sizeInBytes",
+    "rows": "cardinality",
+}
+# The digits of base 85, as ZeroMQ writes it, and as Python does.
 _DIGITS: Final = (
-    "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
+    b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#",
+    b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~",
 )
+# Python's digits that are not ZeroMQ's are none.
+_TO_PYTHONS: Final = bytes.maketrans(_DIGITS[0] + b";_`|~", _DIGITS[1] + b"     ")
+_FROM_PYTHONS: Final = bytes.maketrans(*reversed(_DIGITS))
 _CHECKPOINT: Final = re.compile(r"(\d{20})\.checkpoint(?:\.\d{10}\.(\d{10}))?\.parquet")
 # The fields of an ``add`` that a later one repeats.
 _KEPT: Final = (
@@ -74,24 +87,12 @@ class Vector:
         found = action.get("deletionVector")
         if not found:
             return None
-        return cls(
-            storage=found["storageType"],
-            place=found["pathOrInlineDv"],
-            offset=found.get("offset"),
-            size=found["sizeInBytes"],
-            rows=found["cardinality"],
-        )
+        return cls(**{name: found.get(field) for name, field in _FIELDS.items()})
 
     def as_field(self) -> dict[str, Any]:
         """Return what an action says of it."""
-        field = {
-            "storageType": self.storage,
-            "pathOrInlineDv": self.place,
-            "offset": self.offset,
-            "sizeInBytes": self.size,
-            "cardinality": self.rows,
-        }
-        return {name: value for name, value in field.items() if value is not None}
+        found = {field: getattr(self, name) for name, field in _FIELDS.items()}
+        return {field: value for field, value in found.items() if value is not None}
 
     @property
     def file(self) -> str | None:
@@ -212,12 +213,6 @@ def mask_of(table: Location, vector: Vector, rows: int) -> Mask:
     return mask
 
 
-def actions_since(log: LogFiles) -> Iterator[Action]:
-    """Yield the actions of all commits that are in the log."""
-    for name in sorted(filter(COMMIT.fullmatch, log.names())):
-        yield from actions_in(log.read(name))
-
-
 def _checkpoint(names: Iterable[str], version: int) -> tuple[int, list[str]]:
     """Find the newest whole checkpoint up to a version: its own, and its files; -1 without any."""
     parts: dict[int, list[str]] = {}
@@ -252,18 +247,8 @@ def _parsed(vector: bytes) -> BitMap64:
 
 def _as_digits(content: bytes) -> str:
     """Write bytes, of which there are four or a multiple of it, by five digits for each four."""
-    digits = []
-    for at in range(0, len(content), 4):
-        number = int.from_bytes(content[at : at + 4], "big")
-        digits += [_DIGITS[number // 85**power % 85] for power in range(4, -1, -1)]
-    return "".join(digits)
+    return b85encode(content).translate(_FROM_PYTHONS).decode()
 
 
 def _from_digits(digits: str) -> bytes:
-    content = bytearray()
-    for at in range(0, len(digits), 5):
-        number = 0
-        for digit in digits[at : at + 5]:
-            number = 85 * number + _DIGITS.index(digit)
-        content += number.to_bytes(4, "big")
-    return bytes(content)
+    return b85decode(digits.encode().translate(_TO_PYTHONS))

@@ -53,9 +53,8 @@ from ingestion.errors import (
     TableBusyError,
     first_line,
 )
-from ingestion.sinks.commit_log import UnknownOutcomeError
+from ingestion.sinks.commit_log import AGAIN, UnknownOutcomeError
 from ingestion.sinks.iceberg.files import DurableFileIO, is_live
-from ingestion.sinks.table import AGAIN
 from ingestion.storage.location import Location
 
 # Of two processes that commit, one waits for the other for so long.
@@ -326,10 +325,7 @@ class CatalogEntry:
         )
 
     def _unknown(self, error: Exception) -> UnknownOutcomeError:
-        return UnknownOutcomeError(
-            f"{self.stream}: {self.where}: no answer came to a commit ({self.reason(error)}). "
-            f"Next: {AGAIN}, which looks first whether it was made"
-        )
+        return UnknownOutcomeError.of(f"{self.stream}: {self.where}", self.reason(error))
 
 
 def _values_in(configuration: Mapping[str, Any]) -> Iterator[str]:

@@ -38,7 +38,7 @@ from pyiceberg.table.update import AddSnapshotUpdate, SetCurrentSchemaUpdate, Ta
 from pyiceberg.table.update.snapshot import _MergeAppendFiles, _OverwriteFiles
 from pyiceberg.typedef import EMPTY_DICT
 
-from ingestion.sinks.files import ROWS_READ_AT_ONCE, TARGET_BYTES, FileWriter
+from ingestion.sinks.files import TARGET_BYTES, FileWriter, read_columns
 from ingestion.storage.location import Location
 
 _FIELD_ID: Final = b"PARQUET:field_id"
@@ -94,14 +94,7 @@ def read_file(io: FileIO, file: DataFile, columns: Schema) -> Iterator[pa.Record
         io.new_input(file.file_path).open() as source,
         pq.ParquetFile(source, page_checksum_verification=True) as parquet,
     ):
-        names = _names_in(parquet.schema_arrow, columns)
-        wanted = [name for name in names if name is not None]
-        for batch in parquet.iter_batches(ROWS_READ_AT_ONCE, columns=wanted):
-            arrays = [
-                batch.column(name).cast(field.type) if name else pa.nulls(len(batch), field.type)
-                for name, field in zip(names, schema, strict=True)
-            ]
-            yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+        yield from read_columns(parquet, _names_in(parquet.schema_arrow, columns), schema)
 
 
 def _names_in(file: pa.Schema, wanted: Schema) -> list[str | None]:

@@ -43,16 +43,16 @@ def history(metadata: TableMetadata) -> list[Snapshot]:
     return chain
 
 
+def by_version(metadata: TableMetadata) -> dict[int, Snapshot]:
+    """Return the snapshots of the history, newest first, by their sequence numbers."""
+    return {snapshot.sequence_number or 0: snapshot for snapshot in history(metadata)}
+
+
 def needed(metadata: TableMetadata) -> list[Snapshot]:
     """Walk back to our newest commit, which says where the table stands."""
     past = history(metadata)
     ours = (at for at, snapshot in enumerate(past) if seq_of(snapshot) is not None)
     return past[: next(ours, len(past)) + 1]
-
-
-def version_of(snapshot: Snapshot) -> int:
-    """Return the sequence number, which tables of format 1 lack."""
-    return snapshot.sequence_number or 0
 
 
 def summary_of(snapshot: Snapshot) -> Mapping[str, str]:
@@ -103,8 +103,7 @@ class IcebergLog(CommitLog):
 
     @cached_property
     def _snapshots(self) -> dict[int, Snapshot]:
-        chain = history(self._table.metadata) if self._table else ()
-        return {version_of(snapshot): snapshot for snapshot in chain}
+        return by_version(self._table.metadata) if self._table else {}
 
     @cached_property
     def _rollbacks(self) -> dict[int, int]:
@@ -112,10 +111,10 @@ class IcebergLog(CommitLog):
 
         The property that holds the last seq is not rolled back.
         """
-        last, chain = self.last_seq(self._entry.stream), list(self._snapshots.values())
+        last, chain = self.last_seq(self._entry.stream), self._snapshots.items()
         if last is None:
             return {}
-        ours = [(seq, version_of(each)) for each in chain if (seq := seq_of(each)) is not None]
+        ours = [(seq, version) for version, at in chain if (seq := seq_of(at)) is not None]
         if not chain:
             ours = [(-1, -1)]
         rollbacks, above = dict[int, int](), last + 1

@@ -45,7 +45,7 @@ from pyiceberg.table.update import RemoveSnapshotsUpdate, SetPropertiesUpdate
 from sqlalchemy.exc import SQLAlchemyError
 
 from ingestion.declaration.ddl import DeclaredColumn
-from ingestion.declaration.sinks import BESIDE, IcebergSink
+from ingestion.declaration.sinks import BESIDE, SINKS, IcebergSink
 from ingestion.declaration.sql import quoted
 from ingestion.declaration.types import SqlType
 from ingestion.settings import Settings
@@ -63,7 +63,8 @@ from ingestion.sinks.iceberg.files import IcebergFileWriter
 from ingestion.sinks.table import (
     REPLACED,
     WAY_OUT,
-    SinkTable,
+    ErasableTable,
+    RewindableTable,
     TableDefinition,
     counts_of,
     foreign_table,
@@ -73,6 +74,7 @@ from ingestion.sinks.table import (
 from ingestion.storage.failpoints import Failpoint, hit
 from ingestion.storage.location import Location
 
+_KIND: Final = SINKS["iceberg"]
 _FORMAT: Final = 2
 # Every commit writes all metadata anew, notes included: a few of the older are enough.
 _PROPERTIES: Final = {
@@ -104,7 +106,7 @@ def open_table(stream: str, sink: IcebergSink, settings: Settings, lake: Locatio
     return IcebergTable(CatalogEntry.of(stream, sink, lake))
 
 
-class IcebergTable(SinkTable):
+class IcebergTable(ErasableTable, RewindableTable):
     """A stream's Iceberg table; see ``SinkTable``."""
 
     def __init__(self, entry: CatalogEntry) -> None:
@@ -159,21 +161,17 @@ class IcebergTable(SinkTable):
             for field in self._entry.loaded().schema().fields
         )
 
-    def stored_type(self, declared: SqlType) -> SqlType:
-        """Return the type; Iceberg has no shorter integers and no text of limited length."""
-        return _sql_type(_iceberg_type(declared, count(1)))
-
     def alteration(self, column: DeclaredColumn, *, is_new: bool) -> str:
         """Write the statement of Spark SQL."""
         table, name = f"ALTER TABLE {self._entry.name}", quoted(column.name)
         if not is_new:
             return f"{table} ALTER COLUMN {name} DROP NOT NULL"
-        return f"{table} ADD COLUMN {name} {self.stored_type(column.type)}{column.comment_ddl}"
+        return f"{table} ADD COLUMN {name} {_KIND.stored_type(column.type)}{column.comment_ddl}"
 
     def alter(self, column: DeclaredColumn, *, is_new: bool, spark: Any) -> None:
         """Commit other columns to the catalog; no file changes."""
         del spark
-        table, type_ = self._entry.loaded(), _iceberg_type(column.type, count(1))
+        table, type_ = self._entry.loaded(), _iceberg_type(_KIND.stored_type(column.type), count(1))
         with self._entry.session(), table.update_schema() as update:
             if not is_new:
                 update.make_column_optional(column.name)
@@ -232,15 +230,14 @@ class IcebergTable(SinkTable):
             ).count()
 
     def _at(self, table: Table, version: int) -> Snapshot:
-        for snapshot in snapshots.history(table.metadata):
-            if snapshot.sequence_number == version:
-                return snapshot
+        if snapshot := snapshots.by_version(table.metadata).get(version):
+            return snapshot
         raise self._entry.damaged(f"version {version} has expired, or was rolled back")
 
     def notes(self, through: int) -> Iterator[tuple[int, int | None, str | None]]:
         """Read the summaries of the snapshots."""
-        for snapshot in reversed(snapshots.history(self._entry.loaded().metadata)):
-            version = snapshots.version_of(snapshot)
+        past = snapshots.by_version(self._entry.loaded().metadata)
+        for version, snapshot in reversed(past.items()):
             if version <= through:
                 note = snapshots.summary_of(snapshot).get(snapshots.NOTE)
                 yield version, snapshots.seq_of(snapshot), note
@@ -286,24 +283,18 @@ class IcebergTable(SinkTable):
         return {"compacted": compacted, "written": written, "expired": expired, "deleted": deleted}
 
     def _compact(self, target_bytes: int) -> tuple[int, int]:
-        entry, table = self._entry, self._entry.loaded()
-        if problem := _settings_error(entry, table):
-            raise problem
-        with entry.translated():
-            sizes = {file: file.file_size_in_bytes for file in entry.data_files(table)}
+        last = self.log().last_seq(self.stream)
+        begun = self.begin(0 if last is None else last + 1)
+        with begun.translated():
+            sizes = {file: file.file_size_in_bytes for file in begun.files}
             small = [file for file, size in sizes.items() if size < target_bytes * 3 // 4]
             if len(small) <= -(-sum(map(sizes.__getitem__, small)) // target_bytes):
                 return 0, 0
-            writer = IcebergFileWriter(table, target_bytes)
-            with discarding(writer.discard):
-                for file in small:
-                    for batch in files.read_file(table.io, file, table.schema()):
-                        writer.write(batch)
-                writer.close()
-                staged = files.StagedSnapshot(table, added=writer.files, removed=small)
-                with discarding(staged.discard):
-                    entry.commit(table, staged.write(Operation.REPLACE), staged.snapshot_id)
-        return len(small), len(writer.files)
+            return len(small), begun.rewrite(small, target_bytes=target_bytes)
+
+    def restore(self, version: int, metadata: CommitMetadata) -> Commit:
+        """Commit the files of that version."""
+        return self._commit(metadata, lambda begun: begun.restore(version, metadata))
 
     def remove_older_versions(self) -> int:
         """Delete what only older snapshots lead to, or dead commits of ours left; expire those.
@@ -314,9 +305,7 @@ class IcebergTable(SinkTable):
         entry, table = self._entry, self._entry.loaded()
         _refuse_named(entry, table)
         with entry.translated():
-            kept = files.reachable(table, snapshots.needed(table.metadata))
-            for other in entry.set_aside():
-                kept |= files.reachable(other)
+            kept = self._reachable(table, snapshots.needed(table.metadata))
             older = reversed(files.reachable(table).values())
             ours = filter(files.is_ours, dict(files.files_in_folder(table)))
             removed = dict.fromkeys(p for p in chain(older, ours) if files.plain(p) not in kept)
@@ -346,11 +335,17 @@ class IcebergTable(SinkTable):
         with self._entry.translated():
             # What is committed after they are listed is not among them.
             listed = [path for path, at in files.files_in_folder(table) if at < before]
-            reached = files.reachable(self._entry.loaded())
-            for other in self._entry.set_aside():
-                reached |= files.reachable(other)
+            reached = self._reachable(self._entry.loaded())
             orphans = [path for path in listed if files.plain(path) not in reached]
             return files.delete_files(table.io, orphans)
+
+    def _reachable(self, table: Table, chosen: Iterable[Snapshot] | None = None) -> set[str]:
+        """Return the plain paths that some snapshots, or all, of a table lead to.
+
+        Those of tables that were set aside, which may lie in the same folder, are among them.
+        """
+        others = chain.from_iterable(map(files.reachable, self._entry.set_aside()))
+        return {*files.reachable(table, chosen), *others}
 
 
 def _schema(columns: Sequence[DeclaredColumn], keys: Sequence[str]) -> Schema:
@@ -359,7 +354,7 @@ def _schema(columns: Sequence[DeclaredColumn], keys: Sequence[str]) -> Schema:
         iceberg.NestedField(
             number,
             column.name,
-            _iceberg_type(column.type, ids),
+            _iceberg_type(_KIND.stored_type(column.type), ids),
             required=not column.nullable,
             doc=column.comment or None,
         )
@@ -374,7 +369,7 @@ def _schema(columns: Sequence[DeclaredColumn], keys: Sequence[str]) -> Schema:
 
 
 def _iceberg_type(type_: SqlType, ids: Iterator[int]) -> iceberg.IcebergType:
-    """Return Iceberg's type of a declared one; ``ids`` are those of the fields in it."""
+    """Return Iceberg's name of a type; ``ids`` are those of the fields in it."""
     parts = {name: (next(ids), _iceberg_type(part, ids)) for name, part in type_.parts.items()}
     if type_.word == "DECIMAL":
         return iceberg.DecimalType(type_.precision, type_.scale)
@@ -387,8 +382,7 @@ def _iceberg_type(type_: SqlType, ids: Iterator[int]) -> iceberg.IcebergType:
     if type_.word == "MAP":
         (key_id, key), (value_id, value) = parts.values()
         return iceberg.MapType(key_id, key, value_id, value, value_required=False)
-    shorter = {"TINYINT": "INT", "SMALLINT": "INT", "VARCHAR": "STRING"}
-    return _TYPES[shorter.get(type_.word, type_.word)]
+    return _TYPES[type_.word]
 
 
 def _sql_type(type_: iceberg.IcebergType) -> SqlType:
@@ -483,9 +477,9 @@ class IcebergTransaction(FilesTransaction[DataFile]):
             return None
         return partial(files.bounds_of, field=field)
 
-    def open_writer(self) -> IcebergFileWriter:
+    def open_writer(self, target_bytes: int = TARGET_BYTES) -> IcebergFileWriter:
         """Write into the table's folder."""
-        return IcebergFileWriter(self._table)
+        return IcebergFileWriter(self._table, target_bytes)
 
     def translated(self) -> AbstractContextManager[None]:
         """Translate what catalog and files raise."""
@@ -496,22 +490,17 @@ class IcebergTransaction(FilesTransaction[DataFile]):
         _refuse_named(self._entry, self._table)
         super().erase(keys, metadata)
 
-    def commit_files(
-        self,
-        metadata: CommitMetadata,
-        *,
-        counts: Mapping[str, int],
-        added: Collection[DataFile],
-        removed: Collection[DataFile],
-    ) -> None:
-        """Commit a snapshot."""
-        operation = operation_of(counts)
-        self._commit(metadata, operation=operation, counts=counts, added=added, removed=removed)
+    def commit_moved(self, added: Collection[DataFile], removed: Collection[DataFile]) -> None:
+        """Commit a snapshot without a note."""
+        staged = files.StagedSnapshot(self._table, added=added, removed=removed)
+        with discarding(staged.discard):
+            updates = staged.write(Operation.REPLACE)
+            self._entry.commit(self._table, updates, staged.snapshot_id)
 
     def restore(self, version: int, metadata: CommitMetadata) -> None:
         """Commit the files of an earlier version; no row is copied."""
         entry, table = self._entry, self._table
-        past = {snapshots.version_of(each): each for each in snapshots.history(table.metadata)}
+        past = snapshots.by_version(table.metadata)
         if version not in past:
             raise self._gone(f"version {version} has expired, or was rolled back")
         with entry.translated():
@@ -519,12 +508,12 @@ class IcebergTransaction(FilesTransaction[DataFile]):
             for file in then - now:
                 if not table.io.new_input(file.file_path).exists():
                     raise self._gone(f"{file.file_path} is missing")
-            self._commit(
+            self.commit_files(
                 metadata,
-                operation=snapshots.RESTORE,
                 counts=counts_of(None),
                 added=then - now,
                 removed=now - then,
+                operation=snapshots.RESTORE,
                 schema_id=past[version].schema_id,
             )
 
@@ -536,22 +525,28 @@ class IcebergTransaction(FilesTransaction[DataFile]):
             remedy=f"oncelake reset {stream} --yes, to ingest the topic into a new table",
         )
 
-    def _commit(
+    def commit_files(
         self,
         metadata: CommitMetadata,
         *,
-        operation: str,
         counts: Mapping[str, int],
         added: Collection[DataFile],
         removed: Collection[DataFile],
+        operation: str | None = None,
         schema_id: int | None = None,
     ) -> None:
+        """Commit a snapshot.
+
+        Args:
+            operation: What to call it; by default what its counts say.
+            schema_id: The columns that the table has from then on; by default its own.
+        """
         entry, table = self._entry, self._table
         ours = {snapshots.STREAM: entry.stream, snapshots.SEQ: str(self.seq)}
         summary = {
             **ours,
             snapshots.NOTE: metadata.to_json(),
-            snapshots.OPERATION: operation,
+            snapshots.OPERATION: operation or operation_of(counts),
             **{snapshots.COUNTS[name]: str(value) for name, value in counts.items()},
         }
         staged = files.StagedSnapshot(table, added=added, removed=removed, properties=summary)

@@ -34,8 +34,9 @@ from ingestion.declaration.types import SqlType
 from ingestion.errors import DependencyError
 from ingestion.kafka.schema_registry import registry_of
 from ingestion.settings import variable
+from ingestion.sinks.arrow_types import TYPES, arrow_schema
 from ingestion.sinks.kafka.notes import TopicSchema
-from ingestion.sinks.kafka.rows import RECORDS_AT_ONCE, TYPES, RowFormat, arrow_schema
+from ingestion.sinks.kafka.rows import RECORDS_AT_ONCE, RowFormat
 from ingestion.sinks.kafka.writer import Record
 
 _TYPES: Final[Mapping[str, Any]] = {

@@ -31,23 +31,15 @@ import pyarrow as pa
 from ingestion.declaration.ddl import DeclaredColumn
 from ingestion.declaration.sql import identifier, literal
 from ingestion.declaration.types import SqlType
-from ingestion.sinks.kafka.rows import RECORDS_AT_ONCE, RowFormat, arrow_schema, connected
+from ingestion.sinks.arrow_types import arrow_schema
+from ingestion.sinks.kafka.rows import RECORDS_AT_ONCE, RowFormat, connected
 from ingestion.sinks.kafka.writer import Record
 
-# DuckDB's name of each type without parts.
+# Where DuckDB has another name of a type without parts.
 _TYPES: Final = {
-    "BOOLEAN": "BOOLEAN",
-    "TINYINT": "TINYINT",
-    "SMALLINT": "SMALLINT",
-    "INT": "INTEGER",
-    "BIGINT": "BIGINT",
-    "FLOAT": "FLOAT",
-    "DOUBLE": "DOUBLE",
     "STRING": "VARCHAR",
-    "VARCHAR": "VARCHAR",
     # As its base64.
     "BINARY": "VARCHAR",
-    "DATE": "DATE",
     "TIMESTAMP": "TIMESTAMPTZ",
     "TIMESTAMP_NTZ": "TIMESTAMP",
 }
@@ -121,7 +113,7 @@ def _json_type(type_: SqlType) -> str:
             return (
                 f"STRUCT({', '.join(f'{identifier(name)} {part}' for name, part in parts.items())})"
             )
-    return _TYPES[type_.word]
+    return _TYPES.get(type_.word, type_.word)
 
 
 def _object(columns: Sequence[DeclaredColumn]) -> str:

@@ -260,12 +260,6 @@ class TopicLog(CommitLog):
             return 0
         return None if newest.schema.keys else newest.written
 
-    def highest_epoch(self) -> int:
-        """Return the newest note's epoch."""
-        newest = self.newest
-        metadata = self.read(newest.seq).metadata if newest and newest.written else None
-        return metadata.epoch if metadata else 0
-
     def refuse_torn(self, stream: str, commit: Commit) -> None:
         """Compare the seq of a note with that of its metadata."""
         if commit.is_torn(stream):

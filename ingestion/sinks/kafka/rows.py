@@ -1,4 +1,4 @@
-"""What every format of a topic's rows has in common: what it does, and Arrow's types of the rows.
+"""What every format of a topic's rows has in common.
 
 A record's value is a row; its key is the row's key columns, in their order, and there is none where
 no keys are declared. A delete has a key and no value. A column that a record lacks, since it is
@@ -8,7 +8,7 @@ older than the column, is null.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Final
@@ -18,7 +18,6 @@ import pyarrow as pa
 
 from ingestion.declaration.ddl import DeclaredColumn
 from ingestion.declaration.sql import literal
-from ingestion.declaration.types import SqlType
 from ingestion.sinks.kafka.notes import TopicSchema
 from ingestion.sinks.kafka.writer import Record, TopicPlace
 
@@ -28,22 +27,6 @@ _SETTINGS: Final[dict[str, str | bool | int | float | list[str]]] = {
     # Nothing is fetched from the network.
     "autoinstall_known_extensions": "false",
     "autoload_known_extensions": "false",
-}
-# Of each type without parts.
-TYPES: Final[Mapping[str, pa.DataType]] = {
-    "BOOLEAN": pa.bool_(),
-    "TINYINT": pa.int8(),
-    "SMALLINT": pa.int16(),
-    "INT": pa.int32(),
-    "BIGINT": pa.int64(),
-    "FLOAT": pa.float32(),
-    "DOUBLE": pa.float64(),
-    "STRING": pa.string(),
-    "VARCHAR": pa.string(),
-    "BINARY": pa.binary(),
-    "DATE": pa.date32(),
-    "TIMESTAMP": pa.timestamp("us", "UTC"),
-    "TIMESTAMP_NTZ": pa.timestamp("us"),
 }
 
 
@@ -91,27 +74,6 @@ class RowFormat(ABC):
             due = record["key"]
             if key != (due.encode() if isinstance(due, str) else due):
                 raise ValueError("a row stands under the key of another")
-
-
-def arrow_schema(
-    columns: Sequence[DeclaredColumn], types: Mapping[str, pa.DataType] = TYPES
-) -> pa.Schema:
-    """Return the Arrow schema of rows with these columns, by their types without parts."""
-    return pa.schema([(column.name, _arrow_type(column.type, types)) for column in columns])
-
-
-def _arrow_type(type_: SqlType, types: Mapping[str, pa.DataType]) -> pa.DataType:
-    parts = {name: _arrow_type(part, types) for name, part in type_.parts.items()}
-    match type_.word:
-        case "DECIMAL":
-            return pa.decimal128(type_.precision, type_.scale)
-        case "ARRAY":
-            return pa.list_(parts["element"])
-        case "MAP":
-            return pa.map_(parts["key"], parts["value"])
-        case "STRUCT":
-            return pa.struct(list(parts.items()))
-    return types[type_.word]
 
 
 class NewestPerKey:

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 import pyarrow as pa
 from confluent_kafka import Message
@@ -31,7 +31,7 @@ from ingestion.errors import (
 )
 from ingestion.kafka.offsets import Range
 from ingestion.settings import Settings
-from ingestion.sinks.commit_log import INSERTED, UPDATED, Commit, CommitLog
+from ingestion.sinks.commit_log import INSERTED, UPDATED, Commit
 from ingestion.sinks.commit_metadata import CommitMetadata
 from ingestion.sinks.kafka.avro import AvroRows
 from ingestion.sinks.kafka.json import JsonRows
@@ -40,7 +40,6 @@ from ingestion.sinks.kafka.rows import NewestPerKey, RowFormat
 from ingestion.sinks.kafka.writer import TopicPlace, TopicWriter
 from ingestion.sinks.table import (
     REPLACED,
-    Ability,
     Change,
     SinkTable,
     TableDefinition,
@@ -58,7 +57,7 @@ _BYTES_READ_AT_ONCE: Final = 16 * 1024 * 1024
 _RECORDS: Final = pa.schema([("key", pa.binary()), ("value", pa.binary()), ("place", pa.int64())])
 _PARTS: Final = (Message.key, Message.value, Message.offset)
 _FORMATS: Final[Mapping[str, type[RowFormat]]] = {"json": JsonRows, "avro": AvroRows}
-_KEPT: Final = "a topic keeps what was written to it"
+_KIND: Final = SINKS["kafka"]
 _ANOTHER: Final = "write to another topic, by `sink: {kafka: {topic: …}}`"
 
 
@@ -72,17 +71,6 @@ def open_table(stream: str, sink: KafkaSink, settings: Settings, lake: Location)
 
 class TopicTable(SinkTable):
     """A stream's topic; see ``SinkTable``."""
-
-    cannot: ClassVar[Mapping[Ability, str]] = {
-        "rewind": _KEPT,
-        "replay": f"{_KEPT}, so records that are read again would come after newer ones",
-        "redrive": f"{_KEPT}, so a record from quarantine would come after newer ones",
-        "rebuild": _KEPT,
-        "erase": f"{_KEPT}, until compaction or retention removes it",
-        "see foreign changes": "Kafka does not tell which producer has written a record",
-        "look up": "a log finds no row by its key",
-        "time travel": "compaction may have removed what its rows were before",
-    }
 
     def __init__(self, place: TopicPlace, sink: KafkaSink) -> None:
         self._place, self._sink, self.stream = place, sink, place.stream
@@ -132,7 +120,7 @@ class TopicTable(SinkTable):
             self._write(log.topic_id, schema)
 
     def _stored(self, column: DeclaredColumn) -> DeclaredColumn:
-        problems = [f"it has a {word}" for word in SINKS["kafka"].refused_in(column.type)]
+        problems = [f"it has a {word}" for word in _KIND.refused_in(column.type)]
         if other := self._sink.refused_name(column.name, column.type):
             problems.append(f"{other!r} is no name in Avro")
         if problems:
@@ -140,7 +128,7 @@ class TopicTable(SinkTable):
                 f"{self.stream}: column {column.name} cannot be written to a topic: {problems[0]}. "
                 "Next: declare another"
             )
-        return replace(column, type=self.stored_type(column.type))
+        return replace(column, type=_KIND.stored_type(column.type))
 
     def _rows(self, schema: TopicSchema) -> RowFormat:
         return _FORMATS[schema.format](place=self._place, schema=schema)
@@ -150,13 +138,12 @@ class TopicTable(SinkTable):
         with writer.transaction():
             writer.send(self._place.notes.topic, [columns_record(topic_id, schema)])
 
-    def refuse_damaged(self, log: CommitLog) -> None:
+    def refuse_damaged(self, log: TopicLog) -> None:
         """Make sure that the topic is not another stream's.
 
         Raises:
             ForeignTableError: it is.
         """
-        assert isinstance(log, TopicLog), "the log is the topic's own"
         schema = log.schema
         if schema is not None and schema.stream != self.stream:
             problem = f"{self.where} is the topic of stream {schema.stream}."
@@ -272,9 +259,8 @@ class TopicTable(SinkTable):
             if note.seq <= through:
                 yield note.seq, note.seq, note.note
 
-    def settings_error(self, log: CommitLog) -> TableSettingsError | None:
+    def settings_error(self, log: TopicLog) -> TableSettingsError | None:
         """Look for settings by which notes or rows would be refused, or go."""
-        assert isinstance(log, TopicLog), "the log is the topic's own"
         return self._settings_error(log, log.schema) if log.schema else None
 
     def _settings_error(self, log: TopicLog, schema: TopicSchema) -> TableSettingsError | None:
@@ -339,10 +325,9 @@ class TopicTransaction(Transaction):
         self._writer: TopicWriter | None = TopicWriter(place, self._topic_id)
         log = TopicLog(place)
         schema, last = log.schema, log.last_seq(place.stream)
-        is_same = schema is not None and (schema.stream, log.topic_id) == (
-            *(place.stream, self._topic_id),
-        )
-        if schema is None or not is_same or seq != (-1 if last is None else last) + 1:
+        is_ours = schema is not None and schema.stream == place.stream
+        is_next = seq == (-1 if last is None else last) + 1
+        if schema is None or not (is_ours and log.topic_id == self._topic_id and is_next):
             raise seq_conflict(place.stream, place.where, seq, last=last)
         if (error := table.partitions_error(log)) is not None:
             raise error

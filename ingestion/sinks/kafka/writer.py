@@ -231,10 +231,7 @@ class TopicWriter:
 
     def _unknown(self, reason: object) -> UnknownOutcomeError:
         self._place.unsettled_id = self._topic_id
-        return UnknownOutcomeError(
-            f"{self._place.where}: no answer came to a commit ({reason}). Next: run the same "
-            "command again, which looks first whether it was made"
-        )
+        return UnknownOutcomeError.of(self._place.where, reason)
 
     def _translated(self, error: KafkaException | SystemError) -> IngestionError:
         place = self._place

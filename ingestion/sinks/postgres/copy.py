@@ -6,6 +6,7 @@ blanks without a word, so a value has the column's own type before it leaves.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -22,6 +23,7 @@ from pyarrow import csv
 from ingestion.declaration.ddl import DeclaredColumn, parse_type
 from ingestion.declaration.types import SqlType
 from ingestion.errors import RefusedError
+from ingestion.sinks.arrow_types import TYPES, arrow_schema
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 
@@ -29,21 +31,23 @@ _BYTES_READ_AT_ONCE: Final = 8 << 20
 _ROWS_READ_AT_ONCE: Final = 256
 _ROWS_SENT_AT_ONCE: Final = 8_192
 
-# Each type of a column: PostgreSQL's name of it, and Arrow's. DECIMAL and VARCHAR have digits more.
-_TYPES: Final[dict[str, tuple[str, pa.DataType]]] = {
-    "BOOLEAN": ("boolean", pa.bool_()),
-    "SMALLINT": ("smallint", pa.int16()),
-    "INT": ("integer", pa.int32()),
-    "BIGINT": ("bigint", pa.int64()),
-    "FLOAT": ("real", pa.float32()),
-    "DOUBLE": ("double precision", pa.float64()),
-    "STRING": ("text", pa.string()),
-    "BINARY": ("bytea", pa.binary()),
-    "DATE": ("date", pa.date32()),
-    "TIMESTAMP": ("timestamp with time zone", pa.timestamp("us", "UTC")),
-    "TIMESTAMP_NTZ": ("timestamp without time zone", pa.timestamp("us")),
+# PostgreSQL's name of each type of a column. DECIMAL and VARCHAR have digits more.
+_TYPES: Final = {
+    "BOOLEAN": "boolean",
+    "SMALLINT": "smallint",
+    "INT": "integer",
+    "BIGINT": "bigint",
+    "FLOAT": "real",
+    "DOUBLE": "double precision",
+    "STRING": "text",
+    "BINARY": "bytea",
+    "DATE": "date",
+    "TIMESTAMP": "timestamp with time zone",
+    "TIMESTAMP_NTZ": "timestamp without time zone",
 }
-_WORDS: Final = {name: word for word, (name, _) in _TYPES.items()} | {"character varying": "STRING"}
+# What others have put to a table, of a type that no stream has, is read as text.
+_ARROW: Final = defaultdict(pa.string, TYPES)
+_WORDS: Final = {name: word for word, name in _TYPES.items()} | {"character varying": "STRING"}
 _WORDS_WITH_DIGITS: Final = {"numeric(": "DECIMAL(", "character varying(": "VARCHAR("}
 # What is read in place of a text that no reader of CSV takes in all its range.
 _MICROSECONDS: Final = ("(extract(epoch FROM {}) * 1000000)::bigint", pa.int64())
@@ -103,19 +107,7 @@ def is_readable(column: DeclaredColumn) -> bool:
 
 def server_type(type_: SqlType) -> str:
     """Return PostgreSQL's name of a type."""
-    return _TYPES[type_.word][0] if type_.word in _TYPES else str(type_)
-
-
-def arrow_schema(columns: Sequence[DeclaredColumn]) -> pa.Schema:
-    """Return the schema of rows as a batch has them."""
-    return pa.schema([(column.name, _arrow_type(column.type)) for column in columns])
-
-
-def _arrow_type(type_: SqlType) -> pa.DataType:
-    if type_.word == "DECIMAL":
-        return pa.decimal128(type_.precision, type_.scale)
-    # What others have put to a table, of a type that no stream has, is read as text.
-    return _TYPES.get(type_.word, _TYPES["STRING"])[1]
+    return _TYPES.get(type_.word, str(type_))
 
 
 def column_list(columns: Sequence[str], *, of: str = "") -> Composed:
@@ -132,7 +124,7 @@ def as_stored(stream: str, rows: pa.Table, columns: Sequence[DeclaredColumn]) ->
     """
     by_name = {column.name: column for column in columns}
     own = [by_name[name] for name in rows.column_names]
-    stored = rows.cast(arrow_schema(own))
+    stored = rows.cast(arrow_schema(own, _ARROW))
     for column in own:
         if column.type.word in ("STRING", "VARCHAR"):
             _refuse_unstorable(stream, column, stored.column(column.name))
@@ -196,7 +188,7 @@ def read_rows(
 
     The first batch is empty, so that without any row there is a schema, too.
     """
-    yield pa.RecordBatch.from_pylist([], schema=arrow_schema(columns))
+    yield pa.RecordBatch.from_pylist([], schema=arrow_schema(columns, _ARROW))
     wanted = SQL(", ").join(
         SQL(_READ_AS.get(column.type.word, ("{}",))[0]).format(Identifier("t", column.name))
         for column in columns
@@ -217,7 +209,7 @@ def _some_megabytes(lines: Iterator[Any]) -> bytes:
 
 
 def _parsed(text: bytes, columns: Sequence[DeclaredColumn]) -> pa.Table:
-    schema = arrow_schema(columns)
+    schema = arrow_schema(columns, _ARROW)
     read_as = [_READ_AS.get(c.type.word, ("", schema.field(c.name).type))[1] for c in columns]
     converted = csv.ConvertOptions(
         column_types=dict(zip(schema.names, read_as, strict=True)),

@@ -29,7 +29,7 @@ from ingestion.errors import (
     counted,
     first_line,
 )
-from ingestion.sinks.commit_log import UnknownOutcomeError
+from ingestion.sinks.commit_log import AGAIN, UnknownOutcomeError
 from ingestion.sinks.postgres.copy import Connection
 
 EXAMPLE: Final = "postgresql://user:password@host:5432/database"
@@ -48,7 +48,6 @@ _NO_SUCH_LOGIN: Final = re.compile(
     r'(role|database) ".*" does not exist|role ".*" is not permitted|.*pg_hba\.conf)'
 )
 _NO_CONNECT: Final = re.compile(r"FATAL: +permission denied for database")
-_AGAIN: Final = "run the same command again"
 
 # Of each transaction, whatever the server, the database or the role has set.
 _SESSION: Final = """
@@ -219,15 +218,13 @@ class PostgresPlace:
             if error.diag.severity_nonlocalized == "ERROR":
                 raise
             self.is_unsettled = True
-            raise UnknownOutcomeError(
-                f"{self.stream}: {self.where}: no answer came to a commit ({self.reason(error)}). "
-                f"Next: {_AGAIN}, which looks first whether it was made"
-            ) from error
+            place = f"{self.stream}: {self.where}"
+            raise UnknownOutcomeError.of(place, self.reason(error)) from error
         # A transaction that failed is answered thus, and nothing is raised.
         if answer != "COMMIT":
             raise SinkSilentError(
                 f"{self.stream}: {self.where}: the server answered a commit with {answer}. Nothing "
-                f"was changed. Next: {_AGAIN}"
+                f"was changed. Next: {AGAIN}"
             )
 
     def vacuum(self) -> None:
@@ -321,7 +318,7 @@ class PostgresPlace:
 
     def busy(self, why: str) -> TableBusyError:
         """Return the error of what somebody else's work stands in the way of."""
-        return TableBusyError(f"{self.stream}: {self.where}: {why}. Next: {_AGAIN}")
+        return TableBusyError(f"{self.stream}: {self.where}: {why}. Next: {AGAIN}")
 
     def damaged(self, why: str) -> DamagedTableError:
         """Return the error of a note that is not as it was written."""

@@ -15,13 +15,12 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 import pyarrow as pa
 
 from ingestion.declaration.ddl import DeclaredColumn
-from ingestion.declaration.sinks import BESIDE, PostgresSink
-from ingestion.declaration.types import SqlType
+from ingestion.declaration.sinks import BESIDE, SINKS, PostgresSink
 from ingestion.errors import (
     DamagedTableError,
     InvalidSpecError,
@@ -43,9 +42,8 @@ from ingestion.sinks.commit_log import (
 from ingestion.sinks.commit_metadata import CommitMetadata, DamagedMetadataError, app_id
 from ingestion.sinks.table import (
     REPLACED,
-    Ability,
     Change,
-    SinkTable,
+    ErasableTable,
     TableDefinition,
     Transaction,
     counts_of,
@@ -82,7 +80,7 @@ except ImportError as error:
     ) from error
 
 _NOTES_AT_ONCE: Final = 16
-_PAST: Final = "PostgreSQL keeps no earlier state of a table"
+_KIND: Final = SINKS["postgres"]
 
 _BESIDE: Final = """
     CREATE TABLE IF NOT EXISTS {heads} (
@@ -153,15 +151,8 @@ def open_table(
     return PostgresTable(place)
 
 
-class PostgresTable(SinkTable):
+class PostgresTable(ErasableTable):
     """A stream's table of PostgreSQL; see ``SinkTable``."""
-
-    cannot: ClassVar[Mapping[Ability, str]] = {
-        "rewind": _PAST,
-        "time travel": _PAST,
-        "see foreign changes": "PostgreSQL keeps no log of a table's changes that a client can "
-        "read",
-    }
 
     def __init__(self, place: PostgresPlace) -> None:
         self._place, self.stream = place, place.stream
@@ -237,7 +228,7 @@ class PostgresTable(SinkTable):
         return True
 
     def _definition(self, column: DeclaredColumn, *, nullable: bool) -> Composed:
-        type_ = SQL(server_type(self.stored_type(column.type)))
+        type_ = SQL(server_type(_KIND.stored_type(column.type)))
         required = SQL("" if nullable else " NOT NULL")
         return SQL("{} {}{}").format(Identifier(column.name), type_, required)
 
@@ -252,17 +243,12 @@ class PostgresTable(SinkTable):
         with self._place.session() as connection:
             return columns_of(connection, self._place.table)
 
-    def stored_type(self, declared: SqlType) -> SqlType:
-        """Return the type; PostgreSQL has no integer of one byte."""
-        is_tiny = declared.word == "TINYINT"
-        return SqlType(word="SMALLINT") if is_tiny else declared.without_required()
-
     def refit(self, column: DeclaredColumn, found: DeclaredColumn) -> str:
         """Write the statements, with what keeps a column from another type."""
         fills = {"default": "DROP DEFAULT", "generated": "DROP EXPRESSION"}
         if "identity" in found.filled_by:
             fills[found.filled_by] = "DROP IDENTITY"
-        due = self.stored_type(column.type)
+        due = _KIND.stored_type(column.type)
         acts = [fills[found.filled_by]] if found.filled_by else []
         acts += [f"TYPE {server_type(due)} USING NULL"] if found.type != due else []
         acts += ["DROP NOT NULL"] if column.nullable and not found.nullable else []
@@ -350,9 +336,10 @@ class PostgresTable(SinkTable):
         with place.session(is_one_look=True) as connection:
             newest = place.look(connection).seq
             if version not in (None, newest):
+                why = _KIND.cannot["time travel"]
                 raise place.busy(
                     f"seq {version} was to be read, and the table is at seq {newest}: it was "
-                    f"committed to meanwhile, and {_PAST}. If it happens again, pause the stream"
+                    f"committed to meanwhile, and {why}. If it happens again, pause the stream"
                 )
             by_name = {column.name: column for column in columns_of(connection, place.table)}
             source = place.sql("FROM {table} t")
@@ -443,19 +430,15 @@ class PostgresTransaction(Transaction):
             # Nobody can put another table in the place of this one now.
             self._connection.execute(place.sql("LOCK TABLE {table} IN ROW EXCLUSIVE MODE"))
             self._state = place.look(self._connection, lock="FOR UPDATE")
-            self._refuse_elsewhere(self._state)
+            is_another = place.table_id not in (None, self._state.id)
+            is_ours = self._state.stream == place.stream
+            if is_another or not is_ours or seq != self._state.seq + 1:
+                last = self._state.seq if is_ours and self._state.seq >= 0 else None
+                but = REPLACED if is_another else ""
+                raise seq_conflict(place.stream, place.where, seq, last=last, but=but)
             columns = columns_of(self._connection, place.table)
             self._rows = BatchRows(place, self._connection, columns)
             self._stack = stack.pop_all()
-
-    def _refuse_elsewhere(self, state: PostgresState) -> None:
-        place, is_ours = self._place, state.stream == self._place.stream
-        is_another = place.table_id not in (None, state.id)
-        if is_another or not is_ours or self._seq != state.seq + 1:
-            last = state.seq if is_ours and state.seq >= 0 else None
-            raise seq_conflict(
-                place.stream, place.where, self._seq, last=last, but=REPLACED if is_another else ""
-            )
 
     def rows_of(self, keys: pa.Table, columns: Sequence[str] | None = None) -> pa.Table:
         """Find the rows, and lock them."""
@@ -516,31 +499,28 @@ class PostgresLog(CommitLog):
         self._commits: dict[int, Commit] = {}
 
     def _looked(self) -> PostgresState:
-        if self._state is None:
-            self._settle()
-            with self._place.session(is_one_look=True) as connection:
-                state = self._place.look(connection)
-                self._read(connection, state)
-            self._state, self._place.table_id = state, state.id
-        return self._state
-
-    def _settle(self) -> None:
-        """After a commit without an answer, wait for the session that may still be making it."""
-        if self._place.is_unsettled:
-            with self._place.session() as connection:
-                self._place.look(connection, lock="FOR UPDATE")
-            self._place.is_unsettled = False
-
-    def _read(self, connection: Connection, state: PostgresState) -> None:
-        self._is_empty = state.rows == 0
-        # Before our first commit, rows are somebody else's.
-        if state.oid is not None and state.seq < 0:
-            query = self._place.sql("SELECT NOT EXISTS (SELECT FROM {table})")
-            self._is_empty = value_of(connection, query)
-        if state.id is not None:
-            query = self._place.sql("SELECT seq FROM {notes} WHERE table_id = %s ORDER BY 1 DESC")
-            self._versions = [seq for (seq,) in connection.execute(query, (state.id,))]
-            self._read_down_from(connection, state, max(self._versions, default=-1))
+        """Read where the table stands, once."""
+        place, state = self._place, self._state
+        if state is not None:
+            return state
+        if place.is_unsettled:
+            # After a commit without an answer, the session that may still be making it holds this.
+            with place.session() as connection:
+                place.look(connection, lock="FOR UPDATE")
+            place.is_unsettled = False
+        with place.session(is_one_look=True) as connection:
+            state = place.look(connection)
+            self._is_empty = state.rows == 0
+            # Before our first commit, rows are somebody else's.
+            if state.oid is not None and state.seq < 0:
+                query = place.sql("SELECT NOT EXISTS (SELECT FROM {table})")
+                self._is_empty = value_of(connection, query)
+            if state.id is not None:
+                query = place.sql("SELECT seq FROM {notes} WHERE table_id = %s ORDER BY 1 DESC")
+                self._versions = [seq for (seq,) in connection.execute(query, (state.id,))]
+                self._read_down_from(connection, state, max(self._versions, default=-1))
+        self._state, place.table_id = state, state.id
+        return state
 
     def _read_down_from(self, connection: Connection, state: PostgresState, version: int) -> None:
         values = (state.id, version, _NOTES_AT_ONCE)

@@ -287,7 +287,7 @@ def take_snapshot(spec: StreamSpec, paths: StreamPaths) -> Snapshot:
             "which writes it again, as far as its copy and the log reach"
         )
     if unfinished:
-        _refuse_past(spec.name, paths.table, unfinished[0], holder)
+        _refuse_past(paths, unfinished[0], holder)
     version = unfinished[0].version - 1 if unfinished else newest
     return Snapshot(
         table_id=table_id,
@@ -389,11 +389,9 @@ def _unfinished(
     return tuple(commit for commit in commits if commit.is_ours and commit.seq > last)
 
 
-def _refuse_past(
-    stream: str, table: SinkTable, unfinished: LoggedCommit, holder: Holder | None
-) -> None:
+def _refuse_past(paths: StreamPaths, unfinished: LoggedCommit, holder: Holder | None) -> None:
     """Refuse where the rows before an unfinished commit cannot be read any more."""
-    why = table.cannot.get("time travel")
+    stream, table, why = paths.stream, paths.table, paths.sink.kind.cannot.get("time travel")
     if why and holder:
         raise TableBusyError(
             f"{stream}: run {holder.run_id} is committing to {table.where} right now, and {why}. "

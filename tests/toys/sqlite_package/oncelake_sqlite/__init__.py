@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ingestion.declaration.sinks import BESIDE, SinkKind, SinkPart
+from ingestion.declaration.sinks import SinkKind, SinkPart
 
 
 class SqliteSink(SinkPart):
@@ -14,14 +14,11 @@ class SqliteSink(SinkPart):
         """Return the table of a stream."""
         return self.table or stream
 
-    def beside(self, stream: str) -> SqliteSink:
-        """Return the table that a rebuild fills."""
-        return SqliteSink(table=f"{self.table_of(stream)}{BESIDE}")
-
 
 KIND = SinkKind(
     module="oncelake_sqlite.table",
     part=SqliteSink,
     refused=("VARIANT", "ARRAY", "MAP", "STRUCT"),
     refused_modes=("aggregate",),
+    cannot={"rewind": "it keeps no past", "time travel": "it keeps no past"},
 )

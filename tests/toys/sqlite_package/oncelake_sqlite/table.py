@@ -7,10 +7,10 @@ import sqlite3
 import struct
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pyarrow as pa
 
@@ -18,14 +18,13 @@ from ingestion.declaration.ddl import DeclaredColumn, parse_columns
 from ingestion.declaration.sinks import BESIDE
 from ingestion.declaration.sql import equal, identifier, quoted
 from ingestion.errors import DependencyError, TableBusyError
-from ingestion.pipeline.schema import type_of_columns
 from ingestion.settings import Settings, settings_of_sink
+from ingestion.sinks.arrow_types import arrow_schema
 from ingestion.sinks.commit_log import ROW_COUNTS, Commit, CommitLog, operation_of
 from ingestion.sinks.commit_metadata import CommitMetadata, app_id
 from ingestion.sinks.table import (
-    Ability,
     Change,
-    SinkTable,
+    ErasableTable,
     TableDefinition,
     Transaction,
     counts_of,
@@ -42,13 +41,8 @@ def open_table(stream: str, sink: SqliteSink, settings: Settings, lake: Location
     return SqliteTable(stream, Path(file), sink.table_of(stream))
 
 
-class SqliteTable(SinkTable):
+class SqliteTable(ErasableTable):
     """One table of rows, and one of notes: version, note, counts and time of each commit."""
-
-    cannot: ClassVar[Mapping[Ability, str]] = {
-        "rewind": "it keeps no past",
-        "time travel": "it keeps no past",
-    }
 
     def __init__(self, stream: str, file: Path, name: str) -> None:
         self.stream, self.file, self.name = stream, file, name
@@ -118,9 +112,7 @@ class SqliteTable(SinkTable):
 
     def schema(self) -> pa.Schema:
         """Return the columns in Arrow."""
-        from pyspark.sql.pandas.types import to_arrow_schema
-
-        return to_arrow_schema(type_of_columns(self.columns()), timezone="UTC")
+        return arrow_schema(self.columns())
 
     def begin(self, seq: int) -> SqliteTransaction:
         """Lock the file, and make sure that the table stands at the seq before."""
