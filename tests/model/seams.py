@@ -140,7 +140,6 @@ def _seams() -> tuple[tuple[Any, dict[str, Any]], ...]:
                 "refuse_lost_lease": nothing,
                 "is_delta": lambda side: bool(side.rows),
                 "read_delta": itself,
-                "add_columns": nothing,
                 "translate_read_errors": lambda path: nullcontext(),
                 "mode_class": lambda mode: sink.ModelUpsert,
             },
