@@ -214,7 +214,7 @@ def operate_job() -> dg.JobDefinition:
             raise StreamFailureError(f"the books do not balance: {red}", metadata=done)
 
     # Killed, it may have taken effect: a second reset would archive what was read since.
-    return op_job(operate, str(operate.description), is_run_again=False)
+    return op_job(operate, is_run_again=False)
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from typing import Final
 
 import dagster as dg
 
-from assets.checks import retention_result
+from assets.checks import as_evaluation, retention_result
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import IngestionError
 from ingestion.kafka.admin import Kafka
@@ -73,7 +73,9 @@ def _news(
 ) -> list[dg.AssetCheckEvaluation]:
     """Return what the check does not say yet: Dagster keeps every evaluation for good."""
     evaluations = {
-        dg.AssetCheckKey(dg.AssetKey(each.spec.name), "retention"): _evaluation(each)
+        dg.AssetCheckKey(dg.AssetKey(each.spec.name), "retention"): as_evaluation(
+            retention_result(each)
+        )
         for each in measured
     }
     last = instance.event_log_storage.get_latest_asset_check_execution_by_key(list(evaluations))
@@ -93,15 +95,3 @@ def _level(evaluation: object) -> object:
     # Where streams are followed, the text of a refusal stands in for it.
     level = evaluation.metadata.get("level")
     return level and level.value
-
-
-def _evaluation(measured: Retention) -> dg.AssetCheckEvaluation:
-    result = retention_result(measured)
-    return dg.AssetCheckEvaluation(
-        asset_key=dg.AssetKey(measured.spec.name),
-        check_name="retention",
-        passed=result.passed,
-        metadata=result.metadata,
-        severity=result.severity,
-        description=result.description,
-    )
