@@ -116,7 +116,7 @@ def _seams() -> tuple[tuple[Any, dict[str, Any]], ...]:
         (
             ingestion.lake.attempts,
             {
-                "_attempts_in": lambda side, snapshot, columns, since: side.attempts(columns),
+                "_attempts_in": lambda side, snapshot, columns: side.attempts(columns),
                 "read_delta": itself,
             },
         ),
