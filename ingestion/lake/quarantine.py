@@ -37,17 +37,16 @@ def quarantine_rows(metadata: CommitMetadata, spec: StreamSpec, *, bare: str = "
         f"CASE WHEN {bare} THEN NULL ELSE _{name} END AS {name}" for name in (*_RAW, "detail")
     )
     declared, run_id = literal(fingerprint(spec)), literal(metadata.run_id)
-    return (
-        "SELECT _topic, _partition, _offset, _timestamp, "
-        f"CAST({metadata.seq} AS BIGINT) AS _seq, CAST({metadata.attempt} AS BIGINT) AS _attempt, "
-        f"{key}, {value}, {headers}, _reason AS reason, {detail}, "
-        "CAST(NULL AS BIGINT) AS redriven_seq, CAST(NULL AS BIGINT) AS redriven_attempt, "
-        f"TRY_CAST(regexp_extract(_detail, '{_SCHEMA_ID}', 1) AS INTEGER) AS schema_id, "
-        f"'{engine_version()}' AS engine_version, {run_id} AS run_id, "
-        f"{declared} AS declaration, "
-        f"CASE WHEN {bare} THEN 'read before an erase' END AS removed "
-        "FROM batch WHERE _disposition = 'quarantined'"
-    )
+    return f"""
+        SELECT _topic, _partition, _offset, _timestamp,
+            CAST({metadata.seq} AS BIGINT) AS _seq, CAST({metadata.attempt} AS BIGINT) AS _attempt,
+            {key}, {value}, {headers}, _reason AS reason, {detail},
+            CAST(NULL AS BIGINT) AS redriven_seq, CAST(NULL AS BIGINT) AS redriven_attempt,
+            TRY_CAST(regexp_extract(_detail, '{_SCHEMA_ID}', 1) AS INTEGER) AS schema_id,
+            '{engine_version()}' AS engine_version, {run_id} AS run_id, {declared} AS declaration,
+            CASE WHEN {bare} THEN 'read before an erase' END AS removed
+        FROM batch WHERE _disposition = 'quarantined'
+    """
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
