@@ -67,12 +67,12 @@ class RedriveQuarantine(dg.Config):
             run_id=at.run_id,
             reason=self.of_reason,
         ).execute()
-        done = {
+        return {
             "waiting": report.waiting,
             "redriven": report.redriven,
             "still_bad": dict(report.still_bad),
+            "red": red_of(report.batches),
         }
-        return {**done, "red": red_of(report.batches)}
 
 
 class Accept(dg.Config):

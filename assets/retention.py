@@ -49,7 +49,9 @@ def retention_sensor(
             Kafka(settings).cluster_id()
         except IngestionError as error:
             return dg.SkipReason(f"nothing is known: {error}")
-        waiting = _from(specs, context.cursor)
+        # Those come first that the last tick had no time for.
+        first = context.cursor or ""
+        waiting = sorted(specs, key=lambda spec: (spec.name < first, spec.name))
         measured: list[Retention] = []
         deadline = time.monotonic() + _BEGIN_WITHIN_SECONDS
         while waiting and time.monotonic() < deadline:
@@ -61,11 +63,6 @@ def retention_sensor(
         )
 
     return sense
-
-
-def _from(specs: Sequence[StreamSpec], first: str | None) -> list[StreamSpec]:
-    """Return all streams, those first that the last tick had no time for."""
-    return sorted(specs, key=lambda spec: (spec.name < (first or ""), spec.name))
 
 
 def _news(
