@@ -109,10 +109,7 @@ def gather(
             outcomes=_outcomes(declared, paths, settings, spark, report, expected),
             now=dt.datetime.now(dt.UTC),
             proof=prove(declared, settings) if declared.spec.verify else None,
-            # Kafka is asked only where something is unread, or withheld.
-            retention=retention_now(declared.spec, settings)
-            if report.lag or report.stalls
-            else None,
+            retention=_retention(declared.spec, settings, report),
             waiting=known_waiting(paths.quarantine, report.committed),
         )
 
@@ -140,6 +137,13 @@ def _unmet_batches(
         return ()
     run = next((row.run_id for row in reversed(ledger) if row.kind == "ingest"), None)
     return tuple(dropwhile(lambda row: row.run_id != run, ledger))
+
+
+def _retention(spec: StreamSpec, settings: Settings, report: RunReport) -> Retention | None:
+    """Ask Kafka only where something is unread, or withheld."""
+    if not report.lag and not report.stalls:
+        return None
+    return retention_now(spec, settings)
 
 
 def _reasons(paths: StreamPaths, judged: tuple[LedgerRow, ...]) -> Mapping[str, int]:

@@ -135,8 +135,10 @@ def test_the_age_of_the_oldest_unread_record_is_plotted(
     """Where something is unread, and only there."""
     hour_ago = dt.datetime.now(dt.UTC) - dt.timedelta(hours=1)
     monkeypatch.setattr(
-        "assets.evidence.retention_now",
-        lambda spec, settings: Retention(spec=spec, oldest_unread=hour_ago),
+        "assets.evidence._retention",
+        lambda spec, settings, report: (
+            Retention(spec=spec, oldest_unread=hour_ago) if report.lag else None
+        ),
     )
 
     ages = []
