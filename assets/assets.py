@@ -12,7 +12,7 @@ from assets.asset_specs import asset_spec
 from assets.checks import check_results, check_specs
 from assets.evidence import gather
 from assets.failures import StreamRetryError, translate_errors
-from assets.metadata import metadata_of, recovered_materializations, side_observations
+from assets.metadata import earlier_events, metadata_of
 from assets.refusals import remember_refusal, state_of
 from ingestion.declaration.loader import DeclaredStream
 from ingestion.declaration.spec import StreamSpec
@@ -67,10 +67,8 @@ def ingest_asset(declared: DeclaredStream, engine: Engine = run_stream) -> dg.As
             report = engine(spec, settings, spark, context.run.run_id, context.log.info)
             evidence = gather(declared, settings, spark, report, context.instance)
             hit(Failpoint.EVIDENCE_GATHERED)
-            for recovered in recovered_materializations(evidence, by=context.run.run_id):
-                context.log_event(recovered)
-            for observed in side_observations(evidence):
-                context.log_event(observed)
+            for event in earlier_events(evidence, by=context.run.run_id):
+                context.log_event(event)
             return dg.MaterializeResult(
                 metadata=metadata_of(evidence), check_results=check_results(evidence)
             )

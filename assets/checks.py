@@ -60,6 +60,21 @@ def check_results(evidence: Evidence) -> list[dg.AssetCheckResult]:
     return [check(evidence) for check in _checks_of(evidence.spec).values()]
 
 
+def as_evaluation(result: dg.AssetCheckResult, **of_run: Any) -> dg.AssetCheckEvaluation:
+    """Return a result as the event by which Dagster keeps it, with what is of its run alone."""
+    assert result.asset_key is not None
+    assert result.check_name is not None
+    return dg.AssetCheckEvaluation(
+        asset_key=result.asset_key,
+        check_name=result.check_name,
+        passed=result.passed,
+        metadata=result.metadata,
+        severity=result.severity,
+        description=result.description,
+        **of_run,
+    )
+
+
 def books_balance(evidence: Evidence) -> dg.AssetCheckResult:
     """Every offset and every record of the run is accounted for, and no earlier batch is red."""
     detailed = {row.seq: row for row in (*evidence.report.recovered, *evidence.report.batches)}

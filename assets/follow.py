@@ -14,7 +14,7 @@ from dagster._core.definitions.asset_checks.asset_check_evaluation import (
 )
 from pydantic import Field
 
-from assets.checks import ERROR, check_results, check_specs
+from assets.checks import ERROR, as_evaluation, check_results, check_specs
 from assets.doctor.runs import UNDER_WAY, Runs, location_here, location_of
 from assets.evidence import gather
 from assets.failures import (
@@ -24,7 +24,7 @@ from assets.failures import (
     translate_errors,
 )
 from assets.jobs import FOLLOW_JOB, FOLLOW_SENSOR, chosen, op_job
-from assets.metadata import metadata_of, recovered_materializations, side_observations
+from assets.metadata import earlier_events, metadata_of
 from assets.sensors import Tick, pause_after_failures, report_under_way
 from ingestion.declaration.loader import DeclaredStream, load_streams
 from ingestion.errors import IngestionError, TransientError
@@ -85,7 +85,7 @@ def follow_job() -> dg.JobDefinition:
             raise StreamFailureError("\n".join(away), allow_retries=True)
 
     # The sensor begins the next one; a retry would be a second one beside it.
-    return op_job(follow_streams, str(follow_streams.description), is_run_again=False)
+    return op_job(follow_streams, is_run_again=False)
 
 
 def follow_sensor() -> dg.SensorDefinition:
@@ -136,10 +136,8 @@ class _Events:
         """Log a materialization and its checks; called in the thread of the run."""
         instance, run_id = self._context.instance, self._context.run.run_id
         evidence = gather(declared, self._settings, self._spark, report, instance)
-        for recovered in recovered_materializations(evidence, by=run_id):
-            self._log(recovered)
-        for observed in side_observations(evidence):
-            self._log(observed)
+        for event in earlier_events(evidence, by=run_id):
+            self._log(event)
         self._log(dg.AssetMaterialization(declared.name, metadata=metadata_of(evidence)))
         self._log_checks(declared, check_results(evidence))
 
@@ -168,17 +166,11 @@ class _Events:
         target = self._last_materialization(declared.name)
         blocking = {spec.name: spec.blocking for spec in check_specs(declared)}
         for result in results:
-            assert result.check_name is not None
             self._log_check(
-                dg.AssetCheckEvaluation(
-                    asset_key=dg.AssetKey(declared.name),
-                    check_name=result.check_name,
-                    passed=result.passed,
-                    metadata=result.metadata,
+                as_evaluation(
+                    result,
                     target_materialization_data=target,
-                    severity=result.severity,
-                    description=result.description,
-                    blocking=blocking[result.check_name],
+                    blocking=blocking[str(result.check_name)],
                 )
             )
 

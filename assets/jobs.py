@@ -37,15 +37,15 @@ def run_of(stream: str, *, run_key: str | None = None, unread: int = 0) -> dg.Ru
     )
 
 
-def op_job(op: dg.OpDefinition, description: str, *, is_run_again: bool = True) -> dg.JobDefinition:
+def op_job(op: dg.OpDefinition, *, is_run_again: bool = True) -> dg.JobDefinition:
     """Return the job of one op, named after it, which runs in the process that starts it.
 
     Args:
         op: What it does.
-        description: What Dagster says of it.
         is_run_again: Whether Dagster's run retries may begin a run anew that has failed.
     """
-    graph = dg.GraphDefinition(name=f"{op.name}_job", description=description, node_defs=[op])
+    name = f"{op.name}_job"
+    graph = dg.GraphDefinition(name=name, description=op.description, node_defs=[op])
     tags = {} if is_run_again else {"dagster/max_retries": "0"}
     return graph.to_job(executor_def=dg.in_process_executor, tags=tags)
 

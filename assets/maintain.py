@@ -62,7 +62,7 @@ def maintain_job(streams: Sequence[DeclaredStream]) -> dg.JobDefinition:
         if failures:
             raise StreamFailureError(says, metadata={"tables": _table_of(reports)})
 
-    return op_job(maintain_streams, str(maintain_streams.description))
+    return op_job(maintain_streams)
 
 
 def maintain_schedule(job: dg.JobDefinition) -> dg.ScheduleDefinition:

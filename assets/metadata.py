@@ -88,6 +88,14 @@ def _offsets_table(rows: Sequence[LedgerRow]) -> dg.TableMetadataValue:
     )
 
 
+def earlier_events(
+    evidence: Evidence, *, by: str
+) -> Iterator[dg.AssetMaterialization | dg.AssetObservation]:
+    """Yield what is told before a run's own materialization; ``by`` is the run's id."""
+    yield from recovered_materializations(evidence, by=by)
+    yield from side_observations(evidence)
+
+
 def side_observations(evidence: Evidence) -> Iterator[dg.AssetObservation]:
     """Yield what a run leaves in the tables beside the stream's own."""
     stream, lake = evidence.spec.name, evidence.paths.lake

@@ -67,12 +67,12 @@ class RedriveQuarantine(dg.Config):
             run_id=at.run_id,
             reason=self.of_reason,
         ).execute()
-        done = {
+        return {
             "waiting": report.waiting,
             "redriven": report.redriven,
             "still_bad": dict(report.still_bad),
+            "red": red_of(report.batches),
         }
-        return {**done, "red": red_of(report.batches)}
 
 
 class Accept(dg.Config):
@@ -214,7 +214,7 @@ def operate_job() -> dg.JobDefinition:
             raise StreamFailureError(f"the books do not balance: {red}", metadata=done)
 
     # Killed, it may have taken effect: a second reset would archive what was read since.
-    return op_job(operate, str(operate.description), is_run_again=False)
+    return op_job(operate, is_run_again=False)
 
 
 @contextmanager

@@ -55,7 +55,7 @@ def verify_job(streams: Sequence[DeclaredStream]) -> dg.JobDefinition:
         if wrong:
             raise StreamFailureError("\n".join(wrong))
 
-    return op_job(prove_streams, str(prove_streams.description))
+    return op_job(prove_streams)
 
 
 def prove(declared: DeclaredStream, settings: Settings) -> Verdict | str:

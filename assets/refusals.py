@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
@@ -93,19 +93,16 @@ def state_of(declared: DeclaredStream, settings: Settings) -> str:
     """
     current = reload_stream(declared)
     spec = current.spec if current else None
+    paths = StreamPaths.of(declared.name, settings, declared.sink)
     parts = [
-        *_versions(declared, settings),
+        _newest(paths.table.log),
+        _newest(lambda: DeltaLog(paths.ledger)),
         _text(declared.path),
         _transformation(spec),
         _kafka(spec, settings),
         *_machine(settings),
     ]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
-
-
-def _versions(declared: DeclaredStream, settings: Settings) -> list[str]:
-    paths = StreamPaths.of(declared.name, settings, declared.sink)
-    return [_newest(paths.table.log), _newest(lambda: DeltaLog(paths.ledger))]
 
 
 def _newest(open_log: Callable[[], CommitLog]) -> str:
@@ -118,6 +115,7 @@ def _newest(open_log: Callable[[], CommitLog]) -> str:
 def _machine(settings: Settings) -> list[str]:
     """Return what a ``SetupError`` can come from: jars, Java, folders, and the settings."""
     jars = sorted((settings.jars / "spark").glob("*.jar"))
+    folders = [at for at in (settings.lake, settings.state) if isinstance(at, Path)]
     try:
         java = find_java()
     except SetupError as error:
@@ -125,17 +123,11 @@ def _machine(settings: Settings) -> list[str]:
     return [
         *(f"{jar.name} {jar.stat().st_size}" for jar in jars),
         java,
-        *(str(is_writable_folder(at)) for at in _folders(settings)),
+        *(str(is_writable_folder(at)) for at in folders),
         # As everybody here reads them; of a secret it has only whether there is one.
         load_settings().model_dump_json(),
         _text(Path(__file__).with_name("definitions.py")),
     ]
-
-
-def _folders(settings: Settings) -> Iterator[Path]:
-    if isinstance(settings.lake, Path):
-        yield settings.lake
-    yield settings.state
 
 
 def _text(path: Path) -> str:

@@ -13,7 +13,7 @@ from typing import Final
 
 import dagster as dg
 
-from assets.checks import retention_result
+from assets.checks import as_evaluation, retention_result
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import IngestionError
 from ingestion.kafka.admin import Kafka
@@ -49,7 +49,9 @@ def retention_sensor(
             Kafka(settings).cluster_id()
         except IngestionError as error:
             return dg.SkipReason(f"nothing is known: {error}")
-        waiting = _from(specs, context.cursor)
+        # Those come first that the last tick had no time for.
+        first = context.cursor or ""
+        waiting = sorted(specs, key=lambda spec: (spec.name < first, spec.name))
         measured: list[Retention] = []
         deadline = time.monotonic() + _BEGIN_WITHIN_SECONDS
         while waiting and time.monotonic() < deadline:
@@ -63,17 +65,14 @@ def retention_sensor(
     return sense
 
 
-def _from(specs: Sequence[StreamSpec], first: str | None) -> list[StreamSpec]:
-    """Return all streams, those first that the last tick had no time for."""
-    return sorted(specs, key=lambda spec: (spec.name < (first or ""), spec.name))
-
-
 def _news(
     instance: dg.DagsterInstance, measured: Sequence[Retention]
 ) -> list[dg.AssetCheckEvaluation]:
     """Return what the check does not say yet: Dagster keeps every evaluation for good."""
     evaluations = {
-        dg.AssetCheckKey(dg.AssetKey(each.spec.name), "retention"): _evaluation(each)
+        dg.AssetCheckKey(dg.AssetKey(each.spec.name), "retention"): as_evaluation(
+            retention_result(each)
+        )
         for each in measured
     }
     last = instance.event_log_storage.get_latest_asset_check_execution_by_key(list(evaluations))
@@ -93,15 +92,3 @@ def _level(evaluation: object) -> object:
     # Where streams are followed, the text of a refusal stands in for it.
     level = evaluation.metadata.get("level")
     return level and level.value
-
-
-def _evaluation(measured: Retention) -> dg.AssetCheckEvaluation:
-    result = retention_result(measured)
-    return dg.AssetCheckEvaluation(
-        asset_key=dg.AssetKey(measured.spec.name),
-        check_name="retention",
-        passed=result.passed,
-        metadata=result.metadata,
-        severity=result.severity,
-        description=result.description,
-    )

@@ -19,9 +19,6 @@ from typing import Any, Final
 
 import dagster as dg
 
-# Dagster has no public name for the test of a schedule's text.
-from dagster._utils.schedules import is_valid_cron_schedule
-
 from assets.asset_specs import topic_key
 from assets.doctor.runs import UNDER_WAY, Runs
 from assets.jobs import INGEST_JOB, LAG_SENSOR, STREAM_TAG, run_of
@@ -93,17 +90,7 @@ def ingest_schedule(declared: DeclaredStream) -> dg.ScheduleDefinition | None:
     spec = declared.require_spec()
     if spec.schedule is None:
         return None
-    if not is_valid_cron_schedule(spec.schedule):
-        raise InvalidSpecError(f"{spec.name}: schedule {spec.schedule!r} is no line of cron")
 
-    @dg.schedule(
-        name=f"ingest_{spec.name}_schedule",
-        job_name=INGEST_JOB,
-        cron_schedule=spec.schedule,
-        execution_timezone="UTC",
-        default_status=dg.DefaultScheduleStatus.RUNNING,
-        description=f"Starts the runs of {spec.name}",
-    )
     def due(
         context: dg.ScheduleEvaluationContext, kafka: KafkaResource, lake: LakeResource
     ) -> dg.RunRequest | dg.SkipReason:
@@ -113,7 +100,18 @@ def ingest_schedule(declared: DeclaredStream) -> dg.ScheduleDefinition | None:
         refused = standing_refusal(context.instance, declared, settings)
         return dg.SkipReason(refused) if refused else run_of(spec.name)
 
-    return due
+    try:
+        return dg.schedule(
+            name=f"ingest_{spec.name}_schedule",
+            job_name=INGEST_JOB,
+            cron_schedule=spec.schedule,
+            execution_timezone="UTC",
+            default_status=dg.DefaultScheduleStatus.RUNNING,
+            description=f"Starts the runs of {spec.name}",
+        )(due)
+    except dg.DagsterInvalidDefinitionError as error:
+        problem = f"{spec.name}: schedule {spec.schedule!r} is no line of cron"
+        raise InvalidSpecError(problem) from error
 
 
 class _Watch:

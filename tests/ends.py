@@ -70,12 +70,14 @@ from ingestion.verify.read.snapshot import read_ledger
 batches = read_ledger(paths.ledger)
 """,
     "the proof's rows": """
-from ingestion.verify.read.snapshot import rows_of
-rows = list(rows_of(paths.data, None, ["id", "name"]))
+from ingestion.sinks.delta.files import scan_rows
+from ingestion.verify.read.snapshot import rows_in
+rows = list(rows_in(scan_rows(paths.data, ["id", "name"])))
 """,
     "the proof's rows, abandoned": """
-from ingestion.verify.read.snapshot import rows_of
-rows = rows_of(paths.data, None, ["id", "name"])
+from ingestion.sinks.delta.files import scan_rows
+from ingestion.verify.read.snapshot import rows_in
+rows = rows_in(scan_rows(paths.data, ["id", "name"]))
 first = next(rows)
 """,
     "head": """

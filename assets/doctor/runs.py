@@ -133,13 +133,10 @@ class Runs:
             found = log.get_concurrency_info(pool)
             for run_id in sorted({slot.run_id for slot in found.claimed_slots}):
                 waiting = sum(step.run_id != run_id for step in found.pending_steps)
-                yield SlotFacts(pool=pool, run=self._of_id(run_id), waiting=waiting)
-
-    def _of_id(self, run_id: str) -> RunFacts:
-        record = self._instance.get_run_record_by_id(run_id)
-        if record is None:
-            return RunFacts(run_id=run_id, about="dagster", status="GONE", since=0.0)
-        return self.facts(record)
+                record = self._instance.get_run_record_by_id(run_id)
+                gone = RunFacts(run_id=run_id, about="dagster", status="GONE", since=0.0)
+                run = self.facts(record) if record else gone
+                yield SlotFacts(pool=pool, run=run, waiting=waiting)
 
     def _process(self, run_id: str) -> tuple[int | None, float]:
         """Return the process that said last that it works on a run, and when it said so."""

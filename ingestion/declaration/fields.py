@@ -32,6 +32,7 @@ from ingestion.declaration.parts import (
     Duration,
     Expectation,
     ExtraFields,
+    Flag,
     FollowPace,
     FormatSpec,
     Group,
@@ -69,7 +70,7 @@ class Declaration(Part):
     topic_pattern: Pattern | None = Field(
         None, description="Every topic whose whole name matches, as of each run's start."
     )
-    table_per_topic: Annotated[bool, Field(strict=True)] = Field(
+    table_per_topic: Flag = Field(
         False, description="A table, and a stream, of its own for each of `topics`."
     )
     format: FormatSpec = Field(FormatSpec(), description="How a value is encoded.")
@@ -111,7 +112,7 @@ class Declaration(Part):
     deletes: Literal["hard", "soft"] = Field(
         "hard", description="Whether a delete removes the row, or marks it as `_deleted`."
     )
-    ignore_null_updates: Annotated[bool, Field(strict=True)] = Field(
+    ignore_null_updates: Flag = Field(
         False, description="Whether a null column of a record keeps what is there."
     )
     tombstones: TombstonePolicy | None = Field(None, description="What a null value means.")
@@ -136,7 +137,7 @@ class Declaration(Part):
         "auto", description="Whether offsets without a record are proven empty during the run."
     )
     rewind_window_days: Days = Field(7, description="How far back the table can be rewound.")
-    deletion_vectors: Annotated[bool, Field(strict=True)] = Field(
+    deletion_vectors: Flag = Field(
         False,
         description="Whether Delta marks rows as gone, instead of writing their files anew; "
         "readers must heed that.",
@@ -158,14 +159,14 @@ class Declaration(Part):
     expectations: tuple[Expectation, ...] = Field(
         (), description="Great Expectations on a run's rows."
     )
-    verify: Annotated[bool, Field(strict=True)] = Field(
+    verify: Flag = Field(
         False, description="Whether every run ends with a proof, as the check `verified`."
     )
     schedule: Cron | None = Field(None, description="Cron line, in UTC, that starts runs.")
     backfill_from: dt.date | None = Field(
         None, description="From this day on, Dagster shows days that may be replayed."
     )
-    sensor: Annotated[bool, Field(strict=True)] | None = Field(
+    sensor: Flag | None = Field(
         None,
         description="Whether Dagster's sensor `lag` starts runs. Left out: unless `schedule` is "
         "declared.",
@@ -250,6 +251,16 @@ class Declaration(Part):
     def value_columns(self) -> tuple[DeclaredColumn, ...]:
         """The columns of a value as it is decoded, in order."""
         return parse_columns(self.value_ddl) if self.value_ddl else self.columns
+
+    @cached_property
+    def value_types(self) -> Mapping[str, SqlType]:
+        """The types of a value's columns, by name."""
+        return {column.name: column.type for column in self.value_columns}
+
+    @property
+    def value_field(self) -> str:
+        """The field of the file that declares the value's columns."""
+        return "value_schema" if self.value_ddl else "schema"
 
     @property
     def lenient(self) -> frozenset[str]:

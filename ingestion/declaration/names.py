@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import keyword
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from difflib import get_close_matches
 from importlib.metadata import entry_points
+from itertools import count
 from typing import Final
 
 # What can keep a stream's rows, beside what other packages register as entry points.
@@ -51,8 +52,7 @@ def nearest_allowed(name: str, taken: Collection[str] = ()) -> str:
     plain = re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")[: MAX_LENGTH - 10]
     if name_problem(plain):
         plain = f"stream_{plain}".strip("_")
-    candidates = [plain, *(f"{plain}_{number}" for number in range(2, len(taken) + 3))]
-    return next(candidate for candidate in candidates if candidate not in taken)
+    return next(each for each in _numbered(plain) if each not in taken)
 
 
 def plain_name(name: str, taken: Collection[str] = ()) -> str:
@@ -60,8 +60,12 @@ def plain_name(name: str, taken: Collection[str] = ()) -> str:
     plain = re.sub(r"[^A-Za-z0-9_]+", "_", name).strip("_") or "column"
     plain = f"c{plain}" if plain[0].isdigit() else plain
     lower = {each.lower() for each in taken}
-    candidates = [plain, *(f"{plain}_{number}" for number in range(2, len(lower) + 3))]
-    return next(candidate for candidate in candidates if candidate.lower() not in lower)
+    return next(each for each in _numbered(plain) if each.lower() not in lower)
+
+
+def _numbered(name: str) -> Iterator[str]:
+    yield name
+    yield from (f"{name}_{number}" for number in count(2))
 
 
 def nearest(word: str, choices: Collection[str], *, likeness: float = 0.6) -> str | None:

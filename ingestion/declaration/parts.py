@@ -70,6 +70,7 @@ PartitionNumber = Annotated[
 Share = Annotated[
     float, Field(strict=True, ge=0, le=1), Allowed("write a number from 0 to 1, such as 0.1")
 ]
+Flag = Annotated[bool, Field(strict=True)]
 Topic = Annotated[str, StringConstraints(pattern=r"^[a-zA-Z0-9._-]{1,249}$")]
 Sql = Annotated[str, StringConstraints(pattern=r"\S"), AfterValidator(readable_sql)]
 DottedName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)+$")]
@@ -215,7 +216,7 @@ class FollowPace(Part):
 class Maintenance(Part):
     """What ``oncelake maintain`` keeps, and how; Dagster runs it every night."""
 
-    nightly: Annotated[bool, Field(strict=True)] = Field(
+    nightly: Flag = Field(
         True, description="Whether Dagster's schedule `maintain` includes the stream."
     )
     target_file_mb: Count = Field(128, description="Files smaller than this are compacted.")

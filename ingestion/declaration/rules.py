@@ -160,16 +160,14 @@ def _type_violations(spec: Declaration) -> Iterator[Violation]:
         maps = [each for each in column.type.walk() if each.word == "MAP"]
         if any(each.parts["key"].word != "STRING" for each in maps):
             problem = f"column {column.name}: the names in a value are texts of any length"
-            field = "value_schema" if spec.value_ddl else "schema"
             yield (
-                field,
+                spec.value_field,
                 f"{problem}; write MAP<STRING, …>, or, where `select` makes it, declare "
                 "`value_schema` without it",
             )
 
 
 def _transformation_violations(spec: Declaration) -> Iterator[Violation]:
-    given = {column.name for column in spec.value_columns}
     for name in spec.select:
         if name not in spec.types:
             yield ("select", name), unknown_column(name, spec.types)
@@ -177,7 +175,7 @@ def _transformation_violations(spec: Declaration) -> Iterator[Violation]:
         yield from _explode_violations(spec, spec.explode)
     if spec.transform and spec.select:
         yield "select", "declare either `select` or `transform`, not both"
-    missing = [name for name in spec.types if name not in given and name not in spec.select]
+    missing = [name for name in spec.types if name not in {*spec.value_types, *spec.select}]
     if missing and not spec.transform:
         names = ", ".join(missing)
         yield "select", f"nothing gives {names}: neither `value_schema` nor `select` has it"
@@ -185,12 +183,10 @@ def _transformation_violations(spec: Declaration) -> Iterator[Violation]:
 
 def _sql_violations(spec: Declaration) -> Iterator[Violation]:
     """Refuse names that are no columns; Spark alone knows functions and types."""
-    of_value = "value_schema" if spec.value_ddl else "schema"
-    value = {column.name: column.type for column in spec.value_columns}
-    asked: dict[str, SqlType | None] = {**value, **dict.fromkeys(spec.record_names)}
+    asked: dict[str, SqlType | None] = {**spec.value_types, **dict.fromkeys(spec.record_names)}
     texts = [(("where",), spec.where), *((("select", k), sql) for k, sql in spec.select.items())]
     for at, text in texts:
-        yield from _name_violations(at, text, asked, of=of_value)
+        yield from _name_violations(at, text, asked, of=spec.value_field)
     yield from _name_violations(("apply_as_deletes",), spec.apply_as_deletes, spec.types)
 
 
@@ -220,7 +216,7 @@ def column_violations(spec: Declaration, columns: Collection[str]) -> Iterator[V
 
 
 def _explode_violations(spec: Declaration, name: str) -> Iterator[Violation]:
-    types = {column.name: column.type for column in spec.value_columns}
+    types = spec.value_types
     if spec.value_ddl is None:
         yield "value_schema", "missing; declare the value's columns there, the array among them"
     elif name not in types:
@@ -259,11 +255,10 @@ def _leniency_violations(spec: Declaration) -> Iterator[Violation]:
         problem = f"`format: {spec.format.type}` says the type of each value, or has only text"
         yield "types", f"{problem}; `lenient` is for JSON's formats: remove it"
         return
-    types = {column.name: column.type for column in spec.value_columns}
-    of = "value_schema" if spec.value_ddl else "schema"
+    types = spec.value_types
     for name in spec.leniency:
         if name not in types:
-            yield ("types", name), unknown_column(name, types, of=of)
+            yield ("types", name), unknown_column(name, types, of=spec.value_field)
         elif types[name].word not in _LENIENT:
             problem = f"{name} is {types[name]}; only a number or a STRING can be lenient"
             yield ("types", name), f"{problem}; remove it"
@@ -293,9 +288,8 @@ def _key_violations(spec: Declaration) -> Iterator[Violation]:
         yield "key_format", f"{problem}; the keys are {', '.join(map(str, of_keys))}"
     if name == "csv" and any(type_.word in _NESTED_OR_BYTES for type_ in of_keys):
         yield "key_format", "a field of CSV is none of these keys; write `json`"
-    of_value = {column.name for column in spec.value_columns}
     for key in spec.keys:
-        if key in spec.select and key in of_value:
+        if key in spec.select and key in spec.value_types:
             yield (
                 ("select", key),
                 f"it makes another {key} of the value's; a null value has only its Kafka key, to "
@@ -305,7 +299,7 @@ def _key_violations(spec: Declaration) -> Iterator[Violation]:
 
 
 def _debezium_violations(spec: Declaration, options: DebeziumOptions) -> Iterator[Violation]:
-    known = [column.name for column in spec.value_columns]
+    known = spec.value_types
     units = options.timestamps if isinstance(options.timestamps, dict) else {}
     for option, names in (("columns", options.columns), ("timestamps", units)):
         for name in names:

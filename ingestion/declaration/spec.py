@@ -40,18 +40,8 @@ from ingestion.declaration.violations import RuleViolationsError
 # Fields that decide nothing about a single record. One that is added later counts until named.
 ABOUT_RUNS: Final = frozenset(
     {
-        *(
-            "name",
-            "description",
-            "owners",
-            "group",
-            "tags",
-            "topic",
-            "topics",
-            "topic_pattern",
-            "starting",
-        ),
-        "table_per_topic",
+        *("name", "description", "owners", "group", "tags"),
+        *("topic", "topics", "topic_pattern", "table_per_topic", "starting"),
         *("max_offsets_per_trigger", "gaps", "schema_change", "delivery"),
         *("rewind_window_days", "quarantine_rate", "deletion_vectors"),
         *("freshness_minutes", "expectations", "verify", "schedule"),

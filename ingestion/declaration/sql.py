@@ -80,10 +80,7 @@ def columns_in(text: str) -> frozenset[str]:
 
     ``ValueError`` where it is none; see ``readable_sql``.
     """
-    from sqlglot import exp, parse_one
-
-    found = parse_one(readable_sql(text), read="spark").find_all(exp.Column)
-    return frozenset(each.parts[0].name.lower() for each in found)
+    return _columns_of(readable_sql(text))
 
 
 def names_in(text: str | None) -> frozenset[str]:
@@ -98,12 +95,14 @@ def names_in(text: str | None) -> frozenset[str]:
 
 def asks_for(column: str, text: str | None) -> bool:
     """Tell whether an expression reads a column, and not a field of another that is named so."""
-    if text is None:
-        return False
+    return text is not None and column in _columns_of(text)
+
+
+def _columns_of(text: str) -> frozenset[str]:
     from sqlglot import exp, parse_one
 
     columns = parse_one(text, read="spark").find_all(exp.Column)
-    return column in (each.parts[0].name.lower() for each in columns)
+    return frozenset(each.parts[0].name.lower() for each in columns)
 
 
 def refuse_absent_module(name: str) -> None:

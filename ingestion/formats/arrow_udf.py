@@ -7,7 +7,7 @@ schemas first: executors need no access to the registry, and none of them can st
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from types import ModuleType
 from typing import Any, Final
@@ -19,7 +19,6 @@ from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType, VariantType
 
 from ingestion.declaration.formats import FORMATS
-from ingestion.declaration.parts import ExtraFields, FormatSpec, Unavailable
 from ingestion.errors import InvalidSpecError
 from ingestion.formats.decoder import Encoded, decoded_struct
 from ingestion.formats.wire_format import HEADER_BYTES, id_headers, schema_ids_in
@@ -40,13 +39,16 @@ class Decoding:
         module: The format's module.
         encoded: The expected content.
         column: Name of the bytes' column; ``_key`` has the Kafka keys, ``_headers`` the headers.
-        into: Name of the column to add, of the type of ``decoded_struct``.
     """
 
     module: str
     encoded: Encoded
     column: str
-    into: str
+
+    @property
+    def into(self) -> str:
+        """Name of the column to add, of the type of ``decoded_struct``."""
+        return "_decoded_key" if self.encoded.is_key else "_decoded"
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -57,64 +59,24 @@ class Decoding:
 
 
 def plan_decoding(
-    records: DataFrame | pa.Table,
-    format_spec: FormatSpec,
-    *,
-    column: str,
-    into: str,
-    is_key: bool = False,
-    schema: StructType,
-    extra_fields: ExtraFields,
-    unavailable: Unavailable | None = None,
-    never_left_out: frozenset[str] = frozenset(),
-    keys: Sequence[str] = (),
-    moved_by: Sequence[str] = (),
-    movable: Sequence[str] = (),
-    lenient: frozenset[str] = frozenset(),
-    record: Sequence[str] = (),
-    settings: Settings,
+    records: DataFrame | pa.Table, type_: str, encoded: Encoded, settings: Settings, *, column: str
 ) -> Decoding:
     """Plan how to decode keys or values with their declared format.
 
     Args:
         records: Records with the bytes; with a registry materialized, since they are read twice.
             A table where they are in this process.
-        format_spec: The format.
-        column: Name of the binary column.
-        into: Name of the column to add.
-        is_key: Whether they are Kafka keys.
-        schema: The declared columns, or for keys the key columns.
-        extra_fields: What to do with fields that ``schema`` does not name.
-        unavailable: What to do with columns that a record leaves out.
-        never_left_out: Columns that no record may leave out.
-        keys: The key columns, by which the row is found that has them.
-        moved_by: Columns that differ where an update gives its row another key.
-        movable: Columns that a row takes along to another key.
-        lenient: Columns that take a value of another type.
-        record: Full names of the record types that are meant; none where any is.
+        type_: The format's name.
+        encoded: The expected content, but for the schemas of a registry.
         settings: Where a schema registry is.
+        column: Name of the binary column.
     """
-    module, options = import_module(FORMATS[format_spec.type].module), format_spec.options
-    uses_registry = options.uses_registry
-    encoded = Encoded(
-        schema=schema,
-        is_key=is_key,
-        options=options,
-        extra_fields=extra_fields,
-        unavailable=unavailable,
-        never_left_out=never_left_out,
-        keys=keys,
-        moved_by=moved_by,
-        movable=movable,
-        lenient=lenient,
-        record=record,
-        writer_schemas=_writer_schemas(
-            module, _ids_in(records, column, is_key=is_key), settings=settings
-        )
-        if uses_registry
-        else {},
-    )
-    return Decoding(module=module.__name__, encoded=encoded, column=column, into=into)
+    module = import_module(FORMATS[type_].module)
+    if encoded.options.uses_registry:
+        ids = _ids_in(records, column, is_key=encoded.is_key)
+        schemas = _writer_schemas(module, ids, settings=settings)
+        encoded = replace(encoded, writer_schemas=schemas)
+    return Decoding(module=module.__name__, encoded=encoded, column=column)
 
 
 def decode_in_spark(records: DataFrame, decoding: Decoding) -> DataFrame:

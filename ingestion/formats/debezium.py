@@ -24,7 +24,7 @@ from ingestion.formats.coerce import Convert, MisfitError, exact_ticks
 from ingestion.formats.connect import ConnectJson, Hint, hints, json_value
 from ingestion.formats.decoder import BadBytesError, Decode, Decoded, Encoded, Read, by_record
 from ingestion.formats.strict_json import LongNumberError, parse
-from ingestion.formats.wire_format import by_writer_schema
+from ingestion.formats.wire_format import FramedDecoder
 from ingestion.kafka.schema_registry import WriterSchema
 
 REASONS: Final[dict[str, str]] = {
@@ -67,7 +67,7 @@ def opened(encoded: Encoded) -> Decode:
     assert isinstance(options, DebeziumOptions), "options are of the format's own model"
     if options.encoding == "avro":
         reader = partial(_avro_reader, options)
-        return by_writer_schema(encoded, "AVRO", reader, name=avro.record_name)
+        return FramedDecoder(encoded, "AVRO", reader, name=avro.record_name)
     return by_record(_JsonEnvelopes(encoded, options), encoded)
 
 

@@ -19,7 +19,7 @@ from ingestion.formats import json, wire_format
 from ingestion.formats.arrays import Bytes, Flags, Numbers
 from ingestion.formats.decoder import BadBytesError, Decode, Encoded
 from ingestion.formats.json.strict import StrictReader
-from ingestion.formats.wire_format import by_writer_schema
+from ingestion.formats.wire_format import FramedDecoder
 from ingestion.kafka.schema_registry import WriterSchema
 
 _FRAMING: Final = (
@@ -46,7 +46,7 @@ def opened(encoded: Encoded) -> Decode:
             raise BadBytesError("unusable_schema", "it has no `title`, which `record` asks for")
         return found
 
-    return by_writer_schema(
+    return FramedDecoder(
         encoded, "JSON", lambda *_: read_strictly, lambda *_: decode_many, name=name
     )
 

@@ -42,7 +42,7 @@ from ingestion.formats.coerce import (
     struct_of,
 )
 from ingestion.formats.decoder import BadBytesError, Decode, Decoded, Encoded, Read, text_of
-from ingestion.formats.wire_format import by_writer_schema
+from ingestion.formats.wire_format import FramedDecoder
 from ingestion.kafka.schema_registry import WriterSchema
 
 REASONS: Final[dict[str, str]] = {
@@ -80,7 +80,7 @@ _WRAPPERS: Final = frozenset(
 def opened(encoded: Encoded) -> Decode:
     """Decode each value with its writer's schema, as any of its messages."""
     messages = cache(lambda schema: _Messages(schema, encoded))
-    return by_writer_schema(
+    return FramedDecoder(
         encoded,
         "PROTOBUF",
         lambda schema, _: messages(schema),

@@ -21,7 +21,6 @@ from ingestion.formats.arrays import Bytes, Flags, Numbers, spans
 from ingestion.formats.decoder import (
     UNFORESEEN,
     BadBytesError,
-    Decode,
     Decoded,
     Encoded,
     Read,
@@ -56,30 +55,19 @@ DecodeMany = Callable[[Bytes, Numbers, Numbers], tuple[pa.StructArray, Flags]]
 CompileMany = Callable[[WriterSchema, Encoded], DecodeMany | None]
 
 
-def by_writer_schema(
-    encoded: Encoded,
-    schema_type: str,
-    compile_: Compile,
-    compile_many: CompileMany = lambda *_: None,
-    *,
-    name: Name,
-) -> Decode:
-    """Return the decoding of framed bytes and headers, each record by its writer's schema.
+class FramedDecoder:
+    """Decodes framed bytes and headers, each record by its writer's schema.
 
-    Records of another type than those that are meant are not decoded any further.
+    Many records of one schema are decoded at once where that is possible, others one by one, and
+    those of another type than those that are meant no further than their type.
     """
-    return _ByWriterSchema(encoded, schema_type, compile_, compile_many, name=name)
-
-
-class _ByWriterSchema:
-    """Decodes many records of one schema at once where that is possible, and others one by one."""
 
     def __init__(
         self,
         encoded: Encoded,
         schema_type: str,
         compile_: Compile,
-        compile_many: CompileMany,
+        compile_many: CompileMany = lambda *_: None,
         *,
         name: Name,
     ) -> None:
@@ -92,6 +80,7 @@ class _ByWriterSchema:
         self._one_by_one = by_record(self._read, encoded)
 
     def __call__(self, values: pa.Array, headers: pa.Array | None = None) -> pa.StructArray:
+        """Decode a batch."""
         in_headers = headers_with_id(headers, len(values), is_key=self._encoded.is_key)
         # Only formats whose records may lack columns read more of the headers.
         is_read = headers is not None and self._encoded.options.may_lack_columns

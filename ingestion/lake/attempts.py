@@ -11,7 +11,7 @@ seq first, by a commit without rows.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import unquote
@@ -41,27 +41,24 @@ _BITS: Final = 53
 
 
 class Attempt(NamedTuple):
-    """One attempt at a batch; an earlier version gave it no name."""
+    """One attempt at a batch."""
 
     seq: int
     name: int | None
 
     @classmethod
     def of(cls, row: Mapping[str, Any], columns: Columns = ROWS) -> Attempt:
-        """Read the attempt that a row names; a table of an earlier version has no names."""
-        return cls(row[columns[0]], row.get(columns[1]))
+        """Read the attempt that a row names."""
+        return cls(row[columns[0]], row[columns[1]])
 
     def as_sql(self) -> str:
         """Tell its rows, in the SQL of every engine."""
         return " AND ".join(f"{name} = {value}" for name, value in zip(ROWS, self, strict=True))
 
-    def as_filter(self, columns: Columns, there: Collection[str]) -> pc.Expression:
-        """Tell its rows, or its marks, for Arrow, in a table that has the columns ``there``."""
+    def as_filter(self, columns: Columns) -> pc.Expression:
+        """Tell its rows, or its marks, for Arrow."""
         seq, name = (pc.field(column) for column in columns)
-        is_of = seq == self.seq
-        if columns[1] not in there:
-            return is_of & pc.scalar(self.name is None)
-        return is_of & (name.is_null() if self.name is None else name == self.name)
+        return (seq == self.seq) & (name.is_null() if self.name is None else name == self.name)
 
 
 def new_name() -> int:
@@ -108,12 +105,6 @@ class Attempts:
         known = self.by_seq.get(attempt.seq, attempt.name)
         return attempt.seq <= self.last and known == attempt.name
 
-    @property
-    def first_named(self) -> int:
-        """The first batch that has a name; those before it are of an earlier version."""
-        named = (seq for seq, name in self.by_seq.items() if name is not None)
-        return min(named, default=self.last + 1)
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Leftovers:
@@ -121,11 +112,9 @@ class Leftovers:
 
     Attributes:
         columns: Which columns hold seq and name.
-        has_names: Whether the table has the second, as one of an earlier version may not.
     """
 
     columns: Columns
-    has_names: bool
     attempts: frozenset[Attempt]
 
     def __bool__(self) -> bool:
@@ -134,35 +123,22 @@ class Leftovers:
     def of_failed(self, committed: Attempts) -> Leftovers:
         """Keep those that can commit no more, since their seq is another's."""
         failed = frozenset(each for each in self.attempts if each.seq <= committed.last)
-        return Leftovers(columns=self.columns, has_names=self.has_names, attempts=failed)
+        return Leftovers(columns=self.columns, attempts=failed)
 
     def as_filter(self) -> pc.Expression:
         """Tell their rows, for Arrow."""
-        if not self:
-            return pc.scalar(False)
-        seq, name = (pc.field(column) for column in self.columns)
-        if not self.has_names:
-            return seq.isin(self._seqs)
-        return name.isin(self._names) | (name.is_null() & seq.isin(self._seqs))
+        return pc.field(self.columns[1]).isin(self._names) if self else pc.scalar(False)
 
     def as_sql(self, alias: str = "") -> str:
         """Tell their rows, in the SQL of every engine; ``alias`` names the table, with a dot."""
-        seq, name = (f'{alias}"{column}"' for column in self.columns)
-        parts = []
-        if self._names:
-            parts.append(f"coalesce({name}, {_NOBODY}) IN ({', '.join(map(str, self._names))})")
-        if self._seqs:
-            of_no_name = f"{name} IS NULL AND " if self.has_names else ""
-            parts.append(f"({of_no_name}{seq} IN ({', '.join(map(str, self._seqs))}))")
-        return f"({' OR '.join(parts)})" if parts else "FALSE"
+        if not self:
+            return "FALSE"
+        names = ", ".join(map(str, self._names))
+        return f'coalesce({alias}"{self.columns[1]}", {_NOBODY}) IN ({names})'
 
     @property
     def _names(self) -> list[int]:
         return sorted(each.name for each in self.attempts if each.name is not None)
-
-    @property
-    def _seqs(self) -> list[int]:
-        return sorted(each.seq for each in self.attempts if each.name is None)
 
 
 def find_leftovers(
@@ -173,31 +149,19 @@ def find_leftovers(
     snapshot: DeltaTable | None = None,
 ) -> Leftovers:
     """Find the attempts in a side table that are not to be believed."""
-    snapshot = snapshot or read_delta(path)
-    there = {field.name for field in snapshot.schema().fields}
-    found: Iterable[Attempt] = ()
-    if columns[0] in there:
-        found = _attempts_in(path, snapshot, columns, since=committed.first_named)
-    return Leftovers(
-        columns=columns,
-        has_names=columns[1] in there,
-        attempts=frozenset(each for each in found if not committed.has_committed(each)),
-    )
+    found = _attempts_in(path, snapshot or read_delta(path), columns)
+    others = frozenset(each for each in found if not committed.has_committed(each))
+    return Leftovers(columns=columns, attempts=others)
 
 
-def _attempts_in(
-    path: Location, snapshot: DeltaTable, columns: Columns, *, since: int
-) -> Iterator[Attempt]:
-    """Yield the attempts that have rows in a table: by its files' statistics, where these tell.
-
-    Files that hold nothing since the first batch that has a name are passed over.
-    """
+def _attempts_in(path: Location, snapshot: DeltaTable, columns: Columns) -> Iterator[Attempt]:
+    """Yield the attempts that have rows in a table: by its files' statistics, where these tell."""
     seq, name = columns
     unclear = []
     for file in pa.table(snapshot.get_add_actions(flatten=True)).to_pylist():
         rows, unset = file["num_records"], file.get(f"null_count.{seq}")
         first, last = file.get(f"min.{seq}"), file.get(f"max.{seq}")
-        if (rows is not None and unset == rows) or (last is not None and last < since):
+        if rows is not None and unset == rows:
             continue
         is_one_batch = last is not None and first == last and unset == 0
         if is_one_batch and file.get(f"null_count.{name}") == rows:
@@ -208,8 +172,8 @@ def _attempts_in(
             unclear.append(unquote(file["path"]))
     if unclear:
         rows = open_rows(path, snapshot=snapshot, only=set(unclear))
-        names = [name for name in columns if name in rows.schema.names]
-        for row in rows.to_table(columns=names).group_by(names).aggregate([]).to_pylist():
+        named = rows.to_table(columns=list(columns)).group_by(list(columns)).aggregate([])
+        for row in named.to_pylist():
             if row[columns[0]] is not None:
                 yield Attempt.of(row, columns)
 

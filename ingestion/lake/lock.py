@@ -188,9 +188,9 @@ def refuse_lost_lease(paths: StreamPaths) -> None:
     """
     if paths.lease is not None and is_lost(paths.lease):
         raise StreamLockedError(
-            f"{paths.stream}: this run's lease was not renewed for {paths.lease_seconds:g} s, so "
-            "that another one may have taken it over. What was not committed is as if never begun. "
-            f"Next: oncelake run {paths.stream}"
+            f"{paths.stream}: this run's lease was not renewed for "
+            f"{paths.settings.lease_seconds:g} s, so that another one may have taken it over. What "
+            f"was not committed is as if never begun. Next: oncelake run {paths.stream}"
         )
 
 
@@ -244,7 +244,7 @@ def _leased(paths: StreamPaths, holder: Holder, *more_pids: int) -> Iterator[Non
         run_id=holder.run_id,
         host=holder.host,
         since=holder.since,
-        seconds=paths.lease_seconds,
+        seconds=paths.settings.lease_seconds,
         machine=this_machine(),
         workers=tuple(map(ProcessId.of, (holder.pid, *more_pids))),
     )
@@ -280,8 +280,8 @@ def _locked(paths: StreamPaths) -> StreamLockedError:
         # It may have let go meanwhile.
         by = _holder_by(last_lease(paths.lease)) or by
         remedy = (
-            f"if it was killed, its lease ends within {paths.lease_seconds:g} s; or oncelake "
-            f"unlock {paths.stream}"
+            f"if it was killed, its lease ends within {paths.settings.lease_seconds:g} s; or "
+            f"oncelake unlock {paths.stream}"
         )
     return StreamLockedError(
         f"{paths.stream}: {by} holds this stream. Next: wait for it to end; {remedy}"

@@ -30,7 +30,6 @@ class StreamPaths:
         ledger_copy: The ledger as it was when commits last left the table's log.
         holder: Who holds that lock, for people.
         lease: The object that stands in for that lock, where the settings or a store say so.
-        lease_seconds: How long that holds when its holder no longer renews it.
         checkpoints: One folder a generation of the Spark checkpoint, on this machine.
         archive: Where tables are moved to that are taken away from the stream.
         workshop: The lake in which ``rebuild`` makes the tables anew.
@@ -50,7 +49,6 @@ class StreamPaths:
     lock: Location
     holder: Location
     lease: Location | None
-    lease_seconds: float
     checkpoints: Path
     archive: Location
     workshop: Location
@@ -103,7 +101,6 @@ class StreamPaths:
             lock=locks / stream,
             holder=locks / f"{stream}.holder",
             lease=locks / f"{stream}.lease" if has_lease else None,
-            lease_seconds=settings.lease_seconds,
             checkpoints=settings.state / "checkpoints" / stream,
             archive=lake / ".archive" / stream,
             workshop=lake / _WORKSHOPS / stream,

@@ -14,7 +14,6 @@ from ingestion.declaration.modes import COORDINATES
 from ingestion.declaration.spec import StreamSpec, engine_version, fingerprint
 from ingestion.declaration.sql import literal
 from ingestion.lake.attempts import MARKS, ROWS, Attempts, Leftovers, find_leftovers
-from ingestion.lake.side_tables import add_columns
 from ingestion.sinks.commit_metadata import CommitMetadata
 from ingestion.sinks.delta.durability import seal_commits
 from ingestion.sinks.delta.files import is_delta, open_delta, read_delta
@@ -24,16 +23,6 @@ _RAW: Final = ("key", "value", "headers")
 # A format that knows the id of a record's schema begins its detail with it.
 _SCHEMA_ID: Final = "^schema id ([0-9]+):"
 STATISTICS: Final = (*ROWS, "_offset", *MARKS)
-# What tables of an earlier version do not have.
-ADDED: Final = {
-    "schema_id": "integer",
-    "engine_version": "string",
-    "run_id": "string",
-    "declaration": "string",
-    "removed": "string",
-    ROWS[1]: "long",
-    MARKS[1]: "long",
-}
 
 
 def quarantine_rows(metadata: CommitMetadata, spec: StreamSpec, *, bare: str = "FALSE") -> str:
@@ -48,17 +37,16 @@ def quarantine_rows(metadata: CommitMetadata, spec: StreamSpec, *, bare: str = "
         f"CASE WHEN {bare} THEN NULL ELSE _{name} END AS {name}" for name in (*_RAW, "detail")
     )
     declared, run_id = literal(fingerprint(spec)), literal(metadata.run_id)
-    return (
-        "SELECT _topic, _partition, _offset, _timestamp, "
-        f"CAST({metadata.seq} AS BIGINT) AS _seq, CAST({metadata.attempt} AS BIGINT) AS _attempt, "
-        f"{key}, {value}, {headers}, _reason AS reason, {detail}, "
-        "CAST(NULL AS BIGINT) AS redriven_seq, CAST(NULL AS BIGINT) AS redriven_attempt, "
-        f"TRY_CAST(regexp_extract(_detail, '{_SCHEMA_ID}', 1) AS INTEGER) AS schema_id, "
-        f"'{engine_version()}' AS engine_version, {run_id} AS run_id, "
-        f"{declared} AS declaration, "
-        f"CASE WHEN {bare} THEN 'read before an erase' END AS removed "
-        "FROM batch WHERE _disposition = 'quarantined'"
-    )
+    return f"""
+        SELECT _topic, _partition, _offset, _timestamp,
+            CAST({metadata.seq} AS BIGINT) AS _seq, CAST({metadata.attempt} AS BIGINT) AS _attempt,
+            {key}, {value}, {headers}, _reason AS reason, {detail},
+            CAST(NULL AS BIGINT) AS redriven_seq, CAST(NULL AS BIGINT) AS redriven_attempt,
+            TRY_CAST(regexp_extract(_detail, '{_SCHEMA_ID}', 1) AS INTEGER) AS schema_id,
+            '{engine_version()}' AS engine_version, {run_id} AS run_id, {declared} AS declaration,
+            CASE WHEN {bare} THEN 'read before an erase' END AS removed
+        FROM batch WHERE _disposition = 'quarantined'
+    """
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,12 +56,10 @@ class Waiting:
     Attributes:
         rows: Rows that do not count.
         marks: Marks that do not count.
-        may_be_bare: Whether records may have lost their bytes, which then can wait no more.
     """
 
     rows: Leftovers
     marks: Leftovers
-    may_be_bare: bool
 
     @classmethod
     def of(cls, path: Location, committed: Attempts, snapshot: DeltaTable | None = None) -> Waiting:
@@ -82,19 +68,16 @@ class Waiting:
         return cls(
             rows=find_leftovers(path, committed, snapshot=snapshot),
             marks=find_leftovers(path, committed, MARKS, snapshot=snapshot),
-            may_be_bare=any(field.name == "removed" for field in snapshot.schema().fields),
         )
 
     def as_filter(self) -> pc.Expression:
-        """Tell them, for Arrow."""
+        """Tell them, for Arrow; one that has lost its bytes can wait no more."""
         waits = pc.field("redriven_seq").is_null() | self.marks.as_filter()
-        waits = waits & pc.field("removed").is_null() if self.may_be_bare else waits
-        return waits & ~self.rows.as_filter()
+        return waits & pc.field("removed").is_null() & ~self.rows.as_filter()
 
     def as_sql(self) -> str:
         """Tell them, in the SQL of every engine."""
-        bare = " AND removed IS NULL" if self.may_be_bare else ""
-        return f"{self.is_unmarked}{bare} AND NOT {self.rows.as_sql()}"
+        return f"{self.is_unmarked} AND removed IS NULL AND NOT {self.rows.as_sql()}"
 
     @property
     def is_unmarked(self) -> str:
@@ -130,7 +113,6 @@ def remove_payloads(path: Location, where: str, why: str, *, redriven: bool = Fa
     """
     if not is_delta(path):
         return 0
-    add_columns(path, read_delta(path), ADDED, stats_on=STATISTICS)
     meant = "removed IS NULL" if redriven else "removed IS NULL AND redriven_seq IS NULL"
     done = open_delta(path).update(
         updates={**dict.fromkeys((*_RAW, "detail"), "NULL"), "removed": literal(why)},

@@ -6,11 +6,10 @@ job. Statistics on ``_seq`` leave only the files of the batch to read.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final
 
-from deltalake import DeltaTable, Field
-from deltalake.schema import PrimitiveType
+from deltalake import DeltaTable
 from pyspark.sql import DataFrame
 
 from ingestion.lake.attempts import ROWS, Attempt, Attempts, Columns, find_leftovers
@@ -26,8 +25,7 @@ _STATISTICS: Final = "delta.dataSkippingStatsColumns"
 def count_of(path: Location, attempt: Attempt, columns: Columns = ROWS) -> int:
     """Count the rows of a side table that name an attempt."""
     with translate_read_errors(path):
-        dataset = open_rows(path)
-        return int(dataset.count_rows(filter=attempt.as_filter(columns, dataset.schema.names)))
+        return int(open_rows(path).count_rows(filter=attempt.as_filter(columns)))
 
 
 def overwrite_attempt(
@@ -42,20 +40,6 @@ def overwrite_attempt(
     writer.save(str(path))
     seal_commits(path)
     log_files(path).forget()
-
-
-def add_columns(
-    path: Location, snapshot: DeltaTable, columns: Mapping[str, str], *, stats_on: Sequence[str]
-) -> None:
-    """Give a table of an earlier version the columns, by their types, that it does not have."""
-    there = {field.name for field in snapshot.schema().fields}
-    missing = [
-        Field(name, PrimitiveType(type_)) for name, type_ in columns.items() if name not in there
-    ]
-    if missing:
-        table = open_delta(path)
-        table.alter.add_columns(missing)
-        table.alter.set_table_properties({_STATISTICS: ",".join(stats_on)})
 
 
 def remove_failed(

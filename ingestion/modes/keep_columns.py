@@ -35,6 +35,7 @@ _ROW: Final = (*COORDINATES, "_index")
 # The row of the batch that an event is of; an event of a move stands in another key's line.
 _RECORD: Final = tuple(f"_of{column}" for column in _ROW)
 _RECORD_NAMES: Final = ", ".join(_RECORD)
+_SAME_RECORD: Final = " AND ".join(f"{{of}}._of{name} = {{row}}.{name}" for name in _ROW)
 # A record is applied as a whole, or not at all.
 _WHOLE_RECORDS: Final = (
     "SELECT b.* FROM batch b LEFT JOIN (SELECT * FROM batch WHERE _disposition = 'quarantined') q "
@@ -100,32 +101,17 @@ class _Filling:
         return _longest_chain(self._chained()) + 2 if self._has_moves else 1
 
     def filled(self) -> str:
-        """Select the batch with its columns filled as far as they are known."""
-        lacks = "b._disposition = 'row' AND k._offset IS NOT NULL AND k._nothing"
-        left_out = "'not sent: ' || array_to_string(b._unavailable, ', ')"
-        # A delete that finds no row stays what it is.
-        nothing_ended = "b._disposition = 'delete' AND k._gone"
-        made = {name: sql.name(name, "b") for name in self._target.engine.columns("batch")}
-        made |= {
-            column: f"CASE WHEN k._offset IS NULL OR {nothing_ended} THEN {sql.name(column, 'b')} "
-            f"ELSE {sql.name(column, 'k')} END"
-            for column in self._columns
-        }
-        made["_unavailable"] = f"CASE WHEN {nothing_ended} THEN NULL ELSE b._unavailable END"
-        made["_disposition"] = f"CASE WHEN {lacks} THEN 'quarantined' ELSE b._disposition END"
-        made["_reason"] = f"CASE WHEN {lacks} THEN 'nothing_to_keep' ELSE b._reason END"
-        made["_detail"] = f"CASE WHEN {lacks} THEN {left_out} ELSE b._detail END"
-        return (
-            f"SELECT {sql.selected(made)} FROM batch b LEFT JOIN ({self._kept()}) k "
-            f"ON {sql.equal(_ROW, 'b', 'k')}"
-        )
+        """Select the batch with its columns filled as far as they are known.
 
-    def _kept(self) -> str:
-        """Select each update that leaves anything out, with what is kept, or that nothing is."""
-        keys = sql.names(self._target.spec.keys)
+        A line's parts begin where an event says a column. A whole row says all of them; so does the
+        end of one, after which there is none. What is stale changes nothing, so it needs nothing;
+        but any version of a history is inserted.
+        """
+        keys, names = sql.names(self._target.spec.keys), sql.names(self._columns)
         order = ", ".join(f"{sql.name(name)} NULLS LAST" for name in (*self._order, "_turn"))
         line = f"PARTITION BY {keys} ORDER BY {order}"
         so_far = f"OVER ({line} ROWS UNBOUNDED PRECEDING)"
+        behind = f"OVER ({line} ROWS BETWEEN 1 FOLLOWING AND UNBOUNDED FOLLOWING)"
         parts = ", ".join(
             f"sum(CASE WHEN coalesce(list_contains(_left_out, {sql.text(column)}), FALSE) "
             f"THEN 0 ELSE 1 END) {so_far} AS {_part(column)}"
@@ -136,30 +122,51 @@ class _Filling:
             f"ORDER BY {order}) AS {sql.name(column)}"
             for column in self._columns
         )
-        # A whole row says all columns; so does the end of one, after which there is none.
-        whole = f"sum(CASE WHEN _left_out IS NULL THEN 1 ELSE 0 END) {so_far} AS _wholes"
-        is_gone = f"first_value(_is_gone) OVER (PARTITION BY {keys}, _wholes ORDER BY {order})"
-        is_stale = f"max(_is_known) OVER ({line} ROWS BETWEEN 1 FOLLOWING AND UNBOUNDED FOLLOWING)"
-        # What is stale changes nothing, so it needs nothing; but any version is inserted.
         own = f"max(CASE WHEN _turn = 1 THEN _is_stale END) OVER (PARTITION BY {_RECORD_NAMES})"
         nothing = "_gone" if self._is_history else f"_gone AND coalesce({own}, 0) = 0"
-        record = sql.selected(dict(zip(_ROW, _RECORD, strict=True)))
         return f"""
             WITH concerned AS ({self._concerned()}),
             events AS ({self._events()}),
-            lines AS (SELECT *, {parts}, {whole} FROM events),
+            lines AS (
+                SELECT *, {parts},
+                    sum(CASE WHEN _left_out IS NULL THEN 1 ELSE 0 END) {so_far} AS _wholes
+                FROM events
+            ),
             judged AS (
                 SELECT {_RECORD_NAMES}, _turn, _is_known, _left_out, {values},
-                    CASE WHEN _wholes = 0 THEN TRUE ELSE {is_gone} END AS _gone,
-                    {is_stale} AS _is_stale
+                    CASE WHEN _wholes = 0 THEN TRUE
+                        ELSE first_value(_is_gone)
+                            OVER (PARTITION BY {keys}, _wholes ORDER BY {order})
+                    END AS _gone,
+                    max(_is_known) {behind} AS _is_stale
                 FROM lines
             ),
             records AS (
-                SELECT {record}, {sql.names(self._columns)}, _left_out, _gone, {nothing} AS _nothing
+                SELECT {_RECORD_NAMES}, {names}, _left_out, _gone, {nothing} AS _nothing
                 FROM judged WHERE _is_known = 0
             )
-            SELECT * FROM records WHERE _left_out IS NOT NULL
+            SELECT {sql.selected(self._made())}
+            FROM batch b LEFT JOIN records k
+                ON {_SAME_RECORD.format(of="k", row="b")} AND k._left_out IS NOT NULL
         """
+
+    def _made(self) -> Mapping[str, str]:
+        """Return the columns of the batch: of ``b``, or what is kept of ``k``."""
+        lacks = "b._disposition = 'row' AND k._of_offset IS NOT NULL AND k._nothing"
+        left_out = "'not sent: ' || array_to_string(b._unavailable, ', ')"
+        # A delete that finds no row stays what it is.
+        nothing_ended = "b._disposition = 'delete' AND k._gone"
+        made = {name: sql.name(name, "b") for name in self._target.engine.columns("batch")}
+        made |= {
+            column: f"CASE WHEN k._of_offset IS NULL OR {nothing_ended} "
+            f"THEN {sql.name(column, 'b')} ELSE {sql.name(column, 'k')} END"
+            for column in self._columns
+        }
+        made["_unavailable"] = f"CASE WHEN {nothing_ended} THEN NULL ELSE b._unavailable END"
+        made["_disposition"] = f"CASE WHEN {lacks} THEN 'quarantined' ELSE b._disposition END"
+        made["_reason"] = f"CASE WHEN {lacks} THEN 'nothing_to_keep' ELSE b._reason END"
+        made["_detail"] = f"CASE WHEN {lacks} THEN {left_out} ELSE b._detail END"
+        return made
 
     def _events(self) -> str:
         """Select the lines of all keys concerned."""
@@ -215,7 +222,7 @@ class _Filling:
                 marks[name] = f"coalesce({sql.name(name, 'e')}, {sql.name(name, 'm')})"
         marks |= {"_epoch": f"coalesce(e._epoch, {self._epoch})", "_left_out": "m._unavailable"}
         marks |= {"_is_known": "0", "_turn": "-1"}
-        same_record = " AND ".join(f"m.{name} = e._of{name}" for name in _ROW)
+        same_record = _SAME_RECORD.format(of="e", row="m")
         source = f"batch m JOIN ends e ON {same_record} WHERE {_IS_MOVE}"
         return self._event("m", source, marks)
 
@@ -238,12 +245,6 @@ class _Filling:
         event that comes a second time has its delete beside the first one's.
         """
         spec = self._target.spec
-        deaths = (
-            f"SELECT {sql.names(self._place)}, {self._epoch} AS _epoch "
-            "FROM batch WHERE _disposition = 'delete'"
-        )
-        if self._has_deletes:
-            deaths += f" UNION ALL SELECT {sql.names(self._place)}, _epoch FROM deletes"
         if spec.sequence_by:
             is_before = f"NOT {sql.is_beyond(spec.sequence_by, 'd', 'm')}"
             newest = f"{sql.ranked(spec.sequence_by, 'DESC', 'd')}, "
@@ -253,16 +254,26 @@ class _Filling:
                 "(d._topic <> m._topic OR d._partition <> m._partition OR d._offset <= m._offset)"
             )
             newest = sql.ranked(("_epoch", *spec.origin), "DESC", "d")
-        of_record = ", ".join(f"m.{name} AS _of{name}" for name in _ROW)
-        place = [name for name in (*spec.sequence_by, *_ROW) if name not in spec.keys]
-        moves = self._old_keys(*map(sql.name, dict.fromkeys(place)))
-        return (
-            f"SELECT * FROM (SELECT {sql.names(spec.keys, 'm')}, {sql.names(self._others, 'd')}, "
-            f"d._epoch, {of_record}, row_number() OVER (PARTITION BY "
-            f"{sql.names(COORDINATES, 'm')} ORDER BY {newest}) AS _rank FROM ({moves}) m "
-            f"LEFT JOIN ({deaths}) d ON {sql.equal(spec.keys, 'm', 'd')} AND {is_before}) e "
-            "WHERE _rank = 1"
-        )
+        place = dict.fromkeys(n for n in (*spec.sequence_by, *_ROW) if n not in spec.keys)
+        remembered = f"UNION ALL SELECT {sql.names(self._place)}, _epoch FROM deletes"
+        return f"""
+            WITH moves AS ({self._old_keys(*map(sql.name, place))}),
+            deaths AS (
+                SELECT {sql.names(self._place)}, {self._epoch} AS _epoch
+                FROM batch WHERE _disposition = 'delete'
+                {remembered if self._has_deletes else ""}
+            ),
+            pairs AS (
+                SELECT {sql.names(spec.keys, "m")}, {sql.names(self._others, "d")}, d._epoch,
+                    {", ".join(f"m.{name} AS _of{name}" for name in _ROW)},
+                    row_number() OVER (
+                        PARTITION BY {sql.names(COORDINATES, "m")} ORDER BY {newest}
+                    ) AS _rank
+                FROM moves m
+                LEFT JOIN deaths d ON {sql.equal(spec.keys, "m", "d")} AND {is_before}
+            )
+            SELECT * FROM pairs WHERE _rank = 1
+        """
 
     def _chained(self) -> Mapping[str, list[str]]:
         """Return the rows that have moved and, of each, those that its old key had before it."""

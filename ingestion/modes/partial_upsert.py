@@ -22,27 +22,26 @@ class PartialUpsertMode(UpsertMode):
     def _winner_per_key(self) -> str:
         """Select the newest record of each key, with what older ones said since the last delete."""
         keys, folded = sql.names(self._keys), self._folded
-        is_delete = "CASE WHEN _disposition = 'delete' THEN _offset END"
         values = "".join(
             f", max_by({sql.name(column)}, CASE WHEN {sql.name(column)} IS NOT NULL "
             f"AND (_deleted_at IS NULL OR _offset > _deleted_at) THEN _offset END) "
             f"AS {sql.name(column)}"
             for column in folded
         )
-        values_of_others = "".join(f"{sql.name(column, 'f')}, " for column in folded)
-        others = [
-            column
-            for column in self._engine.columns("good")
-            if column not in folded and column not in self._keys
-        ]
-        return (
-            f"SELECT {sql.names(self._keys, 'n')}, {sql.names(others, 'n')}, "
-            f"{values_of_others}f._deleted_at "
-            f"FROM ({winner_per_key(self._target, 'DESC')}) n JOIN ("
-            f"SELECT {keys}, max(_deleted_at) AS _deleted_at{values} FROM ("
-            f"SELECT *, max({is_delete}) OVER (PARTITION BY {keys}) AS _deleted_at FROM good) g "
-            f"GROUP BY {keys}) f ON {sql.equal(self._keys, 'n', 'f')}"
-        )
+        of_newest = [each for each in self._engine.columns("good") if each not in folded]
+        return f"""
+            WITH newest AS ({winner_per_key(self._target, "DESC")}),
+            marked AS (
+                SELECT *, max(CASE WHEN _disposition = 'delete' THEN _offset END)
+                    OVER (PARTITION BY {keys}) AS _deleted_at
+                FROM good
+            ),
+            folded AS (
+                SELECT {keys}, max(_deleted_at) AS _deleted_at{values} FROM marked GROUP BY {keys}
+            )
+            SELECT {sql.names(of_newest, "n")}, {sql.names([*folded, "_deleted_at"], "f")}
+            FROM newest n JOIN folded f ON {sql.equal(self._keys, "n", "f")}
+        """
 
     def _define_winners(self, *, is_chosen: bool) -> None:
         self._is_folded = is_chosen

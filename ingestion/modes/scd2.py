@@ -14,23 +14,12 @@ it. ``closed`` counts the older rows whose end was corrected, and is no disposit
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
 
 from ingestion.declaration.modes import CURRENT, VALID_FROM, VALID_TO
 from ingestion.modes import sql
 from ingestion.modes.mode import Good, Target, WriteMode
 from ingestion.modes.tombstones import define_deletes, remember_deletes
 from ingestion.sinks.commit_metadata import Kind
-
-# What an event comes to: a disposition, ``closed``, or null where nothing changes.
-_WHAT: Final = (
-    "CASE WHEN _again THEN CASE WHEN _is_new THEN 'unchanged' END "
-    "WHEN _is_new AND _delete THEN "
-    "CASE WHEN _ends_one THEN 'deleted' ELSE 'deleted_absent' END "
-    "WHEN _is_new THEN 'inserted' "
-    f"WHEN NOT _delete AND (_next IS DISTINCT FROM {sql.name(VALID_TO)} "
-    f"OR {sql.name(CURRENT)} <> (_next IS NULL)) THEN 'closed' END"
-)
 
 
 class HistoryMode(WriteMode):
@@ -63,56 +52,70 @@ class HistoryMode(WriteMode):
         return counts.get("inserted", 0)
 
     def _decided(self) -> str:
-        """Select the events that change something, as versions that are valid until the next."""
-        columns = {name: sql.name(name, "c") for name in self._table.columns}
-        begun = f"CASE WHEN c._is_new THEN c.{self._sequence} ELSE {sql.name(VALID_FROM, 'c')} END"
-        columns |= {VALID_FROM: begun, VALID_TO: "c._next", CURRENT: "c._next IS NULL"}
-        return f"SELECT {sql.selected(columns)}, c._what FROM ({self._changes()}) c"
+        """Select the events that change something, as versions that are valid until the next.
 
-    def _changes(self) -> str:
-        """Select the events of the batch's keys that change something, with the next one's time."""
+        What an event comes to is a disposition, ``closed``, or null where nothing changes. Of two
+        that are the same record, the one that was known comes first, and counts.
+        """
+        target, columns = self._target, self._engine.columns("before")
         keys = sql.names(self._keys)
         order = f"{self._sequence}, {sql.names(self._identity)}"
-        # Of two that are the same record, the one that was known comes first, and counts.
+        of_record = {name: sql.name(name, "r") for name in columns}
+        of_record |= dict.fromkeys((VALID_FROM, VALID_TO, CURRENT), "NULL")
+        of_record["_epoch"] = f"CAST({target.epoch} AS INTEGER)"
+        of_record["_seq"] = f"CAST({target.seq} AS BIGINT)"
+        deletes = ""
+        if define_deletes(target):
+            remembered = {*self._keys, *target.spec.order_columns, "_timestamp", "_epoch", "_seq"}
+            of_delete = {
+                name: sql.name(name, "d") if name in remembered else "NULL" for name in columns
+            }
+            deletes = f"""
+                UNION ALL
+                SELECT {sql.selected(of_delete)}, TRUE AS _delete, FALSE AS _is_new
+                FROM deletes d JOIN of_batch k ON {sql.equal(self._keys, "d", "k")}
+            """
         beside = f"OVER (PARTITION BY {keys} ORDER BY {order}, _is_new)"
         again = " AND ".join(
             f"lag({sql.name(each)}) {beside} IS NOT DISTINCT FROM {sql.name(each)}"
             for each in self._identity
         )
         line = f"OVER (PARTITION BY {keys}, _again ORDER BY {order})"
-        return (
-            f"SELECT * FROM (SELECT *, {_WHAT} AS _what FROM ("
-            f"SELECT *, lag(NOT _delete) {line} AS _ends_one, "
-            f"lead({self._sequence}) {line} AS _next FROM ("
-            f"SELECT *, {again} AS _again FROM ({self._events()}) e) o) l) c "
-            "WHERE _what IS NOT NULL"
-        )
-
-    def _events(self) -> str:
-        """Select every event of the batch's keys: its records, and what is known of them."""
-        columns = self._engine.columns("before")
-        of_record = {name: sql.name(name, "r") for name in columns}
-        of_record |= dict.fromkeys((VALID_FROM, VALID_TO, CURRENT), "NULL")
-        of_record["_epoch"] = f"CAST({self._target.epoch} AS INTEGER)"
-        of_record["_seq"] = f"CAST({self._target.seq} AS BIGINT)"
-        keys = f"(SELECT DISTINCT {sql.names(self._keys)} FROM good)"
-        events = [
-            f"SELECT {sql.selected(of_record)}, r._disposition = 'delete' AS _delete, "
-            "TRUE AS _is_new FROM good r",
-            f"SELECT {sql.names(columns, 't')}, FALSE AS _delete, FALSE AS _is_new "
-            f'FROM "before" t JOIN {keys} k ON {sql.equal(self._keys, "t", "k")}',
-        ]
-        if define_deletes(self._target):
-            remembered = {*self._keys, *self._target.spec.order_columns}
-            remembered |= {"_timestamp", "_epoch", "_seq"}
-            of_delete = {
-                name: sql.name(name, "d") if name in remembered else "NULL" for name in columns
-            }
-            events.append(
-                f"SELECT {sql.selected(of_delete)}, TRUE AS _delete, FALSE AS _is_new "
-                f"FROM deletes d JOIN {keys} k ON {sql.equal(self._keys, 'd', 'k')}"
+        version = {name: sql.name(name) for name in self._table.columns}
+        begun = f"CASE WHEN _is_new THEN {self._sequence} ELSE {sql.name(VALID_FROM)} END"
+        version |= {VALID_FROM: begun, VALID_TO: "_next", CURRENT: "_next IS NULL"}
+        return f"""
+            WITH of_batch AS (SELECT DISTINCT {keys} FROM good),
+            events AS (
+                SELECT {sql.selected(of_record)}, r._disposition = 'delete' AS _delete,
+                    TRUE AS _is_new
+                FROM good r
+                UNION ALL
+                SELECT {sql.names(columns, "t")}, FALSE AS _delete, FALSE AS _is_new
+                FROM "before" t JOIN of_batch k ON {sql.equal(self._keys, "t", "k")}
+                {deletes}
+            ),
+            ordered AS (SELECT *, {again} AS _again FROM events),
+            lines AS (
+                SELECT *, lag(NOT _delete) {line} AS _ends_one,
+                    lead({self._sequence}) {line} AS _next
+                FROM ordered
+            ),
+            changes AS (
+                SELECT *, CASE
+                    WHEN _again THEN CASE WHEN _is_new THEN 'unchanged' END
+                    WHEN _is_new AND _delete AND _ends_one THEN 'deleted'
+                    WHEN _is_new AND _delete THEN 'deleted_absent'
+                    WHEN _is_new THEN 'inserted'
+                    WHEN NOT _delete AND (
+                        _next IS DISTINCT FROM {sql.name(VALID_TO)}
+                        OR {sql.name(CURRENT)} <> (_next IS NULL)
+                    ) THEN 'closed'
+                END AS _what
+                FROM lines
             )
-        return " UNION ALL ".join(events)
+            SELECT {sql.selected(version)}, _what FROM changes WHERE _what IS NOT NULL
+        """
 
 
 MODE = HistoryMode

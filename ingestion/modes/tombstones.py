@@ -16,8 +16,6 @@ from ingestion.sinks.delta.files import is_delta, read_delta
 # Whether a delete is remembered with the row that it ended, in streams where that may be needed.
 HAS_ROW: Final = "_has_row"
 STATISTICS: Final = ROWS
-# What tables of an earlier version do not have.
-ADDED: Final = {ROWS[1]: "long"}
 
 
 def remember_deletes(target: Target, deletes: str) -> None:

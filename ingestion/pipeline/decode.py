@@ -17,6 +17,7 @@ from ingestion.formats.arrow_udf import (
     decode_in_worker,
     plan_decoding,
 )
+from ingestion.formats.decoder import Encoded
 from ingestion.lake.stream import Stream
 from ingestion.modes.engines.frame_cache import FrameCache
 from ingestion.modes.engines.rows import InWorker, Rows, Work
@@ -58,12 +59,10 @@ def decode_here(records: pa.Table, stream: Stream) -> Work:
 
 def _plan_values(records: DataFrame | pa.Table, stream: Stream, schema: StructType) -> Decoding:
     spec = stream.spec
-    return plan_decoding(
-        records,
-        spec.format,
-        column="_value",
-        into="_decoded",
+    encoded = Encoded(
         schema=schema,
+        is_key=False,
+        options=spec.format.options,
         extra_fields=spec.extra_fields,
         unavailable=spec.unavailable,
         never_left_out=spec.never_left_out,
@@ -72,24 +71,21 @@ def _plan_values(records: DataFrame | pa.Table, stream: Stream, schema: StructTy
         movable=spec.movable,
         lenient=spec.lenient,
         record=spec.record,
-        settings=stream.settings,
     )
+    return plan_decoding(records, spec.format.type, encoded, stream.settings, column="_value")
 
 
 def _plan_keys(records: DataFrame | pa.Table, stream: Stream, schema: StructType) -> Decoding:
     spec = stream.spec
-    is_json = spec.key_format.type in JSON_FORMATS
-    return plan_decoding(
-        records,
-        spec.key_format,
-        column=_TOMBSTONE_KEY,
-        is_key=True,
-        into="_decoded_key",
+    type_, is_json = spec.key_format.type, spec.key_format.type in JSON_FORMATS
+    encoded = Encoded(
         schema=StructType([schema[name] for name in spec.keys]),
+        is_key=True,
+        options=spec.key_format.options,
         extra_fields="ignore",
         lenient=spec.lenient & set(spec.keys) if is_json else frozenset(),
-        settings=stream.settings,
     )
+    return plan_decoding(records, type_, encoded, stream.settings, column=_TOMBSTONE_KEY)
 
 
 def _with_tombstone_keys(records: DataFrame) -> DataFrame:

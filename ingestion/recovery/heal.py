@@ -15,8 +15,7 @@ from ingestion.lake.erasure import finish_erasures
 from ingestion.lake.ledger import Ledger, LedgerRow, load_or_archive_ledger, written_seqs
 from ingestion.lake.lock import refuse_lost_lease
 from ingestion.lake.paths import StreamPaths
-from ingestion.lake.side_tables import add_columns, remove_failed
-from ingestion.modes import tombstones
+from ingestion.lake.side_tables import remove_failed
 from ingestion.modes.mode import audit, mode_class
 from ingestion.recovery.foreign_commits import foreign_commits_before
 from ingestion.recovery.position import Position, position_of
@@ -180,13 +179,12 @@ def remove_leftovers(paths: StreamPaths, committed: Attempts) -> bool:
         Whether others have left some that may still commit: their seq is nobody's yet.
     """
     is_contested, are_dead = False, paths.lock_outlives_commits
-    for side, upkeep in ((paths.quarantine, quarantine), (paths.tombstones, tombstones)):
+    for side in (paths.quarantine, paths.tombstones):
         if is_delta(side):
             # By now another run may have put another table in place, whose attempts none knows.
             refuse_lost_lease(paths)
             with translate_read_errors(side), translate_conflicts(side.name):
                 snapshot = read_delta(side)
-                add_columns(side, snapshot, upkeep.ADDED, stats_on=upkeep.STATISTICS)
                 is_contested |= remove_failed(side, snapshot, committed, are_dead=are_dead)
                 if side == paths.quarantine:
                     is_contested |= quarantine.clear_failed_marks(

@@ -180,21 +180,12 @@ class Coverage:
 def accepted_in(batches: Sequence[Batch]) -> tuple[frozenset[int], int]:
     """Return the red batches that were accepted, and the last acceptance of the table as it was.
 
-    An ``accept`` counts what it took. Of an earlier version, one that lost nothing, began no epoch
-    and accepted no red batch took the table as somebody's RESTORE had left it; where its commit is
-    gone, the reason tells which batch it accepted.
+    An ``accept`` counts what it took.
     """
     red = frozenset(b.seq for b in batches if b.kind != "accept" and not b.balanced and b.accepted)
-    through, epoch, reasons = 0, 1, {b.accepted for b in batches if b.seq in red}
-    for batch in batches:
-        begins_epoch, epoch = batch.epoch > epoch, batch.epoch
-        if batch.kind != "accept":
-            continue
-        is_of_red = batch.accepted in reasons if batch.accepts is None else bool(batch.accepts)
-        is_plain = not (begins_epoch or is_of_red or batch.counts.get("lost"))
-        if is_plain or not _AS_IT_WAS.isdisjoint(batch.counts):
-            through = batch.seq
-    return red, through
+    decisions = (batch for batch in batches if batch.kind == "accept")
+    as_it_was = (each.seq for each in decisions if not _AS_IT_WAS.isdisjoint(each.counts))
+    return red, max(as_it_was, default=0)
 
 
 def determine_coverage(spec: StreamSpec, settings: Settings, snapshot: Snapshot) -> Coverage:

@@ -41,7 +41,6 @@ from ingestion.verify.read.record import Record
 from ingestion.verify.read.snapshot import (
     Batch,
     Snapshot,
-    columns_of,
     read_ledger,
     rows_in,
     rows_of_attempts,
@@ -232,9 +231,7 @@ class _Proof:
 
     def _prove_the_quarantine(self, fold: Fold, coverage: Coverage) -> None:
         path, bare = self._paths.quarantine, Counter[int]()
-        later = [name for name in (quarantine.REMOVED,) if name in columns_of(path)]
-        columns = [*quarantine.COLUMNS, *later]
-        rows = rows_of_attempts(path, columns, coverage.has_written)
+        rows = rows_of_attempts(path, quarantine.COLUMNS, coverage.has_written)
         self._differences.add(quarantine.misplaced(rows, fold.bad, coverage, bare=bare))
         if bare:
             self._limits.append(

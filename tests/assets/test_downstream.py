@@ -22,6 +22,7 @@ from resources.lake import LakeResource
 from resources.spark import SparkResource
 from tests.assets.conftest import batch, declared, report
 from tests.assets.test_assets import _no_table_and_no_waiting, materialize
+from tests.support.quarantine import as_quarantine
 
 __all__ = ["_no_table_and_no_waiting"]
 pytestmark = [
@@ -53,7 +54,7 @@ def fill_quarantine(rows: int) -> None:
     numbers = {"_seq": [1] * rows, "redriven_seq": [None] * rows}
     table = pa.table({name: pa.array(of, pa.int64()) for name, of in numbers.items()})
     path = Path(load_settings().lake) / "orders__quarantine"
-    write_deltalake(path, table.append_column("reason", [["bad_json"] * rows]))
+    write_deltalake(path, as_quarantine(table.append_column("reason", [["bad_json"] * rows])))
 
 
 @dataclass

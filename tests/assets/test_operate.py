@@ -28,6 +28,7 @@ from resources.lake import LakeResource
 from resources.spark import SparkResource
 from tests.assets.conftest import batch, declared
 from tests.assets.shell import failure_of
+from tests.support.quarantine import as_quarantine
 
 pytestmark = pytest.mark.filterwarnings("ignore:InitResourceContext.dagster_run:DeprecationWarning")
 
@@ -155,7 +156,7 @@ def test_a_reset_archives_the_tables_with_the_reason(tmp_path: Path) -> None:
     settings = load_settings()
     write_deltalake(settings.lake / "orders", pa.table({"id": [1, 2]}))
     waiting = {"_seq": [1, 1], "redriven_seq": pa.array([None, 2], pa.int64())}
-    write_deltalake(settings.lake / "orders__quarantine", pa.table(waiting))
+    write_deltalake(settings.lake / "orders__quarantine", as_quarantine(pa.table(waiting)))
 
     done = operate(tmp_path, reset={"reason": "a fresh start"})
 

@@ -22,6 +22,7 @@ from ingestion.lake.ledger import LedgerRow
 from ingestion.lake.paths import StreamPaths
 from ingestion.settings import load_settings
 from ingestion.sinks.commit_metadata import CountedRange
+from tests.support.quarantine import as_quarantine
 
 ROOT = Path(__file__).parents[2]
 ORDERS = "topic: orders\nschema: id INT NOT NULL, total INT\nkeys: [id]\n"
@@ -86,7 +87,7 @@ def quarantine(stream: str, *rows: dict[str, object]) -> None:
         ]
     )
     path = StreamPaths.of(stream, load_settings()).quarantine
-    write_deltalake(path.path, pa.Table.from_pylist(list(rows), schema))
+    write_deltalake(path.path, as_quarantine(pa.Table.from_pylist(list(rows), schema)))
 
 
 def row(seq: int, **changes: Any) -> LedgerRow:

@@ -16,6 +16,7 @@ from ingestion.pipeline.report import RunReport
 from ingestion.storage.location import Location
 from tests.cli.shell import answer, oncelake, row
 from tests.cli.test_run import report
+from tests.support.quarantine import as_quarantine
 
 RED = report("orders", batches=(row(1, balanced=False, problems=("1 ≠ 2",)),))
 
@@ -55,7 +56,7 @@ def test_records_that_went_out_of_sight_are_counted(
     archive = Location.of(tmp_path / "lake" / ".archive" / "orders")
     archived = archive / "20261122T101500" / "orders__quarantine"
     rows = {"_seq": [1, 1], "redriven_seq": pa.array([None, 2], pa.int64())}
-    write_deltalake(archived.path, pa.table(rows))
+    write_deltalake(archived.path, as_quarantine(pa.table(rows)))
     end(monkeypatch, report("orders"), archived)
 
     result = oncelake("rebuild", "orders")

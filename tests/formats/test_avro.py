@@ -16,9 +16,10 @@ from fastavro import parse_schema, schemaless_writer
 from pyspark.sql.types import StructType
 
 from ingestion.declaration.ddl import parse_columns
-from ingestion.declaration.parts import FormatSpec
+from ingestion.declaration.formats import RegistryOptions
 from ingestion.errors import DependencyError, InvalidSpecError
 from ingestion.formats.arrow_udf import plan_decoding
+from ingestion.formats.decoder import Encoded
 from ingestion.kafka.schema_registry import WriterSchema
 from ingestion.settings import Settings
 from ingestion.verify.compare.rows import values_equal
@@ -278,12 +279,12 @@ def test_bytes_that_only_look_framed_are_refused_before_the_registry_is_asked() 
     with pytest.raises(InvalidSpecError, match="schema ids or more"):
         plan_decoding(
             pa.table({"_value": values, "_headers": pa.nulls(len(values), HEADERS)}),
-            FormatSpec(type="avro"),
+            "avro",
+            Encoded(
+                schema=StructType(), is_key=False, options=RegistryOptions(), extra_fields="ignore"
+            ),
+            Settings(schema_registry="http://127.0.0.1:9"),
             column="_value",
-            into="_decoded",
-            schema=StructType(),
-            extra_fields="ignore",
-            settings=Settings(schema_registry="http://127.0.0.1:9"),
         )
 
 

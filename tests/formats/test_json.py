@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from ingestion.declaration.formats import Options
-from ingestion.declaration.parts import ExtraFields, FormatSpec
+from ingestion.declaration.parts import ExtraFields
 from ingestion.formats import arrow_udf
 from ingestion.formats.decoder import Encoded, by_record
 from ingestion.formats.json import FastPath
@@ -403,18 +403,18 @@ def test_spark_gets_what_the_seam_gives(spark: SparkSession) -> None:
     records = spark.createDataFrame(
         [(n, bytearray(value)) for n, value in enumerate(values)], "n INT, _value BINARY"
     )
-    how: dict[str, Any] = {"column": "_value", "into": "said", "settings": Settings()}
-    columns = {"schema": spark_schema.row_type(SCHEMA), "extra_fields": "keep"}
+    encoded = of_value(SCHEMA, "keep")
 
-    decoding = arrow_udf.plan_decoding(records, FormatSpec(), **how, **columns)
+    decoding = arrow_udf.plan_decoding(records, "json", encoded, Settings(), column="_value")
     rows = arrow_udf.decode_in_spark(records, decoding).sort("n").collect()
 
     by_seam = decoded(opened("json", SCHEMA, extra_fields="keep"), values)
-    assert [row["said"]["reason"] for row in rows] == [each["reason"] for each in by_seam]
-    assert [row["said"]["extra"] for row in rows] == [each["extra"] for each in by_seam]
-    amounts = [row["said"]["row"]["amount"] if row["said"]["row"] else None for row in rows]
+    assert [row["_decoded"]["reason"] for row in rows] == [each["reason"] for each in by_seam]
+    assert [row["_decoded"]["extra"] for row in rows] == [each["extra"] for each in by_seam]
+    read = [row["_decoded"]["row"] for row in rows]
+    amounts = [row["amount"] if row else None for row in read]
     assert amounts == [each["row"]["amount"] if each["row"] else None for each in by_seam]
-    assert json.loads(str(rows[-1]["said"]["kept"])) == {"x": {"a": [1, "2"]}, "z": 1.5}
+    assert json.loads(str(rows[-1]["_decoded"]["kept"])) == {"x": {"a": [1, "2"]}, "z": 1.5}
 
 
 @pytest.mark.spark
@@ -426,18 +426,12 @@ def test_variants_hold_what_was_written(spark: SparkSession) -> None:
     records = spark.createDataFrame([(bytearray(value),) for value in values], "_value BINARY")
 
     decoding = arrow_udf.plan_decoding(
-        records,
-        FormatSpec(),
-        column="_value",
-        into="said",
-        schema=schema,
-        extra_fields="ignore",
-        settings=Settings(),
+        records, "json", of_value(VARIANTS), Settings(), column="_value"
     )
     read = arrow_udf.decode_in_spark(records, decoding)
 
-    assert read.schema["said"].dataType["row"].dataType.simpleString() == schema.simpleString()
-    found = read.select(F.to_json("said.row").alias("row"), "said.reason").collect()
+    assert read.schema["_decoded"].dataType["row"].dataType.simpleString() == schema.simpleString()
+    found = read.select(F.to_json("_decoded.row").alias("row"), "_decoded.reason").collect()
     rows = [(each["row"] and json.loads(each["row"]), each["reason"]) for each in found]
     whole_row = {**json.loads(whole), "v": {"b": [1.5, None]}}
     assert rows == [(whole_row, None), (None, "malformed_json"), ({"id": 3}, None)]

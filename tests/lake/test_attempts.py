@@ -12,7 +12,7 @@ from deltalake import write_deltalake
 
 from ingestion.lake.attempts import MARKS, ROWS, Attempt, Attempts, find_leftovers
 from ingestion.lake.ledger import LedgerRow
-from ingestion.lake.side_tables import add_columns, remove_failed
+from ingestion.lake.side_tables import remove_failed
 from ingestion.sinks.commit_metadata import REWOUND_TO
 from ingestion.sinks.delta.files import open_delta, open_rows, read_delta
 from ingestion.storage.location import Location
@@ -32,11 +32,11 @@ def row(seq: int, attempt: int | None, kind: str = "ingest", **counts: int) -> L
 COMMITTED = Attempts.of([row(1, 10), row(2, 21)], last=2)
 
 
-def rows(*attempts: Attempt, names: str | None = "_attempt") -> pa.Table:
-    """One row of each attempt; of an earlier version without names."""
+def rows(*attempts: Attempt) -> pa.Table:
+    """One row of each attempt."""
     seqs = pa.array([each.seq for each in attempts], pa.int64())
     named = pa.array([each.name for each in attempts], pa.int64())
-    return pa.table({"_seq": seqs, **({names: named} if names else {})})
+    return pa.table({"_seq": seqs, "_attempt": named})
 
 
 def table(path: Path, *writes: pa.Table, settings: dict[str, str] = STATISTICS) -> Location:
@@ -48,27 +48,16 @@ def table(path: Path, *writes: pa.Table, settings: dict[str, str] = STATISTICS) 
 
 def left_in(found: Location) -> Iterable[tuple[int, int | None]]:
     """The attempts that a table has rows of."""
-    rows = open_rows(found)
-    names = [name for name in ROWS if name in rows.schema.names]
-    read = rows.to_table(columns=names).to_pylist()
-    return sorted({(each["_seq"], each.get("_attempt") or 0) for each in read})
+    read = open_rows(found).to_table(columns=list(ROWS)).to_pylist()
+    return sorted({(each["_seq"], each["_attempt"]) for each in read})
 
 
 def test_an_attempt_is_believed_where_the_commit_of_its_seq_names_it() -> None:
     """Of one seq one attempt has committed, and of a seq to come none has."""
     believed = [Attempt(1, 10), Attempt(2, 21)]
-    others = [Attempt(1, 11), Attempt(1, None), DEAD, LIVING, Attempt(3, None)]
+    others = [Attempt(1, 11), DEAD, LIVING]
 
     assert [each for each in (*believed, *others) if COMMITTED.has_committed(each)] == believed
-
-
-def test_an_attempt_of_an_earlier_version_is_believed_without_a_name() -> None:
-    """What was written before attempts had names counts as it did."""
-    committed = Attempts.of([row(1, None), row(2, 21)], last=2)
-
-    assert committed.has_committed(Attempt(1, None))
-    assert not committed.has_committed(Attempt(1, 11))
-    assert not committed.has_committed(Attempt(2, None))
 
 
 def test_what_a_batch_wrote_of_which_nothing_tells_any_more_is_believed() -> None:
@@ -83,8 +72,8 @@ def test_what_a_rewind_has_undone_is_not_believed_again() -> None:
     undone = COMMITTED.after(row(3, 30, "rewind", **{REWOUND_TO: 1}), row(4, 40))
 
     kept = [Attempt(1, 10), Attempt(3, 30), Attempt(4, 40)]
-    gone = [Attempt(2, 21), Attempt(2, None)]
-    assert [each for each in (*kept, *gone) if undone.has_committed(each)] == kept
+    gone = Attempt(2, 21)
+    assert [each for each in (*kept, gone) if undone.has_committed(each)] == kept
 
 
 @pytest.mark.parametrize("settings", [STATISTICS, {}, {"delta.dataSkippingStatsColumns": "_seq"}])
@@ -93,7 +82,7 @@ def test_leftovers_are_found_in_files_of_one_attempt_and_of_many(
     tmp_path: Path, settings: dict[str, str], is_mixed: bool
 ) -> None:
     """Whatever statistics the files have, and however they were put together since."""
-    of = [Attempt(1, 10), DEAD, Attempt(2, 21), LIVING, Attempt(2, None)]
+    of = [Attempt(1, 10), DEAD, Attempt(2, 21), LIVING]
     writes = [rows(*of)] if is_mixed else [rows(each) for each in of]
     found = table(tmp_path / "t", *writes, settings=settings)
     if is_mixed:
@@ -102,9 +91,9 @@ def test_leftovers_are_found_in_files_of_one_attempt_and_of_many(
 
     left_over = find_leftovers(found, COMMITTED)
 
-    assert left_over.attempts == {DEAD, LIVING, Attempt(2, None)}
-    assert left_over.of_failed(COMMITTED).attempts == {DEAD, Attempt(2, None)}
-    assert open_rows(found).count_rows(filter=left_over.as_filter()) == 3
+    assert left_over.attempts == {DEAD, LIVING}
+    assert left_over.of_failed(COMMITTED).attempts == {DEAD}
+    assert open_rows(found).count_rows(filter=left_over.as_filter()) == 2
     open_delta(found).delete(left_over.as_sql())
     assert left_in(found) == [(1, 10), (2, 21)]
 
@@ -134,29 +123,6 @@ def test_a_table_without_leftovers_costs_no_look_into_its_files(tmp_path: Path) 
     assert not find_leftovers(found, COMMITTED)
 
 
-def test_files_of_an_earlier_version_are_passed_over(tmp_path: Path) -> None:
-    """They have no names, and were written before any attempt had one."""
-    committed = Attempts.of([row(1, None), row(2, 21)], last=2)
-    found = table(tmp_path / "t", rows(Attempt(1, None), Attempt(0, None), names=None))
-    for file in (tmp_path / "t").glob("*.parquet"):
-        file.unlink()
-
-    assert not find_leftovers(found, committed)
-
-
-def test_rows_that_an_earlier_version_left_behind_are_found(tmp_path: Path) -> None:
-    """A table without names may hold what died before its seq was committed by another."""
-    found = table(tmp_path / "t", rows(Attempt(1, None), Attempt(2, None), names=None))
-    committed = Attempts.of([row(1, None), row(2, 21)], last=2)
-
-    left_over = find_leftovers(found, committed)
-
-    assert left_over.attempts == {Attempt(2, None)}
-    assert open_rows(found).count_rows(filter=left_over.as_filter()) == 1
-    remove_failed(found, read_delta(found), committed)
-    assert left_in(found) == [(1, 0)]
-
-
 def test_only_what_can_commit_no_more_is_removed(tmp_path: Path) -> None:
     """An attempt at a seq to come may live: without its rows its commit would lie."""
     found = table(tmp_path / "t", rows(Attempt(1, 10)), rows(DEAD), rows(LIVING))
@@ -165,16 +131,3 @@ def test_only_what_can_commit_no_more_is_removed(tmp_path: Path) -> None:
         remove_failed(found, read_delta(found), COMMITTED)
 
     assert left_in(found) == [(1, 10), LIVING]
-
-
-def test_a_table_of_an_earlier_version_gets_its_columns_once(tmp_path: Path) -> None:
-    """And from then on its files say in their statistics which attempt wrote them."""
-    found = table(tmp_path / "t", rows(Attempt(1, None), names=None), settings={})
-
-    for _ in range(2):
-        add_columns(found, read_delta(found), {"_attempt": "long"}, stats_on=ROWS)
-
-    write_deltalake(found.path, rows(Attempt(2, 21)), mode="append")
-    added = pa.table(read_delta(found).get_add_actions(flatten=True)).to_pylist()
-    assert read_delta(found).version() == 3
-    assert [each["min._attempt"] for each in added if each["min._seq"] == 2] == [21]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from ingestion.declaration.sinks import SinkSpec
@@ -106,10 +105,6 @@ class Side:
     def __str__(self) -> str:
         """Name the folder, as a path would."""
         return f"lake/{self.name}"
-
-    def schema(self) -> Any:
-        """Return the columns that name attempts."""
-        return SimpleNamespace(fields=[SimpleNamespace(name=name) for name in (*ROWS, *MARKS)])
 
     def replace(self, attempt: Attempt, rows: tuple[Any, ...]) -> None:
         """Replace the rows of an attempt."""

@@ -116,7 +116,7 @@ def _seams() -> tuple[tuple[Any, dict[str, Any]], ...]:
         (
             ingestion.lake.attempts,
             {
-                "_attempts_in": lambda side, snapshot, columns, since: side.attempts(columns),
+                "_attempts_in": lambda side, snapshot, columns: side.attempts(columns),
                 "read_delta": itself,
             },
         ),
@@ -140,7 +140,6 @@ def _seams() -> tuple[tuple[Any, dict[str, Any]], ...]:
                 "refuse_lost_lease": nothing,
                 "is_delta": lambda side: bool(side.rows),
                 "read_delta": itself,
-                "add_columns": nothing,
                 "translate_read_errors": lambda path: nullcontext(),
                 "mode_class": lambda mode: sink.ModelUpsert,
             },

@@ -33,6 +33,7 @@ from ingestion.sinks.commit_metadata import UNKNOWN, CommitMetadata, Identity
 from ingestion.sinks.conformance import make, note
 from ingestion.storage.location import Location
 from tests.cli.shell import oncelake, row, type_on_terminal
+from tests.support.quarantine import as_quarantine
 
 WAITING = "1 record in quarantine that no redrive has sent in"
 
@@ -52,7 +53,7 @@ def fill(settings: Settings, value: int) -> None:
     paths = StreamPaths.of("orders", settings)
     rows = {"id": [value], "_seq": [1], "redriven_seq": pa.array([None], pa.int64())}
     for path in (paths.data, paths.quarantine):
-        write_deltalake(path.path, pa.table(rows))
+        write_deltalake(path.path, as_quarantine(pa.table(rows)))
     Ledger(paths.ledger).put(row(1, delta_version=0))
 
 

@@ -43,6 +43,7 @@ from ingestion.sinks.delta.log import DeltaLog
 from ingestion.storage.location import Location
 from ingestion.storage.processes import ProcessId, is_running, process_locking, this_machine
 from tests.cli.shell import answer, oncelake, row
+from tests.support.quarantine import as_quarantine
 
 ROOT = Path(__file__).parents[2]
 MIB = 2**20
@@ -125,7 +126,8 @@ def test_commits_without_a_ledger_row_are_found(paths: StreamPaths) -> None:
 
 def test_rows_of_a_dead_attempt_are_found(paths: StreamPaths) -> None:
     """Quarantined records of a batch that was never committed are counted."""
-    write_deltalake(paths.quarantine.path, pa.table({"_seq": pa.array([1, 1], pa.int64())}))
+    rows = pa.table({"_seq": [1, 1], "_attempt": [7, 7]})
+    write_deltalake(paths.quarantine.path, as_quarantine(rows))
 
     (only,) = findings_of(paths)
 
@@ -169,7 +171,8 @@ def test_one_damage_is_one_finding(
         Ledger(paths.ledger).put(row(seq, table_id=DeltaLog(paths.data).table_id()))
     attempts = {"_seq": [1, 2], "_attempt": [None, None], "redriven_seq": [None, None]}
     rows = pa.table({name: pa.array(of, pa.int64()) for name, of in attempts.items()})
-    write_deltalake(paths.quarantine.path, rows.append_column("reason", [["bad", "bad"]]))
+    quarantined = as_quarantine(rows.append_column("reason", [["bad", "bad"]]))
+    write_deltalake(paths.quarantine.path, quarantined)
     write_deltalake(paths.tombstones.path, rows.select(["_seq", "_attempt"]))
     damage(paths)
 
@@ -225,7 +228,8 @@ def test_a_lease_that_outlived_its_run_is_nobodys(
 
 def test_a_run_under_way_is_a_note(paths: StreamPaths) -> None:
     """While a driver that lives holds the stream, nothing of it is a leftover."""
-    write_deltalake(paths.quarantine.path, pa.table({"_seq": pa.array([1], pa.int64())}))
+    rows = pa.table({"_seq": [1], "_attempt": [7]})
+    write_deltalake(paths.quarantine.path, as_quarantine(rows))
 
     with locked_by_another(paths, driver=os.getpid()):
         (only,) = findings_of(paths)

@@ -16,6 +16,7 @@ from ingestion.lake.paths import StreamPaths
 from ingestion.lake.quarantine import remove_payloads
 from ingestion.operations.inspect_quarantine import inspect
 from ingestion.settings import Settings
+from tests.support.quarantine import as_quarantine
 
 _NOON = dt.datetime(2024, 1, 1, 12, tzinfo=dt.UTC)
 
@@ -47,7 +48,8 @@ def quarantined(tmp_path: Path, *rows: dict[str, object]) -> StreamPaths:
         *(("key", pa.binary()), ("value", pa.binary()), ("headers", pa.list_(header))),
         *(("reason", pa.string()), ("detail", pa.string()), ("redriven_seq", pa.int64())),
     ]
-    write_deltalake(paths.quarantine.path, pa.Table.from_pylist(list(rows), pa.schema(columns)))
+    written = pa.Table.from_pylist(list(rows), pa.schema(columns))
+    write_deltalake(paths.quarantine.path, as_quarantine(written))
     return paths
 
 

@@ -66,13 +66,10 @@ def test_acceptances_are_distinguished() -> None:
     lost = accepted(2, ranges=(stretch(5, 9),), counts={"lost": 4}, balanced=False)
 
     assert accepted_in([red, accepted(2, accepted="red")]) == (frozenset({1}), 0)
-    assert accepted_in([red, accepted(2, accepts=(1,))]) == (frozenset({1}), 0)
-    assert accepted_in([BATCHES[0], accepted(2, accepts=(1,))]) == (frozenset(), 0)
     assert accepted_in([BATCHES[0], lost]) == (frozenset(), 0)
     assert accepted_in([BATCHES[0], accepted(2, epoch=2)]) == (frozenset(), 0)
-    assert accepted_in([BATCHES[0], accepted(2)]) == (frozenset(), 2)
-    for taken in ("altered", "quarantine_written_off", "tombstones_written_off"):
-        both = accepted(2, accepted="red", accepts=(1,), counts={taken: 1})
+    for taken in ("altered", "cut", "quarantine_written_off", "tombstones_written_off"):
+        both = accepted(2, accepted="red", counts={taken: 1})
         assert accepted_in([red, both]) == (frozenset({1}), 2)
 
 

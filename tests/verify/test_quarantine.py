@@ -20,7 +20,8 @@ def kept(offset: int, **fields: Any) -> tuple[Any, ...]:
     known = {each.offset: each for each in BAD}.get(offset, record(offset, b"other"))
     sent = dt.datetime.fromtimestamp(offset, dt.UTC)
     given = {"topic": "t", "partition": 0, "offset": offset, "timestamp": sent, "seq": 1}
-    return tuple({**given, "key": known.key, "value": known.value, **fields}.values())
+    raw = {"key": known.key, "value": known.value, "removed": None}
+    return tuple({**given, **raw, **fields}.values())
 
 
 SOUND = [kept(3), kept(4), kept(5)]

@@ -29,7 +29,7 @@ from ingestion.formats.avro.types import (
 )
 from ingestion.formats.coerce import columns_of
 from ingestion.formats.decoder import UNFORESEEN, BadBytesError, Decode, Decoded, Encoded, Read
-from ingestion.formats.wire_format import DecodeMany, by_writer_schema
+from ingestion.formats.wire_format import DecodeMany, FramedDecoder
 from ingestion.kafka.schema_registry import WriterSchema
 
 REASONS: Final[dict[str, str]] = {
@@ -42,7 +42,7 @@ _MALFORMED = (EOFError, LookupError, ValueError, OverflowError, MemoryError, str
 
 def opened(encoded: Encoded) -> Decode:
     """Decode each value with its writer's schema; a key may be a bare value."""
-    return by_writer_schema(encoded, "AVRO", compiled, compiled_flat, name=record_name)
+    return FramedDecoder(encoded, "AVRO", compiled, compiled_flat, name=record_name)
 
 
 def record_name(schema: WriterSchema) -> Callable[[bytes], str | None]:

@@ -50,7 +50,8 @@ class FrameCache:
             rdd = copy._jdf.queryExecution().logical().rdd()
             written = rdd.getCheckpointFile()
             if written.isDefined():
-                _Folder(copy.sparkSession.sparkContext, written.get()).delete()
+                files, folder = _hadoop(copy.sparkSession.sparkContext, written.get())
+                files.delete(folder, True)
             else:
                 rdd.unpersist(False)
 
@@ -59,23 +60,13 @@ class FrameCache:
         return copy
 
 
-class _Folder:
-    """A folder as Hadoop reaches it, in a store or not."""
-
-    def __init__(self, context: SparkContext, path: str) -> None:
-        jvm, jvm_context = context._jvm, context._jsc
-        assert jvm is not None
-        assert jvm_context is not None
-        self._path: Any = jvm.org.apache.hadoop.fs.Path(path)
-        self._files: Any = self._path.getFileSystem(jvm_context.hadoopConfiguration())
-
-    def names(self) -> list[str]:
-        """Return the names in it."""
-        return [each.getPath().getName() for each in self._files.listStatus(self._path)]
-
-    def delete(self) -> None:
-        """Delete it with all that it has."""
-        self._files.delete(self._path, True)
+def _hadoop(context: SparkContext, folder: str) -> tuple[Any, Any]:
+    """Return the file system that a folder is in, a store or not, and the folder there."""
+    jvm, jvm_context = context._jvm, context._jsc
+    assert jvm is not None
+    assert jvm_context is not None
+    path: Any = jvm.org.apache.hadoop.fs.Path(folder)
+    return path.getFileSystem(jvm_context.hadoopConfiguration()), path
 
 
 def is_local(context: SparkContext) -> bool:
@@ -94,6 +85,7 @@ def _choose_folder(context: SparkContext) -> None:
         return
     parent = context.getConf().get(COPIES)
     context.setCheckpointDir(f"{parent}/{today}")
-    for name in _Folder(context, str(parent)).names():
-        if _DAY.fullmatch(name) and name < str(today - _LONGEST_BATCH):
-            _Folder(context, f"{parent}/{name}").delete()
+    files, folder = _hadoop(context, str(parent))
+    for path in (each.getPath() for each in files.listStatus(folder)):
+        if _DAY.fullmatch(path.getName()) and path.getName() < str(today - _LONGEST_BATCH):
+            files.delete(path, True)

@@ -14,6 +14,7 @@ from ingestion.declaration.parts import KeyFormatSpec
 from ingestion.declaration.spec import StreamSpec
 from ingestion.declaration.sql import quoted
 from ingestion.formats.arrow_udf import decode_in_worker, plan_decoding
+from ingestion.formats.decoder import Encoded
 from ingestion.kafka.offsets import Offsets
 from ingestion.lake.stream import Stream
 from ingestion.modes.engines.rows import Work
@@ -78,16 +79,10 @@ def decode_keys(
 ) -> list[tuple[Any, ...] | None]:
     """Decode the Kafka keys as some columns, as a null value's is; ``None`` where that fails."""
     records = table_of(sample)
-    decoding = plan_decoding(
-        records,
-        KeyFormatSpec(type=key_format),
-        column="_key",
-        into="_decoded_key",
-        is_key=True,
-        schema=type_of_columns(columns),
-        extra_fields="ignore",
-        settings=settings,
-    )
+    options = KeyFormatSpec(type=key_format).options
+    schema = type_of_columns(columns)
+    encoded = Encoded(schema=schema, is_key=True, options=options, extra_fields="ignore")
+    decoding = plan_decoding(records, key_format, encoded, settings, column="_key")
     structs = _structs(decode_in_worker(iter(records.to_batches()), decoding), "_decoded_key")
     return [
         None if record.key is None or each["reason"] else tuple(each["row"].values())

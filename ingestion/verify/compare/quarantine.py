@@ -14,8 +14,7 @@ from ingestion.verify.read.record import Record
 from ingestion.verify.read.spill import SpillTable
 from ingestion.verify.verdict import Difference, shown
 
-COLUMNS = ("_topic", "_partition", "_offset", "_timestamp", "_seq", "key", "value")
-REMOVED = "removed"
+COLUMNS = ("_topic", "_partition", "_offset", "_timestamp", "_seq", "key", "value", "removed")
 
 _wrong = partial(Difference, "quarantine")
 
@@ -52,8 +51,6 @@ def misplaced(
 ) -> Iterator[Difference]:
     """Compare the quarantine's rows, by ``COLUMNS``, with the records that belong there.
 
-    A row may end with why key and value were removed from it, where the table has that column.
-
     Args:
         chunks: The rows.
         expected: What belongs there.
@@ -79,9 +76,9 @@ def misplaced(
 
 
 def _bad_record(row: Sequence[Any]) -> BadRecord:
-    topic, partition, offset, sent, seq, key, value, *removed = row
+    topic, partition, offset, sent, seq, key, value, removed = row
     bad = as_bad(Record(topic, partition, offset, 0, key, value), "", seq)[1]
-    return bad._replace(sent=sent, is_bare=any(removed))
+    return bad._replace(sent=sent, is_bare=bool(removed))
 
 
 def _name(bad: BadRecord, coverage: Coverage) -> str:

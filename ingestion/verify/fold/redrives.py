@@ -20,14 +20,12 @@ from ingestion.errors import counted
 from ingestion.storage.location import Location
 from ingestion.verify.coverage import Coverage
 from ingestion.verify.read.record import Record
-from ingestion.verify.read.snapshot import Batch, columns_of, rows_of_attempts
+from ingestion.verify.read.snapshot import Batch, rows_of_attempts
 from ingestion.verify.read.spill import SpillStore, SpillTable
 from ingestion.verify.verdict import Difference
 
-_NAMES = ("_topic", "_partition", "_offset", "_seq")
-# Columns that a quarantine of an earlier version may lack.
-_LATER = (
-    *("redriven_seq", "redriven_attempt"),
+_NAMES = (
+    *("_topic", "_partition", "_offset", "_seq", "redriven_seq", "redriven_attempt"),
     *("declaration", "engine_version", "reason", "detail"),
 )
 
@@ -60,23 +58,22 @@ class Redrives:
 
         Rows and marks of attempts that have failed are left over, until a later run removes them.
         """
-        columns = columns_of(quarantine)
-        names = [*_NAMES, *(name for name in _LATER if name in columns)]
         has_written = self.coverage.has_written
-        for rows in rows_of_attempts(quarantine, names, has_written):
+        for rows in rows_of_attempts(quarantine, _NAMES, has_written):
             entries = {}
-            for row in (dict(zip(names, row, strict=True)) for row in rows):
+            for row in (dict(zip(_NAMES, row, strict=True)) for row in rows):
                 at = (row["_topic"], row["_partition"], row["_offset"])
-                seq, mark = row["_seq"], row.get("redriven_seq")
-                if mark is not None and not has_written(mark, row.get("redriven_attempt")):
+                seq, mark = row["_seq"], row["redriven_seq"]
+                if mark is not None and not has_written(mark, row["redriven_attempt"]):
                     mark = None
-                if mark is not None and not self._is_redrive(mark, seq):
+                redrive = self.coverage.batches.get(mark) if mark is not None else None
+                if mark is not None and not (redrive and redrive.kind == "redrive" and mark > seq):
                     what = f"is marked as redriven by batch {mark}, which is no later redrive"
                     yield Difference("quarantine", what, *at, seq=seq)
                     mark = None
                 self._marks.update([mark] if mark is not None else [])
                 if self.coverage.epoch_of(seq) == self.coverage.epoch:
-                    by_today = (row.get("declaration"), row.get("engine_version")) == self._today
+                    by_today = (row["declaration"], row["engine_version"]) == self._today
                     by_today = by_today and not _lacked_a_schema(row)
                     name = str(Record(*at, 0, None, None))
                     entries[name] = QuarantineEntry(seq, mark, by_today)
@@ -160,10 +157,6 @@ class Redrives:
         name = str(record)
         return self._entries.get([name]).get(name)
 
-    def _is_redrive(self, mark: int, seq: int) -> bool:
-        batch = self.coverage.batches.get(mark)
-        return batch is not None and batch.kind == "redrive" and mark > seq
-
 
 def _waited(entry: QuarantineEntry | None, seq: int) -> bool:
     if entry is None or entry.seq >= seq:
@@ -173,4 +166,4 @@ def _waited(entry: QuarantineEntry | None, seq: int) -> bool:
 
 def _lacked_a_schema(row: dict[str, Any]) -> bool:
     """Tell a record whose schema id was unknown: a registry learns; so may it be of a key."""
-    return "unknown_schema_id" in (row.get("reason"), str(row.get("detail")).partition(":")[0])
+    return "unknown_schema_id" in (row["reason"], str(row["detail"]).partition(":")[0])

@@ -35,8 +35,9 @@ from ingestion.lake.ledger import load_ledger
 from ingestion.lake.lock import Holder, holder_of
 from ingestion.lake.paths import StreamPaths
 from ingestion.recovery.position import refuse_replaced
+from ingestion.sinks.commit_log import CommitLog
 from ingestion.sinks.commit_metadata import UNKNOWN, Identity
-from ingestion.sinks.delta.files import is_delta, open_whole, read_delta, scan_rows
+from ingestion.sinks.delta.files import is_delta, open_whole, scan_rows
 from ingestion.sinks.table import Altered, SinkTable
 from ingestion.storage.location import Location
 from ingestion.verify.decode.coerce import UnprovableError
@@ -91,7 +92,6 @@ class Batch:
 
     Attributes:
         identity: What the ledger has as JSON: beside the identity, what it keeps with it.
-        accepts: Batches whose red verdict it accepts, which only its commit tells.
         last: The last record that had been read of each of its ranges.
     """
 
@@ -110,7 +110,6 @@ class Batch:
     erased: Mapping[str, Any] | None = None
     declaration: Mapping[str, Any] | None = None
     attempt: int | None = None
-    accepts: tuple[int, ...] | None = None
     last: Mapping[TopicPartition, LastRead] = field(default_factory=dict)
 
     @classmethod
@@ -267,10 +266,8 @@ def take_snapshot(spec: StreamSpec, paths: StreamPaths) -> Snapshot:
     if ledger and ledger[-1].table_id != table_id:
         refuse_half_swapped(paths)
         refuse_replaced(paths, load_ledger(paths).rows, table_id)
-    if table_id is None:
-        raise _no_table(spec, paths, ledger)
-    if log.last_seq(spec.name) is None:
-        raise _not_ours(spec, paths, ledger, is_empty=log.is_empty)
+    if table_id is None or log.last_seq(spec.name) is None:
+        raise _not_ours(spec, paths, ledger, log)
     _refuse_other_columns(spec, paths.table)
     newest = max(log.versions(), default=0)
     commits = read_log(paths.table, through=newest)
@@ -299,12 +296,6 @@ def take_snapshot(spec: StreamSpec, paths: StreamPaths) -> Snapshot:
     )
 
 
-def rows_of(path: Location, columns: Sequence[str]) -> Iterator[list[Any]]:
-    """Yield a table's rows in chunks, by delta-rs; nothing when there is no table."""
-    if is_delta(path):
-        yield from rows_in(scan_rows(path, columns))
-
-
 def rows_in(batches: Iterable[pa.RecordBatch]) -> Iterator[list[Any]]:
     """Yield the rows of Arrow batches, as values of Python.
 
@@ -327,22 +318,14 @@ def _values(name: str, column: pa.Array) -> list[Any]:
 def rows_of_attempts(
     path: Location, columns: Sequence[str], has_written: Callable[[int, int | None], bool]
 ) -> Iterator[list[Any]]:
-    """Yield rows of a side table, as far as the attempt that each names has written it.
+    """Yield rows of a side table, if it is there, that the attempt named in each has committed.
 
     ``columns`` has the rows' ``_seq``. What others have left there, a later run removes.
     """
-    at, names = columns.index("_seq"), [*columns, "_attempt"]
-    has_names = "_attempt" in columns_of(path)
-    for rows in rows_of(path, names if has_names else columns):
-        named = ((row[: len(columns)], row[-1] if has_names else None) for row in rows)
-        yield [row for row, name in named if has_written(row[at], name)]
-
-
-def columns_of(path: Location) -> tuple[str, ...]:
-    """Return the columns of a table; none when there is no table."""
-    if not is_delta(path):
-        return ()
-    return tuple(field.name for field in read_delta(path).schema().fields)
+    at = columns.index("_seq")
+    if is_delta(path):
+        for rows in rows_in(scan_rows(path, [*columns, "_attempt"])):
+            yield [row[:-1] for row in rows if has_written(row[at], row[-1])]
 
 
 def read_ledger(path: Location) -> tuple[Batch, ...]:
@@ -443,7 +426,6 @@ def _corrected(
         assert batch is not None, "a batch is in the ledger, or has a commit"
         return batch
     metadata, own = commit.metadata or {}, commit.fields_of_batch(reasons)
-    own["accepts"] = tuple(metadata.get("accepts", ()))
     if batch is None or metadata["kind"] == "accept":
         # What a person has accepted is known before the commit, all of it.
         own["counts"] = metadata["counts"]
@@ -452,31 +434,26 @@ def _corrected(
     return replace(batch, **own)
 
 
-def _no_table(
-    spec: StreamSpec, paths: StreamPaths, ledger: Sequence[Batch]
-) -> InvalidSpecError | TableReplacedError:
-    if not ledger:
-        return no_table_yet(spec.name)
-    return TableReplacedError(
-        spec.name,
-        f"the ledger records a table at {paths.table.where}, which is gone.",
-        remedy=f"restore the table, or oncelake reset {spec.name} --yes, to ingest the topic again",
-    )
-
-
 def _not_ours(
-    spec: StreamSpec, paths: StreamPaths, ledger: Sequence[Batch], *, is_empty: bool
+    spec: StreamSpec, paths: StreamPaths, ledger: Sequence[Batch], log: CommitLog
 ) -> InvalidSpecError | RefusedError:
-    """Return the error of a table without a commit of the stream."""
+    """Return the error of a table that is not there, or has no commit of the stream."""
     where, none = paths.table.where, "no commit in its log is of this stream"
     if ledger:
+        records = (
+            f"another table than {where}: {none}"
+            if log.exists
+            else f"a table at {where}, which is gone"
+        )
         return TableReplacedError(
             spec.name,
-            f"the ledger records another table than {where}: {none}.",
+            f"the ledger records {records}.",
             remedy=f"restore the table, or oncelake reset {spec.name} --yes, to ingest the topic "
             "again",
         )
-    if is_empty:
+    if not log.exists:
+        return no_table_yet(spec.name)
+    if log.is_empty:
         return InvalidSpecError(
             f"{spec.name}: {where} is empty, and {none}. Next: oncelake run {spec.name}"
         )
