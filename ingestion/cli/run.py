@@ -190,29 +190,27 @@ class _Runs:
                 outcome.print_books()
 
     def _outcome(self, declared: DeclaredStream, spark: SharedSpark, tell: Tell) -> RunResult:
+        name, stop = declared.name, self.interrupt.stop
+        if stop.is_set():
+            return RunResult(stream=name, interrupted_by=self.interrupt.exit_code)
         try:
-            if not self.interrupt.stop.is_set():
-                return self._run(declared, spark, tell)
+            from ingestion.operations.run import Run
+
+            report = Run(
+                spec=declared.require_spec(),
+                settings=self.settings,
+                spark=spark.of(name),
+                run_id=self.run_id,
+                tell=lambda text: tell(f"{name}: {text}"),
+                stop=stop,
+            ).execute()
+            code = self.interrupt.exit_code if stop.is_set() and report.lag > 0 else DONE
+            return RunResult.of(report, self.settings, interrupted_by=code)
         except Exception as error:  # noqa: BLE001 (one stream must not take the others down)
-            if not self.interrupt.stop.is_set():
-                failure = Failure.of(error, stream=declared.name, debug=self.debug)
-                return RunResult(stream=declared.name, failure=failure)
-        return RunResult(stream=declared.name, interrupted_by=self.interrupt.exit_code)
-
-    def _run(self, declared: DeclaredStream, spark: SharedSpark, tell: Tell) -> RunResult:
-        from ingestion.operations.run import Run
-
-        report = Run(
-            spec=declared.require_spec(),
-            settings=self.settings,
-            spark=spark.of(declared.name),
-            run_id=self.run_id,
-            tell=lambda text: tell(f"{declared.name}: {text}"),
-            stop=self.interrupt.stop,
-        ).execute()
-        cut_short = self.interrupt.stop.is_set() and report.lag > 0
-        code = self.interrupt.exit_code if cut_short else 0
-        return RunResult.of(report, self.settings, interrupted_by=code)
+            if stop.is_set():
+                return RunResult(stream=name, interrupted_by=self.interrupt.exit_code)
+            failure = Failure.of(error, stream=name, debug=self.debug)
+            return RunResult(stream=name, failure=failure)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

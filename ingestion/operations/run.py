@@ -171,30 +171,27 @@ class Run(StreamTask):
             return report
 
     def execute_unobserved(self) -> RunReport:
-        """Execute as a part of something else, of which metrics and lineage tell as a whole."""
-        began = time.monotonic()
-        return replace(self._execute_as_delivered(), seconds=time.monotonic() - began)
+        """Execute as a part of something else, of which metrics and lineage tell as a whole.
 
-    def _execute_as_delivered(self) -> RunReport:
-        """Execute, once more where the declared level of delivery, or the engine, decides so."""
+        Once more where the declared level of delivery decides what the run is refused for.
+        """
+        began, decision = time.monotonic(), None
         stream = Stream(spec=self.spec, settings=self.settings)
+        execute = partial(self._execute, list[LedgerRow]())
         with translate_engine_errors(stream):
             stream = resolve_topics(stream)
-            committed: list[LedgerRow] = []
             try:
-                return self._execute_on_fitting_engine(stream, committed)
+                report, notice = on_fitting_engine(stream, execute)
             except RefusedError as refusal:
                 decision = _apply_delivery_policy(stream, refusal, run_id=self.run_id)
                 if decision is None:
                     raise
-            report = self._execute_on_fitting_engine(stream, committed)
-            return replace(report, notices=(decision, *report.notices))
+                report, notice = on_fitting_engine(stream, execute)
+        notices = (*filter(None, (decision, notice)), *report.notices)
+        return replace(report, notices=notices, seconds=time.monotonic() - began)
 
-    def _execute_on_fitting_engine(self, stream: Stream, committed: list[LedgerRow]) -> RunReport:
-        report, notice = on_fitting_engine(stream, lambda at: self._execute(at, committed))
-        return replace(report, notices=(*filter(None, [notice]), *report.notices))
-
-    def _execute(self, stream: Stream, committed: list[LedgerRow]) -> RunReport:
+    def _execute(self, committed: list[LedgerRow], stream: Stream) -> RunReport:
+        """Execute on one engine; ``committed`` gets the ledger's row of each batch."""
         me, progress = Holder.me(self.run_id), Progress(self.tell)
         progress.look()
         hit(Failpoint.BEFORE_LOCK)

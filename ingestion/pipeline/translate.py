@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
 
 from ingestion.declaration.sql import identifier, literal
@@ -95,7 +96,11 @@ def translate(frame: DataFrame, expressions: Sequence[Column]) -> tuple[Statemen
     query: Any = frame.select(*named)._jdf.queryExecution()
     if _UNSEEN.search(query.analyzed().toString()):
         return None
-    plan = json.loads(query.optimizedPlan().toJSON())
+    try:
+        plan = json.loads(query.optimizedPlan().toJSON())
+    except PySparkException:
+        # A constant that fails does so here; Spark says so of the batch that needs it.
+        return None
     # Below the first lie those that compute what several expressions share.
     first, *below = [each["projectList"] for each in plan if "projectList" in each]
     shared = {nodes[0]["exprId"]["id"]: nodes[1:] for each in below for nodes in each}

@@ -236,6 +236,8 @@ def test_what_duckdb_may_read_otherwise_is_left_to_spark(rows: DataFrame) -> Non
         *("substring(x, 0, 2)", "x RLIKE 'a'", "round(d, 1)", "CAST(d AS DECIMAL(10,2))"),
         *(
             "trim('a' FROM x)",
+            "3 % 0",
+            "i + 1 / 0",
             "CAST(at AS STRING)",
             "DATE'+12024-01-01'",
             "x COLLATE UNICODE = 'a'",
