@@ -99,7 +99,7 @@ class ModelEngine:
 
     def replace_attempt(self, sql: str, side: Side, attempt: Attempt, *, stats_on: object) -> None:
         """Set the bad records aside; the product asks for nothing else by text."""
-        assert sql.endswith("FROM batch WHERE _disposition = 'quarantined'"), sql
+        assert sql.rstrip().endswith("FROM batch WHERE _disposition = 'quarantined'"), sql
         side.replace(attempt, tuple(self.batch.of("quarantined")))
 
     def mark_redriven(self, sql: str, side: Side, attempt: Attempt, *, within: str) -> None:

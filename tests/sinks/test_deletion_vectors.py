@@ -300,9 +300,11 @@ def test_a_damaged_vector_is_named(table: DeltaSinkTable) -> None:
 
 
 @pytest.mark.parametrize("digit", [";", "_", "`", "|", "~", " "])
-def test_a_digit_that_is_none_is_named(table: DeltaSinkTable, digit: str) -> None:
-    """A vector in the log itself is of ZeroMQ's digits, and no others are taken for them."""
-    vector = Vector(storage="i", place=f"Hell{digit}", offset=None, size=4, rows=1)
+@pytest.mark.parametrize("storage", ["i", "u"])
+def test_a_digit_that_is_none_is_named(table: DeltaSinkTable, storage: str, digit: str) -> None:
+    """In a vector, or in the name of its file: ZeroMQ's digits, and no others."""
+    place = f"Hell{digit}".rjust(20 if storage == "u" else 5, "0")
+    vector = Vector(storage=storage, place=place, offset=1, size=4, rows=1)
 
     with pytest.raises(DamagedTableError, match="bad base85 character"):
         vector.rows_of(table.path)

@@ -14,6 +14,7 @@ import uuid
 import zlib
 from base64 import b85decode, b85encode
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
@@ -117,12 +118,19 @@ class Vector:
         try:
             found = _parsed(self._bytes(table))
         except (FileNotFoundError, ValueError, struct.error) as error:
-            what = f"deletion vector {self.file or self.place} cannot be read ({error})"
+            what = f"deletion vector {self._name} cannot be read ({error})"
             raise damaged_table(table, what) from error
         if len(found) != self.rows:
-            what = f"deletion vector {self.file or self.place} marks {counted(len(found), 'row')}"
+            what = f"deletion vector {self._name} marks {counted(len(found), 'row')}"
             raise damaged_table(table, f"{what}, and the log says {self.rows:,}")
         return found
+
+    @property
+    def _name(self) -> str:
+        """Its file for people or, where the log does not tell that, what the log has."""
+        with suppress(ValueError):
+            return self.file or self.place
+        return self.place
 
     def _bytes(self, table: Location) -> bytes:
         if self.storage == "i":

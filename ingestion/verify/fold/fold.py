@@ -25,6 +25,9 @@ from ingestion.verify.read.snapshot import Batch
 from ingestion.verify.read.spill import SpillTable
 from ingestion.verify.verdict import Difference
 
+# What Spark is asked about at a time.
+_GATHERED_RECORDS: Final = 50_000
+_GATHERED_BYTES: Final = 32 * 1024 * 1024
 _MODES: Final[dict[str, type[Rule]]] = {
     "upsert": upsert.UpsertRule,
     "log": upsert.LogRule,
@@ -71,6 +74,7 @@ class Fold:
         self._redrives = redrives or Redrives(context.store, context.coverage, declaration="")
         self.rule = rule_of(context)
         self._unavailable = context.spec.unavailable
+        self._is_transformed = context.spec.is_transformed
         self._kept = KeptColumns(context, self._redrives.is_kept_back)
         self._columns = tuple(column.name for column in context.spec.columns)
         self._erased: list[Erased] = []
@@ -84,7 +88,8 @@ class Fold:
         classify = self._classifiers.of(
             batch.columns, kept.get(CONSTRAINTS), evaluated_by=kept.get(EVALUATED_BY)
         )
-        for records in chunks:
+        # Of a transformation Spark is asked, which costs something for each chunk.
+        for records in _gathered(chunks) if self._is_transformed else chunks:
             self._take(records, batch.seq, classify, recount)
         self._notice_thinning(batch, recount)
         if self._unavailable == "keep":
@@ -172,3 +177,17 @@ class Fold:
         short = {at.topic for at, records in counts if recount.records[at] < records}
         if self._coverage.covers(batch) and any(map(self._is_compacted, short)):
             self._coverage.thinned.add(batch.seq)
+
+
+def _gathered(chunks: Iterable[Sequence[Record]]) -> Iterator[Sequence[Record]]:
+    """Put chunks together, to some 50,000 records, or 32 MB of values."""
+    kept: list[Record] = []
+    size = 0
+    for records in chunks:
+        kept.extend(records)
+        size += sum(len(record.value or b"") for record in records)
+        if len(kept) >= _GATHERED_RECORDS or size >= _GATHERED_BYTES:
+            yield kept
+            kept, size = [], 0
+    if kept:
+        yield kept
