@@ -178,8 +178,8 @@ class LedgerRow:
 
     @classmethod
     def of_record(cls, record: Mapping[str, Any]) -> LedgerRow:
-        """Read what ``as_record`` wrote; ``identity`` is not in ledgers of an earlier version."""
-        identity = json.loads(record.get("identity") or "{}")
+        """Read what ``as_record`` wrote."""
+        identity = json.loads(record["identity"] or "{}")
         read = {
             "identity": Identity.of_row(identity) if identity else UNKNOWN,
             "columns": identity.get("columns", ""),

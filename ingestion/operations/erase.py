@@ -271,13 +271,12 @@ class _Erasing:
         if not is_delta(path):
             return places, 0
         dataset = open_rows(path)
-        names = ["_seq", "_topic", "_partition", "_offset", "key", "value"]
-        names += ["removed"] if "removed" in dataset.schema.names else []
+        names = ["_seq", "_topic", "_partition", "_offset", "key", "value", "removed"]
         for batch in dataset.to_batches(columns=names, batch_size=1_000):
             for row in batch.to_pylist():
                 found = is_of_key(self.spec, self.key, raw_key=row["key"], raw_value=row["value"])
                 if found:
                     places.setdefault(row["_seq"], []).append(row)
                 elif found is None:
-                    unreadable += not row.get("removed")
+                    unreadable += not row["removed"]
         return places, unreadable

@@ -51,7 +51,7 @@ class Identity:
 
     @classmethod
     def of_row(cls, row: Mapping[str, Any]) -> Identity:
-        """Read what ``as_row`` wrote; an earlier version knew of upserts alone, and named none."""
+        """Read what ``as_row`` wrote."""
         return _IDENTITY.validate_python(row)
 
     def as_row(self) -> dict[str, Any]:
@@ -101,11 +101,11 @@ class CommitMetadata:
     Attributes:
         columns: The declared columns, as the user wrote them.
         declaration: What else of the declaration decides what a record says, by field: see
-            ``ingestion.declaration.spec.meaning``; ``None`` of an earlier version.
+            ``ingestion.declaration.spec.meaning``; ``None`` of a table that is opened.
         next: Next offset of every partition after this commit.
         last: The last record that was read of each partition, where one was.
         attempt: Tells it from any other attempt at this seq: see ``ingestion.lake.attempts``;
-            ``None`` of an earlier version.
+            ``None`` likewise.
         counts: The counts known before the commit.
         reason: Why a person decided so, where one did.
         accepts: Seqs whose red verdict this commit accepts.
@@ -158,8 +158,7 @@ class CommitMetadata:
         if not isinstance(raw, dict) or raw.get("oncelake") != NOTE_VERSION:
             return None
         said = {name: value for name, value in raw.items() if name != "check"}
-        # Notes of an earlier version have none.
-        if raw.get("check", _checksum(said)) != _checksum(said):
+        if raw.get("check") != _checksum(said):
             raise DamagedMetadataError("the metadata in it does not match its own checksum")
         read = {
             "identity": Identity.of_row(raw["identity"]),

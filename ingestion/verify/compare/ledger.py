@@ -217,7 +217,7 @@ def _broken_txns(ours: Sequence[LoggedCommit]) -> Iterator[Difference]:
 
 def _unlike(batch: Batch, commit: LoggedCommit, reasons: Mapping[int, str]) -> Iterator[Difference]:
     told = commit.fields_of_batch(reasons)
-    # A row without an identity, as an earlier version wrote it, has none of these either.
+    # A row whose identity was not known has none of these either.
     lacking = () if batch.identity else _WITH_IDENTITY
     identity = {name: batch.identity.get(name) for name in told["identity"]}
     is_there = replace(batch, identity=identity)

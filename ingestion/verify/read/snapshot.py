@@ -345,8 +345,7 @@ def _logged(version: int, fence: int | None, note: str | Altered | None) -> Logg
     altered = note.what if isinstance(note, Altered) else ""
     metadata = None if isinstance(note, Altered) else _metadata(note)
     said = {name: value for name, value in (metadata or {}).items() if name != "check"}
-    # Notes of an earlier version have none.
-    if metadata and metadata.get("check", check := _checksum(said)) != check:
+    if metadata and metadata.get("check") != _checksum(said):
         altered = f"the note of version {version} does not match its own checksum"
     if altered:
         return LoggedCommit(version=version, txn=None, metadata=None, altered=altered)
