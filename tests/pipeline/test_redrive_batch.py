@@ -18,6 +18,7 @@ from ingestion.verify.compare.ledger import miscounts
 from ingestion.verify.fold.fold import Fold
 from ingestion.verify.fold.redrives import Redrives
 from tests.cli.shell import row
+from tests.support.quarantine import as_quarantine
 from tests.verify.factories import (
     batch,
     declared,
@@ -87,8 +88,10 @@ def test_the_proof_folds_a_record_where_it_was_sent_in(tmp_path: Path) -> None:
     """A marked record is bad at its own batch and applied at its redrive; others wait, or not."""
     write_deltalake(
         tmp_path / "q",
-        pa.Table.from_pylist(
-            [held(1, 2), held(2, None), held(3, None, "now"), held(4, 9), held(9, 1)], _SCHEMA
+        as_quarantine(
+            pa.Table.from_pylist(
+                [held(1, 2), held(2, None), held(3, None, "now"), held(4, 9), held(9, 1)], _SCHEMA
+            )
         ),
     )
     # Of a version whose rows named no attempt.
@@ -139,7 +142,8 @@ def test_the_proof_believes_the_attempt_that_a_commit_names(tmp_path: Path) -> N
     ours = [{**held(1, 2), **names, "redriven_attempt": 20}, {**held(2, None), **names}]
     theirs = [{**held(3, None), **names, "_attempt": 11}, {**held(4, 2), **names}]
     schema = pa.schema([*_SCHEMA, *((name, pa.int64()) for name in names)])
-    write_deltalake(tmp_path / "q", pa.Table.from_pylist([*ours, *theirs], schema))
+    rows = pa.Table.from_pylist([*ours, *theirs], schema)
+    write_deltalake(tmp_path / "q", as_quarantine(rows))
     batches = {1: batch(1, stretch(0, 5)), 2: batch(2, kind="redrive")}
     named = {1: replace(batches[1], attempt=10), 2: replace(batches[2], attempt=20)}
     with remembering() as store:

@@ -201,7 +201,7 @@ def test_each_statement_gives_the_same_in_both(rows: DataFrame) -> None:
     assert _compare(rows, STATEMENTS) == ["x LIKE y"]
 
 
-@pytest.mark.parametrize("seed", [1, *twins(*range(2, 40))])
+@pytest.mark.parametrize("seed", [1, *twins(2, 3)])
 def test_random_statements_give_the_same_in_both(rows: DataFrame, seed: int) -> None:
     """Whatever they are made of: a value is the same, or fails in both."""
     rng = random.Random(seed)

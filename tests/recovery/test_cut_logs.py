@@ -20,7 +20,6 @@ from ingestion.operations.lag import LagReader
 from ingestion.operations.rewind import rewind
 from ingestion.operations.status import StatusReader
 from ingestion.settings import Settings
-from ingestion.verify.verify import verify
 from tests.support.disk import BrokerOnDisk
 from tests.support.proof import find_problems, prove
 from tests.support.world import World, row, settings_in
@@ -117,7 +116,7 @@ def test_a_log_that_grew_again_is_refused(name: str, cut: Callable[[str], World]
     status = StatusReader(world.settings).read_status(declared)
     assert [problem.type for problem in status.problems] == ["TopicTruncatedError"]
     with pytest.raises(TopicTruncatedError, match=r"batch 1 read a record of .* at offset 13"):
-        verify(world.spec, world.settings)
+        prove(world)
 
 
 def test_a_stream_without_news_notices_another_leader(

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 _MORE: Final = {
     **dict.fromkeys(("_attempt", "redriven_seq", "redriven_attempt"), pa.int64()),
-    "removed": pa.string(),
+    **dict.fromkeys(("reason", "detail", "removed"), pa.string()),
 }
 
 
