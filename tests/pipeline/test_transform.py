@@ -442,3 +442,15 @@ def _length_in_bytes(node: Any) -> Any:
 
 def _row_counts(world: World) -> dict[str, int]:
     return dict(world.ledger[-1].counts)
+
+
+def test_a_delete_is_not_asked_what_only_rows_are(world: World) -> None:
+    """Left out by `where`, it would leave its row in the table."""
+    world.declare(format="debezium", where="name <> 'gone'", sequence_by=[])
+    world.send({"op": "c", "after": row(1, "a", 1)}, {"op": "c", "after": row(2, "gone", 1)})
+    world.send({"op": "d", "before": row(1, "gone", 1), "after": None})
+    world.run()
+
+    assert (world.rows(), world.ledger[-1].counts["filtered"]) == ([], 1)
+    assert world.ledger[-1].declaration.get(EVALUATED_BY) == "duckdb"
+    assert find_problems(world) == ()
