@@ -415,6 +415,11 @@ def test_a_value_that_only_spark_understands_is_left_to_it(world: World) -> None
         None,
         "duckdb",
     ]
+    world.declare(max_offsets_per_trigger=100)
+    world.send({"id": 3, "title": "abc"}, partition=0)
+    world.send({"id": 4, "title": "groß"}, partition=1)
+    world.run()
+    assert [row["name"] for row in world.rows()][3:] == ["ABC", "GROSS"]
     verdict = prove(world)
     assert (verdict.holds, verdict.limits) == (True, (NOT_INDEPENDENT,))
 
