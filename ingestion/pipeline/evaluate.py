@@ -67,14 +67,16 @@ def _transformed(batch: pa.RecordBatch, by: Transformation) -> pa.RecordBatch:
     is_row = pc.and_(is_row, pc.invert(is_other))
     is_asked = pc.and_(is_row, pc.invert(pc.fill_null(decoded["is_delete"], False)))
     passes = pc.invert(is_other)
+    given = _given(batch, decoded["row"])
     if by.where:
-        (answer,) = evaluated([by.where], batch, decoded["row"], is_asked)
+        (answer,) = evaluated([by.where], given, is_asked)
         passes = pc.and_(passes, pc.or_(pc.invert(is_asked), pc.fill_null(answer, False)))
-    row, misfit = _rows(batch, decoded["row"], pc.and_(passes, is_row), by)
+    is_row = pc.and_(is_row, pc.is_valid(decoded["row"]))
+    row, misfit = _rows(given, pc.and_(passes, is_row), by)
     added = {"_transformed": row, "_selected": passes, "_misfit": misfit}
     if by.has_ended:
         is_ended = pc.is_valid(decoded["ended"])
-        ended, _ = _rows(batch, decoded["ended"], is_ended, by)
+        ended, _ = _rows(_given(batch, decoded["ended"]), is_ended, by)
         # Of what no table could hold nothing is known, but that it has ended.
         added["_ended"] = pa.StructArray.from_arrays(
             ended.flatten(), fields=list(by.row), mask=pc.invert(is_ended)
@@ -84,20 +86,20 @@ def _transformed(batch: pa.RecordBatch, by: Transformation) -> pa.RecordBatch:
     return batch
 
 
+def _given(batch: pa.RecordBatch, value: pa.StructArray) -> dict[str, pa.Array]:
+    """Return what statements may read: the columns of the record, which a value's hide."""
+    return {name: batch.column(name) for name in batch.schema.names} | fields_of(value)
+
+
 def _rows(
-    batch: pa.RecordBatch, value: pa.StructArray, is_row: pa.BooleanArray, by: Transformation
+    given: Mapping[str, pa.Array], is_row: pa.BooleanArray, by: Transformation
 ) -> tuple[pa.StructArray, pa.StructArray]:
     """Return the table's rows of some values, and why no table could hold them; else null."""
-    is_row = pc.and_(is_row, pc.is_valid(value))
-    given = fields_of(value)
     made = [each for each in by.columns if not each.is_column]
-    computed = iter(evaluated(made, batch, value, is_row))
-    columns = [
-        _given(batch, given, each.columns[0]) if each.is_column else next(computed)
-        for each in by.columns
-    ]
+    computed = iter(evaluated(made, given, is_row))
+    columns = [given[each.columns[0]] if each.is_column else next(computed) for each in by.columns]
     columns = [each.cast(field.type) for each, field in zip(columns, by.row, strict=True)]
-    fits, details = is_row, pa.nulls(len(batch), pa.string())
+    fits, details = is_row, pa.nulls(len(is_row), pa.string())
     for field, column in zip(by.row, columns, strict=True):
         if longest := by.longest.get(field.name):
             is_long = pc.fill_null(pc.greater(pc.utf8_length(column), longest), False)
@@ -111,16 +113,8 @@ def _rows(
     return pa.StructArray.from_arrays(columns, fields=list(by.row), mask=pc.invert(fits)), misfit
 
 
-def _given(batch: pa.RecordBatch, value: Mapping[str, pa.Array], name: str) -> pa.Array:
-    """Return a column of the value, or else of the record, whose names a value's hide."""
-    return value[name] if name in value else batch.column(name)
-
-
 def evaluated(
-    statements: Sequence[Statement],
-    batch: pa.RecordBatch,
-    value: pa.StructArray,
-    wanted: pa.BooleanArray,
+    statements: Sequence[Statement], given: Mapping[str, pa.Array], wanted: pa.BooleanArray
 ) -> list[pa.Array]:
     """Return what statements give for the rows that are wanted, and null for the others.
 
@@ -131,11 +125,9 @@ def evaluated(
         return []
     import duckdb
 
-    given = fields_of(value)
     used = dict.fromkeys(name for each in statements for name in each.columns)
-    columns = {name: _given(batch, given, name) for name in used}
     is_wanted = plain_name("wanted", used)
-    table = pa.table([wanted, *columns.values()], names=[is_wanted, *columns])
+    table = pa.table({is_wanted: wanted, **{name: given[name] for name in used}})
     selected = ", ".join(
         f"CASE WHEN value.{is_wanted} THEN {each.sql} END AS e{n}"
         for n, each in enumerate(statements)

@@ -95,7 +95,7 @@ def plan_transformation(spark: SparkSession, spec: StreamSpec) -> Transformation
     """Return the transformation for workers; ``None`` where Spark alone understands it."""
     if not spec.is_transformed or spec.explode:
         return None
-    made = [column for column in spec.columns if _may_not_fit(column, spec)]
+    made = _made_columns(spec)
     within = [part.word for column in made for part in column.type.walk() if part != column.type]
     if spec.transform or "VARCHAR" in within or any(c.type.word == "VARIANT" for c in spec.columns):
         return None
@@ -237,20 +237,22 @@ def without_misfits(made: DataFrame, row: str, spec: StreamSpec) -> DataFrame:
         The same with ``_misfit``: the reason, and the column as its detail; null of what fits.
     """
     misfit = F.lit(None).cast("struct<reason: string, detail: string>")
-    for column in spec.columns:
-        if _may_not_fit(column, spec):
-            reason = _misfit(F.col(row)[column.name], column.type)
-            found = F.struct(reason.alias("reason"), F.lit(column.name).alias("detail"))
-            misfit = F.coalesce(misfit, F.when(reason.isNotNull(), found))
+    for column in _made_columns(spec):
+        reason = _misfit(F.col(row)[column.name], column.type)
+        found = F.struct(reason.alias("reason"), F.lit(column.name).alias("detail"))
+        misfit = F.coalesce(misfit, F.when(reason.isNotNull(), found))
     told = made.withColumn("_misfit", misfit)
     return told.withColumn(row, F.when(F.col("_misfit").isNull(), F.col(row)))
 
 
-def _may_not_fit(column: DeclaredColumn, spec: StreamSpec) -> bool:
-    """Tell the columns that are not as decoding gave them, which fits already."""
+def _made_columns(spec: StreamSpec) -> list[DeclaredColumn]:
+    """Return the columns that are not as decoding gave them, which fits already."""
     given = {each.name: each.type for each in spec.exploded_columns}
-    is_made = bool(spec.transform) or column.name in spec.select
-    return is_made or given[column.name] != column.type
+    return [
+        column
+        for column in spec.columns
+        if spec.transform or column.name in spec.select or given[column.name] != column.type
+    ]
 
 
 def _misfit(value: Column, type_: SqlType) -> Column:

@@ -52,7 +52,14 @@ _TEXTS: Final[Mapping[str, str]] = {
     "EndsWith": "suffix",
     "Contains": "contains",
 }
-_PARTS_OF_DATES: Final[Mapping[str, str]] = {"Year": "year", "Month": "month", "DayOfMonth": "day"}
+# Those of one operand: its type, what DuckDB computes, and the type of that.
+_FUNCTIONS: Final[Mapping[str, tuple[str, str, str]]] = {
+    "Length": ("string", "length({})", "integer"),
+    "StringTrim": ("string", "trim({}, ' ')", "string"),
+    "Year": ("date", "year({})", "integer"),
+    "Month": ("date", "month({})", "integer"),
+    "DayOfMonth": ("date", "day({})", "integer"),
+}
 # What JSON does not tell of a node: that it gives null where its twin fails, or another escape.
 _UNSEEN: Final = re.compile(r"try_| ESCAPE ", re.IGNORECASE)
 # Years of four digits, as a table can hold them.
@@ -64,8 +71,6 @@ CASED: Final = (
     r"\x{400}-\x{45F}\x{2010}-\x{205E}\x{3040}-\x{30FF}\x{4E00}-\x{9FFF}\x{AC00}-\x{D7A3}"
     r"\x{1F300}-\x{1F64F}"
 )
-
-
 _Nodes = Sequence[Mapping[str, Any]]
 
 
@@ -81,7 +86,7 @@ class Statement:
 
     sql: str
     columns: tuple[str, ...]
-    is_column: bool = False
+    is_column: bool
 
 
 class _UntranslatableError(Exception):
@@ -115,9 +120,7 @@ def _statement(nodes: _Nodes, shared: Mapping[int, _Nodes]) -> Statement:
     if root.word == "Alias":
         (root,) = root.children
     columns = tuple(dict.fromkeys(each.of["name"] for each in root.walk() if each.word == _COLUMN))
-    is_column = root.word == _COLUMN
-    sql = _column(root).sql if is_column else _translated(root).sql
-    return Statement(sql=sql, columns=columns, is_column=is_column)
+    return Statement(sql=_translated(root).sql, columns=columns, is_column=root.word == _COLUMN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,11 +313,6 @@ def _concat(node: _Node) -> _Typed:
     return _Typed(f"({' || '.join(each.sql for each in _operands(node, 'string'))})", "string")
 
 
-def _length(node: _Node) -> _Typed:
-    of = _operand(node, "string")
-    return _cast(f"length({of.sql})", "integer")
-
-
 def _case_of_letters(node: _Node) -> _Typed:
     of = _operand(node, "string")
     agreed = f"strlen({of.sql}) = length({of.sql}) OR regexp_full_match({of.sql}, '[{CASED}]*')"
@@ -323,14 +321,9 @@ def _case_of_letters(node: _Node) -> _Typed:
     return _Typed(f"CASE WHEN NOT ({agreed}) THEN {other} ELSE {cased} END", "string")
 
 
-def _trim(node: _Node) -> _Typed:
-    of = _operand(node, "string")
-    return _Typed(f"trim({of.sql}, ' ')", "string")
-
-
-def _part_of_date(node: _Node) -> _Typed:
-    of = _operand(node, "date")
-    return _cast(f"{_PARTS_OF_DATES[node.word]}({of.sql})", "integer")
+def _function(node: _Node) -> _Typed:
+    of_type, sql, type_ = _FUNCTIONS[node.word]
+    return _cast(sql.format(_operand(node, of_type).sql), type_)
 
 
 def _conversion(node: _Node) -> _Typed:
@@ -379,9 +372,7 @@ _TRANSLATORS: Final[Mapping[str, Callable[[_Node], _Typed]]] = {
     **dict.fromkeys(_TEXTS, _text_test),
     "Like": _like,
     "Concat": _concat,
-    "Length": _length,
     **dict.fromkeys(("Upper", "Lower"), _case_of_letters),
-    "StringTrim": _trim,
-    **dict.fromkeys(_PARTS_OF_DATES, _part_of_date),
+    **dict.fromkeys(_FUNCTIONS, _function),
     "Cast": _conversion,
 }

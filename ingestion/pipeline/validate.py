@@ -248,9 +248,10 @@ def _flat_in_worker(decode: Work, spec: StreamSpec) -> Work:
             if is_timed:
                 sent = batch.column(TIME_COLUMN)
                 firm.append(pc.is_in(sent, pa.array(MOMENTS, sent.type)))
-            may_be_bad = reduce(pc.or_, [*doubts, *firm])
+            may_be_bad = reduce(pc.or_, doubts)
             if is_transformed:
-                may_be_bad = pc.and_(may_be_bad, reduce(pc.or_, [columns["_selected"], *firm]))
+                may_be_bad = pc.and_(may_be_bad, columns["_selected"])
+            may_be_bad = reduce(pc.or_, firm, may_be_bad)
             columns |= {name: _only(may_be_bad, batch.column(name)) for name in RAW}
             yield pa.RecordBatch.from_pydict(columns)
 

@@ -168,10 +168,9 @@ def _in_spark(rows: DataFrame, statements: Sequence[str]) -> list[pa.Array | Non
 
 
 def _in_duckdb(rows: pa.Table, statement: Statement) -> pa.Array | None:
-    (value,) = rows.to_struct_array().chunks
-    batch = pa.record_batch({"none": pa.nulls(len(value))})
+    given = dict(zip(rows.column_names, rows.columns, strict=True))
     try:
-        return evaluated([statement], batch, value, pa.array([True] * len(value)))[0]
+        return evaluated([statement], given, pa.array([True] * len(rows)))[0]
     except UnevaluatedError:
         return None
 
