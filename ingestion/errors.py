@@ -13,7 +13,7 @@
         └── DependencyError          Kafka, or the Spark JVM, does not answer (exit 5)
             ├── MissingRightError        Kafka, store or PostgreSQL refuse what a command needs
             ├── KafkaSettingsError       Kafka answers, and not to such settings (exit 2)
-            ├── SinkSilentError          what keeps the rows does not answer
+            ├── SinkUnavailableError          what keeps the rows does not answer
             └── StorageError             a volume is full, read-only or failing
 
 A message names the stream, the expected and the actual state, and what to do next.
@@ -206,11 +206,11 @@ class DamagedTableError(RefusedError):
     """A file of a table is missing, cut short, or changed."""
 
 
-class RecordsForgottenError(RefusedError):
+class SideTableIncompleteError(RefusedError):
     """Quarantine or tombstones lack rows that a committed batch wrote there."""
 
 
-class MemoryLostError(RefusedError):
+class OffsetsUnknownError(RefusedError):
     """Neither the table's log nor the ledger has the offsets that were read."""
 
 
@@ -281,7 +281,7 @@ class KafkaSettingsError(DependencyError):
     exit_code = USAGE
 
 
-class SinkSilentError(DependencyError):
+class SinkUnavailableError(DependencyError):
     """What keeps a stream's rows does not answer, or not as it should."""
 
 

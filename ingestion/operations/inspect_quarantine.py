@@ -108,7 +108,7 @@ def inspect(
 
     Raises:
         DamagedTableError: a file of it, or the table's log, is missing, or not as it was written.
-        RecordsForgottenError: it is gone, or lacks records that a batch wrote there.
+        SideTableIncompleteError: it is gone, or lacks records that a batch wrote there.
     """
     with paths.table.translate_read_errors():
         snapshot = read_snapshot(paths)

@@ -13,7 +13,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from ingestion.declaration.modes import COORDINATES
-from ingestion.errors import RecordsForgottenError, TableBusyError
+from ingestion.errors import SideTableIncompleteError, TableBusyError
 from ingestion.kafka.offsets import Fit, Range
 from ingestion.lake.attempts import MARKS, attempt_of, find_leftovers
 from ingestion.lake.ledger import LedgerRow
@@ -149,7 +149,7 @@ class RedriveWriter(BatchWriter):
         marked = count_of(quarantine, attempt_of(metadata), MARKS)
         if marked != counted.read:
             self._refuse_second_redrive(metadata)
-            raise RecordsForgottenError(
+            raise SideTableIncompleteError(
                 self._spec.name,
                 f"of the records that would be sent in again, {counted.read:,}, {quarantine} holds "
                 f"{marked:,}: some are gone, or there more than once.",

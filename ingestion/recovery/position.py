@@ -13,7 +13,7 @@ from typing import Any
 from ingestion.errors import (
     ForeignTableError,
     IdentityChangedError,
-    MemoryLostError,
+    OffsetsUnknownError,
     RefusedError,
     TableReplacedError,
     UnbalancedBatchError,
@@ -156,7 +156,7 @@ def position_of(
     if not even_if_altered:
         refuse_foreign_commits(paths.stream, table.newest, table.others)
     if snapshot.source == "rows" and not even_if_forgotten:
-        raise MemoryLostError(
+        raise OffsetsUnknownError(
             paths.stream,
             f"the commits of {paths.table.where} have aged out of its log, and the ledger has no "
             f"row of seq {table.seq}: what was read, and from which topic, is unknown.",

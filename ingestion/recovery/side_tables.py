@@ -13,7 +13,7 @@ from itertools import takewhile
 from typing import Final, Literal
 
 from ingestion.declaration.sinks import LOGS
-from ingestion.errors import DamagedTableError, RecordsForgottenError, RefusedError, counted
+from ingestion.errors import DamagedTableError, RefusedError, SideTableIncompleteError, counted
 from ingestion.lake.attempts import MARKS, ROWS, Columns, attempt_of
 from ingestion.lake.ledger import LedgerRow, standing_rows
 from ingestion.lake.paths import StreamPaths
@@ -74,7 +74,7 @@ class SideTable:
         if self.damage is not None or self.shortfall is None:
             return self.damage
         stream = self.path.name.partition("__")[0]
-        return RecordsForgottenError(
+        return SideTableIncompleteError(
             stream, f"{self.path} {self.shortfall}.", remedy=remedy_for(self.path)
         )
 
@@ -107,7 +107,7 @@ def refuse_incomplete_side_tables(sides: SideTables) -> None:
 
     Raises:
         DamagedTableError: its files are not those that were committed.
-        RecordsForgottenError: it does not: the table is gone, or an older copy replaced it.
+        SideTableIncompleteError: it does not: the table is gone, or an older copy replaced it.
     """
     for side in sides.values():
         if side.problem is not None:

@@ -57,7 +57,7 @@ from ingestion.errors import (
     InvalidSpecError,
     RefusedError,
     RewindError,
-    SinkSilentError,
+    SinkUnavailableError,
     TableBusyError,
 )
 from ingestion.kafka.offsets import Offsets, TopicPartition
@@ -1104,7 +1104,9 @@ def test_a_catalog_that_says_nothing_is_not_waited_for(
             folder=None,
         )
 
-        with pytest.raises(SinkSilentError, match=r"catalog far.*timed out.*check that") as raised:
+        with pytest.raises(
+            SinkUnavailableError, match=r"catalog far.*timed out.*check that"
+        ) as raised:
             entry.load()
 
     assert raised.value.exit_code == 5

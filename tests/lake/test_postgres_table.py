@@ -35,7 +35,7 @@ from ingestion.errors import (
     InvalidSpecError,
     MissingRightError,
     RefusedError,
-    SinkSilentError,
+    SinkUnavailableError,
     TableBusyError,
 )
 from ingestion.kafka.offsets import Offsets, TopicPartition
@@ -802,7 +802,7 @@ def roles(server: str) -> Iterator[str]:
         ("unlisted", "postgres", InvalidSpecError, "pg_hba.conf rejects"),
         ("oncelake", "nowhere", InvalidSpecError, 'database "nowhere" does not exist'),
         ("poor", "closed", MissingRightError, "refuses it to poor: .*permission denied"),
-        ("many", "postgres", SinkSilentError, "too many connections"),
+        ("many", "postgres", SinkUnavailableError, "too many connections"),
     ],
 )
 def test_a_login_that_the_server_does_not_take_is_of_the_settings(
@@ -827,7 +827,7 @@ def test_a_standby_is_not_taken_for_the_server(
         ports = ",".join(str(conninfo_to_dict(url)["port"]) for url in (standby, server))
         asked = opened(standby, schema)
         for ask in (lambda: asked.log().exists, lambda: asked.begin(0)):
-            with pytest.raises(SinkSilentError, match="server is in hot standby mode"):
+            with pytest.raises(SinkUnavailableError, match="server is in hot standby mode"):
                 ask()
         of_both = make_conninfo(server, host="127.0.0.1,127.0.0.1", port=ports)
 

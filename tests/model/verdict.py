@@ -10,10 +10,10 @@ from ingestion.errors import (
     InvalidSpecError,
     OffsetHoleError,
     OffsetsExpiredError,
-    RecordsForgottenError,
     RecordsMissedError,
     RefusedError,
     RewindError,
+    SideTableIncompleteError,
     StreamLockedError,
     TableBusyError,
     TopicRecreatedError,
@@ -62,7 +62,7 @@ def _is_due(world: World, oracle: Oracle, error: BaseException) -> bool:
             return bool(grown) and "retention" in world.taken
         case UnbalancedBatchError():
             return bool(world.spoiled.keys() - oracle.accepted)
-        case RecordsForgottenError():
+        case SideTableIncompleteError():
             # A record that came twice is in quarantine twice, which a person has accepted.
             return bool(world.spoiled)
         case RecordsMissedError():

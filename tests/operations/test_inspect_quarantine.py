@@ -10,7 +10,7 @@ import pytest
 from deltalake import write_deltalake
 
 from ingestion.declaration.messages import printable
-from ingestion.errors import RecordsForgottenError
+from ingestion.errors import SideTableIncompleteError
 from ingestion.lake.ledger import Ledger, LedgerRow
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.quarantine import remove_payloads
@@ -108,7 +108,7 @@ def test_a_quarantine_that_is_gone_is_no_empty_one(tmp_path: Path) -> None:
     )
     Ledger(paths.ledger).put(batch)
 
-    with pytest.raises(RecordsForgottenError, match="holds 0 rows of batch 1, which wrote 3"):
+    with pytest.raises(SideTableIncompleteError, match="holds 0 rows of batch 1, which wrote 3"):
         inspect("s", paths)
 
 

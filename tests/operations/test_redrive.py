@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 from typer.testing import CliRunner
 
 from ingestion.cli.app import app
-from ingestion.errors import InvalidSpecError, RecordsForgottenError, RefusedError
+from ingestion.errors import InvalidSpecError, RefusedError, SideTableIncompleteError
 from ingestion.lake.attempts import MARKS
 from ingestion.operations.decisions import accept, adopt_topic
 from ingestion.operations.redrive import RedriveReport
@@ -154,7 +154,7 @@ def test_an_older_quarantine_is_noticed(damaged: World) -> None:
     """A quarantine that has lost its marks would send records in again: the run is refused."""
     set_mark(damaged, None, FIRST)
 
-    with pytest.raises(RecordsForgottenError, match="holds 7 records that batch 6 has redriven"):
+    with pytest.raises(SideTableIncompleteError, match="holds 7 records that batch 6 has redriven"):
         damaged.run(spark=no_spark)
 
 

@@ -15,9 +15,9 @@ from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import (
     ForeignTableError,
     IdentityChangedError,
-    MemoryLostError,
-    RecordsForgottenError,
+    OffsetsUnknownError,
     RefusedError,
+    SideTableIncompleteError,
     TableAlteredError,
     TableReplacedError,
     TableRestoredError,
@@ -124,7 +124,7 @@ def test_rows_tell_no_offsets() -> None:
 
     assert at is not None
     assert (at.source, at.epoch, at.next, at.identity) == ("rows", 3, {}, UNKNOWN)
-    with pytest.raises(MemoryLostError):
+    with pytest.raises(OffsetsUnknownError):
         position_of(aged)
 
 
@@ -289,7 +289,7 @@ def test_an_unrecorded_acceptance_reaches_the_batch_it_accepts() -> None:
 )
 def test_a_side_table_that_is_short_of_rows_is_refused(side: SideTable, sentence: str) -> None:
     """The refusal names the batch, and both numbers."""
-    with pytest.raises(RecordsForgottenError, match=sentence):
+    with pytest.raises(SideTableIncompleteError, match=sentence):
         refuse_incomplete_side_tables({"quarantine": side})
 
 

@@ -49,7 +49,7 @@ from ingestion.errors import (
     DamagedTableError,
     InvalidSpecError,
     RefusedError,
-    SinkSilentError,
+    SinkUnavailableError,
     TableBusyError,
     first_line,
 )
@@ -177,7 +177,7 @@ class CatalogEntry:
                 if error.errno is None:  # Of Parquet itself; one of the volume has a number.
                     raise self.damaged(f"a file cannot be read ({first_line(error)})") from error
                 raise  # Whoever knows the volumes names the one that fails.
-            raise SinkSilentError(
+            raise SinkUnavailableError(
                 f"{self.stream}: {self.where} does not answer as it should: {self.reason(error)}. "
                 "Next: check that the catalog and its store are up, and pyiceberg's configuration "
                 "of them"
@@ -307,13 +307,15 @@ class CatalogEntry:
         except Exception as error:
             raise self._unknown(error) from error
 
-    def _refusal(self, error: Exception) -> TableBusyError | SinkSilentError:
+    def _refusal(self, error: Exception) -> TableBusyError | SinkUnavailableError:
         tail = f"({self.reason(error)}). Nothing was changed. Next: {AGAIN}"
         if isinstance(error, CommitFailedException):
             return TableBusyError(
                 f"{self.stream}: {self.where}: somebody else changed the table meanwhile {tail}"
             )
-        return SinkSilentError(f"{self.stream}: {self.where}: the catalog refused a commit {tail}")
+        return SinkUnavailableError(
+            f"{self.stream}: {self.where}: the catalog refused a commit {tail}"
+        )
 
     def _has(self, snapshot_id: int | None) -> bool:
         try:

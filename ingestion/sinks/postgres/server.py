@@ -24,7 +24,7 @@ from ingestion.errors import (
     InvalidSpecError,
     MissingRightError,
     RefusedError,
-    SinkSilentError,
+    SinkUnavailableError,
     TableBusyError,
     counted,
     first_line,
@@ -222,7 +222,7 @@ class PostgresPlace:
             raise UnknownOutcomeError.of(place, self.reason(error)) from error
         # A transaction that failed is answered thus, and nothing is raised.
         if answer != "COMMIT":
-            raise SinkSilentError(
+            raise SinkUnavailableError(
                 f"{self.stream}: {self.where}: the server answered a commit with {answer}. Nothing "
                 f"was changed. Next: {AGAIN}"
             )
@@ -300,7 +300,7 @@ class PostgresPlace:
             )
         is_down = isinstance(error, psycopg.OperationalError) and state[:2] not in _LIMITS
         if is_down or state == _IDLE_TOO_LONG:
-            return SinkSilentError(
+            return SinkUnavailableError(
                 f"{self.stream}: {self.where} does not answer as it should: {reason}. Next: check "
                 "that the server is up, and that ONCELAKE_POSTGRES leads to it"
             )
