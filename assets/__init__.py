@@ -1,1 +1,1 @@
-"""The skin: every declared stream as a Dagster asset, with its checks, job and sensor."""
+"""Dagster's part: every declared stream as an asset, with its checks, job and sensor."""

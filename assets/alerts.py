@@ -1,7 +1,7 @@
 """Alerts: what a person must know is posted to a webhook, where ``ONCELAKE_ALERT_WEBHOOK`` is set.
 
-Two sensors, which setting the variable starts: one tells of every run that fails, a refused one
-included; the other of every check that turns red, once until it is green again.
+Two sensors, which setting the variable starts: one posts every run that fails, a refused one
+included; the other every check that turns red, once until it is green again.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _failed_runs(webhook: str) -> dg.SensorDefinition:
         description="Posts to ONCELAKE_ALERT_WEBHOOK when a run fails or is refused",
     )
     def tell(context: dg.SensorEvaluationContext) -> dg.SensorResult:
-        # Dagster's own sensor of failed runs goes on behind one that it could not tell of.
+        # Dagster's own sensor of failed runs skips one that it could not post.
         reached, failed = _failed_since(context)
         messages = [_message_of(context.instance, run, failure) for _, run, failure in failed]
         told = _post_in_time(webhook, messages)
@@ -108,7 +108,7 @@ def _is_repeated(instance: dg.DagsterInstance, run: dg.DagsterRun) -> bool:
 
 
 def _message_of(instance: dg.DagsterInstance, run: dg.DagsterRun, failure: dg.DagsterEvent) -> str:
-    """Say which run failed, and why: an error of the engine in its own words."""
+    """Return which run failed, and why: an error of the engine by its own text."""
     why = _why(instance, run)
     selected = ", ".join(sorted(key.to_user_string() for key in run.asset_selection or ()))
     return f"Run {run.run_id[:8]} of {selected or run.job_name} failed: {why or failure.message}"
@@ -177,9 +177,9 @@ def _news(
 ) -> list[dg.AssetCheckEvaluation]:
     """Return what has turned red, or worse, since each check was seen last; update ``seen``.
 
-    The latest record of a check tells too little: a run may only have planned it, and the record
-    of a run that follows streams is as old as that run. Of a check that was never seen, only the
-    last evaluation counts.
+    The latest record of a check is not enough: a run may only have planned it, and the record of a
+    run that follows streams is as old as that run. Of a check that was never seen, only the last
+    evaluation counts.
     """
     news = {}
     for key in keys:
@@ -200,7 +200,7 @@ def _news(
 
 
 def _verdict(evaluation: dg.AssetCheckEvaluation) -> str:
-    """Return what is told again when it gets worse: a level, where the check has one."""
+    """Return what is posted again when it gets worse: a level, where the check has one."""
     level = evaluation.metadata.get("level", evaluation.severity)
     return "passed" if evaluation.passed else str(level.value)
 

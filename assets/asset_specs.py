@@ -32,7 +32,7 @@ _IN_OUR_COLUMNS = (
 
 
 def asset_spec(declared: DeclaredStream) -> dg.AssetSpec:
-    """Describe a stream's asset; one whose file is broken says what is wrong with it."""
+    """Describe a stream's asset; one whose file is broken has the error as its description."""
     if declared.spec is None:
         return dg.AssetSpec(
             declared.name,

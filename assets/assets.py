@@ -37,7 +37,7 @@ RETRY_AFTER_SECONDS = (10, 20)
 def run_stream(
     spec: StreamSpec, settings: Settings, spark: SparkResource, run_id: str, say: Say
 ) -> RunReport:
-    """Run the engine, which asks for Spark only when there is something to read."""
+    """Run the engine, which starts Spark only when there is something to read."""
     return Run(
         spec=spec,
         settings=settings,

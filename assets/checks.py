@@ -2,7 +2,7 @@
 
 Each is a pure function of the ``Evidence``. Those that block fail the run where they are an ERROR,
 and nothing downstream builds on it: red books, for a record may be lost, and what a person has
-declared to be too bad. The others tell.
+declared to be too bad. The others only report.
 """
 
 from __future__ import annotations
@@ -316,7 +316,7 @@ def _result(
     metadata: dict[str, Any],
     severity: dg.AssetCheckSeverity = ERROR,
 ) -> dg.AssetCheckResult:
-    """Return what a check says of the evidence's stream."""
+    """Return the result of a check for the evidence's stream."""
     return dg.AssetCheckResult(
         asset_key=evidence.spec.name,
         check_name=name,

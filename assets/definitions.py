@@ -1,7 +1,7 @@
 """The wiring, and the only place of it: every declared stream becomes an asset; all share the rest.
 
-Loading this reads files and the names of environment variables. It starts no Spark and asks no
-Kafka; an unreadable declaration becomes an asset that fails with its error.
+Loading this reads files and the names of environment variables. It starts no Spark and connects to
+no Kafka; an unreadable declaration becomes an asset that fails with its error.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def _watching(streams: Sequence[DeclaredStream]) -> list[dg.SensorDefinition]:
 def _of_stream(declared: DeclaredStream) -> dg.Definitions:
     """Wire one stream; a broken one is there as well, and breaks no other."""
     if declared.spec is None:
-        # The sensor starts the run that tells of it.
+        # The sensor starts the run that reports it.
         return dg.Definitions(assets=[ingest_asset(declared)])
     try:
         schedule = ingest_schedule(declared)

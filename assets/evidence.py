@@ -44,7 +44,7 @@ class Evidence:
         report: What the run did.
         table_id: Delta's id of the table.
         ledger: The ledger rows of the table that no rewind has undone, by seq.
-        unreported: What earlier runs committed and no materialization speaks of.
+        unreported: What earlier runs committed and no materialization reports.
         reasons: Why records were quarantined in the batches judged: how many for each reason.
         outcomes: What became of each declared expectation on the rows of the batches judged, or of
             those that the check was red for last; ``None`` where there are neither.

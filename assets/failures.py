@@ -1,4 +1,4 @@
-"""Errors that Dagster shows as the sentence they are, without the stack of its code and of ours.
+"""Errors that Dagster shows as one sentence, without the stack of its code and of ours.
 
 Dagster shows the stack of every exception, but for one that stands for an error of another process:
 of that it shows what it was given. So ours are of this kind, too.
@@ -21,7 +21,7 @@ from ingestion.errors import IngestionError, TransientError, harmless
 
 
 class StreamFailureError(DagsterUserCodeProcessError, dg.Failure):
-    """A run that failed for a reason that the engine has put into words."""
+    """A run that failed by an error of the engine."""
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
-"""Following in Dagster: one long run, in which each bounded run is told as a materialization.
+"""Following in Dagster: one long run, in which each bounded run is a materialization.
 
-Asset pages, plots and alerts see what they would see of a run of its own each time: the same
-metadata and the same checks. A sensor keeps exactly one such run alive.
+Asset pages, plots and alerts get the same metadata and checks as from separate runs. A sensor
+keeps exactly one such run alive.
 
 Dagster reads the annotations of an op's body, so this module does not postpone them.
 """
@@ -122,7 +122,7 @@ def follow_sensor() -> dg.SensorDefinition:
 
 
 class _Events:
-    """Tells Dagster of each bounded run, and of what keeps a stream from being run."""
+    """Reports to Dagster each bounded run, and what keeps a stream from being run."""
 
     def __init__(
         self, context: dg.OpExecutionContext, settings: Settings, spark: SparkResource
@@ -175,7 +175,7 @@ class _Events:
             )
 
     def _log_check(self, evaluation: dg.AssetCheckEvaluation) -> None:
-        """Log what a check says; it must be what Dagster shows of it.
+        """Log the result of a check so that Dagster shows it.
 
         Dagster writes it over this run's earlier record, and shows the newest: where another run,
         or a sensor, has made one since, a record without a run comes after that.

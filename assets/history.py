@@ -1,8 +1,9 @@
-"""Unreported batches: those in the ledger that no materialization speaks of.
+"""Unreported batches: those in the ledger that no materialization reports.
 
 A run that dies between its last commit and its result leaves its batches in the table and, at the
 latest after the next run, in the ledger. Dagster's metadata is a projection of that as well, so
-what a crash swallowed, what ran outside Dagster, and what a wiped event log forgot is found here.
+batches that are missing there, because of a crash, a run outside Dagster or a wiped event log, are
+found here.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class UnreportedBatches:
 
     @property
     def history(self) -> str:
-        """What a materialization says of the batches before its own."""
+        """What a materialization reports of the batches before its own."""
         return f"unknown: {self.unknown}" if self.unknown else COMPLETE
 
 
@@ -49,7 +50,7 @@ def find_unreported(
     mine: Collection[int],
     up_to: int,
 ) -> UnreportedBatches:
-    """Find the batches that no materialization speaks of.
+    """Find the batches that no materialization reports.
 
     Args:
         instance: Holds the event log, which may have been wiped.
@@ -69,7 +70,7 @@ def find_unreported(
 
 
 def _reported_seqs(instance: dg.DagsterInstance, stream: str, table_id: str) -> Iterator[range]:
-    """Yield the seqs that materializations speak of, back to one that knew of all before it."""
+    """Yield the seqs that materializations report, back to one that covers all before it."""
     for metadata in _materializations(instance, stream):
         # Checks judge what a run recovered only behind that: it may have died before.
         if metadata.get("table_id") != table_id or metadata.get("recovered"):

@@ -91,7 +91,7 @@ def _offsets_table(rows: Sequence[LedgerRow]) -> dg.TableMetadataValue:
 def earlier_events(
     evidence: Evidence, *, by: str
 ) -> Iterator[dg.AssetMaterialization | dg.AssetObservation]:
-    """Yield what is told before a run's own materialization; ``by`` is the run's id."""
+    """Yield the events before a run's own materialization; ``by`` is the run's id."""
     yield from recovered_materializations(evidence, by=by)
     yield from side_observations(evidence)
 

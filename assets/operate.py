@@ -1,7 +1,7 @@
 """The operations of a stream in Dagster, so that no refusal needs a shell.
 
-One job does them. Each is a class of its configuration, which the launchpad shows as a choice. What
-only a person may decide asks for a reason, and keeps it.
+One job does them. Each is a class of its configuration, which the launchpad shows as a choice. A
+decision requires a reason, and keeps it.
 
 Dagster reads the annotations of a job's configuration, so this module does not postpone them.
 """

@@ -1,4 +1,4 @@
-"""The sensor that tells of records which Kafka may delete before a stream has read them.
+"""The sensor that reports records which Kafka may delete before a stream has read them.
 
 The check `retention` comes with each materialization, and there is none while runs are refused,
 hang or are not started, which is when records are lost. So this asks by itself, without Spark, and
@@ -68,7 +68,7 @@ def retention_sensor(
 def _news(
     instance: dg.DagsterInstance, measured: Sequence[Retention]
 ) -> list[dg.AssetCheckEvaluation]:
-    """Return what the check does not say yet: Dagster keeps every evaluation for good."""
+    """Return what the check does not report yet: Dagster keeps every evaluation for good."""
     evaluations = {
         dg.AssetCheckKey(dg.AssetKey(each.spec.name), "retention"): as_evaluation(
             retention_result(each)

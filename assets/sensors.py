@@ -189,7 +189,7 @@ def _is_gone(declared: DeclaredStream) -> str:
 
 
 def _summary(passed: Mapping[str, str], due: int) -> str:
-    """Say why nothing is started: a line for each stream that something keeps from it."""
+    """Return why nothing is started: a line for each stream."""
     lines = [f"{name}: {reason}" for name, reason in sorted(passed.items())]
     more = [f"and {len(lines) - _MOST_NAMED} more"] if len(lines) > _MOST_NAMED else []
     if (quiet := due - len(lines)) > 0:
@@ -212,9 +212,9 @@ def _observations(lags: Lags, cursor: str | None) -> dict[str, Any]:
 
 
 def _soon_stale(instance: dg.DagsterInstance, specs: Iterable[StreamSpec]) -> Iterator[str]:
-    """Yield the streams that Dagster would soon call stale only because nothing new has come.
+    """Yield the streams that Dagster would soon mark as stale only because nothing new has come.
 
-    Its freshness policy knows materializations alone, so a run that finds nothing makes one.
+    Its freshness policy sees only materializations, so a run that finds nothing makes one.
     """
     minutes = {spec.name: spec.freshness_minutes for spec in specs if spec.freshness_minutes}
     for record in instance.get_asset_records([dg.AssetKey(name) for name in minutes]):

@@ -1,4 +1,4 @@
-"""What became of Dagster's runs, as far as this machine can tell: Dagster itself asks nobody.
+"""The state of Dagster's runs, as far as this machine can see it: Dagster itself does not check.
 
 A run whose process was killed stays STARTED where no code server watches it.
 """
@@ -51,7 +51,7 @@ class RunFacts:
         status: Its status in the instance, such as ``STARTED``; ``GONE`` when it is not there.
         since: When it came to this, in seconds since 1970.
         pid: Its process; ``None`` when it has none yet.
-        is_alive: Whether that process runs; ``None`` when nobody here can tell.
+        is_alive: Whether that process runs; ``None`` when that cannot be seen from here.
     """
 
     run_id: str
@@ -139,7 +139,7 @@ class Runs:
                 yield SlotFacts(pool=pool, run=run, waiting=waiting)
 
     def _process(self, run_id: str) -> tuple[int | None, float]:
-        """Return the process that said last that it works on a run, and when it said so."""
+        """Return the process that last reported that it works on a run, and when."""
         records = self._instance.get_records_for_run(
             run_id, of_type=dg.DagsterEventType.ENGINE_EVENT, ascending=False
         ).records

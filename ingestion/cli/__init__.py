@@ -1,1 +1,1 @@
-"""The commands of ``oncelake``, one module a command, and how they speak to people and programs."""
+"""The commands of ``oncelake``, one module each, and their output for people and programs."""

@@ -1,4 +1,4 @@
-"""What all commands share: options, the names of runs, and what becomes of an error."""
+"""What all commands share: options, the names of runs, and the handling of errors."""
 
 from __future__ import annotations
 

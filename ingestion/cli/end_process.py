@@ -1,4 +1,4 @@
-"""How a command's process ends: with its code, whatever threads of libraries are still at work."""
+"""Ends a command's process with its code, though threads of libraries may still be running."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ from typing import NoReturn
 def run_to_the_end(command: Callable[[], object]) -> None:
     """Run a command, and end the process with its code before the interpreter is taken apart.
 
-    Threads that Python does not know may still be at work then: Arrow reads ahead for a scan that
-    nobody needs any more, PySpark listens to a JVM that has died. Taking C++ and Python objects
-    apart under them ends a process that has done its work with SIGSEGV or an abort: one of 60 that
-    had abandoned a scan. Python's own exit handlers have all run by then: ours is the first that is
-    registered, and so the last that is called.
+    Threads that Python does not manage may still run then: Arrow reads ahead for an abandoned scan,
+    PySpark listens to a JVM that has died. Destroying C++ and Python objects under them would end a
+    finished process with SIGSEGV or an abort: one of 60 that had abandoned a scan. Python's own
+    exit handlers have all run by then: this one is registered first, and so called last.
     """
     codes = [1]
     atexit.register(lambda: leave_now(codes[-1]))
@@ -30,7 +29,7 @@ def run_to_the_end(command: Callable[[], object]) -> None:
 
 
 def leave_now(code: int) -> NoReturn:
-    """End the process though a thread still works: as in a crash, which the next run heals."""
+    """End the process though a thread is still running: as in a crash, which the next run heals."""
     for written in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):
             written.flush()

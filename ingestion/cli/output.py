@@ -1,8 +1,8 @@
-"""How commands speak: reports on stdout, everything else on stderr, Spark's own output included.
+"""The output of commands: reports on stdout, everything else on stderr, Spark's own included.
 
-Text is never read as rich markup, since offsets and column lists are full of brackets, and is
-never cut to a width where nobody has a screen. What a record, a schema or a server put into it
-reaches a terminal as plain characters, all others as escapes.
+Text is never read as rich markup, since offsets and column lists are full of brackets, and is cut
+to a width on a terminal only. What a record, a schema or a server put into it reaches a terminal as
+plain characters, all others as escapes.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def note_red(report: BatchReport) -> None:
 
 @contextmanager
 def progress(*, of_many: bool = False) -> Iterator[Tell]:
-    """Yield the function that shows where things stand.
+    """Yield the function that shows the progress.
 
     On a terminal one line changes in place; elsewhere, and of many streams that run side by side,
     each is a line of its own.

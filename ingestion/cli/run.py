@@ -150,7 +150,7 @@ def _print_followed(result: RunResult, *, as_json: bool) -> None:
 
 @dataclass(kw_only=True)
 class _Runs:
-    """The runs of one command; ``is_cut_off`` when one would not end though it was asked to."""
+    """The runs of one command; ``is_cut_off`` if one did not end in time after a signal."""
 
     settings: Settings
     run_id: str
@@ -215,7 +215,7 @@ class _Runs:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunResult:
-    """What became of one stream: the report of its run, or why there is none.
+    """The result of one stream: the report of its run, or why there is none.
 
     Attributes:
         interrupted_by: Exit code of the signal that ended it early; 0 when none did.

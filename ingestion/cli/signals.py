@@ -1,4 +1,4 @@
-"""Signals: a run that is asked to stop ends within seconds, and tells what it has done.
+"""Signals: a run that is asked to stop ends within seconds, and reports what it has done.
 
 The first signal asks: the run stops its query and reports. If it is not done after a grace, or
 at a second signal, it is cut off. Either way an open batch is as if never begun.
@@ -16,7 +16,7 @@ _GRACE_SECONDS = 5.0
 
 
 class Interrupt:
-    """What became of SIGINT and SIGTERM."""
+    """Which of SIGINT and SIGTERM came, if any."""
 
     def __init__(self) -> None:
         self.stop = threading.Event()

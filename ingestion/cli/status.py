@@ -77,7 +77,7 @@ def _read(stream: str | None) -> list[StreamStatus]:
 
 
 def _add_idle(statuses: list[StreamStatus]) -> None:
-    """Write down of which streams Dagster starts no runs."""
+    """Add the streams for which Dagster starts no runs."""
     from ingestion.operations.doctor.examine import find_idle
 
     idle = {
@@ -219,7 +219,7 @@ def _print_statuses(statuses: list[StreamStatus]) -> None:
             output.say(f"{status.stream}: held by {status.holder}", "yellow")
     for status in statuses:
         retention = status.retention
-        # What a stream is refused for is often why its headroom is unknown: it is said below.
+        # The cause of a refusal is often why the headroom is unknown: it is printed below.
         is_said = ("ok", "unknown") if status.problems else ("ok",)
         if retention is not None and retention.level not in is_said:
             output.say(str(retention), "bold red" if retention.is_low else "yellow")

@@ -96,7 +96,7 @@ def load_stream(name: str) -> tuple[StreamSpec, Settings]:
 
 
 def declared_sink(name: str, settings: Settings) -> SinkSpec | None:
-    """Return the sink of a stream; ``None`` where it is not declared, or not rightly."""
+    """Return the sink of a stream; ``None`` if it is not declared, or its file is broken."""
     from ingestion.declaration.loader import load_streams
 
     declared = load_streams(settings.streams)
@@ -104,7 +104,7 @@ def declared_sink(name: str, settings: Settings) -> SinkSpec | None:
 
 
 def refuse_unknown(name: str, settings: Settings, *, exists: bool) -> None:
-    """Refuse a name that is neither declared nor, as ``exists`` tells, has anything on disk."""
+    """Refuse a name that is not declared and, by ``exists``, has nothing on disk."""
     from ingestion.declaration.names import name_problem
 
     if name_problem(name) or not exists:

@@ -3,7 +3,7 @@
 Every function is a monoid whose state is in the table itself, so that a batch is folded into a row
 without reading any record again: the average keeps sum and count, ``first`` and ``last`` the place
 of the record that they come from. Addition of floating-point numbers is not associative, so that a
-sum of them would depend on how the batches were cut: it is refused.
+sum of them would depend on the division into batches: it is refused.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def aggregate_columns(spec: Declaration) -> str:
 
 
 def aggregate_rule(spec: Declaration) -> str:
-    """Say what the groups are made of: the same columns may hold another fold."""
+    """Describe how the groups are folded: the same columns may hold another fold."""
     parts = [f"{one.name} = {one.function}({one.column})" for one in aggregates_of(spec)]
     if spec.window:
         parts.append(f"window {spec.window.column} every {spec.window.every_seconds} s")

@@ -2,8 +2,7 @@
 
 The code location must load in a second or two and start nothing, yet a misspelt type or a key
 that names no column should fail there and not at 3 a.m. This reads the part of Spark's grammar
-that a Delta table can hold; Spark parses the same text again when a run begins, and has the last
-word.
+that a Delta table can hold; Spark parses the same text again when a run begins, and decides.
 """
 
 from __future__ import annotations

@@ -100,7 +100,7 @@ def _schema(expectation: str) -> Mapping[str, Any]:
 
 
 def _is_allowed(value: Any, schema: Mapping[str, Any]) -> bool:
-    """Tell whether a value may be one of these; what a schema says by reference is let pass."""
+    """Tell whether a value may be one of these; a schema's references are not checked."""
     forms = list(_forms(schema))
     if any("$ref" in form for form in forms) or value is None:
         return True
@@ -109,7 +109,7 @@ def _is_allowed(value: Any, schema: Mapping[str, Any]) -> bool:
 
 
 def _forms(schema: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Yield a schema and all that it says a value may be instead."""
+    """Yield a schema and its alternatives."""
     yield schema
     for inner in (*schema.get("anyOf", ()), *schema.get("oneOf", ())):
         yield from _forms(inner)

@@ -288,20 +288,20 @@ class Declaration(Part):
 
     @property
     def _makes_columns(self) -> bool:
-        """Tell whether the table's columns are made of the value's, which are others."""
+        """Tell whether the table's columns are computed from the value's, which are others."""
         return bool(self.select or self.transform or self.value_ddl or self.explode)
 
     @property
     def is_transformed(self) -> bool:
-        """Tell whether anything stands between the value and the row."""
+        """Tell whether the row is computed from the value."""
         return bool(self.where or self.select or self.transform or self.value_ddl)
 
     @property
     def unavailable(self) -> Unavailable | None:
-        """What becomes of a column that a record leaves out because it has not changed.
+        """The treatment of a column that a record leaves out because it has not changed.
 
-        ``keep`` what the row holds of it, or ``null``, which partial updates understand. ``None``
-        where the format leaves nothing out.
+        ``keep`` the row's value, or ``null``, which partial updates understand. ``None`` where the
+        format leaves nothing out.
         """
         if not self.format.options.may_lack_columns:
             return None
@@ -311,13 +311,13 @@ class Declaration(Part):
 
     @property
     def has_whole_rows(self) -> bool:
-        """Tell whether a record alone says what is in the declared columns of its row."""
+        """Tell whether a record alone determines the declared columns of its row."""
         takes_over = self.ignore_null_updates or self.unavailable == "keep"
         return self.mode != "aggregate" and not takes_over
 
     @cached_property
     def never_left_out(self) -> frozenset[str]:
-        """Columns that a record may not leave out: key and order, and what is asked of it."""
+        """Columns that a record may not leave out: key, order, and those that expressions read."""
         if self.unavailable is None:
             return frozenset()
         if self._makes_columns or self.is_log:
@@ -330,7 +330,7 @@ class Declaration(Part):
     def moved_by(self) -> tuple[str, ...]:
         """Columns of a value that make the key: an update in which one differs may move its row.
 
-        None where no record tells the row before it, or nothing is deleted.
+        None where no record has the row before it, or nothing is deleted.
         """
         if not (self.format.options.may_lack_columns and self.write_mode.has_deletes):
             return ()

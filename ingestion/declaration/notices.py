@@ -1,4 +1,4 @@
-"""What a declaration allows though a person has probably not meant it: told, and not refused."""
+"""What a declaration allows though a person has probably not meant it: reported, not refused."""
 
 from __future__ import annotations
 

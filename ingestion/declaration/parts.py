@@ -30,7 +30,7 @@ from ingestion.declaration.violations import RuleViolationsError
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """All that a value must be, in one sentence, which is said whatever is wrong with it."""
+    """All that a value must be, in one sentence, which is the error for any wrong value."""
 
     text: str
 
@@ -77,7 +77,7 @@ DottedName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_
 Pattern = Annotated[str, StringConstraints(min_length=1)]
 TombstonePolicy = Literal["delete", "ignore", "quarantine"]
 ExtraFields = Literal["ignore", "keep", "reject"]
-# What becomes of a column that a record leaves out because it has not changed.
+# The treatment of a column that a record leaves out because it has not changed.
 Unavailable = Literal["keep", "null"]
 Severity = Literal["critical", "warning", "info"]
 Owner = Annotated[str, StringConstraints(pattern=r"^(team:.+|[^@\s]+@[^@\s]+\.[^@\s]+)$")]

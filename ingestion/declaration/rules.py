@@ -1,7 +1,7 @@
 """Where the fields of a declaration contradict one another, each named by the field to edit.
 
 ``StreamSpec`` refuses to exist while any of these holds, and all are reported at once: a person who
-has to mend a file wants to mend it in one go. What the write mode asks is in ``mode_rules``.
+has to mend a file wants to mend it in one go. The rules of the write modes are in ``mode_rules``.
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ def _transformation_violations(spec: Declaration) -> Iterator[Violation]:
 
 
 def _sql_violations(spec: Declaration) -> Iterator[Violation]:
-    """Refuse names that are no columns; Spark alone knows functions and types."""
+    """Refuse names that are no columns; only Spark checks functions and types."""
     asked: dict[str, SqlType | None] = {**spec.value_types, **dict.fromkeys(spec.record_names)}
     texts = [(("where",), spec.where), *((("select", k), sql) for k, sql in spec.select.items())]
     for at, text in texts:
@@ -202,7 +202,7 @@ def _name_violations(
 
 
 def column_violations(spec: Declaration, columns: Collection[str]) -> Iterator[Violation]:
-    """Yield what names columns that the table, whose columns are given, does not have."""
+    """Yield fields that name columns which the table, whose columns are given, lacks."""
     named: list[tuple[tuple[str | int, ...], str]] = [
         (("expectations", nth, argument), name)
         for nth, each in enumerate(spec.expectations)
@@ -320,11 +320,11 @@ def unknown_names(
 ) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Yield each column, or field of a STRUCT, that an expression names and that is not there.
 
-    Spark ignores case, and has the last word: what cannot be known here passes.
+    Spark ignores case, and decides: what cannot be checked here passes.
 
     Args:
         text: The expression.
-        columns: Types by name; ``None`` for a type that nobody looks into.
+        columns: Types by name; ``None`` for a type that is not checked.
 
     Yields:
         The name as written, up to the part that is unknown, and the names that there are.

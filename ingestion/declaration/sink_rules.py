@@ -1,4 +1,4 @@
-"""Where a declaration asks of its sink what that cannot do, each named by the field to edit."""
+"""Where a declaration needs what its sink cannot do, each named by the field to edit."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _refused_name(spec: Declaration, column: DeclaredColumn) -> tuple[str, str] 
 
 
 def _log_violations(spec: Declaration) -> Iterator[Violation]:
-    """Yield what needs a look at the rows that are there."""
+    """Yield what needs the rows of the table, which a log does not look up."""
     no_look = f"`sink: {spec.sink.name}` is a log, which "
     if spec.sequence_by:
         yield "sequence_by", f"{no_look}keeps the order in which records come; remove it"

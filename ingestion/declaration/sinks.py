@@ -1,4 +1,4 @@
-"""The sinks: what keeps a stream's rows, what a person says of it, and what it can do.
+"""The sinks: where a stream's rows are stored, how it is declared, and what it can do.
 
 Plain data, and the one record of it: a sink is a module with a ``SinkTable`` (see
 ``ingestion.sinks.table``); it is named here and imported when a stream of it is opened. Another
@@ -21,7 +21,7 @@ from ingestion.declaration.types import PLAIN_NAME, SqlType
 
 # As PostgreSQL and most catalogs take a name without quotes.
 _QUALIFIED: Final = r"^[a-z_][a-z0-9_]*\.[a-z_][a-z0-9_]*$"
-# What the name of a table ends on that is made beside another, to take its place.
+# The ending of the name of a table that is made beside another, to take its place.
 BESIDE: Final = "__rebuild"
 QualifiedName = Annotated[
     str,
@@ -43,7 +43,7 @@ CatalogName = Annotated[
 
 
 class SinkPart(Part):
-    """What a person says of a sink."""
+    """The declared options of a sink."""
 
     def table_of(self, stream: str) -> str:
         """Return the table of a stream."""
@@ -124,7 +124,7 @@ class SinkKind:
         cannot: What it is unable to do, each with the reason, as a sentence.
         refused_modes: The write modes that it cannot keep.
         refused: Types that would lose something in it.
-        stored_as: The types that it keeps as another: that one's word, by their own.
+        stored_as: The types that it stores as another: the stored by the declared type.
         unstorable: Characters that no name of a column, or of a field within it, may have.
         taken: Names of columns that every table of it has.
         has_text_keys: Whether the keys of a MAP must be texts.

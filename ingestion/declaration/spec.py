@@ -49,7 +49,7 @@ ABOUT_RUNS: Final = frozenset(
         *("backfill_from", "follow", "maintenance", "retention_warning"),
     }
 )
-# Fields of which the table itself tells: by its columns, its keys and its rule.
+# Fields that the table itself has: in its columns, its keys and its rule.
 _IN_THE_TABLE: Final = frozenset(
     {
         *("ddl", "mode", "keys", "sequence_by", "aggregates", "window"),
@@ -137,7 +137,7 @@ class StreamSpec(Declaration):
 
 
 def fingerprint(spec: StreamSpec) -> str:
-    """Return a short text for all in a declaration that decides what becomes of a record.
+    """Return a short text for all in a declaration that decides the outcome of a record.
 
     A record that is bad for one declaration, or one engine, may be good for the next. The
     quarantine keeps both, so that the proof can tell a record that waits to be redriven from one
@@ -149,10 +149,10 @@ def fingerprint(spec: StreamSpec) -> str:
 
 
 def meaning(spec: StreamSpec) -> dict[str, Any]:
-    """Return the fields that decide what a record says, by name, but for those a table tells of.
+    """Return the fields that decide what a record means, by name, but for those the table has.
 
     Every commit keeps them. Rows that an earlier meaning wrote stay as they are, and the proof
-    compares them by that of now.
+    compares them by today's.
     """
     elsewhere = ABOUT_RUNS | _IN_THE_TABLE
     return spec.model_dump(

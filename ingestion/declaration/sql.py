@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-# What sqlglot says of itself.
+# sqlglot's own log messages.
 _CLASS: Final = re.compile(r" for <class .*")
 # Functions whose answer changes from call to call, by sqlglot's names or their own.
 _VOLATILE: Final = {

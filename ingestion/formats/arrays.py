@@ -1,4 +1,4 @@
-"""Whole columns at once: what cannot be converted without loss becomes null, and shows as lost."""
+"""Conversion of whole columns: a value that would lose something becomes null, and is reported."""
 
 from __future__ import annotations
 

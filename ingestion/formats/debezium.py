@@ -163,7 +163,7 @@ def _avro_reader(options: DebeziumOptions, schema: WriterSchema, encoded: Encode
 
 
 class _Moves:
-    """Knows a row whose key has changed.
+    """Recognises a row whose key has changed.
 
     Either one update says so, by the row before it; or one event deletes the row, and another makes
     it anew: headers of each then name the key of the other, as JSON, which Kafka Connect's default
@@ -304,7 +304,7 @@ def _row_of(envelope: Any) -> tuple[str, Mapping[str, Any]]:
 
 
 def _described(document: Any) -> str:
-    """Say what a document is that is no envelope, and what reads it."""
+    """Name what a document is that is no envelope, and the format that reads it."""
     if not isinstance(document, dict) or document.keys() != {"schema", "payload"}:
         return "no object with `op`; events that an SMT has unwrapped are `json`"
     payload = document["payload"]

@@ -47,10 +47,10 @@ _LEADER_IS_MOVING = (
     KafkaError.LEADER_NOT_AVAILABLE,
     KafkaError.FENCED_LEADER_EPOCH,
     KafkaError.UNKNOWN_LEADER_EPOCH,
-    # The client's own word for a partition that has none; also for one that it may not describe.
+    # The client's own error for a partition without one; also for one that it may not describe.
     KafkaError._NOENT,
 )
-# The client tells why it would begin elsewhere in the text of its error alone.
+# The client gives the reason why it would begin elsewhere only in the text of its error.
 _TRUNCATED = KafkaError(KafkaError._LOG_TRUNCATION).str()
 _MOVED_WITHIN_SECONDS = 0.5
 _SHOWN_WITHIN_SECONDS = 0.05
@@ -137,7 +137,7 @@ class Kafka:
     def known_topics(self, names: Iterable[str], *, refuse_hidden: bool = False) -> Topics:
         """Return ids and partitions of those topics that exist, and that this user may see.
 
-        One request; who the cluster is is not asked, and empty.
+        One request; the cluster's id is not read, and empty.
 
         Raises:
             MissingRightError: with ``refuse_hidden``, this user may not describe one, which may
@@ -162,7 +162,7 @@ class Kafka:
         return self._offsets(partitions, OffsetSpec.latest())
 
     def known_ends(self, partitions: Iterable[TopicPartition]) -> Ends:
-        """Return the last stable offsets, without those that Kafka cannot tell now."""
+        """Return the last stable offsets, without those that Kafka cannot give now."""
         asked = self._asked(partitions, OffsetSpec.latest(), IsolationLevel.READ_COMMITTED)
         known = {}
         for at, answer in asked.items():
@@ -203,7 +203,7 @@ class Kafka:
         """Return the configuration of topics, with what the brokers' defaults give them.
 
         Raises:
-            DependencyError: Kafka does not answer, or does not let this user ask.
+            DependencyError: Kafka does not answer, or this user lacks the right.
         """
         wanted = [ConfigResource(ConfigResource.Type.TOPIC, name) for name in sorted(names)]
         asked = self._admin.describe_configs(wanted, request_timeout=self._timeout)
@@ -221,7 +221,7 @@ class Kafka:
         """Make a topic, unless it is there, and wait until the broker shows it.
 
         Args:
-            partitions: How many; left out, as the brokers are set.
+            partitions: How many; by default the brokers' setting.
         """
         topic = NewTopic(name, partitions, -1, config=dict(config))
         asked = self._admin.create_topics([topic], request_timeout=self._timeout)[name]
@@ -238,7 +238,7 @@ class Kafka:
             time.sleep(_SHOWN_WITHIN_SECONDS)
 
     def unwritable(self, names: Iterable[str]) -> tuple[str, ...]:
-        """Return those topics that this user may not write to, as far as the broker tells."""
+        """Return those topics that this user may not write to, as far as the broker reports it."""
         asked = self._admin.describe_topics(
             TopicCollection([*names]),
             include_authorized_operations=True,
@@ -261,7 +261,7 @@ class Kafka:
         return int(answer["transaction.max.timeout.ms"].value)
 
     def timestamps_at(self, offsets: Mapping[TopicPartition, int]) -> _Timestamps:
-        """Return when the first record at or behind each offset was written, by its timestamp.
+        """Return when the first record at or after each offset was written, by its timestamp.
 
         A partition that holds no record there, or one without a timestamp, is left out.
         """
@@ -272,9 +272,9 @@ class Kafka:
         }
 
     def first_records(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, Message]:
-        """Return the first record at or behind each offset, also one that was aborted.
+        """Return the first record at or after each offset, also one that was aborted.
 
-        A partition that holds none there is left out. One that begins behind the offset, or ends
+        A partition that holds none there is left out. One that begins after the offset, or ends
         before it, gives its first record.
         """
         places = [ClientTopicPartition(*at, offset) for at, offset in offsets.items()]
@@ -284,12 +284,12 @@ class Kafka:
     def truncated(
         self, ends: Mapping[TopicPartition, int], leader_epochs: Mapping[TopicPartition, int]
     ) -> frozenset[TopicPartition]:
-        """Return the partitions of which a leader's epoch ended below what was read of it.
+        """Return the partitions in which a leader's epoch ended before the last offset read.
 
-        Also those that know nothing of that epoch any more: retention may have removed it whole.
+        Also those without that epoch: retention may have removed all of it.
 
         Args:
-            ends: The offset behind the last one that was read, a partition.
+            ends: For each partition, the offset after the last one that was read.
             leader_epochs: Epochs under which the offset before it was read.
         """
         places = [
@@ -315,7 +315,7 @@ class Kafka:
                 "max.partition.fetch.bytes": 65536,
             },
         )
-        # Where it may not begin elsewhere, that it would have to is the answer.
+        # The consumer may not begin elsewhere: the error that it would have to is the result.
         answer = KafkaError._AUTO_OFFSET_RESET if reset == "error" else KafkaError._PARTITION_EOF
         try:
             return reader.first_messages(places, answer=answer)
@@ -445,7 +445,7 @@ class _RecordReader:
     def first_messages(
         self, places: Sequence[ClientTopicPartition], *, answer: int
     ) -> dict[TopicPartition, Message]:
-        """Return the first record at or behind each place, or the error that stands for it."""
+        """Return the first record at or after each place, or the error that stands for it."""
         left = {TopicPartition(place.topic, place.partition): place for place in places}
         self.consumer.assign(list(places))
         answers: dict[TopicPartition, Message] = {}

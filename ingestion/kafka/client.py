@@ -53,7 +53,7 @@ def client_options(settings: Settings, heard: ClientErrors | None = None) -> dic
 def headers_of(message: Message) -> tuple[tuple[str, bytes | None], ...] | None:
     """Return the headers of a record; ``None`` where the name of one is not UTF-8.
 
-    The client's list then lacks an object, and would end the process of whoever looked at it.
+    The client's list then has no object there, and reading it would end the process.
     """
     try:
         return tuple(_ask_for_headers(message) or ())
@@ -78,9 +78,9 @@ SENT: Final = f"""
 
 
 def timestamp_ms_of(message: Message) -> int:
-    """Return a record's timestamp, in milliseconds; one that no column can have is their end.
+    """Return a record's timestamp in milliseconds, limited to those that a column can have.
 
-    A producer that takes another unit writes those, and brokers before 4.0 keep them.
+    A producer with another unit writes others, and brokers before 4.0 keep them.
     """
     return min(max(message.timestamp()[1], _FIRST_MS), _LAST_MS)
 
@@ -150,7 +150,7 @@ def _login(settings: Settings) -> str | None:
 
 
 def _security(settings: Settings) -> str:
-    """Name how this client connects: brokers only hang up on one that connects otherwise."""
+    """Name how this client connects: brokers hang up on others without an answer."""
     names = (
         *("kafka_security_protocol", "kafka_sasl_mechanism", "kafka_oauth_token_endpoint"),
         "kafka_ssl_ca",

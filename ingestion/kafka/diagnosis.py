@@ -1,8 +1,8 @@
-"""Why there is no connection to Kafka, as far as it can be found out, and what mends it.
+"""Why there is no connection to Kafka, as far as this can be found, and the remedy.
 
 librdkafka repeats a login until the time is over, says only that a certificate was not verified,
-and nothing at all where it speaks to a port of TLS without TLS. A handshake of our own tells these
-apart; nothing is sent over it.
+and nothing at all where it speaks to a port of TLS without TLS. A handshake of our own
+distinguishes these; nothing is sent over it.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _ANOTHER_HOST: Final = (62, 64)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Diagnosis:
-    """What is wrong, what mends it, and whether that is an edit of the settings."""
+    """What is wrong, the remedy, and whether that is an edit of the settings."""
 
     cause: str
     remedy: str

@@ -1,4 +1,4 @@
-"""The last record read of a partition, by which its log is known again.
+"""The last record read of a partition, by which its log is recognised.
 
 A log may lose its end and grow again, past the offset that was read: by an unclean election, a disk
 that was put back, a mirror that was reset. Its topic keeps its id, and no offset shows it. What
@@ -30,7 +30,7 @@ class LastRecord:
 
     Attributes:
         timestamp_ms: As a column has it.
-        leader_epoch: The partition's, when the record had been read; -1 where Kafka tells none.
+        leader_epoch: The partition's, when the record had been read; -1 where Kafka reports none.
         digest: Of key, value and headers, as Spark's ``xxhash64`` has it.
     """
 
@@ -44,7 +44,7 @@ class LastRecord:
         return f"offset {self.offset} ({moment(self.timestamp_ms)})"
 
     def is_at(self, message: Message) -> bool | None:
-        """Tell whether a record at its offset is this one; ``None`` where nothing can tell."""
+        """Tell whether a record at its offset is this one; ``None`` if that is unknown."""
         if timestamp_micros_of(message) // 1_000 != self.timestamp_ms:
             return False
         headers = headers_of(message)

@@ -152,7 +152,7 @@ def _whole(at: object) -> int:
 
 
 class Ends(Offsets):
-    """Where partitions end, and the epoch of the leader that said so, -1 where it told none."""
+    """The ends of partitions, and the epoch of the leader that reported each; -1 without one."""
 
     def __init__(self, answers: Mapping[TopicPartition, tuple[int, int | None]]) -> None:
         super().__init__({at: offset for at, (offset, _) in answers.items()})
@@ -204,7 +204,7 @@ def fit(planned: Iterable[Range], reached: Offsets) -> Fit:
 
 
 def cut(ranges: Sequence[Range], largest: int) -> Iterator[tuple[Range, ...]]:
-    """Cut ranges into batches of about ``largest`` offsets, each with a share of every one.
+    """Divide ranges into batches of about ``largest`` offsets, each with a part of every range.
 
     Ranges that are shorter than there are batches are spread over them; those that are empty go
     with the first, so that the ledger knows where each partition begins.

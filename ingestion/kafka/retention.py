@@ -53,7 +53,7 @@ class Policy:
     """What Kafka deletes of a topic, by its configuration; ``None`` is no limit.
 
     Attributes:
-        unknown: Settings that limit it, and that the brokers do not tell.
+        unknown: Settings that limit it, and that the brokers do not report.
     """
 
     age_seconds: float | None = None
@@ -275,7 +275,7 @@ def _read_unread(
 def _offset_sizes(
     partitions: Sequence[TopicPartition], earliest: Offsets, ends: Offsets, settings: Settings
 ) -> OffsetSizes:
-    """Return what an offset takes in logs, or why it is unknown: few users may ask brokers."""
+    """Return the size of an offset in logs, or why it is unknown: few users have that right."""
     if not partitions:
         return {}, ""
     key, now = (settings.bootstrap_servers(), *partitions), time.monotonic()

@@ -150,7 +150,7 @@ class Registry:
         try:
             return self._client.get_version(subject, version, deleted=True).schema
         except SchemaRegistryError as error:
-            # The server has just returned a schema: it is a registry, and means what it says.
+            # The server has just returned a schema: it is a registry, and its answer counts.
             if error.http_status_code != _GONE:
                 raise
             raise _ReferenceGoneError(

@@ -123,7 +123,7 @@ def _system_ca() -> str | None:
 
 
 def _msk_token(settings: Settings) -> Callable[[str], tuple[str, float]]:
-    """Return what signs tokens of MSK by AWS's own library, with the credentials that it finds."""
+    """Return the signer of tokens for MSK, by AWS's own library and the credentials it finds."""
     try:
         library = import_module("aws_msk_iam_sasl_signer.MSKAuthTokenProvider")
     except ModuleNotFoundError as error:
@@ -250,7 +250,7 @@ def _unset(settings: Settings, names: Sequence[str], needs: str) -> Iterator[str
 def _useless(
     settings: Settings, names: Sequence[str], why: str, by: tuple[str, str]
 ) -> Iterator[str]:
-    """Name the settings without effect, and the one, and its value, by which they had some."""
+    """Name the settings without effect, and the setting and value that would give them one."""
     other, fits = variable_of(settings, by[0]), by[1]
     for name in names:
         if getattr(settings, name):

@@ -189,7 +189,7 @@ class JavaAdmin:
         return None
 
     def log_sizes(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the bytes of partitions' logs: of the largest replica that a broker tells of."""
+        """Return the bytes of partitions' logs: of the largest replica that a broker reports."""
         places = {
             at: self._kafka.common.TopicPartition(at.topic, at.partition) for at in partitions
         }

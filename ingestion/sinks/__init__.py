@@ -1,1 +1,1 @@
-"""What keeps a stream's rows, and commits rows and note as one act: a folder a sink."""
+"""The sinks of a stream's rows, which commit rows and note in one step: a folder for each."""

@@ -1,4 +1,4 @@
-"""What was committed to the table of a stream, whatever keeps it: the truth about its batches."""
+"""The commits of a stream's table, in any sink: the authority on its batches."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def operation_of(counts: Mapping[str, int]) -> str:
 
 
 class CommitLog(ABC):
-    """The commits of one table, newest first, as far back as its keeper remembers them.
+    """The commits of one table, newest first, as far back as its sink keeps them.
 
     A log is read once: make another to see what was committed since, or ``look_again``.
     """
@@ -86,11 +86,11 @@ class CommitLog(ABC):
 
     @abstractmethod
     def table_id(self) -> str:
-        """Return what tells this table from any other, one of the same name included."""
+        """Return the id of this table, which another of the same name does not have."""
 
     @abstractmethod
     def versions(self) -> list[int]:
-        """List the versions of which the log still tells, newest first."""
+        """List the versions that are still in the log, newest first."""
 
     @abstractmethod
     def read(self, version: int) -> Commit:
@@ -108,13 +108,13 @@ class CommitLog(ABC):
     def last_seq(self, stream: str) -> int | None:
         """Return the highest seq that the table has recorded for a stream, or ``None``.
 
-        It must survive the commits, where a keeper forgets them.
+        It must survive the commits, where a sink drops them.
         """
         return next((txn for each in self.newest_first() for txn in each.txns.values()), None)
 
     @abstractmethod
     def row_count(self) -> int | None:
-        """Count the table's rows; ``None`` where only reading all of them would tell."""
+        """Count the table's rows; ``None`` where only a scan of all of them could."""
 
     def highest_epoch(self) -> int:
         """Return an epoch that no row is beyond; 0 without rows."""
@@ -133,7 +133,7 @@ class CommitLog(ABC):
         return (self.read(version) for version in self.versions() if version >= down_to)
 
     def standing(self) -> Iterator[CommitMetadata]:
-        """Walk what our commits say, newest first, without those that a later rewind undid."""
+        """Walk the notes of our commits, newest first, without those that a later rewind undid."""
         undone_beyond: int | None = None
         for commit in self.newest_first():
             said = commit.metadata

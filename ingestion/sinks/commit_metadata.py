@@ -1,4 +1,4 @@
-"""What a commit of ours says of itself: why it exists, and how far it read."""
+"""The note of a commit of ours: why it exists, and how far it read."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ Kind = Literal["ingest", "replay", "redrive", "accept", "rewind", "schema", "era
 
 # Only these move offsets.
 MOVING: Final[frozenset[Kind]] = frozenset({"ingest", "accept", "rewind"})
-# The count of a rewind that names the batch after which the table is again as it was.
+# The count of a rewind that names the batch to whose state it went back.
 REWOUND_TO: Final = "rewound_to"
-# What the table asked of the rows of a batch, beside the fields of the declaration.
+# The table's constraints on the rows of a batch, beside the fields of the declaration.
 CONSTRAINTS: Final = "constraints"
 NOTE_VERSION = 1
 
@@ -96,7 +96,7 @@ def ranges_at(offsets: Offsets) -> tuple[CountedRange, ...]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CommitMetadata:
-    """What a commit of ours says of itself, in ``userMetadata``.
+    """The note of a commit of ours, in ``userMetadata``.
 
     Attributes:
         columns: The declared columns, as the user wrote them.

@@ -1,4 +1,4 @@
-"""The table of a stream's rows, whatever keeps it: what every sink is asked, and what it commits.
+"""The interface of a sink's table: its log, lookups by key, and one atomic commit.
 
     log: where does the table stand? → begin on exactly that → look up the rows of some keys
          → commit rows and note as one act, or nothing → log: what was committed?
@@ -131,7 +131,7 @@ class SinkTable(ABC):
     @property
     @abstractmethod
     def where(self) -> str:
-        """Name the table, and what keeps it, for people."""
+        """Name the table, and where it is, for people."""
 
     @property
     def uri(self) -> str:
@@ -231,7 +231,7 @@ class SinkTable(ABC):
     def notes(self, through: int) -> Iterator[tuple[int, int | None, str | Altered | None]]:
         """Yield version, fence and note of each commit up to a version, oldest first, as kept.
 
-        Of one that is not as it was written no fence is told.
+        A note that is not as it was written has no fence.
         """
         log, application = self.log(), app_id(self.stream)
         for version in sorted(each for each in log.versions() if each <= through):
@@ -240,11 +240,11 @@ class SinkTable(ABC):
             yield version, commit.txns.get(application), note
 
     def seal(self) -> None:
-        """Write what was committed to the disk, where its keeper has not done that."""
+        """Write what was committed to the disk, where the sink has not done that."""
         return
 
     def refuse_damaged(self, log: Any) -> None:
-        """Make sure that what keeps the rows is as it was written, where that can be told.
+        """Make sure that the files of the rows are as they were written, where that can be checked.
 
         Args:
             log: The table's own, opened.
@@ -286,7 +286,7 @@ class SinkTable(ABC):
         """Make sure that the table is nobody else's with rows, and can be given another name.
 
         Raises:
-            RefusedError: its name is not to be had.
+            RefusedError: the name is taken.
         """
         return
 

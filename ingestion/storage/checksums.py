@@ -3,9 +3,9 @@
 Beside every ``name`` that the JVM writes on a local disk Hadoop leaves ``.name.crc``: a header, the
 length of a chunk, and a CRC-32 of each. Spark checks it on every read. delta-rs neither writes nor
 checks it, and would take a flipped digit for the offset that was committed: so what delta-rs has
-committed is sealed, in Hadoop's words, and every run checks what it builds on.
+committed is sealed, in Hadoop's format, and every run checks what it builds on.
 
-A store keeps checksums of its own, and checks them: nothing is sealed there, and nothing doubted.
+A store keeps checksums of its own, and checks them: nothing is sealed or checked there.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def sidecar_of(file: Location) -> Location:
 
 
 def matches_checksum(file: Location, content: bytes | None = None) -> bool:
-    """Tell whether a file is as it was written; one without checksums is not doubted.
+    """Tell whether a file is as it was written; one without checksums passes.
 
     Args:
         file: The file.

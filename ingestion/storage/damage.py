@@ -1,4 +1,4 @@
-"""What is said of a table whose files are not as they were written, and what can be done then."""
+"""The error for a table whose files are not as they were written, and its remedy."""
 
 from __future__ import annotations
 

@@ -5,8 +5,8 @@ while its holder lives, and taken over when that has stopped: at once where it c
 dead, else when it was not renewed for as long as the object says. Each holder has a token that is
 higher than the last one's.
 
-It saves work, and the promise does not hang on it: whoever slept past the end of its lease loses
-the race for the next commit, which is put only where none is, and nothing of it is believed.
+It saves work; the promise does not depend on it: a run that slept past the end of its lease loses
+the race for the next commit, which is put only where none is, and nothing else of it counts.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def last_lease(place: Location) -> Lease | None:
 
 
 def release(place: Location) -> None:
-    """Let go of a lease in the place of its holder, who is dead or said to be."""
+    """Release a lease for its holder, which is dead or reported dead."""
     if found := _read(place):
         with suppress(ObjectChangedError):
             place.replace(_LEASE.dump_json(replace(found[0], is_released=True)), found[1])
@@ -144,7 +144,7 @@ def _read(place: Location) -> tuple[Lease, Tag] | None:
 
 
 def _is_over(place: Location, lease: Lease) -> bool:
-    """Tell whether nobody holds a lease any more; of another machine's, the store's clock tells."""
+    """Tell whether a lease has ended; one of another machine by the store's clock."""
     if lease.is_released:
         return True
     if lease.is_here and not lease.living():

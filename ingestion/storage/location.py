@@ -50,7 +50,7 @@ _DELETED_AT_ONCE: Final = 1000
 
 
 class Tag(NamedTuple):
-    """What tells an object from any other that will be there; a store looks at one of both."""
+    """The version of an object, in two forms; a store uses one of them."""
 
     e_tag: str | None
     # Google's generation, without which it replaces nothing.
@@ -160,7 +160,7 @@ class Location(os.PathLike[str]):
             return None
 
     def read_tagged(self) -> tuple[bytes, Tag]:
-        """Return an object's content, and what tells it from any other that will be there."""
+        """Return an object's content, and its version."""
         with self._translated():
             found = obstore.get(self._store, self.key)
             return bytes(found.bytes()), _tag_of(found.meta)

@@ -58,7 +58,7 @@ class ProcessId:
 
 
 def this_machine() -> str:
-    """Return what tells apart the places in which a pid means a process: host, boot, namespace."""
+    """Return the identity of the place in which a pid means a process: host, boot, namespace."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         namespace = os.readlink("/proc/self/ns/pid")

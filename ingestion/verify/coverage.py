@@ -39,7 +39,7 @@ class Coverage:
         is_ordered: Whether an earlier record can win over a later one.
         accepted: Batches whose outcome a person accepted as it is.
         accepted_through: A person accepted the table as it was after this batch; 0 if nobody did.
-        unknown: Batches of which nothing tells any more, so that what they read is unknown.
+        unknown: Batches without any record left, so that what they read is unknown.
         thinned: Batches from which compaction has removed records since.
     """
 
@@ -105,7 +105,7 @@ class Coverage:
         return seq in self.unknown if batch is None else batch.attempt == attempt
 
     def has_read(self, place: Place, seq: int) -> bool:
-        """Tell whether the ledger says that a batch has read the record at a place, or may have."""
+        """Tell whether a batch has read the record at a place by the ledger, or may have."""
         if seq in self.unknown:
             return True
         batch = self.batches.get(seq)

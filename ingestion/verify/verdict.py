@@ -76,7 +76,7 @@ class Verdict:
         commits: How many commits of ours were compared with the ledger.
         quarantined: How many records belong in quarantine.
         differences: What is wrong: the first of them; ``difference_count`` counts all, by part.
-        limits: What is no longer covered, or a person accepted; it is no fault.
+        limits: What is no longer covered, or what a person accepted; it is no fault.
         obstacles: What this proof does not understand; then nothing is proven.
     """
 

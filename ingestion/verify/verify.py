@@ -153,7 +153,7 @@ class _Proof:
         """
         snapshot, table, stream = self._snapshot, self._paths.table, self._spec.name
         busy = "Next: run the same command again; if it happens again, pause the stream"
-        # Of a log that is damaged, the verdict tells.
+        # The verdict reports a damaged log.
         with suppress(DamagedTableError):
             if not (log := table.log()).exists or log.table_id() != snapshot.table_id:
                 raise TableBusyError(f"{stream}: {table.where} has been replaced meanwhile. {busy}")

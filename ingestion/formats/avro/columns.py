@@ -1,7 +1,7 @@
 """Flat records of Avro, decoded column by column for a whole batch.
 
 Each field is read from all records before the next one is; numpy keeps where each record stands. A
-record that leaves a doubt is read once more by fastavro, which has the last word.
+doubtful record is read once more by fastavro, which decides.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _MOMENTS: Final = {("timestamp", sql.TimestampType), ("local_timestamp", sql.Tim
 
 
 class _Cursors:
-    """Where the reading of each record stands: never behind its end."""
+    """The position of the reader in each record: never after its end."""
 
     def __init__(self, content: Bytes, at: Numbers, end: Numbers) -> None:
         self.content, self.at, self._end = content, at, end

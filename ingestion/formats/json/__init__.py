@@ -1,8 +1,7 @@
 """JSON documents, one a record, decoded strictly, and fast where they are surely sound.
 
-msgspec decodes what the declared types can tell; a record that leaves a doubt is read once more by
-Python's parser, which has the last word. Names that are not declared but come often are learnt, so
-that they cost no second reading.
+msgspec decodes by the declared types; a doubtful record is read once more by Python's parser, which
+decides. Names that are not declared but come often are learnt, so that they cost no second reading.
 """
 
 from __future__ import annotations
@@ -95,7 +94,7 @@ class _JsonDecoder:
         try:
             decoded, is_sound = self._fast(values)
         except decoder.UNFORESEEN:
-            # Nothing in a record may stop the stream: one by one has the last word.
+            # Nothing in a record may stop the stream: decoding one by one decides.
             return self._one_by_one(values)
         if is_sound.all():
             return decoded
@@ -199,7 +198,7 @@ class FastPath:
 
 
 def _are_plain(values: pa.Array, raws: list[bytes | None]) -> Flags:
-    """Tell which bytes are UTF-8 that msgspec and the count of colons can judge."""
+    """Tell which bytes are UTF-8 that msgspec and the count of colons can decode surely."""
     content = values.buffers()[2]
     has_escapes = content is not None and rb"\u003" in content.to_pybytes()
     is_long = (pc.max(pc.binary_length(values)).as_py() or 0) > MOST_NESTED
@@ -211,7 +210,7 @@ def _are_plain(values: pa.Array, raws: list[bytes | None]) -> Flags:
 
 
 def _is_plain(raw: bytes) -> bool:
-    """Tell that there is no number or nesting of doubtful size, and no colon in disguise."""
+    """Tell that there is no number or nesting of doubtful size, and no escaped colon."""
     if len(raw) <= MOST_NESTED:
         return not _ESCAPED_COLON.search(raw)
     has_long_number = b"000" in raw[::_STEP].translate(_AS_DIGITS)

@@ -1,4 +1,4 @@
-"""Names in a JSON object that the declaration does not have: never lost without a word."""
+"""Names in a JSON object that the declaration does not have: never lost silently."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""JSON read one record after the other, in pure Python: the last word on every doubtful record.
+"""JSON read one record after the other, in pure Python: it decides every doubtful record.
 
 A value that its column cannot hold has a reason, a code of the format; the record's reason is that
 of its first such value, or ``wrong_type`` if any value is of another type.

@@ -1,4 +1,4 @@
-"""Keeps one table small: few files, none that nobody can reach, a log that is read quickly.
+"""Compacts a table: merges small files, deletes unreferenced ones, writes a checkpoint.
 
 No row changes. What readers may still need stays: VACUUM removes only files that left the table
 longer ago than the rewind window. Every step may be repeated; needs the stream's lock.
@@ -84,7 +84,7 @@ class TableUpkeep:
 
 
 def compact(path: Location, *, target_bytes: int, cluster_by: Sequence[str] = ()) -> None:
-    """Put small files together, in the order of ``cluster_by`` where that is given.
+    """Merge small files, in the order of ``cluster_by`` where that is given.
 
     Raises:
         DamagedTableError: a file that would be copied is not as it was written.
@@ -111,7 +111,7 @@ def compact(path: Location, *, target_bytes: int, cluster_by: Sequence[str] = ()
 
 
 def _compact_with_vectors(path: Location, *, target_bytes: int, is_all: bool) -> None:
-    """Write files anew of which many rows are marked as gone, and small files together.
+    """Rewrite files of which many rows are marked as gone, and merge small files.
 
     Where vectors are not declared any more, or all is to be put in order, every file that has one.
     """
@@ -195,7 +195,7 @@ def remove_unreferenced(path: Location, *, is_fenced: bool) -> int:
         with translate_conflicts(path.name):
             append_nothing(open_delta(path), EXACTLY)
         seal_commits(path)
-    # Who compacts is rebased on every later version, but on none that has left the log.
+    # A compaction is rebased on every later version, but not past one that has left the log.
     checkpoint(path)
     newest = open_delta(path)
     drop_log_before(path, newest.version())

@@ -1,4 +1,4 @@
-"""The data files of a Delta table: how they are written, marked, and told of in the log."""
+"""The data files of a Delta table: how they are written, marked, and described in the log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a commit promises of a power cut: once a run has gone on from it, it is on the disk.
+"""Commits survive a power cut: once a run has gone on from one, it is on the disk.
 
 Neither delta-rs nor Hadoop writes a file to the disk before it gets its name: for half a minute a
 power cut may leave any file of a commit empty. So behind each commit its files are written there,
@@ -6,7 +6,7 @@ and last the seal of the commit itself. A newest commit without one, of which so
 was acknowledged to nobody, and is undone: its records are read again.
 
 Where no commit has a seal, the table is somebody else's, or a copy without hidden files: unless it
-looks as ours do before their first seal, its damage is told as any other.
+looks as ours do before their first seal, its damage is reported as any other.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Whether a table is fit to be written: its files whole, and its settings such as we can bear.
+"""Whether a table is fit to be written: its files are whole, and its settings supported.
 
 A reader that meets an empty commit file, or none, sees an older table and says nothing; a MERGE
 that prunes a lost file does not miss it. So each run first checks the log and the size of every
@@ -182,9 +182,9 @@ def altered_sources(table: Location, commit: Commit) -> Iterator[str]:
 
 
 def damages_of(log: DeltaLog) -> Iterator[DamagedTableError]:
-    """Yield each file of the newest version that is lost, or not as it was written.
+    """Yield each file of the newest version that is lost or altered.
 
-    Whether a reader minds it or not.
+    Even where no reader would fail on it.
     """
     if log.exists:
         there = log.path.files()

@@ -315,7 +315,7 @@ def _actions(
 
 
 def refuse_other_rows(stream: str, where: str, seq: int, since: Iterable[Commit]) -> None:
-    """Make sure that what was committed since the rows were looked up has left them as they were.
+    """Make sure that later commits have left the rows as they were looked up.
 
     Raises:
         CommitConflictError: one of the commits is of the stream.

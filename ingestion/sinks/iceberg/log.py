@@ -49,14 +49,14 @@ def by_version(metadata: TableMetadata) -> dict[int, Snapshot]:
 
 
 def needed(metadata: TableMetadata) -> list[Snapshot]:
-    """Walk back to our newest commit, which says where the table stands."""
+    """Walk back to our newest commit, which has the table's position."""
     past = history(metadata)
     ours = (at for at, snapshot in enumerate(past) if seq_of(snapshot) is not None)
     return past[: next(ours, len(past)) + 1]
 
 
 def summary_of(snapshot: Snapshot) -> Mapping[str, str]:
-    """Return what a snapshot says of itself."""
+    """Return a snapshot's summary."""
     return snapshot.summary.additional_properties if snapshot.summary else {}
 
 

@@ -1,4 +1,4 @@
-"""The notes of a topic, the truth about its batches.
+"""The notes of a topic, the authority on its batches.
 
 They are records of a topic of their own, ``<topic>.oncelake``, in one partition: a reader of
 committed records sees the rows of a batch and its note, or neither::
@@ -28,7 +28,7 @@ _OFFSETS_READ_FIRST: Final = 50
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TopicSchema:
-    """Whose a topic is, and what its rows are made of.
+    """The stream that a topic belongs to, and the columns of its rows.
 
     Attributes:
         keys: The columns of a record's key; without any, records have none.
@@ -267,5 +267,5 @@ class TopicLog(CommitLog):
 
 
 def columns_record(topic_id: str, schema: TopicSchema) -> Record:
-    """Write whose a topic is, and its columns."""
+    """Write the stream of a topic, and its columns."""
     return {"key": f"{topic_id}/columns", "value": json.dumps({"schema": schema.as_row()})}

@@ -335,7 +335,7 @@ class TopicTransaction(Transaction):
         self._starts = place.kafka.written_end(log.partitions_of(place.topic))
 
     def rows_of(self, keys: pa.Table, columns: Sequence[str] | None = None) -> pa.Table:
-        """Raise: nobody asks a log for rows by their keys."""
+        """Raise: a log has no lookup of rows by their keys."""
         raise NotImplementedError(f"{self._place.where} is a log, and finds no row by its key")
 
     def commit(self, change: Change | None, metadata: CommitMetadata) -> None:

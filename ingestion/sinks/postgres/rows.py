@@ -1,6 +1,6 @@
 """A batch's rows within a transaction of PostgreSQL: looked up, written, or refused by record.
 
-What must stay true: a batch is written if, and only if, the table may be as it leaves it. So what
+What must stay true: a batch is written if, and only if, its result meets every constraint. So what
 can be checked at the end is, and a batch whose rows exchange values that are unique is written
 again, its rows deleted and inserted anew. What is refused all the same is traced to the first
 record that the server does not take, behind those before it.
@@ -163,7 +163,7 @@ class BatchRows:
         return False
 
     def _refuse_others(self, error: Exception, change: Change) -> None:
-        """Make sure that it is not others' work that a batch is refused for."""
+        """Make sure that the cause of a refusal is not another transaction."""
         keys = change.deleted.column_names
         if isinstance(error, psycopg.Error):
             if not isinstance(self._place.translation(error), RefusedError):
@@ -211,7 +211,7 @@ class BatchRows:
         return RefusedError(self._place.stream, f"{problem}. Nothing was changed.", remedy=remedy)
 
     def _way_of_all(self, error: Exception) -> str:
-        """Say what to do where no record is to blame."""
+        """Name the remedy where no record is the cause."""
         again = "then run the same command again"
         if isinstance(error, _CLASHES):
             name = Identifier(error.diag.constraint_name or "").as_string()

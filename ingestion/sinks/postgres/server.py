@@ -317,7 +317,7 @@ class PostgresPlace:
         return value_of(connection, _HOLDERS, (self.table.as_string(),)) or "somebody else"
 
     def busy(self, why: str) -> TableBusyError:
-        """Return the error of what somebody else's work stands in the way of."""
+        """Return the error of a statement that another session blocks."""
         return TableBusyError(f"{self.stream}: {self.where}: {why}. Next: {AGAIN}")
 
     def damaged(self, why: str) -> DamagedTableError:

@@ -551,7 +551,7 @@ class PostgresLog(CommitLog):
 
     @property
     def is_empty(self) -> bool:
-        """Tell it by our commits, and of a table without one by its rows."""
+        """Decide by our commits or, for a table without one, by its rows."""
         self._looked()
         return self._is_empty
 
@@ -583,7 +583,7 @@ class PostgresLog(CommitLog):
         return state.seq if state.stream == stream and state.seq >= 0 else None
 
     def row_count(self) -> int:
-        """Return what our commits come to; the proof counts the rows themselves."""
+        """Return the sum over our commits; the proof counts the rows themselves."""
         return self._looked().rows
 
     def highest_epoch(self) -> int:

@@ -1,7 +1,7 @@
 """Whether the topic that is read again is the log that the batches have read; pure.
 
 A log that lost its end and grew again differs from its table in every row behind the cut; that is
-one cause, and is said once.
+one cause, and is reported once.
 """
 
 from __future__ import annotations

@@ -134,7 +134,7 @@ def unread_replays(batches: Sequence[Batch]) -> Iterator[Difference]:
 def broken_agreement(
     batches: Sequence[Batch], commits: Sequence[LoggedCommit]
 ) -> Iterator[Difference]:
-    """Name what ledger and log do not agree on, as far as the log reaches, oldest commit first."""
+    """Name the disagreements of ledger and log, as far as the log reaches, oldest commit first."""
     rows, reasons = {batch.seq: batch for batch in batches}, reasons_in(commits)
     last = max(rows, default=0)
     ours = [commit for commit in commits if commit.is_ours]

@@ -1,4 +1,4 @@
-"""Whether the table holds the rows that the topic says, and no other, column by column."""
+"""Whether the table holds the rows that follow from the topic, and no other, column by column."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class RowsProof:
                     yield self._difference(change.row, "is missing from the table")
 
     def limits(self) -> Iterator[str]:
-        """Say which rows could not be compared, a sentence each."""
+        """Name the rows that could not be compared, a sentence each."""
         if self.unseen:
             yield (
                 f"{counted(self.unseen, 'row comes', 'rows come')} from records that Kafka no "
@@ -163,8 +163,8 @@ def tombstones_of(
 ) -> Iterator[list[RowChange]]:
     """Read the engine's tombstones in chunks; nothing when there are none.
 
-    A row may be missing because of a delete that Kafka no longer holds. Then the engine must
-    remember that delete; where it does not, nothing explains why the row is missing.
+    A row may be missing because of a delete that Kafka no longer holds. Then the engine must have
+    stored that delete; where it has not, nothing explains why the row is missing.
     """
     element = () if spec.explode else (0,)
     # A key column may be one of the order's, too.
@@ -185,7 +185,7 @@ def tombstones_of(
 def deletes_that_explain(
     tombstones: Iterable[Sequence[RowChange]], coverage: Coverage, living: dict[str, RowChange]
 ) -> set[str]:
-    """Return the keys of ``living`` that a delete the engine remembers comes after.
+    """Return the keys of ``living`` after which a stored delete comes.
 
     A delete that is covered explains nothing: the proof would have read it.
     """

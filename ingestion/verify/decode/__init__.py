@@ -54,7 +54,7 @@ class Expected:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DecodedRecord:
-    """One value a column, as delta-rs hands them out, and whether the row is gone.
+    """One value a column, as delta-rs returns them, and whether the row is gone.
 
     Attributes:
         left_out: Columns that the record leaves out because they have not changed.

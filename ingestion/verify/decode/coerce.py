@@ -43,7 +43,7 @@ _BITS: Final = {"TINYINT": 8, "SMALLINT": 16, "INT": 32, "BIGINT": 64}
 
 
 class UnprovableError(Exception):
-    """This proof cannot tell, and must not guess; the message says why.
+    """This proof cannot decide, and must not guess; the message has the reason.
 
     Whatever depends on the declaration, or on what today's Kafka and registry still hold, may raise
     it; ``verify`` makes it an obstacle of the verdict.

@@ -252,7 +252,7 @@ class ReadJsonEnvelope(_RowOfEnvelope):
 
 
 class _Meaning(NamedTuple):
-    """What a value's schema, or the declaration, says of it.
+    """The meaning of a value by its schema, or by the declaration.
 
     Attributes:
         ticks: A number is a moment, of so many ticks a second.
@@ -327,7 +327,7 @@ def _decimal_text(value: dict[str, Any]) -> str:
 
 
 def _variable_scale(value: dict[str, Any]) -> tuple[str, int]:
-    """Take digits and scale of a number that says its own scale."""
+    """Take digits and scale of a number that has its own scale."""
     if sorted(value) != ["scale", "value"]:
         refuse(value)
     digits, scale = value["value"], value["scale"]

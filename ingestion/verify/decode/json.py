@@ -1,4 +1,4 @@
-"""JSON, read as strictly as the promise is written, with or without the id of its schema.
+"""JSON, read strictly, with or without the id of its schema.
 
 One document of valid UTF-8, without duplicate names, NaN or Infinity, by Python's own parser.
 """

@@ -153,7 +153,7 @@ class AggregateRule(Rule):
         self._groups.put(known)
 
     def settle(self, recount: Recount) -> None:
-        """Tell how far the clock of each partition has come."""
+        """Count the clock of each partition."""
         if not self._is_partial:
             recount.extra.update(self._clocks)
 
@@ -179,7 +179,7 @@ class AggregateRule(Rule):
         return (epoch, topic, partition, offset, element)
 
     def limits(self) -> Sequence[str]:
-        """Name the columns whose values this proof takes on trust."""
+        """Name the columns whose values this proof does not compute."""
         if not self._dependent:
             return ()
         named = ", ".join(self._dependent)

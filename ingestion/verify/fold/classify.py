@@ -1,12 +1,12 @@
-"""What each record says: a row, a delete, nothing, or that it belongs in quarantine.
+"""The meaning of each record: a row, a delete, nothing, or that it belongs in quarantine.
 
 The declaration, implemented a second time: a record without its key, its order or a required
 column cannot be applied; a delete needs no more than key and order; a null value takes its key from
 the Kafka key.
 
 A batch that was written before the declared columns changed is classified by the columns of then.
-A column that was added since is null in its rows, whatever their records say of it: at the time it
-was a field that nobody had declared.
+A column that was added since is null in its rows, whatever their records have: at the time it was
+an undeclared field.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ Constraints = Mapping[str, str]
 
 @dataclass(kw_only=True, slots=True)
 class Classified:
-    """What some records say.
+    """The meaning of some records.
 
     Attributes:
         bad: Those that belong in quarantine, with the reason.

@@ -1,7 +1,7 @@
 """Records that were bad at their own batch, and good at a later one: what a redrive sent in.
 
-The quarantine says which: a row that a redrive has marked is folded at that redrive, and not where
-it was read. The topic still says what the record is, so a mark that is false, missing or of no
+The quarantine names them: a row that a redrive has marked is folded at that redrive, and not where
+it was read. The record itself still comes from the topic, so a mark that is false, missing or of no
 batch shows in the books, in the rows, or here.
 
 A row without a mark, that another declaration or another version of the engine wrote, or a schema
@@ -31,7 +31,7 @@ _NAMES = (
 
 
 class QuarantineEntry(NamedTuple):
-    """What the quarantine says of a record: the batch it was read in, and that it was sent in."""
+    """An entry of the quarantine: the batch that read the record, and the one that sent it in."""
 
     seq: int
     redriven_seq: int | None
@@ -39,7 +39,7 @@ class QuarantineEntry(NamedTuple):
 
 
 class Redrives:
-    """Knows what the quarantine keeps back, and yields it at its redrive."""
+    """Keeps the quarantined records, and yields each at its redrive."""
 
     def __init__(self, store: SpillStore, coverage: Coverage, *, declaration: str) -> None:
         """Begin with an empty quarantine; ``declaration`` is the fingerprint of today's."""
@@ -165,5 +165,5 @@ def _waited(entry: QuarantineEntry | None, seq: int) -> bool:
 
 
 def _lacked_a_schema(row: dict[str, Any]) -> bool:
-    """Tell a record whose schema id was unknown: a registry learns; so may it be of a key."""
+    """Tell a record, or a key, whose schema id was unknown: it may be registered later."""
     return "unknown_schema_id" in (row["reason"], str(row["detail"]).partition(":")[0])

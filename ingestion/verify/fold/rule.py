@@ -1,4 +1,4 @@
-"""What every write mode's rule answers, and append, the simplest of them."""
+"""The interface of a write mode's rule, and append, the simplest of them."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ class Rule:
 
 
 class AppendRule(Rule):
-    """Remembers every record: each is a row, told apart by its place in Kafka."""
+    """Remembers every record: each is a row, identified by its place in Kafka."""
 
     def take(self, changes: Sequence[RowChange], recount: Recount) -> None:
         """Keep each record, and count it as inserted unless it was there."""

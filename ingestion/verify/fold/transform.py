@@ -1,10 +1,10 @@
-"""What stands between a value and its row, applied a second time.
+"""The transformation of a value into its row, applied a second time.
 
-The proof asks another engine than the one that has evaluated a statement for the table, wherever
+The proof uses another engine than the one that has evaluated a statement for the table, wherever
 there is one. What DuckDB evaluated, as the batch's commit says, is left to Spark: whoever asks for
 the proof hands in what applies it, to what this proof has decoded. A condition that Spark evaluated
 is translated by sqlglot, and DuckDB evaluates it over typed rows. What the two engines might
-understand differently is not evaluated there at all, for a wrong guess would be a wrong proof.
+evaluate differently is not evaluated there, for a wrong guess would be a wrong proof.
 
 A ``where`` of that kind, and any other transformation by Spark, only Spark can evaluate. That is no
 second opinion on the statement itself, and the verdict says so; which records it was applied to,
@@ -101,7 +101,7 @@ class Transformation(Protocol):
 
     @property
     def is_independent(self) -> bool:
-        """Tell whether the engine was not asked."""
+        """Tell whether the engine was not used."""
 
     def __call__(self, values: Sequence[Value]) -> list[Value | None]:
         """Return a row, or nothing, for each value."""
@@ -156,7 +156,7 @@ def reads_time(spec: StreamSpec, *texts: str | None) -> bool:
 class _Filter:
     """A ``where`` that DuckDB understands, and columns that are taken as they are.
 
-    From the first value on that DuckDB might understand otherwise, the engine is asked.
+    From the first value on that DuckDB might evaluate otherwise, the engine is used.
     """
 
     def __init__(self, spec: StreamSpec, of_the_engine: Callable[[], _OfTheEngine]) -> None:

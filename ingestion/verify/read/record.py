@@ -81,7 +81,7 @@ def offset_of(place: Place) -> int:
 
 
 class Record(NamedTuple):
-    """One Kafka record, undecoded; ``headers`` is ``None`` where its client cannot tell them."""
+    """One Kafka record, undecoded; ``headers`` is ``None`` where its client cannot read them."""
 
     topic: str
     partition: int
@@ -114,7 +114,7 @@ class Record(NamedTuple):
 
 
 class RowChange(NamedTuple):
-    """What a good record says of one key.
+    """The change of one key by a good record.
 
     Attributes:
         key: The key's values, by ``text_of``.

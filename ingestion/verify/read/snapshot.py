@@ -151,7 +151,7 @@ class LoggedCommit:
 
     @property
     def ranges(self) -> tuple[OffsetRange, ...]:
-        """What it says that it read."""
+        """The ranges that it has read."""
         return tuple(map(OffsetRange.of_row, (self.metadata or {}).get("ranges", ())))
 
     def fields_of_batch(self, reasons: Mapping[int, str]) -> dict[str, Any]:
@@ -175,7 +175,7 @@ class LoggedCommit:
 
 
 def reasons_in(commits: Iterable[LoggedCommit]) -> dict[int, str]:
-    """Return why a person accepted red batches, by seq, as the commits of that tell."""
+    """Return why a person accepted red batches, by seq, from the commits of the acceptances."""
     notes = [commit.metadata for commit in commits if commit.metadata]
     return {seq: note["reason"] for note in notes for seq in note.get("accepts", ())}
 
@@ -217,7 +217,7 @@ class Snapshot:
 
     @property
     def unknown(self) -> tuple[int, ...]:
-        """The batches of which neither ledger nor log tells, by seq."""
+        """The batches that are neither in the ledger nor in the log, by seq."""
         known = {batch.seq for batch in self.ledger_of_table}
         known |= {commit.seq for commit in self.commits if commit.is_ours}
         return tuple(sorted(set(range(1, max(known, default=0))) - known))
@@ -320,7 +320,7 @@ def rows_of_attempts(
 ) -> Iterator[list[Any]]:
     """Yield rows of a side table, if it is there, that the attempt named in each has committed.
 
-    ``columns`` has the rows' ``_seq``. What others have left there, a later run removes.
+    ``columns`` has the rows' ``_seq``. A later run removes the rows of other attempts.
     """
     at = columns.index("_seq")
     if is_delta(path):

@@ -157,10 +157,10 @@ class TopicReader:
 
 
 def is_compacted(settings: Settings, topic: str) -> bool:
-    """Ask whether a topic may drop records that a newer one of their Kafka key follows.
+    """Return whether a topic may drop records that a newer one of their Kafka key follows.
 
     Raises:
-        DependencyError: Kafka does not answer, or does not tell.
+        DependencyError: Kafka does not answer, or does not report it.
     """
     # The answer comes only while the client lives.
     admin, config = AdminClient(client_options(settings)), ConfigResource(ResourceType.TOPIC, topic)
