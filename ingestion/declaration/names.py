@@ -18,7 +18,7 @@ OWN_SINKS: Final = ("delta", "iceberg", "postgres", "kafka")
 SINKS_OF_OTHERS: Final = "oncelake.sinks"
 MAX_LENGTH: Final = 100
 
-# An asset of that name cannot exist in Dagster, and would take every other one down with it.
+# An asset of that name cannot exist in Dagster, and would break the whole code location.
 _RESERVED: Final = frozenset(keyword.kwlist) | {
     *("arg_dict", "input_arg_dict", "output_arg_dict", "input", "output"),
     *("conf", "config", "context", "meta"),

@@ -41,7 +41,7 @@ class Allowed:
         return custom_error_schema(handler(source), "allowed", custom_error_message=self.text)
 
 
-# Whole numbers and shares as such: `true` is not 1, and "5" is text.
+# Strict whole numbers and shares: `true` is not 1, and "5" is text.
 Count = Annotated[
     int, Field(strict=True, gt=0), Allowed("write a whole number above 0, such as 100")
 ]
@@ -81,7 +81,7 @@ ExtraFields = Literal["ignore", "keep", "reject"]
 Unavailable = Literal["keep", "null"]
 Severity = Literal["critical", "warning", "info"]
 Owner = Annotated[str, StringConstraints(pattern=r"^(team:.+|[^@\s]+@[^@\s]+\.[^@\s]+)$")]
-# As Dagster takes them: a key is a word, with a word and a slash before it if wanted.
+# Tags as Dagster accepts them: a key is a word, optionally with a word and a slash before it.
 Group = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_]+$")]
 TagKey = Annotated[
     str, StringConstraints(pattern=r"^([A-Za-z0-9_.-]{1,63}/)?[A-Za-z0-9_.-]{1,63}$")

@@ -352,7 +352,7 @@ class _RowPlan:
         headers: Headers,
     ) -> Decoded:
         """Convert a row, in which there may be names that no column has."""
-        # A row that is new was sent whole: a text of its own that looks so is that text.
+        # A new row was sent whole: a text in it that equals the placeholder is that text.
         may_lack = envelope["op"] == "u" or _is_move(envelope, headers)
         values: list[Any] = []
         unavailable: list[str] = []

@@ -107,7 +107,7 @@ class StrictReader:
         self._undeclared, self._misspelt, self._coerced = {}, [], []
         row = self._row(fields)
         extra = [each.path for each in self._undeclared]
-        # Declared in another case, and in no other, their values would be null unsaid.
+        # A name that occurs only in another case would leave its column null silently.
         if self._misspelt:
             raise BadBytesError("wrong_case", ", ".join(self._misspelt)[:500])
         if extra and self._encoded.extra_fields == "reject":

@@ -33,7 +33,7 @@ from ingestion.sinks.delta.vectors import (
 )
 from ingestion.storage.location import Location
 
-# So often a commit is tried that others get in before.
+# How often a commit is tried when others commit before it.
 _ATTEMPTS: Final = 3
 
 
@@ -274,7 +274,7 @@ def fenced_commit(table: DeltaTable, stream: str, metadata: CommitMetadata) -> C
     """
     recorded = recorded_txn(table, app_id(stream))
     if recorded is not None and recorded != metadata.seq - 1:
-        # One that stands before it has come into the place of the table that was looked at.
+        # A table at an earlier seq has taken the place of the one that was read.
         already = "already" if recorded >= metadata.seq else "as its last"
         raise CommitConflictError(
             stream,
@@ -285,13 +285,13 @@ def fenced_commit(table: DeltaTable, stream: str, metadata: CommitMetadata) -> C
     return CommitProperties(
         custom_metadata={"userMetadata": metadata.to_json()},
         app_transactions=[Transaction(app_id(stream), metadata.seq)],
-        # It would try again on a later version, at which nobody has looked.
+        # delta-rs would try again on a later version, which has not been read.
         max_commit_retries=0,
     )
 
 
-# What is committed lands on the version that was looked at, or nowhere: on a later one, files that
-# it brings may be gone, removed by whoever has taken the stream over.
+# The commit follows the version that was read, or is not made: on a later one, its files may have
+# been removed by the run that has taken the stream over.
 EXACTLY: Final = CommitProperties(max_commit_retries=0)
 
 

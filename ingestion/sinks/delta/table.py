@@ -57,11 +57,11 @@ from ingestion.sinks.table import (
 from ingestion.storage.checksums import matches_checksum
 from ingestion.storage.location import Location
 
-# Of so many batches it is told how much they have copied.
+# Over how many batches the copied rows are counted.
 _BATCHES_MEASURED: Final = 10
 # Features of a table that commits of this process keep to.
 _WRITTEN: Final = {"appendOnly", "invariants", "timestampNtz", "checkConstraints", FEATURE}
-# Where a table has what it asks of each row: in its properties, and in the metadata of columns.
+# Where a table has its constraints: in its properties, and in the metadata of columns.
 _CHECK: Final = "delta.constraints."
 _INVARIANT: Final = "delta.invariants"
 _GENERATED: Final = "delta.generationExpression"

@@ -50,7 +50,7 @@ from ingestion.sinks.files import (
 from ingestion.sinks.table import REPLACED, Change, seq_conflict
 from ingestion.storage.location import Location
 
-# So often a commit is tried that others get in before.
+# How often a commit is tried when others commit before it.
 ATTEMPTS: Final = 3
 _STATISTICS: Final = "delta.dataSkippingStatsColumns"
 _INDEXED: Final = "delta.dataSkippingNumIndexedCols"

@@ -57,9 +57,9 @@ from ingestion.sinks.commit_log import AGAIN, UnknownOutcomeError
 from ingestion.sinks.iceberg.files import DurableFileIO, is_live
 from ingestion.storage.location import Location
 
-# Of two processes that commit, one waits for the other for so long.
+# How long one of two committing processes waits for the other.
 _SQLITE_SECONDS: Final = 60
-# Until a catalog takes a connection, and until it answers.
+# How long a catalog may take to accept a connection, and to answer.
 _REQUEST_SECONDS: Final = (5.0, 60.0)
 _SHORTEST_SECRET: Final = 6
 # What a catalog raises that has certainly not committed: one that is busy may do so later.
@@ -300,7 +300,7 @@ class CatalogEntry:
                     Location.of(self.folder).sync()
                 catalog._delete_old_metadata(table.io, table.metadata, answer.metadata)
         except (CommitFailedException, *_REFUSALS) as error:
-            # Whoever asks again for what got no answer is told that the table has changed.
+            # A retry of a commit without an answer is told that the table has changed.
             if not self._has(snapshot_id):
                 raise self._refusal(error) from error
         # Every catalog has its own errors; whatever it is, files are kept that it may lead to.

@@ -47,7 +47,7 @@ _FENCED: Final = (
     *(KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH),
     *(KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_ID_MAPPING),
 )
-# What is said of records where ACLs refuse a topic to their transaction.
+# The error of records whose transaction has no right to the topic.
 _PURGED: Final = (KafkaError._PURGE_QUEUE, KafkaError.TOPIC_AUTHORIZATION_FAILED)
 _ABORT_SECONDS: Final = 5.0
 _LOOK_AGAIN_SECONDS: Final = 0.005

@@ -49,7 +49,7 @@ _NO_SUCH_LOGIN: Final = re.compile(
 )
 _NO_CONNECT: Final = re.compile(r"FATAL: +permission denied for database")
 
-# Of each transaction, whatever the server, the database or the role has set.
+# The settings of each transaction, whatever the server, the database or the role has set.
 _SESSION: Final = """
     SET LOCAL TimeZone = 'UTC';
     SET LOCAL DateStyle = 'ISO, YMD';
@@ -77,7 +77,7 @@ _HOLDERS: Final = """
     WHERE relation = to_regclass(%s) AND granted AND mode <> 'AccessShareLock'
       AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
 """
-# What VACUUM has had to leave, as far as the server counts it, which it does within a second.
+# The rows that VACUUM had to leave, by the server's count, which it updates within a second.
 _DEAD: Final = "SELECT pg_stat_get_dead_tuples(to_regclass(%s))"
 _SECONDS_OF_COUNTING: Final = 1.0
 # Who may still see deleted rows.
