@@ -12,7 +12,7 @@ from typing import Any, Final
 from ingestion.errors import DamagedTableError, InvalidSpecError, RefusedError
 from ingestion.lake.archive import Archived, archived, swap_tables
 from ingestion.lake.attempts import EVER, Attempts
-from ingestion.lake.ledger import Ledger, load_or_archive_ledger
+from ingestion.lake.ledger import Ledger
 from ingestion.lake.lock import held, refuse_lost_lease
 from ingestion.lake.paths import StreamPaths
 from ingestion.operations.status import known_waiting
@@ -87,7 +87,6 @@ def restore(stream: str, entry: str, settings: Settings, *, run_id: str) -> tupl
     _refuse_elsewhere(paths, chosen)
     with held(paths, run_id):
         end_half_done(paths)
-        load_or_archive_ledger(paths)
         _refuse_unknown_commits(paths)
         _refuse_erased(paths, chosen)
         # Copies that another restore left before it came so far.
