@@ -34,15 +34,15 @@ from ingestion.pipeline.report import absent_columns
 from ingestion.recovery.continuity import unproven_logs
 from ingestion.recovery.position import Position
 from ingestion.recovery.schema_diff import allowed_changes
-from ingestion.recovery.standing import read_standing
+from ingestion.recovery.standing import NOT_PLACED, read_standing
 from ingestion.recovery.start import begin_offsets, offsets_to_read, starting_offsets
 from ingestion.recovery.topics import (
+    changed_identity,
     refuse_another_topic,
     resolve_topics,
 )
 from ingestion.settings import Settings
 from ingestion.sinks.commit_log import CommitLog
-from ingestion.sinks.commit_metadata import UNKNOWN
 from ingestion.sinks.delta.files import is_delta, open_rows, read_delta
 from ingestion.sinks.delta.integrity import translate_read_errors
 from ingestion.sinks.table import MarkableTable, SinkTable
@@ -124,7 +124,7 @@ class StatusReader:
         status = StreamStatus(stream=declared.name, table=paths.table.where)
         if declared.error is not None:
             status.add(declared.error)
-        steps = [partial(_read_table, status, paths, declared.spec)]
+        steps = [partial(_read_table, status, paths)]
         if declared.spec is not None:
             steps.append(partial(_compare_declaration, status, declared.spec, paths))
             steps.append(partial(self._ask_kafka, status, declared.spec))
@@ -169,6 +169,10 @@ def _compare_topics(status: StreamStatus, stream: Stream) -> None:
 
 
 def _compare_declaration(status: StreamStatus, spec: StreamSpec, paths: StreamPaths) -> None:
+    if status.position is not None and (
+        finding := changed_identity(spec, status.position.identity)
+    ):
+        raise finding
     if status.position is not None or (status.exists and not status.problems):
         allowed_changes(spec, paths, is_ours=status.position is not None)
 
@@ -177,19 +181,21 @@ def _find_holder(status: StreamStatus, paths: StreamPaths) -> None:
     status.holder = holder_of(paths)
 
 
-def _read_table(status: StreamStatus, paths: StreamPaths, spec: StreamSpec | None) -> None:
+def _read_table(status: StreamStatus, paths: StreamPaths) -> None:
     log, ledger = paths.table.log(), load_ledger(paths)
     status.exists = log.exists
     status.committed_at = max((row.committed_at for row in ledger.rows), default=None)
     status.red = tuple(row.seq for row in standing_rows(ledger.rows) if row.is_red)
     try:
-        standing = read_standing(paths, ledger, spec=spec)
+        standing = read_standing(paths, ledger)
     finally:
         if status.exists:
             status.delta_version, status.row_count = _size(paths.table, log)
     for finding in standing.findings:
         status.add(finding)
-    if standing.position is None or standing.position.identity == UNKNOWN:
+    # How far a table has read that somebody changed, or that nothing remembers, a person decides.
+    is_unclear = any(isinstance(each, NOT_PLACED) for each in standing.findings)
+    if standing.position is None or is_unclear:
         return
     status.position, status.unknown = standing.position, standing.unknown
     read = [row for row in standing.snapshot.rows if row.kind == "ingest"]

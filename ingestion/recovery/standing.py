@@ -43,6 +43,8 @@ from ingestion.sinks.delta.durability import find_half_written
 
 # Somebody else changed or restored the rows.
 ALTERED = (TableAlteredError, TableRestoredError)
+# The same, or nothing remembers what was read.
+NOT_PLACED = (*ALTERED, OffsetsUnknownError)
 # What stands in the way of new batches alone.
 OF_BATCHES = (UnbalancedBatchError, SideTableIncompleteError)
 # The same, for commands that need nothing of the side tables.
@@ -93,7 +95,7 @@ def heal_stream(spec: StreamSpec, paths: StreamPaths) -> Standing:
     """
     undone = end_half_done(paths)
     snapshot = read_snapshot(paths, load_or_archive_ledger(paths), is_swap_finished=True)
-    position = position_of(snapshot, *ALTERED, OffsetsUnknownError)
+    position = position_of(snapshot, *NOT_PLACED)
     if position is None:
         return Standing(snapshot=snapshot, sides={}, notices=undone)
     if changed_identity(spec, position.identity):
@@ -111,23 +113,20 @@ def heal_stream(spec: StreamSpec, paths: StreamPaths) -> Standing:
     )
 
 
-def read_standing(
-    paths: StreamPaths, ledger: LoadedLedger | None = None, *, spec: StreamSpec | None = None
-) -> Standing:
+def read_standing(paths: StreamPaths, ledger: LoadedLedger | None = None) -> Standing:
     """Read where a stream stands, without its lock; changes nothing.
 
     Args:
         ledger: Where the caller has read it.
-        spec: The declaration, where it can be read.
 
     Raises:
         RefusedError: nothing tells where it stands; see ``position_of``.
     """
     snapshot = read_snapshot(paths, ledger)
-    position = position_of(snapshot, *ALTERED, OffsetsUnknownError)
+    position = position_of(snapshot, *NOT_PLACED)
     if position is None:
         return Standing(snapshot=snapshot, sides={})
-    return _standing(snapshot, position, known_rows(snapshot), spec)
+    return _standing(snapshot, position, known_rows(snapshot), None)
 
 
 def end_half_done(paths: StreamPaths) -> tuple[str, ...]:
