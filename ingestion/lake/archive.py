@@ -216,6 +216,11 @@ def finish_swap(paths: StreamPaths) -> Swapped:
     return moved
 
 
+def is_half_swapped(paths: StreamPaths) -> bool:
+    """Tell whether tables are on their way into the archive, or to their places."""
+    return _read_swap(paths) is not None
+
+
 def refuse_half_swapped(paths: StreamPaths) -> None:
     """Make sure that no table is on its way into the archive, or to its place.
 
@@ -226,7 +231,8 @@ def refuse_half_swapped(paths: StreamPaths) -> None:
         raise TableReplacedError(
             paths.stream,
             f"`{found[0].why}` was cut short while it moved the tables.",
-            remedy=f"oncelake run {paths.stream}, which moves the rest first",
+            remedy=f"oncelake run {paths.stream}, or any command that writes: it moves the rest "
+            "first",
         )
 
 

@@ -10,12 +10,13 @@ from functools import partial
 from typing import Any, Final
 
 from ingestion.errors import DamagedTableError, InvalidSpecError, RefusedError
-from ingestion.lake.archive import Archived, archived, finish_swap, swap_tables
+from ingestion.lake.archive import Archived, archived, swap_tables
 from ingestion.lake.attempts import EVER, Attempts
 from ingestion.lake.ledger import Ledger
 from ingestion.lake.lock import held, refuse_lost_lease
 from ingestion.lake.paths import StreamPaths
 from ingestion.operations.status import known_waiting
+from ingestion.recovery.standing import end_half_done
 from ingestion.settings import Settings
 from ingestion.sinks.delta.integrity import translate_read_errors
 from ingestion.sinks.delta.log import DeltaLog
@@ -85,7 +86,7 @@ def restore(stream: str, entry: str, settings: Settings, *, run_id: str) -> tupl
         )
     _refuse_elsewhere(paths, chosen)
     with held(paths, run_id):
-        finish_swap(paths)
+        end_half_done(paths)
         _refuse_unknown_commits(paths)
         _refuse_erased(paths, chosen)
         # Copies that another restore left before it came so far.
@@ -111,7 +112,7 @@ def prune(
     # Oldest first: a newer one alone may tell that a key was erased which an older one holds.
     chosen = sorted(named.values(), key=lambda each: each.at)
     with held(paths, run_id):
-        finish_swap(paths)
+        end_half_done(paths)
         _refuse_to_forget_erasures(paths, chosen)
         still_held = partial(refuse_lost_lease, paths)
         paths.restored.delete_all(still_held)

@@ -12,14 +12,23 @@ from dataclasses import dataclass, replace
 
 from ingestion.declaration.sinks import SinkSpec
 from ingestion.declaration.spec import StreamSpec
-from ingestion.errors import InvalidSpecError, StreamLockedError, counted
+from ingestion.errors import (
+    ClusterChangedError,
+    IdentityChangedError,
+    InvalidSpecError,
+    OffsetsUnknownError,
+    StreamLockedError,
+    TopicMissingError,
+    TopicRecreatedError,
+    counted,
+    no_table_yet,
+)
 from ingestion.kafka.admin import Topics
 from ingestion.kafka.offsets import Offsets, Range
 from ingestion.lake.archive import Swapped, archive_table, swap_tables
 from ingestion.lake.ledger import (
     LedgerRow,
     known_paths,
-    load_or_archive_ledger,
     put_rows,
     standing_rows,
 )
@@ -27,11 +36,9 @@ from ingestion.lake.lock import held, holder_of
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.stream import Stream
 from ingestion.recovery.continuity import Cut, compare_logs, without
-from ingestion.recovery.foreign_commits import foreign_commits
-from ingestion.recovery.heal import heal_ledger
-from ingestion.recovery.position import Position, position_of
-from ingestion.recovery.side_tables import SideName, read_side_tables, written_off_counts
-from ingestion.recovery.snapshot import TableSnapshot, read_snapshot
+from ingestion.recovery.position import Position
+from ingestion.recovery.side_tables import SideName, written_off_counts
+from ingestion.recovery.standing import ALTERED, BESIDE, Standing, heal_stream
 from ingestion.recovery.start import begin_offsets
 from ingestion.recovery.topics import refuse_another_topic, resolve_topics
 from ingestion.settings import Settings
@@ -61,11 +68,11 @@ def accept(spec: StreamSpec, settings: Settings, *, reason: str, run_id: str) ->
     if not reason.strip():
         raise InvalidSpecError(f"{spec.name}: say why, in --reason; it is kept in the ledger")
     with _locked(spec, settings, run_id) as stream:
-        snapshot = read_snapshot(stream.paths, load_or_archive_ledger(stream.paths))
-        position = position_of(snapshot, even_if_altered=True)
-        if position is None:
+        standing = heal_stream(stream.spec, stream.paths)
+        if (position := standing.position) is None:
             raise InvalidSpecError(f"{spec.name}: there is no table yet, so nothing to accept")
-        refused = _find_refused(stream, snapshot, position)
+        standing.refuse(*ALTERED, *BESIDE, IdentityChangedError)
+        refused = _find_refused(stream, standing, position)
         if not (refused.counts or refused.red):
             raise InvalidSpecError(
                 f"{spec.name}: nothing is lost, cut, red, damaged or altered; nothing to accept"
@@ -103,11 +110,10 @@ def adopt_topic(
     """
     with _locked(spec, settings, run_id) as stream:
         paths = stream.paths
-        snapshot = read_snapshot(paths, load_or_archive_ledger(paths))
-        position = position_of(snapshot, even_if_forgotten=True)
-        if position is None:
-            raise InvalidSpecError(f"{spec.name}: there is no table yet; oncelake run {spec.name}")
-        heal_ledger(stream.spec, snapshot, position)
+        standing = heal_stream(stream.spec, paths)
+        if (position := standing.position) is None:
+            raise no_table_yet(spec.name)
+        standing.refuse(OffsetsUnknownError, IdentityChangedError, *BESIDE)
         topics = stream.kafka.topics(stream.name, stream.spec.subscribed)
         cut = _topics_cut(stream, position, topics)
         topic_ids = {**position.identity.topic_ids, **topics.ids}
@@ -234,25 +240,37 @@ class _Refused:
         return [*ranges, *map(str, self.cuts), *(f"{name} was given up" for name in self.forgotten)]
 
 
-def _find_refused(stream: Stream, snapshot: TableSnapshot, position: Position) -> _Refused:
+def _find_refused(stream: Stream, standing: Standing, position: Position) -> _Refused:
     """Find all that can be accepted."""
+    lost: tuple[Range, ...] = ()
+    cuts: tuple[Cut, ...] = ()
+    try:
+        lost, cuts = _find_lost(stream, position)
+    except (ClusterChangedError, TopicMissingError, TopicRecreatedError):
+        # Of what a topic has lost, only the one that was read can tell: a run asks for that next.
+        if not standing.findings:
+            raise
+    return _Refused(
+        rows=standing.rows,
+        lost=lost,
+        cuts=cuts,
+        forgotten={name: side.path for name, side in standing.sides.items() if side.problem},
+        is_altered=any(isinstance(finding, ALTERED) for finding in standing.findings),
+    )
+
+
+def _find_lost(stream: Stream, position: Position) -> tuple[tuple[Range, ...], tuple[Cut, ...]]:
+    """Find what retention deleted before it was read, and the logs that lost what was read."""
     spec, kafka = stream.spec, stream.kafka
-    rows = heal_ledger(spec, snapshot, position).rows
-    sides = read_side_tables(stream.paths, rows)
     topics = refuse_another_topic(spec, kafka, position.identity)
     begin, earliest = begin_offsets(position, topics), kafka.earliest(topics.partitions)
     ends = kafka.stable_end(topics.partitions)
     found = compare_logs(kafka, position.last, position.next, ends)
     # A topic that was made again meanwhile has first offsets that mean other records.
     refuse_another_topic(spec, kafka, position.identity)
-    return _Refused(
-        rows=rows,
-        lost=begin.ranges_below(earliest),
-        # One that is shorter still cannot be read on from where the table stands.
-        cuts=tuple(cut for cut in found.cuts if begin[cut.at] <= ends[cut.at]),
-        forgotten={name: side.path for name, side in sides.items() if side.problem},
-        is_altered=bool(snapshot.table and foreign_commits(snapshot.table.others)),
-    )
+    # One that is shorter still cannot be read on from where the table stands.
+    cuts = tuple(cut for cut in found.cuts if begin[cut.at] <= ends[cut.at])
+    return begin.ranges_below(earliest), cuts
 
 
 def _topics_cut(stream: Stream, position: Position, topics: Topics) -> set[str]:

@@ -22,7 +22,7 @@ from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import IngestionError, RefusedError, no_table_yet
 from ingestion.kafka.admin import Kafka
 from ingestion.kafka.offsets import Offsets, Range
-from ingestion.lake.archive import archived, finish_swap
+from ingestion.lake.archive import archived
 from ingestion.lake.attempts import Attempts, find_leftovers
 from ingestion.lake.erasure import COMPLETE, COMPLETES, said_of, unfinished
 from ingestion.lake.ledger import LedgerRow, copy_ledger, put_rows, standing_rows
@@ -31,10 +31,9 @@ from ingestion.lake.paths import StreamPaths, refuse_unable
 from ingestion.lake.quarantine import remove_payloads
 from ingestion.operations.erase_key import is_of_key, parse_key
 from ingestion.pipeline.erased import at_places
-from ingestion.recovery.heal import read_and_heal, remove_leftovers
+from ingestion.recovery.heal import remove_leftovers
 from ingestion.recovery.position import Position
-from ingestion.recovery.side_tables import read_side_tables, refuse_damaged_side_tables
-from ingestion.recovery.topics import refuse_changed_identity
+from ingestion.recovery.standing import OF_BATCHES, heal_stream
 from ingestion.settings import Settings
 from ingestion.sinks.commit_log import DELETED
 from ingestion.sinks.commit_metadata import MOVING
@@ -96,18 +95,16 @@ def erase(
     paths = StreamPaths.of(spec.name, settings, spec.sink)
     refuse_unable(paths, "erase")
     with held(paths, run_id):
-        finish_swap(paths)
-        table = read_and_heal(spec, paths)
-        if table is None:
+        standing = heal_stream(spec, paths)
+        if (position := standing.position) is None:
             raise no_table_yet(spec.name)
-        refuse_changed_identity(spec, table.position.identity)
-        refuse_damaged_side_tables(read_side_tables(paths, table.rows))
-        _refuse_rewound(spec.name, table.position, table.rows)
+        standing.refuse(*OF_BATCHES)
+        _refuse_rewound(spec.name, position, standing.rows)
         erasing = _Erasing(spec, paths, parse_key(spec, paths.table, key))
         tell(f"{spec.name}: rows…")
-        row = erasing.commit(table.position, reason=reason, run_id=run_id)
+        row = erasing.commit(position, reason=reason, run_id=run_id)
         # Of the key, too, may be what an attempt has left that can commit no more now.
-        remove_leftovers(paths, table.position.committed.after(row))
+        remove_leftovers(paths, position.committed.after(row))
         tell(f"{spec.name}: tombstones and quarantine…")
         row, unreadable = erasing.clear_side_tables(row)
         # The proof of now needs it: the version before is about to go.
@@ -115,7 +112,7 @@ def erase(
         copy_ledger(paths)
         tell(f"{spec.name}: older versions…")
         row = erasing.drop_versions(row)
-        again = {f"{COMPLETES}{seq}": 1 for seq in erasing.begun_before(table.rows)}
+        again = {f"{COMPLETES}{seq}": 1 for seq in erasing.begun_before(standing.rows)}
         row = replace(row, counts={**row.counts, **again, COMPLETE: 1})
         put_rows(paths, row)
         copy_ledger(paths)
@@ -123,7 +120,7 @@ def erase(
         row=row,
         unreadable=unreadable,
         archived=_archived(paths),
-        in_kafka=_still_in_kafka(settings, table.position.next),
+        in_kafka=_still_in_kafka(settings, position.next),
     )
 
 

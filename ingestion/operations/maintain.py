@@ -28,9 +28,7 @@ from ingestion.lake.paths import StreamPaths
 from ingestion.lake.quarantine import remove_payloads
 from ingestion.modes import sql
 from ingestion.operations.rewind import read_history
-from ingestion.recovery.heal import read_and_heal
-from ingestion.recovery.side_tables import read_side_tables, refuse_damaged_side_tables
-from ingestion.recovery.topics import refuse_changed_identity
+from ingestion.recovery.standing import OF_BATCHES, heal_stream
 from ingestion.settings import Settings
 from ingestion.sinks.delta.commits import is_unwritable
 from ingestion.sinks.delta.compaction import TableSize, TableUpkeep, checkpoint, compact, vacuum
@@ -95,17 +93,16 @@ def maintain(
     """
     paths = StreamPaths.of(spec.name, settings, spec.sink)
     with held(paths, run_id):
-        table = read_and_heal(spec, paths)
-        if table is None:
+        standing = heal_stream(spec, paths)
+        if standing.position is None:
             return UpkeepReport(stream=spec.name, tables=(), payloads_removed=0, swept=0)
         # By other keys, or another order, another delete would be the newest of a key.
-        refuse_changed_identity(spec, table.position.identity)
-        refuse_damaged_side_tables(read_side_tables(paths, table.rows))
+        standing.refuse(*OF_BATCHES)
         # Copies that a restore left that was cut short.
         paths.restored.delete_all(partial(refuse_lost_lease, paths))
-        rows = standing_rows(table.rows)
+        rows = standing_rows(standing.rows)
         keep = window if window is not None else dt.timedelta(days=spec.rewind_window_days)
-        forgotten = _forget_deletes(spec, paths, rows, table.position.committed)
+        forgotten = _forget_deletes(spec, paths, rows, standing.position.committed)
         bare = _remove_old_payloads(spec, paths, rows)
         copy_ledger(paths)
         hit(Failpoint.RETIRED)

@@ -22,7 +22,7 @@ from ingestion.errors import (
     no_table_yet,
 )
 from ingestion.kafka.offsets import Offsets
-from ingestion.lake.archive import Swapped, finish_swap, swap_tables
+from ingestion.lake.archive import Swapped, swap_tables
 from ingestion.lake.erasure import erasures, unfinished
 from ingestion.lake.ledger import LoadedLedger, first_offsets, load_ledger
 from ingestion.lake.lock import Holder, held_by_python
@@ -35,6 +35,7 @@ from ingestion.pipeline.report import RunReport
 from ingestion.recovery.heal import known_rows, unknown_seqs
 from ingestion.recovery.position import is_elsewhere, position_of
 from ingestion.recovery.snapshot import TableSnapshot, read_snapshot
+from ingestion.recovery.standing import end_half_done, is_half_done
 from ingestion.recovery.topics import refuse_another_topic, resolve_topics
 from ingestion.settings import Settings
 from ingestion.storage.volumes import translate_disk_errors
@@ -92,6 +93,9 @@ class Rebuild:
     def _execute(self, stream: Stream) -> RebuildReport:
         paths = stream.paths
         with translate_disk_errors(stream.name, *paths.written):
+            if is_half_done(paths):
+                with held_by_python(paths, Holder.me(self.run.run_id)):
+                    end_half_done(paths)
             stream = resolve_topics(stream)
             snapshot = _read_old(paths)
             spec = self._beginning(stream, snapshot)
@@ -105,7 +109,7 @@ class Rebuild:
             if not self._is_ready(report):
                 return RebuildReport(stream=spec.name, report=report, old=Swapped())
             with held_by_python(paths, Holder.me(self.run.run_id)):
-                finish_swap(paths)
+                end_half_done(paths)
                 self._refuse_another_purpose(paths, purpose, half_made)
                 report = self._fill(run, half_made)
                 why = f"rebuild: {self.reason or 'no reason given'}"
@@ -179,7 +183,7 @@ class Rebuild:
     def _beginning(self, stream: Stream, snapshot: TableSnapshot) -> StreamSpec:
         """Let the new table begin where the old one did, as far as anything remembers."""
         spec, kafka = stream.spec, stream.kafka
-        position = position_of(snapshot, even_if_altered=True, even_if_forgotten=True)
+        position = position_of(snapshot, RefusedError)
         if position is None:
             raise no_table_yet(spec.name)
         if not self.without_lost:
@@ -225,7 +229,7 @@ def _read_old(paths: StreamPaths) -> TableSnapshot:
         refuse_unable(paths, "rebuild")
         return here
     alone = replace(here, ledger=LoadedLedger())
-    position_of(alone, even_if_altered=True, even_if_forgotten=True)
+    position_of(alone, RefusedError)
     return read_snapshot(paths.at(ledger.rows[-1].declared_sink), ledger)
 
 

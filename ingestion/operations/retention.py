@@ -12,6 +12,7 @@ from ingestion.kafka.offsets import Offsets
 from ingestion.kafka.retention import Headroom, Level, duration, read_headroom
 from ingestion.lake.stream import Stream
 from ingestion.recovery.position import read_position
+from ingestion.recovery.standing import ALTERED
 from ingestion.recovery.start import begin_offsets
 from ingestion.recovery.topics import refuse_another_topic, resolve_topics
 from ingestion.settings import Settings
@@ -100,7 +101,7 @@ def retention_now(spec: StreamSpec, settings: Settings) -> Retention:
     try:
         with translate_disk_errors(spec.name):
             stream = Stream(spec=spec, settings=settings)
-            at = read_position(stream.paths, even_if_altered=True)
+            at = read_position(stream.paths, *ALTERED)
             if at is None:
                 return Retention(spec=spec)
             stream = resolve_topics(stream)

@@ -21,6 +21,7 @@ from pydantic import AwareDatetime, TypeAdapter, ValidationError
 
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import (
+    IdentityChangedError,
     InvalidSpecError,
     RewindError,
     counted,
@@ -35,10 +36,10 @@ from ingestion.lake.ledger import (
 )
 from ingestion.lake.lock import held
 from ingestion.lake.paths import StreamPaths, refuse_unable
-from ingestion.recovery.foreign_commits import foreign_commits
-from ingestion.recovery.heal import HealedTable, read_and_heal, remove_leftovers
+from ingestion.recovery.heal import remove_leftovers
 from ingestion.recovery.position import Position, position_of
 from ingestion.recovery.snapshot import read_snapshot
+from ingestion.recovery.standing import ALTERED, BESIDE, Standing, heal_stream
 from ingestion.settings import Settings
 from ingestion.sinks.commit_metadata import REWOUND_TO, CommitMetadata, Kind, ranges_at
 from ingestion.sinks.table import RewindableTable
@@ -111,14 +112,15 @@ def rewind(
     wanted, paths = _Wanted.parse(spec.name, to), StreamPaths.of(spec.name, settings, spec.sink)
     refuse_unable(paths, "rewind")
     with held(paths, run_id):
-        table = read_and_heal(spec, paths, even_if_altered=True)
-        if table is None:
+        standing = heal_stream(spec, paths)
+        if standing.position is None:
             raise no_table_yet(spec.name)
-        point = wanted.choose(_savepoints(paths, table.rows))
-        if _stands_at(table, point):
-            return point, table.rows[-1]
+        standing.refuse(*ALTERED, *BESIDE, IdentityChangedError)
+        point = wanted.choose(_savepoints(paths, standing.rows))
+        if _stands_at(standing, standing.position, point):
+            return point, standing.rows[-1]
         _refuse_unreachable(paths, point)
-        return point, _commit(paths, table.position, point, reason=reason, run_id=run_id)
+        return point, _commit(paths, standing.position, point, reason=reason, run_id=run_id)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -248,12 +250,11 @@ def _savepoints_in_log(paths: StreamPaths) -> Iterator[Savepoint]:
         )
 
 
-def _stands_at(table: HealedTable, point: Savepoint) -> bool:
+def _stands_at(standing: Standing, position: Position, point: Savepoint) -> bool:
     """Tell whether there is nothing to undo since, and nothing that others did."""
-    position, state = table.position, table.snapshot.table
-    newest = table.rows[-1:]
+    newest = standing.rows[-1:]
     is_there = bool(newest) and point.seq in {position.seq, newest[0].counts.get(REWOUND_TO)}
-    return is_there and state is not None and not foreign_commits(state.others)
+    return is_there and not any(isinstance(finding, ALTERED) for finding in standing.findings)
 
 
 def _rewindable(paths: StreamPaths) -> RewindableTable:

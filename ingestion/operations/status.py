@@ -32,19 +32,13 @@ from ingestion.operations.failure import Failure
 from ingestion.operations.retention import Retention, retention_now, retention_of
 from ingestion.pipeline.report import absent_columns
 from ingestion.recovery.continuity import unproven_logs
-from ingestion.recovery.heal import known_rows, unknown_seqs
-from ingestion.recovery.position import Position, position_of, refuse_red
+from ingestion.recovery.position import Position
 from ingestion.recovery.schema_diff import allowed_changes
-from ingestion.recovery.side_tables import (
-    read_side_tables,
-    refuse_damaged_side_tables,
-    refuse_incomplete_side_tables,
-)
-from ingestion.recovery.snapshot import read_snapshot
+from ingestion.recovery.standing import NOT_PLACED, read_standing
 from ingestion.recovery.start import begin_offsets, offsets_to_read, starting_offsets
 from ingestion.recovery.topics import (
+    changed_identity,
     refuse_another_topic,
-    refuse_changed_identity,
     resolve_topics,
 )
 from ingestion.settings import Settings
@@ -175,8 +169,10 @@ def _compare_topics(status: StreamStatus, stream: Stream) -> None:
 
 
 def _compare_declaration(status: StreamStatus, spec: StreamSpec, paths: StreamPaths) -> None:
-    if status.position is not None:
-        refuse_changed_identity(spec, status.position.identity)
+    if status.position is not None and (
+        finding := changed_identity(spec, status.position.identity)
+    ):
+        raise finding
     if status.position is not None or (status.exists and not status.problems):
         allowed_changes(spec, paths, is_ours=status.position is not None)
 
@@ -191,22 +187,22 @@ def _read_table(status: StreamStatus, paths: StreamPaths) -> None:
     status.committed_at = max((row.committed_at for row in ledger.rows), default=None)
     status.red = tuple(row.seq for row in standing_rows(ledger.rows) if row.is_red)
     try:
-        snapshot = read_snapshot(paths, ledger)
-        status.position = position_of(snapshot)
+        standing = read_standing(paths, ledger)
     finally:
         if status.exists:
             status.delta_version, status.row_count = _size(paths.table, log)
-    if status.position is not None:
-        status.unknown = unknown_seqs(snapshot)
-        read = [row for row in snapshot.rows if row.kind == "ingest"]
-        status.notices = (*absent_columns(read[-1:]), *costly_merges(paths, log))
-        rows = known_rows(snapshot)
-        sides = read_side_tables(paths, rows)
-        refuse_damaged_side_tables(sides)
-        committed = Attempts.of(rows, last=status.position.seq)
+    for finding in standing.findings:
+        status.add(finding)
+    # How far a table has read that somebody changed, or that nothing remembers, a person decides.
+    is_unclear = any(isinstance(each, NOT_PLACED) for each in standing.findings)
+    if standing.position is None or is_unclear:
+        return
+    status.position, status.unknown = standing.position, standing.unknown
+    read = [row for row in standing.snapshot.rows if row.kind == "ingest"]
+    status.notices = (*absent_columns(read[-1:]), *costly_merges(paths, log))
+    if standing.sides["quarantine"].damage is None:
+        committed = Attempts.of(standing.rows, last=standing.position.seq)
         status.waiting = count_waiting(paths.quarantine, committed)
-        refuse_red(paths, snapshot.rows)
-        refuse_incomplete_side_tables(sides)
 
 
 def costly_merges(paths: StreamPaths, log: CommitLog) -> Iterator[str]:

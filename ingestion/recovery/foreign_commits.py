@@ -26,20 +26,18 @@ def foreign_commits_before(stream: str, log: CommitLog, commit: Commit) -> tuple
     )
 
 
-def refuse_foreign_commits(stream: str, ours: Commit | None, others: Iterable[Commit]) -> None:
-    """Refuse to go on with rows that somebody else changed.
+def foreign_change(
+    stream: str, ours: Commit | None, others: Iterable[Commit]
+) -> TableRestoredError | TableAlteredError | None:
+    """Say what somebody else did to the rows; ``None`` where nobody has changed any.
 
     Args:
         ours: Our newest commit that is still in the log.
         others: What was committed after it.
-
-    Raises:
-        TableRestoredError: an older version of them was restored.
-        TableAlteredError: they were changed in another way.
     """
     altered = next(iter(foreign_commits(others)), None)
     if altered is None:
-        return
+        return None
     last = f"version {ours.version}" if ours else "a version that has aged out of the log"
     undo = f"oncelake history {stream} lists the batches to rewind to"
     if ours and ours.metadata:
@@ -48,13 +46,13 @@ def refuse_foreign_commits(stream: str, ours: Commit | None, others: Iterable[Co
         )
     remedy = f"{undo}; or, if the table is as you want it, oncelake accept {stream} --reason '…'"
     if altered.operation == "RESTORE":
-        raise TableRestoredError(
+        return TableRestoredError(
             stream,
             f"somebody restored the table (version {altered.version}) after our last commit "
             f"({last}), so rows that its offsets count may be missing.",
             remedy=remedy,
         )
-    raise TableAlteredError(
+    return TableAlteredError(
         stream,
         f"somebody else changed the table's rows (version {altered.version}, {altered.operation}) "
         f"after our last commit ({last}), so they are no longer what the topic says.",

@@ -12,14 +12,14 @@ from ingestion.lake import quarantine
 from ingestion.lake.archive import archive_table
 from ingestion.lake.attempts import Attempts
 from ingestion.lake.erasure import finish_erasures
-from ingestion.lake.ledger import Ledger, LedgerRow, load_or_archive_ledger, written_seqs
+from ingestion.lake.ledger import Ledger, LedgerRow, written_seqs
 from ingestion.lake.lock import refuse_lost_lease
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.side_tables import remove_failed
 from ingestion.modes.mode import audit, mode_class
 from ingestion.recovery.foreign_commits import foreign_commits_before
-from ingestion.recovery.position import Position, position_of
-from ingestion.recovery.snapshot import TableSnapshot, read_snapshot
+from ingestion.recovery.position import Position
+from ingestion.recovery.snapshot import TableSnapshot
 from ingestion.sinks.commit_log import Commit, CommitLog
 from ingestion.sinks.commit_metadata import app_id
 from ingestion.sinks.delta.commits import translate_conflicts
@@ -60,40 +60,6 @@ class Healing:
     recovered: tuple[LedgerRow, ...] = ()
     accepted: tuple[LedgerRow, ...] = ()
     unknown: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class HealedTable:
-    """A table that is there, and whose ledger says all that was committed.
-
-    Attributes:
-        snapshot: It as it was found.
-        rows: The ledger's rows, by seq.
-    """
-
-    snapshot: TableSnapshot
-    position: Position
-    rows: tuple[LedgerRow, ...]
-
-
-def read_and_heal(
-    spec: StreamSpec, paths: StreamPaths, *, even_if_altered: bool = False
-) -> HealedTable | None:
-    """Read where a stream's table stands, and heal it; ``None`` where there is none yet.
-
-    Needs the stream's lock.
-
-    Raises:
-        RefusedError: see ``position_of``.
-    """
-    snapshot = read_snapshot(paths, load_or_archive_ledger(paths))
-    position = position_of(snapshot, even_if_altered=even_if_altered)
-    if position is None:
-        return None
-    rows = heal_ledger(spec, snapshot, position).rows
-    position = replace(position, committed=Attempts.of(rows, last=position.seq))
-    remove_leftovers(paths, position.committed)
-    return HealedTable(snapshot=snapshot, position=position, rows=rows)
 
 
 def undo_half_written_commits(paths: StreamPaths) -> Iterator[str]:

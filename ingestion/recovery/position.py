@@ -6,7 +6,7 @@ a table that is not the one we left is refused.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -24,7 +24,7 @@ from ingestion.kafka.offsets import Offsets
 from ingestion.lake.attempts import Attempts, new_name
 from ingestion.lake.ledger import LedgerRow, last_records, next_offsets, standing_rows
 from ingestion.lake.paths import StreamPaths
-from ingestion.recovery.foreign_commits import refuse_foreign_commits
+from ingestion.recovery.foreign_commits import foreign_change
 from ingestion.recovery.snapshot import Source, TableSnapshot, TableState, read_snapshot
 from ingestion.sinks.commit_metadata import (
     CONSTRAINTS,
@@ -105,14 +105,9 @@ class Position:
         )
 
 
-def read_position(
-    paths: StreamPaths, *, even_if_altered: bool = False, even_if_forgotten: bool = False
-) -> Position | None:
+def read_position(paths: StreamPaths, *tolerated: type[RefusedError]) -> Position | None:
     """Read where a stream's table stands, without its lock; see ``position_of``."""
-    snapshot = read_snapshot(paths)
-    return position_of(
-        snapshot, even_if_altered=even_if_altered, even_if_forgotten=even_if_forgotten
-    )
+    return position_of(read_snapshot(paths), *tolerated)
 
 
 def is_ledger_behind(snapshot: TableSnapshot) -> bool:
@@ -121,15 +116,13 @@ def is_ledger_behind(snapshot: TableSnapshot) -> bool:
     return snapshot.table is not None and (snapshot.table.seq or 0) > recorded
 
 
-def position_of(
-    snapshot: TableSnapshot, *, even_if_altered: bool = False, even_if_forgotten: bool = False
-) -> Position | None:
+def position_of(snapshot: TableSnapshot, *tolerated: type[RefusedError]) -> Position | None:
     """Return where the table stands, if it is the one that was left there.
 
     Args:
-        even_if_altered: Accept a table that somebody else has changed or restored.
-        even_if_forgotten: Accept a table whose offsets nothing remembers: its position then has
-            none, and an unknown identity.
+        snapshot: The table and its ledger.
+        tolerated: Kinds of ``findings_of`` that do not matter. A table whose offsets nothing
+            remembers has a position without any, and an unknown identity.
 
     Returns:
         The position, or ``None`` when there is no table, or only an empty one that is not ours.
@@ -153,10 +146,26 @@ def position_of(
         raise table.settings_error
     if table.seq is None:
         return None
-    if not even_if_altered:
-        refuse_foreign_commits(paths.stream, table.newest, table.others)
-    if snapshot.source == "rows" and not even_if_forgotten:
-        raise OffsetsUnknownError(
+    for finding in findings_of(snapshot):
+        if not isinstance(finding, tolerated):
+            raise finding
+    return _position(snapshot, table, table.seq)
+
+
+def findings_of(snapshot: TableSnapshot) -> Iterator[RefusedError]:
+    """Yield what is wrong with a table of ours, and leaves known where it stands.
+
+    Yields:
+        TableAlteredError, TableRestoredError: somebody else changed its rows.
+        OffsetsUnknownError: nothing remembers what was read.
+    """
+    table, paths = snapshot.table, snapshot.paths
+    if table is None or table.seq is None:
+        return
+    if finding := foreign_change(paths.stream, table.newest, table.others):
+        yield finding
+    if snapshot.source == "rows":
+        yield OffsetsUnknownError(
             paths.stream,
             f"the commits of {paths.table.where} have aged out of its log, and the ledger has no "
             f"row of seq {table.seq}: what was read, and from which topic, is unknown.",
@@ -164,7 +173,6 @@ def position_of(
             f"adopt-topic {paths.stream} --yes: the rows stay, and the topic is read again from "
             "its start, in a new epoch",
         )
-    return _position(snapshot, table, table.seq)
 
 
 def _position(snapshot: TableSnapshot, table: TableState, seq: int) -> Position:
@@ -246,12 +254,8 @@ def _refuse_older_copy(snapshot: TableSnapshot, table: TableState) -> None:
         )
 
 
-def refuse_red(paths: StreamPaths, rows: Sequence[LedgerRow]) -> None:
-    """Refuse to go on while an earlier batch is red and nobody has accepted it.
-
-    Raises:
-        UnbalancedBatchError: there is one; names its seq and its ranges.
-    """
+def red_batches(paths: StreamPaths, rows: Sequence[LedgerRow]) -> Iterator[UnbalancedBatchError]:
+    """Name the batches that do not balance and that nobody has accepted, with their ranges."""
     stream = paths.stream
     for row in standing_rows(rows):
         if row.is_red:
@@ -262,7 +266,7 @@ def refuse_red(paths: StreamPaths, rows: Sequence[LedgerRow]) -> None:
             able = [way for ability, way in ways.items() if ability not in paths.sink.kind.cannot]
             able = able or [f"declare another table or topic in `sink`, and {ways['rebuild']}"]
             ranges = ", ".join(str(counted.range) for counted in row.ranges if len(counted.range))
-            raise UnbalancedBatchError(
+            yield UnbalancedBatchError(
                 stream,
                 f"the books of batch {row.seq} ({ranges}) do not balance: {row.says()}.",
                 remedy=f"oncelake verify {stream} shows the rows that differ. If they are wrong, "

@@ -21,7 +21,7 @@ from ingestion.declaration.ddl import DeclaredColumn, parse_type, system_columns
 from ingestion.declaration.modes import EXTRA_COLUMN
 from ingestion.declaration.spec import StreamSpec, meaning, meaning_changes
 from ingestion.declaration.sql import columns_in, quoted
-from ingestion.errors import SchemaChangedError
+from ingestion.errors import RefusedError, SchemaChangedError
 from ingestion.lake.paths import StreamPaths
 from ingestion.recovery.position import Position, read_position
 from ingestion.sinks.commit_metadata import CONSTRAINTS, UNKNOWN, Identity
@@ -83,7 +83,7 @@ def plan_schema_change(spec: StreamSpec, paths: StreamPaths) -> SchemaPlan:
     Raises:
         RefusedError: the table is damaged, or not the one that the ledger remembers.
     """
-    position = read_position(paths, even_if_altered=True, even_if_forgotten=True)
+    position = read_position(paths, RefusedError)
     if position is None:
         is_there = paths.table.log().exists
         changes = tuple(column_changes(spec, paths, is_ours=False)) if is_there else ()

@@ -91,17 +91,6 @@ def read_side_tables(paths: StreamPaths, rows: Sequence[LedgerRow]) -> SideTable
     return {name: _read(name, path, rows) for name, path in tables.items()}
 
 
-def refuse_damaged_side_tables(sides: SideTables) -> None:
-    """Make sure that the files of quarantine and tombstones are those that were committed.
-
-    Raises:
-        DamagedTableError: one is missing, cut short or not as it was written.
-    """
-    for side in sides.values():
-        if side.damage is not None:
-            raise side.damage
-
-
 def refuse_incomplete_side_tables(sides: SideTables) -> None:
     """Make sure that the newest batch that wrote to a side table finds its rows there.
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import BadFieldError, OffsetsExpiredError, counted
 from ingestion.kafka.admin import Kafka, Topics
 from ingestion.kafka.offsets import Ends, Offsets, TopicPartition
-from ingestion.lake.archive import finish_swap
-from ingestion.lake.attempts import Attempts
-from ingestion.lake.erasure import Erasure, erasures, unfinished
-from ingestion.lake.ledger import LedgerRow, load_or_archive_ledger, written_seqs
+from ingestion.lake.erasure import Erasure, erasures
+from ingestion.lake.ledger import LedgerRow
 from ingestion.lake.stream import Stream
 from ingestion.recovery.continuity import (
     compare_moved,
@@ -20,22 +18,10 @@ from ingestion.recovery.continuity import (
     refuse_shorter,
     unproven_logs,
 )
-from ingestion.recovery.heal import (
-    Healing,
-    heal_ledger,
-    remove_leftovers,
-    undo_half_written_commits,
-    unknown_batches,
-)
-from ingestion.recovery.position import Position, position_of, refuse_red
+from ingestion.recovery.position import Position
 from ingestion.recovery.schema_diff import allowed_changes
-from ingestion.recovery.side_tables import (
-    read_side_tables,
-    refuse_damaged_side_tables,
-    refuse_incomplete_side_tables,
-)
-from ingestion.recovery.snapshot import TableSnapshot, read_snapshot
-from ingestion.recovery.topics import identity_of, refuse_another_topic, refuse_changed_identity
+from ingestion.recovery.standing import heal_stream
+from ingestion.recovery.topics import identity_of, refuse_another_topic
 
 _SOON_SECONDS = 10.0
 
@@ -84,25 +70,16 @@ def plan_start(stream: Stream) -> Start | None:
         DependencyError: Kafka does not answer.
     """
     spec, paths, kafka = stream.spec, stream.paths, stream.kafka
-    finish_swap(paths)
-    undone = tuple(undo_half_written_commits(paths))
-    snapshot = read_snapshot(paths, load_or_archive_ledger(paths), is_swap_finished=True)
-    position = position_of(snapshot)
+    standing = heal_stream(spec, paths)
+    position = standing.position
     if position is None:
-        if snapshot.table is not None:
+        if standing.snapshot.table is not None:
             allowed_changes(spec, paths, is_ours=False)
         # A Kafka, or a topic, that is not there is found out before Spark is started for it.
         kafka.topics(spec.name, spec.subscribed)
         return None
-    refuse_changed_identity(spec, position.identity)
+    standing.refuse()
     topics = refuse_another_topic(spec, kafka, position.identity)
-    healing = heal_ledger(spec, snapshot, position)
-    sides = read_side_tables(paths, healing.rows)
-    refuse_damaged_side_tables(sides)
-    committed = Attempts.of(healing.rows, last=position.seq)
-    is_contested = remove_leftovers(paths, committed)
-    refuse_red(paths, healing.rows)
-    refuse_incomplete_side_tables(sides)
     starting, ends, unproven = offsets_to_read(stream, position, topics)
     # A topic that is no longer declared keeps its id, for the day it is declared again.
     known = {**position.identity.topic_ids, **topics.ids}
@@ -111,24 +88,14 @@ def plan_start(stream: Stream) -> Start | None:
             position,
             identity=replace(identity_of(spec, topics), topic_ids=known),
             next=position.next.with_new(starting),
-            committed=committed,
         ),
         starting=starting,
         ends=ends,
         unproven=unproven,
-        recovered=healing.recovered,
-        is_contested=is_contested,
-        erasures=erasures(healing.rows),
-        notices=(
-            *undone,
-            *_ledger_notices(snapshot, healing),
-            *([unproven_logs(unproven)] if unproven else []),
-            *(
-                f"the erase of batch {erasure.seq} was cut short: older versions may hold the key. "
-                "Next: the same oncelake erase again"
-                for erasure in unfinished(healing.rows)
-            ),
-        ),
+        recovered=standing.recovered,
+        is_contested=standing.is_contested,
+        erasures=erasures(standing.rows),
+        notices=(*standing.notices, *([unproven_logs(unproven)] if unproven else [])),
     )
 
 
@@ -155,21 +122,6 @@ def recheck_start(stream: Stream, position: Position) -> None:
     soon = Stream(spec=stream.spec, settings=settings)
     topics = refuse_another_topic(soon.spec, soon.kafka, position.identity)
     offsets_to_read(soon, position, topics)
-
-
-def _ledger_notices(snapshot: TableSnapshot, healing: Healing) -> Iterator[str]:
-    """Report what became of a ledger that was damaged, or had lost rows."""
-    ledger = snapshot.ledger
-    if ledger.damage is not None:
-        batches = written_seqs(row.seq for row in healing.recovered)
-        again = f"rebuilt from the commits in the table's log, seq {batches}"
-        again = again if batches else "the table's log holds no batch to rebuild it from"
-        yield f"{ledger.damage} It was archived as {ledger.archived}, and {again}"
-    if ledger.copied:
-        batches = written_seqs(row.seq for row in ledger.copied)
-        yield f"the ledger had lost seq {batches}: restored from {snapshot.paths.ledger_copy}"
-    if healing.unknown:
-        yield unknown_batches(snapshot.paths.stream, healing.unknown)
 
 
 def begin_offsets(position: Position, topics: Topics) -> Offsets:

@@ -39,7 +39,7 @@ def resolve_topics(stream: Stream) -> Stream:
         return stream
     pattern, known, refusal = re.compile(spec.topic_pattern), UNKNOWN, None
     try:
-        at = read_position(stream.paths, even_if_altered=True, even_if_forgotten=True)
+        at = read_position(stream.paths, RefusedError)
         known = at.identity if at else UNKNOWN
     except RefusedError as error:
         # Who takes the lock heals that, or refuses it; a rebuild reads a table of another sink.
@@ -71,22 +71,18 @@ def identity_of(spec: StreamSpec, topics: Topics) -> Identity:
     )
 
 
-def refuse_changed_identity(spec: StreamSpec, known: Identity) -> None:
-    """Make sure that mode, keys and order are those that the table was written with.
-
-    Raises:
-        IdentityChangedError: they are not.
-    """
+def changed_identity(spec: StreamSpec, known: Identity) -> IdentityChangedError | None:
+    """Say where mode, keys or order are not those that the table was written with."""
     if known == UNKNOWN:
-        return
+        return None
     if known.rule != spec.rule:
         written, declared = f"mode {known.rule}", spec.rule
     elif (known.keys, known.order) != (spec.keys, spec.sequence_by):
         written = f"keys {list(known.keys)} and sequence_by {list(known.order)}"
         declared = f"keys {list(spec.keys)} and sequence_by {list(spec.sequence_by)}"
     else:
-        return
-    raise IdentityChangedError(
+        return None
+    return IdentityChangedError(
         spec.name,
         f"the table was written with {written}; the file declares {declared}.",
         remedy=f"restore {spec.name}.yaml, or oncelake rebuild {spec.name}, which builds a new "

@@ -13,7 +13,7 @@ from ingestion.errors import counted
 from ingestion.kafka.admin import Kafka
 from ingestion.kafka.offsets import Range, TopicPartition
 from ingestion.recovery.continuity import refuse_shorter
-from ingestion.recovery.topics import refuse_another_topic, refuse_changed_identity
+from ingestion.recovery.topics import changed_identity, refuse_another_topic
 from ingestion.settings import Settings
 from ingestion.sinks.commit_metadata import UNKNOWN
 from ingestion.verify.read.record import Place, RowChange, at_of, offset_of
@@ -196,7 +196,8 @@ def determine_coverage(spec: StreamSpec, settings: Settings, snapshot: Snapshot)
         DependencyError: Kafka does not answer.
     """
     identity, batches = snapshot.identity, snapshot.batches
-    refuse_changed_identity(spec, identity)
+    if finding := changed_identity(spec, identity):
+        raise finding
     epoch = batches[-1].epoch if batches else 1
     mine = (batch for batch in batches if batch.epoch == epoch and batch.kind in _READING)
     read = [part for batch in mine for part in batch.ranges]

@@ -11,6 +11,7 @@ import pytest
 
 from assets.retention import retention_sensor
 from ingestion.declaration.spec import StreamSpec
+from ingestion.errors import RefusedError
 from ingestion.kafka.offsets import TopicPartition
 from ingestion.kafka.retention import Headroom
 from ingestion.lake.paths import StreamPaths
@@ -108,7 +109,7 @@ def test_a_table_that_cannot_be_read_hides_no_other(
     assert spec is not None
     asked: list[str] = []
 
-    def position(paths: StreamPaths, *, even_if_altered: bool) -> None:
+    def position(paths: StreamPaths, *tolerated: type[RefusedError]) -> None:
         asked.append(paths.stream)
         if paths.stream == "a":
             raise error

@@ -13,7 +13,7 @@ from ingestion.declaration.loader import load_stream
 from ingestion.declaration.modes import MODES
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import IdentityChangedError
-from ingestion.recovery.start import refuse_changed_identity
+from ingestion.recovery.topics import changed_identity
 from ingestion.sinks.commit_metadata import Identity
 from tests.support.world import ROOT
 
@@ -170,9 +170,9 @@ def test_a_table_is_not_written_on_in_another_mode(one: StreamSpec, other: Strea
         cluster_id="c", topic_ids={}, keys=one.keys, order=one.sequence_by, rule=one.rule
     )
 
-    refuse_changed_identity(one, known)
+    assert changed_identity(one, known) is None
     with pytest.raises(IdentityChangedError, match=f"mode {re.escape(one.rule)}"):
-        refuse_changed_identity(other, known)
+        raise changed_identity(other, known) or AssertionError
 
 
 def test_a_table_from_before_there_were_modes_is_an_upsert() -> None:

@@ -31,6 +31,7 @@ import ingestion.recovery.foreign_commits
 import ingestion.recovery.heal
 import ingestion.recovery.side_tables
 import ingestion.recovery.snapshot
+import ingestion.recovery.standing
 import ingestion.recovery.start
 import ingestion.sinks.delta.log
 from ingestion.errors import StreamLockedError
@@ -95,11 +96,11 @@ def _seams() -> tuple[tuple[Any, dict[str, Any]], ...]:
         ),
         (
             ingestion.recovery.start,
-            {
-                "finish_swap": nothing,
-                "undo_half_written_commits": lambda paths: (),
-                "allowed_changes": nothing,
-            },
+            {"allowed_changes": nothing},
+        ),
+        (
+            ingestion.recovery.standing,
+            {"end_half_done": lambda paths: ()},
         ),
         (
             ingestion.lake.lock,

@@ -9,6 +9,7 @@ from unittest.mock import patch
 
 import ingestion.operations.run
 import ingestion.pipeline.batch
+import ingestion.recovery.standing
 import ingestion.recovery.start
 from ingestion.kafka.offsets import Fit, Offsets, Range
 from ingestion.pipeline.gaps import Gaps
@@ -84,7 +85,7 @@ def repeated_batches_not_recognised() -> AbstractContextManager[Any]:
 
 def red_forgotten() -> AbstractContextManager[Any]:
     """A batch that does not balance does not stop the next run."""
-    return patch.object(ingestion.recovery.start, "refuse_red", nothing)
+    return patch.object(ingestion.recovery.standing, "red_batches", lambda paths, rows: ())
 
 
 def books_not_looked_at() -> AbstractContextManager[Any]:

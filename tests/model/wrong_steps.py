@@ -8,6 +8,7 @@ from typing import Any
 from unittest.mock import patch
 
 import ingestion.recovery.heal
+import ingestion.recovery.standing
 import ingestion.recovery.start
 from ingestion.lake.attempts import Attempt, Attempts, Leftovers
 from ingestion.lake.ledger import LedgerRow
@@ -149,9 +150,9 @@ def heal_omitted() -> AbstractContextManager[Any]:
     """What a crash swallowed stays swallowed."""
     return together(
         patch.object(
-            ingestion.recovery.start,
+            ingestion.recovery.standing,
             "heal_ledger",
             lambda spec, snapshot, position: Healing(rows=snapshot.rows),
         ),
-        patch.object(ingestion.recovery.start, "remove_leftovers", nothing),
+        patch.object(ingestion.recovery.standing, "remove_leftovers", nothing),
     )

@@ -20,6 +20,7 @@ from ingestion.errors import (
     IngestionError,
     OffsetsExpiredError,
     SchemaChangedError,
+    TableAlteredError,
     TableReplacedError,
     TableRestoredError,
     TopicMissingError,
@@ -268,6 +269,28 @@ def test_a_recreated_topic_is_refused_until_it_is_adopted(world: World, longer: 
     assert recorded == [1, 2]
     expected = [row(1, "new"), row(2, "b")]
     assert world.rows() == ([*expected, row(9, "x")] if longer else expected)
+
+
+def test_a_recreated_topic_keeps_nobody_from_accepting_what_else_was_found(world: World) -> None:
+    """Each remedy leads on: rows that somebody deleted are accepted, then the topic is adopted."""
+    world.send(row(1, "a"), row(2, "b"))
+    world.run()
+    DeltaTable(world.paths.data.path).delete("id = 2")
+    world.delete_topic()
+    world.create_topic()
+    world.send(row(1, "new"))
+
+    with pytest.raises(TableAlteredError, match=f"oncelake accept {world.topic}"):
+        world.run()
+    accept(world.spec, world.settings, reason="meant to", run_id="me")
+    with pytest.raises(TopicRecreatedError, match=f"oncelake adopt-topic {world.topic}"):
+        world.run()
+    with pytest.raises(TopicRecreatedError):
+        accept(world.spec, world.settings, reason="nothing else", run_id="me")
+    adopt_topic(world.spec, world.settings, run_id="me")
+    world.run()
+
+    assert world.rows() == [row(1, "new")]
 
 
 def test_a_missing_topic_is_refused(world: World) -> None:

@@ -5,14 +5,17 @@ from __future__ import annotations
 import datetime as dt
 from decimal import Decimal
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from ingestion.declaration.ddl import parse_columns
+from ingestion.declaration.spec import StreamSpec
 from ingestion.declaration.sql import quoted
+from ingestion.settings import Settings
 from ingestion.verify.decode.coerce import UnprovableError
-from ingestion.verify.fold.transform import Condition
+from ingestion.verify.fold.transform import Apply, Condition, transformation
 
 DDL = "id INT, name STRING, at TIMESTAMP, price DECIMAL(9, 2), ratio FLOAT, `key` STRING"
 NOON = dt.datetime(2020, 1, 1, 12, tzinfo=dt.UTC)
@@ -126,3 +129,22 @@ def test_what_may_be_read_in_two_ways_is_not_answered(condition: str) -> None:
     """No guess is taken for a proof, and nothing but the rows is ever read."""
     with pytest.raises(UnprovableError, match="apply_as_deletes is not provable"):
         selected(condition)
+
+
+@pytest.mark.parametrize(("evaluated_by", "asks_spark"), [("duckdb", True), (None, False)])
+def test_a_condition_is_asked_of_the_engine_that_did_not_evaluate_it(
+    evaluated_by: str | None, asks_spark: bool
+) -> None:
+    """Both understand it, so that only this tells whether the proof is a second opinion."""
+    spec = StreamSpec.model_validate(
+        {"name": "s", "topic": "s", "schema": "id INT", "keys": ["id"], "where": "id > 1"}
+    )
+    asked = []
+
+    def apply(spec: StreamSpec, settings: Settings) -> Apply:
+        asked.append(spec.where)
+        return lambda values: pa.table({})
+
+    transformation(spec, Settings(), apply, evaluated_by=evaluated_by)
+
+    assert asked == ["id > 1"] * asks_spark
