@@ -18,8 +18,7 @@ class LogMode(UpsertMode):
 
     def _define_winners(self, *, is_chosen: bool) -> None:
         """Compare them with nothing."""
-        chosen = self._winner_per_key() if is_chosen else "SELECT * FROM good"
-        self._engine.define("winners", self._with_ours(chosen))
+        self._engine.define("winners", self._stamped(is_chosen=is_chosen))
 
     def _decided(self) -> str:
         """Select every winner."""
