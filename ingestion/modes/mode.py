@@ -126,7 +126,7 @@ class WriteMode(ABC):
     def changes(cls, counts: Mapping[str, int]) -> Mapping[str, int]:
         """Return how many rows a commit of such counts inserts, updates and deletes."""
         of = {"inserted": cls.inserts, "updated": cls.updates, "deleted": cls.deletes}
-        return {name: sum(counts.get(each, 0) for each in each_of) for name, each_of in of.items()}
+        return {change: sum(counts.get(name, 0) for name in names) for change, names in of.items()}
 
     @classmethod
     def rows_of_seq(cls, counts: Mapping[str, int]) -> int:
