@@ -28,7 +28,7 @@ from ingestion.sinks.commit_metadata import Kind
 
 
 class AggregateMode(WriteMode):
-    """One batch on its way into a table of groups."""
+    """Writes one batch to a table of groups."""
 
     deletes = ()
 

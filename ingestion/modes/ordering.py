@@ -1,4 +1,4 @@
-"""What a batch's keys say, in one aggregation, and which two records have no order."""
+"""Counts a batch's keys in one query, and refuses a key whose records have no order."""
 
 from __future__ import annotations
 

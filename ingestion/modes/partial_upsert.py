@@ -17,10 +17,10 @@ from ingestion.modes.upsert import UpsertMode, winner_per_key
 
 
 class PartialUpsertMode(UpsertMode):
-    """One batch on its way into a table of rows that grow column by column."""
+    """Writes one batch to a table whose rows grow column by column."""
 
     def _winner_per_key(self) -> str:
-        """Select the newest record of each key, with what older ones said since the last delete."""
+        """Select the newest record of each key, with older ones' values since the last delete."""
         keys, folded = sql.names(self._keys), self._folded
         values = "".join(
             f", max_by({sql.name(column)}, CASE WHEN {sql.name(column)} IS NOT NULL "

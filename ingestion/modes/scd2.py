@@ -23,7 +23,7 @@ from ingestion.sinks.commit_metadata import Kind
 
 
 class HistoryMode(WriteMode):
-    """One batch on its way into a table of versions."""
+    """Writes one batch to a table of versions."""
 
     updates, deletes = ("closed",), ()
 

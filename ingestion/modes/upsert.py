@@ -20,12 +20,12 @@ from ingestion.modes.ordering import examine_keys, incomparable_records
 from ingestion.modes.tombstones import define_newest_deletes, remember_deletes
 from ingestion.sinks.commit_metadata import Kind
 
-# What a winner may be.
+# The dispositions of a winner.
 DISPOSITIONS: Final = ("inserted", "updated", "deleted", "deleted_absent", "stale", "unchanged")
 
 
 class UpsertMode(WriteMode):
-    """One batch on its way into an upsert table."""
+    """Writes one batch to a table of newest records."""
 
     def __init__(self, target: Target, good: Good) -> None:
         """Take the good records of a batch; nothing is read or written yet."""
@@ -34,7 +34,7 @@ class UpsertMode(WriteMode):
         self._has_order = bool(target.spec.sequence_by)
 
     def decide(self, kind: Kind) -> Mapping[str, int]:
-        """Compare the winners with the rows that are there, and remember the deletes among them.
+        """Compare the winners with the table's rows, and remember the deletes among them.
 
         Raises:
             KeyInTwoPartitionsError: two records of one key cannot be ordered.

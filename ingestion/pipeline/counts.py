@@ -1,4 +1,4 @@
-"""What the one copy of a batch holds, counted in one query."""
+"""Counts the one copy of a batch, in one query."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LIKENESS: Final = 0.75
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PartitionCounts:
-    """What the copy holds of one partition.
+    """The counts of one partition.
 
     Attributes:
         overlap: How many of them the table holds already.
@@ -54,7 +54,7 @@ class PartitionCounts:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BatchCounts:
-    """What one aggregation over the copy counted.
+    """The counts of one batch.
 
     Attributes:
         dispositions: Rows of each disposition; a record is one row, but where records are exploded.

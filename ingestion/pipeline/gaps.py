@@ -1,8 +1,8 @@
 """Offsets that hold no record, and the proof that they hold none.
 
 Transaction markers, aborted records and compacted records leave offsets empty, lawfully. A source
-that skips a record leaves the same trace. So a gap is never a remainder: each missing offset is
-found in the copy and asked again of a second client, before anything is committed.
+that skips a record leaves the same trace. So a gap is never a remainder: a query finds each missing
+offset in the copy, and a second client reads it again, before anything is committed.
 """
 
 from __future__ import annotations
