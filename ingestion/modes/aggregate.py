@@ -28,7 +28,7 @@ from ingestion.sinks.commit_metadata import Kind
 
 
 class AggregateMode(WriteMode):
-    """One batch on its way into a table of groups."""
+    """Writes one batch to a table of groups."""
 
     deletes = ()
 
@@ -91,8 +91,8 @@ class AggregateMode(WriteMode):
         place = place_in(spec)
         states = {
             name: state
-            for each in self._aggregates
-            for name, state in of_records(each, place).items()
+            for aggregate in self._aggregates
+            for name, state in of_records(aggregate, place).items()
         }
         reduced = records.groupBy(*map(quoted, self._groups_by)).agg(
             *(state.alias(name) for name, state in states.items()),
@@ -106,18 +106,18 @@ class AggregateMode(WriteMode):
     def _folded(self) -> DataFrame:
         """Return each group as it will be: new, or both states folded into one."""
         groups = self._spark.table("groups").alias("s")
-        there = self._spark.table("before").alias("t")
+        before = self._spark.table("before").alias("t")
         is_there, together = F.col("t._offset").isNotNull(), self._together()
         mine = {name: F.col(f"s.{quoted(name)}") for name in self._table.columns}
         row = (
-            F.when(is_there, together[name]).otherwise(each).alias(name)
+            F.when(is_there, together[name]).otherwise(own).alias(name)
             if name in together
-            else each.alias(name)
-            for name, each in mine.items()
+            else own.alias(name)
+            for name, own in mine.items()
         )
         what = F.when(is_there, "updated").otherwise("inserted").alias("_what")
         same_group = F.expr(translate(sql.equal(self._groups_by, "t", "s")))
-        joined = groups.join(there, same_group, "left")
+        joined = groups.join(before, same_group, "left")
         return joined.select(*row, what, F.col("s._records").alias("_records"))
 
     def _together(self) -> dict[str, Column]:
@@ -131,8 +131,8 @@ class AggregateMode(WriteMode):
         }
         states = {
             name: state
-            for each in self._aggregates
-            for name, state in folded(each, "t", "s").items()
+            for aggregate in self._aggregates
+            for name, state in folded(aggregate, "t", "s").items()
         }
         return {**states, **newest}
 

@@ -1,4 +1,4 @@
-"""The aggregates in Spark's words: from records to a state, and from two states to one.
+"""The aggregates as Spark's expressions: the state of records, and the fold of two states.
 
 Each law (associative, with an identity; commutative but for ties that cannot be) is what makes the
 table independent of how batches were cut and of the order in which records came.
@@ -30,69 +30,69 @@ def place_in(spec: StreamSpec) -> Column:
     return F.struct(F.col("_epoch").alias("epoch"), *nth, *origin)
 
 
-def of_records(each: Aggregate, place: Column) -> States:
+def of_records(aggregate: Aggregate, place: Column) -> States:
     """Return the state of a group of records, by column."""
-    value = F.col(quoted(each.column)) if each.column else F.lit(1)
-    if each.function == "avg":
-        total, count = F.sum(value).cast(each.sum_type), F.count(value)
-        return _average(each, total, count)
-    if each.function == "approx_distinct":
+    value = F.col(quoted(aggregate.column)) if aggregate.column else F.lit(1)
+    if aggregate.function == "avg":
+        total, count = F.sum(value).cast(aggregate.sum_type), F.count(value)
+        return _average(aggregate, total, count)
+    if aggregate.function == "approx_distinct":
         # By way of a union the estimate does not depend on the order of the values.
         sketch = F.hll_sketch_agg(value)
-        return _distinct(each, F.hll_union(sketch, sketch))
-    if each.function in ("first", "last"):
-        by, of = (F.max_by, F.max) if each.function == "last" else (F.min_by, F.min)
-        return {each.name: by(value, place), f"{each.name}_place": of(place)}
+        return _distinct(aggregate, F.hll_union(sketch, sketch))
+    if aggregate.function in ("first", "last"):
+        by, of = (F.max_by, F.max) if aggregate.function == "last" else (F.min_by, F.min)
+        return {aggregate.name: by(value, place), f"{aggregate.name}_place": of(place)}
     return {
-        each.name: {
+        aggregate.name: {
             "count": lambda: F.count(value),
-            "sum": lambda: F.sum(value).cast(each.sum_type),
+            "sum": lambda: F.sum(value).cast(aggregate.sum_type),
             "min": lambda: F.min(value),
             "max": lambda: F.max(value),
             "set": lambda: F.array_sort(F.collect_set(value)),
-        }[each.function]()
+        }[aggregate.function]()
     }
 
 
-def folded(each: Aggregate, one: str, other: str) -> States:
+def folded(aggregate: Aggregate, one: str, other: str) -> States:
     """Return the state of two groups together, by column; ``one`` and ``other`` are aliases."""
-    a, b = F.col(f"{one}.{each.name}"), F.col(f"{other}.{each.name}")
+    a, b = F.col(f"{one}.{aggregate.name}"), F.col(f"{other}.{aggregate.name}")
 
     def part(side: str, name: str) -> Column:
-        return F.col(f"{side}.{each.name}_{name}")
+        return F.col(f"{side}.{aggregate.name}_{name}")
 
-    if each.function == "avg":
-        total = _plus(each, part(one, "sum"), part(other, "sum"))
-        return _average(each, total, part(one, "count") + part(other, "count"))
-    if each.function == "approx_distinct":
-        return _distinct(each, F.hll_union(part(one, "sketch"), part(other, "sketch")))
-    if each.function in ("first", "last"):
+    if aggregate.function == "avg":
+        total = _plus(aggregate, part(one, "sum"), part(other, "sum"))
+        return _average(aggregate, total, part(one, "count") + part(other, "count"))
+    if aggregate.function == "approx_distinct":
+        return _distinct(aggregate, F.hll_union(part(one, "sketch"), part(other, "sketch")))
+    if aggregate.function in ("first", "last"):
         here, there = part(one, "place"), part(other, "place")
-        is_there = there > here if each.function == "last" else there < here
+        is_there = there > here if aggregate.function == "last" else there < here
         return {
-            each.name: F.when(is_there, b).otherwise(a),
-            f"{each.name}_place": F.when(is_there, there).otherwise(here),
+            aggregate.name: F.when(is_there, b).otherwise(a),
+            f"{aggregate.name}_place": F.when(is_there, there).otherwise(here),
         }
     return {
-        each.name: {
+        aggregate.name: {
             "count": lambda: a + b,
-            "sum": lambda: _plus(each, a, b),
+            "sum": lambda: _plus(aggregate, a, b),
             "min": lambda: F.least(a, b),
             "max": lambda: F.greatest(a, b),
             "set": lambda: F.array_sort(F.array_union(a, b)),
-        }[each.function]()
+        }[aggregate.function]()
     }
 
 
-def _plus(each: Aggregate, a: Column, b: Column) -> Column:
+def _plus(aggregate: Aggregate, a: Column, b: Column) -> Column:
     """Add what is there; the sum of nothing is null, and an overflow is an error (ANSI)."""
-    return F.coalesce((a + b).cast(each.sum_type), a, b)
+    return F.coalesce((a + b).cast(aggregate.sum_type), a, b)
 
 
-def _average(each: Aggregate, total: Column, count: Column) -> States:
-    scale = each.type.scale if each.type is not None else 0
+def _average(aggregate: Aggregate, total: Column, count: Column) -> States:
+    scale = aggregate.type.scale if aggregate.type is not None else 0
     mean = F.when(count > 0, _quotient(total, count, scale=scale))
-    return {each.name: mean, f"{each.name}_sum": total, f"{each.name}_count": count}
+    return {aggregate.name: mean, f"{aggregate.name}_sum": total, f"{aggregate.name}_count": count}
 
 
 def _quotient(total: Column, count: Column, *, scale: int) -> Column:
@@ -118,10 +118,10 @@ def _quotient(total: Column, count: Column, *, scale: int) -> Column:
         return F.concat(state["digits"], F.when(state["rest"] > 0, "1").otherwise("0"))
 
     start = F.struct(F.lit(0).cast(_WHOLE).alias("rest"), F.lit("").alias("digits"))
-    written = F.aggregate(F.array(*(each.cast(_WHOLE) for each in groups)), start, divide, finish)
+    written = F.aggregate(F.array(*(group.cast(_WHOLE) for group in groups)), start, divide, finish)
     sign, power = F.when(total < 0, "-").otherwise(""), F.lit(f"E-{2 * _GROUP + 1 + scale}")
     return F.concat(sign, written, power).cast("double")
 
 
-def _distinct(each: Aggregate, sketch: Column) -> States:
-    return {each.name: F.hll_sketch_estimate(sketch), f"{each.name}_sketch": sketch}
+def _distinct(aggregate: Aggregate, sketch: Column) -> States:
+    return {aggregate.name: F.hll_sketch_estimate(sketch), f"{aggregate.name}_sketch": sketch}

@@ -17,12 +17,12 @@ from ingestion.sinks.commit_metadata import Kind
 
 
 class AppendMode(WriteMode):
-    """One batch on its way into a table of records."""
+    """Writes one batch to a table of records."""
 
     updates, deletes = (), ()
 
     def decide(self, kind: Kind) -> Mapping[str, int]:
-        """Let every record be a row, or those that are missing where some may be there."""
+        """Insert every record; where some may be in the table, those that are missing."""
         ours = sql.stamp(self._target.epoch, self._target.seq)
         self._engine.define("winners", f"SELECT *, {ours} FROM good")
         columns = sql.names(self._table.columns, "s")

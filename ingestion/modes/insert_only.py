@@ -14,7 +14,7 @@ from ingestion.modes.upsert import UpsertMode, winner_per_key
 
 
 class InsertOnlyMode(UpsertMode):
-    """One batch on its way into a table of first records."""
+    """Writes one batch to a table of first records."""
 
     def _winner_per_key(self) -> str:
         return winner_per_key(self._target, "ASC")

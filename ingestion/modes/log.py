@@ -14,12 +14,11 @@ from ingestion.modes.upsert import UpsertMode
 
 
 class LogMode(UpsertMode):
-    """One batch on its way into a log that others read key by key."""
+    """Writes one batch to a log that others read key by key."""
 
     def _define_winners(self, *, is_chosen: bool) -> None:
-        """Compare them with nothing."""
-        chosen = self._winner_per_key() if is_chosen else "SELECT * FROM good"
-        self._engine.define("winners", self._with_ours(chosen))
+        """Define the winners; nothing is looked up in a log."""
+        self._engine.define("winners", self._stamped(is_chosen=is_chosen))
 
     def _decided(self) -> str:
         """Select every winner."""
@@ -27,7 +26,7 @@ class LogMode(UpsertMode):
         return f"SELECT {sql.names(self._table.columns, 's')}, {what} AS _what FROM winners s"
 
     def _remember_deletes(self) -> None:
-        """Nothing asks for them."""
+        """Remember none; no query reads them."""
 
 
 MODE = LogMode

@@ -1,6 +1,6 @@
-"""What a write mode is: one query that decides what becomes of a batch, and one commit of that.
+"""The interface of a write mode: one query decides what becomes of a batch, one commit writes it.
 
-So every count stands in the commit's note, and is known of a commit whose run died behind it.
+Every count is known before the commit and stands in its note, so a crash after it loses none.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ Ranges = Mapping[str, tuple[Any, Any]]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Target:
-    """Where, and as what, a write mode writes one batch.
+    """The batch that a write mode writes, and the table that it writes to.
 
     Attributes:
         engine: Holds the batch: ``batch``, and of it what can be applied, ``good``.
-        attempt: Names what is written beside the table.
-        committed: Which attempts may be believed there.
+        attempt: The name under which the batch's side rows are written.
+        committed: The attempts whose side rows are read.
         table: Reads the table, and commits to it.
     """
 
@@ -64,7 +64,7 @@ class Good:
 
 
 class WriteMode(ABC):
-    """One batch on its way into the table: what becomes of each record, and one commit of that.
+    """Decides what becomes of each record of one batch, and commits that once.
 
     Attributes:
         inserts: Dispositions of records whose rows the commit inserts.
@@ -81,7 +81,7 @@ class WriteMode(ABC):
         self._target, self._good = target, good
         self._engine, self._keys = target.engine, target.spec.keys
         self._table = target.table
-        # Of the record that a row comes from.
+        # The record that a row comes from.
         self._identity = ("_epoch", *target.spec.origin)
         self._decision = Decision(counts={})
 
@@ -126,7 +126,7 @@ class WriteMode(ABC):
     def changes(cls, counts: Mapping[str, int]) -> Mapping[str, int]:
         """Return how many rows a commit of such counts inserts, updates and deletes."""
         of = {"inserted": cls.inserts, "updated": cls.updates, "deleted": cls.deletes}
-        return {name: sum(counts.get(each, 0) for each in each_of) for name, each_of in of.items()}
+        return {change: sum(counts.get(name, 0) for name in names) for change, names in of.items()}
 
     @classmethod
     def rows_of_seq(cls, counts: Mapping[str, int]) -> int:
@@ -145,12 +145,12 @@ def mode_class(spec: StreamSpec) -> type[WriteMode]:
 
 
 def audit(mode: type[WriteMode], commit: Commit, rows_of_seq: int | None) -> tuple[str, ...]:
-    """Hold what was decided of a batch against what was written, a sentence for each problem.
+    """Compare what was decided of a batch with what was written; return a sentence a problem.
 
     Args:
         mode: The stream's write mode.
         commit: The batch's commit: its note has the decision, its metrics what was written.
-        rows_of_seq: Rows that carry its seq, read from the table; ``None`` where nobody can tell.
+        rows_of_seq: Rows that carry its seq, read from the table; ``None`` where that is unknown.
     """
     assert commit.metadata is not None, "a batch of ours"
     counts = commit.metadata.counts

@@ -17,10 +17,10 @@ from ingestion.modes.upsert import UpsertMode, winner_per_key
 
 
 class PartialUpsertMode(UpsertMode):
-    """One batch on its way into a table of rows that grow column by column."""
+    """Writes one batch to a table whose rows grow column by column."""
 
     def _winner_per_key(self) -> str:
-        """Select the newest record of each key, with what older ones said since the last delete."""
+        """Select the newest record of each key, with older ones' values since the last delete."""
         keys, folded = sql.names(self._keys), self._folded
         values = "".join(
             f", max_by({sql.name(column)}, CASE WHEN {sql.name(column)} IS NOT NULL "
@@ -28,7 +28,7 @@ class PartialUpsertMode(UpsertMode):
             f"AS {sql.name(column)}"
             for column in folded
         )
-        of_newest = [each for each in self._engine.columns("good") if each not in folded]
+        of_newest = [name for name in self._engine.columns("good") if name not in folded]
         return f"""
             WITH newest AS ({winner_per_key(self._target, "DESC")}),
             marked AS (
@@ -43,14 +43,11 @@ class PartialUpsertMode(UpsertMode):
             FROM newest n JOIN folded f ON {sql.equal(self._keys, "n", "f")}
         """
 
-    def _define_winners(self, *, is_chosen: bool) -> None:
-        self._is_folded = is_chosen
-        super()._define_winners(is_chosen=is_chosen)
-
-    def _with_ours(self, chosen: str) -> str:
-        if not self._is_folded:
-            chosen = f"SELECT *, CAST(NULL AS BIGINT) AS _deleted_at FROM ({chosen}) g"
-        return super()._with_ours(chosen)
+    def _stamped(self, *, is_chosen: bool) -> str:
+        stamped = super()._stamped(is_chosen=is_chosen)
+        if is_chosen:
+            return stamped
+        return f"SELECT *, CAST(NULL AS BIGINT) AS _deleted_at FROM ({stamped}) g"
 
     def _values(self) -> Mapping[str, str]:
         return {
@@ -61,7 +58,7 @@ class PartialUpsertMode(UpsertMode):
 
     @property
     def _folded(self) -> list[str]:
-        return [each.name for each in self._target.spec.columns if each.name not in self._keys]
+        return [name for name in self._target.spec.types if name not in self._keys]
 
 
 MODE = PartialUpsertMode

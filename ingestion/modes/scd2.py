@@ -23,7 +23,7 @@ from ingestion.sinks.commit_metadata import Kind
 
 
 class HistoryMode(WriteMode):
-    """One batch on its way into a table of versions."""
+    """Writes one batch to a table of versions."""
 
     updates, deletes = ("closed",), ()
 
@@ -75,15 +75,15 @@ class HistoryMode(WriteMode):
                 SELECT {sql.selected(of_delete)}, TRUE AS _delete, FALSE AS _is_new
                 FROM deletes d JOIN of_batch k ON {sql.equal(self._keys, "d", "k")}
             """
-        beside = f"OVER (PARTITION BY {keys} ORDER BY {order}, _is_new)"
-        again = " AND ".join(
-            f"lag({sql.name(each)}) {beside} IS NOT DISTINCT FROM {sql.name(each)}"
-            for each in self._identity
+        of_key = f"OVER (PARTITION BY {keys} ORDER BY {order}, _is_new)"
+        is_again = " AND ".join(
+            f"lag({sql.name(name)}) {of_key} IS NOT DISTINCT FROM {sql.name(name)}"
+            for name in self._identity
         )
         line = f"OVER (PARTITION BY {keys}, _again ORDER BY {order})"
         version = {name: sql.name(name) for name in self._table.columns}
-        begun = f"CASE WHEN _is_new THEN {self._sequence} ELSE {sql.name(VALID_FROM)} END"
-        version |= {VALID_FROM: begun, VALID_TO: "_next", CURRENT: "_next IS NULL"}
+        valid_from = f"CASE WHEN _is_new THEN {self._sequence} ELSE {sql.name(VALID_FROM)} END"
+        version |= {VALID_FROM: valid_from, VALID_TO: "_next", CURRENT: "_next IS NULL"}
         return f"""
             WITH of_batch AS (SELECT DISTINCT {keys} FROM good),
             events AS (
@@ -95,7 +95,7 @@ class HistoryMode(WriteMode):
                 FROM "before" t JOIN of_batch k ON {sql.equal(self._keys, "t", "k")}
                 {deletes}
             ),
-            ordered AS (SELECT *, {again} AS _again FROM events),
+            ordered AS (SELECT *, {is_again} AS _again FROM events),
             lines AS (
                 SELECT *, lag(NOT _delete) {line} AS _ends_one,
                     lead({self._sequence}) {line} AS _next

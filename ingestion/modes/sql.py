@@ -17,6 +17,7 @@ from ingestion.declaration.sql import identifier, literal
 FAIL: Final = "ONCELAKE_FAIL()"
 # What the error of such a statement contains.
 FAILED: Final = "ONCELAKE_KEY_IN_TWO_PARTITIONS"
+text: Final = literal
 
 
 def name(column: str, side: str = "") -> str:
@@ -32,11 +33,6 @@ def names(columns: Iterable[str], side: str = "") -> str:
 def selected(columns: Mapping[str, str]) -> str:
     """Select values by the names that they get."""
     return ", ".join(f"{value} AS {name(column)}" for column, value in columns.items())
-
-
-def text(value: str) -> str:
-    """Write a text as SQL."""
-    return literal(value)
 
 
 def ranked(columns: Sequence[str], direction: str, side: str = "") -> str:

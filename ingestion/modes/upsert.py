@@ -16,16 +16,16 @@ from typing import Final
 from ingestion.modes import sql
 from ingestion.modes.engines.engine import IncomparableError
 from ingestion.modes.mode import Good, Target, WriteMode
-from ingestion.modes.ordering import KeyFacts, examine_keys, incomparable_pair, two_partitions
+from ingestion.modes.ordering import examine_keys, incomparable_records
 from ingestion.modes.tombstones import define_newest_deletes, remember_deletes
 from ingestion.sinks.commit_metadata import Kind
 
-# What a winner may be.
+# The dispositions of a winner.
 DISPOSITIONS: Final = ("inserted", "updated", "deleted", "deleted_absent", "stale", "unchanged")
 
 
 class UpsertMode(WriteMode):
-    """One batch on its way into an upsert table."""
+    """Writes one batch to a table of newest records."""
 
     def __init__(self, target: Target, good: Good) -> None:
         """Take the good records of a batch; nothing is read or written yet."""
@@ -34,35 +34,35 @@ class UpsertMode(WriteMode):
         self._has_order = bool(target.spec.sequence_by)
 
     def decide(self, kind: Kind) -> Mapping[str, int]:
-        """Compare the winners with the rows that are there, and remember the deletes among them.
+        """Compare the winners with the table's rows, and remember the deletes among them.
 
         Raises:
             KeyInTwoPartitionsError: two records of one key cannot be ordered.
         """
         del kind
-        facts = KeyFacts(distinct=0)
+        winners = 0
         if self._good.count:
-            facts = examine_keys(self._target, has_order=self._has_order)
-            self._define_winners(is_chosen=facts.distinct < self._good.count)
+            winners, ranges = examine_keys(self._target, has_order=self._has_order)
+            self._define_winners(is_chosen=winners < self._good.count)
             with self._compared_with('"before"'):
-                self._decide(self._decided(), key_ranges=facts.ranges)
+                self._decide(self._decided(), key_ranges=ranges)
         if self._good.deletes:
             self._remember_deletes()
-        return {"superseded": self._good.count - facts.distinct, **self._counts(*DISPOSITIONS)}
+        return {"superseded": self._good.count - winners, **self._counts(*DISPOSITIONS)}
 
     def _define_winners(self, *, is_chosen: bool) -> None:
         """Call the winners ``winners``, and the rows of their keys ``before``."""
-        has_deaths = define_newest_deletes(self._target)
-        chosen = self._winner_per_key() if is_chosen else "SELECT * FROM good"
-        alive, deaths = "TRUE", ""
-        if has_deaths:
-            alive = self._wins_over("d")
-            deaths = f" LEFT JOIN dead d ON {sql.equal(self._keys, 's', 'd')}"
+        has_deletes = define_newest_deletes(self._target)
+        wins_over_delete = self._wins_over("d") if has_deletes else "TRUE"
+        deletes = f"LEFT JOIN dead d ON {sql.equal(self._keys, 's', 'd')}" if has_deletes else ""
         with self._compared_with("dead"):
             self._engine.define(
                 "winners",
-                f"SELECT s.*, {alive} AS _alive FROM ({self._with_ours(chosen)}) s{deaths}",
-                keep=is_chosen or has_deaths,
+                f"""
+                WITH s AS ({self._stamped(is_chosen=is_chosen)})
+                SELECT s.*, {wins_over_delete} AS _alive FROM s {deletes}
+                """,
+                keep=is_chosen or has_deletes,
             )
         self._table.open_before(
             f"SELECT {sql.names(self._keys)} FROM winners",
@@ -70,17 +70,18 @@ class UpsertMode(WriteMode):
             size_bytes=self._good.size_bytes,
         )
 
+    def _stamped(self, *, is_chosen: bool) -> str:
+        """Select one record of each key, with the columns that every winner has."""
+        ours = sql.stamp(self._target.epoch, self._target.seq)
+        winners = f"({self._winner_per_key()})" if is_chosen else "good"
+        return f"SELECT *, _disposition = 'delete' AS _delete, {ours} FROM {winners} w"
+
     def _winner_per_key(self) -> str:
         """Select one record of each key: here the newest."""
         return winner_per_key(self._target, "DESC")
 
     def _wins_over(self, other: str) -> str:
         return sql.is_newer(self._line, "s", other, has_order=self._has_order)
-
-    def _with_ours(self, chosen: str) -> str:
-        """Add the columns that every winner has."""
-        ours = sql.stamp(self._target.epoch, self._target.seq)
-        return f"SELECT *, _disposition = 'delete' AS _delete, {ours} FROM ({chosen}) w"
 
     def _decided(self) -> str:
         """Select the whole row of each winner, and what it is, measured against ``before``."""
@@ -113,10 +114,8 @@ class UpsertMode(WriteMode):
             yield
         except IncomparableError as error:
             one_epoch = f"t._epoch = {self._target.epoch}"
-            pair = incomparable_pair(self._target, "good", rows, condition=one_epoch)
-            if pair is None:
-                raise error.__cause__ or error from None
-            raise two_partitions(self._target.spec, pair) from None
+            incomparable = incomparable_records(self._target, rows, condition=one_epoch)
+            raise incomparable or error.__cause__ or error from None
 
 
 def winner_per_key(target: Target, direction: str) -> str:
@@ -124,9 +123,10 @@ def winner_per_key(target: Target, direction: str) -> str:
 
     The order ends with the place in Kafka, so it is total, and the winner the same on every run.
     """
-    keys, line = target.spec.keys, target.spec.order_columns
-    best_first = sql.ranked(line, direction)
-    return sql.first_of("good", target.engine.columns("good"), by=keys, order=best_first)
+    best_first = sql.ranked(target.spec.order_columns, direction)
+    return sql.first_of(
+        "good", target.engine.columns("good"), by=target.spec.keys, order=best_first
+    )
 
 
 MODE = UpsertMode

@@ -36,9 +36,9 @@ def clocks_after(target: Target, records: DataFrame) -> dict[str, int]:
 def _clocks_before(target: Target) -> tuple[dict[str, int], set[str]]:
     """Return each partition's clock, as our newest commit with any tells, and the partitions."""
     partitions: set[str] = set()
-    for said in target.paths.table.log().standing():
-        partitions = partitions or {f"{CLOCK}.{at}" for at in said.next}
-        clocks = {name: at for name, at in said.counts.items() if name.startswith(f"{CLOCK}.")}
-        if clocks or said.seq == 0:
+    for note in target.paths.table.log().standing():
+        partitions = partitions or {f"{CLOCK}.{at}" for at in note.next}
+        clocks = {name: at for name, at in note.counts.items() if name.startswith(f"{CLOCK}.")}
+        if clocks or note.seq == 0:
             return clocks, partitions
     return {}, partitions

@@ -1,4 +1,4 @@
-"""What the one copy of a batch holds, counted in one query."""
+"""Counts the one copy of a batch, in one query."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LIKENESS: Final = 0.75
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PartitionCounts:
-    """What the copy holds of one partition.
+    """The counts of one partition.
 
     Attributes:
         overlap: How many of them the table holds already.
@@ -54,7 +54,7 @@ class PartitionCounts:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BatchCounts:
-    """What one aggregation over the copy counted.
+    """The counts of one batch.
 
     Attributes:
         dispositions: Rows of each disposition; a record is one row, but where records are exploded.
@@ -90,41 +90,44 @@ class BatchCounts:
 def count_records(engine: Engine) -> BatchCounts:
     """Count a batch by disposition and by partition."""
     columns = engine.columns("batch")
-    may_lack, is_lenient = "_unavailable" in columns, "_coerced" in columns
-    of_first = "CASE WHEN _index = 0 THEN coalesce(array_length(_coerced), 0) ELSE 0 END"
-    coerced = f"sum({of_first})" if is_lenient else "0"
     record_type = "_record" if "_record" in columns else "CAST(NULL AS STRING)"
-    unavailable = "sum(coalesce(array_length(_unavailable), 0))" if may_lack else "0"
-    rows = engine.rows(
-        f"SELECT _topic, _partition, _disposition, {record_type} AS record_type, "
-        'count(*) AS "rows", '
-        "CAST(sum(CASE WHEN _index = 0 THEN 1 ELSE 0 END) AS BIGINT) AS records, "
-        'min(_offset) AS "first", max(_offset) AS "last", '
-        "max_by(unix_millis(_timestamp), _offset) AS last_ms, "
-        "max_by(_digest, _offset) AS last_digest, "
-        "CAST(sum(CASE WHEN _index = 0 THEN _offset ELSE 0 END) AS BIGINT) AS offset_sum, "
-        'CAST(sum(_bytes) AS BIGINT) AS "bytes", '
-        "CAST(sum(CASE WHEN _index = 0 AND array_length(_extra) > 0 THEN 1 ELSE 0 END) AS BIGINT) "
-        f"AS with_extra, CAST({unavailable} AS BIGINT) AS unavailable, "
-        f"CAST({coerced} AS BIGINT) AS coerced "
-        f"FROM batch GROUP BY _topic, _partition, _disposition, {record_type}"
-    )
+    unavailable = "array_length(_unavailable)" if "_unavailable" in columns else "0"
+    coerced = "array_length(_coerced)" if "_coerced" in columns else "0"
+    rows = engine.rows(f"""
+        SELECT _topic, _partition, _disposition, {record_type} AS record_type,
+            count(*) AS "rows",
+            CAST(sum(CASE WHEN _index = 0 THEN 1 ELSE 0 END) AS BIGINT) AS records,
+            min(_offset) AS "first",
+            max(_offset) AS "last",
+            max_by(unix_millis(_timestamp), _offset) AS last_ms,
+            max_by(_digest, _offset) AS last_digest,
+            CAST(sum(CASE WHEN _index = 0 THEN _offset ELSE 0 END) AS BIGINT) AS offset_sum,
+            CAST(sum(_bytes) AS BIGINT) AS "bytes",
+            CAST(sum(CASE WHEN _index = 0 AND array_length(_extra) > 0 THEN 1 ELSE 0 END) AS BIGINT)
+                AS with_extra,
+            CAST(sum(coalesce({unavailable}, 0)) AS BIGINT) AS unavailable,
+            CAST(sum(CASE WHEN _index = 0 THEN coalesce({coerced}, 0) ELSE 0 END) AS BIGINT)
+                AS coerced
+        FROM batch GROUP BY _topic, _partition, _disposition, {record_type}
+    """)
+    good = [row for row in rows if row["_disposition"] in GOOD]
+    dispositions: Counter[str] = Counter()
     types: Counter[tuple[str, str]] = Counter()
-    dispositions: dict[str, int] = {}
     of_partition: dict[TopicPartition, list[dict[str, Any]]] = {}
     for row in rows:
-        dispositions[row["_disposition"]] = dispositions.get(row["_disposition"], 0) + row["rows"]
+        dispositions[row["_disposition"]] += row["rows"]
         of_partition.setdefault(TopicPartition(row["_topic"], row["_partition"]), []).append(row)
-        if row["_disposition"] in GOOD and row["record_type"] is not None:
+    for row in good:
+        if row["record_type"] is not None:
             types[row["_topic"], row["record_type"]] += row["rows"]
     return BatchCounts(
         dispositions=dispositions,
         partitions={at: _sum_up(counted) for at, counted in of_partition.items()},
-        good_bytes=sum(row["bytes"] for row in rows if row["_disposition"] in GOOD),
-        with_extra=sum(row["with_extra"] for row in rows if row["_disposition"] in GOOD),
+        good_bytes=sum(row["bytes"] for row in good),
+        with_extra=sum(row["with_extra"] for row in good),
         exploded=sum(row["rows"] - row["records"] for row in rows),
         unavailable=sum(row["unavailable"] for row in rows if row["_disposition"] == "row"),
-        coerced=sum(row["coerced"] for row in rows if row["_disposition"] in GOOD),
+        coerced=sum(row["coerced"] for row in good),
         types=types,
     )
 
@@ -148,11 +151,14 @@ def extra_counts(
     """
     if not counts.with_extra:
         return {}
-    named = engine.rows(
-        'SELECT name, count(*) AS "records" FROM (SELECT DISTINCT _topic, _partition, _offset, '
-        f"unnest(_extra) AS name FROM batch WHERE {IS_GOOD} AND _index = 0) e "
-        f'GROUP BY name ORDER BY "records" DESC, name LIMIT {_NAMES_LISTED}'
-    )
+    named = engine.rows(f"""
+        WITH extra AS (
+            SELECT DISTINCT _topic, _partition, _offset, unnest(_extra) AS name
+            FROM batch WHERE {IS_GOOD} AND _index = 0
+        )
+        SELECT name, count(*) AS "records"
+        FROM extra GROUP BY name ORDER BY "records" DESC, name LIMIT {_NAMES_LISTED}
+    """)
     by_name = {f"{UNDECLARED}{row['name'][:_NAME_LENGTH]}": row["records"] for row in named}
     absent = _absent(engine, counts, [row["name"] for row in named], declared)
     return {"extra_fields": counts.with_extra, **by_name, **absent}
@@ -162,14 +168,14 @@ def _absent(
     engine: Engine, counts: BatchCounts, undeclared: Iterable[str], declared: Collection[str]
 ) -> dict[str, int]:
     """Count the rows without each column that may be misspelt; a query only where one may be."""
-    rows, there = counts.dispositions.get("row", 0), {*engine.columns("batch")} & {*declared}
-    likest = (nearest(name, there, likeness=LIKENESS) for name in undeclared)
+    rows, columns = counts.dispositions.get("row", 0), {*engine.columns("batch")} & {*declared}
+    likest = (nearest(name, columns, likeness=LIKENESS) for name in undeclared)
     similar = sorted({name for name in likest if name})
     if not rows or not similar:
         return {}
-    named = ", ".join(f"count({sql.name(name)}) AS {sql.name(name)}" for name in similar)
-    (found,) = engine.rows(f"SELECT {named} FROM batch WHERE _disposition = 'row'")
-    return {f"{ABSENT}{name}": rows for name in similar if not found[name]}
+    not_null = sql.selected({name: f"count({sql.name(name)})" for name in similar})
+    (counted,) = engine.rows(f"SELECT {not_null} FROM batch WHERE _disposition = 'row'")
+    return {f"{ABSENT}{name}": rows for name in similar if not counted[name]}
 
 
 def _sum_up(rows: list[dict[str, Any]]) -> PartitionCounts:

@@ -1,19 +1,19 @@
 """Offsets that hold no record, and the proof that they hold none.
 
 Transaction markers, aborted records and compacted records leave offsets empty, lawfully. A source
-that skips a record leaves the same trace. So a gap is never a remainder: each missing offset is
-found in the copy and asked again of a second client, before anything is committed.
+that skips a record leaves the same trace. So a gap is never a remainder: a query finds each missing
+offset in the copy, and a second client reads it again, before anything is committed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from ingestion.errors import RecordsMissedError, counted
 from ingestion.kafka.admin import Kafka
-from ingestion.kafka.offsets import Range, TopicPartition
+from ingestion.kafka.offsets import Range
 from ingestion.modes import sql
 from ingestion.modes.engines.engine import Engine
 from ingestion.pipeline.counts import BatchCounts
@@ -57,39 +57,28 @@ def find_gaps(
         RecordsMissedError: an offset that Spark passed over holds a record.
         DependencyError: Kafka stopped answering before the proof was complete.
     """
-    holes = [
-        *_partitions_without_records(planned, counts),
-        *_holes_between(engine, planned, counts),
-    ]
-    asked = policy == "always" or (policy == "auto" and len(holes) <= ASKED_AT_MOST)
-    left = _still_there(holes, kafka) if asked else []
+    without_records = [r for r in planned if len(r) and r.topic_partition not in counts.partitions]
+    holes = [*without_records, *_holes_between(engine, planned, counts)]
+    left = []
+    if policy == "always" or (policy == "auto" and len(holes) <= ASKED_AT_MOST):
+        # Retention may have passed a hole since Spark read over it. Spark found it empty while it
+        # was there, so the records that were read are kept, and the gap is marked as unproven.
+        earliest = kafka.earliest({hole.topic_partition for hole in holes})
+        left = [hole for hole in holes if hole.start >= earliest[hole.topic_partition]]
     if missed := list(kafka.records_in(left)):
-        raise _missed(missed)
+        first = ", ".join(f"{at} offset {offset}" for at, offset in missed[:5])
+        raise RecordsMissedError(
+            f"Spark did not deliver {counted(len(missed), 'record')} that Kafka holds: {first}. "
+            "Nothing was committed. Next: run the same command again; if it stays, report it with "
+            "these offsets"
+        )
     return Gaps(holes=tuple(holes), proven=left == holes)
-
-
-def _still_there(holes: list[Range], kafka: Kafka) -> list[Range]:
-    """Return what can still be asked: retention may have passed a hole since Spark read over it.
-
-    Spark found it empty while it was there, so the records that were read are kept, and the gap is
-    marked as unproven.
-    """
-    earliest = kafka.earliest({hole.topic_partition for hole in holes})
-    return [hole for hole in holes if hole.start >= earliest[hole.topic_partition]]
-
-
-def _partitions_without_records(planned: Iterable[Range], counts: BatchCounts) -> list[Range]:
-    return [r for r in planned if len(r) and r.topic_partition not in counts.partitions]
 
 
 def _holes_between(engine: Engine, planned: Sequence[Range], counts: BatchCounts) -> list[Range]:
     """Find the missing offsets of the partitions that have records, but not one an offset."""
-    holed = [
-        r
-        for r in planned
-        if r.topic_partition in counts.partitions
-        and not counts.partitions[r.topic_partition].fills(r)
-    ]
+    at = counts.partitions
+    holed = [r for r in planned if (p := r.topic_partition) in at and not at[p].fills(r)]
     if not holed:
         return []
     # An offset on either side of a range shows what is missing at its ends.
@@ -98,16 +87,22 @@ def _holes_between(engine: Engine, planned: Sequence[Range], counts: BatchCounts
         for r in holed
         for at in (r.start - 1, r.end)
     )
-    here = " OR ".join(
+    is_holed = " OR ".join(
         f"(_topic = {sql.text(r.topic)} AND _partition = {r.partition})" for r in holed
     )
-    missing = engine.rows(
-        "SELECT _topic, _partition, _before, _offset FROM (SELECT *, lag(_offset) OVER "
-        "(PARTITION BY _topic, _partition ORDER BY _offset) AS _before FROM ("
-        f"SELECT _topic, _partition, _offset FROM batch WHERE _index = 0 AND ({here}) "
-        f"UNION ALL {' UNION ALL '.join(fences)}) o) b WHERE _offset - _before > 1 "
-        "ORDER BY _topic, _partition, _offset"
-    )
+    missing = engine.rows(f"""
+        WITH offsets AS (
+            SELECT _topic, _partition, _offset FROM batch WHERE _index = 0 AND ({is_holed})
+            UNION ALL {" UNION ALL ".join(fences)}
+        ),
+        pairs AS (
+            SELECT *,
+                lag(_offset) OVER (PARTITION BY _topic, _partition ORDER BY _offset) AS _before
+            FROM offsets
+        )
+        SELECT _topic, _partition, _before, _offset FROM pairs WHERE _offset - _before > 1
+        ORDER BY _topic, _partition, _offset
+    """)
     return [
         Range(
             topic=row["_topic"],
@@ -117,12 +112,3 @@ def _holes_between(engine: Engine, planned: Sequence[Range], counts: BatchCounts
         )
         for row in missing
     ]
-
-
-def _missed(missed: list[tuple[TopicPartition, int]]) -> RecordsMissedError:
-    first = ", ".join(f"{at} offset {offset}" for at, offset in missed[:5])
-    return RecordsMissedError(
-        f"Spark did not deliver {counted(len(missed), 'record')} that Kafka holds: {first}. "
-        "Nothing was committed. Next: run the same command again; if it stays, report it with "
-        "these offsets"
-    )

@@ -123,7 +123,11 @@ def _nothing(spark: SparkSession, spec: StreamSpec) -> DataFrame:
 
 def _transformed(exploded: DataFrame, spec: StreamSpec, frames: FrameCache) -> DataFrame:
     if not spec.explode:
-        exploded = exploded.withColumns({"_index": F.lit(0), "_is_empty": _is_other(spec)})
+        # Nothing is asked of the records of another type than the declared ones.
+        is_empty = F.lit(False)
+        if spec.record:
+            is_empty = ~F.coalesce(F.col("_decoded.record").isin(*spec.record), F.lit(True))
+        exploded = exploded.withColumns({"_index": F.lit(0), "_is_empty": is_empty})
     is_delete = F.coalesce("_decoded.is_delete", F.lit(False))
     is_good = F.col("_value").isNotNull() & F.col("_decoded.reason").isNull() & ~F.col("_is_empty")
     good = exploded.withColumns(
@@ -131,12 +135,12 @@ def _transformed(exploded: DataFrame, spec: StreamSpec, frames: FrameCache) -> D
     )
     if spec.transform:
         return _by_function(frames.keep(good), spec)
-    asked, whole = laid_out(good, "_good", spec)
+    readable, whole = laid_out(good, "_good", spec)
     passes = ~whole["_is_empty"] & (~whole["_is_asked"] | is_selected(spec))
     # What is filtered is not asked for more: a CAST may hold only for what ``where`` lets pass.
     row = F.when(passes & whole["_good"].isNotNull(), selected(spec))
     kept = [whole[name].alias(name) for name in exploded.columns]
-    rows = asked.select(*kept, row.alias("_transformed"), passes.alias("_selected"))
+    rows = readable.select(*kept, row.alias("_transformed"), passes.alias("_selected"))
     return without_misfits(_with_ended(rows, spec), "_transformed", spec)
 
 
@@ -193,22 +197,15 @@ def _with_ended(rows: DataFrame, spec: StreamSpec) -> DataFrame:
     if spec.explode or spec.transform:
         given = () if spec.explode else spec.value_columns
         of = {column.name: F.col(f"_decoded.ended.{quoted(column.name)}") for column in given}
-        beside = rows.withColumn("_ended", F.when(is_ended, declared_row(spec, of)))
+        with_ended = rows.withColumn("_ended", F.when(is_ended, declared_row(spec, of)))
     else:
-        asked, whole = laid_out(rows, "_decoded.ended", spec)
+        readable, whole = laid_out(rows, "_decoded.ended", spec)
         kept = [whole[name].alias(name) for name in rows.columns]
         row = F.when(whole["_decoded"]["ended"].isNotNull(), selected(spec))
-        beside = asked.select(*kept, row.alias("_ended"))
-    made = without_misfits(beside, "_ended", spec)
+        with_ended = readable.select(*kept, row.alias("_ended"))
+    checked = without_misfits(with_ended, "_ended", spec)
     ended = F.when(is_ended, F.coalesce("_ended", unknown)).alias("_ended")
-    return made.select(*rows.columns, ended)
-
-
-def _is_other(spec: StreamSpec) -> Column:
-    """Tell the records of another type than the declared ones; nothing is asked of them."""
-    if not spec.record:
-        return F.lit(False)
-    return ~F.coalesce(F.col("_decoded.record").isin(*spec.record), F.lit(True))
+    return checked.select(*rows.columns, ended)
 
 
 def is_selected(spec: StreamSpec) -> Column:
@@ -225,11 +222,11 @@ def _column(name: str, spec: StreamSpec) -> Column:
     return F.expr(spec.select.get(name, quoted(name))).alias(name)
 
 
-def without_misfits(made: DataFrame, row: str, spec: StreamSpec) -> DataFrame:
+def without_misfits(rows: DataFrame, row: str, spec: StreamSpec) -> DataFrame:
     """Replace rows that no table could hold by null.
 
     Args:
-        made: Rows as Spark has made them, whose texts may be any bytes and whose times any year.
+        rows: Rows as Spark has made them, whose texts may be any bytes and whose times any year.
         row: The struct of the table's columns among its columns.
         spec: The declaration.
 
@@ -239,15 +236,15 @@ def without_misfits(made: DataFrame, row: str, spec: StreamSpec) -> DataFrame:
     misfit = F.lit(None).cast("struct<reason: string, detail: string>")
     for column in _made_columns(spec):
         reason = _misfit(F.col(row)[column.name], column.type)
-        found = F.struct(reason.alias("reason"), F.lit(column.name).alias("detail"))
-        misfit = F.coalesce(misfit, F.when(reason.isNotNull(), found))
-    told = made.withColumn("_misfit", misfit)
-    return told.withColumn(row, F.when(F.col("_misfit").isNull(), F.col(row)))
+        detailed = F.struct(reason.alias("reason"), F.lit(column.name).alias("detail"))
+        misfit = F.coalesce(misfit, F.when(reason.isNotNull(), detailed))
+    checked = rows.withColumn("_misfit", misfit)
+    return checked.withColumn(row, F.when(F.col("_misfit").isNull(), F.col(row)))
 
 
 def _made_columns(spec: StreamSpec) -> list[DeclaredColumn]:
     """Return the columns that are not as decoding gave them, which fits already."""
-    given = {each.name: each.type for each in spec.exploded_columns}
+    given = {column.name: column.type for column in spec.exploded_columns}
     return [
         column
         for column in spec.columns
@@ -355,15 +352,15 @@ def _nodes(plan: Any) -> Iterator[str]:
 
 
 def _refuse_other_types(spec: StreamSpec, field: str, made: DataFrame) -> None:
-    found = {each.name: each.dataType.simpleString() for each in made.schema}
+    types = {field.name: field.dataType.simpleString() for field in made.schema}
     for column in row_type(_ddl(spec.columns)):
         due = column.dataType.simpleString()
-        if found[column.name] != due:
+        if types[column.name] != due:
             where = f"select.{column.name}" if column.name in spec.select else field
             raise _wrong(
                 spec,
                 where,
-                f"{column.name} becomes {found[column.name].upper()}, and `schema` declares "
+                f"{column.name} becomes {types[column.name].upper()}, and `schema` declares "
                 f"{due.upper()}; write CAST(… AS {due.upper()}), or try_cast where it may fail",
             )
 

@@ -14,7 +14,6 @@ Reasons, beside those of the format: see ``REASONS``.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
@@ -116,24 +115,36 @@ def validate_in_worker(decode: Work, spec: StreamSpec, reached: Offsets) -> tupl
 
 def _flat_in_spark(rows: DataFrame, spec: StreamSpec) -> DataFrame:
     """Take the row that a value gives, or the key of a tombstone, and what decoding found."""
-    of_record = [*PLACE, *RAW, "_digest", *(("_index",) if _has_index(spec) else ())]
-    found = {name: F.col(f"_decoded.{part}") for name, part in _findings(spec).items()}
-    found["_wrong_detail"] = _detail(spec)
+    row = F.col("_transformed" if spec.is_transformed else "_decoded.row")
+    columns = {name: F.col(f"_decoded.{part}") for name, part in _findings(spec).items()}
     if spec.moved_by and spec.is_transformed:
-        found["_ended"] = F.col("_ended")
-    found["_is_tombstone"] = F.col("_value").isNull()
-    found["_bytes"] = F.coalesce(F.octet_length("_value"), F.lit(0))
+        columns["_ended"] = F.col("_ended")
+    columns["_is_tombstone"] = F.col("_value").isNull()
+    columns["_bytes"] = F.coalesce(F.octet_length("_value"), F.lit(0))
+    if spec.tombstone_policy == "delete":
+        by_key = {name: F.col(f"_decoded_key.row.{quoted(name)}") for name in spec.keys}
+        row = F.when(F.col("_value").isNull(), declared_row(spec, by_key)).otherwise(row)
+        # What the format says of a bad value or, where there is none, of a bad key.
+        of_key = F.concat_ws(": ", "_decoded_key.reason", "_decoded_key.detail")
+        of_key = F.when(F.col("_decoded_key.reason").isNotNull(), of_key)
+        columns["_wrong_detail"] = F.coalesce(columns["_wrong_detail"], of_key)
     if spec.is_transformed:
-        found["_wrong"] = F.coalesce(found["_wrong"], "_misfit.reason")
-        found["_wrong_detail"] = F.coalesce(found["_wrong_detail"], "_misfit.detail")
-    flat = [column.alias(name) for name, column in found.items()]
+        columns["_wrong"] = F.coalesce(columns["_wrong"], "_misfit.reason")
+        columns["_wrong_detail"] = F.coalesce(columns["_wrong_detail"], "_misfit.detail")
+        columns["_selected"] = F.col("_selected")
+        # Columns of `value_schema` that are null and may not be, whatever is made of them.
+        columns["_lacks"] = F.concat_ws(
+            ", ",
+            *(
+                F.when(F.col(f"_decoded.row.{quoted(name)}").isNull(), F.lit(name))
+                for name in spec.required_value_columns
+            ),
+        )
     if spec.extra_fields == "keep":
-        flat.append(F.col("_decoded.kept").alias(EXTRA_COLUMN))
-    if spec.is_transformed:
-        flat += [F.col("_selected"), _lacking(spec).alias("_lacks")]
-    row = _row(spec).alias("_row")
-    rows = rows.select(*of_record, *flat, row)
-    rows = rows.select(*(name for name in rows.columns if name != "_row"), "_row.*")
+        columns[EXTRA_COLUMN] = F.col("_decoded.kept")
+    of_record = [*PLACE, *RAW, "_digest", *(("_index",) if _has_index(spec) else ())]
+    flat = [column.alias(name) for name, column in columns.items()]
+    rows = rows.select(*of_record, *flat, row.alias("_row")).select("*", "_row.*").drop("_row")
     if spec.window:
         is_wrong = F.col("_wrong").isNull() & _is_beyond_windows(spec.window)
         if spec.is_transformed:
@@ -165,42 +176,19 @@ def _is_beyond_windows(window: Window) -> Column:
 
 
 def _findings(spec: StreamSpec) -> dict[str, str]:
-    found = {"_unavailable": "unavailable"} if spec.unavailable else {}
-    found |= {"_coerced": "coerced"} if spec.lenient else {}
-    found |= {"_moved_from": "moved_from"} if spec.unavailable == "keep" else {}
-    found |= {"_record": "record"} if spec.format.options.uses_registry else {}
-    found |= {"_ended": "ended"} if spec.moved_by else {}
-    return _FINDINGS | found
+    """Return the fields of what decoding found, by the columns that they are in validation."""
+    some = {
+        "_unavailable": bool(spec.unavailable),
+        "_coerced": bool(spec.lenient),
+        "_moved_from": spec.unavailable == "keep",
+        "_record": spec.format.options.uses_registry,
+        "_ended": bool(spec.moved_by),
+    }
+    return _FINDINGS | {name: name.removeprefix("_") for name, is_there in some.items() if is_there}
 
 
 def _has_index(spec: StreamSpec) -> bool:
     return bool(spec.explode) or spec.is_transformed
-
-
-def _detail(spec: StreamSpec) -> Column:
-    """Return what the format says of a bad value or, where there is none, of a bad key."""
-    if spec.tombstone_policy != "delete":
-        return F.col("_decoded.detail")
-    of_key = F.concat_ws(": ", "_decoded_key.reason", "_decoded_key.detail")
-    return F.coalesce("_decoded.detail", F.when(F.col("_decoded_key.reason").isNotNull(), of_key))
-
-
-def _lacking(spec: StreamSpec) -> Column:
-    """Name the columns of `value_schema` that are null and may not be, whatever is made of them."""
-    nulls = (
-        F.when(F.col(f"_decoded.row.{quoted(name)}").isNull(), F.lit(name))
-        for name in spec.required_value_columns
-    )
-    return F.concat_ws(", ", *nulls)
-
-
-def _row(spec: StreamSpec) -> Column:
-    """Take the columns from the value; for a tombstone, the key columns from the Kafka key."""
-    row = F.col("_transformed" if spec.is_transformed else "_decoded.row")
-    if spec.tombstone_policy != "delete":
-        return row
-    by_key = {name: F.col(f"_decoded_key.row.{quoted(name)}") for name in spec.keys}
-    return F.when(F.col("_value").isNull(), declared_row(spec, by_key)).otherwise(row)
 
 
 def _flat_in_worker(decode: Work, spec: StreamSpec) -> Work:
@@ -212,7 +200,7 @@ def _flat_in_worker(decode: Work, spec: StreamSpec) -> Work:
     keys = spec.keys if spec.tombstone_policy == "delete" else ()
     has_deletes, is_timed = spec.write_mode.has_deletes, _has_no_time(spec) != "FALSE"
     is_transformed, required = spec.is_transformed, spec.required_value_columns
-    made = ["_index", "_selected", *(["_ended"] if spec.moved_by else [])]
+    transformed = ["_index", "_selected", *(["_ended"] if spec.moved_by else [])]
 
     def flat(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in decode(batches):
@@ -223,7 +211,7 @@ def _flat_in_worker(decode: Work, spec: StreamSpec) -> Work:
             columns["_bytes"] = pc.fill_null(pc.binary_length(raw), 0)
             columns |= fields_of(batch.column("_transformed") if is_transformed else value["row"])
             if is_transformed:
-                columns |= {name: batch.column(name) for name in made}
+                columns |= {name: batch.column(name) for name in transformed}
                 misfit = fields_of(batch.column("_misfit"))
                 columns["_wrong"] = pc.coalesce(columns["_wrong"], misfit["reason"])
                 columns["_wrong_detail"] = pc.coalesce(columns["_wrong_detail"], misfit["detail"])
@@ -259,7 +247,7 @@ def _flat_in_worker(decode: Work, spec: StreamSpec) -> Work:
 
 
 def _lacking_in_worker(rows: pa.StructArray, required: Sequence[str]) -> pa.Array:
-    """Name the required columns of values that are null, as ``_lacking`` does."""
+    """Name the required columns of values that are null, as Spark does."""
     lacks = pa.repeat("", len(rows))
     for name in required:
         longer = pc.binary_join_element_wise(lacks, name, ", ")
@@ -276,29 +264,90 @@ def _only(wanted: pa.BooleanArray, values: pa.Array) -> pa.Array:
 
 
 def _judged(spec: StreamSpec, reached: Offsets, *, has_constraints: bool = False) -> str:
-    """Select the rows of ``decoded`` with ``_disposition``, ``_reason`` and ``_detail``."""
-    is_delete = ["_is_tombstone", "coalesce(_says_delete, FALSE)"]
-    if spec.apply_as_deletes:
-        is_delete.append("coalesce(_is_selected, FALSE)")
-    constants = "" if _has_index(spec) else ", 0 AS _index"
-    constants += "" if spec.is_transformed else f", {_is_meant(spec)} AS _selected"
-    constants += "" if has_constraints else ", CAST(NULL AS VARCHAR) AS _violated"
-    judged = "_selected"
+    """Select the rows of ``decoded`` with ``_disposition``, ``_reason`` and ``_detail``.
+
+    ``_fault`` is why a record that could be decoded cannot be applied. What the stream leaves out
+    has none, but where a time is missing by which it would have been left out or not.
+    """
+    is_meant, has_no_time = _is_meant(spec), _has_no_time(spec)
+    needed, no_key, bits = _needed(spec), _any_null(spec.never_null), _key_bits(spec)
+    # Columns that ``decoded`` has in some streams.
+    absent = {} if _has_index(spec) else {"_index": "0"}
+    absent |= {} if has_constraints else {"_violated": "CAST(NULL AS VARCHAR)"}
+    absent |= {} if spec.is_transformed else {"_selected": is_meant, "_lacks": "''"}
+    absent["_unknown"] = _unknown_of_ended(spec) if spec.moved_by else "CAST(NULL AS VARCHAR)"
+    is_selected = "coalesce(_is_selected, FALSE)" if spec.apply_as_deletes else "FALSE"
+    policy, has_deletes = spec.tombstone_policy, spec.write_mode.has_deletes
+    why = "tombstone_quarantined" if spec.tombstones_have_an_order else "tombstone_without_order"
+    why = why if has_deletes else "unexpected_tombstone"
+    nulls = [f"{sql.name(name)} IS NULL" for name in needed]
+    if spec.unavailable == "keep":
+        # A column that is kept is not null in the end.
+        kept = (f"coalesce(list_contains(_unavailable, {sql.text(n)}), FALSE)" for n in needed)
+        nulls = [f"({null} AND NOT {is_kept})" for null, is_kept in zip(nulls, kept, strict=True)]
+    named = [f"CASE WHEN {sql.name(name)} IS NULL THEN {sql.text(name)} END" for name in needed]
+    element = "'element ' || CAST(_index AS VARCHAR) || ': '" if spec.explode else "''"
+    is_judged = "_selected"
     if spec.transform or _is_time_in(spec.where, spec):
-        # What they would say of a time that the record does not have, nobody knows.
-        judged = f"(_selected OR ({_has_no_time(spec)} AND {_is_meant(spec)}))"
-    reason, detail = f"_wrong, CASE WHEN {judged} THEN _fault END", _missing(spec)
-    if spec.moved_by:
-        constants += f", {_unknown_of_ended(spec)} AS _unknown"
-        reason += ", CASE WHEN _unknown IS NOT NULL THEN 'moved_key' END"
-        detail += ", 'not told of the row before: ' || _unknown"
-    return (
-        f"SELECT *, {_disposition(spec, reached)} AS _disposition FROM ("
-        f"SELECT *, coalesce({reason}) AS _reason, "
-        f"coalesce(_wrong_detail, {detail}) AS _detail FROM ("
-        f"SELECT *, {_fault(spec)} AS _fault FROM ("
-        f"SELECT *{constants}, {' OR '.join(is_delete)} AS _is_delete FROM decoded) a) b) c"
-    )
+        is_judged = f"_selected OR ({has_no_time} AND {is_meant})"
+    overlap = [
+        f"_topic = {sql.text(topic)} AND _partition = {partition} AND _offset < {at}"
+        for (topic, partition), at in reached.items()
+    ]
+    return f"""
+        WITH marked AS (
+            SELECT *, {sql.selected(absent)},
+                _is_tombstone OR coalesce(_says_delete, FALSE) OR {is_selected} AS _is_delete
+            FROM decoded
+        ),
+        checked AS (
+            SELECT *, CAST(CASE
+                WHEN _is_tombstone AND {policy == "ignore"} THEN NULL
+                WHEN _is_tombstone AND {policy == "quarantine"} THEN '{why}'
+                WHEN _is_delete AND NOT {has_deletes} THEN 'unexpected_delete'
+                WHEN {has_no_time} THEN 'bad_time'
+                WHEN _is_tombstone AND {no_key} THEN 'tombstone_without_key'
+                WHEN {no_key} THEN 'missing_key'
+                WHEN {bits} > {8 * spec.sink.kind.longest_key} THEN 'key_too_long'
+                WHEN {_any_null(spec.sequence_by)} THEN 'missing_order'
+                WHEN NOT _is_delete AND ({" OR ".join([*nulls, "_lacks <> ''"])})
+                    THEN 'missing_required'
+                -- The row of a key that is deleted softly is what the delete says.
+                WHEN (NOT _is_delete OR {spec.deletes == "soft"}) AND _violated IS NOT NULL
+                    THEN 'violates_constraint'
+            END AS VARCHAR) AS _fault
+            FROM marked
+        ),
+        explained AS (
+            SELECT *,
+                coalesce(
+                    _wrong, CASE WHEN {is_judged} THEN _fault END,
+                    CASE WHEN _unknown IS NOT NULL THEN 'moved_key' END
+                ) AS _reason,
+                coalesce(
+                    _wrong_detail,
+                    CASE WHEN _fault = 'bad_time' THEN '{TIME_COLUMN}' END,
+                    CASE WHEN _is_tombstone THEN '' ELSE {element} END || CASE
+                        WHEN _fault = 'violates_constraint' THEN _violated
+                        WHEN _fault = 'key_too_long'
+                            THEN CAST(CAST(({bits}) / 8 AS BIGINT) AS VARCHAR) || ' bytes'
+                        WHEN _fault IS NOT NULL
+                            THEN 'null: ' || concat_ws(', ', {", ".join(named)}, NULLIF(_lacks, ''))
+                    END,
+                    'not told of the row before: ' || _unknown
+                ) AS _detail
+            FROM checked
+        )
+        SELECT *, CASE
+            WHEN {" OR ".join(overlap) or "FALSE"} THEN 'overlap'
+            WHEN _reason IS NOT NULL THEN 'quarantined'
+            WHEN _is_tombstone AND {policy == "ignore"} THEN 'ignored'
+            WHEN NOT _selected THEN 'filtered'
+            WHEN _is_delete THEN 'delete'
+            ELSE 'row'
+        END AS _disposition
+        FROM explained
+    """
 
 
 def _is_meant(spec: StreamSpec) -> str:
@@ -324,81 +373,47 @@ def _unknown_of_ended(spec: StreamSpec) -> str:
 
 
 def _batch(judged: str, spec: StreamSpec) -> str:
-    """Select the columns of a batch from judged rows."""
-    kept = [EXTRA_COLUMN] if spec.extra_fields == "keep" else []
-    names = [*PLACE, "_index", *(column.name for column in spec.columns), *kept]
-    columns = ["_disposition", "_extra", "_bytes", "_digest"]
-    is_bad = "_disposition = 'quarantined'"
-    if spec.unavailable:
-        # Whether there is anything to keep shows only beside the table.
-        is_bad += " OR _unavailable IS NOT NULL"
-        columns.append("_unavailable")
-        columns += ["_moved_from"] if spec.unavailable == "keep" else []
-    columns += ["_coerced"] if spec.lenient else []
-    columns += ["_record"] if spec.format.options.uses_registry else []
-    selected = {name: sql.name(name) for name in (*names, *columns)}
-    selected |= {name: f"CASE WHEN {is_bad} THEN {name} END" for name in _OF_BAD}
+    """Select the columns of a batch from judged rows.
+
+    What an update ends is a row of the same record, behind its own; of a bad one there is none.
+    """
+    names = [*PLACE, "_index", *spec.types, "_disposition", "_extra", "_bytes", "_digest"]
+    names += [EXTRA_COLUMN] if spec.extra_fields == "keep" else []
+    names += [name for name in _findings(spec) if name not in {*_FINDINGS, "_ended"}]
+    columns = {name: sql.name(name) for name in names}
+    # Whether there is anything to keep shows only beside the table.
+    may_wait = " OR _unavailable IS NOT NULL" if spec.unavailable else ""
+    is_bad = f"_disposition = 'quarantined'{may_wait}"
+    columns |= {name: f"CASE WHEN {is_bad} THEN {name} END" for name in _OF_BAD}
     if not spec.moved_by:
-        return f"SELECT {sql.selected(selected)} FROM {judged} j"
-    ended = _of_ended(spec)
-    selected = {
-        name: own
-        if name in (*PLACE, "_digest")
-        else f"CASE WHEN _is_own THEN {own} ELSE {ended[name]} END"
-        for name, own in selected.items()
-    }
-    # What the update ends is a row of the same record, behind its own; of a bad one there is none.
-    is_two = f"{_has_moved(spec)} AND _disposition IN ('row', 'delete', 'filtered')"
-    rows = f"unnest(CASE WHEN {is_two} THEN [TRUE, FALSE] ELSE [TRUE] END)"
-    return f"SELECT {sql.selected(selected)} FROM (SELECT *, {rows} AS _is_own FROM {judged} j) r"
-
-
-def _of_ended(spec: StreamSpec) -> Mapping[str, str]:
-    """Return the columns of a row that an update ends: those of a delete."""
-    ended = defaultdict(lambda: "NULL", _index="1", _disposition="'delete'", _bytes="0")
+        return f"SELECT {sql.selected(columns)} FROM {judged} j"
+    ended = {"_index": "1", "_disposition": "'delete'", "_bytes": "0"}
     ended |= {name: sql.name(name, "_ended") for name in spec.types}
     if spec.unavailable == "keep" and spec.movable:
         ended["_unavailable"] = f"[{', '.join(map(sql.text, spec.movable))}]"
-    return ended
-
-
-def _fault(spec: StreamSpec) -> str:
-    """Say why a record that could be decoded cannot be applied; null when it can."""
-    is_tombstone, policy = "_is_tombstone", spec.tombstone_policy
-    without_key, faults = _any_null(spec.never_null), []
-    if policy == "ignore":
-        faults.append((is_tombstone, "NULL"))
-    if policy == "quarantine":
-        faults.append((is_tombstone, sql.text(_why_no_tombstone(spec))))
-    if not spec.write_mode.has_deletes:
-        faults.append(("_is_delete", "'unexpected_delete'"))
-    faults.append((_has_no_time(spec), "'bad_time'"))
-    lacks = [*_required_nulls(spec), *(["_lacks <> ''"] if spec.is_transformed else [])]
-    # The row of a key that is deleted softly is what the delete says.
-    is_row = "TRUE" if spec.deletes == "soft" else "NOT _is_delete"
-    faults += [
-        (f"{is_tombstone} AND {without_key}", "'tombstone_without_key'"),
-        (without_key, "'missing_key'"),
-        (_is_too_long(spec), "'key_too_long'"),
-        (_any_null(spec.sequence_by), "'missing_order'"),
-        (f"NOT _is_delete AND {_any(lacks)}", "'missing_required'"),
-        (f"{is_row} AND _violated IS NOT NULL", "'violates_constraint'"),
-    ]
-    cases = " ".join(f"WHEN {condition} THEN {reason}" for condition, reason in faults)
-    return f"CAST(CASE {cases} END AS VARCHAR)"
-
-
-def _is_too_long(spec: StreamSpec) -> str:
-    """Tell a key that its sink may not take."""
-    bits = _key_bits(spec)
-    return f"{bits} > {8 * spec.sink.kind.longest_key}" if bits else "FALSE"
+    columns |= {
+        name: f"CASE WHEN _is_own THEN {own} ELSE {ended.get(name, 'NULL')} END"
+        for name, own in columns.items()
+        if name not in (*PLACE, "_digest")
+    }
+    return f"""
+        SELECT {sql.selected(columns)}
+        FROM (
+            SELECT *, unnest(CASE
+                WHEN {_has_moved(spec)} AND _disposition IN ('row', 'delete', 'filtered')
+                    THEN [TRUE, FALSE]
+                ELSE [TRUE]
+            END) AS _is_own
+            FROM {judged} j
+        ) r
+    """
 
 
 def _key_bits(spec: StreamSpec) -> str:
     """Add up texts and bytes of a key; DuckDB and Spark have no name in common for their bytes."""
     names = [(sql.name(name), spec.types[name].word) for name in spec.measured_keys]
     bits = (f"8 * octet_length({n})" if w == "BINARY" else f"bit_length({n})" for n, w in names)
-    return " + ".join(f"coalesce({each}, 0)" for each in bits)
+    return " + ".join(f"coalesce({size}, 0)" for size in bits) or "0"
 
 
 def _has_no_time(spec: StreamSpec) -> str:
@@ -419,72 +434,12 @@ def _is_time_in(text: str | None, spec: StreamSpec) -> bool:
     return TIME_COLUMN in spec.record_names and asks_for(TIME_COLUMN, text)
 
 
-def _why_no_tombstone(spec: StreamSpec) -> str:
-    if not spec.write_mode.has_deletes:
-        return "unexpected_tombstone"
-    return "tombstone_quarantined" if spec.tombstones_have_an_order else "tombstone_without_order"
-
-
-def _required_nulls(spec: StreamSpec) -> list[str]:
-    """Tell the columns that are null and may not be; one that is kept is not null in the end."""
-    required = _required(spec)
-    if spec.unavailable != "keep":
-        return _nulls(required)
-    return [f"({sql.name(name)} IS NULL AND NOT {_lacks(name)})" for name in required]
-
-
-def _lacks(name: str) -> str:
-    return f"coalesce(list_contains(_unavailable, {sql.text(name)}), FALSE)"
-
-
-def _missing(spec: StreamSpec) -> str:
-    """Name the columns that are null and may not be, or say what else is wrong with a row."""
-    nulls = [
-        f"CASE WHEN {sql.name(name)} IS NULL THEN {sql.text(name)} END" for name in _needed(spec)
-    ]
-    if spec.is_transformed:
-        nulls.append("NULLIF(_lacks, '')")
-    nth = "'element ' || CAST(_index AS VARCHAR) || ': '"
-    where = f"CASE WHEN _is_tombstone THEN '' ELSE {nth} END || " if spec.explode else ""
-    size = ""
-    if bits := _key_bits(spec):
-        size = f"CAST(CAST(({bits}) / 8 AS BIGINT) AS VARCHAR) || ' bytes'"
-        size = f"WHEN _fault = 'key_too_long' THEN {size} "
-    return (
-        f"CASE WHEN _fault = 'bad_time' THEN '{TIME_COLUMN}' WHEN _fault IS NOT NULL THEN {where}"
-        f"CASE WHEN _fault = 'violates_constraint' THEN _violated {size}"
-        f"ELSE 'null: ' || concat_ws(', ', {', '.join(nulls) or 'NULL'}) END END"
-    )
-
-
 def _needed(spec: StreamSpec) -> list[str]:
-    return list(dict.fromkeys([*spec.never_null, *spec.sequence_by, *_required(spec)]))
-
-
-def _required(spec: StreamSpec) -> list[str]:
-    return [column.name for column in spec.columns if not column.nullable]
-
-
-def _nulls(names: Iterable[str]) -> list[str]:
-    return [f"{sql.name(name)} IS NULL" for name in names]
-
-
-def _any(conditions: Sequence[str]) -> str:
-    return f"({' OR '.join(conditions)})" if conditions else "FALSE"
+    """Return the columns that may not be null."""
+    required = (column.name for column in spec.columns if not column.nullable)
+    return list(dict.fromkeys([*spec.never_null, *spec.sequence_by, *required]))
 
 
 def _any_null(names: Iterable[str]) -> str:
-    return _any(_nulls(names))
-
-
-def _disposition(spec: StreamSpec, reached: Offsets) -> str:
-    overlap = [
-        f"_topic = {sql.text(topic)} AND _partition = {partition} AND _offset < {at}"
-        for (topic, partition), at in reached.items()
-    ]
-    ignored = "WHEN _is_tombstone THEN 'ignored' " if spec.tombstone_policy == "ignore" else ""
-    return (
-        f"CASE WHEN {_any(overlap)} THEN 'overlap' WHEN _reason IS NOT NULL THEN 'quarantined' "
-        f"{ignored}WHEN NOT _selected THEN 'filtered' "
-        "WHEN _is_delete THEN 'delete' ELSE 'row' END"
-    )
+    conditions = " OR ".join(f"{sql.name(name)} IS NULL" for name in names)
+    return f"({conditions})" if conditions else "FALSE"
