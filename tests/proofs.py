@@ -7,22 +7,20 @@ time, and goes on with the pieces that the version does not have yet.
 
 from __future__ import annotations
 
-import argparse
 import datetime as dt
-import json
 import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
 from rich.console import Console
 from rich.table import Table
 
-from tests.crash.matrix import engine_version
 from tests.support.world import ROOT
+from tests.trials.main import parser_of, within
+from tests.trials.record import engine_version, results_of_engine
 
 RESULTS: Final = ROOT / "docs" / "proofs.jsonl"
 
@@ -58,57 +56,43 @@ PROOFS: Final = (
 
 def main() -> int:
     """Run pieces until all are there or the time is up; 1 when one of this version failed."""
-    parser = argparse.ArgumentParser(prog="python -m tests.proofs", description=__doc__)
-    parser.add_argument("--minutes", type=float, default=600.0, help="begin no piece after so long")
-    parser.add_argument("--only", action="append", choices=[proof.name for proof in PROOFS])
-    asked = parser.parse_args()
-    deadline = time.monotonic() + 60 * asked.minutes
-    chosen = [proof for proof in PROOFS if not asked.only or proof.name in asked.only]
-    for proof, seed in _missing(chosen):
-        if time.monotonic() < deadline:
-            _run(proof, seed)
-    return _report()
+    names = [proof.name for proof in PROOFS]
+    parser = parser_of("tests.proofs", __doc__, results=RESULTS, minutes=600.0)
+    parser.add_argument("--only", action="append", choices=names)
+    options = parser.parse_args()
+    results = results_of_engine(options.results)
+    chosen = [proof for proof in PROOFS if proof.name in (options.only or names)]
+    done = {(result["proof"], result["seed"]) for result in results.read()}
+    # The first piece of each before the second.
+    todo = [
+        (proof, seed)
+        for seed in range(1, max(proof.pieces for proof in chosen) + 1)
+        for proof in chosen
+        if seed <= proof.pieces and (proof.name, seed) not in done
+    ]
+    for proof, seed in within(options.minutes, [] if options.report else todo):
+        results.add(_run(proof, seed))
+    return _report(results.read())
 
 
-def _missing(proofs: list[Proof]) -> Iterator[tuple[Proof, int]]:
-    """Yield the pieces that this version lacks, the first of each proof before the second."""
-    done = {(result["proof"], result["seed"]) for result in _results()}
-    for seed in range(1, max(proof.pieces for proof in proofs) + 1):
-        for proof in proofs:
-            if seed <= proof.pieces and (proof.name, seed) not in done:
-                yield proof, seed
-
-
-def _run(proof: Proof, seed: int) -> None:
+def _run(proof: Proof, seed: int) -> dict[str, Any]:
     command, begun = proof.command.format(seed=seed), time.monotonic()
-    piece = {
-        "engine": engine_version(),
-        "began": f"{dt.datetime.now(dt.UTC):%Y-%m-%d %H:%M}",
+    began = f"{dt.datetime.now(dt.UTC):%Y-%m-%d %H:%M}"
+    ended = subprocess.run(shlex.split(command), cwd=ROOT, capture_output=True, text=True)
+    said = ended.stdout.replace(str(ROOT), ".")
+    return {
+        "began": began,
         "proof": proof.name,
         "seed": seed,
         "command": command,
-    }
-    ended = subprocess.run(shlex.split(command), cwd=ROOT, capture_output=True, text=True)
-    said = ended.stdout.replace(str(ROOT), ".")
-    result = {
-        **piece,
         "exit_code": ended.returncode,
         "minutes": round((time.monotonic() - begun) / 60, 1),
         # By which each of these commands ends: its counts.
         "said": [line for line in said.splitlines() if any(map(str.isalpha, line))][-3:],
     }
-    with RESULTS.open("a") as file:
-        file.write(json.dumps(result) + "\n")
 
 
-def _results() -> list[dict[str, Any]]:
-    lines = RESULTS.read_text().splitlines() if RESULTS.exists() else []
-    version = engine_version()
-    return [each for each in map(json.loads, lines) if each["engine"] == version]
-
-
-def _report() -> int:
-    results = _results()
+def _report(results: list[dict[str, Any]]) -> int:
     table = Table("proof", "pieces", "failed", "minutes", "last words", title=engine_version())
     for proof in PROOFS:
         mine = [each for each in results if each["proof"] == proof.name]
