@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Protocol
 
+from ingestion.errors import counted
 from tests.support.proof import find_problems
 from tests.support.world import World
 from tests.trials.oracle import Row, expected_rows
@@ -45,7 +46,7 @@ def differences(table: Iterable[Row], due: Iterable[Row]) -> Iterator[str]:
     present, wanted = Counter(table), Counter(due)
     for what, rows in (("surplus", present - wanted), ("missing", wanted - present)):
         if rows:
-            yield f"{what}: {rows.total()} rows, as {list(islice(rows, _MOST_ROWS))}"
+            yield f"{what}: {counted(rows.total(), 'row')}, as {list(islice(rows, _MOST_ROWS))}"
 
 
 def committed_in(batches: Iterable[CommittedBatch]) -> Acknowledged:

@@ -1,6 +1,6 @@
 """What a table must hold, computed from the records of its topic by plain Python.
 
-It shares no line with engine or proof: another client, another decoder, another fold.
+Neither engine nor proof is asked what a record says: it is decoded and folded here once more.
 """
 
 from __future__ import annotations
