@@ -1,6 +1,7 @@
 """End many processes that have worked on a stream, and count those that did not end with 0.
 
 python -m tests.ends [--reads 200] [--ledger 200] [--verify 200] [--runs 200] [--records 200000]
+                     [--minutes M] [--results FILE] [--report]
 
 Threads that outlive the work can abort a process while it ends, once in a while: only many ends
 show that they do not. An end costs a second, one of a run with a batch half a minute.
@@ -8,33 +9,24 @@ show that they do not. An end costs a second, one of a run with a batch half a m
 
 from __future__ import annotations
 
-import argparse
-import json
 import subprocess
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Final
+from functools import partial
+from typing import Any, Final, NamedTuple
 
-from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
 from rich.console import Console
 from rich.progress import track
 
-from ingestion.local import broker
-from ingestion.settings import Settings
-from tests.support.world import ROOT, environment_of, settings_in
+from tests.support.world import ROOT, World, row, settings_in
+from tests.trials.main import parser_of, within
+from tests.trials.record import PROOFS, print_counts, print_evidence, results_of_engine
+from tests.trials.world import broker_in, folder_of_its_own, open_world
 
 STREAM: Final = "ends"
 _PARTITIONS: Final = 3
-_DECLARATION: Final = {
-    "topic": STREAM,
-    "schema": "id INT NOT NULL, name STRING, at INT",
-    "keys": ["id"],
-}
 _PREAMBLE: Final = f"""
 from deltalake import DeltaTable
 from ingestion.lake.paths import StreamPaths
@@ -88,92 +80,87 @@ rows = open_rows(paths.data).head(10)
 }
 
 
+class Ending(NamedTuple):
+    """A kind of process, and how many of it are to end.
+
+    Attributes:
+        words: What Python is given.
+        before: Is done before each.
+    """
+
+    name: str
+    words: Sequence[str]
+    ends: int
+    before: Callable[[], object] = lambda: None
+
+
 def main() -> int:
     """End processes of every kind, and return 1 when one of them did not end with 0."""
-    counts = _arguments()
-    console = Console(stderr=True)
-    with _stream(counts.records) as (settings, send):
-        wrong = 0
-        for name, code in _READS.items():
-            command = ["-c", _PREAMBLE + code]
-            wrong += _end(name, command, counts.reads, settings, console)
-        for name, count in (("ledger", counts.ledger), ("verify", counts.verify)):
-            command = ["-m", "ingestion", name, STREAM]
-            wrong += _end(f"oncelake {name}", command, count, settings, console)
-        command = ["-m", "ingestion", "run", STREAM]
-        wrong += _end("oncelake run", command, counts.runs, settings, console, before=send)
-    return 1 if wrong else 0
-
-
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m tests.ends", description=__doc__)
-    for name in ("reads", "ledger", "verify", "runs"):
-        parser.add_argument(f"--{name}", type=int, default=200)
-    parser.add_argument("--records", type=int, default=200_000)
-    return parser.parse_args()
+    counts = dict.fromkeys(("reads", "ledger", "verify", "runs"), 200)
+    parser = parser_of(
+        "tests.ends", __doc__, results=PROOFS / "ends.jsonl", records=200_000, **counts
+    )
+    options = parser.parse_args()
+    results = results_of_engine(options.results)
+    if not options.report:
+        with _stream(options.records) as world:
+            kinds = [
+                Ending(name, ["-c", _PREAMBLE + code], options.reads)
+                for name, code in _READS.items()
+            ]
+            for name, count in (("ledger", options.ledger), ("verify", options.verify)):
+                kinds.append(Ending(f"oncelake {name}", ["-m", "ingestion", name, STREAM], count))
+            send = partial(_send, world, range(1_000))
+            kinds.append(Ending("oncelake run", world.command[1:], options.runs, send))
+            for kind in within(options.minutes, kinds):
+                results.add(_end(kind, world))
+    recorded = results.read()
+    codes: dict[str, Counter[str]] = {}
+    for each in recorded:
+        codes.setdefault(each["name"], Counter()).update(each["codes"])
+    print_counts("exit codes", codes)
+    return print_evidence(recorded, "name")
 
 
 @contextmanager
-def _stream(records: int) -> Iterator[tuple[Settings, Callable[[], None]]]:
-    """Ingest ``records`` once; yield the settings, and what sends the records of another batch."""
-    with tempfile.TemporaryDirectory(prefix="ends-") as name:
-        folder = Path(name)
-        address = broker.up(folder / "kafka", jars=ROOT / ".jars", tied_to_caller=True).address
-        try:
-            settings = settings_in(folder, address, kafka_timeout_seconds=60)
-            settings.streams.mkdir()
-            (settings.streams / f"{STREAM}.yaml").write_text(json.dumps(_DECLARATION))
-            client = {"bootstrap.servers": address, "log_level": 0}
-            topic = NewTopic(STREAM, _PARTITIONS, 1)
-            admin = AdminClient(client)
-            admin.create_topics([topic])[STREAM].result(30)
-            producer = Producer({**client, "queue.buffering.max.messages": 1_000_000})
-            _send(producer, range(records))
-            subprocess.run(
-                [sys.executable, "-m", "ingestion", "run", STREAM],
-                **_elsewhere(settings),
-                check=True,
-            )
-            yield settings, lambda: _send(producer, range(1_000))
-        finally:
-            broker.down(folder / "kafka")
+def _stream(records: int) -> Iterator[World]:
+    """Ingest ``records`` once, in a lake that goes with the block."""
+    with folder_of_its_own("ends") as folder, broker_in(folder / "kafka") as address:
+        settings = settings_in(folder, address, kafka_timeout_seconds=60)
+        world = open_world(settings, STREAM, partitions=_PARTITIONS)
+        world.write_declaration()
+        _send(world, range(records))
+        subprocess.run(world.command, env=world.environment(), cwd=ROOT, check=True)
+        yield world
 
 
-def _send(producer: Producer, ids: Sequence[int]) -> None:
+def _send(world: World, ids: Sequence[int]) -> None:
     """Send a record for each id; every hundredth is no JSON, and goes into quarantine."""
-    for id_ in ids:
-        record = {"id": id_, "name": f"name {id_}", "at": id_}
-        value = json.dumps(record) if id_ % 100 else "{"
-        producer.produce(STREAM, value=value, partition=id_ % _PARTITIONS)
-    assert producer.flush(60) == 0
+    for partition in range(_PARTITIONS):
+        mine = (id_ for id_ in ids if id_ % _PARTITIONS == partition)
+        records = (row(id_, f"name {id_}", id_) if id_ % 100 else b"{" for id_ in mine)
+        world.send(*records, partition=partition)
 
 
-def _end(
-    name: str,
-    command: Sequence[str],
-    count: int,
-    settings: Settings,
-    console: Console,
-    *,
-    before: Callable[[], None] = lambda: None,
-) -> int:
-    """End ``command`` so many times, and return how many ends were not with 0."""
-    codes: Counter[int] = Counter()
-    for _ in track(range(count), description=name, console=console, transient=True):
-        before()
+def _end(kind: Ending, world: World) -> dict[str, Any]:
+    """End so many processes of a kind, and count their exit codes."""
+    codes, evidence = Counter[str](), []
+    console = Console(stderr=True)
+    for _ in track(range(kind.ends), description=kind.name, console=console, transient=True):
+        kind.before()
         ended = subprocess.run(
-            [sys.executable, *command], **_elsewhere(settings), capture_output=True, check=False
+            [sys.executable, *kind.words],
+            cwd=ROOT,
+            env=world.environment(),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
         )
-        codes[ended.returncode] += 1
+        codes[str(ended.returncode)] += 1
         if ended.returncode:
-            console.print(ended.stderr.decode()[-2000:], markup=False)
-    wrong = count - codes[0]
-    console.print(f"{name}: {count} ends, {wrong} not with 0 {dict(codes)}", markup=False)
-    return wrong
-
-
-def _elsewhere(settings: Settings) -> dict[str, object]:
-    return {"cwd": ROOT, "env": environment_of(settings), "stdin": subprocess.DEVNULL}
+            evidence.append(ended.stderr[-2000:])
+    return {"name": kind.name, "codes": codes, "evidence": evidence}
 
 
 if __name__ == "__main__":

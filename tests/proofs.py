@@ -7,23 +7,21 @@ with the pieces that the version does not have yet. docs/reliability.md has the 
 
 from __future__ import annotations
 
-import argparse
 import datetime as dt
-import json
 import re
 import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
 from rich.console import Console
 from rich.table import Table
 
-from tests.crash.matrix import engine_version
 from tests.support.world import ROOT
+from tests.trials.main import parser_of, within
+from tests.trials.record import Results, engine_version
 
 RESULTS: Final = ROOT / "docs" / "proofs.jsonl"
 
@@ -94,39 +92,34 @@ PROOFS: Final = (
 
 def main() -> int:
     """Run pieces until all are there or the time is up; 1 when one of this version failed."""
-    parser = argparse.ArgumentParser(prog="python -m tests.proofs", description=__doc__)
-    parser.add_argument("--minutes", type=float, default=600.0, help="begin no piece after so long")
-    parser.add_argument("--only", action="append", choices=[proof.name for proof in PROOFS])
-    asked = parser.parse_args()
-    deadline = time.monotonic() + 60 * asked.minutes
-    chosen = [proof for proof in PROOFS if not asked.only or proof.name in asked.only]
-    for proof, seed in _missing(chosen):
-        if time.monotonic() < deadline:
-            _run(proof, seed)
-    return _report()
+    names = [proof.name for proof in PROOFS]
+    parser = parser_of("tests.proofs", __doc__, results=RESULTS, minutes=600.0)
+    parser.add_argument("--only", action="append", choices=names)
+    options = parser.parse_args()
+    results = Results(file=options.results, shared={"version": engine_version()})
+    chosen = [proof for proof in PROOFS if proof.name in (options.only or names)]
+    done = {(result["proof"], result.get("seed")) for result in results.read()}
+    # The first piece of each before the second.
+    todo = [
+        (proof, seed)
+        for seed in range(1, max(proof.pieces for proof in chosen) + 1)
+        for proof in chosen
+        if seed <= proof.pieces and (proof.name, seed) not in done
+    ]
+    for proof, seed in within(options.minutes, [] if options.report else todo):
+        results.add(_run(proof, seed, results.read()))
+    return _report(results.read())
 
 
-def _missing(proofs: list[Proof]) -> Iterator[tuple[Proof, int]]:
-    """Yield the pieces that this version lacks, the first of each proof before the second."""
-    done = {(result["proof"], result.get("seed")) for result in _results()}
-    for seed in range(1, max(proof.pieces for proof in proofs) + 1):
-        for proof in proofs:
-            if seed <= proof.pieces and (proof.name, seed) not in done:
-                yield proof, seed
-
-
-def _run(proof: Proof, seed: int) -> None:
+def _run(proof: Proof, seed: int, earlier: list[dict[str, Any]]) -> dict[str, Any]:
     command, begun = proof.command.format(seed=seed), time.monotonic()
-    piece = {
-        "date": f"{dt.datetime.now(dt.UTC):%Y-%m-%d %H:%M}",
-        "version": engine_version(),
-        "proof": proof.name,
-    }
+    date = f"{dt.datetime.now(dt.UTC):%Y-%m-%d %H:%M}"
     ended = subprocess.run(shlex.split(command), cwd=ROOT, capture_output=True, text=True)
     output = ended.stdout.replace(str(ROOT), ".")
-    result = {
-        **piece,
-        "trials": _trials(proof, output),
+    return {
+        "date": date,
+        "proof": proof.name,
+        "trials": _trials(proof, output, earlier),
         # That something was found. A person replaces it by the number, and writes a note.
         "found": int(ended.returncode != 0),
         "command": command,
@@ -134,16 +127,14 @@ def _run(proof: Proof, seed: int) -> None:
         "minutes": round((time.monotonic() - begun) / 60, 1),
         **({"output": _last_lines(output)} if ended.returncode else {}),
     }
-    with RESULTS.open("a") as file:
-        file.write(json.dumps(result) + "\n")
 
 
-def _trials(proof: Proof, output: str) -> int:
+def _trials(proof: Proof, output: str, earlier: list[dict[str, Any]]) -> int:
     if isinstance(proof.trials, int):
         return proof.trials
     trials = sum(map(int, re.findall(proof.trials, output)))
     if proof.is_cumulative:
-        trials -= sum(it["trials"] for it in _results() if it["proof"] == proof.name)
+        trials -= sum(it["trials"] for it in earlier if it["proof"] == proof.name)
     return trials
 
 
@@ -151,14 +142,7 @@ def _last_lines(output: str) -> list[str]:
     return [line for line in output.splitlines() if any(map(str.isalpha, line))][-3:]
 
 
-def _results() -> list[dict[str, Any]]:
-    lines = RESULTS.read_text().splitlines() if RESULTS.exists() else []
-    version = engine_version()
-    return [result for result in map(json.loads, lines) if result["version"] == version]
-
-
-def _report() -> int:
-    results = _results()
+def _report(results: list[dict[str, Any]]) -> int:
     table = Table("proof", "pieces", "trials", "found", "minutes", title=engine_version())
     for proof in PROOFS:
         pieces = [result for result in results if result["proof"] == proof.name]

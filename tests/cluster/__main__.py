@@ -1,118 +1,120 @@
 """Kill executors, workers and runs at random moments, and prove that nothing is lost or doubled.
 
-python -m tests.cluster --kills 20 --seed 1
+python -m tests.cluster [--kills 20] [--seed 1] [--minutes M] [--results FILE] [--report]
 """
 
 from __future__ import annotations
 
-import argparse
 import random
-import shutil
 import statistics
 import sys
-import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from ingestion.local import broker
 from ingestion.storage.failpoints import Failpoint
-from tests.cluster.kill_hook import PlannedKill
 from tests.cluster.runs import on_cluster, run
-from tests.support.proof import find_problems
 from tests.support.spark_cluster import SparkCluster
-from tests.support.world import JARS, World, row
+from tests.support.world import World, row
+from tests.trials.failpoints import PlannedCrash, kills_in
+from tests.trials.judge import judge
+from tests.trials.main import parser_of, within
+from tests.trials.record import PROOFS, print_evidence, results_of_engine
+from tests.trials.world import broker_in, folder_of_its_own
 
 RECORDS = 20_000
-_VICTIMS = ("executor", "executor", "worker", "run")
+_WAYS = ("kill_executor", "kill_executor", "kill_worker", "kill_group")
 _PLACES = (Failpoint.BATCH_PLANNED, Failpoint.PREPARED)
 
 
 def main() -> int:
-    """Read the command line, kill, and judge."""
-    parser = argparse.ArgumentParser(prog="python -m tests.cluster")
-    parser.add_argument("--kills", type=int, default=20)
-    parser.add_argument("--seed", type=int, default=1)
-    chosen = parser.parse_args()
-    folder = Path(tempfile.mkdtemp(prefix="cluster-"))
-    try:
-        with SparkCluster.started(folder / "cluster") as cluster:
-            address = broker.up(folder / "kafka", jars=JARS, tied_to_caller=True).address
-            settings = on_cluster(folder, address, cluster)
-            with World.made(settings, cast("Any", None)) as world:
-                world.declare(sequence_by=["at"], max_offsets_per_trigger=RECORDS)
-                return _judge(world, Kills(world, cluster, chosen.seed), chosen.kills)
-    finally:
-        broker.down(folder / "kafka")
-        shutil.rmtree(folder, ignore_errors=True)
+    """Kill, judge, and return 1 when something was wrong."""
+    file = PROOFS / "cluster-kills.jsonl"
+    options = parser_of("tests.cluster", __doc__, results=file, kills=20).parse_args()
+    results = results_of_engine(options.results, seed=options.seed)
+    if not options.report:
+        with (
+            folder_of_its_own("cluster") as folder,
+            SparkCluster.started(folder / "cluster") as cluster,
+            broker_in(folder / "kafka") as address,
+            World.made(on_cluster(folder, address, cluster), cast("Any", None)) as world,
+        ):
+            world.declare(sequence_by=["at"], max_offsets_per_trigger=RECORDS)
+            kills = Kills(world, cluster, random.Random(options.seed))
+            results.add(kills.run_through(None))
+            for way in within(options.minutes, kills.ways_until(options.kills)):
+                results.add(kills.run_through(way))
+            last = kills.run_through(None)
+            results.add({**last, "evidence": [*last["evidence"], *judge(world)]})
+    return _report(results.read())
 
 
+@dataclass
 class Kills:
-    """What was killed, and how each run ended."""
+    """Runs of one stream, most of which lose something on the way."""
 
-    def __init__(self, world: World, cluster: SparkCluster, seed: int) -> None:
-        self._world = world
-        self._cluster = cluster
-        self._dice = random.Random(seed)
-        self._sent = 0
-        self._done = world.settings.lake.parent / "kills"
-        self.seconds: dict[str, list[float]] = {}
-        self.codes: Counter[tuple[str, int]] = Counter()
+    world: World
+    cluster: SparkCluster
+    dice: random.Random
+    sent: int = 0
 
     @property
     def done(self) -> list[str]:
-        """A line for each kill that came before its run had ended."""
-        return self._done.read_text().splitlines() if self._done.exists() else []
+        """What was killed before its run had ended."""
+        return kills_in(self._visits)
 
-    def run_through(self, victim: str | None) -> None:
-        """Send records and run; after a run that was killed itself, run again."""
+    def ways_until(self, kills: int) -> Iterator[str]:
+        """Yield ways to die until so many were carried out."""
+        while len(self.done) < kills:
+            yield self.dice.choice(_WAYS)
+
+    def run_through(self, way: str | None) -> dict[str, Any]:
+        """Send records and run; after a run that was killed itself, the next one heals."""
         self._send()
-        kills = [] if victim is None else [self._plan(victim)]
-        before, began = len(self.done), time.monotonic()
-        ended = run([self._world], kills=kills)
-        took = time.monotonic() - began
-        came = len(self.done) > before
-        what = f"{victim} killed" if came else "no kill"
-        self.seconds.setdefault(what, []).append(took)
-        self.codes[what, ended.returncode] += 1
-        last = self.done[-1] if came else "nothing"
-        print(f"{last}: exit {ended.returncode} after {took:.0f} s", flush=True)
-        if ended.returncode > 0:
-            print(ended.stderr[-3000:], flush=True)
-        self._cluster.replace_lost_workers()
-
-    def _plan(self, victim: str) -> PlannedKill:
-        return PlannedKill(
-            victim=victim,
-            within=self._cluster.master,
-            place=self._dice.choice(_PLACES),
-            delay_seconds=self._dice.uniform(0, 3),
-            done=str(self._done),
+        crash = PlannedCrash(
+            place=self.dice.choice(_PLACES) if way else "never",
+            way=way or "kill_group",
+            visits=str(self._visits),
+            master=self.cluster.master,
+            delay_seconds=self.dice.uniform(0, 3),
         )
+        before, began = len(self.done), time.monotonic()
+        ended = run([self.world], crash)
+        took = time.monotonic() - began
+        killed = [*self.done, "nothing"][before]
+        print(f"{killed}: exit {ended.returncode} after {took:.0f} s", flush=True)
+        self.cluster.replace_lost_workers()
+        return {
+            "killed": killed,
+            "exit_code": ended.returncode,
+            "seconds": took,
+            "evidence": [ended.stderr[-3000:]] if ended.returncode > 0 else [],
+        }
+
+    @property
+    def _visits(self) -> Path:
+        return Path(self.world.settings.state).with_name("visits")
 
     def _send(self) -> None:
-        begin, self._sent = self._sent, self._sent + RECORDS
-        records = [
-            row(self._dice.randrange(5_000), f"n{at}", at) for at in range(begin, self._sent)
-        ]
+        begin, self.sent = self.sent, self.sent + RECORDS
+        records = [row(self.dice.randrange(5_000), f"n{at}", at) for at in range(begin, self.sent)]
         for partition in range(2):
-            self._world.send(*records[partition::2], partition=partition)
+            self.world.send(*records[partition::2], partition=partition)
 
 
-def _judge(world: World, kills: Kills, wanted: int) -> int:
-    kills.run_through(None)
-    dice = random.Random(wanted)
-    while len(kills.done) < wanted:
-        kills.run_through(dice.choice(_VICTIMS))
-    kills.run_through(None)
-    problems = find_problems(world)
-    for what, seconds in sorted(kills.seconds.items()):
-        codes = {code: n for (of, code), n in kills.codes.items() if of == what}
-        print(f"{what}: {len(seconds)} runs, {statistics.median(seconds):.0f} s, exits {codes}")
-    print(f"{len(kills.done)} kills; " + ("\n".join(problems) or "nothing lost, nothing doubled"))
-    failed = any(code > 0 for (_, code) in kills.codes)
-    return 1 if problems or failed else 0
+def _report(results: list[dict[str, Any]]) -> int:
+    by_victim: dict[str, list[dict[str, Any]]] = {}
+    for each in results:
+        by_victim.setdefault(each["killed"].split()[0], []).append(each)
+    for victim, runs in sorted(by_victim.items()):
+        seconds = statistics.median(each["seconds"] for each in runs)
+        codes = dict(Counter(each["exit_code"] for each in runs))
+        print(f"{victim} killed: {len(runs)} runs, {seconds:.0f} s, exits {codes}")
+    print(f"{len(results) - len(by_victim.get('nothing', ()))} kills")
+    return print_evidence(results, "seed", "killed")
 
 
 if __name__ == "__main__":

@@ -9,24 +9,24 @@ from pathlib import Path
 from typing import Any
 
 from ingestion.settings import Settings
-from tests.cluster.kill_hook import PlannedKill
 from tests.support.spark_cluster import SparkCluster
-from tests.support.world import ROOT, World, settings_in
+from tests.support.world import World, settings_in
+from tests.trials.failpoints import PlannedCrash
 
 
 def run(
-    worlds: Sequence[World], *, kills: Sequence[PlannedKill] = (), **settings: str
+    worlds: Sequence[World], *crashes: PlannedCrash, **settings: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run streams of one lake in another process."""
+    """Run streams of one lake in another process, some of whose parts may be killed."""
     for world in worlds:
         world.write_declaration()
-    environment = {**worlds[0].environment(), **PlannedKill.environment(*kills)}
+    planned = crashes[0].environment(*crashes[1:]) if crashes else {}
+    environment = {**worlds[0].environment(), **planned, **settings}
     # A session of this process has set it, and it would win over Spark's own setting.
     environment.pop("PYSPARK_PYTHON", None)
     return subprocess.run(
         [sys.executable, "-m", "ingestion", "run", *(world.name for world in worlds)],
-        cwd=ROOT,
-        env={**environment, **settings},
+        env=environment,
         start_new_session=True,
         capture_output=True,
         text=True,

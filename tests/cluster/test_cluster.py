@@ -15,13 +15,13 @@ from deltalake import DeltaTable
 
 from ingestion.local.jars import store_jars
 from ingestion.storage.failpoints import Failpoint
-from tests.cluster.kill_hook import PlannedKill
 from tests.cluster.runs import on_cluster, run
 from tests.modes.scenario import SCENARIOS, SCHEMA, Scenario, produce_records
 from tests.support.long import IS_LONG, only_long, twins
 from tests.support.proof import find_problems, prove
 from tests.support.spark_cluster import SparkCluster
 from tests.support.world import JARS, World, row
+from tests.trials.failpoints import PlannedCrash, kills_in
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.slow]
 
@@ -39,18 +39,21 @@ class Ingested:
     kills: list[str]
 
 
+def planned(cluster: SparkCluster, visits: Path, **more: Any) -> PlannedCrash:
+    """Plan the kill of an executor, unless it is told otherwise, before a batch is committed."""
+    crash = {"way": "kill_executor", "place": Failpoint.PREPARED, "visits": str(visits), **more}
+    return PlannedCrash(master=cluster.master, **crash)
+
+
 @pytest.fixture(scope="module")
 def ingested(
     spark_cluster: SparkCluster, kafka_address: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Ingested]:
     """Every write mode, and where there is time executors are killed in reading and merging."""
     folder = tmp_path_factory.mktemp("modes")
-    settings, done = on_cluster(folder, kafka_address, spark_cluster), folder / "kills"
-    victim = {"victim": "executor", "within": spark_cluster.master, "done": str(done)}
-    kills = [
-        PlannedKill(place=Failpoint.BATCH_PLANNED, delay_seconds=0.5, **victim),
-        PlannedKill(place=Failpoint.PREPARED, nth=3, delay_seconds=0.5, **victim),
-    ]
+    settings, visits = on_cluster(folder, kafka_address, spark_cluster), folder / "visits"
+    first = planned(spark_cluster, visits, place=Failpoint.BATCH_PLANNED, delay_seconds=0.5)
+    kills = [first, replace(first, place=Failpoint.PREPARED, nth=3)]
     with World.made(settings, cast("Any", None)) as source:
         produce_records(source)
         declared = {each.name: {"schema": SCHEMA, **each.declared} for each in MODES}
@@ -60,9 +63,8 @@ def ingested(
             name: replace(source, declared={"name": name, **fields})
             for name, fields in declared.items()
         }
-        ended = run(list(worlds.values()), kills=kills if IS_LONG else ())
-        killed = done.read_text().splitlines() if done.exists() else []
-        yield Ingested(worlds=worlds, ended=ended, kills=killed)
+        ended = run(list(worlds.values()), *(kills if IS_LONG else ()))
+        yield Ingested(worlds=worlds, ended=ended, kills=kills_in(visits))
     shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -115,26 +117,17 @@ def test_the_run_after_a_killed_one_heals_though_a_worker_dies(
     world: World, spark_cluster: SparkCluster, tmp_path: Path
 ) -> None:
     """The first dies before its commit; the second loses a worker in its merge, and ends with 0."""
-    done = tmp_path / "kills"
+    visits = tmp_path / "visits"
     world.send(*(row(i % 50, f"n{i}", i) for i in range(200)), b"garbage")
-    driver, worker = (
-        PlannedKill(
-            victim=victim,
-            within=spark_cluster.master,
-            place=Failpoint.PREPARED,
-            delay_seconds=seconds,
-            done=str(done),
-        )
-        for victim, seconds in (("run", 0.3), ("worker", 0.3))
-    )
+    driver = planned(spark_cluster, visits, way="kill_group", delay_seconds=0.3)
 
-    killed = run([world], kills=[driver])
-    healed = run([world], kills=[worker])
+    killed = run([world], driver)
+    healed = run([world], replace(driver, way="kill_worker"))
 
     spark_cluster.replace_lost_workers()
     assert killed.returncode == -9
     assert healed.returncode == 0, healed.stderr[-3000:]
-    assert len(done.read_text().splitlines()) == 2
+    assert len(kills_in(visits)) == 2
     assert find_problems(world) == ()
 
 
@@ -168,18 +161,12 @@ def test_a_cluster_writes_to_a_store(
     for partition in range(2):
         world.send(*(row(i, f"n{i}", i) for i in range(1_000)), b"garbage", partition=partition)
     world.declare(sequence_by=["at"])
-    kill = PlannedKill(
-        victim="executor",
-        within=spark_cluster.master,
-        place=Failpoint.PREPARED,
-        delay_seconds=0.5,
-        done=str(tmp_path / "kills"),
-    )
+    visits = tmp_path / "visits"
 
-    ended = run([world], kills=[kill])
+    ended = run([world], planned(spark_cluster, visits, delay_seconds=0.5))
 
     assert ended.returncode == 0, ended.stderr[-3000:]
-    assert (tmp_path / "kills").exists()
+    assert kills_in(visits)
     assert find_problems(world) == ()
 
 

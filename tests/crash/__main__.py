@@ -10,118 +10,95 @@ from __future__ import annotations
 
 import argparse
 import multiprocessing
+import os
 import sys
+import tempfile
 import time
 from collections import Counter
+from dataclasses import astuple
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
-from tests.crash.child_process import NTH_RENAME
-from tests.crash.failpoint_hook import WAYS
-from tests.crash.matrix import (
-    KILLS,
-    STORE,
-    broker_of_its_own,
-    cells,
-    engine_version,
-    power_cuts,
-    renames,
-    results,
-    summary,
-    work,
-    workers,
-)
+from tests.crash.matrix import KILLS, PLACES, STORE, cells, power_cuts, renames, work
 from tests.crash.trial import SINK, Cell
 from tests.power.cuts import POWER_CUT
-from tests.support.world import ROOT
+from tests.trials.failpoints import WAYS
+from tests.trials.kills import NTH_RENAME
+from tests.trials.main import parser_of
+from tests.trials.record import (
+    PROOFS,
+    engine_version,
+    print_counts,
+    print_evidence,
+    results_of_engine,
+)
+from tests.trials.world import broker_in
+
+_NAMED = ("place", "way", "follow_up", "seed")
 
 
 def main() -> int:
     """Run until the matrix is full or the time is up; 1 when there is evidence against us."""
-    asked = _arguments()
-    asked.results.parent.mkdir(parents=True, exist_ok=True)
-    every = cells(asked.seed)
-    if asked.renames or asked.power:
-        every = renames(asked.seed) if asked.renames else power_cuts(asked.seed)
-    every = [cell for cell in every if not asked.way or cell.way in asked.way][: asked.trials]
-    done = {_name(each) for each in results(asked.results)}
-    todo = [cell for cell in every if _name_of(cell) not in done]
-    if not asked.report and todo:
-        _run(asked, every, todo)
-    return _report(asked)
+    options = _arguments()
+    plan = renames if options.renames else power_cuts if options.power else cells
+    every = [cell for cell in plan(options.seed) if not options.way or cell.way in options.way]
+    every = every[: options.trials]
+    results = results_of_engine(options.results)
+    done = {tuple(each[name] for name in _NAMED) for each in results.read()}
+    todo = [cell for cell in every if astuple(cell) not in done]
+    if todo and not options.report:
+        _run(options, len(every), todo)
+    return _report(results.read())
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m tests.crash", description=__doc__)
-    parser.add_argument("--minutes", type=float, default=60.0, help="stop after so long")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--way", action="append", choices=WAYS, help="only trials of such a way")
-    parser.add_argument("--trials", type=int, help="only so many trials")
     where = SINK or ("" if STORE is None else "store")
     name = f"crash-matrix{where and '-'}{where}.jsonl"
-    parser.add_argument("--results", type=Path, default=ROOT / ".proofs" / name)
+    parser = parser_of("tests.crash", __doc__, results=PROOFS / name, minutes=60.0)
+    parser.add_argument("--way", action="append", choices=WAYS, help="only trials of such a way")
+    parser.add_argument("--trials", type=int, help="only so many trials")
     parser.add_argument("--renames", action="store_true", help="kill at the N-th rename instead")
     parser.add_argument("--power", action="store_true", help="cut the power of the disk instead")
-    parser.add_argument("--report", action="store_true", help="only say what was found so far")
     return parser.parse_args()
 
 
-def _run(asked: argparse.Namespace, every: list[Cell], todo: list[Cell]) -> None:
-    deadline = time.monotonic() + asked.minutes * 60
+def _run(options: argparse.Namespace, every: int, todo: list[Cell]) -> None:
+    """Try as many cells at once as this machine has cores, three at most."""
+    many = min(3, int(os.environ.get("TRIALS_AT_ONCE", os.cpu_count() or 1)))
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     with (
-        broker_of_its_own() as address,
+        broker_in(Path(tempfile.mkdtemp(prefix="crash-kafka-"))) as address,
         Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True)) as progress,
     ):
-        bar = progress.add_task("trials", total=len(every), completed=len(every) - len(todo))
+        bar = progress.add_task("trials", total=every)
         fork = multiprocessing.get_context("spawn")
-        over = fork.Event()
-        many = workers()
-        running = [
-            fork.Process(target=work, args=(asked.results, todo[nth::many], address, over))
-            for nth in range(many)
+        parts = [
+            (options.results, todo[nth::many], address, options.minutes) for nth in range(many)
         ]
-        for each in running:
-            each.start()
-        while any(each.is_alive() for each in running) and time.monotonic() < deadline:
+        running = [fork.Process(target=work, args=part) for part in parts]
+        for process in running:
+            process.start()
+        while any(process.is_alive() for process in running):
             time.sleep(1)
-            progress.update(bar, completed=len(results(asked.results)))
-        over.set()
-        for each in running:
-            each.join()
+            progress.update(bar, completed=len(results_of_engine(options.results).read()))
 
 
-def _report(asked: argparse.Namespace) -> int:
-    found = results(asked.results)
-    table = Table(title=f"engine {engine_version()}, {len(found)} trials")
-    names = [*WAYS, NTH_RENAME, POWER_CUT, "not reached", "wrong"]
-    for name in ("place", *names):
-        table.add_column(name, justify="left" if name == "place" else "right")
-    counts = summary(found)
-    for place, of in counts.items():
-        table.add_row(place, *(str(of[name]) for name in names))
-    console = Console(width=140)
-    console.print(table)
-    cuts = sum(of[POWER_CUT] for of in counts.values())
-    kills = sum(of[way] for of in counts.values() for way in (*KILLS, NTH_RENAME))
-    wrong = [each for each in found if each["evidence"]]
-    console.print(f"{kills} real kills and {cuts} power cuts")
-    console.print(f"{len(wrong)} trials with evidence against the guarantee")
-    console.print(f"engines that crashed: {dict(Counter(each['engines'][1] for each in found))}")
-    for each in wrong:
-        console.print(_name(each), each["evidence"], markup=False)
-    return 1 if wrong else 0
-
-
-def _name(result: dict[str, object]) -> str:
-    return " ".join(str(result[key]) for key in ("place", "way", "follow_up", "seed"))
-
-
-def _name_of(cell: Cell) -> str:
-    return str(cell)
+def _report(results: list[dict[str, Any]]) -> int:
+    counts = {place: Counter[str]() for place in PLACES}
+    for each in results:
+        at = counts.setdefault(each["place"].rstrip("0123456789 "), Counter())
+        at["not reached" if each["ended"] == "not reached" else each["way"]] += 1
+        at["wrong"] += bool(each["evidence"])
+    title = f"engine {engine_version()}, {len(results)} trials"
+    print_counts(title, counts, [*WAYS, NTH_RENAME, POWER_CUT, "not reached", "wrong"])
+    total = sum(counts.values(), Counter())
+    kills = sum(total[way] for way in (*KILLS, NTH_RENAME))
+    print(f"{kills} real kills and {total[POWER_CUT]} power cuts")
+    print(f"engines that crashed: {dict(Counter(each['engines'][1] for each in results))}")
+    return print_evidence(results, *_NAMED)
 
 
 if __name__ == "__main__":

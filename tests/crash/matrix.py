@@ -1,44 +1,36 @@
-"""The crash matrix at full size: places x ways to die x follow-ups, other records each time.
-
-Each trial is appended to a file of JSON lines as soon as it is over, so the matrix may be stopped
-at any time, goes on where it was, and is counted as it stands. A trial of another engine, that is
-of other source text, is not counted.
-"""
+"""The crash matrix at full size: places x ways to die x follow-ups, other records each time."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 import multiprocessing
 import os
 import random
 import shutil
-import subprocess
 import tempfile
 import time
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from itertools import cycle, product
-from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any
 
-from ingestion.local import broker
-from ingestion.pipeline.session import start_session
+import pytest
+
 from ingestion.settings import Settings
 from ingestion.storage.failpoints import Failpoint
-from tests.crash.child_process import NTH_RENAME
-from tests.crash.failpoint_hook import EVENT_WRITTEN, WAYS
 from tests.crash.trial import FOLLOW_UPS, Cell, attempt
 from tests.power.cuts import DONE, POWER_CUT, RANDOM, SYNCS
-from tests.power.disk import mounted_disk
-from tests.support.world import JARS, ROOT, World, settings_in
+from tests.support.volumes import mounted
+from tests.support.world import World, settings_in
+from tests.trials.failpoints import EVENT_WRITTEN, WAYS
+from tests.trials.kills import NTH_RENAME
+from tests.trials.main import within
+from tests.trials.power import mounted_disk
+from tests.trials.record import results_of_engine
+from tests.trials.world import spark_of
 
 KILLS = ("kill_group", "kill_python", "kill_jvm")
-# What no run executes.
-_BESIDE = {"local", "console", "proof", "verify", "doctor"}
 # No run passes these: they are of a person's decision and of upkeep, which have tests of their own.
 _OF_OPERATIONS = {
     *(Failpoint.DECIDED, Failpoint.SIDES_CLEARED, Failpoint.SWAP_BEGUN, Failpoint.SWAP_CLEARED),
@@ -86,64 +78,32 @@ def power_cuts(seed: int) -> list[Cell]:
     ]
 
 
-def engine_version() -> str:
-    """Return a short name for the engine's source text as it is now."""
-    told = hashlib.sha256()
-    for path in sorted((ROOT / "ingestion").rglob("*.py")):
-        if not _BESIDE & {path.stem, path.parent.name}:
-            told.update(path.read_bytes())
-    return told.hexdigest()[:12]
-
-
-def results(file: Path) -> list[dict[str, Any]]:
-    """Return the trials of this engine that are in the file."""
-    if not file.exists():
-        return []
-    version = engine_version()
-    told = (json.loads(line) for line in file.read_text().splitlines())
-    return [each for each in told if each["engine"] == version]
-
-
-def work(file: Path, todo: Iterable[Cell], address: str, over: Event) -> None:
-    """Try cells one after another in one warm Spark until ``over``, and write down each outcome."""
-    with tempfile.TemporaryDirectory(prefix="crash-") as folder, _spark(folder, address) as spark:
-        for number, cell in enumerate(todo):
-            if over.is_set() or _is_orphaned():
+def work(file: Path, todo: Iterable[Cell], address: str, minutes: float) -> None:
+    """Try cells one after another in one warm Spark, and write down each outcome."""
+    with (
+        tempfile.TemporaryDirectory(prefix="crash-") as name,
+        spark_of(_settings(Path(name) / "warm", address)) as spark,
+    ):
+        for number, cell in enumerate(within(minutes, todo)):
+            if _is_orphaned():
                 return
-            settings = _settings(Path(folder) / str(number), address)
-            began = time.monotonic()
+            folder, began = Path(name) / str(number), time.monotonic()
+            settings = _settings(folder, address)
             try:
                 with _volume(settings, cell), World.made(settings, spark) as world:
                     outcome: Mapping[str, Any] = asdict(attempt(world, cell))
-            except Exception as error:  # noqa: BLE001 (one that breaks is evidence, too)
+            except (Exception, pytest.skip.Exception) as error:  # noqa: BLE001 (it is evidence, too)
                 outcome = {"ended": "broke", "evidence": [f"{type(error).__name__}: {error}"[:800]]}
-            told = {
-                **asdict(cell),
-                "engines": cell.engines,
-                **outcome,
-                "took": time.monotonic() - began,
-            }
-            with file.open("a") as out:
-                out.write(json.dumps({**told, "engine": engine_version()}) + "\n")
+            result = {**asdict(cell), "engines": cell.engines, **outcome}
+            results_of_engine(file).add({**result, "took": time.monotonic() - began})
             if not outcome["evidence"]:
-                shutil.rmtree(Path(folder) / str(number), ignore_errors=True)
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def _is_orphaned() -> bool:
     """Tell whether whoever started this worker was killed, and its broker with it."""
     parent = multiprocessing.parent_process()
     return parent is not None and not parent.is_alive()
-
-
-def summary(found: list[dict[str, Any]]) -> dict[str, Counter[str]]:
-    """Return, for each place, how often it was met in each way, and how often in vain."""
-    table: dict[str, Counter[str]] = {place: Counter() for place in PLACES}
-    for each in found:
-        at = table.setdefault(each["place"].rstrip("0123456789 "), Counter())
-        at[each["way"]] += each["ended"] != "not reached"
-        at["not reached"] += each["ended"] == "not reached"
-        at["wrong"] += bool(each["evidence"])
-    return table
 
 
 def _settings(folder: Path, address: str) -> Settings:
@@ -153,45 +113,10 @@ def _settings(folder: Path, address: str) -> Settings:
     return settings.model_copy(update={"lake": f"{STORE}/{folder.parent.name}/{folder.name}"})
 
 
-@contextmanager
-def _volume(settings: Settings, cell: Cell) -> Iterator[None]:
+def _volume(settings: Settings, cell: Cell) -> AbstractContextManager[object]:
     """Give a lake that is to run full, or dark, a small disk of its own, which takes root."""
     if cell.way == POWER_CUT:
-        with mounted_disk(Path(settings.lake).parent, megabytes=256):
-            yield
-        return
-    if cell.way != "disk_full":
-        yield
-        return
-    lake = Path(settings.lake)
-    lake.mkdir(parents=True)
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", lake], check=True)
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", "--lazy", lake], check=True)
-
-
-@contextmanager
-def _spark(folder: str, address: str) -> Iterator[Any]:
-    spark = start_session(_settings(Path(folder) / "warm", address))
-    try:
-        yield spark
-    finally:
-        spark.stop()
-
-
-@contextmanager
-def broker_of_its_own() -> Iterator[str]:
-    """Run a broker that dies with this process."""
-    folder = Path(tempfile.mkdtemp(prefix="crash-kafka-"))
-    try:
-        yield broker.up(folder, jars=JARS, tied_to_caller=True).address
-        broker.down(folder)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def workers() -> int:
-    """Return how many trials run at once: as many as this machine has cores, three at most."""
-    return min(3, int(os.environ.get("TRIALS_AT_ONCE", os.cpu_count() or 1)))
+        return mounted_disk(Path(settings.lake).parent, megabytes=256)
+    if cell.way == "disk_full":
+        return mounted(Path(settings.lake), options="size=64m")
+    return nullcontext()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -12,10 +12,11 @@ from pyspark.sql import SparkSession
 
 from ingestion.settings import Settings
 from ingestion.storage.failpoints import Failpoint
-from tests.crash.failpoint_hook import PlannedCrash
 from tests.support.long import only_long
 from tests.support.proof import find_problems
-from tests.support.world import ROOT, World, row
+from tests.support.world import World, row
+from tests.trials.failpoints import PlannedCrash
+from tests.trials.kills import process_group
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.slow]
 
@@ -78,27 +79,13 @@ def _both(world: World, nth: int, host: tuple[str, ...] = ()) -> list[tuple[int,
         host: What runs each of them, where that is not this host.
     """
     place = Failpoint.LOCK_HELD if nth % 2 else Failpoint.BEFORE_LOCK
-    runs = []
-    for name in ("one", "other"):
-        crash = PlannedCrash(
-            place=place, nth=1, way="wait_for_the_other", visits=_visits(world, name)
-        )
-        runs.append(
-            subprocess.Popen(
-                [*host, *world.command],
-                cwd=ROOT,
-                env={
-                    **world.environment(),
-                    **crash.environment(),
-                },
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-            )
-        )
-    told = [run.communicate(timeout=180)[0] for run in runs]
-    return [(run.returncode, text) for run, text in zip(runs, told, strict=True)]
-
-
-def _visits(world: World, name: str) -> str:
-    return str(Path(world.settings.state) / f"visits.{name}")
+    state = Path(world.settings.state)
+    with ExitStack() as ends:
+        runs = []
+        for name in ("one", "other"):
+            visits, log = state / f"visits.{name}", state / f"{name}.log"
+            crash = PlannedCrash(place=place, way="wait_for_the_other", visits=str(visits))
+            environment = {**world.environment(), **crash.environment()}
+            started = process_group([*host, *world.command], environment, log)
+            runs.append((ends.enter_context(started), log))
+        return [(run.wait(180), log.read_text()) for run, log in runs]

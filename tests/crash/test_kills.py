@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import os
 import random
-import signal
 import subprocess
-import time
+from contextlib import suppress
 
 import dagster as dg
 import pytest
@@ -23,12 +22,12 @@ from ingestion.operations.rewind import rewind
 from ingestion.storage import failpoints
 from ingestion.storage.failpoints import Failpoint
 from tests.assets.shell import materialize
-from tests.crash.child_process import IN_PROCESS
-from tests.crash.failpoint_hook import EVENT_WRITTEN
 from tests.crash.trial import Cell, attempt
 from tests.support.long import IS_LONG, twins
 from tests.support.proof import find_problems
-from tests.support.world import ROOT, World, row
+from tests.support.world import World, row, wait_until
+from tests.trials.failpoints import EVENT_WRITTEN
+from tests.trials.kills import IN_PROCESS, process_group
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.slow]
 
@@ -88,7 +87,7 @@ def test_every_place_is_reached(world: World, monkeypatch: pytest.MonkeyPatch) -
 def test_nobody_but_a_test_can_plan_a_crash(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """A variable that would make runs die is refused where no test has set it."""
     failpoints._hook.cache_clear()
-    monkeypatch.setenv("ONCELAKE_CHAOS", "tests.crash.failpoint_hook:act")
+    monkeypatch.setenv("ONCELAKE_CHAOS", "tests.trials.failpoints:act")
 
     with pytest.raises(SetupError, match="unset ONCELAKE_CHAOS"):
         world.run()
@@ -115,21 +114,14 @@ def test_kills_at_random_moments_lose_and_double_nothing(world: World) -> None:
 def _kill_at_random(world: World, dice: random.Random) -> str:
     """Start a run, and kill its process group some seconds after it took the stream."""
     world.paths.holder.path.unlink(missing_ok=True)
-    process = subprocess.Popen(
-        world.command,
-        cwd=ROOT,
-        env=world.environment(),
-        start_new_session=True,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    deadline = time.monotonic() + 90
-    while not world.paths.holder.exists() and process.poll() is None:
-        assert time.monotonic() < deadline, "the run never took its lock"
-        time.sleep(0.05)
-    try:
-        process.wait(dice.uniform(3, 20))
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait(30)
+    world.settings.state.mkdir(parents=True, exist_ok=True)
+    log = world.settings.state / "run.log"
+    with process_group(world.command, world.environment(), log) as process:
+        wait_until(
+            lambda: world.paths.holder.exists() or process.poll() is not None,
+            "the run never took its lock",
+            seconds=90,
+        )
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(dice.uniform(3, 20))
     return f"seq {world.log.last_seq(world.topic) if world.log.exists else None}"

@@ -6,20 +6,18 @@ In ``make test`` they die in process, in random lives and in the tests of each o
 from __future__ import annotations
 
 import json
-import sys
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
 
 from ingestion.operations import archive
 from ingestion.storage.failpoints import Failpoint
-from tests.crash.child_process import run_to_its_end
-from tests.crash.failpoint_hook import PlannedCrash
 from tests.support.long import only_long
 from tests.support.proof import find_problems, prove
 from tests.support.world import World, row
+from tests.trials.failpoints import PlannedCrash
+from tests.trials.kills import run_to_its_end
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.slow, only_long]
 
@@ -47,25 +45,10 @@ TRIED = [
 ]
 
 
-@dataclass(kw_only=True)
-class Operated(World):
-    """A stream whose other process does an operation instead of running."""
-
-    operation: list[str] = field(default_factory=list)
-
-    @property
-    def command(self) -> list[str]:
-        """What is done in another process."""
-        name, *options = self.operation
-        return [sys.executable, "-m", "ingestion", *name.split(), self.topic, *options]
-
-
 @pytest.fixture(scope="module")
-def ingested(
-    tmp_path_factory: pytest.TempPathFactory, module_world: World, spark: SparkSession
-) -> Operated:
+def ingested(module_world: World) -> World:
     """Three batches with rows, deletes and bad records."""
-    made = Operated(**{name: getattr(module_world, name) for name in World.__dataclass_fields__})
+    made = module_world
     made.declare(sequence_by=["at"], apply_as_deletes="name = 'gone'")
     for at in range(3):
         made.send(row(1, f"v{at}", at=at), row(10 + at, "new", at=at), b"garbage")
@@ -77,18 +60,16 @@ def ingested(
 
 @pytest.mark.parametrize(("name", "place"), TRIED)
 def test_an_operation_that_is_killed_is_done_again(
-    ingested: Operated, tmp_path: Path, name: str, place: Failpoint
+    ingested: World, tmp_path: Path, name: str, place: Failpoint
 ) -> None:
     """Killed for real between two steps; then a run, and the same command once more."""
-    world = replace(
-        ingested.copied_to(tmp_path / "lake", state=tmp_path / "state"),
-        operation=[name, *OPERATIONS[name]],
-    )
+    world = ingested.copied_to(tmp_path / "lake", state=tmp_path / "state")
+    world.operation = (name, *OPERATIONS[name])
     world.settings.state.mkdir()
     if name == "archive restore":
         world.rebuild()
         [entry] = archive.list_archive(world.topic, world.settings)
-        world.operation.insert(1, entry.entry)
+        world.operation = (name, entry.entry, *OPERATIONS[name])
     before = world.rows()
     crash = PlannedCrash(place=place, nth=1, way="kill_group", visits=str(tmp_path / "visits"))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 
 import pytest
@@ -10,28 +9,20 @@ from pyspark.sql import SparkSession
 
 from ingestion.settings import Settings
 from ingestion.storage.failpoints import Failpoint
-from tests.crash.child_process import IN_PROCESS, run_to_its_end
-from tests.crash.failpoint_hook import PlannedCrash
 from tests.support.long import only_long
 from tests.support.proof import find_problems
 from tests.support.world import World, row
+from tests.trials.failpoints import PlannedCrash
+from tests.trials.kills import IN_PROCESS, run_to_its_end
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.slow, only_long]
-
-
-class Redriven(World):
-    """A stream whose other process redrives instead of running."""
-
-    @property
-    def command(self) -> list[str]:
-        """What redrives the stream in another process."""
-        return [sys.executable, "-m", "ingestion", "redrive", self.topic]
 
 
 @pytest.fixture
 def world(settings: Settings, spark: SparkSession) -> Iterator[World]:
     """A stream with two records in quarantine that its declaration has been mended for."""
-    with Redriven.made(settings, spark) as made:
+    with World.made(settings, spark) as made:
+        made.operation = ("redrive",)
         made.declare(tombstones="quarantine")
         made.send(row(1, "a"), row(2, "b"), b"garbage")
         made.send(None, id=1)

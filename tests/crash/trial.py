@@ -14,12 +14,13 @@ from ingestion.pipeline.report import RunReport
 from ingestion.sinks.delta.files import open_delta
 from ingestion.sinks.delta.log_files import log_files
 from ingestion.storage.failpoints import Failpoint
-from tests.crash.child_process import IN_PROCESS, NTH_RENAME, run_to_its_end, run_when_free
-from tests.crash.failpoint_hook import PlannedCrash
-from tests.power.cuts import POWER_CUT, Acknowledged, lost_of, run_and_cut
-from tests.support.proof import find_problems, rows_of_no_commit
+from tests.power.cuts import POWER_CUT, run_and_cut
+from tests.support.proof import rows_of_no_commit
 from tests.support.traffic import GONE, Traffic
 from tests.support.world import World
+from tests.trials.failpoints import PlannedCrash
+from tests.trials.judge import Acknowledged, committed_in, judge, lost_batches
+from tests.trials.kills import IN_PROCESS, NTH_RENAME, run_to_its_end, run_when_free
 
 PARTITIONS = 3
 _ENGINES = ("delta_rs", "spark")
@@ -34,7 +35,7 @@ class Cell:
 
     Attributes:
         place: Where the run crashes: a named place, or ``rename 7``.
-        way: How; see ``tests.crash.failpoint_hook``.
+        way: How; see ``tests.trials.failpoints``.
         follow_up: What comes after; see ``FOLLOW_UPS``.
         seed: Makes the records, and which of several batches it is.
     """
@@ -79,35 +80,35 @@ def attempt(world: World, cell: Cell) -> Outcome:
     _use(world, before)
     traffic = _prepare(world, cell, dice)
     _use(world, crashing)
-    visits = world.settings.state / "visits"
-    crash = PlannedCrash(
-        place=cell.place,
-        nth=_nth(cell.place, dice),
-        way=cell.way,
-        visits=str(visits),
-        volume=str(world.settings.lake) if world.paths.lake.is_local else "",
-    )
-    acknowledged: Acknowledged = {}
-    if cell.way == POWER_CUT:
-        (ended, acknowledged), evidence = run_and_cut(world, cell.place, crash.nth, dice), ()
-    else:
-        ended, evidence = run_to_its_end(world, crash)
+    ended, acknowledged, problems = _crash(world, cell, dice)
     FOLLOW_UPS[cell.follow_up](world, traffic)
     _use(world, healing)
     began = time.monotonic()
     runs, report = _run_until_read(world)
-    took = time.monotonic() - began
+    took, evidence = time.monotonic() - began, [*problems]
     if report.lag or runs > 2:
-        evidence = (*evidence, f"lag {report.lag} after {runs} runs")
-    evidence = (*evidence, *lost_of(world, acknowledged))
+        evidence.append(f"lag {report.lag} after {runs} runs")
+    evidence += lost_batches(acknowledged, committed_in(world.ledger), "ledger")
     if cell.way != "freeze":
         # One that lost its lease writes what it likes, and commits nothing.
-        evidence = (*evidence, *rows_of_no_commit(world))
-    if cell.way not in {NTH_RENAME, IN_PROCESS, POWER_CUT} and cell.place not in _places(visits):
-        ended = "not reached"
-    return Outcome(
-        ended=ended, runs=runs, seconds=took, evidence=(*evidence, *find_problems(world))
+        evidence += rows_of_no_commit(world)
+    return Outcome(ended=ended, runs=runs, seconds=took, evidence=(*evidence, *judge(world)))
+
+
+def _crash(
+    world: World, cell: Cell, dice: random.Random
+) -> tuple[str, Acknowledged, tuple[str, ...]]:
+    """Let a run crash; return how it ended, what it had acknowledged, and what is wrong with it."""
+    nth, visits = _nth(cell.place, dice), world.settings.state / "visits"
+    if cell.way == POWER_CUT:
+        return *run_and_cut(world, cell.place, nth, dice), ()
+    volume = str(world.settings.lake) if world.paths.lake.is_local else ""
+    crash = PlannedCrash(place=cell.place, nth=nth, way=cell.way, visits=str(visits), volume=volume)
+    ended, problems = run_to_its_end(world, crash)
+    has_reached = cell.way in {NTH_RENAME, IN_PROCESS} or (
+        visits.exists() and cell.place in visits.read_text().split()
     )
+    return ended if has_reached else "not reached", {}, problems
 
 
 def _use(world: World, engine: str) -> None:
@@ -168,11 +169,6 @@ def _nth(place: str, dice: random.Random) -> int:
         )
     ]
     return dice.choice((1, 2)) if place in of_a_batch else 1
-
-
-def _places(visits: Path) -> list[str]:
-    """Return the places that the run has noted down."""
-    return visits.read_text().split() if visits.exists() else []
 
 
 def _run_until_read(world: World) -> tuple[int, RunReport]:

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 
 from deltalake import DeltaTable
 
-from tests.lives.streams import PARTITIONS, Kind, Place, Record, Row
+from tests.lives.streams import PARTITIONS, Kind, Record
+from tests.trials.oracle import Place, Row
 
 # Why a new table's first commits are erasures: those of the table that it replaces.
 _INHERITED = "erased before this table was made"

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import signal
-import subprocess
 import sys
 import time
 from contextlib import nullcontext
@@ -18,9 +17,10 @@ from typer.testing import CliRunner
 
 from ingestion.cli.app import app
 from ingestion.errors import LOCKED
-from tests.crash.failpoint_hook import PlannedCrash, crashing_at
 from tests.lives.streams import KINDS
 from tests.support.world import ROOT
+from tests.trials.failpoints import PlannedCrash, crashing_at
+from tests.trials.kills import process_group
 
 _SECONDS = 300.0
 _INTERRUPTED = (130, 143)
@@ -90,22 +90,13 @@ def type_and_kill(*words: str, place: str, way: str, folder: Path) -> Answer:
     """Type a command in a process of its own that is killed at a place, if it gets there."""
     visits, log = folder / "visits", folder / "killed.log"
     visits.write_text("")
-    crash = PlannedCrash(place=place, nth=1, way=way, visits=str(visits))
-    with log.open("wb") as out:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "ingestion", "--debug", *words],
-            env={**os.environ, **crash.environment(), "PYTHONPATH": str(ROOT)},
-            start_new_session=True,
-            stdout=out,
-            stderr=out,
-        )
-        try:
-            code = process.wait(_SECONDS)
-            # Where the JVM alone was killed, Python ends as it likes.
-            code = -signal.SIGKILL if place in visits.read_text().split() else code
-        finally:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
+    crash = PlannedCrash(place=place, way=way, visits=str(visits))
+    command = [sys.executable, "-m", "ingestion", "--debug", *words]
+    environment = {**os.environ, **crash.environment(), "PYTHONPATH": str(ROOT)}
+    with process_group(command, environment, log) as process:
+        code = process.wait(_SECONDS)
+    # Where the JVM alone was killed, Python ends as it likes.
+    code = -signal.SIGKILL if place in visits.read_text().split() else code
     return Answer(words=words, code=code, out="", err=log.read_text(errors="replace"))
 
 

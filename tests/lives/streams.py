@@ -10,8 +10,9 @@ import json
 import random
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Any
+
+from tests.trials.oracle import KnownRecord, Row, by_key, newest_per_key
 
 PARTITIONS = 2
 KEYS = tuple(f"k{number}" for number in range(12))
@@ -25,29 +26,24 @@ _OF: Mapping[str, Sequence[Any]] = {"colour": ["red", "blue", None], "weight": r
 _GONE = "gone"
 _UNREADABLE = {"malformed_json": b'{"id": "k1"', "not_an_object": b"[1]"}
 
-Place = tuple[int, int]
-Row = tuple[Any, ...]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Record:
-    """One record, and what must become of it.
+class Record(KnownRecord):
+    """One record of a life, and what must become of it.
+
+    The offset of its place is -1 before it is sent; its values are the columns of ``COLUMNS``, null
+    where it was sent before the column was declared.
 
     Attributes:
-        place: Partition and offset; the offset is -1 before it is sent.
-        values: The columns of ``COLUMNS``; null where it was sent before the column was declared.
         items: Elements, of the stream that explodes them.
         fault: Why it is quarantined; empty for a good one.
         cure: The column whose leniency makes it good.
     """
 
-    place: Place
     timestamp_ms: int
     key: bytes | None
     value: bytes | None
-    values: Mapping[str, Any]
     items: tuple[int, ...]
-    is_delete: bool = False
     fault: str = ""
     cure: str = ""
 
@@ -152,21 +148,15 @@ class Kind:
         return json.dumps(wire).encode(), fields
 
 
-def _by_key(records: Iterable[Record], order: Callable[[Record], Any]) -> Iterable[list[Record]]:
-    """Return the records of each key, in an order."""
-    ranked = sorted(records, key=lambda it: (it.values["id"], order(it)))
-    return (list(those) for _, those in groupby(ranked, lambda it: it.values["id"]))
-
-
 def _newest(records: Iterable[Record]) -> Iterable[Row]:
     """Keep the newest record of each key, by Kafka's time and then by place."""
-    newest = (those[-1] for those in _by_key(records, lambda it: (it.timestamp_ms, it.place)))
-    return (record.row for record in newest if not record.is_delete)
+    newest = newest_per_key(records, lambda it: (it.timestamp_ms, it.place))
+    return (record.row for record in newest)
 
 
 def _versions(records: Iterable[Record]) -> Iterable[Row]:
     """Give each version of a key its end: when the next event of the key came."""
-    for those in _by_key(records, lambda it: (it.values["at"], it.place)):
+    for those in by_key(records, lambda it: (it.values["at"], it.place)):
         ends = [*(after.values["at"] for after in those[1:]), None]
         for record, end in zip(those, ends, strict=True):
             if not record.is_delete:
@@ -182,7 +172,7 @@ def _elements(records: Iterable[Record]) -> Iterable[Row]:
 
 def _last_values(records: Iterable[Record]) -> Iterable[Row]:
     """Keep each column's last value that was not null, since the key's last delete."""
-    for those in _by_key(records, lambda it: it.place):
+    for those in by_key(records, lambda it: it.place):
         kept: dict[str, Any] = {}
         for record in those:
             news = {name: value for name, value in record.values.items() if value is not None}

@@ -27,9 +27,11 @@ from ingestion.storage.failpoints import Failpoint
 from tests.lives.oracle import Deed, Ledger, Life, follow
 from tests.lives.shell import Answer, type_and_kill, type_words
 from tests.lives.step import Step
-from tests.lives.streams import ADDED, COLUMNS, CURABLE, KEYS, Kind, Place, Record, Row
+from tests.lives.streams import ADDED, COLUMNS, CURABLE, KEYS, Kind, Record
 from tests.support.rows import rows_by_delta_rs
 from tests.support.world import World
+from tests.trials.judge import differences
+from tests.trials.oracle import Place, Row
 
 # What no command may say of a table that nobody has harmed.
 _ALARM = re.compile(
@@ -237,7 +239,9 @@ class Subject:
 
     def look(self) -> None:
         """Type what looks at a healthy stream, and compare it with the oracle."""
-        self._compare_rows()
+        differing = list(differences(self._rows(), self.life.rows(self.records)))
+        promise = "healthy: the table does not hold the oracle's rows"
+        self.expect(not differing, promise, *differing)
         waiting, records = self.life.waiting, self.records
         status = self._healthy("status")
         unread = sum(offset >= self.life.state.next[part] for part, offset in records)
@@ -259,13 +263,6 @@ class Subject:
             proof = self.type("verify", self.name, "--json")
             is_named = proof.code == REFUSED and "do not have the same columns" in proof.err
             self.expect(is_named, "verify does not name a column that is not there yet", proof)
-
-    def _compare_rows(self) -> None:
-        table, rows = self._rows(), self.life.rows(self.records)
-        surplus = [row for row in table if row not in rows]
-        missing = [row for row in rows if row not in table]
-        promise = "healthy: the table does not hold the oracle's rows"
-        self.expect(table == rows, promise, f"surplus: {surplus}", f"missing: {missing}")
 
     def _healthy(self, name: str, *options: str) -> dict[str, Any]:
         answer = self.type(name, self.name, *options, "--json")

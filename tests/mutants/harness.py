@@ -11,13 +11,13 @@ import time
 import xml.etree.ElementTree as ET
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from tests.mutants.plan import Mutant, mutated
+from tests.support.world import ROOT
 
-ROOT = Path(__file__).parent.parent.parent
 COPIED = ("ingestion", "assets", "resources", "tests", "pyproject.toml", "dagster.yaml")
 LINKED = (".venv", ".jars")
 TIMEOUT_SECONDS = 900
@@ -43,9 +43,9 @@ class Result:
     """
 
     verdict: str
-    by: str
-    evidence: str
-    seconds: float
+    by: str = ""
+    evidence: str = ""
+    seconds: float = 0.0
 
 
 @contextmanager
@@ -79,12 +79,7 @@ def try_mutant(mutant: Mutant, copy: Path) -> Result:
         result = _verdict(mutant, copy, texts)
     finally:
         _write(copy, honest)
-    return Result(
-        verdict=result.verdict,
-        by=result.by,
-        evidence=result.evidence,
-        seconds=round(time.monotonic() - began, 1),
-    )
+    return replace(result, seconds=round(time.monotonic() - began, 1))
 
 
 def _verdict(mutant: Mutant, copy: Path, files: Iterable[str]) -> Result:
@@ -92,7 +87,7 @@ def _verdict(mutant: Mutant, copy: Path, files: Iterable[str]) -> Result:
     imported = _python(copy, "-c", f"import {modules}")
     if imported.returncode:
         last = imported.stderr.strip().splitlines()[-1]
-        return Result(verdict="broken", by="import", evidence=last, seconds=0)
+        return Result(verdict="broken", by="import", evidence=last)
     return _pytest(copy, *mutant.tests)
 
 
@@ -104,9 +99,9 @@ def _pytest(copy: Path, *tests: str, timeout: int = TIMEOUT_SECONDS) -> Result:
         done = _python(copy, "-m", "pytest", *options, *tests, timeout=timeout)
     except subprocess.TimeoutExpired:
         said = f"not done after {timeout} s"
-        return Result(verdict="broken", by="pytest", evidence=said, seconds=0)
+        return Result(verdict="broken", by="pytest", evidence=said)
     if done.returncode == 0:
-        return Result(verdict="survived", by="", evidence="", seconds=0)
+        return Result(verdict="survived")
     return _failure(report, done.stdout)
 
 
@@ -120,8 +115,8 @@ def _failure(report: Path, said: str) -> Result:
                 first = message.splitlines()[0] if message else ""
                 is_broken = kind == "error" or _BROKEN.match(_type_of(first)) is not None
                 verdict = "broken" if is_broken else "killed"
-                return Result(verdict=verdict, by=case.get("name", ""), evidence=first, seconds=0)
-    return Result(verdict="broken", by="pytest", evidence=said.strip()[-200:], seconds=0)
+                return Result(verdict=verdict, by=case.get("name", ""), evidence=first)
+    return Result(verdict="broken", by="pytest", evidence=said.strip()[-200:])
 
 
 def _type_of(message: str) -> str:

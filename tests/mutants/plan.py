@@ -57,14 +57,6 @@ class Mutant:
         """Identify the planted bug by all that it says."""
         return hashlib.sha256(json.dumps(asdict(self)).encode()).hexdigest()[:16]
 
-    @property
-    def files(self) -> dict[str, list[Edit]]:
-        """The edits by file, in order."""
-        found: dict[str, list[Edit]] = {}
-        for edit in self.edits:
-            found.setdefault(edit.file, []).append(edit)
-        return found
-
 
 def load(path: Path = _HERE / "mutants.yaml") -> tuple[Mutant, ...]:
     """Read the list."""
@@ -87,14 +79,11 @@ def mutated(mutant: Mutant, root: Path) -> dict[str, str]:
     Raises:
         UnfitMutantError: a text is not there, or more than once.
     """
-    return {name: _edited(mutant, root / name, edits) for name, edits in mutant.files.items()}
-
-
-def _edited(mutant: Mutant, file: Path, edits: list[Edit]) -> str:
-    text = file.read_text("utf-8")
-    for edit in edits:
-        found = text.count(edit.old)
-        if found != 1:
-            raise UnfitMutantError(f"{mutant.name}: {found} times in {edit.file}: {edit.old!r}")
-        text = text.replace(edit.old, edit.new)
-    return text
+    texts: dict[str, str] = {}
+    for edit in mutant.edits:
+        text = texts.get(edit.file, (root / edit.file).read_text("utf-8"))
+        times = text.count(edit.old)
+        if times != 1:
+            raise UnfitMutantError(f"{mutant.name}: {times} times in {edit.file}: {edit.old!r}")
+        texts[edit.file] = text.replace(edit.old, edit.new)
+    return texts

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutants.harness import ROOT, copied_project, try_mutant
+from tests.mutants.harness import copied_project, try_mutant
 from tests.mutants.plan import Edit, Mutant, UnfitMutantError, load, mutated
 from tests.support.long import only_long
+from tests.support.world import ROOT
 
 BOOKS = Mutant(
     name="books",

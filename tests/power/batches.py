@@ -9,17 +9,15 @@ What batch N changes depends on N alone, so that the table says how many of them
 from __future__ import annotations
 
 import datetime as dt
-import errno
-import os
 import random
 import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import closing
 from dataclasses import dataclass, field, replace
+from itertools import count
 from pathlib import Path
 from typing import Final
-from unittest.mock import patch
 
 import pyarrow as pa
 
@@ -38,8 +36,9 @@ from ingestion.sinks.delta.integrity import refuse_damaged
 from ingestion.sinks.delta.log import DeltaLog
 from ingestion.sinks.delta.table import DeltaSinkTable
 from ingestion.sinks.table import Change, TableDefinition
-from tests.power.cuts import Acknowledged
-from tests.power.disk import Disk, cut_power
+from tests.trials.judge import Acknowledged, committed_in, differences, lost_batches
+from tests.trials.oracle import KnownRecord, newest_per_key
+from tests.trials.power import Disk, PlannedCut, cut_while
 
 STREAM: Final = "orders"
 _COLUMNS: Final = (
@@ -60,13 +59,15 @@ _NOTE: Final = CommitMetadata(
 )
 
 
-def rows_after(batches: int) -> dict[int, int]:
-    """Return which batch wrote each row, by id: batch N writes N and again N-1, and deletes N-3."""
-    rows: dict[int, int] = {}
-    for seq in range(1, batches + 1):
-        rows |= {seq: seq, seq - 1: seq} if seq > 1 else {seq: seq}
-        rows.pop(seq - 3, None)
-    return rows
+def rows_after(batches: int) -> list[tuple[int, int]]:
+    """Return ids and their batches: batch N writes N and again N-1, and deletes N-3."""
+    changes = (
+        KnownRecord(place=(0, seq), values={"id": id}, is_delete=id == seq - 3)
+        for seq in range(1, batches + 1)
+        for id in (seq, seq - 1, seq - 3)
+        if id > 0
+    )
+    return [(each.values["id"], each.place[1]) for each in newest_per_key(changes)]
 
 
 @dataclass
@@ -141,18 +142,15 @@ class Subject:
             return
         if logs[0].exists:
             found = open_rows(self.paths.data).to_table(columns=["id", "_seq"]).to_pylist()
-            there = sorted((row["id"], row["_seq"]) for row in found)
-            if there != sorted(rows_after(last).items()):
-                yield f"the rows are not those of {last} batches: {there}"
-        yield from self._lost({note.seq: note.attempt for note in logs[0].standing() if note.seq})
+            there = [(row["id"], row["_seq"]) for row in found]
+            yield from differences(there, rows_after(last))
+        yield from self._lost(committed_in(note for note in logs[0].standing() if note.seq))
 
     def _lost(self, made: Acknowledged) -> Iterator[str]:
         """Yield what log, ledger and quarantine have of other batches than those of the log."""
-        entered = {row.seq: row.attempt for row in Ledger(self.paths.ledger).rows()}
-        for seq, attempt in self.acknowledged.items():
-            if not made.get(seq) == entered.get(seq) == attempt:
-                found = f"{made.get(seq)} in the log, {entered.get(seq)} in the ledger"
-                yield f"batch {seq} was acknowledged as {attempt}: {found}"
+        entered = committed_in(Ledger(self.paths.ledger).rows())
+        for place, there in (("log", made), ("ledger", entered)):
+            yield from lost_batches(self.acknowledged, there, place)
         if unknown := entered.items() - made.items():
             yield f"the ledger has batches that nobody committed: {unknown}"
         is_there = DeltaLog(self.paths.quarantine).exists
@@ -174,44 +172,17 @@ def _rows(ids: set[int], seq: int) -> pa.Table:
 
 def cut_while_writing(subject: Subject, dice: random.Random) -> tuple[str, ...]:
     """Write batches until the power is cut, and return what is wrong then."""
-    disk = subject.disk
-    last = subject.heal()
-    with disk.busy() if dice.random() < 0.5 else nullcontext(), _cutting(disk, dice) as over:
-        try:
-            while not over.is_set():
-                last += 1
-                subject.write(last)
-        except Exception:
-            if not over.is_set():
-                raise
-    disk.lose_power()
+    last, at_sync = subject.heal(), dice.random() < 0.5
+    cut = PlannedCut(
+        sync=dice.randint(1, 2 * _SYNCS) if at_sync else None,
+        seconds=None if at_sync else dice.uniform(0, 2 * _SECONDS),
+    )
+
+    def write(over: threading.Event) -> None:
+        for seq in count(last + 1):
+            if over.is_set():
+                return
+            subject.write(seq)
+
+    cut_while(subject.disk, cut, dice, write)
     return tuple(subject.problems(subject.heal()))
-
-
-@contextmanager
-def _cutting(disk: Disk, dice: random.Random) -> Iterator[threading.Event]:
-    """Cut the power at a sync, or at any moment; yields what tells whether it was."""
-    over, fsync, at_sync = threading.Event(), os.fsync, dice.random() < 0.5
-    left = dice.randrange(2 * _SYNCS)
-
-    def cut() -> None:
-        over.set()
-        cut_power(disk.path)
-
-    def sync(opened: int) -> None:
-        nonlocal left
-        left -= 1
-        if at_sync and left < 0:
-            if not over.is_set():
-                cut()
-            raise OSError(errno.EIO, "the power was cut")
-        fsync(opened)
-
-    timer = threading.Timer(dice.uniform(0, 2 * _SECONDS), cut)
-    with patch.object(os, "fsync", sync):
-        if not at_sync:
-            timer.start()
-        try:
-            yield over
-        finally:
-            timer.cancel()

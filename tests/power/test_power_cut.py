@@ -19,8 +19,8 @@ from ingestion.sinks.delta.integrity import refuse_damaged
 from ingestion.sinks.delta.log import DeltaLog
 from ingestion.storage.location import Location
 from tests.power.batches import Subject, cut_while_writing
-from tests.power.disk import Disk, mounted_disk
 from tests.support.damage import checkpoint, data_file, newest_commit
+from tests.trials.power import Disk, mounted_disk
 
 
 @pytest.fixture

@@ -1,16 +1,17 @@
 """Ingest for as long as you like while things go wrong, and prove the result.
 
 python -m tests.soak [--runner sensor|follow] [--minutes 10] [--seed 1] [--records 200000]
-                     [--window 3] [--results FILE]
+                     [--window 3] [--results FILE] [--report]
 
-Every few minutes the faults stop: the lag must reach 0 within two runs, and every proof must hold.
+Every few minutes (``--window``) the faults stop: the lag must reach 0 within two runs, and every
+proof must hold.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import random
+import shutil
 import signal
 import sys
 import tempfile
@@ -24,12 +25,13 @@ from rich.console import Console
 from ingestion.errors import IngestionError
 from ingestion.lake.lock import holder_of
 from ingestion.operations.lag import LagReader
-from ingestion.verify.verify import verify
-from tests.crash.matrix import engine_version
 from tests.soak.nemesis import Nemesis
 from tests.soak.runners import RUNNERS
 from tests.soak.stage import Stage
-from tests.support.world import ROOT
+from tests.support.proof import prove
+from tests.trials.judge import differing_rows
+from tests.trials.main import parser_of
+from tests.trials.record import PROOFS, Results, print_evidence, results_of_engine
 
 _PATIENCE_SECONDS = 900.0
 # One run that died of the last fault, and then two.
@@ -38,73 +40,59 @@ _MOST_RUNS = 3
 
 def main() -> int:
     """Soak, and return 1 when anything was wrong."""
-    asked = _arguments()
-    console = Console(stderr=True)
-    stage = Stage(
-        folder=Path(tempfile.mkdtemp(prefix="soak-")),
-        runs_by=asked.runner,
-        seed=asked.seed,
-        # Nothing is sent while it is proven.
-        rate=asked.records / (asked.minutes * 60) * 2,
-        records=asked.records,
-    )
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    nemesis = Nemesis(stage, random.Random(asked.seed))
-    asked.results.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        stage.set_up()
-        for window in _windows(asked, stage, nemesis):
-            stage.failures += window["evidence"]
-            told = {
-                **window,
-                "runner": asked.runner,
-                "seed": asked.seed,
-                "engine": engine_version(),
-            }
-            with asked.results.open("a") as out:
-                out.write(json.dumps(told) + "\n")
-            console.print(told, markup=False)
-    finally:
-        stage.tear_down()
-    sent = dict(stage.traffic.sent)
-    print(f"sent {sent}; went wrong: {dict(nemesis.done)}")
-    print(f"{told['verdict']}; evidence: {stage.failures}")
-    return 1 if stage.failures else 0
-
-
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)
+    own = {"minutes": 10.0, "records": 200_000, "window": 3.0}
+    parser = parser_of("tests.soak", __doc__, results=PROOFS / "soak.jsonl", **own)
     parser.add_argument("--runner", choices=RUNNERS, default="sensor")
-    parser.add_argument("--minutes", type=float, default=10.0)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--records", type=int, default=200_000)
-    parser.add_argument("--window", type=float, default=3.0, help="minutes between two proofs")
-    parser.add_argument("--results", type=Path, default=ROOT / ".proofs" / "soak.jsonl")
-    return parser.parse_args()
+    options = parser.parse_args()
+    results = results_of_engine(options.results, runner=options.runner, seed=options.seed)
+    if not options.report:
+        _soak(options, results)
+    recorded = results.read()
+    for last in recorded[-1:]:
+        print(f"sent {last['kinds']}; went wrong: {last['faults']}")
+        print(last["verdict"])
+    return print_evidence(recorded, "minutes")
 
 
-def _windows(asked: argparse.Namespace, stage: Stage, nemesis: Nemesis) -> Iterator[dict[str, Any]]:
+def _soak(options: argparse.Namespace, results: Results) -> None:
+    """Soak for as long as that goes well; the files stay where something was wrong."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    folder, console = Path(tempfile.mkdtemp(prefix="soak-")), Console(stderr=True)
+    # Nothing is sent while it is proven.
+    rate = options.records / (options.minutes * 60) * 2
+    parts = {"seed": options.seed, "rate": rate, "records": options.records}
+    with Stage.started(folder, options.runner, **parts) as stage:
+        for window in _windows(options, stage, Nemesis(stage, random.Random(options.seed))):
+            results.add(window)
+            console.print(window, markup=False)
+            if window["evidence"]:
+                return
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _windows(
+    options: argparse.Namespace, stage: Stage, nemesis: Nemesis
+) -> Iterator[dict[str, Any]]:
     """Do harm for a window, then none, and prove; until time and records are used up."""
-    began = time.monotonic()
-    end = began + asked.minutes * 60
-    while True:
+    began, last = time.monotonic(), False
+    end = began + options.minutes * 60
+    while not last:
         nemesis.begin()
         stage.paused.clear()
-        last = time.monotonic() + asked.window * 60 >= end
-        time.sleep(max(0.0, min(asked.window * 60, end - time.monotonic())))
-        while last and not stage.is_fed and time.monotonic() < end + _PATIENCE_SECONDS:
+        last = time.monotonic() + options.window * 60 >= end
+        time.sleep(max(0.0, min(options.window * 60, end - time.monotonic())))
+        is_late = end + _PATIENCE_SECONDS
+        while last and stage.sent < stage.records and time.monotonic() < is_late:
             time.sleep(1)
         stage.paused.set()
         nemesis.rest()
-        proof = _prove(stage)
         yield {
             "minutes": round((time.monotonic() - began) / 60, 1),
             "sent": stage.sent,
+            "kinds": dict(stage.traffic.sent),
             "faults": dict(nemesis.done),
-            **proof,
+            **_prove(stage),
         }
-        if last or stage.failures:
-            return
 
 
 def _prove(stage: Stage) -> dict[str, Any]:
@@ -112,15 +100,14 @@ def _prove(stage: Stage) -> dict[str, Any]:
     rested = time.time()
     deadline = time.monotonic() + _PATIENCE_SECONDS
     lag = _lag(stage)
-    while (lag is None or lag or holder_of(stage.paths)) and time.monotonic() < deadline:
+    while (lag is None or lag or holder_of(stage.world.paths)) and time.monotonic() < deadline:
         time.sleep(1)
         lag = _lag(stage)
     evidence = [f"lag {lag} after {_PATIENCE_SECONDS:g} s without faults"] if lag != 0 else []
-    assert stage.runner is not None
     runs = stage.runner.runs_since(rested)
     if runs > _MOST_RUNS:
         evidence.append(f"{runs} runs until nothing was left to read")
-    verdict = verify(stage.spec, stage.settings)
+    verdict = prove(stage.world)
     if not verdict.holds:
         evidence += [verdict.headline, *map(str, verdict.differences)]
     return {
@@ -130,14 +117,15 @@ def _prove(stage: Stage) -> dict[str, Any]:
         "verdict": verdict.headline,
         "limits": list(verdict.limits),
         **_resources(stage),
-        "evidence": evidence,
+        "evidence": [*evidence, *differing_rows(stage.world)],
     }
 
 
 def _lag(stage: Stage) -> int | None:
     """Count what is unread; ``None`` while Kafka or a run has to come first."""
+    world = stage.world
     try:
-        lag = LagReader(stage.settings).read([stage.spec])[stage.spec.name]
+        lag = LagReader(world.settings).read([world.spec])[world.name]
         return None if lag is None else sum(lag.values())
     except IngestionError:
         return None
@@ -145,13 +133,12 @@ def _lag(stage: Stage) -> int | None:
 
 def _resources(stage: Stage) -> dict[str, float]:
     """Measure what must stay flat: the runner's memory and descriptors, and the disk."""
-    assert stage.runner is not None
     tree = stage.runner.tree()
     files = [at.stat().st_size for at in stage.folder.rglob("*") if at.is_file()]
     return {
         "rss_mb": round(sum(each.memory_info().rss for each in tree) / 2**20),
         "descriptors": sum(each.num_fds() for each in tree),
-        "checkpoint_files": sum(1 for _ in stage.paths.checkpoints.rglob("*")),
+        "checkpoint_files": sum(1 for _ in stage.world.paths.checkpoints.rglob("*")),
         "disk_mb": round(sum(files) / 2**20),
     }
 

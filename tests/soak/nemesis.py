@@ -9,18 +9,18 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 
 import psutil
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from ingestion.lake.ledger import Ledger
 from ingestion.lake.lock import holder_of
 from ingestion.local import broker
-from tests.soak.runners import Runner
 from tests.soak.stage import Stage
+from tests.support.world import wait_until
+from tests.trials.world import raise_broker
 
 
 class Nemesis:
@@ -40,12 +40,11 @@ class Nemesis:
         self._thread.start()
 
     def rest(self) -> None:
-        """Stop, and put back what only a person would: the broker and what runs the stream."""
+        """Stop, and put back what only a person would: the broker."""
         self._resting.set()
         assert self._thread is not None
         self._thread.join()
-        self._stage.raise_broker()
-        _runner(self._stage).start()
+        raise_broker(self._stage.folder / "kafka")
 
     def _work(self) -> None:
         while not self._resting.wait(self._dice.uniform(5, 20)):
@@ -55,109 +54,91 @@ class Nemesis:
                 self.done[name] += FAULTS[name](self._stage) if name in FAULTS else 1
 
 
-def _worker(stage: Stage) -> psutil.Process | None:
-    """Return the Python of the run that holds the stream now."""
-    holder = holder_of(stage.paths)
+def _run_of(stage: Stage) -> list[psutil.Process]:
+    """Return the Python of the run that holds the stream now, and its JVM if it has one."""
+    holder = holder_of(stage.world.paths)
     with suppress(psutil.NoSuchProcess):
-        return psutil.Process(holder.pid) if holder else None
-    return None
+        worker = psutil.Process(holder.pid) if holder else None
+        below = worker.children(recursive=True) if worker else []
+        return [*filter(None, [worker]), *(each for each in below if each.name() == "java")]
+    return []
 
 
-def _jvm(stage: Stage) -> psutil.Process | None:
-    worker = _worker(stage)
-    with suppress(psutil.NoSuchProcess):
-        found = worker.children(recursive=True) if worker else []
-        return next((each for each in found if each.name() == "java"), None)
-    return None
-
-
-def _kill(process: psutil.Process | None) -> bool:
-    with suppress(psutil.NoSuchProcess):
-        if process is not None:
-            process.kill()
-            return True
-    return False
+def _signal(processes: Iterable[psutil.Process], *signals: int) -> bool:
+    """Send each some signals, eight seconds apart; tell whether there was one that got them."""
+    has_come = False
+    for number, sent in enumerate(signals):
+        time.sleep(8 if number else 0)
+        for process in processes:
+            with suppress(psutil.NoSuchProcess):
+                process.send_signal(sent)
+                has_come = True
+    return has_come
 
 
 def _kill_worker(stage: Stage) -> bool:
-    return _kill(_worker(stage))
+    return _signal(_run_of(stage)[:1], signal.SIGKILL)
 
 
 def _kill_jvm(stage: Stage) -> bool:
-    return _kill(_jvm(stage))
+    return _signal(_run_of(stage)[1:2], signal.SIGKILL)
 
 
 def _kill_both(stage: Stage) -> bool:
-    jvm, worker = _jvm(stage), _worker(stage)
-    return _kill(jvm) & _kill(worker)
+    both = _run_of(stage)[:2]
+    return _signal(reversed(both), signal.SIGKILL) and len(both) == 2
 
 
 def _freeze_jvm(stage: Stage) -> bool:
-    jvm = _jvm(stage)
-    with suppress(psutil.NoSuchProcess):
-        if jvm is not None:
-            jvm.suspend()
-            time.sleep(8)
-            jvm.resume()
-            return True
-    return False
+    return _signal(_run_of(stage)[1:2], signal.SIGSTOP, signal.SIGCONT)
 
 
 def _kill_runner(stage: Stage) -> bool:
-    process = _runner(stage).process
-    assert process is not None
+    """Kill what runs the stream, with all that it has not put into a group of its own."""
+    process = stage.runner.process
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    process.wait(20)
-    time.sleep(3)
-    _runner(stage).start()
+    wait_until(lambda: stage.runner.process is not process, "it was not started again")
     return True
 
 
-def _runner(stage: Stage) -> Runner:
-    assert stage.runner is not None
-    return stage.runner
+def _broker(stage: Stage) -> list[psutil.Process]:
+    up = broker.status(stage.folder / "kafka")
+    return [psutil.Process(up.pid)] if up else []
 
 
 def _kill_broker(stage: Stage) -> bool:
-    up = broker.status(stage.folder / "kafka")
-    if up is not None:
-        os.kill(up.pid, signal.SIGKILL)
-        time.sleep(3)
-    stage.raise_broker()
-    return up is not None
+    was_up = _signal(_broker(stage), signal.SIGKILL)
+    time.sleep(3 if was_up else 0)
+    raise_broker(stage.folder / "kafka")
+    return was_up
 
 
 def _pause_broker(stage: Stage) -> bool:
-    up = broker.status(stage.folder / "kafka")
-    if up is not None:
-        os.kill(up.pid, signal.SIGSTOP)
-        time.sleep(8)
-        os.kill(up.pid, signal.SIGCONT)
-    return up is not None
+    return _signal(_broker(stage), signal.SIGSTOP, signal.SIGCONT)
 
 
 def _lose_checkpoints(stage: Stage) -> bool:
-    there = stage.paths.checkpoints.exists()
-    shutil.rmtree(stage.paths.checkpoints, ignore_errors=True)
+    there = stage.world.paths.checkpoints.exists()
+    shutil.rmtree(stage.world.paths.checkpoints, ignore_errors=True)
     return there
 
 
 def _lose_ledger_row(stage: Stage) -> bool:
     """Delete the newest row of the ledger while nobody holds the stream."""
-    ledger = Ledger(stage.paths.ledger)
-    if holder_of(stage.paths) or not ledger.exists:
-        return False
+    rows = () if holder_of(stage.world.paths) else stage.world.ledger
+    newest = max((row.seq for row in rows), default=None)
     with suppress(DeltaError):
-        DeltaTable(ledger.path).delete(f"seq = {max(row.seq for row in ledger.rows())}")
-        return True
+        if newest is not None:
+            DeltaTable(stage.world.paths.ledger.path).delete(f"seq = {newest}")
+            return True
     return False
 
 
 def _compact(stage: Stage) -> bool:
     """Rewrite the table's files as a stranger would, also under a run's hands."""
     with suppress(DeltaError):
-        DeltaTable(stage.paths.data.path).optimize.compact()
+        DeltaTable(stage.world.paths.data.path).optimize.compact()
         return True
     return False
 

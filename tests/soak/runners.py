@@ -19,48 +19,41 @@ from tests.support.world import ROOT
 
 
 class Runner:
-    """A process that ingests, and whatever it starts."""
+    """A process that ingests, and whatever it starts; it is started again whenever it has ended.
 
-    def __init__(self, folder: Path, stream: str, environment: Mapping[str, str]) -> None:
+    Attributes:
+        words: What Python is given to start it.
+    """
+
+    words: Sequence[str]
+
+    def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
         """Take the folder for its log and its home; ``start`` starts it."""
         self._log = folder / "runner.log"
         self._home = folder / "dagster"
-        self._stream = stream
         self._environment = {**environment, "DAGSTER_HOME": str(self._home)}
-        self._lock = threading.Lock()
-        self.process: subprocess.Popen[bytes] | None = None
+        self._over = threading.Event()
+        self._keeper = threading.Thread(target=self._keep_alive, daemon=True)
 
     def set_up(self) -> None:
         """Prepare what it needs."""
-        raise NotImplementedError
-
-    def command(self) -> Sequence[str]:
-        """Return how to start it."""
-        raise NotImplementedError
 
     def runs_since(self, moment: float) -> int:
         """Return how many runs have ended since then, or still work."""
         raise NotImplementedError
 
     def start(self) -> None:
-        """Start it if it is down."""
-        with self._lock, self._log.open("ab") as log:
-            if self.process is None or self.process.poll() is not None:
-                self.process = subprocess.Popen(
-                    self.command(),
-                    cwd=ROOT,
-                    env=self._environment,
-                    start_new_session=True,
-                    stdout=log,
-                    stderr=log,
-                )
+        """Start it, and what watches over it as a supervisor would."""
+        self._launch()
+        self._keeper.start()
 
     def stop(self) -> None:
-        """End it, and every process under it."""
-        if self.process is None:
+        """End it for good, and every process under it."""
+        if not self._keeper.is_alive():
             return
-        is_up = self.process.poll() is None
-        under = self.tree()[1:] if is_up else []
+        self._over.set()
+        self._keeper.join()
+        under = self.tree()[1:] if self.process.poll() is None else []
         self.process.send_signal(signal.SIGINT)
         try:
             self.process.wait(20)
@@ -73,13 +66,30 @@ class Runner:
 
     def tree(self) -> list[psutil.Process]:
         """Return its processes."""
-        assert self.process is not None
         root = psutil.Process(self.process.pid)
         return [root, *root.children(recursive=True)]
+
+    def _launch(self) -> None:
+        with self._log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", *self.words],
+                cwd=ROOT,
+                env=self._environment,
+                start_new_session=True,
+                stdout=log,
+                stderr=log,
+            )
+
+    def _keep_alive(self) -> None:
+        while not self._over.wait(1):
+            if self.process.poll() is not None:
+                self._launch()
 
 
 class Daemon(Runner):
     """Dagster's daemon; its sensor launches a run whenever the stream is behind."""
+
+    words = ("dagster._daemon", "run", "-m", "assets.definitions")
 
     def set_up(self) -> None:
         """Make Dagster's tables, an instance that notices dead runs soon, and start the sensor."""
@@ -103,10 +113,6 @@ class Daemon(Runner):
             timeout=120,
         )
 
-    def command(self) -> Sequence[str]:
-        """Return how to start it."""
-        return [sys.executable, "-m", "dagster._daemon", "run", "-m", "assets.definitions"]
-
     def runs_since(self, moment: float) -> int:
         """Count what Dagster has recorded."""
         with dg.DagsterInstance.from_config(str(self._home)) as instance:
@@ -115,29 +121,9 @@ class Daemon(Runner):
 
 
 class Follow(Runner):
-    """``oncelake follow``, started again whenever it has ended, as a supervisor would."""
+    """``oncelake follow``."""
 
-    def set_up(self) -> None:
-        """Keep it alive from now on."""
-        self._over = threading.Event()
-        self._keeper = threading.Thread(target=self._keep_alive, daemon=True)
-
-    def start(self) -> None:
-        """Start it if it is down, and the thread that watches over it."""
-        super().start()
-        if not self._keeper.is_alive():
-            self._keeper.start()
-
-    def stop(self) -> None:
-        """End it for good."""
-        self._over.set()
-        if self._keeper.is_alive():
-            self._keeper.join()
-        super().stop()
-
-    def command(self) -> Sequence[str]:
-        """Return how to start it."""
-        return [sys.executable, "-m", "ingestion", "follow", "--json", "--every", "2s"]
+    words = ("ingestion", "follow", "--json", "--every", "2s")
 
     def runs_since(self, moment: float) -> int:
         """Count the lines of its log that report a run with a batch, or a failure."""
@@ -147,10 +133,6 @@ class Follow(Runner):
             each for each in documents if dt.datetime.fromisoformat(each["at"]).timestamp() > moment
         ]
         return sum(bool(each.get("batches") or each["exit_code"]) for each in recent)
-
-    def _keep_alive(self) -> None:
-        while not self._over.wait(1):
-            super().start()
 
 
 RUNNERS: Mapping[str, type[Runner]] = {"sensor": Daemon, "follow": Follow}

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 import threading
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient, NewTopic
 
-from ingestion.declaration.loader import find_stream
-from ingestion.declaration.spec import StreamSpec
-from ingestion.lake.paths import StreamPaths
 from ingestion.local import broker
 from tests.soak.runners import RUNNERS, Runner
 from tests.support.traffic import GONE, Traffic
-from tests.support.world import JARS, environment_of, settings_in
+from tests.support.world import World, settings_in
+from tests.trials.world import open_world, raise_broker
 
-STREAM = "soaked"
-PARTITIONS = 3
+_STREAM = "soaked"
+_PARTITIONS = 3
 
 
 @dataclass(kw_only=True)
@@ -31,98 +27,74 @@ class Stage:
 
     Attributes:
         folder: Broker, lake, state and Dagster's home.
-        runs_by: What runs the stream; see ``RUNNERS``.
-        seed: What makes the records repeatable.
         rate: Records a second.
         records: How many to send in all.
+        paused: Says that nothing is sent for now.
     """
 
     folder: Path
-    runs_by: str
-    seed: int
+    world: World
+    runner: Runner
+    traffic: Traffic
     rate: float
     records: int
-    failures: list[str] = field(default_factory=list)
     paused: threading.Event = field(default_factory=threading.Event)
-    over: threading.Event = field(default_factory=threading.Event)
-    runner: Runner | None = None
-    producer: threading.Thread | None = None
 
-    def set_up(self) -> None:
-        """Start all of it."""
-        address = self.raise_broker()
-        self.settings = settings_in(
-            self.folder,
-            address,
-            spark_driver_memory="2g",
-            kafka_timeout_seconds=15,
+    @classmethod
+    @contextmanager
+    def started(
+        cls, folder: Path, runs_by: str, *, seed: int, rate: float, records: int
+    ) -> Iterator[Stage]:
+        """Start all of it, and end it behind the block; the files stay.
+
+        Args:
+            folder: Where all of it lies.
+            runs_by: What runs the stream; see ``RUNNERS``.
+            seed: What makes the records repeatable.
+            rate: Records a second.
+            records: How many to send in all.
+        """
+        address = raise_broker(folder / "kafka")
+        settings = settings_in(folder, address, spark_driver_memory="2g", kafka_timeout_seconds=15)
+        world = open_world(settings, _STREAM, partitions=_PARTITIONS)
+        world.declare(
+            sequence_by=["at"],
+            apply_as_deletes=f"name = '{GONE}'",
+            max_offsets_per_trigger=5000,
+            sensor_seconds=5,
         )
-        admin = AdminClient({"bootstrap.servers": address, "log_level": 0})
-        admin.create_topics([NewTopic(STREAM, PARTITIONS, 1)])[STREAM].result(30)
-        self._declare()
-        self.traffic = Traffic(
-            settings=self.settings, topic=STREAM, partitions=PARTITIONS, seed=self.seed
+        world.write_declaration()
+        traffic = Traffic(settings=settings, topic=_STREAM, partitions=_PARTITIONS, seed=seed)
+        runner = RUNNERS[runs_by](folder, world.environment())
+        stage = cls(
+            folder=folder,
+            world=world,
+            runner=runner,
+            traffic=traffic,
+            rate=rate,
+            records=records,
         )
-        environment = environment_of(self.settings)
-        self.runner = RUNNERS[self.runs_by](self.folder, STREAM, environment)
-        self.runner.set_up()
-        self.runner.start()
-        self.producer = threading.Thread(target=self._produce, daemon=True)
-        self.producer.start()
-
-    def tear_down(self) -> None:
-        """End all of it, and delete its files unless something was wrong."""
-        self.over.set()
-        if self.producer is not None:
-            self.producer.join(60)
-        if self.runner is not None:
-            self.runner.stop()
-        broker.down(self.folder / "kafka")
-        if not self.failures:
-            shutil.rmtree(self.folder, ignore_errors=True)
-
-    @property
-    def spec(self) -> StreamSpec:
-        """The stream."""
-        return find_stream(self.settings.streams, STREAM)
-
-    @property
-    def paths(self) -> StreamPaths:
-        """Where its tables lie."""
-        return StreamPaths.of(STREAM, self.settings)
-
-    @property
-    def is_fed(self) -> bool:
-        """Tell whether every record has been sent."""
-        return self.sent >= self.records
+        over = threading.Event()
+        producer = threading.Thread(target=stage._produce, args=(over,), daemon=True)
+        try:
+            runner.set_up()
+            runner.start()
+            producer.start()
+            yield stage
+        finally:
+            over.set()
+            producer.join(60)
+            runner.stop()
+            broker.down(folder / "kafka")
 
     @property
     def sent(self) -> int:
         """Records sent so far, those of aborted transactions too."""
-        return sum(self.traffic.sent.values())
+        return self.traffic.sent.total()
 
-    def raise_broker(self) -> str:
-        """Start the broker if it is down; it dies with this process."""
-        return broker.up(self.folder / "kafka", jars=JARS, tied_to_caller=True).address
-
-    def _declare(self) -> None:
-        """Write the stream's file."""
-        for made in (self.settings.streams, self.settings.lake, self.settings.state):
-            made.mkdir(parents=True, exist_ok=True)
-        declared = {
-            "topic": STREAM,
-            "schema": "id INT NOT NULL, name STRING, at INT",
-            "keys": ["id"],
-            "sequence_by": ["at"],
-            "apply_as_deletes": f"name = '{GONE}'",
-            "max_offsets_per_trigger": 5000,
-            "sensor_seconds": 5,
-        }
-        (self.settings.streams / f"{STREAM}.yaml").write_text(json.dumps(declared))
-
-    def _produce(self) -> None:
+    def _produce(self, over: threading.Event) -> None:
         """Send at the rate until all is sent; a broker that is down is waited for."""
-        while not self.over.is_set() and not self.is_fed:
+        while not over.is_set() and self.sent < self.records:
             if self.paused.is_set():
                 time.sleep(0.1)
                 continue

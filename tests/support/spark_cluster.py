@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import re
 import shutil
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from ingestion.kafka.java import find_java, pyspark_home
 from ingestion.local.process import launch, stop
 from ingestion.storage.processes import ProcessId
+from tests.support.world import wait_until
 
-_SECONDS = 60.0
 _JVM = ("-Xmx192m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 _STARTED = re.compile(r"Starting Spark master at (spark://127\.0\.0\.1:\d+)")
 # What a person would write for two small executors on this machine.
@@ -49,7 +48,7 @@ class SparkCluster:
         cluster = cls(folder)
         master = cluster._start("master", "Master", "--port", "0")
         log = folder / "master.log"
-        _wait(lambda: _STARTED.search(log.read_text()) is not None, "the master never started")
+        wait_until(lambda: _STARTED.search(log.read_text()) is not None, "the master never started")
         cluster.master = _STARTED.findall(log.read_text())[-1]
         try:
             for number in range(2):
@@ -79,7 +78,7 @@ class SparkCluster:
     def await_workers(self) -> None:
         """Wait until the master knows every worker that was started."""
         log = self._folder / "master.log"
-        _wait(
+        wait_until(
             lambda: log.read_text().count("Registering worker") >= self._started,
             "a worker never registered",
         )
@@ -132,10 +131,3 @@ class SparkCluster:
         log.unlink(missing_ok=True)
         launch(command, pid_file=pid_file, log=log, tied=True)
         return ProcessId.of(int(pid_file.read_text()))
-
-
-def _wait(is_so: Callable[[], bool], otherwise: str) -> None:
-    deadline = time.monotonic() + _SECONDS
-    while not is_so():
-        assert time.monotonic() < deadline, otherwise
-        time.sleep(0.05)

@@ -9,11 +9,11 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from confluent_kafka import Producer
@@ -73,7 +73,11 @@ def environment_of(settings: Settings) -> dict[str, str]:
 
 @dataclass(kw_only=True)
 class World:
-    """One stream under test; ``declare`` changes its declaration."""
+    """One stream under test; ``declare`` changes its declaration.
+
+    Attributes:
+        operation: What ``command`` does to it: a command of ``oncelake``, and its options.
+    """
 
     settings: Settings
     spark: SparkSession
@@ -81,26 +85,32 @@ class World:
     producer: Producer
     topic: str
     declared: dict[str, Any] = field(default_factory=dict)
+    operation: Sequence[str] = ("run",)
     runs: int = 0
 
     @classmethod
     @contextmanager
     def made(cls, settings: Settings, spark: SparkSession) -> Iterator[World]:
         """Make a topic of two partitions, and delete it in the end."""
-        address = {"bootstrap.servers": settings.bootstrap_servers(), "log_level": 0}
-        topic = f"t{uuid.uuid4().hex[:12]}"
-        world = cls(
-            settings=settings,
-            spark=spark,
-            admin=AdminClient(address),
-            producer=Producer({**address, "linger.ms": 1, "log_level": 0}),
-            topic=topic,
-        )
+        world = cls.over(f"t{uuid.uuid4().hex[:12]}", settings, spark)
         world.create_topic()
         try:
             yield world
         finally:
             world.delete_topic(*world.topics_beside)
+
+    @classmethod
+    def over(cls, topic: str, settings: Settings, spark: SparkSession | None = None) -> World:
+        """Connect to a topic, which need not be there yet."""
+        address = {"bootstrap.servers": settings.bootstrap_servers(), "log_level": 0}
+        options = {**address, "linger.ms": 1, "queue.buffering.max.messages": 1_000_000}
+        return cls(
+            settings=settings,
+            spark=cast("SparkSession", spark),
+            admin=AdminClient(address),
+            producer=Producer(options),
+            topic=topic,
+        )
 
     @property
     def spec(self) -> StreamSpec:
@@ -149,9 +159,7 @@ class World:
         """Create the topic, and wait until the broker tells of it: that comes a moment later."""
         topic = NewTopic(self.topic, partitions, 1, config=config)
         self.admin.create_topics([topic])[self.topic].result(30)
-        deadline = time.monotonic() + 30
-        while not self.producer.list_topics(self.topic, timeout=10).topics[self.topic].partitions:
-            assert time.monotonic() < deadline, "the topic never appeared"
+        wait_until(lambda: self._partitions() > 0, "the topic never appeared")
 
     def add_topic(self, suffix: str, *records: dict[str, object], partitions: int = 1) -> str:
         """Create a topic beside the stream's own, and send records; return its name."""
@@ -175,9 +183,10 @@ class World:
     def add_partitions(self, total: int) -> None:
         """Raise the number of partitions."""
         self.admin.create_partitions([NewPartitions(self.topic, total)])[self.topic].result(30)
-        deadline = time.monotonic() + 30
-        while len(self.producer.list_topics(self.topic).topics[self.topic].partitions) < total:
-            assert time.monotonic() < deadline, "the new partitions never appeared"
+        wait_until(lambda: self._partitions() >= total, "the new partitions never appeared")
+
+    def _partitions(self) -> int:
+        return len(self.producer.list_topics(self.topic, timeout=10).topics[self.topic].partitions)
 
     def forget_before(self, partition: int, offset: int) -> None:
         """Delete records as retention would, up to ``offset``."""
@@ -197,9 +206,7 @@ class World:
         at = TopicPartition(self.topic, partition)
         # The test's wait is its own, and longer than the engine's patience may be.
         patient = Kafka(self.settings.model_copy(update={"kafka_timeout_seconds": 10.0}))
-        deadline = time.monotonic() + 60
-        while patient.stable_end([at])[at] < offset:
-            assert time.monotonic() < deadline, f"{at} never reached {offset}"
+        wait_until(lambda: patient.stable_end([at])[at] >= offset, f"{at} never reached {offset}")
 
     def write_declaration(self) -> None:
         """Write the stream's file, for runs in another process."""
@@ -220,8 +227,9 @@ class World:
 
     @property
     def command(self) -> list[str]:
-        """What runs the stream in another process; it needs the declaration's file."""
-        return [sys.executable, "-m", "ingestion", "run", self.name]
+        """What operates on the stream in another process; it needs the declaration's file."""
+        name, *options = self.operation
+        return [sys.executable, "-m", "ingestion", *name.split(), self.name, *options]
 
     def run_elsewhere(self) -> subprocess.CompletedProcess[str]:
         """Run the stream once in another process, as a person would, and wait for its end."""
@@ -237,29 +245,27 @@ class World:
 
     def run(self, **parts: Any) -> RunReport:
         """Run the stream once."""
-        self.runs += 1
-        given = {"spec": self.spec, "settings": self.settings, "spark": lambda _: self.spark}
-        return Run(**{**given, "run_id": f"run-{self.runs}", **parts}).execute()
+        return Run(**self._parts(**parts)).execute()
 
     def redrive(self, **parts: Any) -> RedriveReport:
         """Send in again what waits in quarantine."""
-        self.runs += 1
-        given = {"spec": self.spec, "settings": self.settings, "spark": lambda _: self.spark}
-        return Redrive(**{**given, "run_id": f"run-{self.runs}", **parts}).execute()
+        return Redrive(**self._parts(**parts)).execute()
 
     def replay(self, begin: str = "earliest", **parts: Any) -> ReplayReport:
         """Read again what the table has read."""
-        self.runs += 1
-        given = {"spec": self.spec, "settings": self.settings, "spark": lambda _: self.spark}
-        given |= {"begin": begin, "run_id": f"run-{self.runs}"}
-        return Replay(**{**given, **parts}).execute()
+        return Replay(begin=begin, **self._parts(**parts)).execute()
 
     def rebuild(self, **parts: Any) -> RebuildReport:
         """Make the table anew by the declaration of now."""
-        given = {"spec": self.spec, "settings": self.settings, "spark": lambda _: self.spark}
         without_lost = parts.pop("without_lost", False)
-        run = Run(**{**given, "run_id": "rebuild", **parts})
+        run = Run(**self._parts(run_id="rebuild", **parts))
         return Rebuild(run=run, without_lost=without_lost).execute()
+
+    def _parts(self, **parts: Any) -> dict[str, Any]:
+        """Return what an operation is made of, the next run id included."""
+        self.runs += 1
+        given = {"spec": self.spec, "settings": self.settings, "spark": lambda _: self.spark}
+        return {**given, "run_id": f"run-{self.runs}", **parts}
 
     def rows(self) -> list[dict[str, Any]]:
         """Read the user's columns of the table, by key."""
@@ -271,6 +277,14 @@ class World:
         """Read the quarantine by delta-rs, in the order of the offsets."""
         found = open_rows(self.paths.quarantine).to_table().to_pylist()
         return sorted(found, key=lambda row: (row["_partition"], row["_offset"]))
+
+
+def wait_until(is_so: Callable[[], bool], otherwise: str, *, seconds: float = 60) -> None:
+    """Wait until something is so; fail with what is said ``otherwise``."""
+    deadline = time.monotonic() + seconds
+    while not is_so():
+        assert time.monotonic() < deadline, otherwise
+        time.sleep(0.02)
 
 
 def row(id: int, name: str | None, at: int | None = None) -> dict[str, Any]:
