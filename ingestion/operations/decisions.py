@@ -30,7 +30,7 @@ from ingestion.recovery.continuity import Cut, compare_logs, without
 from ingestion.recovery.foreign_commits import foreign_commits
 from ingestion.recovery.heal import heal_ledger
 from ingestion.recovery.position import Position, position_of
-from ingestion.recovery.side_tables import SideName, read_side_tables, written_off_counts
+from ingestion.recovery.side_tables import read_side_tables, written_off_counts
 from ingestion.recovery.snapshot import TableSnapshot, read_snapshot
 from ingestion.recovery.start import begin_offsets
 from ingestion.recovery.topics import refuse_another_topic, resolve_topics
@@ -40,6 +40,7 @@ from ingestion.sinks.commit_metadata import (
     CommitMetadata,
     CountedRange,
     Identity,
+    SideName,
     ranges_at,
 )
 from ingestion.storage.failpoints import Failpoint, hit

@@ -35,8 +35,9 @@ from ingestion.lake.ledger import (
 )
 from ingestion.lake.lock import held
 from ingestion.lake.paths import StreamPaths, refuse_unable
+from ingestion.lake.side_tables import project
 from ingestion.recovery.foreign_commits import foreign_commits
-from ingestion.recovery.heal import HealedTable, read_and_heal, remove_leftovers
+from ingestion.recovery.heal import HealedTable, read_and_heal
 from ingestion.recovery.position import Position, position_of
 from ingestion.recovery.snapshot import read_snapshot
 from ingestion.settings import Settings
@@ -293,7 +294,7 @@ def _commit(
     )
     commit = _rewindable(paths).restore(point.restored_from, metadata)
     hit(Failpoint.DECIDED)
-    remove_leftovers(paths, position.after(metadata).committed)
+    project(paths, metadata, position.table_id)
     hit(Failpoint.SIDES_CLEARED)
     row = LedgerRow.of(commit, position.table_id)
     put_rows(paths, row)

@@ -10,7 +10,6 @@ from ingestion.errors import BadFieldError, OffsetsExpiredError, counted
 from ingestion.kafka.admin import Kafka, Topics
 from ingestion.kafka.offsets import Ends, Offsets, TopicPartition
 from ingestion.lake.archive import finish_swap
-from ingestion.lake.attempts import Attempts
 from ingestion.lake.erasure import Erasure, erasures, unfinished
 from ingestion.lake.ledger import LedgerRow, load_or_archive_ledger, written_seqs
 from ingestion.lake.stream import Stream
@@ -23,7 +22,6 @@ from ingestion.recovery.continuity import (
 from ingestion.recovery.heal import (
     Healing,
     heal_ledger,
-    remove_leftovers,
     undo_half_written_commits,
     unknown_batches,
 )
@@ -50,7 +48,6 @@ class Start:
         ends: How far they can be read now: their last stable offsets.
         unproven: Those of which nothing tells whether their log is the one that was read.
         recovered: Ledger rows that an earlier run lost in a crash, written now.
-        is_contested: Whether an attempt at the next batch has left rows or marks beside the table.
         erasures: Keys that were erased; what was read of them before is left out.
         notices: What was healed, for people.
     """
@@ -60,7 +57,6 @@ class Start:
     ends: Ends
     recovered: tuple[LedgerRow, ...]
     unproven: tuple[TopicPartition, ...] = ()
-    is_contested: bool = False
     erasures: tuple[Erasure, ...] = ()
     notices: tuple[str, ...] = ()
 
@@ -99,8 +95,6 @@ def plan_start(stream: Stream) -> Start | None:
     healing = heal_ledger(spec, snapshot, position)
     sides = read_side_tables(paths, healing.rows)
     refuse_damaged_side_tables(sides)
-    committed = Attempts.of(healing.rows, last=position.seq)
-    is_contested = remove_leftovers(paths, committed)
     refuse_red(paths, healing.rows)
     refuse_incomplete_side_tables(sides)
     starting, ends, unproven = offsets_to_read(stream, position, topics)
@@ -111,13 +105,11 @@ def plan_start(stream: Stream) -> Start | None:
             position,
             identity=replace(identity_of(spec, topics), topic_ids=known),
             next=position.next.with_new(starting),
-            committed=committed,
         ),
         starting=starting,
         ends=ends,
         unproven=unproven,
         recovered=healing.recovered,
-        is_contested=is_contested,
         erasures=erasures(healing.rows),
         notices=(
             *undone,

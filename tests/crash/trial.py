@@ -92,6 +92,8 @@ def attempt(world: World, cell: Cell) -> Outcome:
         (ended, acknowledged), evidence = run_and_cut(world, cell.place, crash.nth, dice), ()
     else:
         ended, evidence = run_to_its_end(world, crash)
+    if cell.way != POWER_CUT:
+        evidence = (*evidence, *rows_of_no_commit(world))
     FOLLOW_UPS[cell.follow_up](world, traffic)
     _use(world, healing)
     began = time.monotonic()
@@ -100,9 +102,7 @@ def attempt(world: World, cell: Cell) -> Outcome:
     if report.lag or runs > 2:
         evidence = (*evidence, f"lag {report.lag} after {runs} runs")
     evidence = (*evidence, *lost_of(world, acknowledged))
-    if cell.way != "freeze":
-        # One that lost its lease writes what it likes, and commits nothing.
-        evidence = (*evidence, *rows_of_no_commit(world))
+    evidence = (*evidence, *rows_of_no_commit(world))
     if cell.way not in {NTH_RENAME, IN_PROCESS, POWER_CUT} and cell.place not in _places(visits):
         ended = "not reached"
     return Outcome(

@@ -29,8 +29,8 @@ _MOST_SYNCS = 48
 SYNCS = tuple(f"sync {nth}" for nth in range(1, _MOST_SYNCS + 1))
 _RANDOM_SECONDS = 6.0
 
-# The batches that a run has gone on from, by seq, each with the name of its attempt.
-Acknowledged = dict[int, int | None]
+# The batches that a run has gone on from, by seq, each with the run that made it.
+Acknowledged = dict[int, str]
 
 
 def run_and_cut(
@@ -48,7 +48,7 @@ def run_and_cut(
         How the run ended, and what it had acknowledged before the cut.
     """
     disk = Disk(Path(world.settings.lake).parent)
-    acknowledged: Acknowledged = {row.seq: row.attempt for row in world.ledger}
+    acknowledged: Acknowledged = {row.seq: row.run_id for row in world.ledger}
     with ExitStack() as stack:
         if dice.random() < 0.5:
             stack.enter_context(disk.busy())
@@ -66,11 +66,11 @@ def run_and_cut(
 
 
 def lost_of(world: World, acknowledged: Acknowledged) -> Iterator[str]:
-    """Yield each batch that was acknowledged, and is not there by that attempt."""
-    there = {row.seq: row.attempt for row in world.ledger}
-    for seq, attempt in acknowledged.items():
-        if there.get(seq, "none") != attempt:
-            yield f"batch {seq} was acknowledged as {attempt}, and is now {there.get(seq)}"
+    """Yield each batch that was acknowledged, and is not there by that run."""
+    there = {row.seq: row.run_id for row in world.ledger}
+    for seq, run_id in acknowledged.items():
+        if there.get(seq, "none") != run_id:
+            yield f"batch {seq} was acknowledged as {run_id}, and is now {there.get(seq)}"
 
 
 @contextmanager
@@ -92,7 +92,7 @@ def _cutting(
     def arrive(at: Failpoint) -> None:
         nonlocal visits
         if at in {Failpoint.LEDGER_WRITTEN, Failpoint.LEDGER_HEALED} and not over.is_set():
-            acknowledged.update({row.seq: row.attempt for row in world.ledger})
+            acknowledged.update({row.seq: row.run_id for row in world.ledger})
         visits += at == place
         if at == place and visits == nth and not over.is_set():
             cut()
