@@ -16,6 +16,7 @@ import json
 import time
 import zlib
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -23,6 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction, write_deltalake
+from deltalake.exceptions import DeltaError
 
 from ingestion.declaration.modes import COORDINATES
 from ingestion.declaration.sql import equal
@@ -32,21 +34,25 @@ from ingestion.sinks.commit_metadata import (
     REWOUND_TO,
     CommitMetadata,
     SideFile,
+    SideFileName,
     app_id,
 )
 from ingestion.sinks.delta.commits import EXACTLY, commit_again, put_commit
+from ingestion.sinks.delta.compaction import checkpoint
 from ingestion.sinks.delta.data_files import describe_file
 from ingestion.sinks.delta.description import making, with_columns
 from ingestion.sinks.delta.durability import seal_commits
-from ingestion.sinks.delta.files import is_delta, open_delta, open_rows
+from ingestion.sinks.delta.files import is_delta, open_delta, open_rows, recorded_txn
 from ingestion.sinks.delta.integrity import translate_read_errors
 from ingestion.storage.location import Location
 
 # Of which columns statistics are kept, where a table has them.
 _STATISTICS: Final = ("_seq", "_offset", "redriven_seq")
-_SETTINGS: Final = {"delta.dataSkippingStatsColumns": ",".join(_STATISTICS)}
+_SKIPS_BY: Final = "delta.dataSkippingStatsColumns"
 # Where Spark keeps the types of a file's columns, of which Parquet and Arrow have fewer.
 _OF_SPARK: Final = b"org.apache.spark.sql.parquet.row.metadata"
+# As delta-rs does, which commits the marks.
+_COMMITS_TO_CHECKPOINT: Final = 100
 _NULLABLE: Final = ("nullable", "containsNull", "valueContainsNull")
 
 
@@ -77,7 +83,7 @@ def application(stream: str, table_id: str) -> str:
 
 def is_projected(side: DeltaTable, stream: str, table_id: str, seq: int) -> bool:
     """Tell whether a side table has what a batch of a table has written to it."""
-    recorded = side.transaction_version(application(stream, table_id))
+    recorded = recorded_txn(side, application(stream, table_id))
     return recorded is not None and recorded >= seq
 
 
@@ -106,12 +112,9 @@ def project(paths: StreamPaths, note: CommitMetadata, table_id: str) -> None:
         with translate_read_errors(path):
             if note.kind == "rewind" and is_delta(path):
                 projection.undo(path)
-            if content := read_named(path, note.side.get(name)):
-                projection.add(path, note.side[name], content)
-    quarantine = paths.quarantine
-    with translate_read_errors(quarantine):
-        if content := read_named(quarantine, note.side.get("redriven")):
-            projection.mark(quarantine, content)
+            projection.commit(path, name, projection.add)
+    with translate_read_errors(paths.quarantine):
+        projection.commit(paths.quarantine, "redriven", projection.mark)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,36 +125,51 @@ class _Projection:
     note: CommitMetadata
     table_id: str
 
-    @property
-    def _fence(self) -> CommitProperties:
-        return CommitProperties(
-            app_transactions=[
-                Transaction(application(self.paths.stream, self.table_id), self.note.seq)
-            ],
-            # It would try again on a later version, which may have it.
-            max_commit_retries=0,
-        )
+    def commit(
+        self,
+        path: Location,
+        name: SideFileName,
+        write: Callable[[Location, SideFile, bytes, DeltaTable | None], None],
+    ) -> None:
+        """Commit what a file says, once, on exactly the version that was looked at."""
+        if (file := self.note.side.get(name)) is None:
+            return
 
-    def add(self, path: Location, file: SideFile, content: bytes) -> None:
+        def attempt() -> None:
+            # By now another run may have put another table in place.
+            refuse_lost_lease(self.paths)
+            opened = open_delta(path) if is_delta(path) else None
+            if opened and is_projected(opened, self.paths.stream, self.table_id, self.note.seq):
+                return
+            if content := read_named(path, file):
+                write(path, file, content, opened)
+
+        commit_again(attempt, path.name)
+        seal_commits(path)
+
+    def add(
+        self, path: Location, file: SideFile, content: bytes, opened: DeltaTable | None
+    ) -> None:
         """Put a file into a table's log, which is made with it where it is the first."""
         parquet = pq.ParquetFile(io.BytesIO(content))
-        there = [each for each in parquet.schema_arrow if each.name in _STATISTICS]
-        added = describe_file(file.path, parquet.metadata, file.size, there)
         columns = _columns_of(parquet)
-
-        def commit(opened: DeltaTable | None) -> None:
-            if opened is None:
-                actions: Sequence[Any] = making(json.dumps(columns), _SETTINGS)
-            else:
-                wider, has_changed = _wider(opened, columns)
-                if has_changed:
-                    self._write_anew(path, opened, parquet.read())
-                    return
-                actions = with_columns(opened, wider)
-            add = {**added.as_add(time.time_ns() // 1_000_000), "dataChange": True}
-            put_commit(path, opened, self._fence, [*actions, {"add": add}])
-
-        self._commit(path, commit)
+        there = [each for each in parquet.schema_arrow if each.name in _STATISTICS]
+        if opened is None:
+            settings = {_SKIPS_BY: ",".join(each.name for each in there)}
+            actions: Sequence[Any] = making(json.dumps(columns), settings)
+        else:
+            wider, has_changed = _wider(opened, columns)
+            if has_changed:
+                self._write_anew(path, opened, parquet.read())
+                return
+            actions = with_columns(opened, wider)
+        added = describe_file(file.path, parquet.metadata, file.size, there)
+        add = {**added.as_add(time.time_ns() // 1_000_000), "dataChange": True}
+        put_commit(path, opened, self._fence, [*actions, {"add": add}])
+        if opened and (opened.version() + 1) % _COMMITS_TO_CHECKPOINT == 0:
+            # What is committed is so without it: the log is only longer to read.
+            with suppress(DeltaError, OSError):
+                checkpoint(path)
 
     def _write_anew(self, path: Location, opened: DeltaTable, rows: pa.Table) -> None:
         """Write all rows of a table with those that come, where a column has another type now."""
@@ -164,30 +182,35 @@ class _Projection:
             commit_properties=self._fence,
         )
 
-    def mark(self, path: Location, content: bytes) -> None:
+    def mark(self, _: Location, __: SideFile, content: bytes, opened: DeltaTable | None) -> None:
         """Mark the records that a redrive has sent in."""
-        sent = pq.read_table(io.BytesIO(content))
+        if opened is None:
+            return
         same = equal([*COORDINATES, "_seq"], "t", "s")
+        merger = opened.merge(
+            pq.read_table(io.BytesIO(content)),
+            f'{same} AND t."redriven_seq" IS NULL',
+            source_alias="s",
+            target_alias="t",
+            commit_properties=self._fence,
+        )
+        mark = {"redriven_seq": f"CAST({self.note.seq} AS BIGINT)"}
+        merger.when_matched_update(mark).execute()
 
-        def commit(opened: DeltaTable | None) -> None:
-            if opened is not None:
-                merger = opened.merge(
-                    sent,
-                    f'{same} AND t."redriven_seq" IS NULL',
-                    source_alias="s",
-                    target_alias="t",
-                    commit_properties=self._fence,
-                )
-                mark = {"redriven_seq": f"CAST({self.note.seq} AS BIGINT)"}
-                merger.when_matched_update(mark).execute()
-
-        self._commit(path, commit)
+    @property
+    def _fence(self) -> CommitProperties:
+        known_as = application(self.paths.stream, self.table_id)
+        return CommitProperties(
+            app_transactions=[Transaction(known_as, self.note.seq)],
+            # It would try again on a later version, which may have it.
+            max_commit_retries=0,
+        )
 
     def undo(self, path: Location) -> None:
         """Remove the rows and the marks of the batches that a rewind has undone."""
         undone = f"> {self.note.counts[REWOUND_TO]} AND {{0}} < {self.note.seq}"
 
-        def commit() -> None:
+        def attempt() -> None:
             refuse_lost_lease(self.paths)
             opened = open_delta(path)
             opened.delete(f"_seq {undone.format('_seq')}", commit_properties=EXACTLY)
@@ -197,20 +220,6 @@ class _Projection:
                     predicate=f"redriven_seq {undone.format('redriven_seq')}",
                     commit_properties=EXACTLY,
                 )
-
-        commit_again(commit, path.name)
-        seal_commits(path)
-
-    def _commit(self, path: Location, commit: Callable[[DeltaTable | None], None]) -> None:
-        """Commit once, on exactly the version that was looked at."""
-
-        def attempt() -> None:
-            # By now another run may have put another table in place.
-            refuse_lost_lease(self.paths)
-            opened = open_delta(path) if is_delta(path) else None
-            known = opened and is_projected(opened, self.paths.stream, self.table_id, self.note.seq)
-            if not known:
-                commit(opened)
 
         commit_again(attempt, path.name)
         seal_commits(path)

@@ -163,6 +163,7 @@ class OpenedSide:
     side: Side
     read_at: int
     txns: Mapping[str, int]
+    table_uri: str = "file:///of/the/model"
 
     @classmethod
     def of(cls, side: Side) -> OpenedSide:

@@ -132,30 +132,29 @@ def read_named(side: Side, file: SideFile | None) -> tuple[Any, ...] | None:
     return rows if hash(rows) == file.checksum else None
 
 
-def add(projection: Any, side: Side, _: SideFile, content: tuple[Any, ...]) -> None:
+def add(
+    projection: Any,
+    side: Side,
+    _: SideFile,
+    content: tuple[Any, ...],
+    opened: OpenedSide | None,
+) -> None:
     """Put a file into a side table's log, which is made with it."""
     new = [SideRow(projection.note.seq, tuple(row)) for row in content]
-
-    def commit(opened: OpenedSide | None) -> None:
-        opened = opened or OpenedSide(side, 0, {})
-        opened.land([*side.rows, *new], **_fence(projection))
-
-    projection._commit(side, commit)
+    opened = opened or OpenedSide(side, 0, {})
+    opened.land([*side.rows, *new], **_fence(projection))
 
 
-def mark(projection: Any, side: Side, content: tuple[Any, ...]) -> None:
+def mark(
+    projection: Any, side: Side, _: SideFile, content: tuple[Any, ...], opened: OpenedSide
+) -> None:
     """Mark the records that a redrive has sent in."""
-
-    def commit(opened: OpenedSide) -> None:
-        rows = [
-            row._replace(mark=projection.note.seq)
-            if row.mark is None and row.place in content
-            else row
-            for row in side.rows
-        ]
-        opened.land(rows, **_fence(projection))
-
-    projection._commit(side, commit)
+    is_sent = [row.mark is None and row.place in content for row in side.rows]
+    rows = [
+        row._replace(mark=projection.note.seq) if sent else row
+        for row, sent in zip(side.rows, is_sent, strict=True)
+    ]
+    opened.land(rows, **_fence(projection))
 
 
 def _fence(projection: Any) -> dict[str, int]:

@@ -124,10 +124,10 @@ def marks_by_the_place_alone() -> AbstractContextManager[Any]:
     """A redrive marks what another topic had at the same offset."""
     honest = sink.mark
 
-    def mark(projection: Any, side: Side, content: Any) -> None:
+    def mark(projection: Any, side: Side, file: Any, content: Any, opened: Any) -> None:
         places = {at[:2] for at in content}
         everywhere = [row.place for row in side.rows if row.place[:2] in places]
-        honest(projection, side, tuple(everywhere))
+        honest(projection, side, file, tuple(everywhere), opened)
 
     return patch.object(side_tables._Projection, "mark", mark)
 
