@@ -71,9 +71,9 @@ def _described(name: str, content: bytes, rows: int) -> SideFile:
 
 def read_named(folder: Location, file: SideFile | None) -> bytes | None:
     """Return what a file holds that a commit names, if it is there as the note says."""
-    content = (folder / file.path).read_if_there() if file else None
-    is_as_written = content and file == _described(file.path, content, file.rows) if file else False
-    return content if is_as_written else None
+    if file is None or (content := (folder / file.path).read_if_there()) is None:
+        return None
+    return content if _described(file.path, content, file.rows) == file else None
 
 
 def application(stream: str, table_id: str) -> str:

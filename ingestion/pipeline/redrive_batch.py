@@ -13,7 +13,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from ingestion.declaration.modes import COORDINATES
-from ingestion.errors import SideTableIncompleteError
+from ingestion.errors import SideTableIncompleteError, TableBusyError
 from ingestion.kafka.offsets import Fit, Range
 from ingestion.lake.ledger import LedgerRow
 from ingestion.lake.quarantine import WAITS, remove_payloads
@@ -152,6 +152,11 @@ class RedriveWriter(BatchWriter):
             """,
         )
         if sent != counted.read:
+            if self._log.find(self._spec.name, metadata.seq):
+                raise TableBusyError(
+                    f"{quarantine}: another run has committed batch {metadata.seq} meanwhile. "
+                    f"Nothing was sent in. Next: oncelake redrive {self._spec.name}"
+                )
             raise SideTableIncompleteError(
                 self._spec.name,
                 f"of the records that would be sent in again, {counted.read:,}, {quarantine} holds "
