@@ -127,11 +127,10 @@ class ModelEngine:
         of_seq = re.search(rf"FROM quarantine WHERE {WAITS} AND (.*?)\s*\)\s*SELECT", sql)
         assert of_seq, sql
         assert "WHERE b._disposition <> 'quarantined' AND b._index = 0" in sql, sql
-        sent = {each[:2] for each in self.batch} - {
-            each[:2] for each in self.batch.of("quarantined")
-        }
         waiting = (row for row in self._quarantine.waiting() if holds(of_seq[1], row.seq))
-        return [row.place for row in waiting if row.content[:2] in sent]
+        bad = {each[:2] for each in self.batch.of("quarantined")}
+        sent = [each[:2] for each in self.batch if each[:2] not in bad]
+        return [row.place for row in waiting for at in sent if at == row.content[:2]]
 
     def begin(self, stream: str, place: Place, target: Any) -> Rows:
         """Return the rows of the version before the batch."""
