@@ -110,7 +110,7 @@ def gather(
             now=dt.datetime.now(dt.UTC),
             proof=prove(declared, settings) if declared.spec.verify else None,
             retention=_retention(declared.spec, settings, report),
-            waiting=known_waiting(paths.quarantine, report.committed),
+            waiting=known_waiting(paths.quarantine),
         )
 
 

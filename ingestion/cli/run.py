@@ -236,7 +236,7 @@ class RunResult:
         from ingestion.operations.status import known_waiting
 
         name = report.stream
-        waiting = known_waiting(StreamPaths.of(name, settings).quarantine, report.committed)
+        waiting = known_waiting(StreamPaths.of(name, settings).quarantine)
         return cls(stream=name, report=report, interrupted_by=interrupted_by, waiting=waiting)
 
     @property

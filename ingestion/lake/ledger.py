@@ -70,7 +70,6 @@ SCHEMA = pa.schema(
         pa.field("balanced", pa.bool_()),
         pa.field("accepted", pa.string()),
         pa.field("identity", pa.string()),
-        pa.field("attempt", pa.int64()),
     ]
 )
 _COMPOSED = frozenset({"ranges", "counts", "identity"})
@@ -102,7 +101,6 @@ class LedgerRow:
     columns: str = ""
     erased: Mapping[str, Any] | None = None
     declaration: Mapping[str, Any] | None = None
-    attempt: int | None = None
     last: LastRecords = field(default_factory=dict)
     problems: tuple[str, ...] = ()
 
@@ -137,7 +135,6 @@ class LedgerRow:
             columns=metadata.columns,
             erased=metadata.erased,
             declaration=metadata.declaration,
-            attempt=metadata.attempt,
             last={at: record for at, record in metadata.last.items() if at in read},
             problems=tuple(problems),
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -11,6 +12,7 @@ from ingestion.declaration.names import name_problem
 from ingestion.declaration.sinks import Ability, SinkSpec
 from ingestion.errors import InvalidSpecError, RefusedError
 from ingestion.settings import Settings
+from ingestion.sinks.commit_metadata import SideName
 from ingestion.sinks.table import SinkTable
 from ingestion.storage.location import Location
 
@@ -60,13 +62,9 @@ class StreamPaths:
         return (self.data, self.quarantine, self.tombstones, self.ledger)
 
     @property
-    def lock_outlives_commits(self) -> bool:
-        """Tell whether nobody else can commit any more where the lock is free to be taken.
-
-        A lease ends while its holder may live, and a server may still be at the commit of a client
-        that has died; the kernel's lock goes with the process that commits to files.
-        """
-        return self.lease is None and self.sink.name == "delta"
+    def sides(self) -> Mapping[SideName, Location]:
+        """The side tables; what a redrive has sent in lies in the first."""
+        return {"quarantine": self.quarantine, "tombstones": self.tombstones}
 
     @property
     def written(self) -> tuple[Path, ...]:

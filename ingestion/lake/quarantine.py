@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final
+import io
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final
 
 import pyarrow.compute as pc
-from deltalake import DeltaTable
+import pyarrow.parquet as pq
+from pyarrow.dataset import dataset
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from ingestion.declaration.modes import COORDINATES
 from ingestion.declaration.spec import StreamSpec, engine_version, fingerprint
 from ingestion.declaration.sql import literal
-from ingestion.lake.attempts import MARKS, ROWS, Attempts, Leftovers, find_leftovers
-from ingestion.sinks.commit_metadata import CommitMetadata
+from ingestion.lake.paths import StreamPaths
+from ingestion.lake.side_tables import is_projected, read_named
+from ingestion.sinks.commit_metadata import REWOUND_TO, CommitMetadata
 from ingestion.sinks.delta.durability import seal_commits
-from ingestion.sinks.delta.files import is_delta, open_delta, read_delta
+from ingestion.sinks.delta.files import is_delta, open_delta, open_rows, read_delta
+from ingestion.sinks.delta.integrity import translate_read_errors
 from ingestion.storage.location import Location
 
 _RAW: Final = ("key", "value", "headers")
 # A format that knows the id of a record's schema begins its detail with it.
 _SCHEMA_ID: Final = "^schema id ([0-9]+):"
-STATISTICS: Final = (*ROWS, "_offset", *MARKS)
+_PLACE: Final = (*COORDINATES, "_seq")
+_ROWS_AT_ONCE: Final = 8_192
+# Tells the records that a redrive would send in; one that has lost its bytes can wait no more.
+WAITS: Final = "redriven_seq IS NULL AND removed IS NULL"
+WAITS_IN_ARROW: Final = pc.field("redriven_seq").is_null() & pc.field("removed").is_null()
 
 
 def quarantine_rows(metadata: CommitMetadata, spec: StreamSpec, *, bare: str = "FALSE") -> str:
@@ -39,9 +47,9 @@ def quarantine_rows(metadata: CommitMetadata, spec: StreamSpec, *, bare: str = "
     declared, run_id = literal(fingerprint(spec)), literal(metadata.run_id)
     return f"""
         SELECT _topic, _partition, _offset, _timestamp,
-            CAST({metadata.seq} AS BIGINT) AS _seq, CAST({metadata.attempt} AS BIGINT) AS _attempt,
+            CAST({metadata.seq} AS BIGINT) AS _seq,
             {key}, {value}, {headers}, _reason AS reason, {detail},
-            CAST(NULL AS BIGINT) AS redriven_seq, CAST(NULL AS BIGINT) AS redriven_attempt,
+            CAST(NULL AS BIGINT) AS redriven_seq,
             TRY_CAST(regexp_extract(_detail, '{_SCHEMA_ID}', 1) AS INTEGER) AS schema_id,
             '{engine_version()}' AS engine_version, {run_id} AS run_id, {declared} AS declaration,
             CASE WHEN {bare} THEN 'read before an erase' END AS removed
@@ -49,55 +57,65 @@ def quarantine_rows(metadata: CommitMetadata, spec: StreamSpec, *, bare: str = "
     """
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Waiting:
-    """Tells the records that a redrive would send in.
+def scan_quarantine(
+    paths: StreamPaths,
+    columns: Sequence[str],
+    note: CommitMetadata | None = None,
+    table_id: str = "",
+    *,
+    only: pc.Expression | None = None,
+) -> Iterator[dict[str, Any]]:
+    """Yield the records in quarantine, with those of the columns that are there.
 
-    Attributes:
-        rows: Rows that do not count.
-        marks: Marks that do not count.
+    Args:
+        paths: The places of the stream.
+        columns: Some of them, coordinates and seq first.
+        note: That of the newest commit, where it may not be projected yet: it counts all the same.
+        table_id: The table that it is of.
+        only: Which rows are wanted.
     """
-
-    rows: Leftovers
-    marks: Leftovers
-
-    @classmethod
-    def of(cls, path: Location, committed: Attempts, snapshot: DeltaTable | None = None) -> Waiting:
-        """Look at what lies in a quarantine."""
-        snapshot = snapshot or read_delta(path)
-        return cls(
-            rows=find_leftovers(path, committed, snapshot=snapshot),
-            marks=find_leftovers(path, committed, MARKS, snapshot=snapshot),
-        )
-
-    def as_filter(self) -> pc.Expression:
-        """Tell them, for Arrow; one that has lost its bytes can wait no more."""
-        waits = pc.field("redriven_seq").is_null() | self.marks.as_filter()
-        return waits & pc.field("removed").is_null() & ~self.rows.as_filter()
-
-    def as_sql(self) -> str:
-        """Tell them, in the SQL of every engine."""
-        return f"{self.is_unmarked} AND removed IS NULL AND NOT {self.rows.as_sql()}"
-
-    @property
-    def is_unmarked(self) -> str:
-        """Tell the records that no redrive has sent in, in the SQL of every engine."""
-        return f"(redriven_seq IS NULL OR {self.marks.as_sql()})"
+    path = paths.quarantine
+    snapshot = read_delta(path) if is_delta(path) else None
+    sources: list[Any] = [open_rows(path, snapshot=snapshot)] if snapshot else []
+    if note and snapshot and is_projected(snapshot, paths.stream, table_id, note.seq):
+        note = None
+    if note and (content := read_named(path, note.side.get("quarantine"))):
+        sources.append(dataset(pq.read_table(io.BytesIO(content))))
+    rows = (row for each in sources for row in _scan(each, columns, only))
+    yield from _marked(rows, path, note) if note else rows
 
 
-def clear_failed_marks(
-    path: Location, snapshot: DeltaTable, committed: Attempts, *, are_dead: bool = False
-) -> bool:
-    """Remove the marks of redrives that can commit no more; tell whether others have left some.
+def _scan(
+    rows: Any, columns: Sequence[str], only: pc.Expression | None
+) -> Iterator[dict[str, Any]]:
+    names = [name for name in columns if name in rows.schema.names]
+    for batch in rows.to_batches(columns=names, filter=only, batch_size=_ROWS_AT_ONCE):
+        yield from batch.to_pylist()
 
-    With ``are_dead``, none can.
-    """
-    left_over = find_leftovers(path, committed, MARKS, snapshot=snapshot)
-    if failed := left_over if are_dead else left_over.of_failed(committed):
-        open_delta(path).update(
-            updates=dict.fromkeys(MARKS, "CAST(NULL AS BIGINT)"), predicate=failed.as_sql()
-        )
-    return left_over != failed
+
+def _marked(
+    rows: Iterable[dict[str, Any]], path: Location, note: CommitMetadata
+) -> Iterator[dict[str, Any]]:
+    """Mark what a redrive has sent in, and leave out what a rewind has undone."""
+    content = read_named(path, note.side.get("redriven"))
+    redriven = pq.read_table(io.BytesIO(content)).to_pylist() if content else []
+    sent = {tuple(row.values()) for row in redriven}
+    undone = range(note.counts[REWOUND_TO] + 1, note.seq) if note.kind == "rewind" else range(0)
+    for row in rows:
+        if tuple(row[name] for name in _PLACE) in sent:
+            row["redriven_seq"] = note.seq
+        if row.get("redriven_seq") in undone:
+            row["redriven_seq"] = None
+        if row["_seq"] not in undone:
+            yield row
+
+
+def count_waiting(path: Location) -> int:
+    """Count the records in quarantine that no redrive has sent in."""
+    if not is_delta(path):
+        return 0
+    with translate_read_errors(path):
+        return int(open_rows(path).count_rows(filter=WAITS_IN_ARROW))
 
 
 def remove_payloads(path: Location, where: str, why: str, *, redriven: bool = False) -> int:
@@ -122,12 +140,12 @@ def remove_payloads(path: Location, where: str, why: str, *, redriven: bool = Fa
     return int(done["num_updated_rows"])
 
 
-def waiting_records(quarantined: DataFrame, waiting: Waiting, reason: str | None) -> DataFrame:
+def waiting_records(quarantined: DataFrame, reason: str | None) -> DataFrame:
     """Return the records that no redrive has sent in yet, as validation takes them, with ``_seq``.
 
     With a ``reason``, only those that were refused for it.
     """
-    rows = quarantined.where(waiting.as_sql())
+    rows = quarantined.where(WAITS)
     if reason is not None:
         rows = rows.where(F.col("reason") == reason)
     raw = (F.col(name).alias(f"_{name}") for name in _RAW)

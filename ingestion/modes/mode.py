@@ -5,22 +5,24 @@ Every count is known before the commit and stands in its note, so a crash after 
 
 from __future__ import annotations
 
+import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from types import MappingProxyType
 from typing import Any, ClassVar, cast
 
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import counted
-from ingestion.lake.attempts import Attempt, Attempts
 from ingestion.lake.books import imbalances
 from ingestion.lake.paths import StreamPaths
+from ingestion.lake.side_tables import read_back
 from ingestion.modes.engines.engine import Decision, Engine
 from ingestion.modes.engines.table_writer import TableWriter
 from ingestion.sinks.commit_log import DELETED, INSERTED, UPDATED, Commit
-from ingestion.sinks.commit_metadata import CommitMetadata, Kind
+from ingestion.sinks.commit_metadata import CommitMetadata, Kind, SideFile, SideFileName
+from ingestion.storage.location import Location
 
 Ranges = Mapping[str, tuple[Any, Any]]
 
@@ -31,23 +33,26 @@ class Target:
 
     Attributes:
         engine: Holds the batch: ``batch``, and of it what can be applied, ``good``.
-        attempt: The name under which the batch's side rows are written.
-        committed: The attempts whose side rows are read.
+        seq: The batch's number.
         table: Reads the table, and commits to it.
+        side: What was written beside the table, which the commit is to name.
     """
 
     engine: Engine
     spec: StreamSpec
     paths: StreamPaths
     epoch: int
-    attempt: Attempt
-    committed: Attempts
+    seq: int
     table: TableWriter
+    side: dict[SideFileName, SideFile] = field(default_factory=dict)
 
-    @property
-    def seq(self) -> int:
-        """The batch's number."""
-        return self.attempt.seq
+    def write_side(self, name: SideFileName, folder: Location, sql: str) -> int:
+        """Write the rows of a query into a file beside the table; return how many it has now."""
+        file = folder / f"{secrets.token_hex(16)}.parquet"
+        self.engine.write_parquet(sql, file)
+        if (written := read_back(file)).rows:
+            self.side[name] = written
+        return written.rows
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,25 +1,23 @@
 """The memory of deletes: the order of each, so that a late update cannot resurrect a deleted key.
 
-A companion table, append-only by seq; the data table stays free of dead rows. Written before the
-data commit, under the name of the attempt; rows of one that no commit names are not read.
+A companion table, append-only by seq; the data table stays free of dead rows. A projection of the
+commits: see ``ingestion.lake.side_tables``.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from ingestion.lake.attempts import ROWS, find_leftovers
 from ingestion.modes import sql
 from ingestion.modes.mode import Target
-from ingestion.sinks.delta.files import is_delta, read_delta
+from ingestion.sinks.delta.files import is_delta
 
 # Whether a delete is remembered with the row that it ended, in streams where that may be needed.
 HAS_ROW: Final = "_has_row"
-STATISTICS: Final = ROWS
 
 
 def remember_deletes(target: Target, deletes: str) -> None:
-    """Write the place of each delete of this batch, which a query selects.
+    """Write the place of each delete of this batch, which a query selects, beside the table.
 
     Where a later record may take over columns of a row that has moved to another key, its delete
     is written with the row.
@@ -27,7 +25,6 @@ def remember_deletes(target: Target, deletes: str) -> None:
     spec = target.spec
     names = [*spec.keys, *spec.order_columns, "_timestamp", "_epoch", "_seq"]
     columns = {name: sql.name(name) for name in names}
-    columns[ROWS[1]] = f"CAST({target.attempt.name} AS BIGINT)"
     if spec.unavailable == "keep" and spec.mode != "scd2":
         has_row = "_unavailable IS NOT NULL"
         columns[HAS_ROW] = has_row
@@ -35,8 +32,7 @@ def remember_deletes(target: Target, deletes: str) -> None:
             of_row = f"CASE WHEN {has_row} THEN {sql.name(column.name)} END"
             columns.setdefault(column.name, of_row)
     remembered = f"SELECT {sql.selected(columns)} FROM ({deletes}) d"
-    path = target.paths.tombstones
-    target.engine.replace_attempt(remembered, path, target.attempt, stats_on=STATISTICS)
+    target.write_side("tombstones", target.paths.tombstones, remembered)
 
 
 def define_newest_deletes(target: Target) -> bool:
@@ -62,8 +58,5 @@ def define_deletes(target: Target) -> bool:
     path = target.paths.tombstones
     if not is_delta(path):
         return False
-    snapshot = read_delta(path)
-    target.engine.open_table("all_deletes", path, snapshot.version())
-    left_over = find_leftovers(path, target.committed, snapshot=snapshot)
-    target.engine.define("deletes", f"SELECT * FROM all_deletes WHERE NOT {left_over.as_sql()}")
+    target.engine.open_table("deletes", path)
     return True

@@ -11,7 +11,6 @@ from typing import Any, Final
 
 from ingestion.errors import DamagedTableError, InvalidSpecError, RefusedError
 from ingestion.lake.archive import Archived, archived, swap_tables
-from ingestion.lake.attempts import EVER, Attempts
 from ingestion.lake.ledger import Ledger
 from ingestion.lake.lock import held, refuse_lost_lease
 from ingestion.lake.paths import StreamPaths
@@ -22,8 +21,6 @@ from ingestion.sinks.delta.integrity import translate_read_errors
 from ingestion.sinks.delta.log import DeltaLog
 from ingestion.storage.location import Location
 
-# Nothing tells here which attempts have failed.
-_EVERYTHING: Final = Attempts(last=EVER)
 # An entry and an erase may be dated by the clocks of two hosts, or by one that was set back.
 _CLOCKS_APART: Final = dt.timedelta(days=1)
 
@@ -57,11 +54,7 @@ def waiting_records(tables: Iterable[Location]) -> int:
     They go wherever it goes: a rebuild, reset or restore takes them out of sight. What cannot be
     read is not counted.
     """
-    return sum(
-        known_waiting(table, _EVERYTHING) or 0
-        for table in tables
-        if table.name.endswith("__quarantine")
-    )
+    return sum(known_waiting(table) or 0 for table in tables if table.name.endswith("__quarantine"))
 
 
 def restore(stream: str, entry: str, settings: Settings, *, run_id: str) -> tuple[Location, ...]:
@@ -244,6 +237,6 @@ def _describe(each: Archived, paths: StreamPaths) -> ArchiveEntry:
         why=each.why or "unknown",
         tables=each.tables,
         rows=rows,
-        waiting=known_waiting(each.path / paths.quarantine.name, _EVERYTHING),
+        waiting=known_waiting(each.path / paths.quarantine.name),
         size_bytes=sum(each.path.files().values()),
     )

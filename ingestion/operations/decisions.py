@@ -37,7 +37,7 @@ from ingestion.lake.paths import StreamPaths
 from ingestion.lake.stream import Stream
 from ingestion.recovery.continuity import Cut, compare_logs, without
 from ingestion.recovery.position import Position
-from ingestion.recovery.side_tables import SideName, written_off_counts
+from ingestion.recovery.side_tables import written_off_counts
 from ingestion.recovery.standing import ALTERED, BESIDE, Standing, heal_stream
 from ingestion.recovery.start import begin_offsets
 from ingestion.recovery.topics import refuse_another_topic, resolve_topics
@@ -47,6 +47,7 @@ from ingestion.sinks.commit_metadata import (
     CommitMetadata,
     CountedRange,
     Identity,
+    SideName,
     ranges_at,
 )
 from ingestion.storage.failpoints import Failpoint, hit

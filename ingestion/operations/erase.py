@@ -23,7 +23,6 @@ from ingestion.errors import IngestionError, RefusedError, no_table_yet
 from ingestion.kafka.admin import Kafka
 from ingestion.kafka.offsets import Offsets, Range
 from ingestion.lake.archive import archived
-from ingestion.lake.attempts import Attempts, find_leftovers
 from ingestion.lake.erasure import COMPLETE, COMPLETES, said_of, unfinished
 from ingestion.lake.ledger import LedgerRow, copy_ledger, put_rows, standing_rows
 from ingestion.lake.lock import held, refuse_lost_lease
@@ -31,7 +30,6 @@ from ingestion.lake.paths import StreamPaths, refuse_unable
 from ingestion.lake.quarantine import remove_payloads
 from ingestion.operations.erase_key import is_of_key, parse_key
 from ingestion.pipeline.erased import at_places
-from ingestion.recovery.heal import remove_leftovers
 from ingestion.recovery.position import Position
 from ingestion.recovery.standing import OF_BATCHES, heal_stream
 from ingestion.settings import Settings
@@ -39,7 +37,7 @@ from ingestion.sinks.commit_log import DELETED
 from ingestion.sinks.commit_metadata import MOVING
 from ingestion.sinks.delta.commits import delete_rows
 from ingestion.sinks.delta.compaction import remove_unreferenced
-from ingestion.sinks.delta.files import is_delta, open_rows, read_delta
+from ingestion.sinks.delta.files import is_delta, open_rows
 from ingestion.sinks.table import ErasableTable
 from ingestion.storage.failpoints import Failpoint, hit
 from ingestion.storage.location import Location
@@ -103,8 +101,6 @@ def erase(
         erasing = _Erasing(spec, paths, parse_key(spec, paths.table, key))
         tell(f"{spec.name}: rows…")
         row = erasing.commit(position, reason=reason, run_id=run_id)
-        # Of the key, too, may be what an attempt has left that can commit no more now.
-        remove_leftovers(paths, position.committed.after(row))
         tell(f"{spec.name}: tombstones and quarantine…")
         row, unreadable = erasing.clear_side_tables(row)
         # The proof of now needs it: the version before is about to go.
@@ -122,6 +118,18 @@ def erase(
         archived=_archived(paths),
         in_kafka=_still_in_kafka(settings, position.next),
     )
+
+
+def _remove_unreferenced(side: Location) -> int:
+    """Remove what no log names of a side table, also where it is not a table yet.
+
+    Of the key, too, may be what a run has left that can commit no more now.
+    """
+    if is_delta(side):
+        return remove_unreferenced(side, is_fenced=False)
+    files = sum(name.endswith(".parquet") for name in side.files())
+    side.delete_all()
+    return files
 
 
 def _archived(paths: StreamPaths) -> tuple[Location, ...]:
@@ -187,7 +195,7 @@ class _Erasing:
 
     def commit(self, position: Position, *, reason: str, run_id: str) -> LedgerRow:
         """Commit the table without the key's rows; return the ledger row so far."""
-        deletes = self._tombstones_by_seq(position.committed)
+        deletes = self._tombstones_by_seq()
         lost = {f"tombstones_erased.{seq}": n for seq, n in deletes.items()}
         metadata = replace(
             position.next_metadata(run_id, kind="erase", counts=lost),
@@ -226,8 +234,7 @@ class _Erasing:
         """Remove all that is left of the versions that held the key."""
         # Another run's, by now, may be what no version holds yet.
         refuse_lost_lease(self.paths)
-        beside = filter(is_delta, (self.paths.tombstones, self.paths.quarantine))
-        files = sum(remove_unreferenced(path, is_fenced=False) for path in beside)
+        files = sum(map(_remove_unreferenced, self.paths.sides.values()))
         files += self._table.remove_older_versions()
         # There, whole batches may be left of runs that were killed.
         state = self.paths.settings.state
@@ -248,15 +255,13 @@ class _Erasing:
             and each.digest.is_of(values[name] for name in each.digest.columns)
         ]
 
-    def _tombstones_by_seq(self, committed: Attempts) -> Counter[int]:
+    def _tombstones_by_seq(self) -> Counter[int]:
         """Count the deletes of the key that are remembered, by the batch that wrote them."""
         path = self.paths.tombstones
         if not self.spec.keys or not is_delta(path):
             return Counter()
-        names, snapshot = self.key.column_names, read_delta(path)
-        counts = ~find_leftovers(path, committed, snapshot=snapshot).as_filter()
-        rows = open_rows(path, snapshot=snapshot)
-        found = rows.to_table(columns=[*names, "_seq"], filter=counts)
+        names = self.key.column_names
+        found = open_rows(path).to_table(columns=[*names, "_seq"])
         # Outside the lake a type may be kept by a wider one.
         key = self.key.cast(found.select(names).schema)
         return Counter(found.join(key, names, join_type="inner")["_seq"].to_pylist())

@@ -8,29 +8,26 @@ from __future__ import annotations
 
 import datetime as dt
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import reduce
+from functools import partial, reduce
 from operator import and_, or_
 from typing import Any, Final
 
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
 
 from ingestion.declaration.messages import printable
-from ingestion.lake.attempts import EVER, MARKS, ROWS, Attempt, Attempts
 from ingestion.lake.paths import StreamPaths
-from ingestion.recovery.heal import known_rows
+from ingestion.lake.quarantine import scan_quarantine
+from ingestion.recovery.heal import projected_rows
+from ingestion.recovery.position import is_ledger_behind
 from ingestion.recovery.side_tables import read_side_tables, refuse_incomplete_side_tables
 from ingestion.recovery.snapshot import read_snapshot
-from ingestion.sinks.delta.files import open_rows
 from ingestion.sinks.delta.integrity import translate_read_errors
-from ingestion.sinks.delta.log import DeltaLog
 
 _COORDINATES: Final = ("_topic", "_partition", "_offset", "_timestamp", "_seq")
 _RAW: Final = ("key", "value", "headers", "reason", "detail")
 _LATER: Final = ("schema_id", "engine_version", "run_id")
-_NAMES: Final = (ROWS[1], MARKS[1])
 
 
 @dataclass(frozen=True, order=True, kw_only=True, slots=True)
@@ -112,26 +109,21 @@ def inspect(
     """
     with paths.table.translate_read_errors():
         snapshot = read_snapshot(paths)
-    ledger = snapshot.ledger.rows
+    ledger, table = snapshot.ledger.rows, snapshot.table
     of_newest = [row for row in ledger if row.table_id == ledger[-1].table_id]
-    rows = known_rows(snapshot) if snapshot.table else of_newest
-    sides = read_side_tables(paths, rows)
+    sides = read_side_tables(paths, projected_rows(snapshot) if table else of_newest)
     refuse_incomplete_side_tables({"quarantine": sides["quarantine"]})
-    if not DeltaLog(paths.quarantine).exists:
-        return Inspection(groups=(), samples=(), redriven={})
-    # What lies beyond the table's last batch was never committed.
-    last = (snapshot.table.seq or 0) if snapshot.table else EVER
-    committed = Attempts.of(rows, last=last)
+    scan: Callable[..., Iterator[dict[str, Any]]] = partial(scan_quarantine, paths)
+    if table and table.newest and is_ledger_behind(snapshot):
+        scan = partial(scan, note=table.newest.metadata, table_id=table.table_id)
     with translate_read_errors(paths.quarantine):
-        dataset = open_rows(paths.quarantine)
         groups: dict[str, Group] = {}
         redriven: Counter[int] = Counter()
         removed = 0
-        for row in _rows(dataset, committed):
+        for row in scan((*_COORDINATES, "reason", "redriven_seq", "removed")):
             if reason is not None and row["reason"] != reason:
                 continue
-            mark = row["redriven_seq"]
-            if mark is not None and committed.has_committed(Attempt.of(row, MARKS)):
+            if (mark := row["redriven_seq"]) is not None:
                 redriven[mark] += 1
             elif row.get("removed"):
                 removed += 1
@@ -142,35 +134,20 @@ def inspect(
         ordered = sorted(groups.values(), key=lambda group: (-group.count, group.reason))
         return Inspection(
             groups=tuple(ordered),
-            samples=tuple(
-                _samples(dataset, committed, [at for group in ordered for at in group.earliest])
-            ),
+            samples=tuple(_samples(scan, [at for group in ordered for at in group.earliest])),
             redriven=dict(sorted(redriven.items())),
             removed=removed,
         )
 
 
-def _rows(dataset: ds.Dataset, committed: Attempts) -> Iterator[dict[str, Any]]:
-    names = [*_COORDINATES, "reason", "redriven_seq"]
-    names += [name for name in (*_NAMES, "removed") if name in dataset.schema.names]
-    for batch in dataset.to_batches(columns=names, batch_size=8_192):
-        yield from (row for row in batch.to_pylist() if _counts(row, committed))
-
-
-def _counts(row: Mapping[str, Any], committed: Attempts) -> bool:
-    return committed.has_committed(Attempt.of(row))
-
-
 def _samples(
-    dataset: ds.Dataset, committed: Attempts, places: list[QuarantinedRecord]
+    scan: Callable[..., Iterator[dict[str, Any]]], places: Sequence[QuarantinedRecord]
 ) -> Iterator[Sample]:
     """Read the raw bytes of a few records only: a value may have a megabyte."""
     if not places:
         return
-    names = (*_COORDINATES, *_RAW, *_LATER, *_NAMES)
-    there = [name for name in names if name in dataset.schema.names]
-    rows = dataset.to_table(columns=there, filter=reduce(or_, map(_is_at, places))).to_pylist()
-    by_place = {_record_of(row): row for row in rows if _counts(row, committed)}
+    rows = scan((*_COORDINATES, *_RAW, *_LATER), only=reduce(or_, map(_is_at, places)))
+    by_place = {_record_of(row): row for row in rows}
     yield from (Sample(record=at, row=by_place[at]) for at in places if at in by_place)
 
 

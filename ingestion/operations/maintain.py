@@ -21,7 +21,6 @@ from deltalake.exceptions import DeltaError
 
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import RefusedError, first_line
-from ingestion.lake.attempts import Attempts, find_leftovers
 from ingestion.lake.ledger import LedgerRow, copy_ledger, standing_rows
 from ingestion.lake.lock import held, refuse_lost_lease
 from ingestion.lake.paths import StreamPaths
@@ -102,7 +101,7 @@ def maintain(
         paths.restored.delete_all(partial(refuse_lost_lease, paths))
         rows = standing_rows(standing.rows)
         keep = window if window is not None else dt.timedelta(days=spec.rewind_window_days)
-        forgotten = _forget_deletes(spec, paths, rows, standing.position.committed)
+        forgotten = _forget_deletes(spec, paths, rows)
         bare = _remove_old_payloads(spec, paths, rows)
         copy_ledger(paths)
         hit(Failpoint.RETIRED)
@@ -150,9 +149,7 @@ def _maintain_table(
     return TableUpkeep(name=path.name, before=before, after=TableSize.of(path), vacuumed=vacuumed)
 
 
-def _forget_deletes(
-    spec: StreamSpec, paths: StreamPaths, rows: Sequence[LedgerRow], committed: Attempts
-) -> int:
+def _forget_deletes(spec: StreamSpec, paths: StreamPaths, rows: Sequence[LedgerRow]) -> int:
     """Forget the deletes that a newer one of their key covers, or that are older than declared.
 
     History needs every one, and so does a stream whose rows may take columns along from a row that
@@ -168,7 +165,6 @@ def _forget_deletes(
         return 0
     aged = _seq_before(rows, spec.maintenance.keep_tombstones_days)
     table = open_delta(path)
-    failed = find_leftovers(path, committed, snapshot=table).of_failed(committed)
     newest_first = sql.ranked(("_epoch", *spec.order_columns), "DESC")
     with duckdb.connect() as tables:
         tables.execute("SET TimeZone = 'UTC'")
@@ -176,7 +172,7 @@ def _forget_deletes(
         kept = tables.sql(
             "SELECT * EXCLUDE (_rank) FROM (SELECT *, row_number() OVER (PARTITION BY "
             f"_seq <= {limit}, {sql.names(spec.keys)} ORDER BY {newest_first}) AS _rank "
-            f"FROM deletes WHERE NOT {failed.as_sql()}) d "
+            "FROM deletes) d "
             f"WHERE _seq > {limit} OR (_rank = 1 AND _seq > {min(aged, limit)})"
         ).to_arrow_table()
     forgotten: int = table.count() - kept.num_rows

@@ -3,8 +3,9 @@
     lock → where does the table stand? → heal, or refuse → nothing waits? report
          → start Spark, lock again → the records of each epoch into one commit → report
 
-It begins as a run does, and what it commits is a batch like any other: marks before the commit,
-books, audit and ledger after it. Killed anywhere, it either happened or did not.
+It begins as a run does, and what it commits is a batch like any other: the note says which records
+were sent in, and marks, books, audit and ledger follow. Killed anywhere, it either happened or did
+not.
 """
 
 from __future__ import annotations
@@ -17,11 +18,10 @@ from functools import partial
 import pyarrow.compute as pc
 
 from ingestion.errors import InvalidSpecError, RefusedError, counted, no_table_yet
-from ingestion.lake.attempts import Attempts
 from ingestion.lake.ledger import Ledger, LedgerRow
 from ingestion.lake.lock import Holder, held_by_committer
 from ingestion.lake.paths import StreamPaths, refuse_unable
-from ingestion.lake.quarantine import Waiting, waiting_records
+from ingestion.lake.quarantine import WAITS_IN_ARROW, waiting_records
 from ingestion.lake.stream import Stream
 from ingestion.operations.erase_key import refuse_other_keys
 from ingestion.operations.run import StreamTask, on_fitting_engine
@@ -85,7 +85,7 @@ class Redrive(StreamTask):
             planned = plan_start(stream)
             if planned is None:
                 raise no_table_yet(self.spec.name)
-            waiting = self._waiting(paths, planned.position.committed)
+            waiting = self._waiting(paths)
             report = RedriveReport(
                 stream=stream.name, run_id=self.run_id, recovered=planned.recovered
             )
@@ -114,20 +114,18 @@ class Redrive(StreamTask):
     ) -> RedriveReport:
         """Send in what waits, an epoch after the other; add the rows of what is committed."""
         stream, paths, start = committer.stream, committer.stream.paths, committer.start
-        committed = start.position.committed
-        waiting, still_bad = self._waiting(paths, committed), Counter[str]()
+        waiting, still_bad = self._waiting(paths), Counter[str]()
         sent = sum(row.counts["read"] for row in rows)
         for epoch in epochs_of(Ledger(paths.ledger).rows_of(start.position.table_id)):
             if not any(map(epoch.has, waiting)):
                 continue
             at = replace(committer, start=start)
             writer = RedriveWriter(at, run_id=self.run_id, epoch=epoch)
-            snapshot = read_delta(paths.quarantine)
-            waiting_now = Waiting.of(paths.quarantine, start.position.committed, snapshot)
+            version = read_delta(paths.quarantine).version()
             quarantined = read_table(
-                committer.spark, paths.quarantine, stream.settings, version=snapshot.version()
+                committer.spark, paths.quarantine, stream.settings, version=version
             )
-            row = writer.redrive(waiting_records(quarantined, waiting_now, self.reason))
+            row = writer.redrive(waiting_records(quarantined, self.reason))
             start = replace(start, position=writer.position)
             still_bad.update(writer.still_bad)
             rows += [row] if row else []
@@ -137,7 +135,7 @@ class Redrive(StreamTask):
             report, waiting=waiting.total() + sent, still_bad=dict(still_bad), batches=tuple(rows)
         )
 
-    def _waiting(self, paths: StreamPaths, committed: Attempts) -> Counter[int]:
+    def _waiting(self, paths: StreamPaths) -> Counter[int]:
         """Count what waits, by the batch that it came from; needs no Spark.
 
         Raises:
@@ -146,10 +144,8 @@ class Redrive(StreamTask):
         if not is_delta(paths.quarantine):
             return Counter()
         with translate_read_errors(paths.quarantine):
-            snapshot = read_delta(paths.quarantine)
-            waits = Waiting.of(paths.quarantine, committed, snapshot).as_filter()
-            dataset = open_rows(paths.quarantine, snapshot=snapshot)
-            rows = dataset.to_table(columns=["_seq", "reason"], filter=waits)
+            dataset = open_rows(paths.quarantine)
+            rows = dataset.to_table(columns=["_seq", "reason"], filter=WAITS_IN_ARROW)
         chosen = rows if self.reason is None else rows.filter(pc.field("reason") == self.reason)
         if rows.num_rows and not chosen.num_rows:
             there = ", ".join(sorted(filter(None, rows["reason"].unique().to_pylist())))

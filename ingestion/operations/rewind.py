@@ -36,7 +36,7 @@ from ingestion.lake.ledger import (
 )
 from ingestion.lake.lock import held
 from ingestion.lake.paths import StreamPaths, refuse_unable
-from ingestion.recovery.heal import remove_leftovers
+from ingestion.lake.side_tables import project
 from ingestion.recovery.position import Position, position_of
 from ingestion.recovery.snapshot import read_snapshot
 from ingestion.recovery.standing import ALTERED, BESIDE, Standing, heal_stream
@@ -294,7 +294,7 @@ def _commit(
     )
     commit = _rewindable(paths).restore(point.restored_from, metadata)
     hit(Failpoint.DECIDED)
-    remove_leftovers(paths, position.after(metadata).committed)
+    project(paths, metadata, position.table_id)
     hit(Failpoint.SIDES_CLEARED)
     row = LedgerRow.of(commit, position.table_id)
     put_rows(paths, row)

@@ -29,7 +29,7 @@ from ingestion.errors import (
     TopicTruncatedError,
 )
 from ingestion.kafka.transactions import find_stalls
-from ingestion.lake.ledger import LedgerRow, put_rows
+from ingestion.lake.ledger import LedgerRow
 from ingestion.lake.lock import CommitterLock, Holder, held_by_committer
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.probe import probe_storage
@@ -50,7 +50,6 @@ from ingestion.pipeline.source import read_stream
 from ingestion.pipeline.spark_errors import recheck_kafka_on_failure, translate_engine_errors
 from ingestion.pipeline.store_session import refuse_missing_jars
 from ingestion.pipeline.transform import refuse_bad_transformation
-from ingestion.recovery.heal import remove_leftovers
 from ingestion.recovery.position import Position
 from ingestion.recovery.start import Start, count_unread, plan_start, recheck_start
 from ingestion.recovery.topics import resolve_topics
@@ -103,7 +102,6 @@ class StreamTask:
             assert begun is not None, "the table that was just opened is not there"
         # Told until a first batch is in the table: the run that made it may have failed after that.
         to_decide = () if begun.position.seq else notices_of(stream.spec)
-        begun = self._supersede(stream.paths, begun)
         position, changes = evolve_schema(spark, stream, begun.position, run_id=self.run_id)
         was_asked = stream.settings.merge_engine == "delta_rs"
         why = [f"Spark merged, and not delta_rs: {obstacle}"] if obstacle and was_asked else []
@@ -117,24 +115,6 @@ class StreamTask:
             notices=(*healed, *changes, *to_decide, *why),
         )
         return Committer(stream=stream, spark=spark, engine=engine, start=begun)
-
-    def _supersede(self, paths: StreamPaths, start: Start) -> Start:
-        """Take the next seq from an attempt at it that is dead, or sleeps, and has left something.
-
-        It can commit no more then, so that its rows and marks can go.
-        """
-        if not start.is_contested:
-            return start
-        position = start.position
-        made = replace(
-            position.next_metadata(self.run_id, kind="schema"),
-            reason="another attempt had left rows beside the table, and may have been alive",
-        )
-        commit = paths.table.commit_note(made)
-        put_rows(paths, LedgerRow.of(commit, position.table_id))
-        position = position.after(made)
-        remove_leftovers(paths, position.committed)
-        return replace(start, position=position, is_contested=False)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from ingestion.declaration.loader import DeclaredStream
+from ingestion.declaration.modes import COORDINATES
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import (
     DONE,
@@ -22,18 +23,18 @@ from ingestion.errors import (
 )
 from ingestion.kafka.client import code_of
 from ingestion.kafka.transactions import Stall, find_stalls
-from ingestion.lake.attempts import Attempts
 from ingestion.lake.ledger import known_paths, load_ledger, standing_rows
 from ingestion.lake.lock import Holder, holder_of
 from ingestion.lake.paths import StreamPaths
-from ingestion.lake.quarantine import Waiting
+from ingestion.lake.quarantine import count_waiting, scan_quarantine
 from ingestion.lake.stream import Stream
 from ingestion.operations.failure import Failure
 from ingestion.operations.retention import Retention, retention_now, retention_of
 from ingestion.pipeline.report import absent_columns
 from ingestion.recovery.continuity import unproven_logs
-from ingestion.recovery.position import Position
+from ingestion.recovery.position import Position, is_ledger_behind
 from ingestion.recovery.schema_diff import allowed_changes
+from ingestion.recovery.snapshot import TableSnapshot
 from ingestion.recovery.standing import NOT_PLACED, read_standing
 from ingestion.recovery.start import begin_offsets, offsets_to_read, starting_offsets
 from ingestion.recovery.topics import (
@@ -43,7 +44,6 @@ from ingestion.recovery.topics import (
 )
 from ingestion.settings import Settings
 from ingestion.sinks.commit_log import CommitLog
-from ingestion.sinks.delta.files import is_delta, open_rows, read_delta
 from ingestion.sinks.delta.integrity import translate_read_errors
 from ingestion.sinks.table import MarkableTable, SinkTable
 from ingestion.storage.location import Location
@@ -201,8 +201,7 @@ def _read_table(status: StreamStatus, paths: StreamPaths) -> None:
     read = [row for row in standing.snapshot.rows if row.kind == "ingest"]
     status.notices = (*absent_columns(read[-1:]), *costly_merges(paths, log))
     if standing.sides["quarantine"].damage is None:
-        committed = Attempts.of(standing.rows, last=standing.position.seq)
-        status.waiting = count_waiting(paths.quarantine, committed)
+        status.waiting = _count_waiting(standing.snapshot)
 
 
 def costly_merges(paths: StreamPaths, log: CommitLog) -> Iterator[str]:
@@ -227,22 +226,23 @@ def _size(table: SinkTable, log: CommitLog) -> tuple[int | None, int | None]:
         return None, None
 
 
-def known_waiting(quarantine: Location, committed: Attempts) -> int | None:
+def _count_waiting(snapshot: TableSnapshot) -> int:
+    """Count what waits in quarantine, also of a commit whose run died before it was projected."""
+    table, paths = snapshot.table, snapshot.paths
+    if not (table and table.newest and is_ledger_behind(snapshot)):
+        return count_waiting(paths.quarantine)
+    with translate_read_errors(paths.quarantine):
+        columns = (*COORDINATES, "_seq", "redriven_seq", "removed")
+        rows = scan_quarantine(paths, columns, table.newest.metadata, table.table_id)
+        return sum(row["redriven_seq"] is None and row["removed"] is None for row in rows)
+
+
+def known_waiting(quarantine: Location) -> int | None:
     """Count what waits in quarantine, or return ``None`` where that cannot be read.
 
     For those who have something to report all the same: the next run says what is damaged.
     """
     try:
-        return count_waiting(quarantine, committed)
+        return count_waiting(quarantine)
     except Exception:  # noqa: BLE001 (unknown is an answer here)
         return None
-
-
-def count_waiting(quarantine: Location, committed: Attempts) -> int:
-    """Count what waits in quarantine, of the attempts that are to be believed."""
-    if not is_delta(quarantine):
-        return 0
-    with translate_read_errors(quarantine):
-        snapshot = read_delta(quarantine)
-        waits = Waiting.of(quarantine, committed, snapshot).as_filter()
-        return int(open_rows(quarantine, snapshot=snapshot).count_rows(filter=waits))

@@ -1,8 +1,8 @@
 """One batch: from a foreachBatch frame to a commit, a ledger row and a verdict.
 
-What must stay true: Kafka is read once; every count comes from that one copy; nothing that a
-crash could leave behind is believed without the data commit; and that commit is found again by its
-``txn`` and compared with what we meant, since a skipped statement looks like success.
+What must stay true: Kafka is read once; every count comes from that one copy; nothing is in a table
+that the data commit does not name; and that commit is found again by its ``txn`` and compared with
+what we meant, since a skipped statement looks like success.
 """
 
 from __future__ import annotations
@@ -18,11 +18,10 @@ from ingestion.declaration.spec import EVALUATED_BY
 from ingestion.errors import CommitConflictError, OffsetHoleError
 from ingestion.kafka.last_record import LastRecord, LastRecords
 from ingestion.kafka.offsets import Fit, Offsets, Range, fit
-from ingestion.lake.attempts import Attempt, attempt_of, new_name
 from ingestion.lake.ledger import Ledger, LedgerRow
 from ingestion.lake.lock import refuse_lost_lease
-from ingestion.lake.quarantine import STATISTICS, quarantine_rows
-from ingestion.lake.side_tables import count_of
+from ingestion.lake.quarantine import quarantine_rows
+from ingestion.lake.side_tables import project
 from ingestion.lake.stream import Stream
 from ingestion.modes import sql
 from ingestion.modes.engines.choose import EngineName, open_engine, open_writer
@@ -160,10 +159,10 @@ class BatchWriter:
         gaps = self._prove_gaps(engine, planned, counts)
         self._on_merge(counts.good)
         described = self._describe(engine, plan, planned, counts, gaps)
-        metadata = replace(described, attempt=target.attempt.name, declaration=declaration)
-        quarantined = self._quarantine(engine, counts, metadata, planned)
+        metadata = replace(described, declaration=declaration)
+        quarantined = self._quarantine(target, counts, metadata, planned)
         mode = mode_class(self._spec)(target, _define_good(engine, counts))
-        metadata = _decide(mode, metadata, quarantined)
+        metadata = replace(_decide(mode, metadata, quarantined), side=target.side)
         commit = self._commit(mode, metadata, after=after)
         return self._record(type(mode), commit, metadata)
 
@@ -287,38 +286,35 @@ class BatchWriter:
             spec=self._spec,
             paths=self._paths,
             epoch=self.position.epoch,
-            attempt=Attempt(seq, new_name()),
-            committed=self.position.committed,
+            seq=seq,
             table=open_writer(self._engine, engine, self._stream, seq=seq, version=version),
         )
 
     def _quarantine(
         self,
-        engine: Engine,
+        target: Target,
         counted: BatchCounts,
         metadata: CommitMetadata,
         planned: Sequence[Range],
     ) -> int:
-        """Write the bad records, under the name of this attempt.
+        """Write the bad records beside the table.
 
         Those that were read before a key was erased may be of that key: they keep no bytes.
 
         Returns:
-            How many the quarantine holds of this batch now, read back.
+            How many were written, read back.
         """
         if not counted.dispositions.get("quarantined"):
             return 0
         refuse_lost_lease(self._paths)
-        path = self._paths.quarantine
         epoch = self.position.epoch
         erased = (each for each in self._erasures if each.may_leave_out(epoch, planned))
         bare = " OR ".join(was_read_by(each, epoch) for each in erased)
         rows = quarantine_rows(metadata, self._spec, bare=bare or "FALSE")
-        engine.replace_attempt(rows, path, attempt_of(metadata), stats_on=STATISTICS)
-        return count_of(path, attempt_of(metadata))
+        return target.write_side("quarantine", self._paths.quarantine, rows)
 
     def _commit(self, mode: WriteMode, metadata: CommitMetadata, *, after: int) -> Commit:
-        """Commit, and read back what was committed."""
+        """Commit, read back what was committed, and project it into the side tables."""
         refuse_lost_lease(self._paths)
         try:
             mode.commit(metadata)
@@ -330,6 +326,8 @@ class BatchWriter:
         commit = self._find(metadata, after=after)
         self._table.seal()
         hit(Failpoint.READ_BACK)
+        project(self._paths, metadata, self.position.table_id)
+        hit(Failpoint.PROJECTED)
         return commit
 
     def _find(self, metadata: CommitMetadata, *, after: int) -> Commit:

@@ -15,10 +15,9 @@ from pyspark.sql import DataFrame
 from ingestion.declaration.modes import COORDINATES
 from ingestion.errors import SideTableIncompleteError, TableBusyError
 from ingestion.kafka.offsets import Fit, Range
-from ingestion.lake.attempts import MARKS, attempt_of, find_leftovers
 from ingestion.lake.ledger import LedgerRow
-from ingestion.lake.quarantine import remove_payloads
-from ingestion.lake.side_tables import count_of
+from ingestion.lake.quarantine import WAITS, remove_payloads
+from ingestion.modes import sql
 from ingestion.modes.engines.engine import Engine
 from ingestion.modes.mode import Target
 from ingestion.pipeline.batch import BatchWriter
@@ -90,8 +89,8 @@ class RedriveWriter(BatchWriter):
             The ledger row of the commit; ``None`` when no record is good now.
 
         Raises:
-            RefusedError: the records cannot be ordered, or the quarantine does not take the
-                marks; nothing was committed.
+            RefusedError: the records cannot be ordered, or are not in the quarantine once each;
+                nothing was committed.
         """
         of_epoch = records.where(self._of.holds("_seq"))
         rows = tuple(self._apply(of_epoch, planned=()))
@@ -132,40 +131,39 @@ class RedriveWriter(BatchWriter):
 
     def _quarantine(
         self,
-        engine: Engine,
+        target: Target,
         counted: BatchCounts,
         metadata: CommitMetadata,
         planned: Sequence[Range],
     ) -> int:
-        """Mark the records in the quarantine; none is added to it."""
-        quarantine = self._paths.quarantine
-        sent = (
-            f"SELECT {', '.join(COORDINATES)} FROM batch "
-            "WHERE _disposition <> 'quarantined' AND _index = 0"
+        """Write down which records of the quarantine are sent in; none is added to it."""
+        quarantine, engine = self._paths.quarantine, target.engine
+        engine.open_table("quarantine", quarantine)
+        names = sql.names([*COORDINATES, "_seq"])
+        sent = target.write_side(
+            "redriven",
+            quarantine,
+            f"""
+            WITH waiting AS (
+                SELECT {names} FROM quarantine WHERE {WAITS} AND {self._of.holds("_seq")}
+            )
+            SELECT w.* FROM waiting w JOIN batch b ON {sql.equal(COORDINATES, "w", "b")}
+            WHERE b._disposition <> 'quarantined' AND b._index = 0
+            """,
         )
-        left_over = find_leftovers(quarantine, self.position.committed)
-        within = f"""{self._of.holds('t."_seq"')} AND NOT {left_over.as_sql("t.")}"""
-        engine.mark_redriven(sent, quarantine, attempt_of(metadata), within=within)
-        marked = count_of(quarantine, attempt_of(metadata), MARKS)
-        if marked != counted.read:
-            self._refuse_second_redrive(metadata)
+        if sent != counted.read:
+            if self._log.find(self._spec.name, metadata.seq):
+                raise TableBusyError(
+                    f"{quarantine}: another run has committed batch {metadata.seq} meanwhile. "
+                    f"Nothing was sent in. Next: oncelake redrive {self._spec.name}"
+                )
             raise SideTableIncompleteError(
                 self._spec.name,
                 f"of the records that would be sent in again, {counted.read:,}, {quarantine} holds "
-                f"{marked:,}: some are gone, or there more than once.",
+                f"{sent:,}: some are gone, or there more than once.",
                 remedy=f"oncelake verify {self._spec.name} names them",
             )
         return 0
-
-    def _refuse_second_redrive(self, metadata: CommitMetadata) -> None:
-        """Make sure that no other redrive has marked records meanwhile."""
-        quarantine = self._paths.quarantine
-        marks = find_leftovers(quarantine, self.position.committed, MARKS)
-        if marks.attempts - {attempt_of(metadata)}:
-            raise TableBusyError(
-                f"{quarantine}: another redrive has marked records meanwhile. Nothing was sent in. "
-                f"Next: oncelake redrive {self._spec.name}"
-            )
 
     def _target(self, engine: Engine, version: int) -> Target:
         return replace(super()._target(engine, version), epoch=self._of.number)

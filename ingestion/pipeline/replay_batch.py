@@ -15,7 +15,6 @@ from pyspark.sql import DataFrame
 from ingestion.declaration.modes import COORDINATES
 from ingestion.kafka.offsets import Fit, Range
 from ingestion.lake.ledger import LedgerRow
-from ingestion.lake.quarantine import Waiting
 from ingestion.modes import sql
 from ingestion.modes.engines.engine import Engine
 from ingestion.pipeline.batch import BatchWriter
@@ -23,7 +22,7 @@ from ingestion.pipeline.counts import BatchCounts
 from ingestion.pipeline.gaps import Gaps
 from ingestion.pipeline.redrive_batch import epochs_of
 from ingestion.sinks.commit_metadata import CommitMetadata
-from ingestion.sinks.delta.files import is_delta, read_delta
+from ingestion.sinks.delta.files import is_delta
 
 
 class ReplayWriter(BatchWriter):
@@ -51,19 +50,17 @@ class ReplayWriter(BatchWriter):
         """Leave out what the quarantine holds: what waits there, and what is bad again."""
         quarantine = self._paths.quarantine
         if is_delta(quarantine):
-            snapshot = read_delta(quarantine)
-            engine.open_table("quarantine", quarantine, snapshot.version())
-            waiting = Waiting.of(quarantine, self.position.committed, snapshot)
+            engine.open_table("quarantine", quarantine)
             columns = engine.columns("batch")
-            engine.define("batch", self._without_quarantined(columns, waiting), keep=True)
+            engine.define("batch", self._without_quarantined(columns), keep=True)
         return super()._count(engine, planned)
 
-    def _without_quarantined(self, columns: Sequence[str], waiting: Waiting) -> str:
+    def _without_quarantined(self, columns: Sequence[str]) -> str:
         (*_, epoch) = epochs_of(self._ledger.rows_of(self.position.table_id))
         held = (
             f"SELECT {sql.names(COORDINATES)}, "
-            f"max(CASE WHEN {waiting.is_unmarked} THEN 1 ELSE 0 END) AS _waits "
-            f"FROM quarantine WHERE NOT {waiting.rows.as_sql()} AND {epoch.holds('_seq')} "
+            "max(CASE WHEN redriven_seq IS NULL THEN 1 ELSE 0 END) AS _waits "
+            f"FROM quarantine WHERE {epoch.holds('_seq')} "
             f"GROUP BY {sql.names(COORDINATES)}"
         )
         is_held = "h._waits = 1 OR (h._waits = 0 AND b._disposition = 'quarantined')"

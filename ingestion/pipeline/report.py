@@ -10,7 +10,6 @@ from ingestion.declaration.aggregates import CLOCK
 from ingestion.declaration.names import nearest
 from ingestion.errors import counted
 from ingestion.kafka.offsets import Offsets, TopicPartition
-from ingestion.lake.attempts import Attempts
 from ingestion.lake.ledger import LedgerRow
 from ingestion.sinks.commit_metadata import CountedRange
 
@@ -68,11 +67,6 @@ class RunReport(BatchReport):
     engine: str | None = None
     seconds: float = 0.0
     sink: str = "delta"
-
-    @property
-    def committed(self) -> Attempts:
-        """Which attempts may be believed, as far as the run knows; its start removed the others."""
-        return Attempts.of(self.batches, last=self.seq)
 
     @property
     def ranges(self) -> tuple[CountedRange, ...]:

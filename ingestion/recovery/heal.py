@@ -1,4 +1,4 @@
-"""What a crash left half-done, healed from the commits: ledger rows, rows of dead attempts."""
+"""What a crash left half-done, healed from the commits: side tables, and ledger rows."""
 
 from __future__ import annotations
 
@@ -8,23 +8,19 @@ from dataclasses import dataclass, replace
 
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import DamagedTableError
-from ingestion.lake import quarantine
 from ingestion.lake.archive import archive_table
-from ingestion.lake.attempts import Attempts
 from ingestion.lake.erasure import finish_erasures
 from ingestion.lake.ledger import Ledger, LedgerRow, written_seqs
 from ingestion.lake.lock import refuse_lost_lease
 from ingestion.lake.paths import StreamPaths
-from ingestion.lake.side_tables import remove_failed
+from ingestion.lake.side_tables import project
 from ingestion.modes.mode import audit, mode_class
 from ingestion.recovery.foreign_commits import foreign_commits_before
-from ingestion.recovery.position import Position
+from ingestion.recovery.position import Position, is_ledger_behind
 from ingestion.recovery.snapshot import TableSnapshot
 from ingestion.sinks.commit_log import Commit, CommitLog
 from ingestion.sinks.commit_metadata import app_id
-from ingestion.sinks.delta.commits import translate_conflicts
 from ingestion.sinks.delta.durability import find_half_written, undo_half_written
-from ingestion.sinks.delta.files import is_delta, read_delta
 from ingestion.sinks.delta.integrity import translate_read_errors
 from ingestion.sinks.delta.log_files import log_files
 from ingestion.storage.failpoints import Failpoint, hit
@@ -86,18 +82,24 @@ def undo_half_written_commits(paths: StreamPaths) -> Iterator[str]:
 
 
 def heal_ledger(spec: StreamSpec, snapshot: TableSnapshot, position: Position) -> Healing:
-    """Write the ledger rows that a crash swallowed, and the acceptances; end what they began."""
+    """Project the commits whose ledger rows a crash swallowed, write those, end what they began.
+
+    That a side table is damaged is refused by whoever needs it.
+    """
     paths, recorded = snapshot.paths, snapshot.rows
     unrecorded = read_unrecorded(paths, position.seq, recorded)
     healing = plan_healing(spec, position.table_id, recorded, unrecorded)
     refuse_lost_lease(paths)
     if healing.recovered:
         paths.table.seal()
+    for commit in sorted((each.commit for each in unrecorded), key=lambda each: each.version):
+        if commit.metadata:
+            with suppress(DamagedTableError):
+                project(paths, commit.metadata, position.table_id)
     ledger = Ledger(paths.ledger)
     ledger.add(*snapshot.ledger.copied, *healing.recovered)
     ledger.put(*healing.accepted)
     hit(Failpoint.LEDGER_HEALED)
-    # That the tombstones are damaged is refused by whoever needs them.
     with suppress(DamagedTableError), translate_read_errors(paths.tombstones):
         finish_erasures(paths.tombstones, healing.rows)
     unknown = set(range(1, position.seq + 1)) - {row.seq for row in healing.rows}
@@ -121,6 +123,13 @@ def known_rows(snapshot: TableSnapshot) -> tuple[LedgerRow, ...]:
     return tuple(known[seq] for seq in sorted(known))
 
 
+def projected_rows(snapshot: TableSnapshot) -> tuple[LedgerRow, ...]:
+    """Return what ``known_rows`` does, but for a batch whose side rows may be still to come."""
+    rows = known_rows(snapshot)
+    is_open = rows and rows[-1].kind in _BATCHES and is_ledger_behind(snapshot)
+    return rows[:-1] if is_open else rows
+
+
 def unknown_seqs(snapshot: TableSnapshot) -> tuple[int, ...]:
     """Return the batches of which neither the ledger, nor its copy, nor the log tells."""
     last = (snapshot.table.seq if snapshot.table else None) or 0
@@ -134,29 +143,6 @@ def unknown_batches(stream: str, seqs: Sequence[int]) -> str:
         "they read cannot be proven. Next: restore the ledger from a backup, or oncelake rebuild "
         f"{stream}"
     )
-
-
-def remove_leftovers(paths: StreamPaths, committed: Attempts) -> bool:
-    """Remove the side rows, and the marks, of every attempt that has failed, or was undone.
-
-    Needs the stream's lock.
-
-    Returns:
-        Whether others have left some that may still commit: their seq is nobody's yet.
-    """
-    is_contested, are_dead = False, paths.lock_outlives_commits
-    for side in (paths.quarantine, paths.tombstones):
-        if is_delta(side):
-            # By now another run may have put another table in place, whose attempts none knows.
-            refuse_lost_lease(paths)
-            with translate_read_errors(side), translate_conflicts(side.name):
-                snapshot = read_delta(side)
-                is_contested |= remove_failed(side, snapshot, committed, are_dead=are_dead)
-                if side == paths.quarantine:
-                    is_contested |= quarantine.clear_failed_marks(
-                        side, snapshot, committed, are_dead=are_dead
-                    )
-    return is_contested
 
 
 def plan_healing(

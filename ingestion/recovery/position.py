@@ -21,7 +21,6 @@ from ingestion.errors import (
 )
 from ingestion.kafka.last_record import LastRecords
 from ingestion.kafka.offsets import Offsets
-from ingestion.lake.attempts import Attempts, new_name
 from ingestion.lake.ledger import LedgerRow, last_records, next_offsets, standing_rows
 from ingestion.lake.paths import StreamPaths
 from ingestion.recovery.foreign_commits import foreign_change
@@ -46,7 +45,6 @@ class Position:
         declaration: What else decided what a record says, by field; ``None`` likewise.
         source: What said so: the newest commit, the ledger once that has aged out, or the
             rows themselves, which give a lower bound.
-        committed: Which attempt has committed each batch.
         last: The last record that was read of each partition, as far as anything remembers.
     """
 
@@ -57,7 +55,6 @@ class Position:
     columns: str
     next: Offsets
     source: Source
-    committed: Attempts
     declaration: Mapping[str, Any] | None = None
     last: LastRecords = field(default_factory=dict)
 
@@ -83,7 +80,6 @@ class Position:
             identity=self.identity,
             columns=self.columns,
             declaration=self.declaration,
-            attempt=new_name(),
             ranges=ranges,
             next=self.next.advanced_by(counted.range for counted in ranges),
             last=self.last,
@@ -101,7 +97,6 @@ class Position:
             next=metadata.next,
             last=metadata.last,
             source="commit",
-            committed=self.committed.after(metadata),
         )
 
 
@@ -201,7 +196,6 @@ def _position(snapshot: TableSnapshot, table: TableState, seq: int) -> Position:
         next=reached,
         last=read,
         source=snapshot.source,
-        committed=Attempts.of(snapshot.rows, last=seq),
     )
 
 

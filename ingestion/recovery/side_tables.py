@@ -10,20 +10,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
-from typing import Final, Literal
+from typing import Final
 
 from ingestion.declaration.sinks import LOGS
 from ingestion.errors import DamagedTableError, RefusedError, SideTableIncompleteError, counted
-from ingestion.lake.attempts import MARKS, ROWS, Columns, attempt_of
 from ingestion.lake.ledger import LedgerRow, standing_rows
 from ingestion.lake.paths import StreamPaths
-from ingestion.lake.side_tables import count_of
+from ingestion.lake.side_tables import count_rows
+from ingestion.sinks.commit_metadata import SideName
 from ingestion.sinks.delta.integrity import damages_of, refuse_damaged
 from ingestion.sinks.delta.log import DeltaLog
 from ingestion.storage.damage import remedy_for
 from ingestion.storage.location import Location
 
-SideName = Literal["quarantine", "tombstones"]
 # Each record with one of these dispositions has a row of its batch's seq there.
 _WRITTEN: Final[Mapping[SideName, tuple[str, ...]]] = {
     "quarantine": ("quarantined",),
@@ -84,11 +83,7 @@ SideTables = Mapping[SideName, SideTable]
 
 def read_side_tables(paths: StreamPaths, rows: Sequence[LedgerRow]) -> SideTables:
     """Read quarantine and tombstones, as far as the ledger's rows say what must be there."""
-    tables: Mapping[SideName, Location] = {
-        "quarantine": paths.quarantine,
-        "tombstones": paths.tombstones,
-    }
-    return {name: _read(name, path, rows) for name, path in tables.items()}
+    return {name: _read(name, path, rows) for name, path in paths.sides.items()}
 
 
 def refuse_incomplete_side_tables(sides: SideTables) -> None:
@@ -122,14 +117,14 @@ def _read(name: SideName, path: Location, rows: Sequence[LedgerRow]) -> SideTabl
         if exists := (log := DeltaLog(path)).exists:
             refuse_damaged(log)
 
-        def held(row: LedgerRow, written: int, columns: Columns = ROWS) -> Held:
-            there = count_of(path, attempt_of(row), columns) if exists else 0
+        def held(row: LedgerRow, written: int, column: str = "_seq") -> Held:
+            there = count_rows(path, row.seq, column) if exists else 0
             return Held(seq=row.seq, written=written, there=there)
 
         side = SideTable(
             path=path,
             newest=held(newest, _left(name, newest, rows)) if newest else None,
-            redriven=held(redrive, redrive.counts["read"], MARKS)
+            redriven=held(redrive, redrive.counts["read"], "redriven_seq")
             if redrive and name == "quarantine"
             else None,
         )

@@ -23,7 +23,6 @@ from ingestion.errors import (
     UnbalancedBatchError,
 )
 from ingestion.lake.archive import finish_swap, is_half_swapped
-from ingestion.lake.attempts import Attempts
 from ingestion.lake.erasure import unfinished
 from ingestion.lake.ledger import LedgerRow, LoadedLedger, load_or_archive_ledger, written_seqs
 from ingestion.lake.paths import StreamPaths
@@ -31,7 +30,7 @@ from ingestion.recovery.heal import (
     Healing,
     heal_ledger,
     known_rows,
-    remove_leftovers,
+    projected_rows,
     undo_half_written_commits,
     unknown_batches,
 )
@@ -63,7 +62,6 @@ class Standing:
         findings: What is wrong, the gravest first; none hides the position.
         recovered: Rows of the ledger that were written just now.
         unknown: Batches of which nothing tells any more.
-        is_contested: Whether an attempt at the next batch has left rows or marks.
         notices: What was healed just now, and what was not, for people.
     """
 
@@ -74,7 +72,6 @@ class Standing:
     findings: tuple[RefusedError, ...] = ()
     recovered: tuple[LedgerRow, ...] = ()
     unknown: tuple[int, ...] = ()
-    is_contested: bool = False
     notices: tuple[str, ...] = ()
 
     def refuse(self, *tolerated: type[RefusedError]) -> None:
@@ -98,17 +95,13 @@ def heal_stream(spec: StreamSpec, paths: StreamPaths) -> Standing:
     position = position_of(snapshot, *NOT_PLACED)
     if position is None:
         return Standing(snapshot=snapshot, sides={}, notices=undone)
-    if changed_identity(spec, position.identity):
-        return replace(_standing(snapshot, position, known_rows(snapshot), spec), notices=undone)
+    if finding := changed_identity(spec, position.identity):
+        standing = _as_found(snapshot, position)
+        return replace(standing, findings=(finding, *standing.findings), notices=undone)
     healing = heal_ledger(spec, snapshot, position)
-    position = replace(position, committed=Attempts.of(healing.rows, last=position.seq))
-    standing = _standing(snapshot, position, healing.rows, spec)
-    is_damaged = any(side.damage for side in standing.sides.values())
     return replace(
-        standing,
+        _standing(snapshot, position, healing.rows, read_side_tables(paths, healing.rows)),
         recovered=healing.recovered,
-        # What a damaged table holds besides is of no use to anybody.
-        is_contested=not is_damaged and remove_leftovers(paths, position.committed),
         notices=(*undone, *_notices(snapshot, healing)),
     )
 
@@ -126,7 +119,7 @@ def read_standing(paths: StreamPaths, ledger: LoadedLedger | None = None) -> Sta
     position = position_of(snapshot, *NOT_PLACED)
     if position is None:
         return Standing(snapshot=snapshot, sides={})
-    return _standing(snapshot, position, known_rows(snapshot), None)
+    return _as_found(snapshot, position)
 
 
 def end_half_done(paths: StreamPaths) -> tuple[str, ...]:
@@ -143,33 +136,31 @@ def is_half_done(paths: StreamPaths) -> bool:
     return is_half_swapped(paths) or any(map(find_half_written, paths.tables))
 
 
+def _as_found(snapshot: TableSnapshot, position: Position) -> Standing:
+    sides = read_side_tables(snapshot.paths, projected_rows(snapshot))
+    return _standing(snapshot, position, known_rows(snapshot), sides)
+
+
 def _standing(
     snapshot: TableSnapshot,
     position: Position,
     rows: tuple[LedgerRow, ...],
-    spec: StreamSpec | None,
+    sides: SideTables,
 ) -> Standing:
-    sides = read_side_tables(snapshot.paths, rows)
     return Standing(
         snapshot=snapshot,
         position=position,
         rows=rows,
         sides=sides,
-        findings=tuple(_findings(snapshot, position, rows, sides, spec)),
+        findings=tuple(_findings(snapshot, rows, sides)),
         unknown=tuple(sorted({*range(1, position.seq + 1)} - {row.seq for row in rows})),
     )
 
 
 def _findings(
-    snapshot: TableSnapshot,
-    position: Position,
-    rows: tuple[LedgerRow, ...],
-    sides: SideTables,
-    spec: StreamSpec | None,
+    snapshot: TableSnapshot, rows: tuple[LedgerRow, ...], sides: SideTables
 ) -> Iterator[RefusedError]:
     yield from findings_of(snapshot)
-    if spec and (finding := changed_identity(spec, position.identity)):
-        yield finding
     yield from (side.damage for side in sides.values() if side.damage)
     yield from red_batches(snapshot.paths, rows)
     yield from (side.problem for side in sides.values() if side.problem and not side.damage)

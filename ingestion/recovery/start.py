@@ -36,7 +36,6 @@ class Start:
         ends: How far they can be read now: their last stable offsets.
         unproven: Those of which nothing tells whether their log is the one that was read.
         recovered: Ledger rows that an earlier run lost in a crash, written now.
-        is_contested: Whether an attempt at the next batch has left rows or marks beside the table.
         erasures: Keys that were erased; what was read of them before is left out.
         notices: What was healed, for people.
     """
@@ -46,7 +45,6 @@ class Start:
     ends: Ends
     recovered: tuple[LedgerRow, ...]
     unproven: tuple[TopicPartition, ...] = ()
-    is_contested: bool = False
     erasures: tuple[Erasure, ...] = ()
     notices: tuple[str, ...] = ()
 
@@ -93,7 +91,6 @@ def plan_start(stream: Stream) -> Start | None:
         ends=ends,
         unproven=unproven,
         recovered=standing.recovered,
-        is_contested=standing.is_contested,
         erasures=erasures(standing.rows),
         notices=(*standing.notices, *([unproven_logs(unproven)] if unproven else [])),
     )

@@ -1,4 +1,4 @@
-"""The note of a commit of ours: why it exists, and how far it read."""
+"""The note of a commit of ours: why it exists, how far it read, and what it names beside it."""
 
 from __future__ import annotations
 
@@ -22,6 +22,11 @@ REWOUND_TO: Final = "rewound_to"
 # The table's constraints on the rows of a batch, beside the fields of the declaration.
 CONSTRAINTS: Final = "constraints"
 NOTE_VERSION = 1
+
+SideName = Literal["quarantine", "tombstones"]
+# What a commit names files of: rows of the side tables, and the records of the quarantine that a
+# redrive has sent in.
+SideFileName = SideName | Literal["redriven"]
 
 
 class DamagedMetadataError(ValueError):
@@ -95,6 +100,23 @@ def ranges_at(offsets: Offsets) -> tuple[CountedRange, ...]:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class SideFile:
+    """A file of Parquet beside the table, which counts once a commit names it.
+
+    Attributes:
+        path: Its name in the folder of the side table.
+        rows: How many were read back from it.
+        size: In bytes.
+        checksum: CRC-32 of all of it.
+    """
+
+    path: str
+    rows: int
+    size: int
+    checksum: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class CommitMetadata:
     """The note of a commit of ours, in ``userMetadata``.
 
@@ -104,12 +126,11 @@ class CommitMetadata:
             ``ingestion.declaration.spec.meaning``; ``None`` of a table that is opened.
         next: Next offset of every partition after this commit.
         last: The last record that was read of each partition, where one was.
-        attempt: Tells it from any other attempt at this seq: see ``ingestion.lake.attempts``;
-            ``None`` likewise.
         counts: The counts known before the commit.
         reason: Why a person decided so, where one did.
         accepts: Seqs whose red verdict this commit accepts.
         erased: What was erased, of an erase: see ``ingestion.lake.erasure``.
+        side: The files that it adds to the side tables: see ``ingestion.lake.side_tables``.
     """
 
     kind: Kind
@@ -126,7 +147,7 @@ class CommitMetadata:
     accepts: tuple[int, ...] = ()
     erased: Mapping[str, Any] | None = None
     declaration: Mapping[str, Any] | None = None
-    attempt: int | None = None
+    side: Mapping[SideFileName, SideFile] = field(default_factory=dict)
 
     def to_json(self) -> str:
         """Write the metadata as ``userMetadata`` holds it, with a checksum over all of it."""
@@ -138,8 +159,9 @@ class CommitMetadata:
             "next": json.loads(self.next.to_json()),
             "last": rows_of(self.last),
             "counts": dict(self.counts),
+            "side": {name: asdict(file) for name, file in self.side.items()} or None,
         }
-        for name in ("erased", "declaration", "attempt"):
+        for name in ("erased", "declaration", "side"):
             if said[name] is None:
                 del said[name]
         return json.dumps({**said, "check": _checksum(said)})
@@ -166,6 +188,7 @@ class CommitMetadata:
             "next": Offsets.from_json(json.dumps(raw["next"])),
             "last": of_rows(raw["last"]),
             "accepts": tuple(raw["accepts"]),
+            "side": {name: SideFile(**file) for name, file in raw.get("side", {}).items()},
         }
         there = (each.name for each in fields(cls) if each.name in raw)
         return cls(**{name: raw[name] for name in there} | read)

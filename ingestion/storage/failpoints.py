@@ -38,6 +38,7 @@ class Failpoint(StrEnum):
     PREPARED = "prepared"
     COMMITTED = "committed"
     READ_BACK = "read_back"
+    PROJECTED = "projected"
     AUDITED = "audited"
     LEDGER_WRITTEN = "ledger_written"
     BATCH_DONE = "batch_done"

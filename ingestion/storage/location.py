@@ -277,6 +277,11 @@ class Location(os.PathLike[str]):
             except (PreconditionError, FileNotFoundError) as error:
                 raise ObjectChangedError(str(self)) from error
 
+    def rename_to(self, other: Location) -> None:
+        """Give an object another name in the same store."""
+        with self._translated():
+            obstore.rename(self._store, self.key, other.key)
+
     def delete(self) -> None:
         """Delete an object, if there is one."""
         with self._translated():

@@ -99,10 +99,10 @@ class Coverage:
         """Return the epoch of a batch; for an unknown one the current."""
         return self.batches[seq].epoch if seq in self.batches else self.epoch
 
-    def has_written(self, seq: int, attempt: int | None) -> bool:
-        """Tell whether an attempt is the one by which a batch was committed, which stands."""
-        batch = self.batches.get(seq)
-        return seq in self.unknown if batch is None else batch.attempt == attempt
+    @property
+    def last_seq(self) -> int:
+        """The newest batch that is proven."""
+        return max(self.batches, default=0)
 
     def has_read(self, place: Place, seq: int) -> bool:
         """Tell whether a batch has read the record at a place by the ledger, or may have."""

@@ -43,7 +43,7 @@ from ingestion.verify.read.snapshot import (
     Snapshot,
     read_ledger,
     rows_in,
-    rows_of_attempts,
+    rows_through,
     take_snapshot,
     without_undone,
 )
@@ -231,7 +231,7 @@ class _Proof:
 
     def _prove_the_quarantine(self, fold: Fold, coverage: Coverage) -> None:
         path, bare = self._paths.quarantine, Counter[int]()
-        rows = rows_of_attempts(path, quarantine.COLUMNS, coverage.has_written)
+        rows = rows_through(coverage.last_seq, path, quarantine.COLUMNS)
         self._differences.add(quarantine.misplaced(rows, fold.bad, coverage, bare=bare))
         if bare:
             self._limits.append(

@@ -81,6 +81,8 @@ def attempt(world: World, cell: Cell) -> Outcome:
     traffic = _prepare(world, cell, dice)
     _use(world, crashing)
     ended, acknowledged, problems = _crash(world, cell, dice)
+    if cell.way != POWER_CUT:
+        problems = (*problems, *rows_of_no_commit(world))
     FOLLOW_UPS[cell.follow_up](world, traffic)
     _use(world, healing)
     began = time.monotonic()
@@ -89,9 +91,7 @@ def attempt(world: World, cell: Cell) -> Outcome:
     if report.lag or runs > 2:
         evidence.append(f"lag {report.lag} after {runs} runs")
     evidence += lost_batches(acknowledged, committed_in(world.ledger), "ledger")
-    if cell.way != "freeze":
-        # One that lost its lease writes what it likes, and commits nothing.
-        evidence += rows_of_no_commit(world)
+    evidence += rows_of_no_commit(world)
     return Outcome(ended=ended, runs=runs, seconds=took, evidence=(*evidence, *judge(world)))
 
 

@@ -90,7 +90,7 @@ def test_a_column_may_begin_as_ours_do(name: str, sink: Any) -> None:
     ("name", "fields"),
     [
         *(pytest.param(name, {}, id=name) for name in ("_topic", "_Offset", "_SEQ", "_epoch")),
-        *(pytest.param(name, {}, id=name) for name in ("_partition", "_timestamp", "_attempt")),
+        *(pytest.param(name, {}, id=name) for name in ("_partition", "_timestamp")),
         *(pytest.param(name, {}, id=name) for name in ("_Disposition", "_index", "_row", "_KEY")),
         pytest.param("_Deleted", {"deletes": "soft"}, id="mark of soft deletes"),
         pytest.param("_extra_Fields", {"extra_fields": "keep"}, id="extra fields"),

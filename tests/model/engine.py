@@ -7,14 +7,16 @@ code here, over a table in memory.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from deltalake.exceptions import CommitFailedError
+from greenlet import getcurrent
 
 from ingestion.kafka.offsets import Range
-from ingestion.lake.attempts import Attempt
+from ingestion.lake.quarantine import WAITS
 from ingestion.modes.engines.choose import EngineName
 from ingestion.pipeline.counts import IS_GOOD
 from ingestion.sinks.commit_log import DELETED, INSERTED, UPDATED
@@ -22,9 +24,9 @@ from ingestion.sinks.commit_metadata import CommitMetadata
 from ingestion.sinks.delta.commits import fenced_commit, overtaken
 from ingestion.sinks.delta.transaction import ATTEMPTS, refuse_other_rows
 from ingestion.sinks.table import seq_conflict
-from tests.model.frames import Copy, Frame, Waiting, fetched, holds, python_of
-from tests.model.lake import Place, Row, Rows, Side, Table, names_in
-from tests.model.process import step
+from tests.model.frames import Copy, Frame, Waiting, fetched
+from tests.model.lake import File, Place, Row, Rows, Side, Table, holds
+from tests.model.process import Process, step
 
 if TYPE_CHECKING:
     from tests.model.world import World
@@ -62,11 +64,16 @@ class ModelDecision:
 _METRICS = {"inserted": INSERTED, "updated": UPDATED, "deleted": DELETED}
 
 
+# What the model of the upsert asks for, in the place of a query.
+DELETES = "the deletes among the winners"
+
+
 class ModelEngine:
     """Holds one batch, and executes what is asked of ``ingestion.modes.engines.engine.Engine``."""
 
     batch: Copy
     good: Copy
+    deletes: Sequence[tuple[Any, ...]]
 
     def __init__(self, world: World) -> None:
         """Hold nothing yet."""
@@ -97,22 +104,33 @@ class ModelEngine:
         assert sql.startswith("SELECT _reason, count(*)"), sql
         return [{"_reason": "bad", "records": len(self.batch.of("quarantined"))}]
 
-    def replace_attempt(self, sql: str, side: Side, attempt: Attempt, *, stats_on: object) -> None:
-        """Set the bad records aside; the product asks for nothing else by text."""
-        assert sql.rstrip().endswith("FROM batch WHERE _disposition = 'quarantined'"), sql
-        side.replace(attempt, tuple(self.batch.of("quarantined")))
+    def open_table(self, name: str, side: Side) -> None:
+        """Give the quarantine a name."""
+        assert name == "quarantine", name
+        self._quarantine = side
 
-    def mark_redriven(self, sql: str, side: Side, attempt: Attempt, *, within: str) -> None:
-        """Mark the rows of the records that are sent in."""
-        assert "WHERE _disposition <> 'quarantined'" in sql, sql
-        sent = {(each.partition, each.offset) for each in self.batch}
-        sent -= {(each.partition, each.offset) for each in self.batch.of("quarantined")}
-        step("mark beside the table")
-        of_seq, _, left_over = within.partition(" AND NOT ")
-        for of in (each for each in side.rows if holds(python_of(of_seq), each.seq)):
-            for at in ((of, *row[:2]) for row in side.rows[of] if row[:2] in sent):
-                if of.name not in names_in(left_over) and at not in side.marks:
-                    side.marks[at] = attempt
+    def write_parquet(self, sql: str, file: File) -> None:
+        """Write rows into a file that no log names; by text the product asks for three things."""
+        if sql == DELETES:
+            rows: Sequence[tuple[Any, ...]] = self.deletes
+        elif sql.rstrip().endswith("FROM batch WHERE _disposition = 'quarantined'"):
+            rows = self.batch.of("quarantined")
+        else:
+            rows = self._sent(sql)
+        step("write beside the table")
+        writer = getcurrent()
+        assert isinstance(writer, Process), "only a process writes"
+        file.folder.files[file.name] = (tuple(rows), writer.name)
+
+    def _sent(self, sql: str) -> list[tuple[Any, ...]]:
+        """Return the places of the records in quarantine that a redrive sends in."""
+        of_seq = re.search(rf"FROM quarantine WHERE {WAITS} AND (.*?)\s*\)\s*SELECT", sql)
+        assert of_seq, sql
+        assert "WHERE b._disposition <> 'quarantined' AND b._index = 0" in sql, sql
+        waiting = (row for row in self._quarantine.waiting() if holds(of_seq[1], row.seq))
+        bad = {each[:2] for each in self.batch.of("quarantined")}
+        sent = [each[:2] for each in self.batch if each[:2] not in bad]
+        return [row.place for row in waiting for at in sent if at == row.content[:2]]
 
     def begin(self, stream: str, place: Place, target: Any) -> Rows:
         """Return the rows of the version before the batch."""

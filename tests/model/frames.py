@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ingestion.kafka.last_record import digest_of
 from ingestion.kafka.offsets import Offsets, Range, TopicPartition
-from ingestion.lake.attempts import Attempt
 from ingestion.pipeline.counts import BatchCounts, PartitionCounts
 from tests.model.cluster import TOPIC, Record
+from tests.model.lake import SideRow, holds
 from tests.model.process import CallFailedError
 
 if TYPE_CHECKING:
@@ -43,28 +43,19 @@ class Waiting:
     """What a redrive sends in: the rows of the quarantine that waited when it was read."""
 
     world: World
-    held: tuple[tuple[Attempt, Judged], ...]
+    held: tuple[SideRow, ...]
     sparkSession: Any = None  # noqa: N815 (Spark's own name)
 
     def where(self, condition: str) -> Waiting:
         """Keep the rows of some batches."""
-        kept = (each for each in self.held if holds(python_of(condition), each[0].seq))
+        kept = (each for each in self.held if holds(condition, each.seq))
         return Waiting(self.world, tuple(kept))
 
     def rows(self) -> Iterator[Judged]:
         """Judge them by the declaration of now."""
-        for _, row in self.held:
+        for each in self.held:
+            row = Judged(*each.content)
             yield row._replace(disposition="row") if self.world.is_mended else row
-
-
-def python_of(condition: str) -> str:
-    """Write a condition on ``_seq`` as Python; the product writes comparisons and AND."""
-    return condition.replace('t."_seq"', "_seq").replace("AND", "and")
-
-
-def holds(condition: str, seq: int) -> bool:
-    """Tell whether a condition on ``_seq`` holds."""
-    return bool(eval(condition, {"__builtins__": {}}, {"_seq": seq}))
 
 
 class Copy(list[Judged]):

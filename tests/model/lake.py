@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
+from deltalake.exceptions import CommitFailedError
+
 from ingestion.declaration.sinks import SinkSpec
-from ingestion.lake.attempts import MARKS, ROWS, Attempt, Columns
 from ingestion.lake.ledger import Ledger, LedgerRow
-from ingestion.lake.quarantine import Waiting
 from ingestion.sinks.commit_log import Commit
 from ingestion.sinks.commit_metadata import CommitMetadata, app_id
 from ingestion.sinks.delta.log import DeltaLog
@@ -89,66 +88,121 @@ class Table:
             self.txn = metadata.seq
 
 
-@dataclass(slots=True, eq=False)
-class Side:
-    """A side table: what each attempt wrote.
+class SideRow(NamedTuple):
+    """A row of a side table.
 
     Attributes:
-        marks: The redrive that has sent a row of the quarantine in, by its attempt and place.
+        seq: The batch that wrote it.
+        mark: The redrive that has sent it in.
+        content: Of a record in quarantine, its place first; of a remembered delete, its key.
+    """
+
+    seq: int
+    content: tuple[Any, ...]
+    mark: int | None = None
+
+    @property
+    def place(self) -> tuple[Any, ...]:
+        """What tells a record in quarantine from any other."""
+        return (*self.content[:2], self.seq)
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A file beside the table, which counts once a commit names it."""
+
+    folder: Side
+    name: str
+
+
+@dataclass(slots=True, eq=False)
+class Side:
+    """A side table: its rows, and the files in its folder.
+
+    Attributes:
+        files: What each holds, and the process that wrote it.
+        versions: How many commits its log has.
+        txns: What they are fenced by.
     """
 
     name: str
     world: Any = None
-    rows: dict[Attempt, tuple[Any, ...]] = field(default_factory=dict)
-    marks: dict[tuple[Attempt, int, int], Attempt] = field(default_factory=dict)
+    rows: list[SideRow] = field(default_factory=list)
+    files: dict[str, tuple[tuple[Any, ...], str]] = field(default_factory=dict)
+    versions: int = 0
+    txns: dict[str, int] = field(default_factory=dict)
 
     def __str__(self) -> str:
         """Name the folder, as a path would."""
         return f"lake/{self.name}"
 
-    def replace(self, attempt: Attempt, rows: tuple[Any, ...]) -> None:
-        """Replace the rows of an attempt."""
-        step("write beside the table")
-        self.rows[attempt] = rows
-
-    def attempts(self, columns: Columns) -> set[Attempt]:
-        """Return the attempts that have rows, or marks."""
-        step("look beside the table")
-        return set(self.rows if columns == ROWS else self.marks.values())
-
-    def delete(self, condition: str) -> None:
-        """Remove the rows of attempts that a condition of the product names, with their marks."""
-        step("remove beside the table")
-        names = names_in(condition)
-        self.rows = {each: rows for each, rows in self.rows.items() if each.name not in names}
-        self.marks = {at: mark for at, mark in self.marks.items() if at[0].name not in names}
-
-    def update(self, updates: Mapping[str, str], predicate: str) -> None:
-        """Remove the marks of attempts that a condition of the product names."""
-        assert set(updates) == set(MARKS), updates
-        step("remove beside the table")
-        names = names_in(predicate)
-        self.marks = {at: mark for at, mark in self.marks.items() if mark.name not in names}
-
-    def waiting(self, leftovers: Waiting) -> tuple[tuple[Attempt, Any], ...]:
-        """Return the rows that no redrive has sent in, each with its attempt."""
-        return tuple(
-            (attempt, row)
-            for attempt, rows in sorted(self.rows.items())
-            for row in rows
-            if attempt not in leftovers.rows.attempts
-            and self.marks.get((attempt, *row[:2])) in {None, *leftovers.marks.attempts}
-        )
+    def __truediv__(self, name: str) -> File:
+        """Return a file in the folder."""
+        return File(self, name)
 
     def version(self) -> int:
         """Return the newest version: what is read of it is read at once."""
-        return 0
+        return self.versions
+
+    def waiting(self) -> list[SideRow]:
+        """Return the rows that no redrive has sent in."""
+        return [row for row in self.rows if row.mark is None]
+
+    def remove_files(self, *, even_of: Collection[str]) -> None:
+        """Remove files, but for those of processes that may be about to name them."""
+        step("remove files beside the table")
+        for name, (_, writer) in [*self.files.items()]:
+            if writer not in {each.name for each in self.world.processes} or writer in even_of:
+                del self.files[name]
 
 
-def names_in(condition: str) -> set[int]:
-    """Read the names of attempts out of a condition that the product has written."""
-    found = re.search(r"_attempt\", -1\) IN \(([\d, ]*)\)", condition)
-    return set(map(int, found[1].split(", "))) if found else set()
+@dataclass(slots=True)
+class OpenedSide:
+    """A version of a side table, on which delta-rs commits, or not at all."""
+
+    side: Side
+    read_at: int
+    txns: Mapping[str, int]
+    table_uri: str = "file:///of/the/model"
+
+    @classmethod
+    def of(cls, side: Side) -> OpenedSide:
+        """Open the newest version."""
+        step("look beside the table")
+        return cls(side, side.versions, dict(side.txns))
+
+    def transaction_version(self, application: str) -> int | None:
+        """Return the recorded ``txn``, as of that version."""
+        return self.txns.get(application)
+
+    def delete(self, condition: str, **_: object) -> None:
+        """Remove the rows of some batches."""
+        self.land([row for row in self.side.rows if not holds(condition, row.seq)])
+
+    def update(self, *, updates: Mapping[str, str], predicate: str, **_: object) -> None:
+        """Remove the marks of some redrives."""
+        assert updates == {"redriven_seq": "CAST(NULL AS BIGINT)"}, updates
+        condition = predicate.replace("redriven_seq", "_seq")
+        self.land(
+            [
+                row._replace(mark=None) if row.mark and holds(condition, row.mark) else row
+                for row in self.side.rows
+            ]
+        )
+
+    def land(self, rows: Sequence[SideRow], **fence: int) -> None:
+        """Commit on exactly the version that was opened."""
+        step("project")
+        if self.side.versions != self.read_at:
+            raise CommitFailedError("a commit of that version is there")
+        self.side.rows, self.side.versions = [*rows], self.read_at + 1
+        self.side.txns |= fence
+        self.read_at += 1
+
+
+def holds(condition: str, seq: int) -> bool:
+    """Tell whether a condition on ``_seq`` holds; the product writes comparisons and AND."""
+    return bool(eval(condition.replace("AND", "and"), {"__builtins__": {}}, {"_seq": seq}))
 
 
 @dataclass(slots=True)
@@ -189,10 +243,9 @@ class Paths:
     archive: Any = None
 
     @property
-    def lock_outlives_commits(self) -> bool:
-        """Tell whether nobody else can commit where the lock is free."""
-        locking: str = self.world.locking
-        return locking == "kernel"
+    def sides(self) -> Mapping[str, Side]:
+        """The side tables."""
+        return {"quarantine": self.quarantine, "tombstones": self.tombstones}
 
     @property
     def table(self) -> ModelData:
@@ -214,7 +267,7 @@ class ModelLog(DeltaLog):
     def exists(self) -> bool:
         """Tell whether there is a table; a side table is one as soon as it was written."""
         if isinstance(self.path, Side):
-            return bool(self.path.rows)
+            return self.path.versions > 0
         step("read the table's log")
         return self.path.table is not None
 

@@ -62,6 +62,24 @@ def rewind(world: World, dice: Random) -> bool:
     return True
 
 
+def maintain(world: World, dice: Random) -> bool:
+    """Files that no log names are removed."""
+    if len(world.processes) >= 3:
+        return False
+    world.happens("maintain")
+    world.start_maintain().advance(dice.randint(0, 8))
+    return True
+
+
+def erase(world: World, dice: Random) -> bool:
+    """Also those that somebody may be about to name, whose seq is taken first."""
+    if len(world.processes) >= 3:
+        return False
+    world.happens("erase")
+    world.start_erase().advance(dice.randint(0, 8))
+    return True
+
+
 def go_on(world: World, dice: Random) -> bool:
     """A process does a few steps."""
     return _one(world, dice, lambda process: process.advance(dice.randint(1, 12)))
@@ -94,7 +112,7 @@ def lose_the_lock(world: World, dice: Random) -> bool:
     world.lock = None
     world.happens("zombie")
     world.happens(f"zombie: {zombie.partition('-')[0]}")
-    successor = dice.choice((start_a_run, start_a_run, redrive, rewind, accept, adopt))
+    successor = dice.choice((start_a_run, start_a_run, redrive, rewind, accept, adopt, erase))
     if successor(world, dice):
         world.processes[-1].advance(dice.randint(1, 30))
     return True

@@ -12,13 +12,11 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
-import ingestion.lake.attempts
 import ingestion.lake.ledger
 import ingestion.lake.lock
-import ingestion.lake.quarantine
 import ingestion.lake.side_tables
 import ingestion.lake.stream
-import ingestion.modes.engines.duckdb
+import ingestion.modes.mode
 import ingestion.operations.decisions
 import ingestion.operations.redrive
 import ingestion.operations.rewind
@@ -38,7 +36,7 @@ from ingestion.errors import StreamLockedError
 from ingestion.kafka.offsets import Offsets
 from ingestion.lake.lock import Holder
 from tests.model import engine, frames, query, sink
-from tests.model.lake import ModelLedger, ModelLog, Table
+from tests.model.lake import ModelLedger, ModelLog, OpenedSide, Table
 from tests.model.process import is_dead, step
 
 if TYPE_CHECKING:
@@ -114,16 +112,20 @@ def _seams() -> tuple[tuple[Any, dict[str, Any]], ...]:
             {"DeltaLog": ModelLog, "Ledger": ModelLedger, "refuse_lost_lease": nothing},
         ),
         (ingestion.lake.stream, outside),
+        (ingestion.modes.mode, {"read_back": sink.read_back}),
+        (ingestion.sinks.delta.log, {"log_files": lambda path: SimpleNamespace(forget=nothing)}),
         (
-            ingestion.lake.attempts,
+            ingestion.lake.side_tables,
             {
-                "_attempts_in": lambda side, snapshot, columns: side.attempts(columns),
-                "read_delta": itself,
+                "read_named": sink.read_named,
+                "is_delta": lambda side: side.versions > 0,
+                "open_delta": OpenedSide.of,
+                "seal_commits": nothing,
+                "refuse_lost_lease": nothing,
+                "translate_read_errors": lambda path: nullcontext(),
             },
         ),
-        (ingestion.sinks.delta.log, {"log_files": lambda path: SimpleNamespace(forget=nothing)}),
-        (ingestion.lake.side_tables, {"open_delta": itself}),
-        (ingestion.lake.quarantine, {"open_delta": itself}),
+        (ingestion.lake.side_tables._Projection, {"add": sink.add, "mark": sink.mark}),
         (
             ingestion.recovery.side_tables,
             {
@@ -131,7 +133,7 @@ def _seams() -> tuple[tuple[Any, dict[str, Any]], ...]:
                 "refuse_damaged": nothing,
                 # No disk alters a file here.
                 "damages_of": lambda log: iter(()),
-                "count_of": sink.count_of,
+                "count_rows": sink.count_rows,
             },
         ),
         (
@@ -139,8 +141,6 @@ def _seams() -> tuple[tuple[Any, dict[str, Any]], ...]:
             {
                 "Ledger": ModelLedger,
                 "refuse_lost_lease": nothing,
-                "is_delta": lambda side: bool(side.rows),
-                "read_delta": itself,
                 "translate_read_errors": lambda path: nullcontext(),
                 "mode_class": lambda mode: sink.ModelUpsert,
             },
@@ -159,7 +159,6 @@ def _seams() -> tuple[tuple[Any, dict[str, Any]], ...]:
                 ),
                 "count_records": frames.count_records,
                 "refuse_lost_lease": nothing,
-                "count_of": sink.count_of,
                 "mode_class": lambda mode: sink.ModelUpsert,
             },
         ),
@@ -179,20 +178,19 @@ def _seams() -> tuple[tuple[Any, dict[str, Any]], ...]:
                 "translate_read_errors": lambda path: nullcontext(),
                 "read_delta": itself,
                 "read_table": lambda spark, side, settings, version: side,
-                "waiting_records": lambda side, leftovers, reason: frames.Waiting(
-                    side.world, side.waiting(leftovers)
+                "waiting_records": lambda side, reason: frames.Waiting(
+                    side.world, tuple(side.waiting())
                 ),
             },
         ),
         (
             ingestion.operations.redrive.Redrive,
-            {"_waiting": lambda _, paths, committed: sink.waiting(paths.quarantine, committed)},
+            {"_waiting": lambda _, paths: sink.waiting(paths.quarantine)},
         ),
         (
             ingestion.pipeline.redrive_batch,
             {
                 "count_records": frames.count_records,
-                "count_of": sink.count_of,
             },
         ),
         (

@@ -6,13 +6,12 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from ingestion.lake.attempts import MARKS, ROWS, Attempt, Attempts, Columns
-from ingestion.lake.quarantine import Waiting
+from ingestion.lake.side_tables import application
 from ingestion.modes.mode import Good, Target
 from ingestion.modes.upsert import DISPOSITIONS, UpsertMode
-from ingestion.sinks.commit_metadata import CommitMetadata, Kind
-from tests.model.engine import ModelDecision, ModelEngine
-from tests.model.lake import Row, Side
+from ingestion.sinks.commit_metadata import CommitMetadata, Kind, SideFile
+from tests.model.engine import DELETES, ModelDecision, ModelEngine
+from tests.model.lake import STREAM, File, OpenedSide, Row, Side, SideRow
 from tests.model.process import step
 
 
@@ -52,9 +51,10 @@ class ModelUpsert:
             key: (_what(row, is_delete, before.get(key), deaths.get(key)), row)
             for key, (row, is_delete) in self._winners.items()
         }
-        dead = tuple((key, row) for key, (row, is_delete) in self._winners.items() if is_delete)
+        winners = self._winners.items()
+        self._engine.deletes = [(key, row) for key, (row, is_delete) in winners if is_delete]
         if any(each.disposition == "delete" for each in self._copy):
-            self._paths.tombstones.replace(self._target.attempt, dead)
+            self._target.write_side("tombstones", self._paths.tombstones, DELETES)
         found = Counter(what for what, _ in self._decided.values())
         counts = {name: found[name] for name in DISPOSITIONS}
         return {"superseded": len(self._copy) - len(self._winners), **counts}
@@ -85,10 +85,9 @@ class ModelUpsert:
 
     def _dead(self) -> dict[int, Row]:
         newest: dict[int, Row] = {}
-        for attempt, deletes in self._paths.tombstones.rows.items():
-            for key, row in deletes if self._target.committed.has_committed(attempt) else ():
-                if key not in newest or row.place > newest[key].place:
-                    newest[key] = row
+        for _, (key, row), _ in self._paths.tombstones.rows:
+            if key not in newest or row.place > newest[key].place:
+                newest[key] = row
         return newest
 
 
@@ -105,15 +104,58 @@ def _what(row: Row, is_delete: bool, there: Row | None, dead: Row | None) -> str
     return "inserted" if dead is None or row.place > dead.place else "stale"
 
 
-def count_of(side: Side, attempt: Attempt, columns: Columns = ROWS) -> int:
+def count_rows(side: Side, seq: int, column: str = "_seq") -> int:
     """Count rows or marks, as ``ingestion.lake.side_tables`` does."""
     step("look beside the table")
-    if columns == MARKS:
-        return sum(mark == attempt for mark in side.marks.values())
-    return len(side.rows.get(attempt, ()))
+    return sum((row.mark if column == "redriven_seq" else row.seq) == seq for row in side.rows)
 
 
-def waiting(side: Side, committed: Attempts) -> Counter[int]:
+def waiting(side: Side) -> Counter[int]:
     """Count what waits, by the batch that it came from."""
-    leftovers: Any = Waiting.of(side, committed, side)  # type: ignore[arg-type]
-    return Counter(attempt.seq for attempt, _ in side.waiting(leftovers))
+    step("look beside the table")
+    return Counter(row.seq for row in side.waiting())
+
+
+def read_back(file: File) -> SideFile:
+    """Describe a file as it lies there."""
+    step("look beside the table")
+    rows, _ = file.folder.files[file.name]
+    return SideFile(path=file.name, rows=len(rows), size=len(rows), checksum=hash(rows))
+
+
+def read_named(side: Side, file: SideFile | None) -> tuple[Any, ...] | None:
+    """Return what a file holds that a commit names, if it is as it was written."""
+    if file is None:
+        return None
+    step("look beside the table")
+    rows, _ = side.files.get(file.path, ((), ""))
+    return rows if hash(rows) == file.checksum else None
+
+
+def add(
+    projection: Any,
+    side: Side,
+    _: SideFile,
+    content: tuple[Any, ...],
+    opened: OpenedSide | None,
+) -> None:
+    """Put a file into a side table's log, which is made with it."""
+    new = [SideRow(projection.note.seq, tuple(row)) for row in content]
+    opened = opened or OpenedSide(side, 0, {})
+    opened.land([*side.rows, *new], **_fence(projection))
+
+
+def mark(
+    projection: Any, side: Side, _: SideFile, content: tuple[Any, ...], opened: OpenedSide
+) -> None:
+    """Mark the records that a redrive has sent in."""
+    is_sent = [row.mark is None and row.place in content for row in side.rows]
+    rows = [
+        row._replace(mark=projection.note.seq) if sent else row
+        for row, sent in zip(side.rows, is_sent, strict=True)
+    ]
+    opened.land(rows, **_fence(projection))
+
+
+def _fence(projection: Any) -> dict[str, int]:
+    return {application(STREAM, projection.table_id): projection.note.seq}

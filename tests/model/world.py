@@ -7,12 +7,15 @@ from typing import Any, Literal
 
 from ingestion.declaration.spec import StreamSpec
 from ingestion.kafka.offsets import Offsets
-from ingestion.lake.ledger import LedgerRow
+from ingestion.lake.ledger import LedgerRow, put_rows
+from ingestion.lake.lock import Holder
 from ingestion.modes.engines.choose import EngineName
 from ingestion.operations.decisions import accept, adopt_topic
 from ingestion.operations.redrive import Redrive
 from ingestion.operations.rewind import rewind
 from ingestion.operations.run import Run
+from ingestion.recovery import heal
+from tests.model import seams
 from tests.model.cluster import TOPIC, Cluster
 from tests.model.lake import STREAM, Paths
 from tests.model.process import Process
@@ -28,6 +31,25 @@ SPEC = StreamSpec.model_validate(
     }
 )
 _ = (SPEC.columns, SPEC.subscribed)
+
+
+def maintain(paths: Any, run_id: str) -> None:
+    """Do what ``ingestion.operations.maintain`` does to the files of side tables."""
+    with seams.held(paths, Holder(run_id=run_id, pid=1, host="model", since="now")):
+        if heal.read_and_heal(SPEC, paths):
+            for side in paths.sides.values():
+                side.remove_files(even_of=())
+
+
+def erase(paths: Any, run_id: str) -> None:
+    """Do what ``ingestion.operations.erase`` does, of a key that has no rows."""
+    with seams.held(paths, Holder(run_id=run_id, pid=1, host="model", since="now")):
+        if table := heal.read_and_heal(SPEC, paths):
+            note = table.position.next_metadata(run_id, kind="erase")
+            commit = paths.table.commit_note(note)
+            for side in paths.sides.values():
+                side.remove_files(even_of=[each.name for each in paths.world.processes])
+            put_rows(paths, LedgerRow.of(commit, table.position.table_id))
 
 
 Locking = Literal["kernel", "lease", "none"]
@@ -56,7 +78,8 @@ class World:
         """Begin with an empty topic and no table."""
         self.cluster = Cluster(partitions)
         self.paths = Paths()
-        self.paths.world = self.paths.checkpoints = self.paths.quarantine.world = self
+        self.paths.world = self.paths.checkpoints = self
+        self.paths.quarantine.world = self.paths.tombstones.world = self
         self.lock: str | None = None
         self.locking = locking
         self.engine: EngineName = "spark"
@@ -140,6 +163,16 @@ class World:
         me: Any = self
         to = f"seq:{seq}"
         return self._started(run_id, lambda: rewind(SPEC, me, to=to, reason="why", run_id=run_id))
+
+    def start_maintain(self) -> Process:
+        """Let the files go that no log names, but for those of runs that may be at work."""
+        run_id = self._next_id("maintain")
+        return self._started(run_id, lambda: maintain(self.paths, run_id))
+
+    def start_erase(self) -> Process:
+        """Let all files go that no log names, whoever may be at work."""
+        run_id = self._next_id("erase")
+        return self._started(run_id, lambda: erase(self.paths, run_id))
 
     def sweep(self) -> list[Process]:
         """Take out the processes that have ended; a lock goes with its process."""

@@ -10,66 +10,170 @@ from unittest.mock import patch
 import ingestion.recovery.heal
 import ingestion.recovery.standing
 import ingestion.recovery.start
-from ingestion.lake.attempts import Attempt, Attempts, Leftovers
+from ingestion.lake import side_tables
 from ingestion.lake.ledger import LedgerRow
-from ingestion.operations.run import StreamTask
+from ingestion.modes import mode
+from ingestion.modes.mode import Target
 from ingestion.pipeline.batch import BatchWriter
+from ingestion.pipeline.redrive_batch import RedriveWriter
 from ingestion.recovery.heal import Healing
-from ingestion.recovery.start import Start
+from tests.model import sink
 from tests.model.engine import ModelDeltaTable
-from tests.model.lake import ModelLedger, Side, Table
+from tests.model.lake import ModelLedger, OpenedSide, Side, Table
 from tests.model.patches import nothing, together
+from tests.model.process import step
 from tests.model.sink import ModelUpsert
 
 
-def side_rows_of_a_seq() -> AbstractContextManager[Any]:
-    """Side rows name no attempt: what the lock, and a run that dies with it, must then protect.
+def projected_before_the_commit() -> AbstractContextManager[Any]:
+    """Bad records are in the quarantine of a batch that never comes."""
+    honest = BatchWriter._commit
 
-    An attempt replaces all rows of its seq, and a run removes those of every seq to come.
-    """
-    honest = Side.replace
+    def commit(writer: Any, mode: Any, metadata: Any, **named: Any) -> Any:
+        side_tables.project(writer._paths, metadata, "table")
+        return honest(writer, mode, metadata, **named)
 
-    def replace_all(side: Side, attempt: Attempt, rows: Any) -> None:
-        honest(side, attempt, rows)
-        others = (each for each in [*side.rows] if each.seq == attempt.seq and each != attempt)
-        for other in others:
-            del side.rows[other]
-
-    return together(patch.object(Side, "replace", replace_all), living_attempts_swept())
+    return patch.object(BatchWriter, "_commit", commit)
 
 
-def living_attempts_swept() -> AbstractContextManager[Any]:
-    """What no commit names yet is taken for dead."""
-    return patch.object(Leftovers, "of_failed", lambda leftovers, committed: leftovers)
+def every_file_projected() -> AbstractContextManager[Any]:
+    """What lies beside the table is taken for what a commit names."""
+
+    def believe(paths: Any, note: Any, table_id: str) -> None:
+        files = paths.quarantine.files
+        bad = next((name for name, (rows, _) in files.items() if rows and len(rows[0]) == 4), None)
+        if bad is not None and "quarantine" not in note.side and note.kind == "ingest":
+            file = sink.read_back(paths.quarantine / bad)
+            note = replace(note, side={**note.side, "quarantine": file})
+        side_tables.project(paths, note, table_id)
+
+    return patch.object(ingestion.recovery.heal, "project", believe)
 
 
-def every_attempt_believed() -> AbstractContextManager[Any]:
-    """A row counts as soon as its seq is in the table, whoever wrote it."""
-    return patch.object(Attempts, "has_committed", lambda known, it: it.seq <= known.last)
+def crashes_projected_by_nobody() -> AbstractContextManager[Any]:
+    """Healing writes the ledger row alone."""
+    return patch.object(ingestion.recovery.heal, "project", nothing)
 
 
-def undone_attempts_believed() -> AbstractContextManager[Any]:
+def projected_again() -> AbstractContextManager[Any]:
+    """Nobody looks whether a side table has a batch."""
+    return patch.object(side_tables, "is_projected", lambda *_: False)
+
+
+def projected_on_any_version() -> AbstractContextManager[Any]:
+    """Two that project a commit at once do not hinder each other."""
+    honest = OpenedSide.land
+
+    def land(opened: OpenedSide, rows: Any, **fence: int) -> None:
+        # Delta rebases an append.
+        new = rows[len(rows) - 1 :] if len(rows) == len(opened.side.rows) + 1 else None
+        step("project")
+        opened.read_at = opened.side.versions
+        honest(opened, rows if new is None else [*opened.side.rows, *new], **fence)
+
+    return patch.object(OpenedSide, "land", land)
+
+
+def ledger_before_the_projection() -> AbstractContextManager[Any]:
+    """A crash in between leaves a batch that is healed no more, and not projected."""
+    record = BatchWriter._record
+
+    def record_first(writer: Any, *given: Any) -> Any:
+        row = record(writer, *given)
+        side_tables.project(writer._paths, given[2], "table")
+        return row
+
+    return together(
+        patch.object(ingestion.pipeline.batch, "project", nothing),
+        patch.object(BatchWriter, "_record", record_first),
+    )
+
+
+def rewind_leaves_the_side_tables() -> AbstractContextManager[Any]:
     """What a rewind has undone stays beside the table."""
-
-    def after(known: Attempts, *batches: Any) -> Attempts:
-        by_seq = {**known.by_seq, **{each.seq: each.attempt for each in batches}}
-        return Attempts(last=max(by_seq, default=known.last), by_seq=by_seq)
-
-    return patch.object(Attempts, "after", after)
+    return patch.object(side_tables._Projection, "undo", nothing)
 
 
-def marks_taken_over() -> AbstractContextManager[Any]:
-    """A redrive removes the marks of another without taking its seq first."""
+def rewind_leaves_the_marks() -> AbstractContextManager[Any]:
+    """What a redrive sent in that was undone waits no more."""
+    return patch.object(OpenedSide, "update", nothing)
 
-    def remove_marks(_: Any, paths: Any, start: Start) -> Start:
-        paths.quarantine.marks = {
-            at: mark
-            for at, mark in paths.quarantine.marks.items()
-            if start.position.committed.has_committed(mark)
-        }
-        return start
 
-    return patch.object(StreamTask, "_supersede", remove_marks)
+def rewind_undoes_what_follows() -> AbstractContextManager[Any]:
+    """A rewind that is projected late takes the rows of later batches."""
+    honest = OpenedSide.delete
+
+    def delete(opened: OpenedSide, condition: str, **named: Any) -> None:
+        honest(opened, condition.partition(" AND ")[0], **named)
+
+    return patch.object(OpenedSide, "delete", delete)
+
+
+def marks_before_the_commit() -> AbstractContextManager[Any]:
+    """A redrive that never comes has sent records in."""
+    honest = RedriveWriter._quarantine
+
+    def mark(writer: Any, target: Any, counted: Any, metadata: Any, planned: Any) -> int:
+        found = honest(writer, target, counted, metadata, planned)
+        side_tables.project(writer._paths, replace(metadata, side=target.side), "table")
+        return found
+
+    return patch.object(RedriveWriter, "_quarantine", mark)
+
+
+def marks_by_the_place_alone() -> AbstractContextManager[Any]:
+    """A redrive marks what another topic had at the same offset."""
+    honest = sink.mark
+
+    def mark(projection: Any, side: Side, file: Any, content: Any, opened: Any) -> None:
+        places = {at[:2] for at in content}
+        everywhere = [row.place for row in side.rows if row.place[:2] in places]
+        honest(projection, side, file, tuple(everywhere), opened)
+
+    return patch.object(side_tables._Projection, "mark", mark)
+
+
+def files_not_named() -> AbstractContextManager[Any]:
+    """The note of a commit says nothing of what lies beside the table."""
+    honest = BatchWriter._commit
+
+    def commit(writer: Any, mode: Any, metadata: Any, **named: Any) -> Any:
+        return honest(writer, mode, replace(metadata, side={}), **named)
+
+    return patch.object(BatchWriter, "_commit", commit)
+
+
+def files_of_a_seq() -> AbstractContextManager[Any]:
+    """Two hosts at one batch write the same file."""
+    honest = Target.write_side
+
+    def write_side(target: Target, name: Any, folder: Any, sql: str) -> int:
+        with patch.object(mode.secrets, "token_hex", lambda _: f"{name}-{target.seq}"):
+            return honest(target, name, folder, sql)
+
+    return patch.object(Target, "write_side", write_side)
+
+
+def vacuum_before_healing() -> AbstractContextManager[Any]:
+    """A file that a commit names, and no log yet, goes."""
+    honest = ingestion.recovery.heal.read_and_heal
+
+    def heal(spec: Any, paths: Any) -> Any:
+        for side in paths.sides.values():
+            side.remove_files(even_of=())
+        return honest(spec, paths)
+
+    return patch.object(ingestion.recovery.heal, "read_and_heal", heal)
+
+
+def files_of_the_living_removed() -> AbstractContextManager[Any]:
+    """A VACUUM goes by no clock, and takes the file of a run that sleeps before its commit."""
+    honest = Side.remove_files
+
+    def remove(side: Side, **_: Any) -> None:
+        honest(side, even_of=[each.name for each in side.world.processes])
+
+    return patch.object(Side, "remove_files", remove)
 
 
 def no_txn_fence() -> AbstractContextManager[Any]:
@@ -111,48 +215,15 @@ def ledger_before_commit() -> AbstractContextManager[Any]:
     return patch.object(ModelUpsert, "commit", commit)
 
 
-def quarantine_after_the_commit() -> AbstractContextManager[Any]:
-    """A crash in between leaves bad records nowhere."""
-    put_off: list[tuple[Any, ...]] = []
-    quarantine, honest = BatchWriter._quarantine, BatchWriter._record
-
-    def later(*given: Any) -> int:
-        put_off.append(given)
-        return int(given[2].dispositions.get("quarantined", 0))
-
-    def record(writer: Any, *given: Any) -> Any:
-        while put_off:
-            quarantine(*put_off.pop())
-        return honest(writer, *given)
-
-    return together(
-        patch.object(BatchWriter, "_quarantine", later),
-        patch.object(BatchWriter, "_record", record),
-    )
-
-
 def tombstones_not_remembered() -> AbstractContextManager[Any]:
     """A late update raises the dead."""
     return patch.object(ModelUpsert, "_dead", lambda upsert: {})
 
 
-def side_rows_not_cleaned() -> AbstractContextManager[Any]:
-    """What a dead attempt wrote beside the table stays."""
-    return patch.object(ingestion.recovery.heal, "remove_failed", lambda *given, **named: False)
-
-
-def leftovers_left_to_the_next() -> AbstractContextManager[Any]:
-    """A run commits beside what a dead one has left, which only the run after it removes."""
-    return patch.object(StreamTask, "_supersede", lambda _, paths, start: start)
-
-
 def heal_omitted() -> AbstractContextManager[Any]:
     """What a crash swallowed stays swallowed."""
-    return together(
-        patch.object(
-            ingestion.recovery.standing,
-            "heal_ledger",
-            lambda spec, snapshot, position: Healing(rows=snapshot.rows),
-        ),
-        patch.object(ingestion.recovery.standing, "remove_leftovers", nothing),
+    return patch.object(
+        ingestion.recovery.standing,
+        "heal_ledger",
+        lambda spec, snapshot, position: Healing(rows=snapshot.rows),
     )

@@ -12,7 +12,6 @@ from deltalake import DeltaTable
 from pyspark.sql import functions as F
 
 from ingestion.errors import IdentityChangedError, KeyInTwoPartitionsError, NotReplayableError
-from ingestion.lake.attempts import attempt_of
 from ingestion.modes.aggregate import AggregateMode
 from ingestion.modes.append import AppendMode
 from ingestion.modes.engines.spark import SparkEngine
@@ -45,8 +44,7 @@ def again(world: World, sink: type[WriteMode], **good: Any) -> tuple[WriteMode, 
         spec=world.spec,
         paths=world.paths,
         epoch=1,
-        attempt=attempt_of(metadata),
-        committed=position.committed,
+        seq=metadata.seq,
         table=SparkWriter(engine, world.spec.name, world.paths.data, world.log.versions()[0]),
     )
     return sink(target, Good(**{**told, "deletes": 0, "size_bytes": 9, **good})), metadata

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import errno
+import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
@@ -24,9 +26,8 @@ from ingestion.errors import (
     TableBusyError,
 )
 from ingestion.kafka.offsets import Offsets, Range, TopicPartition
-from ingestion.lake.attempts import MARKS, Attempt, attempt_of
-from ingestion.lake.quarantine import STATISTICS, quarantine_rows
-from ingestion.lake.side_tables import count_of
+from ingestion.lake.quarantine import quarantine_rows
+from ingestion.lake.side_tables import read_back
 from ingestion.lake.stream import Stream
 from ingestion.modes import sql
 from ingestion.modes.engines import duckdb as local_engine
@@ -41,7 +42,6 @@ from ingestion.modes.upsert import winner_per_key
 from ingestion.pipeline.counts import count_records, extra_counts
 from ingestion.pipeline.gaps import _holes_between
 from ingestion.sinks.commit_metadata import UNKNOWN, CommitMetadata, app_id
-from ingestion.sinks.delta.commits import EXACTLY, append_nothing
 from ingestion.sinks.delta.log import DeltaLog
 from ingestion.sinks.delta.table import DeltaSinkTable
 from ingestion.storage.location import Location, Tag
@@ -100,7 +100,6 @@ def metadata(seq: int = 1) -> CommitMetadata:
     """What a commit says of itself."""
     return CommitMetadata(
         kind="ingest", seq=seq, run_id="me", epoch=1, identity=UNKNOWN, columns="", next=Offsets(),
-        attempt=11,
     )  # fmt: skip
 
 
@@ -323,7 +322,7 @@ def test_a_seq_that_is_there_is_not_committed_again(tmp_path: Path) -> None:
 
     for seq in (2, 3, 5):
         with pytest.raises(CommitConflictError, match="holds seq 3 as its last, so that seq"):
-            append(engine, path, replace(metadata(seq), attempt=12))
+            append(engine, path, replace(metadata(seq), run_id="another"))
 
     assert DeltaTable(path).to_pyarrow_table().num_rows == 1
     engine.close()
@@ -475,8 +474,8 @@ def test_every_missing_offset_is_found(engine: Engine) -> None:
 def test_a_quarantined_record_keeps_its_bytes_and_all_that_says_why(
     engine: Engine, tmp_path: Path
 ) -> None:
-    """Under its attempt, which writes it once; a schema's id comes from the detail."""
-    large, path = b"x" * 3_000_000, Location.of(tmp_path / "quarantine")
+    """Types are those of the side table, by any engine; a schema's id comes from the detail."""
+    large, file = b"x" * 3_000_000, Location.of(tmp_path / "quarantine" / "a.parquet")
     details = ("schema id 42: it's bad", "schema id 99999999999: too large", "x schema id 7:", None)
     bad = [
         validated(
@@ -486,53 +485,37 @@ def test_a_quarantined_record_keeps_its_bytes_and_all_that_says_why(
         for at, detail in enumerate(details)
     ]  # fmt: skip
     hold(engine, [*bad, validated(0, 9)], BATCH)
-    spec, ours, theirs = declared(), metadata(3), replace(metadata(3), attempt=22)
+    spec = declared()
 
-    for made in (theirs, ours, ours):
-        rows = quarantine_rows(made, spec)
-        engine.replace_attempt(rows, path, attempt_of(made), stats_on=STATISTICS)
+    engine.write_parquet(quarantine_rows(metadata(3), spec), file)
 
-    found = DeltaTable(path).to_pyarrow_table(filters=[("_attempt", "=", 11)]).to_pylist()
-    found.sort(key=lambda row: row["_offset"])
+    written, content = read_back(file), file.read()
+    assert (written.path, written.rows, written.size) == ("a.parquet", 4, len(content))
+    assert written.checksum == zlib.crc32(content)
+    assert {*file.parent.files()} <= {"a.parquet", ".a.parquet.crc"}
+    columns = pq.read_table(file.path)
+    assert dict(zip(columns.schema.names, map(str, columns.schema.types), strict=True)) == {
+        "_topic": "string",
+        "_partition": "int32",
+        "_offset": "int64",
+        "_timestamp": "timestamp[us, tz=UTC]",
+        "_seq": "int64",
+        "key": "binary",
+        "value": "binary",
+        "headers": "list<element: struct<key: string, value: binary>>",
+        "reason": "string",
+        "detail": "string",
+        "redriven_seq": "int64",
+        "schema_id": "int32",
+        "engine_version": "string",
+        "run_id": "string",
+        "declaration": "string",
+        "removed": "string",
+    }
+    found = sorted(columns.to_pylist(), key=lambda row: row["_offset"])
     assert [row["schema_id"] for row in found] == [42, None, None, None]
-    assert [count_of(path, attempt_of(made)) for made in (ours, theirs)] == [4, 4]
     assert {(row["_seq"], row["run_id"], row["redriven_seq"]) for row in found} == {(3, "me", None)}
     assert {row["engine_version"] for row in found} == {engine_version()}
     assert {row["declaration"] for row in found} == {fingerprint(spec)}
     assert all(row["value"] == large for row in found)
     assert found[0]["headers"] == [{"key": "h", "value": b"\x00"}]
-
-    engine.mark_redriven(
-        "SELECT _topic, _partition, _offset FROM batch WHERE _offset < 2", path,
-        Attempt(8, 88), within='t."_seq" >= 3 AND t."_attempt" = 11',
-    )  # fmt: skip
-
-    marked = DeltaTable(path).to_pyarrow_table(columns=["_attempt", "_offset", *MARKS]).to_pylist()
-    assert {(row["_attempt"], row["_offset"]) for row in marked if row[MARKS[0]] == 8} == {
-        (11, 0),
-        (11, 1),
-    }
-    assert [row[MARKS[1]] for row in marked if row[MARKS[0]]] == [88, 88]
-
-
-def test_rows_beside_the_table_are_written_on_the_version_that_was_looked_at(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Who clears up meanwhile may remove their files, and has committed: they are written again."""
-    engine, path = LocalEngine(STREAM, tmp_path), Location.of(tmp_path / "quarantine")
-    hold(engine, [validated(0, 1, "quarantined", _reason="malformed_json")], BATCH)
-    tried: list[int] = []
-
-    def overtaken(table: Any, *given: Any, **named: Any) -> None:
-        if not tried:
-            append_nothing(DeltaTable(path), EXACTLY)
-        tried.append(table.version())
-        write_deltalake(table, *given, **named)
-
-    for seq in (3, 4):
-        rows = quarantine_rows(metadata(seq), declared())
-        engine.replace_attempt(rows, path, attempt_of(metadata(seq)), stats_on=STATISTICS)
-        monkeypatch.setattr(local_engine, "write_deltalake", overtaken)
-
-    assert tried == [0, 1]
-    assert sorted(DeltaTable(path).to_pyarrow_table()["_seq"].to_pylist()) == [3, 4]

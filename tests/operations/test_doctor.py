@@ -124,17 +124,6 @@ def test_commits_without_a_ledger_row_are_found(paths: StreamPaths) -> None:
     assert only.command == "oncelake run orders"
 
 
-def test_rows_of_a_dead_attempt_are_found(paths: StreamPaths) -> None:
-    """Quarantined records of a batch that was never committed are counted."""
-    rows = pa.table({"_seq": [1, 1], "_attempt": [7, 7]})
-    write_deltalake(paths.quarantine.path, as_quarantine(rows))
-
-    (only,) = findings_of(paths)
-
-    assert "rows of a batch that was never committed" in only.what
-    assert only.evidence == f"{paths.quarantine}: 2"
-
-
 def last_commit(table: Location) -> Path:
     """Return the newest commit of a table's log."""
     return max((table.path / "_delta_log").glob("*.json"))
@@ -169,11 +158,10 @@ def test_one_damage_is_one_finding(
     for seq in (1, 2):
         commit(paths, seq)
         Ledger(paths.ledger).put(row(seq, table_id=DeltaLog(paths.data).table_id()))
-    attempts = {"_seq": [1, 2], "_attempt": [None, None], "redriven_seq": [None, None]}
-    rows = pa.table({name: pa.array(of, pa.int64()) for name, of in attempts.items()})
+    rows = pa.table({"_seq": pa.array([1, 2], pa.int64())})
     quarantined = as_quarantine(rows.append_column("reason", [["bad", "bad"]]))
     write_deltalake(paths.quarantine.path, quarantined)
-    write_deltalake(paths.tombstones.path, rows.select(["_seq", "_attempt"]))
+    write_deltalake(paths.tombstones.path, rows)
     damage(paths)
 
     settings = load_settings()
@@ -228,8 +216,7 @@ def test_a_lease_that_outlived_its_run_is_nobodys(
 
 def test_a_run_under_way_is_a_note(paths: StreamPaths) -> None:
     """While a driver that lives holds the stream, nothing of it is a leftover."""
-    rows = pa.table({"_seq": [1], "_attempt": [7]})
-    write_deltalake(paths.quarantine.path, as_quarantine(rows))
+    commit(paths, 1)
 
     with locked_by_another(paths, driver=os.getpid()):
         (only,) = findings_of(paths)

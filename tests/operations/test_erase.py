@@ -308,6 +308,41 @@ def test_a_ledger_that_is_lost_after_an_erase_comes_back_from_its_copy(world: Wo
     assert prove(world).differences == ()
 
 
+@pytest.mark.parametrize("has_table", [True, False], ids=["a table", "no table yet"])
+def test_what_a_dead_run_left_is_erased_too(
+    settings: Settings, spark: SparkSession, has_table: bool
+) -> None:
+    """No log names its files, which may hold the key: they go, and the next run reads on."""
+    with World.made(settings, spark) as world:
+        world.declare(schema=COLUMNS, sequence_by=["at"])
+        world.send(row(NUMBER, PERSON, at=1), *[b"garbage"] * has_table)
+        world.run()
+        world.send({"id": NUMBER, "name": PERSON}, row(2, "b", at=1))
+        with crashing_at(Failpoint.PREPARED), pytest.raises(PlannedError):
+            world.run()
+        (left,) = set(world.paths.quarantine.path.glob("*.parquet")) - files_in_log(world)
+
+        certificate = erased(world)
+
+        assert not left.exists()
+        assert certificate.row.counts["erased_quarantined"] == 0
+        world.run()
+        assert [each["_offset"] for each in world.quarantined()] == [1] * has_table + [
+            1 + has_table
+        ]
+        assert prove(world).differences == ()
+
+
+def files_in_log(world: World) -> set[Path]:
+    """Return the files that the log of the quarantine names, if it has one."""
+    path = world.paths.quarantine.path
+    if not DeltaTable.is_deltatable(str(path)):
+        return set()
+    return {
+        path / name for name in DeltaTable(path).get_add_actions(flatten=True)["path"].to_pylist()
+    }
+
+
 def test_what_nothing_tells_of_any_more_is_said(world: World) -> None:
     """Ledger and copy are lost: run, status, doctor and proof name the batches, and a remedy."""
     erased(world)

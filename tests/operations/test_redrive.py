@@ -14,7 +14,6 @@ from typer.testing import CliRunner
 
 from ingestion.cli.app import app
 from ingestion.errors import InvalidSpecError, RefusedError, SideTableIncompleteError
-from ingestion.lake.attempts import MARKS
 from ingestion.operations.decisions import accept, adopt_topic
 from ingestion.operations.redrive import RedriveReport
 from ingestion.verify.verify import verify
@@ -111,10 +110,8 @@ def differences(world: World) -> list[str]:
 
 
 def set_mark(world: World, mark: int | None, where: str) -> None:
-    """Write another mark beside a record in quarantine, as the commit of that seq, if any, did."""
-    attempts = {row.seq: row.attempt for row in world.ledger}
-    values = ("NULL", "NULL") if mark is None else (mark, attempts.get(mark, 0))
-    updates = {name: f"CAST({value} AS BIGINT)" for name, value in zip(MARKS, values, strict=True)}
+    """Write another mark beside a record in quarantine."""
+    updates = {"redriven_seq": f"CAST({'NULL' if mark is None else mark} AS BIGINT)"}
     DeltaTable(world.paths.quarantine.path).update(updates=updates, predicate=where)
 
 
@@ -176,17 +173,13 @@ def test_the_quarantine_is_shown_without_harm(
     assert document["redriven"] == [{"seq": 6, "records": 8}]
 
 
-def test_marks_of_a_redrive_that_died_are_taken_away(world: World) -> None:
-    """A mark above the table's last seq did not happen.
-
-    What waits for another declaration is named by the proof until it is sent in.
-    """
+def test_what_waits_for_another_declaration_is_named_until_it_is_sent_in(world: World) -> None:
+    """The proof says that it is good today; so it is, by a redrive of its reason alone."""
     world.declare(tombstones="quarantine")
     world.send(row(1, "a"), b"garbage")
     world.send(None, id=1)
     world.run()
     assert [each["run_id"] for each in world.quarantined()] == ["run-1", "run-1"]
-    set_mark(world, 2, "_offset = 2")
     world.declare(tombstones="delete")
     limits = verify(world.spec, world.settings).limits
     world.send(row(2, "b"), b"more")

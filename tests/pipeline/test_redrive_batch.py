@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -90,15 +89,12 @@ def test_the_proof_folds_a_record_where_it_was_sent_in(tmp_path: Path) -> None:
         tmp_path / "q",
         as_quarantine(
             pa.Table.from_pylist(
-                [held(1, 2), held(2, None), held(3, None, "now"), held(4, 9), held(9, 1)], _SCHEMA
+                [held(1, 2), held(2, None), held(3, None, "now"), held(4, None), held(9, 1)],
+                _SCHEMA,
             )
         ),
     )
-    # Of a version whose rows named no attempt.
-    batches = {
-        1: batch(1, stretch(0, 5), attempt=None),
-        2: batch(2, kind="redrive", counts={"offsets": 0}, attempt=None),
-    }
+    batches = {1: batch(1, stretch(0, 5)), 2: batch(2, kind="redrive", counts={"offsets": 0})}
     coverage = full_coverage(batches=batches)
     records = [record(n, {"id": n, "name": "x", "at": 1}) for n in range(5)]
     with remembering() as store:
@@ -136,22 +132,17 @@ def test_the_proof_folds_a_record_where_it_was_sent_in(tmp_path: Path) -> None:
     assert list(miscounts(batch(2, kind="redrive", counts={**counts, "read": 2}), second)) != []
 
 
-def test_the_proof_believes_the_attempt_that_a_commit_names(tmp_path: Path) -> None:
-    """Rows and marks that another attempt left are as if they were not there."""
-    names = {"_attempt": 10, "redriven_attempt": None}
-    ours = [{**held(1, 2), **names, "redriven_attempt": 20}, {**held(2, None), **names}]
-    theirs = [{**held(3, None), **names, "_attempt": 11}, {**held(4, 2), **names}]
-    schema = pa.schema([*_SCHEMA, *((name, pa.int64()) for name in names)])
-    rows = pa.Table.from_pylist([*ours, *theirs], schema)
-    write_deltalake(tmp_path / "q", as_quarantine(rows))
+def test_the_proof_stops_before_what_is_not_in_the_ledger(tmp_path: Path) -> None:
+    """Rows and marks of a batch that was projected, and not recorded yet, do not count."""
+    rows = [held(1, 2), held(2, None), held(3, 3), {**held(4, None), "_seq": 3}]
+    write_deltalake(tmp_path / "q", as_quarantine(pa.Table.from_pylist(rows, _SCHEMA)))
     batches = {1: batch(1, stretch(0, 5)), 2: batch(2, kind="redrive")}
-    named = {1: replace(batches[1], attempt=10), 2: replace(batches[2], attempt=20)}
     with remembering() as store:
-        redrives = Redrives(store, full_coverage(batches=named), declaration="now")
+        redrives = Redrives(store, full_coverage(batches=batches), declaration="now")
         false_marks = list(redrives.learn(Location.of(tmp_path / "q")))
 
         records = [record(n, {"id": n, "name": "x", "at": 1}) for n in range(1, 5)]
         classified, kept, redriven = redrives.partition(records, 1)
 
     offsets = [[each.offset for each in part] for part in (classified, kept, redriven)]
-    assert (offsets, false_marks) == ([[3], [2, 4], [1]], [])
+    assert (offsets, false_marks) == ([[4], [2, 3], [1]], [])

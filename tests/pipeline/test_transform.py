@@ -386,7 +386,7 @@ def test_both_engines_make_the_same_rows(world: World, key: str) -> None:
     assert EVALUATED_BY not in other.ledger[-1].declaration
     assert _row_counts(world) == _row_counts(other)
     assert sorted(map(repr, world.rows())) == sorted(map(repr, other.rows()))
-    of_run = {"_seq", "_attempt", "_ingested_at", "run_id"}
+    of_run = {"_seq", "_ingested_at", "run_id"}
     waiting, of_spark = (
         [{n: v for n, v in row.items() if n not in of_run} for row in each.quarantined()]
         for each in (world, other)

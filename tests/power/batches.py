@@ -1,7 +1,7 @@
 """Batches of literal rows on a disk whose power is cut, again and again, without Kafka and Spark.
 
-    quarantine → table → ledger, as a run writes them → cut, at a sync or at any moment →
-    what is there is undone or healed, and is what so many batches make → the next batch
+    the quarantine's file → table → quarantine → ledger, as a run writes them → cut, at a sync or
+    at any moment → what is there is undone or healed, and is what so many batches make → the next
 
 What batch N changes depends on N alone, so that the table says how many of them it must hold.
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import datetime as dt
 import random
+import secrets
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -24,13 +25,13 @@ import pyarrow as pa
 from ingestion.declaration.ddl import DeclaredColumn, parse_type, system_columns
 from ingestion.errors import DamagedTableError
 from ingestion.kafka.offsets import Offsets
-from ingestion.lake.attempts import Attempt, new_name
 from ingestion.lake.ledger import Ledger, LedgerRow
 from ingestion.lake.paths import StreamPaths
+from ingestion.lake.side_tables import project, read_back
 from ingestion.modes.engines.duckdb import LocalEngine
 from ingestion.recovery.heal import undo_half_written_commits
 from ingestion.settings import Settings
-from ingestion.sinks.commit_metadata import CommitMetadata, Identity
+from ingestion.sinks.commit_metadata import CommitMetadata, Identity, SideFile
 from ingestion.sinks.delta.files import open_rows
 from ingestion.sinks.delta.integrity import refuse_damaged
 from ingestion.sinks.delta.log import DeltaLog
@@ -98,8 +99,9 @@ class Subject:
         """Write a batch as a run does."""
         if not self.table.log().exists:
             self.table.create(TableDefinition(columns=_COLUMNS, keys=("id",)))
-        metadata = replace(_NOTE, seq=seq, attempt=new_name())
-        self._quarantine(Attempt(seq, metadata.attempt))
+        run_id = secrets.token_hex(8)
+        side = self._quarantine(seq, run_id)
+        metadata = replace(_NOTE, seq=seq, run_id=run_id, side={"quarantine": side})
         change = Change(
             inserted=_rows({seq}, seq),
             updated=_rows({seq - 1} if seq > 1 else set(), seq),
@@ -111,24 +113,31 @@ class Subject:
         assert commit is not None, f"batch {seq} is not in the log"
         self.table.seal()
         table_id = self.table.log().table_id()
+        project(self.paths, metadata, table_id)
         Ledger(self.paths.ledger).put(LedgerRow.of(commit, table_id))
-        self.acknowledged[seq] = metadata.attempt
+        self.acknowledged[seq] = run_id
 
-    def _quarantine(self, attempt: Attempt) -> None:
-        bad = pa.table({"_seq": [attempt.seq], "_attempt": [attempt.name]})
+    def _quarantine(self, seq: int, run_id: str) -> SideFile:
+        bad, file = pa.table({"_seq": [seq], "run_id": [run_id]}), f"{run_id}.parquet"
         with (
             tempfile.TemporaryDirectory() as scratch,
             closing(LocalEngine(STREAM, Path(scratch))) as engine,
         ):
             engine.hold(bad)
-            text = "SELECT * FROM batch"
-            engine.replace_attempt(text, self.paths.quarantine, attempt, stats_on=("_seq",))
+            engine.write_parquet("SELECT * FROM batch", self.paths.quarantine / file)
+        return read_back(self.paths.quarantine / file)
 
     def heal(self) -> int:
         """Undo what is half-written, as a run does, and return how many batches are there."""
         self.undone += len(list(undo_half_written_commits(self.paths)))
         log = self.table.log()
-        return (log.last_seq(STREAM) or 0) if log.exists else 0
+        if not log.exists:
+            return 0
+        self.table.seal()
+        for commit in reversed([*log.newest_first()]):
+            if commit.metadata:
+                project(self.paths, commit.metadata, log.table_id())
+        return log.last_seq(STREAM) or 0
 
     def problems(self, last: int) -> Iterator[str]:
         """Yield what is wrong with tables that should hold so many batches."""
@@ -155,10 +164,10 @@ class Subject:
             yield f"the ledger has batches that nobody committed: {unknown}"
         is_there = DeltaLog(self.paths.quarantine).exists
         bad = open_rows(self.paths.quarantine).to_table().to_pylist() if is_there else []
-        kept = [(row["_seq"], row["_attempt"]) for row in bad]
+        kept = [(row["_seq"], row["run_id"]) for row in bad]
         for batch in made.items():
             if kept.count(batch) != 1:
-                yield f"attempt {batch} has {kept.count(batch)} rows in quarantine"
+                yield f"batch {batch} has {kept.count(batch)} rows in quarantine"
 
 
 def _rows(ids: set[int], seq: int) -> pa.Table:

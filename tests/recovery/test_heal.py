@@ -12,7 +12,6 @@ from deltalake import DeltaTable, write_deltalake
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import CommitConflictError
 from ingestion.kafka.offsets import Offsets
-from ingestion.lake.attempts import new_name
 from ingestion.lake.ledger import Ledger, LedgerRow
 from ingestion.lake.paths import StreamPaths
 from ingestion.recovery.heal import heal_ledger
@@ -48,7 +47,6 @@ def decide(paths: StreamPaths, seq: int, *, accepts: tuple[int, ...] = ()) -> Le
         next=Offsets(),
         reason="why",
         accepts=accepts,
-        attempt=new_name(),
     )
     commit = paths.table.commit_note(metadata)
     return LedgerRow.of(commit, DeltaTable(paths.data.path).metadata().id)

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
@@ -214,19 +213,6 @@ def test_commits_that_aged_out_are_remembered_by_the_ledger(behind: World) -> No
 
     assert "the ledger gave the offsets" in report.notices[0]
     assert (report.seq, behind.rows()) == (3, LATEST)
-
-
-def test_side_rows_of_a_failed_attempt_are_removed(behind: World) -> None:
-    """Quarantine rows of an attempt whose seq is another's are not evidence of anything."""
-    bad = DeltaTable(behind.paths.quarantine.path).to_pyarrow_table()
-    (left_over,) = bad.to_pylist()
-    left_over |= {"_attempt": 7, "_offset": 99}
-    left_over = pa.Table.from_pylist([left_over], schema=bad.schema)
-    write_deltalake(behind.paths.quarantine.path, left_over, mode="append")
-
-    behind.run()
-
-    assert [bad["_seq"] for bad in behind.quarantined()] == [1]
 
 
 def test_a_new_partition_is_read_from_its_start(world: World) -> None:

@@ -49,12 +49,12 @@ KEYS: Mapping[str, tuple[Any, Any, Any]] = {
 }  # fmt: skip
 
 
-def note(seq: int, *, attempt: int = 1, keys: tuple[str, ...] = ("id",)) -> CommitMetadata:
+def note(seq: int, *, run_id: str = "me", keys: tuple[str, ...] = ("id",)) -> CommitMetadata:
     """What a commit says of itself."""
     identity = Identity(cluster_id="c", topic_ids={}, keys=keys, order=())
     return CommitMetadata(
-        kind="ingest", seq=seq, run_id="me", epoch=1, identity=identity, columns=COLUMNS,
-        next=Offsets(), attempt=attempt,
+        kind="ingest", seq=seq, run_id=run_id, epoch=1, identity=identity, columns=COLUMNS,
+        next=Offsets(),
     )  # fmt: skip
 
 
@@ -263,7 +263,7 @@ def test_who_comes_second_is_refused(table: DeltaSinkTable) -> None:
         files = set(table.path.files())
 
         with pytest.raises(CommitConflictError, match="holds seq 1 as its last"):
-            late.commit(change(table, inserted={1: "second"}), note(1, attempt=2))
+            late.commit(change(table, inserted={1: "second"}), note(1, run_id="another"))
 
     assert names(table) == {1: "first"}
     assert set(table.path.files()) == files

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+
+from deltalake import DeltaTable
 
 from ingestion.errors import counted
-from ingestion.lake.attempts import ROWS
 from ingestion.operations.apply_transformation import spark_transformation
-from ingestion.sinks.delta.files import is_delta, open_rows
-from ingestion.storage.location import Location
+from ingestion.sinks.commit_metadata import CommitMetadata
+from ingestion.sinks.delta.files import is_delta
 from ingestion.verify.verdict import Verdict
 from ingestion.verify.verify import verify
 from tests.support.world import World
@@ -26,20 +27,33 @@ def find_problems(world: World) -> tuple[str, ...]:
 
 
 def rows_of_no_commit(world: World) -> tuple[str, ...]:
-    """Return what a reader of the side tables would take for records that a batch has read."""
-    committed = {(row.seq, row.attempt) for row in world.ledger}
-    sides = (side for side in (world.paths.quarantine, world.paths.tombstones) if is_delta(side))
-    return tuple(
-        f"{side.name} has {counted(count, 'row')} of attempt {attempt}, which no commit names"
-        for side in sides
-        for attempt, count in Counter(_attempts_in(side)).items()
-        if attempt not in committed
-    )
+    """Return what any reader of the tables meets of a batch that was not committed.
+
+    It reads by delta-rs alone, at any time, and believes nothing but the notes in the table's log.
+    """
+    log = world.paths.table.log()
+    commits = log.newest_first() if log.exists else ()
+    notes = {each.metadata.seq: each.metadata for each in commits if each.metadata}
+    return tuple(_of_no_commit(world, notes))
 
 
-def _attempts_in(side: Location) -> Iterator[tuple[int, int]]:
-    for row in open_rows(side).to_table(columns=[*ROWS]).to_pylist():
-        yield row[ROWS[0]], row[ROWS[1]]
+def _of_no_commit(world: World, notes: Mapping[int, CommitMetadata]) -> Iterator[str]:
+    for name, side in world.paths.sides.items():
+        if not is_delta(side):
+            continue
+        rows = DeltaTable(str(side)).to_pyarrow_table()
+        for seq, count in Counter(rows["_seq"].to_pylist()).items():
+            file = notes[seq].side.get(name) if seq in notes else None
+            if file is None or file.rows < count:
+                yield f"{side.name} has {counted(count, 'row')} of batch {seq}, its commit {file}"
+        marks = rows["redriven_seq"].to_pylist() if name == "quarantine" else []
+        for seq, count in Counter(filter(None, marks)).items():
+            file = notes[seq].side.get("redriven") if seq in notes else None
+            if file is None or file.rows < count:
+                yield f"{counted(count, 'row')} marked by batch {seq}, its commit says {file}"
+    for row in world.ledger:
+        if row.seq not in notes:
+            yield f"the ledger has batch {row.seq}, which no commit names"
 
 
 def _problems(world: World) -> Iterator[str]:

@@ -7,7 +7,7 @@ from typing import Final
 import pyarrow as pa
 
 _MORE: Final = {
-    **dict.fromkeys(("_attempt", "redriven_seq", "redriven_attempt"), pa.int64()),
+    "redriven_seq": pa.int64(),
     **dict.fromkeys(("reason", "detail", "removed"), pa.string()),
 }
 

@@ -12,8 +12,8 @@ from tests.support.proof import find_problems
 from tests.support.world import World
 from tests.trials.oracle import Row, expected_rows
 
-# Batches that a run has gone on from, by seq, each with the name of its attempt.
-Acknowledged = dict[int, int | None]
+# Batches that a run has gone on from, by seq, each with the run that made it.
+Acknowledged = dict[int, str]
 _MOST_ROWS = 5
 
 
@@ -25,8 +25,8 @@ class CommittedBatch(Protocol):
         """Its number."""
 
     @property
-    def attempt(self) -> int | None:
-        """Which attempt at it was committed."""
+    def run_id(self) -> str:
+        """Which run committed it."""
 
 
 def judge(world: World) -> tuple[str, ...]:
@@ -51,13 +51,13 @@ def differences(table: Iterable[Row], due: Iterable[Row]) -> Iterator[str]:
 
 def committed_in(batches: Iterable[CommittedBatch]) -> Acknowledged:
     """Return the batches that a log or a ledger tells of."""
-    return {batch.seq: batch.attempt for batch in batches}
+    return {batch.seq: batch.run_id for batch in batches}
 
 
 def lost_batches(
-    acknowledged: Acknowledged, there: Mapping[int, int | None], place: str
+    acknowledged: Acknowledged, there: Mapping[int, str], place: str
 ) -> Iterator[str]:
-    """Yield each batch that was acknowledged, and is not there by that attempt."""
-    for seq, attempt in acknowledged.items():
-        if there.get(seq, "none") != attempt:
-            yield f"batch {seq} was acknowledged as {attempt}; the {place} has {there.get(seq)}"
+    """Yield each batch that was acknowledged, and is not there by that run."""
+    for seq, run_id in acknowledged.items():
+        if there.get(seq, "none") != run_id:
+            yield f"batch {seq} was acknowledged as {run_id}; the {place} has {there.get(seq)}"

@@ -59,7 +59,6 @@ def batch(seq: int, *ranges: OffsetRange, **fields: Any) -> Batch:
         "balanced": True,
         "accepted": None,
         "identity": {"cluster_id": "a"},
-        "attempt": seq,
     }
     return Batch(**{**given, **fields, "counts": {**counts, **fields.get("counts", {})}})
 

@@ -29,7 +29,7 @@ def commit(of: Batch, **fields: Any) -> LoggedCommit:
         "seq": of.seq,
         "epoch": of.epoch,
         "run_id": of.run_id,
-        **{name: getattr(of, name) for name in ("identity", "columns", "attempt")},
+        **{name: getattr(of, name) for name in ("identity", "columns")},
         "counts": of.counts,
         "next": {},
         "ranges": [
@@ -154,12 +154,11 @@ def test_an_accepted_red_batch_is_no_difference() -> None:
         ({"columns": "id BIGINT"}, "columns"),
         ({"declaration": {"where": "id > 0"}}, "declaration"),
         ({"erased": {"digest": "b"}}, "erased"),
-        ({"attempt": 8}, "attempt"),
         ({"balanced": False, "accepted": "why"}, "accepted"),
     ],
     ids=[
         *("run", "kind", "epoch", "version", "range", "gaps", "count"),
-        *("identity", "columns", "declaration", "erased", "attempt", "accepted"),
+        *("identity", "columns", "declaration", "erased", "accepted"),
     ],
 )
 def test_a_ledger_row_unlike_its_commit_is_named(changed: dict[str, Any], name: str) -> None:

@@ -413,8 +413,8 @@ def test_a_file_whose_statistics_hide_its_rows_is_damaged(damaged: World) -> Non
     for file in damaged.paths.quarantine.path.glob("*.parquet"):
         content = file.read_bytes()
         footer = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
-        (name,) = set(pq.read_table(file)["_attempt"].to_pylist())
-        of_others = content[footer:].replace(name.to_bytes(8, "little"), bytes(8))
+        (seq,) = set(pq.read_table(file)["_seq"].to_pylist())
+        of_others = content[footer:].replace(seq.to_bytes(8, "little"), bytes(8))
         file.write_bytes(content[:footer] + of_others)
 
     problems = differences(damaged)

@@ -7,38 +7,27 @@ that commits, and so the one that holds the stream's lock.
 
 from __future__ import annotations
 
+import io
 import shutil
 import tempfile
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
 import duckdb
 import pyarrow as pa
-from deltalake import write_deltalake
-from deltalake.exceptions import CommitFailedError
+import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from ingestion.errors import BatchTooLargeError
 from ingestion.kafka.offsets import Range, cut
-from ingestion.lake.attempts import MARKS, Attempt
 from ingestion.modes import sql as text
-from ingestion.modes.engines.engine import marks, translate_failure
-from ingestion.modes.engines.idempotent_commit import retry_on_conflict
+from ingestion.modes.engines.engine import translate_failure
 from ingestion.modes.engines.rows import InWorker, Rows, UnevaluatedError, Work
-from ingestion.sinks.delta.commits import EXACTLY
-from ingestion.sinks.delta.durability import seal_commits
-from ingestion.sinks.delta.files import (
-    as_arrow,
-    is_delta,
-    open_delta,
-    open_rows,
-    storage_options,
-)
-from ingestion.sinks.delta.log_files import log_files
+from ingestion.sinks.delta.files import as_arrow, open_rows
 from ingestion.storage.location import Location
 
 _SETTINGS: Final[dict[str, str | bool | int | float | list[str]]] = {
@@ -134,55 +123,11 @@ class LocalEngine:
         """Return a named table's columns."""
         return list(self._tables.table(name).columns)
 
-    def replace_attempt(
-        self, sql: str, path: Location, attempt: Attempt, *, stats_on: tuple[str, ...]
-    ) -> None:
-        """Replace an attempt's rows, or make the table."""
-        rows = self.arrow(sql)
-
-        def write() -> None:
-            if is_delta(path):
-                table = open_delta(path)
-                where = attempt.as_sql()
-                write_deltalake(
-                    table,
-                    rows,
-                    mode="overwrite",
-                    predicate=where,
-                    schema_mode="merge",
-                    commit_properties=EXACTLY,
-                )
-            else:
-                settings = {"delta.dataSkippingStatsColumns": ",".join(stats_on)}
-                write_deltalake(
-                    str(path), rows, configuration=settings, storage_options=storage_options(path)
-                )
-                # Of a store it is remembered that there was no table.
-                log_files(path).forget()
-            seal_commits(path)
-
-        _retry(write, path.name)
-
-    def mark_redriven(
-        self, sql: str, quarantine: Location, attempt: Attempt, *, within: str
-    ) -> None:
-        """Set seq and name of the redrive."""
-        records, marked = self.arrow(sql), dict(zip(MARKS, attempt, strict=True))
-
-        def mark() -> None:
-            merger = open_delta(quarantine).merge(
-                records,
-                marks(within),
-                source_alias="s",
-                target_alias="t",
-                commit_properties=EXACTLY,
-            )
-            merger.when_matched_update(
-                {name: f"CAST({value} AS BIGINT)" for name, value in marked.items()}
-            ).execute()
-            seal_commits(quarantine)
-
-        _retry(mark, quarantine.name)
+    def write_parquet(self, sql: str, file: Location) -> None:
+        """Write what Arrow has, whose moments have microseconds."""
+        content = io.BytesIO()
+        pq.write_table(self.arrow(sql), content, store_decimal_as_integer=True)
+        file.put(content.getvalue())
 
     def close(self) -> None:
         """Let go of the batch, and of its files."""
@@ -265,10 +210,6 @@ def _is_within(part: Range) -> str:
         f"(_topic = {text.text(part.topic)} AND _partition = {part.partition} "
         f"AND _offset >= {part.start} AND _offset < {part.end})"
     )
-
-
-def _retry(statement: Callable[[], None], name: str) -> None:
-    retry_on_conflict(statement, stream=name, hindered=(CommitFailedError,))
 
 
 def _in_duckdb(sql: str) -> str:

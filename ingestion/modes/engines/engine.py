@@ -11,11 +11,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from ingestion.declaration.modes import COORDINATES
 from ingestion.kafka.offsets import Range
-from ingestion.lake.attempts import Attempt
 from ingestion.modes.engines.rows import Rows
-from ingestion.modes.sql import FAILED, equal
+from ingestion.modes.sql import FAILED
 from ingestion.storage.location import Location
 
 
@@ -91,22 +89,8 @@ class Engine(Protocol):
     def columns(self, name: str) -> list[str]:
         """Return a named table's columns."""
 
-    def replace_attempt(
-        self, sql: str, path: Location, attempt: Attempt, *, stats_on: tuple[str, ...]
-    ) -> None:
-        """Replace an attempt's rows in a side table, which is made if need be."""
-
-    def mark_redriven(
-        self, sql: str, quarantine: Location, attempt: Attempt, *, within: str
-    ) -> None:
-        """Mark records in quarantine as sent in, by the attempt of a redrive.
-
-        Args:
-            sql: Coordinates of the records.
-            quarantine: The table's folder.
-            attempt: The redrive.
-            within: Which rows of the quarantine, ``t``, may be meant.
-        """
+    def write_parquet(self, sql: str, file: Location) -> None:
+        """Write the rows of a query into a file of the lake, with the types of a Delta table."""
 
     def close(self) -> None:
         """Let go of the batch."""
@@ -125,8 +109,3 @@ def translate_failure(*errors: type[Exception]) -> Iterator[None]:
         if FAILED in str(error):
             raise IncomparableError from error
         raise
-
-
-def marks(within: str) -> str:
-    """Tell which row ``t`` of the quarantine a redrive marks for a record ``s``."""
-    return f'{equal(COORDINATES, "t", "s")} AND t."redriven_seq" IS NULL AND {within}'

@@ -48,12 +48,7 @@ def idempotent(spark: SparkSession, stream: str, metadata: CommitMetadata) -> It
             spark.conf.unset(key)
 
 
-def retry_on_conflict(
-    statement: Callable[[], None],
-    *,
-    stream: str,
-    hindered: tuple[type[Exception], ...] = _HINDERED,
-) -> None:
+def retry_on_conflict(statement: Callable[[], None], *, stream: str) -> None:
     """Run a statement again when somebody's OPTIMIZE, UPDATE or DELETE got in before it.
 
     Delta rebases what it can and throws the rest; nothing of the statement is in the table then.
@@ -67,7 +62,7 @@ def retry_on_conflict(
         try:
             with refuse_second_writer(stream):
                 return statement()
-        except hindered as error:
+        except _HINDERED as error:
             if attempt == _ATTEMPTS:
                 raise TableBusyError(
                     f"{stream}: somebody else changed the table {_ATTEMPTS} times while a batch "

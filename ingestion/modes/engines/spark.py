@@ -7,28 +7,21 @@ from functools import lru_cache
 from typing import Any, Final
 
 import sqlglot
-from delta.tables import DeltaTable
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame, SparkSession
 
 from ingestion.kafka.offsets import Range
-from ingestion.lake.attempts import MARKS, Attempt
-from ingestion.lake.side_tables import overwrite_attempt
 from ingestion.modes import sql as text
-from ingestion.modes.engines.engine import marks, translate_failure
+from ingestion.modes.engines.engine import translate_failure
 from ingestion.modes.engines.frame_cache import FrameCache
-from ingestion.modes.engines.idempotent_commit import (
-    retry_on_conflict,
-)
 from ingestion.modes.engines.rows import Rows
-from ingestion.sinks.delta.durability import seal_commits
-from ingestion.sinks.delta.log_files import log_files
 from ingestion.storage.location import Location
 
 # By which Spark says that a statement has failed.
 _FAILURES: Final = (PySparkException, Py4JJavaError)
+# Whether Hadoop puts a file without content beside those that it has written.
+_MARKER: Final = "mapreduce.fileoutputcommitter.marksuccessfuljobs"
 
 
 class SparkEngine:
@@ -78,32 +71,14 @@ class SparkEngine:
         """Return a named table as a frame, for write modes that are not written in SQL."""
         return self.spark.table(name)
 
-    def replace_attempt(
-        self, sql: str, path: Location, attempt: Attempt, *, stats_on: tuple[str, ...]
-    ) -> None:
-        """Replace an attempt's rows, or make the table."""
-        rows = self.query(sql)
-        retry_on_conflict(
-            lambda: overwrite_attempt(rows, path, attempt, stats_on=stats_on), stream=path.name
-        )
-
-    def mark_redriven(
-        self, sql: str, quarantine: Location, attempt: Attempt, *, within: str
-    ) -> None:
-        """Set seq and name of the redrive."""
-        records, marked = self.query(sql).alias("s"), zip(MARKS, attempt, strict=True)
-        values: dict[str, str | Column] = {
-            name: F.lit(value).cast("long") for name, value in marked
-        }
-
-        def mark() -> None:
-            table = DeltaTable.forPath(self.spark, str(quarantine)).alias("t")
-            merger = table.merge(records, translate(marks(within)))
-            merger.whenMatchedUpdate(set=values).execute()
-
-        retry_on_conflict(mark, stream=quarantine.name)
-        seal_commits(quarantine)
-        log_files(quarantine).forget()
+    def write_parquet(self, sql: str, file: Location) -> None:
+        """Write a folder by one task, whose file takes the name that is asked for."""
+        folder = file.with_name(file.name.removesuffix(".parquet"))
+        writer = self.query(sql).coalesce(1).write.option(_MARKER, "false")
+        writer.parquet(str(folder))
+        (part,) = (name for name in folder.files() if name.endswith(".parquet"))
+        (folder / part).rename_to(file)
+        folder.delete_all()
 
     def close(self) -> None:
         """Let go of the batch."""

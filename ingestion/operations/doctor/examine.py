@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-import pyarrow.compute as pc
 from pydantic import TypeAdapter
 
 from ingestion.declaration.loader import DeclaredStream
@@ -35,8 +34,6 @@ from ingestion.operations.status import StatusReader, costly_merges
 from ingestion.recovery.heal import unknown_seqs
 from ingestion.recovery.snapshot import read_snapshot
 from ingestion.settings import Settings, project_root
-from ingestion.sinks.delta.files import is_delta
-from ingestion.sinks.delta.integrity import count_rows
 from ingestion.storage.lease import read_lease
 from ingestion.storage.processes import is_running, process_locking
 
@@ -223,8 +220,6 @@ def examine_leftovers(stream: str, paths: StreamPaths) -> Iterator[Finding]:
         yield _finding_of_holder(stream, paths, holder)
         return
     snapshot = read_snapshot(paths)
-    # Of a table that is gone, the ledger tells what was committed.
-    seq = max((row.seq for row in snapshot.ledger.rows), default=0)
     if snapshot.table:
         seq = snapshot.table.seq or 0
         recorded = {row.seq for row in snapshot.rows} - {row.seq for row in snapshot.ledger.copied}
@@ -235,10 +230,6 @@ def examine_leftovers(stream: str, paths: StreamPaths) -> Iterator[Finding]:
             yield kinds.UNKNOWN_BATCHES.of(stream, f"seq {written_seqs(unknown)}")
     for evidence in costly_merges(paths, paths.table.log()):
         yield kinds.COSTLY_MERGES.of(stream, evidence)
-    for table in (paths.quarantine, paths.tombstones):
-        is_there = is_delta(table)
-        if is_there and (rows := count_rows(table, pc.field("_seq") > seq)):
-            yield kinds.UNCOMMITTED_ROWS.of(stream, f"{table}: {rows:,}")
     folders = paths.checkpoints.iterdir() if paths.checkpoints.is_dir() else ()
     generations = sorted((at for at in folders if at.name.isdigit()), key=lambda at: int(at.name))
     if len(generations) > 1:

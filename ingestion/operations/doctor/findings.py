@@ -77,7 +77,6 @@ UNKNOWN_BATCHES = FindingKind(
     "batches of which neither the ledger, nor its copy, nor the table's log tells",
     "restore the ledger from a backup, or oncelake rebuild {about}",
 )
-UNCOMMITTED_ROWS = FindingKind("rows of a batch that was never committed", _NEXT_RUN)
 OLD_GENERATIONS = FindingKind(
     "more generations of its Spark checkpoint than the one that a run leaves", _NEXT_RUN
 )

@@ -71,7 +71,7 @@ def commit_alone(
 
 def put_commit(
     table: Location,
-    opened: DeltaTable,
+    opened: DeltaTable | None,
     fenced: CommitProperties,
     files: Iterable[Mapping[str, Any]] = (),
     **operation: Any,
@@ -84,7 +84,7 @@ def put_commit(
 
     Args:
         table: The table.
-        opened: The version that it follows.
+        opened: The version that it follows; ``None`` where there is no table yet.
         fenced: Note and fence.
         files: What comes and goes, as actions.
         operation: What else ``commitInfo`` says; by default that nothing was appended.
@@ -93,10 +93,11 @@ def put_commit(
         CommitFailedError: somebody else has committed that version.
         UnknownOutcomeError: the store did not answer.
     """
-    version, now = opened.version(), time.time_ns() // 1_000_000
+    version, now = opened.version() if opened else -1, time.time_ns() // 1_000_000
     made = {"timestamp": now, "operation": "WRITE", "operationParameters": {"mode": "Append"}}
     made |= {**operation, **(fenced.custom_metadata or {})}
-    if opened.metadata().configuration.get("delta.enableInCommitTimestamps") == "true":
+    settings = opened.metadata().configuration if opened else {}
+    if settings.get("delta.enableInCommitTimestamps") == "true":
         before = json.loads(log_files(table).read(commit_file(version)).splitlines()[0])
         past = before.get("commitInfo", {}).get("inCommitTimestamp", 0)
         made["inCommitTimestamp"] = max(now, past + 1)
@@ -142,7 +143,7 @@ def restore_version(
         opened,
         fenced,
         [
-            _metadata(then),
+            metadata_of(then),
             *(removing(add, moment) for file, add in now.items() if file not in past),
             *({"add": {**a, "dataChange": True}} for file, a in past.items() if file not in now),
         ],
@@ -151,7 +152,7 @@ def restore_version(
     )
 
 
-def _metadata(
+def metadata_of(
     table: DeltaTable, properties: Mapping[str, str] = MappingProxyType({}), schema: str = ""
 ) -> dict[str, Any]:
     """Return the action that gives a table what it has, and other properties or columns."""
@@ -188,7 +189,7 @@ def put_metadata(
         path,
         table,
         CommitProperties(),
-        [*more, _metadata(table, properties, schema)],
+        [*more, metadata_of(table, properties, schema)],
         operation=operation,
         operationParameters=changed,
     )

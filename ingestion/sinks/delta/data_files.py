@@ -139,15 +139,22 @@ class DeltaFileWriter(FileWriter[AddedFile]):
         stream.close()
 
     def _describe(self, path: str, metadata: pq.FileMetaData, size: int) -> AddedFile:
-        rows, there = metadata.num_rows, {*self._schema.names} & {*self._statistics}
-        fields = [self._schema.field(name) for name in there]
-        stats = json.dumps({"numRecords": rows, **_statistics(metadata, fields)})
-        return AddedFile(number=-1, path=quote(path), rows=rows, size_bytes=size, stats=stats)
+        there = {*self._schema.names} & {*self._statistics}
+        return describe_file(path, metadata, size, [self._schema.field(name) for name in there])
 
     def _delete(self, paths: Sequence[str]) -> None:
         for path in paths:
             with suppress(OSError):
                 (self._table / path).delete()
+
+
+def describe_file(
+    path: str, metadata: pq.FileMetaData, size: int, fields: Iterable[pa.Field]
+) -> AddedFile:
+    """Describe a new file for the log, with statistics of some of its columns."""
+    rows = metadata.num_rows
+    stats = json.dumps({"numRecords": rows, **_statistics(metadata, fields)})
+    return AddedFile(number=-1, path=quote(path), rows=rows, size_bytes=size, stats=stats)
 
 
 def is_ordered(type_: pa.DataType) -> bool:

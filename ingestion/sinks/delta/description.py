@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Any, Final
 
@@ -15,6 +15,7 @@ from ingestion.declaration.ddl import DeclaredColumn, parse_type
 from ingestion.declaration.sql import quoted
 from ingestion.declaration.types import SqlType
 from ingestion.sinks.arrow_types import arrow_schema
+from ingestion.sinks.delta.commits import metadata_of
 from ingestion.sinks.delta.compaction import retention_properties
 from ingestion.sinks.delta.files import EXACT_DIGITS
 from ingestion.sinks.delta.vectors import FEATURE, PROPERTY
@@ -31,32 +32,47 @@ _OF_VERSIONS: Final = (
     (4, ("changeDataFeed", "generatedColumns")),
     (6, ("identityColumns",)),
 )
+# Features that a table must have for columns of a type.
+_OF_TYPES: Final = {"timestamp_ntz": "timestampNtz", "variant": "variantType"}
 # Where Spark notes a type with a VARCHAR in it.
 _VARCHAR: Final = "__CHAR_VARCHAR_TYPE_STRING"
 
 
 def first_commit(wanted: TableDefinition) -> bytes:
     """Return the commit that makes a table."""
-    columns = wanted.columns
     now = time.time_ns() // 1_000_000
-    has_local_times = any(column.type.contains("TIMESTAMP_NTZ") for column in columns)
-    protocol: dict[str, Any] = {"minReaderVersion": 1, "minWriterVersion": 2}
-    features = ["timestampNtz"] if has_local_times else []
-    features += [FEATURE] if wanted.deletion_vectors else []
-    if features:
-        protocol = _protocol(features, [*features, *_OF_VERSIONS[0][1]])
-    metadata = {
-        "id": str(uuid.uuid4()),
-        "description": wanted.description,
-        "format": {"provider": "parquet", "options": {}},
-        "schemaString": json.dumps(row_json(columns)),
-        "partitionColumns": [],
-        "configuration": properties_of(wanted),
-        "createdTime": now,
-    }
     made = {"timestamp": now, "operation": "CREATE TABLE", "operationParameters": {}}
-    actions = ({"commitInfo": made}, {"protocol": protocol}, {"metaData": metadata})
-    return "\n".join(map(json.dumps, actions)).encode()
+    actions = making(
+        json.dumps(row_json(wanted.columns)),
+        properties_of(wanted),
+        features=[FEATURE] if wanted.deletion_vectors else [],
+        description=wanted.description,
+    )
+    return "\n".join(map(json.dumps, ({"commitInfo": made}, *actions))).encode()
+
+
+def making(
+    schema: str,
+    properties: Mapping[str, str],
+    *,
+    features: Sequence[str] = (),
+    description: str | None = None,
+) -> tuple[dict[str, Any], ...]:
+    """Return the actions that make a table of columns as JSON, with features beside theirs."""
+    named = [*_features_of(schema), *features]
+    protocol: dict[str, Any] = {"minReaderVersion": 1, "minWriterVersion": 2}
+    if named:
+        protocol = _protocol(named, [*named, *_OF_VERSIONS[0][1]])
+    metadata: dict[str, Any] = {
+        "id": str(uuid.uuid4()),
+        "description": description,
+        "format": {"provider": "parquet", "options": {}},
+        "schemaString": schema,
+        "partitionColumns": [],
+        "configuration": properties,
+        "createdTime": time.time_ns() // 1_000_000,
+    }
+    return {"protocol": protocol}, {"metaData": metadata}
 
 
 def properties_of(wanted: TableDefinition) -> dict[str, str]:
@@ -96,15 +112,23 @@ def stored_type(field: Any) -> SqlType:
     return _type_of(as_sql or json.loads(field.type.to_json()))
 
 
-def with_feature(table: DeltaTable, feature: str) -> list[dict[str, Any]]:
-    """Return the action that raises a table's protocol for a feature, unless it has that."""
+def with_columns(table: DeltaTable, columns: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the actions that give a table more columns, as JSON with its own; none without any."""
+    if len(columns["fields"]) == len(table.schema().fields):
+        return []
+    schema = json.dumps(columns)
+    return [*with_features(table, *_features_of(schema)), metadata_of(table, schema=schema)]
+
+
+def with_features(table: DeltaTable, *features: str) -> list[dict[str, Any]]:
+    """Return the action that raises a table's protocol for features, unless it has them."""
     protocol = table.protocol()
     for_readers = {*(protocol.reader_features or ())}
-    if feature in for_readers:
+    if for_readers.issuperset(features):
         return []
     of_version = (names for least, names in _OF_VERSIONS if protocol.min_writer_version >= least)
-    named = {*(protocol.writer_features or chain.from_iterable(of_version)), feature}
-    return [{"protocol": _protocol(sorted(for_readers | {feature}), sorted(named))}]
+    named = {*(protocol.writer_features or chain.from_iterable(of_version)), *features}
+    return [{"protocol": _protocol(sorted(for_readers.union(features)), sorted(named))}]
 
 
 def _protocol(for_readers: Sequence[str], for_writers: Sequence[str]) -> dict[str, Any]:
@@ -114,6 +138,11 @@ def _protocol(for_readers: Sequence[str], for_writers: Sequence[str]) -> dict[st
         "readerFeatures": for_readers,
         "writerFeatures": for_writers,
     }
+
+
+def _features_of(schema: str) -> list[str]:
+    """Return the features that a table must have for columns, as JSON."""
+    return [feature for type_, feature in _OF_TYPES.items() if f'"{type_}"' in schema]
 
 
 def _has_statistics(type_: SqlType) -> bool:

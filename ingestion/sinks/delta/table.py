@@ -33,7 +33,7 @@ from ingestion.sinks.commit_log import DELETED, UPDATED, Commit
 from ingestion.sinks.commit_metadata import CommitMetadata, app_id
 from ingestion.sinks.delta.commits import commit_alone, put_commit, put_metadata, restore_version
 from ingestion.sinks.delta.compaction import remove_unreferenced
-from ingestion.sinks.delta.description import first_commit, row_json, stored_type, with_feature
+from ingestion.sinks.delta.description import first_commit, row_json, stored_type, with_features
 from ingestion.sinks.delta.durability import seal_commits
 from ingestion.sinks.delta.files import is_delta, read_delta, scan_rows
 from ingestion.sinks.delta.integrity import (
@@ -134,7 +134,7 @@ class DeltaSinkTable(ErasableTable, RewindableTable, MarkableTable):
             self.path,
             table,
             properties={PROPERTY: str(is_wanted).lower()},
-            more=with_feature(table, FEATURE) if is_wanted else [],
+            more=with_features(table, FEATURE) if is_wanted else [],
         )
 
     def begin(self, seq: int) -> DeltaTransaction:
@@ -200,7 +200,7 @@ class DeltaSinkTable(ErasableTable, RewindableTable, MarkableTable):
         for field in row["fields"]:
             field["nullable"] |= field["name"] == column.name
         needs_feature = column.type.contains("TIMESTAMP_NTZ")
-        protocol = with_feature(table, "timestampNtz") if needs_feature else []
+        protocol = with_features(table, "timestampNtz") if needs_feature else []
         put_metadata(
             self.path,
             table,

@@ -13,7 +13,7 @@ from ingestion.storage.location import Location
 from ingestion.verify.coverage import Coverage
 from ingestion.verify.fold.rule import Rule
 from ingestion.verify.read.record import SYSTEM_COLUMNS, UNSEEN, Row, RowChange, ranked, text_of
-from ingestion.verify.read.snapshot import rows_of_attempts
+from ingestion.verify.read.snapshot import rows_through
 from ingestion.verify.read.spill import SpillTable
 from ingestion.verify.verdict import Difference, shown
 
@@ -169,7 +169,7 @@ def tombstones_of(
     element = () if spec.explode else (0,)
     # A key column may be one of the order's, too.
     columns = list(dict.fromkeys([*spec.keys, *spec.order_columns, "_epoch", "_seq"]))
-    for rows in rows_of_attempts(path, columns, coverage.has_written):
+    for rows in rows_through(coverage.last_seq, path, columns):
         changes = []
         for delete in (dict(zip(columns, row, strict=True)) for row in rows):
             key = text_of(delete[name] for name in spec.keys)

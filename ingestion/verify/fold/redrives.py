@@ -20,12 +20,12 @@ from ingestion.errors import counted
 from ingestion.storage.location import Location
 from ingestion.verify.coverage import Coverage
 from ingestion.verify.read.record import Record
-from ingestion.verify.read.snapshot import Batch, rows_of_attempts
+from ingestion.verify.read.snapshot import Batch, rows_through
 from ingestion.verify.read.spill import SpillStore, SpillTable
 from ingestion.verify.verdict import Difference
 
 _NAMES = (
-    *("_topic", "_partition", "_offset", "_seq", "redriven_seq", "redriven_attempt"),
+    *("_topic", "_partition", "_offset", "_seq", "redriven_seq"),
     *("declaration", "engine_version", "reason", "detail"),
 )
 
@@ -54,17 +54,14 @@ class Redrives:
         self._is_empty = True
 
     def learn(self, quarantine: Location) -> Iterator[Difference]:
-        """Read the quarantine's marks, and name those of no redrive.
-
-        Rows and marks of attempts that have failed are left over, until a later run removes them.
-        """
-        has_written = self.coverage.has_written
-        for rows in rows_of_attempts(quarantine, _NAMES, has_written):
+        """Read the quarantine's marks, and name those of no redrive."""
+        last = self.coverage.last_seq
+        for rows in rows_through(last, quarantine, _NAMES):
             entries = {}
             for row in (dict(zip(_NAMES, row, strict=True)) for row in rows):
                 at = (row["_topic"], row["_partition"], row["_offset"])
                 seq, mark = row["_seq"], row["redriven_seq"]
-                if mark is not None and not has_written(mark, row["redriven_attempt"]):
+                if mark is not None and mark > last:
                     mark = None
                 redrive = self.coverage.batches.get(mark) if mark is not None else None
                 if mark is not None and not (redrive and redrive.kind == "redrive" and mark > seq):

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -109,7 +109,6 @@ class Batch:
     columns: str = ""
     erased: Mapping[str, Any] | None = None
     declaration: Mapping[str, Any] | None = None
-    attempt: int | None = None
     last: Mapping[TopicPartition, LastRead] = field(default_factory=dict)
 
     @classmethod
@@ -164,7 +163,7 @@ class LoggedCommit:
         last = _last_reads(said.get("last", {}))
         return {
             **{name: said[name] for name in ("kind", "epoch", "run_id")},
-            **{name: said.get(name) for name in ("erased", "declaration", "attempt")},
+            **{name: said.get(name) for name in ("erased", "declaration")},
             "columns": said.get("columns", ""),
             "identity": said.get("identity") or {},
             "accepted": reasons.get(self.seq, said.get("reason")),
@@ -315,17 +314,15 @@ def _values(name: str, column: pa.Array) -> list[Any]:
         raise UnprovableError(f"column {name} {what}") from error
 
 
-def rows_of_attempts(
-    path: Location, columns: Sequence[str], has_written: Callable[[int, int | None], bool]
-) -> Iterator[list[Any]]:
-    """Yield rows of a side table, if it is there, that the attempt named in each has committed.
+def rows_through(seq: int, path: Location, columns: Sequence[str]) -> Iterator[list[Any]]:
+    """Yield rows of a side table, if it is there, without those of batches after one.
 
-    ``columns`` has the rows' ``_seq``. A later run removes the rows of other attempts.
+    ``columns`` has the rows' ``_seq``.
     """
     at = columns.index("_seq")
     if is_delta(path):
-        for rows in rows_in(scan_rows(path, [*columns, "_attempt"])):
-            yield [row[:-1] for row in rows if has_written(row[at], row[-1])]
+        for rows in rows_in(scan_rows(path, columns)):
+            yield [row for row in rows if row[at] <= seq]
 
 
 def read_ledger(path: Location) -> tuple[Batch, ...]:
