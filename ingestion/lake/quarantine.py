@@ -102,7 +102,7 @@ def _marked(
     sent = {tuple(row.values()) for row in redriven}
     undone = range(note.counts[REWOUND_TO] + 1, note.seq) if note.kind == "rewind" else range(0)
     for row in rows:
-        if tuple(row[name] for name in _PLACE) in sent:
+        if sent and tuple(row[name] for name in _PLACE) in sent:
             row["redriven_seq"] = note.seq
         if row.get("redriven_seq") in undone:
             row["redriven_seq"] = None

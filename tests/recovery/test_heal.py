@@ -35,12 +35,14 @@ def paths(tmp_path: Path) -> StreamPaths:
     return places
 
 
-def decide(paths: StreamPaths, seq: int, *, accepts: tuple[int, ...] = ()) -> LedgerRow:
+def decide(
+    paths: StreamPaths, seq: int, *, accepts: tuple[int, ...] = (), run_id: str = "r"
+) -> LedgerRow:
     """Commit a person's word, and return the ledger row that it should have."""
     metadata = CommitMetadata(
         kind="accept",
         seq=seq,
-        run_id="r",
+        run_id=run_id,
         epoch=1,
         identity=Identity(cluster_id="c", topic_ids={"t": "x"}, keys=("id",), order=()),
         columns="id INT",
@@ -105,6 +107,6 @@ def test_a_decision_never_takes_a_seq_that_is_taken(paths: StreamPaths) -> None:
     decide(paths, 1)
 
     with pytest.raises(CommitConflictError, match="holds seq 1 already"):
-        decide(paths, 1)
+        decide(paths, 1, run_id="another")
 
     assert len(DeltaTable(paths.data.path).history()) == 3
