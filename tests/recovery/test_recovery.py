@@ -32,9 +32,6 @@ from tests.support.damage import forget_commits
 from tests.support.long import IS_LONG, twins
 from tests.support.world import World, row
 
-pytestmark = [pytest.mark.kafka, pytest.mark.spark]
-
-
 LATEST = [row(1, "b"), row(2, "c")]
 
 
