@@ -124,6 +124,12 @@ def arrow_session() -> Iterator[ArrowSession]:
 
 
 @pytest.fixture
+def session(request: pytest.FixtureRequest) -> SparkSession:
+    """Spark's session, or what stands for it, for the worlds that a test makes itself."""
+    return spark_for(request)
+
+
+@pytest.fixture
 def settings(tmp_path: Path, request: pytest.FixtureRequest) -> Settings:
     """A lake and a state folder of the test's own."""
     return settings_in(tmp_path, kafka_for(request))

@@ -30,6 +30,8 @@ from tests.support.faulty_sink import ID_1_TWICE, WITHOUT_ID_2, merging
 from tests.support.world import World, row, transactional
 
 
+@pytest.mark.kafka
+@pytest.mark.spark
 def test_aborted_transactions_leave_proven_gaps(world: World) -> None:
     """Markers and aborted records are gaps, asked again of a second client; no row is theirs."""
     producer = transactional(world)
@@ -51,6 +53,8 @@ def test_aborted_transactions_leave_proven_gaps(world: World) -> None:
     assert report.lag == 0
 
 
+@pytest.mark.kafka
+@pytest.mark.spark
 def test_a_topic_of_nothing_but_aborted_records_ends(world: World) -> None:
     """A tail without a single record is read to its end, and not read again."""
     producer = transactional(world)

@@ -225,6 +225,8 @@ def test_side_rows_of_a_failed_attempt_are_removed(behind: World) -> None:
     assert [bad["_seq"] for bad in behind.quarantined()] == [1]
 
 
+@pytest.mark.kafka
+@pytest.mark.spark
 def test_a_new_partition_is_read_from_its_start(world: World) -> None:
     """Partitions added between two runs are read whole, and the others go on."""
     world.send(row(1, "a"))
@@ -275,6 +277,8 @@ def test_a_missing_topic_is_refused(world: World) -> None:
         world.run()
 
 
+@pytest.mark.kafka
+@pytest.mark.spark
 def test_expired_offsets_are_refused_until_accepted(world: World) -> None:
     """Retention beyond our offset is refused with the exact range, and goes on once accepted."""
     world.send(row(1, "a"))

@@ -299,17 +299,17 @@ class Producer(_Client):
         partition: int = 0,
         *,
         timestamp: int = 0,
-        headers: Headers | None = None,
+        headers: Sequence[tuple[str, bytes | str | None]] | None = None,
     ) -> None:
         """Send a record."""
-        value, key = (each.encode() if isinstance(each, str) else each for each in (value, key))
+        value, key = _bytes(value), _bytes(key)
         at = self._cluster.partition(TopicPartition(topic, max(0, partition)))
         at.append(
             Record(
                 timestamp_ms=timestamp or time.time_ns() // 1_000_000,
                 key=key,
                 value=value,
-                headers=headers,
+                headers=[(name, _bytes(content)) for name, content in headers or ()] or None,
                 transaction=self._transaction,
             )
         )
@@ -402,6 +402,10 @@ class Consumer(_Client):
         if self._options.get("enable.partition.eof"):
             error = KafkaError(KafkaError._PARTITION_EOF)
             yield Message(at.topic, at.partition, max(begin, end), error=error)
+
+
+def _bytes(content: bytes | str | None) -> bytes | None:
+    return content.encode() if isinstance(content, str) else content
 
 
 def is_in_memory(options: Mapping[str, Any]) -> bool:
