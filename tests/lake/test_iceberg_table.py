@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import replace
 from decimal import Decimal
@@ -46,7 +46,7 @@ from pyiceberg.transforms import IdentityTransform
 from pyiceberg.typedef import Record
 from sqlalchemy.exc import OperationalError
 
-from ingestion.declaration.ddl import DeclaredColumn, parse_type, system_columns
+from ingestion.declaration.ddl import DeclaredColumn
 from ingestion.declaration.sinks import SINKS, IcebergSink
 from ingestion.errors import (
     CommitConflictError,
@@ -59,11 +59,10 @@ from ingestion.errors import (
     SinkUnavailableError,
     TableBusyError,
 )
-from ingestion.kafka.offsets import Offsets, TopicPartition
 from ingestion.settings import Settings
 from ingestion.sinks import files as shared_files
 from ingestion.sinks.commit_log import UnknownOutcomeError
-from ingestion.sinks.commit_metadata import CommitMetadata, Identity, app_id
+from ingestion.sinks.commit_metadata import app_id
 from ingestion.sinks.iceberg import catalog as iceberg_catalog
 from ingestion.sinks.iceberg import files
 from ingestion.sinks.iceberg import table as sink
@@ -75,34 +74,23 @@ from ingestion.storage.location import Location
 from tests.crash.failpoint_hook import PlannedError, crashing_at
 from tests.power.disk import mounted_disk
 from tests.support.long import only_long
+from tests.support.orders import (
+    COLUMNS,
+    KEYS,
+    NOTE,
+    STREAM,
+    change,
+    column,
+    commit,
+    ids,
+    last_seq,
+    names_in,
+    rows,
+)
 from tests.support.store import environment_of_store, make_bucket, moto
 
 ROOT = Path(__file__).parents[2]
-STREAM = "orders"
-KEYS = ("id",)
 LONG = dt.timedelta(days=7)
-NOTE = CommitMetadata(
-    kind="ingest",
-    seq=0,
-    run_id="r",
-    epoch=1,
-    identity=Identity(cluster_id="c", topic_ids={"t": "x"}, keys=KEYS, order=()),
-    columns="id BIGINT NOT NULL, name STRING",
-    next=Offsets({TopicPartition("t", 0): 12}),
-    counts={"read": 9},
-    reason="say 'why' \"é\n",
-)
-
-
-def column(ddl: str) -> DeclaredColumn:
-    """Read one column of DDL, one of ours included."""
-    name, type_ = ddl.removesuffix(" NOT NULL").split(" ", 1)
-    nullable = not ddl.endswith(" NOT NULL")
-    return DeclaredColumn(name=name, type=parse_type(type_), nullable=nullable, comment="")
-
-
-COLUMNS = (*map(column, ("id BIGINT NOT NULL", "name STRING")), *system_columns())
-NAMES = [each.name for each in COLUMNS]
 
 
 @pytest.fixture(autouse=True)
@@ -136,63 +124,6 @@ def others(lake: Path) -> Table:
     )
     with closing(catalog):
         return catalog.load_table("shop.orders")
-
-
-def rows(names: dict[int, str | None], *, seq: int) -> pa.Table:
-    """Make rows of the table by their ids and names."""
-    count, at = len(names), dt.datetime(2024, 1, 1, tzinfo=dt.UTC)
-    columns = [[*names], [*names.values()], ["t"] * count, [0] * count, [*range(count)]]
-    columns += [[at] * count, [1] * count, [seq] * count]
-    return pa.table(dict(zip(NAMES, columns, strict=True)), schema=SCHEMA)
-
-
-SCHEMA = pa.schema(
-    [
-        *(("id", pa.int64()), ("name", pa.string()), ("_topic", pa.string())),
-        *(("_partition", pa.int32()), ("_offset", pa.int64())),
-        ("_timestamp", pa.timestamp("us", "UTC")),
-        *(("_epoch", pa.int32()), ("_seq", pa.int64())),
-    ]
-)
-
-
-def ids(*values: int) -> pa.Table:
-    """Make keys."""
-    return pa.table({"id": pa.array(values, pa.int64())})
-
-
-def change(
-    seq: int,
-    *,
-    inserted: dict[int, str | None] | None = None,
-    updated: dict[int, str | None] | None = None,
-    deleted: Sequence[int] = (),
-) -> Change:
-    """Make a change of a few rows."""
-    return Change(
-        inserted=rows(inserted or {}, seq=seq),
-        updated=rows(updated or {}, seq=seq),
-        deleted=ids(*deleted),
-    )
-
-
-def commit(table: IcebergTable, seq: int, what: Change | None) -> None:
-    """Commit rows and note."""
-    with closing(table.begin(seq)) as transaction:
-        transaction.commit(what, replace(NOTE, seq=seq))
-
-
-def names_in(table: IcebergTable, version: int | None = None) -> dict[int, str | None]:
-    """Read ids and names."""
-    found = [row for batch in table.scan(["id", "name"], version) for row in batch.to_pylist()]
-    names = {row["id"]: row["name"] for row in found}
-    assert len(names) == len(found), "a key is there twice"
-    return names
-
-
-def last_seq(table: IcebergTable) -> int | None:
-    """Ask a log that is opened anew."""
-    return table.log().last_seq(STREAM)
 
 
 def version_of(table: IcebergTable, seq: int) -> int:

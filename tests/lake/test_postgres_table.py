@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
@@ -24,7 +24,7 @@ import pyarrow as pa
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from ingestion.declaration.ddl import DeclaredColumn, parse_type, system_columns
+from ingestion.declaration.ddl import DeclaredColumn, parse_type
 from ingestion.declaration.sinks import SINKS, PostgresSink
 from ingestion.errors import (
     CommitConflictError,
@@ -37,11 +37,9 @@ from ingestion.errors import (
     SinkUnavailableError,
     TableBusyError,
 )
-from ingestion.kafka.offsets import Offsets, TopicPartition
 from ingestion.settings import Settings
 from ingestion.sinks.arrow_types import arrow_schema
 from ingestion.sinks.commit_log import DELETED, UnknownOutcomeError
-from ingestion.sinks.commit_metadata import CommitMetadata, Identity
 from ingestion.sinks.postgres import copy as postgres_copy
 from ingestion.sinks.postgres import server as postgres_server
 from ingestion.sinks.postgres.copy import Connection
@@ -49,33 +47,23 @@ from ingestion.sinks.postgres.server import PostgresPlace
 from ingestion.sinks.postgres.table import PostgresTable, open_table
 from ingestion.sinks.table import Change, TableDefinition
 from ingestion.storage.location import Location
+from tests.support.orders import (
+    COLUMNS,
+    KEYS,
+    NOTE,
+    STREAM,
+    change,
+    column,
+    commit,
+    ids,
+    last_seq,
+    names_in,
+    rows,
+)
 from tests.support.postgres import postgres
 
 ROOT = Path(__file__).parents[2]
-STREAM = "orders"
 Cut = Literal["before", "after", "late"]
-KEYS = ("id",)
-NOTE = CommitMetadata(
-    kind="ingest",
-    seq=0,
-    run_id="r",
-    epoch=1,
-    identity=Identity(cluster_id="c", topic_ids={"t": "x"}, keys=KEYS, order=()),
-    columns="id BIGINT NOT NULL, name STRING",
-    next=Offsets({TopicPartition("t", 0): 12}),
-    counts={"read": 9},
-    reason="say 'why' \"é\n",
-)
-
-
-def column(ddl: str) -> DeclaredColumn:
-    """Read one column of DDL, one of ours included."""
-    name, type_, *required = ddl.split(" ", 2)
-    return DeclaredColumn(name=name, type=parse_type(type_), nullable=not required, comment="")
-
-
-COLUMNS = (*map(column, ("id BIGINT NOT NULL", "name STRING")), *system_columns())
-NAMES = [each.name for each in COLUMNS]
 
 
 @pytest.fixture(scope="module")
@@ -119,53 +107,6 @@ def shorten(patch: pytest.MonkeyPatch, timeout: str) -> None:
     """Let a timeout of our sessions be short."""
     session = postgres_server._SESSION.replace(timeout, "100ms")
     patch.setattr(postgres_server, "_SESSION", session)
-
-
-def rows(names: dict[int, str | None], *, seq: int) -> pa.Table:
-    """Make rows of the table by their ids and names."""
-    count, at = len(names), dt.datetime(2024, 1, 1, tzinfo=dt.UTC)
-    columns = [[*names], [*names.values()], ["t"] * count, [0] * count, [*range(count)]]
-    columns += [[at] * count, [1] * count, [seq] * count]
-    return pa.table(dict(zip(NAMES, columns, strict=True)), schema=arrow_schema(COLUMNS))
-
-
-def ids(*values: int) -> pa.Table:
-    """Make keys."""
-    return pa.table({"id": pa.array(values, pa.int64())})
-
-
-def change(
-    seq: int,
-    *,
-    inserted: dict[int, str | None] | None = None,
-    updated: dict[int, str | None] | None = None,
-    deleted: Sequence[int] = (),
-) -> Change:
-    """Make a change of a few rows."""
-    return Change(
-        inserted=rows(inserted or {}, seq=seq),
-        updated=rows(updated or {}, seq=seq),
-        deleted=ids(*deleted),
-    )
-
-
-def commit(table: PostgresTable, seq: int, what: Change | None) -> None:
-    """Commit rows and note."""
-    with closing(table.begin(seq)) as transaction:
-        transaction.commit(what, replace(NOTE, seq=seq))
-
-
-def names_in(table: PostgresTable) -> dict[int, str | None]:
-    """Read ids and names."""
-    found = pa.Table.from_batches(
-        table.scan(["id", "name"]), schema=arrow_schema(COLUMNS[:2])
-    ).sort_by("id")
-    return dict(zip(*found.to_pydict().values(), strict=True))
-
-
-def last_seq(table: PostgresTable) -> int | None:
-    """Ask a log that is opened anew."""
-    return table.log().last_seq(STREAM)
 
 
 def test_what_create_makes_is_what_was_declared(server: str, schema: str) -> None:
