@@ -58,11 +58,14 @@ def _answers(world: World) -> Iterator[Any]:
         assert producer.flush(30) == 0
         if end != "nothing":
             getattr(producer, f"{end}_transaction")(30)
-            world.wait_for_end(4 if end == "commit" else 6)
+            ends = (4, 3) if end == "commit" else (6, 5)
+            for partition in (0, 1):
+                world.wait_for_end(ends[partition], partition)
         yield [*_asked(world, kafka)]
     yield _values(kafka.withheld([zero, one], since=dt.datetime.now(dt.UTC)))
     producer.abort_transaction(30)
-    world.wait_for_end(8)
+    world.wait_for_end(8, 0)
+    world.wait_for_end(7, 1)
     world.forget_before(0, 3)
     yield [*_asked(world, kafka)]
     reader = TopicReader(world.settings, partitions=2)

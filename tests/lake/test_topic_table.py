@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import pickle
 import random
 import secrets
 import signal
@@ -40,7 +39,7 @@ from ingestion.errors import (
     RefusedError,
     TableSettingsError,
 )
-from ingestion.kafka.client import client_options, unreachable
+from ingestion.kafka.client import client_options
 from ingestion.kafka.offsets import TopicPartition
 from ingestion.settings import Settings
 from ingestion.sinks.commit_log import UnknownOutcomeError
@@ -489,52 +488,3 @@ def test_a_log_finds_no_row_by_its_key(opened: Opener) -> None:
     numbered = replace(COLUMNS[1], type=parse_type("MAP<INT, STRING>"))
     with pytest.raises(InvalidSpecError, match="column name cannot be written"):
         opened().alter(numbered, is_new=True, spark=None)
-
-
-def test_the_sinks_cluster_has_its_own_login() -> None:
-    """Nothing of the sources' login goes there, and an error names the variables of its own."""
-    settings = Settings(
-        kafka="source:9092",
-        kafka_security_protocol="SASL_PLAINTEXT",
-        kafka_sasl_mechanism="PLAIN",
-        kafka_sasl_username="reader",
-        kafka_sasl_password="of-the-source",
-        sink_kafka="sink:9092",
-    )
-    table = table_of("t", settings)
-
-    options = client_options(table._place.settings)
-    assert options["bootstrap.servers"] == "sink:9092"
-    assert not [name for name in options if name.startswith(("sasl", "security"))]
-    error = str(unreachable(table._place.settings, "timed out"))
-    assert "check ONCELAKE_SINK_KAFKA, the brokers" in error
-    assert "ONCELAKE_SINK_KAFKA_SECURITY_PROTOCOL=PLAINTEXT" in error
-    assert "ONCELAKE_KAFKA_SASL_MECHANISM=PLAIN" in str(unreachable(settings, "timed out"))
-
-
-def test_two_logins_to_one_cluster_are_told_apart() -> None:
-    """The variables are those of the login, wherever it is for; no client is shared."""
-    login = {
-        f"{of}kafka_{name}": value
-        for of in ("", "sink_")
-        for name, value in {"sasl_username": f"{of}user", "sasl_password": "secret"}.items()
-    }
-    sources = Settings.model_validate({"kafka": "k:9092", "sink_kafka": "k:9092", **login})
-    sinks = sources.of_sink_cluster().model_copy(update={"kafka_timeout_seconds": 1.0})
-
-    assert "check ONCELAKE_KAFKA, the brokers" in str(unreachable(sources, "timed out"))
-    for copy in (sinks, sinks.of_sink_cluster(), pickle.loads(pickle.dumps(sinks))):
-        assert "check ONCELAKE_SINK_KAFKA, the brokers" in str(unreachable(copy, "timed out"))
-        assert copy == sinks
-    same = Settings(kafka="k:9092", sink_kafka="k:9092")
-    assert len({same, same.of_sink_cluster(), same.of_sink_cluster()}) == 2
-
-
-def test_half_a_login_of_the_sinks_cluster_is_named() -> None:
-    """The variable that is missing is that of the sinks, not of the sources."""
-    settings = Settings(
-        kafka="source:9092", sink_kafka="sink:9092", sink_kafka_security_protocol="SASL_SSL"
-    )
-
-    with pytest.raises(InvalidSpecError, match="ONCELAKE_SINK_KAFKA_SASL_USERNAME is not set"):
-        client_options(settings.of_sink_cluster())
