@@ -1,4 +1,8 @@
-"""What every test may ask for: a real broker, a real Spark, a lake of its own."""
+"""What every test may ask for: a real broker, a real Spark, a lake of its own.
+
+A stream's ``world`` has both where the test is marked ``spark`` or ``kafka``. Without a mark its
+topics are in memory, and its records come as Arrow: see ``tests.support.arrow_source``.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,9 @@ from ingestion.pipeline.session import start_session
 from ingestion.pipeline.store_session import append_store_jars, store_config
 from ingestion.settings import Settings
 from tests.cli.shell import home  # noqa: F401 (a fixture)
+from tests.support.arrow_source import ArrowSession, without_spark
 from tests.support.frail_broker import frail, frail_broker, frail_world  # noqa: F401 (fixtures)
+from tests.support.places import kafka_for, spark_for
 from tests.support.postgres import postgres
 from tests.support.registry import Subject, schema_registry
 from tests.support.schedule import (  # noqa: F401 (hooks)
@@ -110,29 +116,40 @@ def store_proxy(
         yield proxy
 
 
+@pytest.fixture(scope="session")
+def arrow_session() -> Iterator[ArrowSession]:
+    """What stands for Spark where streams run without it."""
+    with without_spark() as session:
+        yield session
+
+
 @pytest.fixture
-def settings(tmp_path: Path, kafka_address: str) -> Settings:
+def session(request: pytest.FixtureRequest) -> SparkSession:
+    """Spark's session, or what stands for it, for the worlds that a test makes itself."""
+    return spark_for(request)
+
+
+@pytest.fixture
+def settings(tmp_path: Path, request: pytest.FixtureRequest) -> Settings:
     """A lake and a state folder of the test's own."""
-    return settings_in(tmp_path, kafka_address)
+    return settings_in(tmp_path, kafka_for(request))
 
 
 @pytest.fixture
-def world(settings: Settings, spark: SparkSession) -> Iterator[World]:
-    """A topic of the test's own, a stream that reads it, and the session's Spark."""
-    with World.made(settings, spark) as made:
+def world(settings: Settings, request: pytest.FixtureRequest) -> Iterator[World]:
+    """A topic of the test's own, and a stream that reads it."""
+    with World.made(settings, spark_for(request)) as made:
         yield made
 
 
 @pytest.fixture(scope="module")
 def module_world(
-    tmp_path_factory: pytest.TempPathFactory,
-    kafka_address: str,
-    spark: SparkSession,
+    tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> Iterator[World]:
     """A stream that the tests of a module share: ingested once, and damaged in copies."""
     folder = tmp_path_factory.mktemp("module")
-    settings = settings_in(folder, kafka_address)
-    with World.made(settings, spark) as made:
+    settings = settings_in(folder, kafka_for(request))
+    with World.made(settings, spark_for(request)) as made:
         yield made
     shutil.rmtree(folder, ignore_errors=True)
 
@@ -145,10 +162,12 @@ def _no_settings_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def registered(settings: Settings, spark: SparkSession, registry_address: str) -> Iterator[World]:
+def registered(
+    settings: Settings, request: pytest.FixtureRequest, registry_address: str
+) -> Iterator[World]:
     """A stream whose schemas are in a real registry."""
     settings = settings.model_copy(update={"schema_registry": registry_address})
-    with World.made(settings, spark) as world:
+    with World.made(settings, spark_for(request)) as world:
         yield world
 
 

@@ -19,8 +19,6 @@ from tests.support.long import only_long, twins
 from tests.support.proof import find_problems
 from tests.support.world import ROOT, World
 
-pytestmark = [pytest.mark.kafka, pytest.mark.spark]
-
 RECORDING = ROOT / "tests" / "captures"
 EVERYTHING = """
     id BIGINT NOT NULL, small SMALLINT, whole INT, big BIGINT, exact DECIMAL(38, 10),
@@ -114,6 +112,8 @@ def exactly(value: Any) -> Any:
     return value.hex() if isinstance(value, float) else value
 
 
+@pytest.mark.kafka
+@pytest.mark.spark
 @pytest.mark.parametrize(
     ("schemas", "runs"),
     [
@@ -163,6 +163,8 @@ def test_what_a_real_database_did_not_send_is_kept(world: World, schemas: bool) 
     assert find_problems(world) == ()
 
 
+@pytest.mark.kafka
+@pytest.mark.spark
 @pytest.mark.parametrize(
     "schemas",
     [pytest.param(False, id="without"), *twins(pytest.param(True, id="with schemas"))],

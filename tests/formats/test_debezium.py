@@ -49,8 +49,6 @@ def deliver(world: World, value: bytes | None, **key: Any) -> None:
     assert world.producer.flush(30) == 0
 
 
-@pytest.mark.kafka
-@pytest.mark.spark
 @pytest.mark.parametrize("schemas", [True, *twins(False)], ids=lambda with_: f"schemas {with_}")
 def test_a_postgres_table_is_followed(world: World, schemas: bool) -> None:
     """Snapshot, insert, update, delete, changed key, truncate: the table is the database's."""
@@ -115,8 +113,6 @@ MYSQL = [
 ]
 
 
-@pytest.mark.kafka
-@pytest.mark.spark
 def test_a_mysql_table_is_followed_by_its_log(world: World) -> None:
     """The binlog's file and position order the records, however late they are delivered."""
     world.declare(
@@ -166,8 +162,6 @@ def test_a_delete_that_where_would_leave_out_is_applied(world: World) -> None:
     assert find_problems(world) == ()
 
 
-@pytest.mark.kafka
-@pytest.mark.spark
 def test_a_delete_without_an_image_takes_its_key_from_kafka(world: World) -> None:
     """A table without replica identity still says by the record's key which row is gone."""
     world.declare(
@@ -246,8 +240,6 @@ AVRO_ENVELOPE = {
 }
 
 
-@pytest.mark.kafka
-@pytest.mark.spark
 def test_envelopes_may_be_avro(registered: World, subject: Subject) -> None:
     """The registry's schemas say what a schema block would: the same rows, the same deletes."""
     registered.declare(

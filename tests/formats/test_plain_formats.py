@@ -125,8 +125,6 @@ def test_a_key_of_javas_serializers_is_read_by_its_bytes(
     assert disagreements(format, ddl, [raw], is_key=True) == []
 
 
-@pytest.mark.kafka
-@pytest.mark.spark
 def test_a_null_value_deletes_the_row_of_a_javas_number(world: World) -> None:
     """Its bytes may be digits to other eyes, and delete no other row."""
     world.declare(key_format="int")
@@ -147,8 +145,6 @@ def test_a_null_value_deletes_the_row_of_a_javas_number(world: World) -> None:
     assert find_problems(world) == ()
 
 
-@pytest.mark.kafka
-@pytest.mark.spark
 def test_text_arrives_in_its_table(world: World) -> None:
     """Through Kafka and Spark, with what is bad in quarantine."""
     world.declare(schema="value STRING", keys=["value"], format="string", tombstones="ignore")

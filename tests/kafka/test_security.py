@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ from confluent_kafka.admin import AdminClient
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ingestion.declaration.sinks import KafkaSink
 from ingestion.errors import (
     DependencyError,
     InvalidSpecError,
@@ -21,9 +23,11 @@ from ingestion.errors import (
     SetupError,
 )
 from ingestion.kafka.admin import Kafka
-from ingestion.kafka.client import unreachable
+from ingestion.kafka.client import client_options, unreachable
 from ingestion.kafka.security import java_options, librdkafka_options, redact
 from ingestion.settings import Settings
+from ingestion.sinks.kafka.table import open_table
+from ingestion.storage.location import Location
 from tests.support.certificates import Authority
 from tests.support.token_server import TokenServer
 
@@ -405,3 +409,53 @@ def test_redaction_never_fails(files: dict[str, Any]) -> None:
     files["kafka_ssl_key"].unlink()
 
     assert redact(f"said {CANARY}", settings) == "said ***"
+
+
+def test_the_sinks_cluster_has_its_own_login() -> None:
+    """Nothing of the sources' login goes there, and an error names the variables of its own."""
+    settings = Settings(
+        kafka="source:9092",
+        kafka_security_protocol="SASL_PLAINTEXT",
+        kafka_sasl_mechanism="PLAIN",
+        kafka_sasl_username="reader",
+        kafka_sasl_password="of-the-source",
+        sink_kafka="sink:9092",
+    )
+    table = open_table("orders", KafkaSink(topic="t"), settings, Location.of("/no"))
+    of_sink = table._place.settings
+
+    options = client_options(of_sink)
+    assert options["bootstrap.servers"] == "sink:9092"
+    assert not [name for name in options if name.startswith(("sasl", "security"))]
+    error = str(unreachable(of_sink, "timed out"))
+    assert "check ONCELAKE_SINK_KAFKA, the brokers" in error
+    assert "ONCELAKE_SINK_KAFKA_SECURITY_PROTOCOL=PLAINTEXT" in error
+    assert "ONCELAKE_KAFKA_SASL_MECHANISM=PLAIN" in str(unreachable(settings, "timed out"))
+
+
+def test_two_logins_to_one_cluster_are_told_apart() -> None:
+    """The variables are those of the login, wherever it is for; no client is shared."""
+    login = {
+        f"{of}kafka_{name}": value
+        for of in ("", "sink_")
+        for name, value in {"sasl_username": f"{of}user", "sasl_password": "secret"}.items()
+    }
+    sources = Settings.model_validate({"kafka": "k:9092", "sink_kafka": "k:9092", **login})
+    sinks = sources.of_sink_cluster().model_copy(update={"kafka_timeout_seconds": 1.0})
+
+    assert "check ONCELAKE_KAFKA, the brokers" in str(unreachable(sources, "timed out"))
+    for copy in (sinks, sinks.of_sink_cluster(), pickle.loads(pickle.dumps(sinks))):
+        assert "check ONCELAKE_SINK_KAFKA, the brokers" in str(unreachable(copy, "timed out"))
+        assert copy == sinks
+    same = Settings(kafka="k:9092", sink_kafka="k:9092")
+    assert len({same, same.of_sink_cluster(), same.of_sink_cluster()}) == 2
+
+
+def test_half_a_login_of_the_sinks_cluster_is_named() -> None:
+    """The variable that is missing is that of the sinks, not of the sources."""
+    settings = Settings(
+        kafka="source:9092", sink_kafka="sink:9092", sink_kafka_security_protocol="SASL_SSL"
+    )
+
+    with pytest.raises(InvalidSpecError, match="ONCELAKE_SINK_KAFKA_SASL_USERNAME is not set"):
+        client_options(settings.of_sink_cluster())

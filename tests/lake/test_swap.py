@@ -33,11 +33,11 @@ from ingestion.lake.paths import StreamPaths
 from ingestion.operations.decisions import reset
 from ingestion.settings import Settings
 from ingestion.sinks.commit_metadata import CommitMetadata, Identity
-from ingestion.sinks.conformance import commit
 from ingestion.sinks.iceberg.catalog import CatalogEntry
 from ingestion.sinks.postgres.server import PostgresPlace
 from ingestion.sinks.table import TableDefinition
 from ingestion.storage.failpoints import Failpoint
+from ingestion.testing import commit
 
 DDL = "id BIGINT NOT NULL, name STRING"
 COLUMNS: tuple[DeclaredColumn, ...] = (*parse_columns(DDL), *system_columns())

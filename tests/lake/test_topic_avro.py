@@ -24,13 +24,13 @@ from ingestion.declaration.sinks import KafkaSink
 from ingestion.errors import DependencyError, RefusedError, TableSettingsError
 from ingestion.settings import Settings
 from ingestion.sinks.arrow_types import arrow_schema
-from ingestion.sinks.conformance import begin, commit, note, rows_in
 from ingestion.sinks.kafka.avro import AvroRows
 from ingestion.sinks.kafka.notes import TopicSchema
 from ingestion.sinks.kafka.table import TopicTable, open_table
 from ingestion.sinks.kafka.writer import TopicPlace
 from ingestion.sinks.table import TableDefinition
 from ingestion.storage.location import Location
+from ingestion.testing import begin, commit, note, rows_in
 from tests.support.registry import Subject
 
 pytestmark = pytest.mark.kafka

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import pickle
 import random
 import secrets
 import signal
@@ -40,17 +39,17 @@ from ingestion.errors import (
     RefusedError,
     TableSettingsError,
 )
-from ingestion.kafka.client import client_options, unreachable
+from ingestion.kafka.client import client_options
 from ingestion.kafka.offsets import TopicPartition
 from ingestion.settings import Settings
 from ingestion.sinks.commit_log import UnknownOutcomeError
-from ingestion.sinks.conformance import begin, change, commit, make, note, rows_in
 from ingestion.sinks.kafka import notes as topic_notes
 from ingestion.sinks.kafka import writer as topic_writer
 from ingestion.sinks.kafka.table import TopicTable, open_table
 from ingestion.sinks.kafka.writer import TopicWriter
 from ingestion.sinks.table import TableDefinition
 from ingestion.storage.location import Location
+from ingestion.testing import begin, change, commit, make, note, rows_in
 from tests.support.committed import committed_records
 from tests.support.frail_broker import FrailBroker
 from tests.support.long import IS_LONG, twins
@@ -152,21 +151,6 @@ def test_a_key_and_a_value_are_json(opened: Opener, name: str, settings: Setting
     assert len(found) == 4
 
 
-def test_a_log_tells_of_each_commit(opened: Opener) -> None:
-    """Counts, operations and epoch are those of the notes; rows with keys are not counted."""
-    begin(opened)
-    commit(opened(), 1, inserted={1: "a", 2: "b"})
-    commit(opened(), 2, updated={1: "c"}, deleted=(2,))
-
-    log = opened().log()
-    assert [log.read(version).operation for version in log.versions()] == [
-        *("MERGE", "APPEND", "WRITE"),
-    ]
-    assert log.read(2).metrics == change(2, updated={1: "c"}, deleted=(2,)).counts
-    assert (log.row_count(), log.highest_epoch(), log.is_empty) == (None, 1, False)
-    assert [seq for seq, *_ in opened().notes(1)] == [0, 1]
-
-
 def test_an_appended_topic_has_records_without_keys(
     opened: Opener, name: str, settings: Settings
 ) -> None:
@@ -182,42 +166,6 @@ def test_an_appended_topic_has_records_without_keys(
     with pytest.raises(ValueError, match="no deletes"):
         commit(opened(), 3, deleted=(1,))
     assert opened().log().last_seq("orders") == 2
-
-
-def test_an_earlier_version_is_read_as_it_was(opened: Opener) -> None:
-    """A scan stops where the commit did, in every partition."""
-    begin(opened)
-    for seq in range(1, 4):
-        commit(opened(), seq, inserted={seq: str(seq)}, updated={1: f"v{seq}"})
-
-    names = [
-        {
-            row["id"]: row["name"]
-            for batch in opened().scan(["id", "name"], v)
-            for row in batch.to_pylist()
-        }
-        for v in range(4)
-    ]
-
-    assert names[0] == {}
-    assert [sorted(each) for each in names[1:]] == [[1], [1, 2], [1, 2, 3]]
-    assert [each[1] for each in names[2:]] == ["v2", "v3"]
-
-
-def test_a_new_column_is_null_in_older_records(opened: Opener) -> None:
-    """Records stay as they are, and an altered column is noted without a commit."""
-    begin(opened)
-    commit(opened(), 1, inserted={1: "a"})
-    [new] = parse_columns("price DECIMAL(5, 2) NOT NULL")
-
-    opened().alter(new, is_new=True, spark=None)
-    opened().alter(COLUMNS[0], is_new=False, spark=None)
-
-    assert opened().columns()[-1] == replace(new, nullable=True)
-    assert opened().columns()[0].nullable
-    [batch] = opened().scan(["price", "id"])
-    assert batch.to_pylist() == [{"price": None, "id": 1}]
-    assert "price DECIMAL(5, 2)" in opened().alteration(new, is_new=True)
 
 
 def test_notes_are_found_beyond_the_first_look(
@@ -238,25 +186,11 @@ def test_notes_are_found_beyond_the_first_look(
         log.read(12)
 
 
-def test_a_zombie_commits_nothing(opened: Opener, name: str, settings: Settings) -> None:
-    """A writer that another has overtaken is refused, and no reader sees any of it."""
-    begin(opened)
-    with closing(opened().begin(1)) as zombie:
-        commit(opened(), 1, inserted={1: "b"})
-        with pytest.raises(CommitConflictError, match="another run"):
-            zombie.commit(change(1, inserted={1: "a", 2: "a"}), note(1, run_id="a"))
-        with pytest.raises(ValueError, match="closed"):
-            zombie.commit(None, note(1))
-
-    assert names_in(settings, name) == ["b"]
-    assert [seq for seq, *_ in opened().notes(9)] == [0, 1]
-
-
 WRITER = """
 import sys
 from contextlib import closing
 from pathlib import Path
-from ingestion.sinks.conformance import change, note
+from ingestion.testing import change, note
 from ingestion.settings import Settings
 from tests.lake.test_topic_table import table_of
 
@@ -451,22 +385,6 @@ def test_another_streams_topic_is_refused_by_its_name(
     assert other.log().last_seq("customers") is None
 
 
-def test_a_topic_made_anew_is_another(opened: Opener, admin: AdminClient, name: str) -> None:
-    """Its notes are of the old one's id, and nothing of them is of the new one."""
-    begin(opened)
-    commit(opened(), 1, inserted={1: "a"})
-    before = opened().log().table_id()
-    admin.delete_topics([name])[name].result(10)
-    while opened().log().exists:
-        pass
-
-    make(opened())
-
-    log = opened().log()
-    assert (log.last_seq("orders"), log.is_empty, log.table_id() == before) == (None, True, False)
-    assert [*opened().scan(["id"])] == []
-
-
 def test_other_partitions_are_refused_with_keys_alone(
     opened: Opener, admin: AdminClient, name: str, settings: Settings
 ) -> None:
@@ -570,52 +488,3 @@ def test_a_log_finds_no_row_by_its_key(opened: Opener) -> None:
     numbered = replace(COLUMNS[1], type=parse_type("MAP<INT, STRING>"))
     with pytest.raises(InvalidSpecError, match="column name cannot be written"):
         opened().alter(numbered, is_new=True, spark=None)
-
-
-def test_the_sinks_cluster_has_its_own_login() -> None:
-    """Nothing of the sources' login goes there, and an error names the variables of its own."""
-    settings = Settings(
-        kafka="source:9092",
-        kafka_security_protocol="SASL_PLAINTEXT",
-        kafka_sasl_mechanism="PLAIN",
-        kafka_sasl_username="reader",
-        kafka_sasl_password="of-the-source",
-        sink_kafka="sink:9092",
-    )
-    table = table_of("t", settings)
-
-    options = client_options(table._place.settings)
-    assert options["bootstrap.servers"] == "sink:9092"
-    assert not [name for name in options if name.startswith(("sasl", "security"))]
-    error = str(unreachable(table._place.settings, "timed out"))
-    assert "check ONCELAKE_SINK_KAFKA, the brokers" in error
-    assert "ONCELAKE_SINK_KAFKA_SECURITY_PROTOCOL=PLAINTEXT" in error
-    assert "ONCELAKE_KAFKA_SASL_MECHANISM=PLAIN" in str(unreachable(settings, "timed out"))
-
-
-def test_two_logins_to_one_cluster_are_told_apart() -> None:
-    """The variables are those of the login, wherever it is for; no client is shared."""
-    login = {
-        f"{of}kafka_{name}": value
-        for of in ("", "sink_")
-        for name, value in {"sasl_username": f"{of}user", "sasl_password": "secret"}.items()
-    }
-    sources = Settings.model_validate({"kafka": "k:9092", "sink_kafka": "k:9092", **login})
-    sinks = sources.of_sink_cluster().model_copy(update={"kafka_timeout_seconds": 1.0})
-
-    assert "check ONCELAKE_KAFKA, the brokers" in str(unreachable(sources, "timed out"))
-    for copy in (sinks, sinks.of_sink_cluster(), pickle.loads(pickle.dumps(sinks))):
-        assert "check ONCELAKE_SINK_KAFKA, the brokers" in str(unreachable(copy, "timed out"))
-        assert copy == sinks
-    same = Settings(kafka="k:9092", sink_kafka="k:9092")
-    assert len({same, same.of_sink_cluster(), same.of_sink_cluster()}) == 2
-
-
-def test_half_a_login_of_the_sinks_cluster_is_named() -> None:
-    """The variable that is missing is that of the sinks, not of the sources."""
-    settings = Settings(
-        kafka="source:9092", sink_kafka="sink:9092", sink_kafka_security_protocol="SASL_SSL"
-    )
-
-    with pytest.raises(InvalidSpecError, match="ONCELAKE_SINK_KAFKA_SASL_USERNAME is not set"):
-        client_options(settings.of_sink_cluster())

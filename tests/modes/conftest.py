@@ -8,9 +8,9 @@ from contextlib import ExitStack
 from functools import cache
 
 import pytest
-from pyspark.sql import SparkSession
 
 from tests.modes.scenario import IS_WHOLE, RECORDS, produce_records
+from tests.support.places import kafka_for, spark_for
 from tests.support.world import World, settings_in
 
 collect_ignore = [] if IS_WHOLE else ["test_mode_kills.py"]
@@ -18,18 +18,16 @@ collect_ignore = [] if IS_WHOLE else ["test_mode_kills.py"]
 
 @pytest.fixture(scope="module")
 def sources(
-    tmp_path_factory: pytest.TempPathFactory,
-    kafka_address: str,
-    spark: SparkSession,
+    tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> Iterator[Callable[[int], World]]:
     """Topics by how many records they hold, produced when first asked for."""
     folder = tmp_path_factory.mktemp("source")
-    settings = settings_in(folder, kafka_address)
+    settings = settings_in(folder, kafka_for(request))
     with ExitStack() as topics:
 
         @cache
         def topic_of(records: int) -> World:
-            world = topics.enter_context(World.made(settings, spark))
+            world = topics.enter_context(World.made(settings, spark_for(request)))
             produce_records(world, records=records)
             return world
 

@@ -24,8 +24,6 @@ from tests.support.long import only_long
 from tests.support.proof import find_problems
 from tests.support.world import World, row
 
-pytestmark = [pytest.mark.kafka, pytest.mark.spark]
-
 
 def again(world: World, sink: type[WriteMode], **good: Any) -> tuple[WriteMode, CommitMetadata]:
     """Return a sink that is to write rows of the table again, and the metadata of a replay."""
@@ -50,6 +48,8 @@ def again(world: World, sink: type[WriteMode], **good: Any) -> tuple[WriteMode, 
     return sink(target, Good(**{**told, "deletes": 0, "size_bytes": 9, **good})), metadata
 
 
+@pytest.mark.kafka
+@pytest.mark.spark
 def test_a_replay_adds_to_an_append_only_what_is_missing(world: World) -> None:
     """Equal records are rows of their own, and a record that is there is not added again."""
     world.declare(mode="append", keys=[])
@@ -72,6 +72,8 @@ def test_a_replay_adds_to_an_append_only_what_is_missing(world: World) -> None:
     assert sorted(offsets) == [0, 1, 2, 102]
 
 
+@pytest.mark.kafka
+@pytest.mark.spark
 @only_long
 def test_a_group_is_not_replayed_and_not_continued_by_another_fold(world: World) -> None:
     """What would count a record again, or fold another column into a total, is refused."""
@@ -100,6 +102,8 @@ def test_a_row_that_comes_again_keeps_nothing_of_the_deleted(world: World) -> No
     assert find_problems(world) == ()
 
 
+@pytest.mark.kafka
+@pytest.mark.spark
 def test_a_window_beyond_the_years_of_readers_is_not_made(world: World) -> None:
     """A time is quarantined whose week begins before the year 1, or ends after 9999."""
     world.declare(
@@ -118,6 +122,8 @@ def test_a_window_beyond_the_years_of_readers_is_not_made(world: World) -> None:
     assert find_problems(world) == ()
 
 
+@pytest.mark.kafka
+@pytest.mark.spark
 @only_long
 def test_a_window_over_the_time_of_a_record_ends_before_the_year_10000(world: World) -> None:
     """Kafka takes any time stamp; the last one that a table takes may begin a window beyond."""
@@ -135,6 +141,8 @@ def test_a_window_over_the_time_of_a_record_ends_before_the_year_10000(world: Wo
     assert find_problems(world) == ()
 
 
+@pytest.mark.kafka
+@pytest.mark.spark
 @only_long
 def test_the_clock_is_that_of_the_slowest_partition(world: World) -> None:
     """It waits until every partition has spoken, and then goes by the one that is behind."""
@@ -155,6 +163,8 @@ def test_the_clock_is_that_of_the_slowest_partition(world: World) -> None:
     assert world.ledger[-1].counts["clock_ms"] == ten - 10 * 60 * 1_000
 
 
+@pytest.mark.kafka
+@pytest.mark.spark
 @only_long
 def test_the_clock_goes_back_with_a_rewind(world: World) -> None:
     """What an undone batch has seen of the future makes no later window final."""

@@ -17,8 +17,6 @@ from tests.support.long import twins
 from tests.support.proof import find_problems, prove
 from tests.support.world import World
 
-pytestmark = [pytest.mark.kafka, pytest.mark.spark]
-
 COLUMNS: Final = (
     "id INT NOT NULL, name STRING, text STRING NOT NULL, tags ARRAY<STRING>, lsn BIGINT NOT NULL"
 )
@@ -235,6 +233,8 @@ def test_a_row_that_moves_takes_its_columns_along(world: World, engine: str, del
     assert find_problems(world) == ()
 
 
+@pytest.mark.kafka
+@pytest.mark.spark
 def test_what_decides_about_a_record_cannot_be_left_out(world: World) -> None:
     """A column that `where` reads is of the record, not of the row; others are kept."""
     world.declare(schema=COLUMNS, format=FORMAT, where="text <> 'x'")

@@ -27,8 +27,6 @@ from tests.modes.scenario import (
 )
 from tests.support.world import World
 
-pytestmark = [pytest.mark.kafka, pytest.mark.spark]
-
 STRICT = SCHEMA.replace("amount DECIMAL(9, 2)", "amount DECIMAL(9, 2) NOT NULL")
 
 

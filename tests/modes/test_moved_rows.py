@@ -14,8 +14,6 @@ from tests.support.long import twins
 from tests.support.proof import find_problems, prove
 from tests.support.world import World
 
-pytestmark = [pytest.mark.kafka, pytest.mark.spark]
-
 COLUMNS: Final = "id INT NOT NULL, name STRING, text STRING, lsn BIGINT NOT NULL"
 FORMAT: Final = {"type": "debezium", "columns": {"lsn": "source.lsn"}}
 ORDERED: Final = {"sequence_by": ["lsn"]}
@@ -60,6 +58,8 @@ def there(world: World) -> list[tuple[Any, ...]]:
     )
 
 
+@pytest.mark.kafka
+@pytest.mark.spark
 @pytest.mark.parametrize(
     ("declared", "engine"),
     [

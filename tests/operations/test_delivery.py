@@ -9,19 +9,17 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
 
 from ingestion.errors import OffsetsExpiredError, RefusedError, TopicRecreatedError
 from ingestion.verify.verify import verify
+from tests.support.places import kafka_for, spark_for
 from tests.support.proof import find_problems
 from tests.support.world import World, row, settings_in
-
-pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 
 
 @pytest.fixture(scope="module")
 def read(
-    tmp_path_factory: pytest.TempPathFactory, kafka_address: str, spark: SparkSession
+    tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> Iterator[Callable[[str], World]]:
     """Tables that have read two records each, and topics that have changed since."""
     folder = tmp_path_factory.mktemp("read")
@@ -29,8 +27,8 @@ def read(
 
         @cache
         def read(change: str) -> World:
-            settings = settings_in(folder / change, kafka_address)
-            world = topics.enter_context(World.made(settings, spark))
+            settings = settings_in(folder / change, kafka_for(request))
+            world = topics.enter_context(World.made(settings, spark_for(request)))
             world.send(row(1, "a"), row(2, "b"))
             world.run()
             CHANGES[change](world)

@@ -43,8 +43,6 @@ from tests.support.long import only_long, twins
 from tests.support.proof import prove
 from tests.support.world import World, row
 
-pytestmark = [pytest.mark.kafka, pytest.mark.spark]
-
 # A name, and a number, that are nowhere else: every file of the lake is searched for them.
 PERSON, NUMBER = "Ada Lovelace", 18_151_210
 MOMENTS = ("2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z")
@@ -135,6 +133,8 @@ def test_what_is_read_again_does_not_bring_it_back(world: World) -> None:
     assert prove(world).differences == ()
 
 
+@pytest.mark.kafka
+@pytest.mark.spark
 @only_long
 def test_a_later_record_comes_in_as_any_other(world: World) -> None:
     """Whoever comes back is no ghost: only what had been read by then is left out."""
@@ -155,10 +155,12 @@ def test_no_rewind_leads_behind_an_erase(world: World) -> None:
         rewind(world.spec, world.settings, to="seq:3", reason="a test", run_id="r")
 
 
+@pytest.mark.kafka
+@pytest.mark.spark
 @only_long
-def test_a_rebuild_leaves_out_what_was_erased(settings: Settings, spark: SparkSession) -> None:
+def test_a_rebuild_leaves_out_what_was_erased(settings: Settings, session: SparkSession) -> None:
     """The new table takes the erasures over before it reads, and so does the next one."""
-    with World.made(settings, spark) as world:
+    with World.made(settings, session) as world:
         history_of_a_person(world)
         erased(world)
         before = world.rows()
@@ -216,10 +218,10 @@ def test_a_rebuild_waits_for_the_end_of_an_erase(world: World) -> None:
 
 
 def test_waiting_records_of_partial_updates_are_applied_by_a_rebuild_behind_an_erase(
-    settings: Settings, spark: SparkSession
+    settings: Settings, session: SparkSession
 ) -> None:
     """The redrive names the rebuild, and that goes through while Kafka has all records."""
-    with World.made(settings, spark) as world:
+    with World.made(settings, session) as world:
         world.declare(schema=COLUMNS.replace("at INT NOT", "at TINYINT NOT"))
         world.declare(ignore_null_updates=True)
         world.send(row(NUMBER, PERSON, at=1), row(1, "a", at=1), {"id": 1, "name": "b", "at": 300})
@@ -255,13 +257,15 @@ def test_a_rebuild_under_way_does_not_bring_a_key_back(
     assert prove(world).differences == ()
 
 
+@pytest.mark.kafka
+@pytest.mark.spark
 @only_long
 def test_what_a_rebuild_began_with_does_not_bring_a_key_back(
-    settings: Settings, spark: SparkSession
+    settings: Settings, session: SparkSession
 ) -> None:
     """A new table that was filled before the erase is not taken up again, even past retention."""
     stopped = threading.Event()
-    with World.made(settings, spark) as world:
+    with World.made(settings, session) as world:
         history_of_a_person(world)
         world.rebuild(on_batch=lambda row, lag: stopped.set(), stop=stopped)
         assert any("/.rebuild/" in file for file in traces(world))
@@ -291,6 +295,8 @@ def test_an_erase_that_dies_is_said_until_it_is_done(world: World, place: Failpo
     assert prove(world).differences == ()
 
 
+@pytest.mark.kafka
+@pytest.mark.spark
 @only_long
 def test_a_ledger_that_is_lost_after_an_erase_comes_back_from_its_copy(world: World) -> None:
     """The log before the erase is gone; until the next run writes it, nothing can be proven."""
@@ -418,7 +424,7 @@ def test_other_modes_forget_as_well(
 )
 def test_keys_of_every_type_are_recognised(
     settings: Settings,
-    spark: SparkSession,
+    session: SparkSession,
     engine: str,
     type_: str,
     key: Any,
@@ -427,7 +433,7 @@ def test_keys_of_every_type_are_recognised(
 ) -> None:
     """In table, quarantine and what is read again, by both engines."""
     chosen = settings.model_copy(update={"merge_engine": engine})
-    with World.made(chosen, spark) as world:
+    with World.made(chosen, session) as world:
         world.declare(schema=f"id {type_} NOT NULL, name STRING NOT NULL")
         world.send(
             {"id": key, "name": PERSON}, {"id": other, "name": "b"}, {"id": bad_key, "x": PERSON}
@@ -444,10 +450,14 @@ def test_keys_of_every_type_are_recognised(
         assert prove(world).differences == ()
 
 
+@pytest.mark.kafka
+@pytest.mark.spark
 @only_long
-def test_an_element_of_a_record_is_left_out_alone(settings: Settings, spark: SparkSession) -> None:
+def test_an_element_of_a_record_is_left_out_alone(
+    settings: Settings, session: SparkSession
+) -> None:
     """Where records are exploded, the key may be any of their elements."""
-    with World.made(settings, spark) as world:
+    with World.made(settings, session) as world:
         world.declare(
             schema="tag STRING NOT NULL",
             value_schema="tag ARRAY<STRING>",
@@ -488,10 +498,10 @@ def test_a_delete_after_an_erase_that_died_is_remembered(world: World) -> None:
     ],
 )
 def test_a_bad_record_is_erased_by_what_it_says(
-    settings: Settings, spark: SparkSession, record: Any, kafka_key: str, kept: bool
+    settings: Settings, session: SparkSession, record: Any, kafka_key: str, kept: bool
 ) -> None:
     """A Kafka key is the row's only where the record itself says none."""
-    with World.made(settings, spark) as world:
+    with World.made(settings, session) as world:
         world.declare(schema=COLUMNS, sequence_by=["_timestamp"])
         value = json.dumps(record).encode() if isinstance(record, dict) else record
         world.producer.produce(world.topic, value=value, key=kafka_key, partition=0)
@@ -503,10 +513,14 @@ def test_a_bad_record_is_erased_by_what_it_says(
         assert [each["value"] == value for each in world.quarantined()] == [kept]
 
 
+@pytest.mark.kafka
+@pytest.mark.spark
 @only_long
-def test_a_computed_key_is_not_what_a_record_says(settings: Settings, spark: SparkSession) -> None:
+def test_a_computed_key_is_not_what_a_record_says(
+    settings: Settings, session: SparkSession
+) -> None:
     """Under its name a bad record may hold another value: it stays, and is counted."""
-    with World.made(settings, spark) as world:
+    with World.made(settings, session) as world:
         world.declare(
             schema=COLUMNS,
             value_schema="id INT, name STRING, at INT",
@@ -523,10 +537,10 @@ def test_a_computed_key_is_not_what_a_record_says(settings: Settings, spark: Spa
 
 
 def test_the_reason_of_a_bad_record_may_quote_the_person(
-    settings: Settings, spark: SparkSession
+    settings: Settings, session: SparkSession
 ) -> None:
     """What is written beside the record goes with it."""
-    with World.made(settings, spark) as world:
+    with World.made(settings, session) as world:
         world.declare(schema=COLUMNS, format="debezium")
         bad, good = row(NUMBER, "a", at=1) | {"at": PERSON}, row(1, "a", at=1)
         world.send(*({"op": "c", "before": None, "after": each} for each in (bad, good)))
@@ -578,10 +592,12 @@ def test_an_erase_under_way_is_no_difference(world: World, monkeypatch: pytest.M
     assert [verdict.differences for verdict in verdicts] == [(), (), ()]
 
 
+@pytest.mark.kafka
+@pytest.mark.spark
 @only_long
-def test_a_stream_goes_back_to_its_erase(settings: Settings, spark: SparkSession) -> None:
+def test_a_stream_goes_back_to_its_erase(settings: Settings, session: SparkSession) -> None:
     """The version that an erase left is a savepoint like any other."""
-    with World.made(settings, spark) as world:
+    with World.made(settings, session) as world:
         history_of_a_person(world)
         seq, after = erased(world).row.seq, world.rows()
         world.send(row(3, "c", at=9))
@@ -609,10 +625,14 @@ def test_a_lost_delete_is_refused_behind_an_erase_that_died(world: World) -> Non
     assert traces(world) == []
 
 
+@pytest.mark.kafka
+@pytest.mark.spark
 @only_long
-def test_what_was_erased_stays_so_in_another_epoch(settings: Settings, spark: SparkSession) -> None:
+def test_what_was_erased_stays_so_in_another_epoch(
+    settings: Settings, session: SparkSession
+) -> None:
     """A record that could not be read when its key was erased is left out for ever."""
-    with World.made(settings, spark) as world:
+    with World.made(settings, session) as world:
         world.declare(schema=COLUMNS)
         world.send({"id": NUMBER, "name": PERSON, "at": "3"}, row(1, "a", at=1))
         world.run()
@@ -635,9 +655,9 @@ def test_what_was_erased_stays_so_in_another_epoch(settings: Settings, spark: Sp
         assert PERSON not in repr(world.quarantined())
 
 
-def test_an_erase_means_the_offsets_of_its_epoch(settings: Settings, spark: SparkSession) -> None:
+def test_an_erase_means_the_offsets_of_its_epoch(settings: Settings, session: SparkSession) -> None:
     """Where another topic took over, the same offsets hold other records: they are no ghosts."""
-    with World.made(settings, spark) as world:
+    with World.made(settings, session) as world:
         world.declare(schema=COLUMNS)
         world.send(row(NUMBER, PERSON, at=1), row(1, "a", at=1))
         world.run()

@@ -338,8 +338,8 @@ def assert_(fact: bool) -> None:
     assert fact
 
 
-@pytest.mark.spark
 @pytest.mark.kafka
+@pytest.mark.spark
 @pytest.mark.parametrize("merge_engine", ["delta_rs", *twins("spark")])
 def test_streams_are_followed_side_by_side(
     world: World, spark: SparkSession, told: Told, merge_engine: str
@@ -391,8 +391,6 @@ def test_streams_are_followed_side_by_side(
             assert [it.seq for it in each.ledger] == list(range(1, len(each.ledger) + 1))
 
 
-@pytest.mark.spark
-@pytest.mark.kafka
 def test_runs_in_one_process_leave_nothing_behind(world: World) -> None:
     """No thread and no Kafka client stays of a run, whenever garbage is collected."""
 

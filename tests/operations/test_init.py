@@ -22,8 +22,6 @@ from tests.support.proof import find_problems
 from tests.support.registry import Subject
 from tests.support.world import World, transactional
 
-pytestmark = [pytest.mark.kafka, pytest.mark.spark]
-
 # A Kafka key, a value, and the partition that the producer chose.
 Record = tuple[bytes | None, bytes | None, int]
 ORDER = {
@@ -215,6 +213,8 @@ CASES = {
 }
 
 
+@pytest.mark.kafka
+@pytest.mark.spark
 @pytest.mark.parametrize(
     "case",
     [

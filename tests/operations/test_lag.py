@@ -18,8 +18,6 @@ from ingestion.storage.failpoints import Failpoint
 from tests.crash.failpoint_hook import PlannedError, crashing_at
 from tests.support.world import COLUMNS, World, row
 
-pytestmark = [pytest.mark.kafka, pytest.mark.spark]
-
 
 def of(world: World, name: str, **fields: object) -> StreamSpec:
     """Declare another stream that reads the world's topic."""

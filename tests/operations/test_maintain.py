@@ -25,8 +25,6 @@ from tests.support.long import only_long
 from tests.support.proof import find_problems, prove
 from tests.support.world import World, row
 
-pytestmark = [pytest.mark.kafka, pytest.mark.spark]
-
 NO_WINDOW = dt.timedelta(0)
 BATCHES = 6
 
@@ -205,6 +203,8 @@ def test_a_clock_that_was_wrong_once_ages_nothing(world: World) -> None:
     assert max(tombstones(world)) == max(before)
 
 
+@pytest.mark.kafka
+@pytest.mark.spark
 @only_long
 def test_a_stream_that_was_idle_for_its_window_goes_on(
     settings: Settings, spark: SparkSession
@@ -226,6 +226,8 @@ def test_a_stream_that_was_idle_for_its_window_goes_on(
         assert find_problems(world) == ()
 
 
+@pytest.mark.kafka
+@pytest.mark.spark
 @only_long
 @pytest.mark.parametrize("place", [Failpoint.COMPACTED, Failpoint.RETIRED, Failpoint.VACUUMED])
 def test_maintenance_that_dies_is_run_again(

@@ -21,8 +21,6 @@ from tests.support.long import only_long
 from tests.support.proof import find_problems
 from tests.support.world import World, row
 
-pytestmark = [pytest.mark.kafka, pytest.mark.spark]
-
 STRICT = "id INT NOT NULL, name STRING NOT NULL, at INT"
 REPORTS: dict[str, RedriveReport] = {}
 LENIENT = "id INT NOT NULL, name STRING, at INT"
@@ -195,6 +193,8 @@ def test_what_waits_for_another_declaration_is_named_until_it_is_sent_in(world: 
     assert find_problems(world) == ()
 
 
+@pytest.mark.kafka
+@pytest.mark.spark
 @only_long
 def test_a_record_of_an_earlier_epoch_loses_against_what_came_later(world: World) -> None:
     """Each record is sent in with its own epoch, one commit an epoch, whatever its offset."""

@@ -20,8 +20,6 @@ from tests.support.protobuf import Compiled
 from tests.support.registry import Subject, framed
 from tests.support.world import World, row
 
-pytestmark = [pytest.mark.kafka, pytest.mark.spark]
-
 
 def avro(text: str, values: Mapping[str, Any]) -> bytes:
     """Write a record by a schema that no registry needs to know."""
@@ -106,6 +104,8 @@ def test_records_wait_for_their_schema(registered: World, subject: Subject, wire
     assert find_problems(registered) == ()
 
 
+@pytest.mark.kafka
+@pytest.mark.spark
 def test_a_delete_waits_for_the_schema_of_its_key(registered: World, registry_address: str) -> None:
     """The quarantine says why its key could not be read; the delete is made once it can."""
     registered.declare(key_format="avro")

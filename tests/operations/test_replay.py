@@ -28,8 +28,6 @@ from tests.support.long import only_long, twins
 from tests.support.proof import find_problems, prove
 from tests.support.world import World, row
 
-pytestmark = [pytest.mark.kafka, pytest.mark.spark]
-
 
 @pytest.fixture(scope="module")
 def ingested(module_world: World) -> World:
@@ -87,6 +85,8 @@ def test_what_is_missing_is_added(ingested: World, world: World) -> None:
     assert not [limit for limit in verdict.limits if "differ" in limit]
 
 
+@pytest.mark.kafka
+@pytest.mark.spark
 @only_long
 def test_a_rewound_and_replayed_stream_is_as_if_nothing_had_been(
     ingested: World, world: World
@@ -196,9 +196,9 @@ def test_a_mode_that_folds_is_refused_with_what_its_sink_can_do(world: World, si
     assert ("rewind" in str(refused.value)) == (sink == "delta")
 
 
-def test_what_kafka_has_deleted_is_named(settings: Settings, spark: SparkSession) -> None:
+def test_what_kafka_has_deleted_is_named(settings: Settings, session: SparkSession) -> None:
     """Offsets that are gone are refused with their range; `earliest` means what is left."""
-    with World.made(settings, spark) as world:
+    with World.made(settings, session) as world:
         world.send(row(1, "a"), row(2, "b"))
         end = world.run().next[TopicPartition(world.topic, 0)]
         world.forget_before(0, 1)
@@ -211,10 +211,10 @@ def test_what_kafka_has_deleted_is_named(settings: Settings, spark: SparkSession
 
 
 def test_nobody_takes_the_stream_while_a_replay_starts_spark(
-    settings: Settings, spark: SparkSession
+    settings: Settings, session: SparkSession
 ) -> None:
     """Where this process commits, it plans once, and holds the stream from then on."""
-    with World.made(settings, spark) as world:
+    with World.made(settings, session) as world:
         world.send(row(1, "a"))
         world.run()
 
@@ -226,13 +226,15 @@ def test_nobody_takes_the_stream_while_a_replay_starts_spark(
             world.replay(spark=rewind_meanwhile)
 
 
+@pytest.mark.kafka
+@pytest.mark.spark
 @only_long
 def test_what_a_rewind_takes_back_meanwhile_is_not_replayed(
-    settings: Settings, spark: SparkSession
+    settings: Settings, session: SparkSession
 ) -> None:
     """While the JVM that commits starts nobody holds the stream: what to read is decided then."""
     by_spark = settings.model_copy(update={"merge_engine": "spark"})
-    with World.made(by_spark, spark) as world:
+    with World.made(by_spark, session) as world:
         world.declare(mode="append", keys=[])
         world.send(row(1, "a"))
         world.run()
@@ -252,10 +254,10 @@ def test_what_a_rewind_takes_back_meanwhile_is_not_replayed(
 
 
 def test_a_topic_that_is_no_longer_declared_is_not_replayed(
-    settings: Settings, spark: SparkSession
+    settings: Settings, session: SparkSession
 ) -> None:
     """Nobody has compared what it holds now with what the table has read of it."""
-    with World.made(settings, spark) as world, World.made(settings, spark) as other:
+    with World.made(settings, session) as world, World.made(settings, session) as other:
         world.declare(topic=None, topics=[world.topic, other.topic])
         world.send(row(1, "a"))
         other.send(row(2, "b"))
@@ -268,10 +270,10 @@ def test_a_topic_that_is_no_longer_declared_is_not_replayed(
 
 
 def test_what_was_redriven_is_not_quarantined_again(
-    settings: Settings, spark: SparkSession
+    settings: Settings, session: SparkSession
 ) -> None:
     """A record that is bad as declared now, and was sent in as declared before, stays as it is."""
-    with World.made(settings, spark) as world:
+    with World.made(settings, session) as world:
         world.declare(tombstones="quarantine")
         world.send(row(1, "a"), row(2, "b"))
         world.send(None, id=1)

@@ -30,8 +30,6 @@ from ingestion.operations.status import StatusReader
 from ingestion.settings import Settings
 from tests.support.world import World, row, transactional
 
-pytestmark = [pytest.mark.kafka, pytest.mark.spark]
-
 
 def configure(world: World, **settings: object) -> None:
     """Change the topic's configuration."""
@@ -49,6 +47,8 @@ def now(world: World) -> Retention:
     return retention_now(world.spec, world.settings)
 
 
+@pytest.mark.kafka
+@pytest.mark.spark
 def test_the_alarm_comes_while_every_unread_record_is_still_there(frail_world: World) -> None:
     """It is ok, then low, then critical, all before the first record is gone; then it is lost."""
     world, at = frail_world, TopicPartition(frail_world.topic, 0)
@@ -106,6 +106,8 @@ def test_status_exits_with_1_before_anything_is_lost(
     assert f"retention_warning is 8 days. Next: oncelake run {world.topic}" in told.stdout
 
 
+@pytest.mark.kafka
+@pytest.mark.spark
 def test_a_topic_limited_by_size_is_measured(world: World) -> None:
     """The log's size is the broker's own, and the estimate says which limit it is."""
     world.send(row(1, "read"))
@@ -120,6 +122,8 @@ def test_a_topic_limited_by_size_is_measured(world: World) -> None:
     assert now(world).level == "critical"
 
 
+@pytest.mark.kafka
+@pytest.mark.spark
 def test_the_size_of_a_log_is_not_asked_for_by_every_measurement(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -179,6 +183,8 @@ def test_what_an_open_transaction_withholds_counts(world: World) -> None:
     producer.abort_transaction(30)
 
 
+@pytest.mark.kafka
+@pytest.mark.spark
 def test_a_size_that_nobody_tells_leaves_the_other_limits(world: World, tmp_path: Path) -> None:
     """Without the Java client the age is still known; what is not, is said."""
     world.run()

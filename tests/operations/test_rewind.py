@@ -27,8 +27,6 @@ from tests.support.long import only_long, twins
 from tests.support.proof import find_problems, prove
 from tests.support.world import World, row
 
-pytestmark = [pytest.mark.kafka, pytest.mark.spark]
-
 
 @pytest.fixture(scope="module")
 def ingested(module_world: World) -> World:
@@ -78,6 +76,8 @@ def tombstones(world: World) -> list[int]:
     return sorted(DeltaTable(path).to_pyarrow_table()["id"].to_pylist())
 
 
+@pytest.mark.kafka
+@pytest.mark.spark
 @only_long
 @pytest.mark.parametrize("seq", range(4))
 def test_a_rewound_stream_reads_on_to_where_it_was(ingested: World, world: World, seq: int) -> None:

@@ -20,8 +20,6 @@ from ingestion.settings import Settings
 from tests.support.long import only_long, twins
 from tests.support.world import World
 
-pytestmark = [pytest.mark.kafka, pytest.mark.spark]
-
 
 def answer(world: World, *words: str) -> dict[str, Any]:
     """Type a command, and read its document."""
@@ -52,6 +50,8 @@ def prepare(world: World) -> None:
     maintain(world.spec, world.settings, run_id="r", window=dt.timedelta(0))
 
 
+@pytest.mark.kafka
+@pytest.mark.spark
 @pytest.mark.parametrize("engine", ["delta_rs", *twins("spark")])
 @only_long
 def test_every_read_of_a_side_table_finds_it_whole(

@@ -62,8 +62,6 @@ def copied(behind: World, tmp_path: Path) -> World:
     return behind.copied_to(tmp_path / "lake", state=tmp_path / "state")
 
 
-@pytest.mark.kafka
-@pytest.mark.spark
 @pytest.mark.parametrize("kafka", [None, "127.0.0.1:1"], ids=["Kafka", "no Kafka"])
 @pytest.mark.parametrize(
     ("fields", "problem"),
@@ -89,8 +87,6 @@ def test_a_declaration_that_a_run_would_be_refused_for_is_not_green(
     assert status.exit_code == (3 if problem else 5 if kafka else 0)
 
 
-@pytest.mark.kafka
-@pytest.mark.spark
 @pytest.mark.parametrize(("change", "code"), [("freeze", 3), ("evolve", 0)])
 def test_a_plan_exits_as_the_status_does_and_says_it_once(
     copied: World,
@@ -112,8 +108,6 @@ def test_a_plan_exits_as_the_status_does_and_says_it_once(
     assert [each["type"] for each in plan["refusals"]] == ["SchemaChangedError"] * bool(code)
 
 
-@pytest.mark.kafka
-@pytest.mark.spark
 def test_a_plan_names_a_topic_that_the_table_has_not_read(
     copied: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -128,8 +122,6 @@ def test_a_plan_names_a_topic_that_the_table_has_not_read(
     assert plan["notices"] == [says]
 
 
-@pytest.mark.kafka
-@pytest.mark.spark
 def test_a_table_that_is_refused_keeps_its_alarm_and_has_no_lag(copied: World) -> None:
     """Nobody reads while it is refused, so retention goes on; the lag is not that of a new one."""
     copied.declare(retention_warning="8 days", starting={"offsets": {copied.topic: {"0": 99}}})

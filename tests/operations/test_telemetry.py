@@ -604,8 +604,6 @@ def test_a_lineage_server_that_is_away_is_tried_twice(
     assert len(events(sink)) == attempts
 
 
-@pytest.mark.kafka
-@pytest.mark.spark
 def test_a_rebuild_is_one_run_of_the_stream(
     monkeypatch: pytest.MonkeyPatch, sink: HttpSink, world: World
 ) -> None:
@@ -626,8 +624,6 @@ def test_a_rebuild_is_one_run_of_the_stream(
     assert {each["outputs"][0]["name"] for each in events(sink)} == {str(world.paths.data)}
 
 
-@pytest.mark.kafka
-@pytest.mark.spark
 def test_a_real_run_tells_of_itself(
     monkeypatch: pytest.MonkeyPatch, sink: HttpSink, world: World
 ) -> None:
@@ -649,8 +645,6 @@ def test_a_real_run_tells_of_itself(
     assert statistics["rowCount"] == 5
 
 
-@pytest.mark.kafka
-@pytest.mark.spark
 def test_a_real_stream_that_nothing_runs_is_measured(world: World) -> None:
     """Lag, age and headroom come from the topic, while no run does."""
     world.run()

@@ -9,9 +9,6 @@ from tests.support.long import twins
 from tests.support.proof import find_problems
 from tests.support.world import World, row
 
-pytestmark = [pytest.mark.kafka, pytest.mark.spark]
-
-
 BAD = {
     b"garbage": "malformed_json",
     b'{"name": "no key"}': "missing_key",
@@ -169,6 +166,8 @@ def test_kafkas_timestamp_is_an_order_for_tombstones_too(world: World) -> None:
     assert world.ledger[0].balanced
 
 
+@pytest.mark.kafka
+@pytest.mark.spark
 @pytest.mark.parametrize("condition", ["nosuch(id)", "id + 1"])
 def test_a_condition_that_spark_does_not_understand_is_refused(
     world: World, condition: str
@@ -232,6 +231,8 @@ def test_one_key_in_two_partitions_needs_an_order(world: World, in_one_batch: bo
     assert find_problems(world) == ()
 
 
+@pytest.mark.kafka
+@pytest.mark.spark
 @pytest.mark.parametrize("engine", ["auto", "spark"])
 @pytest.mark.parametrize("deletes", ["hard", *twins("soft")])
 @pytest.mark.parametrize("again", [row(1, "b"), None])
@@ -308,6 +309,8 @@ def test_a_key_column_may_be_called_like_kafkas_own(world: World) -> None:
     assert world.rows() == [{"key": "a'`\\\"é", "value": 9, "offset": 2, "s": 3, "t": 4}]
 
 
+@pytest.mark.kafka
+@pytest.mark.spark
 def test_batches_are_bounded_and_contiguous(world: World) -> None:
     """With a small limit one run makes several batches, each beginning where the last ended."""
     world.declare(max_offsets_per_trigger=4)

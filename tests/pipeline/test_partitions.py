@@ -14,9 +14,9 @@ from ingestion.lake.ledger import LedgerRow
 from ingestion.operations.decisions import accept
 from tests.support.world import World, row
 
-pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
-
+@pytest.mark.kafka
+@pytest.mark.spark
 def test_an_expired_start_of_a_new_partition_is_refused_until_accepted(world: World) -> None:
     """The lost range of a partition that the table never saw begins at 0."""
     world.send(row(1, "a"))
@@ -35,6 +35,8 @@ def test_an_expired_start_of_a_new_partition_is_refused_until_accepted(world: Wo
     assert report.lag == 0
 
 
+@pytest.mark.kafka
+@pytest.mark.spark
 def test_partitions_added_in_mid_run_wait_for_the_next(world: World) -> None:
     """A partition that appears between batches is counted as lag, and read from 0 by the next run.
 
@@ -59,6 +61,8 @@ def test_partitions_added_in_mid_run_wait_for_the_next(world: World) -> None:
     ]
 
 
+@pytest.mark.kafka
+@pytest.mark.spark
 def test_partitions_added_before_a_run_that_fails_are_read_by_the_next(world: World) -> None:
     """A batch that fails after the topic has grown leaves nothing that the next run stumbles on."""
     world.declare(max_offsets_per_trigger=2)
@@ -77,6 +81,8 @@ def test_partitions_added_before_a_run_that_fails_are_read_by_the_next(world: Wo
     assert (report.lag, [batch.seq for batch in world.ledger]) == (0, [1, 2, 3])
 
 
+@pytest.mark.kafka
+@pytest.mark.spark
 def test_partitions_added_while_a_run_begins_need_only_another_run(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,8 +12,6 @@ from ingestion.recovery.schema_diff import plan_schema_change
 from tests.support.proof import find_problems, prove
 from tests.support.world import COLUMNS, World, row
 
-pytestmark = [pytest.mark.spark, pytest.mark.kafka]
-
 MORE = f"{COLUMNS}, city STRING COMMENT 'It''s where', lines ARRAY<STRUCT<n: INT NOT NULL>>"
 
 
@@ -33,6 +31,8 @@ def written(world: World) -> World:
     return world
 
 
+@pytest.mark.kafka
+@pytest.mark.spark
 def test_a_column_more_is_a_commit_of_its_own_before_anything_is_read(written: World) -> None:
     """The rows that are there have none, the new ones have it, and both are proven."""
     written.declare(schema=MORE, schema_change="evolve")

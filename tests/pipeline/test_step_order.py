@@ -8,8 +8,6 @@ from deltalake import DeltaTable
 from ingestion.modes.upsert import UpsertMode
 from tests.support.world import World, row
 
-pytestmark = [pytest.mark.kafka, pytest.mark.spark]
-
 
 def test_deletes_are_remembered_before_they_are_committed(
     world: World, monkeypatch: pytest.MonkeyPatch

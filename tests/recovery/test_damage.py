@@ -49,8 +49,6 @@ from tests.support.damage import (
 from tests.support.long import twins
 from tests.support.world import World, row
 
-pytestmark = [pytest.mark.kafka, pytest.mark.spark]
-
 BATCHES = 6
 OTHERS = tuple(each for each in DAMAGES if each not in {"missing", "garbage"})
 
@@ -399,14 +397,18 @@ def test_a_property_that_breaks_the_promise_is_refused(
         ),
     ],
 )
+@pytest.mark.kafka
+@pytest.mark.spark
 def test_a_feature_that_the_audit_cannot_read_is_refused(
-    copied: World, feature: str, properties: dict[str, str]
+    world: World, feature: str, properties: dict[str, str]
 ) -> None:
     """An upgrade of the table's protocol is named, not met in the middle of a batch."""
+    world.send(row(1, "a"))
+    world.run()
     listed = ", ".join(f"'{name}' = '{value}'" for name, value in properties.items())
-    copied.spark.sql(f"ALTER TABLE delta.`{copied.paths.data}` SET TBLPROPERTIES ({listed})")
+    world.spark.sql(f"ALTER TABLE delta.`{world.paths.data}` SET TBLPROPERTIES ({listed})")
 
-    assert_refused(copied, TableSettingsError, feature, "DROP FEATURE")
+    assert_refused(world, TableSettingsError, feature, "DROP FEATURE")
 
 
 def _age(world: World) -> None:

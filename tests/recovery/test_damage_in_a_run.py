@@ -14,8 +14,6 @@ from ingestion.sinks.commit_metadata import CommitMetadata
 from tests.support.damage import data_file
 from tests.support.world import World, row
 
-pytestmark = [pytest.mark.kafka, pytest.mark.spark]
-
 
 def test_a_value_that_a_disk_has_changed_is_found_when_it_is_copied(world: World) -> None:
     """The file is of its length, and Parquet reads it: only its checksums tell."""
@@ -34,6 +32,8 @@ def test_a_value_that_a_disk_has_changed_is_found_when_it_is_copied(world: World
         world.run()
 
 
+@pytest.mark.kafka
+@pytest.mark.spark
 @pytest.mark.parametrize("engine", ["delta_rs", "spark"])
 def test_a_data_file_that_cannot_be_read_is_named(world: World, engine: str) -> None:
     """Spark checks the sums of a file of delta-rs as of its own; Parquet fails for delta-rs."""

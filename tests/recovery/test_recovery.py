@@ -32,9 +32,6 @@ from tests.support.damage import forget_commits
 from tests.support.long import IS_LONG, twins
 from tests.support.world import World, row
 
-pytestmark = [pytest.mark.kafka, pytest.mark.spark]
-
-
 LATEST = [row(1, "b"), row(2, "c")]
 
 
@@ -215,6 +212,8 @@ def test_commits_that_aged_out_are_remembered_by_the_ledger(behind: World) -> No
     assert (report.seq, behind.rows()) == (3, LATEST)
 
 
+@pytest.mark.kafka
+@pytest.mark.spark
 def test_a_new_partition_is_read_from_its_start(world: World) -> None:
     """Partitions added between two runs are read whole, and the others go on."""
     world.send(row(1, "a"))
@@ -287,6 +286,8 @@ def test_a_missing_topic_is_refused(world: World) -> None:
         world.run()
 
 
+@pytest.mark.kafka
+@pytest.mark.spark
 def test_expired_offsets_are_refused_until_accepted(world: World) -> None:
     """Retention beyond our offset is refused with the exact range, and goes on once accepted."""
     world.send(row(1, "a"))

@@ -15,8 +15,6 @@ from ingestion.verify.verify import verify
 from tests.support.proof import find_problems
 from tests.support.world import World, row
 
-pytestmark = [pytest.mark.kafka, pytest.mark.spark]
-
 
 def starting(world: World, where: object) -> list[int]:
     """Resolve a beginning to the offsets of the topic's two partitions."""

@@ -21,18 +21,18 @@ from tests.support.damage import newest_commit
 from tests.support.proof import find_problems
 from tests.support.world import World, row
 
-pytestmark = [pytest.mark.kafka, pytest.mark.spark]
-
 
 @pytest.fixture
-def world(settings: Settings, spark: SparkSession) -> Iterator[World]:
+def world(settings: Settings, session: SparkSession) -> Iterator[World]:
     """A stream of a pattern; topics that it does not match are there, too."""
-    with World.made(settings, spark) as made:
+    with World.made(settings, session) as made:
         made.declare(topic=None, topic_pattern=rf"{made.topic}(_\w+)?", sequence_by=["at"])
         made.add_topic("-other", row(99, "not ours", at=1))
         yield made
 
 
+@pytest.mark.kafka
+@pytest.mark.spark
 def test_topics_that_match_are_read_and_one_that_vanishes_is_missed(world: World) -> None:
     """A topic that appears is read from its start; one that is gone is refused, not forgotten."""
     world.send(row(1, "a", at=1))

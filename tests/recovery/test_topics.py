@@ -29,8 +29,6 @@ from tests.support.frail_broker import PATIENCE_SECONDS, FrailBroker
 from tests.support.proof import find_problems
 from tests.support.world import World, row, transactional
 
-pytestmark = [pytest.mark.kafka, pytest.mark.spark]
-
 _NOW = 1_764_000_000_000
 
 
@@ -109,6 +107,8 @@ def test_a_topic_deleted_in_mid_run_is_refused(
     assert world.log.last_seq(world.topic) == 0
 
 
+@pytest.mark.kafka
+@pytest.mark.spark
 def test_another_cluster_at_the_same_address_is_refused(
     frail: FrailBroker, frail_world: World, kafka_address: str
 ) -> None:
@@ -131,6 +131,8 @@ def test_another_cluster_at_the_same_address_is_refused(
     assert world.rows() == [row(1, "a"), row(2, "b")]
 
 
+@pytest.mark.kafka
+@pytest.mark.spark
 def test_records_deleted_before_the_fetch_are_refused_with_their_range(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -281,6 +283,8 @@ def test_microseconds_for_milliseconds_are_a_moment_that_readers_hold(world: Wor
     assert max(found["_timestamp"].to_pylist()) == dt.datetime.max.replace(tzinfo=dt.UTC)
 
 
+@pytest.mark.kafka
+@pytest.mark.spark
 def test_nanoseconds_for_milliseconds_are_refused_with_the_way_past_them(world: World) -> None:
     """Spark cannot read such a record; what lies behind it can be read once it is gone."""
     send_at(world, _NOW, _NOW * 1_000_000, _NOW)

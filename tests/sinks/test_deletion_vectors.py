@@ -173,6 +173,7 @@ def test_any_life_of_a_table_leaves_its_rows(tmp_path: Path) -> None:
             rows.check()
 
 
+@pytest.mark.spark
 def test_spark_reads_writes_and_optimizes_what_is_marked(
     table: DeltaSinkTable, spark: SparkSession
 ) -> None:

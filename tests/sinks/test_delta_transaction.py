@@ -290,16 +290,6 @@ def test_an_answer_that_is_lost_loses_no_file(
     assert is_there or set(table.path.files()) == files
 
 
-def test_a_table_made_anew_is_another(tmp_path: Path, table: DeltaSinkTable) -> None:
-    """Who has read a table is refused by another one in its place, which stands at the same seq."""
-    assert table.log().last_seq(STREAM) == 0
-    table.path.delete_all()
-    made(tmp_path / "orders")
-
-    with pytest.raises(CommitConflictError, match="another was made under its name"):
-        table.begin(1)
-
-
 def test_a_checkpoint_is_written_as_often_as_the_table_says(table: DeltaSinkTable) -> None:
     """Every ten commits, so that the log is quick to read."""
     for seq in range(1, 20):

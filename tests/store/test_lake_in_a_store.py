@@ -28,16 +28,16 @@ from ingestion.storage.failpoints import Failpoint
 from ingestion.storage.location import Location
 from tests.crash.failpoint_hook import PlannedError, crashing_at
 from tests.support.long import only_long, twins
+from tests.support.places import kafka_for, spark_for
 from tests.support.proof import find_problems, rows_of_no_commit
 from tests.support.store import make_bucket, use_store
 from tests.support.world import COLUMNS, World, row, settings_in
 
-pytestmark = [pytest.mark.kafka, pytest.mark.spark]
-
 STRICT = "id INT NOT NULL, name STRING NOT NULL, at INT"
 
 
-PLACES = ["store", *twins("folder", "store by Spark")]
+BY_SPARK = pytest.param("store by Spark", marks=[pytest.mark.kafka, pytest.mark.spark])
+PLACES = ["store", *twins("folder", BY_SPARK)]
 
 
 @contextmanager
@@ -63,15 +63,16 @@ def ingested_in(place: str, settings: Settings, spark: SparkSession, store: str)
 @pytest.fixture(scope="module", params=PLACES)
 def ingested(
     request: pytest.FixtureRequest,
-    kafka_address: str,
     store_address: str,
-    spark: SparkSession,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[World]:
     """The stream that the tests of this module share."""
     folder = tmp_path_factory.mktemp("ingested")
-    settings = settings_in(folder, kafka_address)
-    with ingested_in(request.param, settings, spark, store_address) as world:
+    is_real = request.param == "store by Spark"
+    address = request.getfixturevalue("kafka_address") if is_real else kafka_for(request)
+    session = request.getfixturevalue("spark") if is_real else spark_for(request)
+    settings = settings_in(folder, address)
+    with ingested_in(request.param, settings, session, store_address) as world:
         yield world
     shutil.rmtree(folder, ignore_errors=True)
 
@@ -86,10 +87,10 @@ def placed(ingested: World, tmp_path: Path) -> World:
 
 @pytest.fixture(params=PLACES)
 def alone(
-    request: pytest.FixtureRequest, settings: Settings, spark: SparkSession, store_address: str
+    request: pytest.FixtureRequest, settings: Settings, session: SparkSession, store_address: str
 ) -> Iterator[World]:
     """Such a stream whose topic is the test's own, too."""
-    with ingested_in(request.param, settings, spark, store_address) as world:
+    with ingested_in(request.param, settings, session, store_address) as world:
         yield world
 
 
@@ -110,6 +111,8 @@ def test_a_run_lands_proves_and_says_where_it_stands(placed: World) -> None:
     assert find_problems(placed) == ()
 
 
+@pytest.mark.kafka
+@pytest.mark.spark
 @only_long
 def test_what_waits_in_quarantine_is_inspected_and_redriven(placed: World) -> None:
     """A record that is good by the declaration of now goes through the same gate."""
@@ -207,6 +210,8 @@ def test_a_reset_is_archived_restored_and_pruned(placed: World) -> None:
     assert find_problems(placed) == ()
 
 
+@pytest.mark.kafka
+@pytest.mark.spark
 @only_long
 def test_a_person_accepts_a_loss_and_adopts_a_topic(alone: World) -> None:
     """Both decisions are commits there, and the stream reads on behind them."""
@@ -249,6 +254,8 @@ def test_rows_are_marked_as_gone(alone: World) -> None:
     assert find_problems(alone) == ()
 
 
+@pytest.mark.kafka
+@pytest.mark.spark
 @only_long
 def test_the_tables_columns_follow_the_declaration(alone: World) -> None:
     """A column that is declared later is there, by whichever engine adds it."""
@@ -261,11 +268,11 @@ def test_the_tables_columns_follow_the_declaration(alone: World) -> None:
 
 
 def test_a_run_that_needs_spark_there_is_refused_before_it_reads(
-    bucket: str, settings: Settings, spark: SparkSession, tmp_path: Path
+    bucket: str, settings: Settings, session: SparkSession, tmp_path: Path
 ) -> None:
     """Without the jars for S3 neither Spark is started nor anything written; the sentence tells."""
     without = {"lake": bucket, "jars": tmp_path, "merge_engine": "spark"}
-    with World.made(settings.model_copy(update=without), spark) as world:
+    with World.made(settings.model_copy(update=without), session) as world:
         world.send(row(1, "a"))
 
         with pytest.raises(SetupError, match="has no jars for S3"):

@@ -8,26 +8,24 @@ from typing import Any
 
 import pytest
 from pydantic import SecretStr
-from pyspark.sql import SparkSession
 
 from ingestion.settings import Settings
+from tests.support.places import kafka_for, spark_for
 from tests.support.world import World, settings_in
 
 
 @pytest.fixture
-def settings(
-    request: pytest.FixtureRequest, tmp_path: Path, kafka_address: str, sink: str
-) -> Settings:
+def settings(request: pytest.FixtureRequest, tmp_path: Path, sink: str) -> Settings:
     """A lake of the test's own, and where PostgreSQL is."""
     more: dict[str, Any] = {}
     if sink == "postgres":
         more["postgres"] = SecretStr(request.getfixturevalue("postgres_address"))
-    return settings_in(tmp_path, kafka_address, **more)
+    return settings_in(tmp_path, kafka_for(request), **more)
 
 
 @pytest.fixture
-def world(settings: Settings, spark: SparkSession, sink: str) -> Iterator[World]:
+def world(settings: Settings, request: pytest.FixtureRequest, sink: str) -> Iterator[World]:
     """A topic of the test's own, and a stream of one sink that reads it."""
-    with World.made(settings, spark) as made:
+    with World.made(settings, spark_for(request)) as made:
         made.declare(sink=sink)
         yield made

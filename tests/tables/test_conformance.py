@@ -13,13 +13,13 @@ from pydantic import SecretStr
 
 from ingestion.declaration.sinks import SINKS, IcebergSink, KafkaSink, PostgresSink
 from ingestion.settings import Settings
-from ingestion.sinks.conformance import Opener, SinkConformance
 from ingestion.sinks.delta.table import DeltaSinkTable
 from ingestion.sinks.iceberg import table as iceberg
 from ingestion.sinks.kafka import table as topic
 from ingestion.sinks.postgres import table as postgres_sink
 from ingestion.sinks.table import SinkTable, TableDefinition
 from ingestion.storage.location import Location
+from ingestion.testing import Opener, SinkConformance
 from tests.support.long import IS_LONG
 
 if not IS_LONG:

@@ -18,8 +18,6 @@ from tests.support.long import twins
 from tests.support.proof import find_problems, prove
 from tests.support.world import World, row
 
-pytestmark = [pytest.mark.kafka, pytest.mark.spark]
-
 PERSON, NUMBER = "Ada Lovelace", 123
 
 

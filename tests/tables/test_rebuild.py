@@ -16,8 +16,6 @@ from tests.support.long import twins
 from tests.support.proof import find_problems, prove
 from tests.support.world import World, row
 
-pytestmark = [pytest.mark.kafka, pytest.mark.spark]
-
 
 def fill(world: World) -> None:
     """Write a table, from a bad record and a delete among others."""
@@ -41,6 +39,8 @@ def origins(world: World) -> list[dict[str, Any]]:
     return sorted(found, key=lambda row: int(row["id"]))
 
 
+@pytest.mark.kafka
+@pytest.mark.spark
 @pytest.mark.parametrize("sink", ["postgres", *twins("iceberg")])
 def test_a_new_table_takes_the_place_of_the_old(world: World, sink: str) -> None:
     """One that was begun for another purpose is thrown away; the old one has another name."""
@@ -61,6 +61,8 @@ def test_a_new_table_takes_the_place_of_the_old(world: World, sink: str) -> None
     assert find_problems(world) == ()
 
 
+@pytest.mark.kafka
+@pytest.mark.spark
 @pytest.mark.parametrize(
     ("sink", "old", "new"),
     [
@@ -132,6 +134,8 @@ def test_what_was_erased_does_not_come_back_in_another_sink(world: World) -> Non
     assert prove(world).holds
 
 
+@pytest.mark.kafka
+@pytest.mark.spark
 @pytest.mark.parametrize("sink", ["kafka"])
 def test_a_topic_is_not_filled_for_two_purposes(world: World) -> None:
     """What is in it stays there, until a person has deleted it."""

@@ -23,8 +23,6 @@ from tests.support.long import twins
 from tests.support.proof import find_problems, prove
 from tests.support.world import World, row
 
-pytestmark = [pytest.mark.kafka, pytest.mark.spark]
-
 MERGING = ["iceberg", "postgres"]
 # Where both take the same way, one stands for both when time is short.
 ANY = ["postgres", *twins("iceberg")]
@@ -50,6 +48,8 @@ def test_an_upsert_ends_with_the_newest_row_of_each_key(world: World) -> None:
     assert find_problems(world) == ()
 
 
+@pytest.mark.kafka
+@pytest.mark.spark
 @pytest.mark.parametrize("sink", ["kafka", *twins(*MERGING)])
 def test_an_update_that_changes_the_key_ends_the_old_row(world: World) -> None:
     """One record is a row and a delete, in whatever keeps the rows; the books count both."""
@@ -183,6 +183,8 @@ def test_what_a_sink_cannot_do_is_refused_with_the_reason(world: World) -> None:
         rewind(world.spec, world.settings, to="seq:0", reason="a test", run_id="r")
 
 
+@pytest.mark.kafka
+@pytest.mark.spark
 @pytest.mark.parametrize("sink", ["postgres"])
 def test_a_proof_compares_no_rows_but_those_it_has_folded(world: World) -> None:
     """Where no past is kept, a commit in between ends the proof, and says what to run."""

@@ -54,9 +54,7 @@ def committed_in(batches: Iterable[CommittedBatch]) -> Acknowledged:
     return {batch.seq: batch.run_id for batch in batches}
 
 
-def lost_batches(
-    acknowledged: Acknowledged, there: Mapping[int, str], place: str
-) -> Iterator[str]:
+def lost_batches(acknowledged: Acknowledged, there: Mapping[int, str], place: str) -> Iterator[str]:
     """Yield each batch that was acknowledged, and is not there by that run."""
     for seq, run_id in acknowledged.items():
         if there.get(seq, "none") != run_id:

@@ -1,5 +1,7 @@
 """What every sink must keep, as tests that anybody points at a sink of their own.
 
+It stands above the engine, no part of which imports it; the extra ``testing`` has what it needs.
+
     class TestMySink(SinkConformance):
         kind = KIND
 
@@ -15,13 +17,16 @@ more, no less.
 from __future__ import annotations
 
 import datetime as dt
+import math
 import multiprocessing
 import random
 import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
+from dataclasses import replace
 from decimal import Decimal
 from types import FrameType, ModuleType
 from typing import Any, Final
@@ -32,7 +37,7 @@ import pytest
 from ingestion.declaration.ddl import parse_columns, system_columns
 from ingestion.declaration.sinks import SinkKind
 from ingestion.declaration.sql import quoted
-from ingestion.errors import CommitConflictError, IngestionError, TableBusyError
+from ingestion.errors import CommitConflictError, IngestionError, RefusedError, TableBusyError
 from ingestion.kafka.offsets import Offsets
 from ingestion.sinks.arrow_types import arrow_schema
 from ingestion.sinks.commit_log import DELETED, ROW_COUNTS
@@ -50,20 +55,48 @@ Opener = Callable[[], SinkTable]
 _SECONDS: Final = 60
 _KEY: Final = ["id", "name"]
 _MOMENT: Final = dt.datetime(2020, 1, 2, 3, 4, 5, 678901, tzinfo=dt.UTC)
+_LARGEST_FLOAT: Final = 3.4028234663852886e38
+_LARGEST_DOUBLE: Final = 1.7976931348623157e308
+_TEXTS: Final = (
+    *("", " ", "  padded  ", "NULL", "null", "NaN", "t", "\\N", "\\.", "\n\\.\n", "\\", "\\\\"),
+    *('"', '""', 'say "no"', "'", ",", "a,b", "\n", "\r", "\r\n", "a\r\nb\rc\nd", "\t", "\x01"),
+    *(
+        "\ufeffmark",
+        "\u00e9\u4e16",
+        "e\u0301",
+        "\U0001f600",
+        "\u2028",
+        "\x7f",
+        "\x85",
+        "\uffff" * 20,
+    ),
+    "x" * 100_000,
+)
 _EXTREMES: Final[Mapping[str, tuple[Any, ...]]] = {
     "BOOLEAN": (True, False),
+    "TINYINT": (-(2**7), 2**7 - 1),
     "SMALLINT": (-(2**15), 2**15 - 1),
     "INT": (-(2**31), 2**31 - 1),
-    "BIGINT": (-(2**63), 2**63 - 1),
-    "FLOAT": (1.5, float("-inf")),
-    "DOUBLE": (1e308, -5e-324, float("inf"), 0.1),
-    "STRING": ("", 'a "quoted"\nline\\', "\u00e9\u4e16\U0001f600", "\\."),
-    "BINARY": (b"", b"\x00\xff"),
+    "BIGINT": (-(2**63), 2**63 - 1, 2**53 + 1),
+    "FLOAT": (math.nan, math.inf, -math.inf, -0.0, 0.0, 1e-45, _LARGEST_FLOAT, 1.5),
+    "DOUBLE": (math.nan, math.inf, -math.inf, -0.0, 0.0, -5e-324, _LARGEST_DOUBLE, 0.1, 1 / 3),
+    "STRING": _TEXTS,
+    "BINARY": (b"", b"\x00", b"\\x00", bytes(range(256)), b"a\nb", b"\xff" * 100_000),
     "DATE": (dt.date(1, 1, 1), dt.date(9999, 12, 31)),
     "TIMESTAMP": (_MOMENT, dt.datetime(1901, 1, 1, 0, 0, 0, 1, tzinfo=dt.UTC)),
     "TIMESTAMP_NTZ": (_MOMENT.replace(tzinfo=None), dt.datetime(1901, 1, 1)),  # noqa: DTZ001
-    "DECIMAL(38, 10)": (Decimal("9" * 28 + "." + "9" * 10), Decimal("-0.0000000001")),
+    "DECIMAL(1, 0)": (Decimal(9), Decimal(-9)),
+    "DECIMAL(9, 2)": (Decimal("9999999.99"), Decimal("-9999999.99"), Decimal("0.01")),
+    "DECIMAL(38, 0)": (Decimal("9" * 38), Decimal("-" + "9" * 38)),
+    "DECIMAL(38, 10)": (
+        Decimal("9" * 28 + "." + "9" * 10),
+        Decimal("-0.0000000001"),
+        Decimal("1.5"),
+    ),
+    "DECIMAL(38, 38)": (Decimal("0." + "9" * 38), Decimal("-1E-38")),
 }
+# Of these, keys are made.
+_KEY_TYPES: Final = tuple(word for word in _EXTREMES if word not in {"BOOLEAN", "FLOAT", "DOUBLE"})
 
 
 class SinkConformance:
@@ -105,7 +138,17 @@ class SinkConformance:
 
         log = opened().log()
         assert (log.exists, log.is_empty, log.last_seq("orders")) == (True, True, None)
-        assert log.table_id() == table_id
+        assert log.table_id() == table_id != ""
+
+    def test_some_that_create_at_once_make_one_table(self, opened: Opener) -> None:
+        """Each finds the table that one of them has made; a log has one writer at a time."""
+        if self.kind.is_log:
+            return
+        with ThreadPoolExecutor(4) as threads:
+            list(threads.map(lambda _: make(opened()), range(4)))
+
+        opened().commit_note(note(0))
+        assert opened().log().last_seq("orders") == 0
 
     def test_rows_and_note_come_together(self, opened: Opener) -> None:
         """Each commit adds, changes and removes rows, and its note counts them."""
@@ -116,7 +159,7 @@ class SinkConformance:
         assert rows_in(opened()) == {1: "e", 3: "c", 4: "d"}
         found = opened().log().find("orders", 2)
         assert found is not None
-        assert found.metadata == note(2)
+        assert (found.operation, found.metadata, found.changes_rows) == ("MERGE", note(2), True)
         assert [found.metrics[name] for name in ROW_COUNTS] == [1, 1, 1]
         assert opened().rows_of_seq(2, commit=found) == 2
         newest = opened().scan(["id", "_seq"], found.version, since_seq=2)
@@ -136,6 +179,22 @@ class SinkConformance:
         assert log.row_count() in {2, None}
         kept = [(fence, text) for _, fence, text in opened().notes(newest.version) if text]
         assert kept == [(seq, note(seq).to_json()) for seq in (0, 1)]
+
+    def test_many_notes_are_read_in_both_directions(self, opened: Opener) -> None:
+        """Oldest first and newest first, to the letter, also up to an earlier version."""
+        begin(opened)
+        odd = "say 'why' \"\u00e9\n"
+        for seq in range(1, 13):
+            opened().commit_note(note(seq, reason=odd))
+
+        log = opened().log()
+        found = [each for each in log.newest_first() if each.metadata]
+        assert [each.metadata and each.metadata.seq for each in found] == [*range(12, -1, -1)]
+        assert (found[0].metadata, found[0].changes_rows) == (note(12, reason=odd), False)
+        assert set(found[0].metrics.values()) <= {0}
+        assert [fence for _, fence, text in opened().notes(found[3].version) if text] == [
+            *range(10)
+        ]
 
     def test_columns_are_those_that_were_declared(self, opened: Opener) -> None:
         """In their order, by the types that the sink says it keeps them by."""
@@ -177,6 +236,52 @@ class SinkConformance:
         assert len(left) == 600
         assert sorted(row["id"] for row in left if row["name"] == "b") == list(range(400, 500))
 
+    def test_whole_rows_are_found_by_their_keys(self, opened: Opener) -> None:
+        """Each row whose key is asked for comes once, with all its columns; of no key, none."""
+        if self.kind.is_log:
+            return
+        begin(opened)
+        commit(opened(), 1, inserted={1: "a", 2: "b", 3: "c"})
+
+        with closing(opened().begin(2)) as transaction:
+            found = transaction.rows_of(keys(1, 2, 9))
+            nothing = transaction.rows_of(keys())
+
+        wanted = change(1, inserted={1: "a", 2: "b"}).inserted
+        assert exact(found.select(wanted.column_names)) == exact(wanted)
+        assert (nothing.num_rows, nothing.schema) == (0, found.schema)
+
+    def test_keys_of_every_kind_find_their_rows(self, opened: Opener) -> None:
+        """Rows are found by each of several columns, and updated and deleted by all of them."""
+        if self.kind.is_log:
+            return
+        types = [word for word in _KEY_TYPES if word in self.types]
+        names, table = [f"k{at}" for at in range(len(types))], opened()
+        declared = (f"{name} {word} NOT NULL" for name, word in zip(names, types, strict=True))
+        make(table, ", ".join(["id INT NOT NULL", *declared]), keys=("id", *names))
+        table.commit_note(note(0))
+        like = arrow_schema(table.columns())
+        values = {name: _EXTREMES[word] for name, word in zip(names, types, strict=True)}
+        made = [
+            {**{name: of[at % min(len(of), 30)] for name, of in values.items()}, **origin(1, at)}
+            for at in range(4)
+        ]
+        rows = pa.Table.from_pylist([{"id": at, **row} for at, row in enumerate(made)], like)
+        of_key, nothing = rows.select(["id", *names]), rows.slice(0, 0)
+        given = Change(inserted=rows, updated=nothing, deleted=of_key.slice(0, 0))
+        with closing(opened().begin(1)) as transaction:
+            transaction.commit(given, note(1))
+
+        with closing(opened().begin(2)) as transaction:
+            for name in names:
+                found = transaction.rows_of(rows.select([name]).slice(1, 1))
+                due = {at for at in range(4) if made[at][name] == made[1][name]}
+                assert {*found["id"].to_pylist()} == due, name
+            given = Change(inserted=nothing, updated=rows.slice(1), deleted=of_key.slice(0, 1))
+            transaction.commit(given, note(2))
+
+        assert exact(scanned(opened(), like)) == exact(rows.slice(1))
+
     def test_a_version_is_read_as_it_was(self, opened: Opener) -> None:
         """Or refused, where no past is kept; never are the rows of now taken for those of then."""
         begin(opened)
@@ -189,6 +294,97 @@ class SinkConformance:
         except TableBusyError:
             return
         assert found == [1]
+
+    def test_a_scan_sees_one_state_to_its_end(self, opened: Opener) -> None:
+        """Whatever is committed while it is read."""
+        begin(opened)
+        for seq in (1, 2, 3):
+            commit(opened(), seq, inserted={seq: "a"})
+        scan = opened().scan(["id", "name"])
+        begun = next(scan).to_pylist()
+
+        commit(opened(), 4, inserted={4: "d"}, updated={1: "b", 2: "b"}, deleted=(3,))
+
+        found = begun + [row for batch in scan for row in batch.to_pylist()]
+        assert {row["id"]: row["name"] for row in found} == {1: "a", 2: "a", 3: "a"}
+        assert rows_in(opened()) == {1: "b", 2: "b", 4: "d"}
+
+    def test_all_rows_can_be_deleted(self, opened: Opener) -> None:
+        """The table is empty then, and takes rows again."""
+        begin(opened)
+        commit(opened(), 1, inserted={1: "a", 2: "b"})
+        commit(opened(), 2, deleted=(1, 2))
+        assert rows_in(opened()) == {}
+        assert opened().log().row_count() in {0, None}
+
+        commit(opened(), 3, inserted={1: "c"})
+
+        assert rows_in(opened()) == {1: "c"}
+
+    def test_a_column_is_added_and_another_takes_nulls(self, opened: Opener) -> None:
+        """No row changes; or the sink changes no columns."""
+        make(opened(), "id INT NOT NULL, name STRING NOT NULL")
+        opened().commit_note(note(0))
+        commit(opened(), 1, inserted={1: "a"})
+        more, name = parse_columns("more SMALLINT, name STRING")
+        try:
+            opened().alter(more, is_new=True, spark=None)
+            opened().alter(name, is_new=False, spark=None)
+        except RefusedError:
+            return
+
+        columns = opened().columns()
+        assert [(each.name, each.nullable) for each in columns[:2]] == [
+            ("id", False),
+            ("name", True),
+        ]
+        assert columns[-1] == replace(more, type=self.kind.stored_type(more.type))
+        row = {"id": 2, "name": None, "more": 5, **origin(2, 2)}
+        rows = pa.Table.from_pylist([row], arrow_schema(columns))
+        with closing(opened().begin(2)) as transaction:
+            given = Change(inserted=rows, updated=rows.slice(0, 0), deleted=keys())
+            transaction.commit(given, note(2))
+        found = [
+            row for batch in opened().scan(["more", "id", "name"]) for row in batch.to_pylist()
+        ]
+        assert sorted(found, key=lambda row: row["id"]) == [
+            {"more": None, "id": 1, "name": "a"},
+            {"more": 5, "id": 2, "name": None},
+        ]
+
+    def test_an_earlier_version_is_restored(self, opened: Opener) -> None:
+        """Its rows are back by one commit, and the seq goes on."""
+        begin(opened)
+        commit(opened(), 1, inserted={1: "a", 2: "b"})
+        then = opened().log().find("orders", 1)
+        commit(opened(), 2, inserted={3: "c"}, updated={1: "A"}, deleted=(2,))
+        table = opened()
+        if not isinstance(table, RewindableTable):
+            return
+
+        assert then is not None
+        rewind = replace(note(3), kind="rewind", counts={"rewound_to": 1})
+        done = table.restore(then.version, rewind)
+
+        assert (done.operation, done.changes_rows, done.metadata) == ("RESTORE", True, rewind)
+        assert rows_in(opened()) == {1: "a", 2: "b"}
+        commit(opened(), 4, inserted={3: "d"}, updated={2: "B"})
+        assert rows_in(opened()) == {1: "a", 2: "B", 3: "d"}
+
+    def test_upkeep_changes_no_row(self, opened: Opener) -> None:
+        """Whatever it puts together and forgets; the next commit follows the last one."""
+        begin(opened)
+        for seq in range(1, 5):
+            commit(opened(), seq, inserted={seq: "a"})
+        commit(opened(), 5, updated={1: "b"})
+
+        for _ in range(2):
+            opened().maintain(dt.timedelta(0), 1_000_000)
+
+        assert rows_in(opened()) == {1: "b", 2: "a", 3: "a", 4: "a"}
+        assert opened().log().last_seq("orders") == 5
+        commit(opened(), 6, updated={2: "b"}, deleted=(3,))
+        assert rows_in(opened()) == {1: "b", 2: "b", 4: "a"}
 
     def test_what_is_erased_is_gone(self, opened: Opener) -> None:
         """The rows of the key, no other, in one commit with its note."""
@@ -203,7 +399,11 @@ class SinkConformance:
 
         assert rows_in(opened()) == {2: "b"}
         assert (done.metrics[DELETED], done.metadata) == (1, note(2))
-        commit(opened(), 3, inserted={3: "c"})
+        of_nobody = opened()
+        assert isinstance(of_nobody, ErasableTable)
+        assert of_nobody.erase(keys(1), note(3)).metrics[DELETED] == 0
+        commit(opened(), 4, inserted={3: "c"})
+        assert rows_in(opened()) == {2: "b", 3: "c"}
 
     def test_a_table_that_is_set_aside_leaves_its_name(self, opened: Opener) -> None:
         """Where it is outside the lake: once, whatever comes after; its rows stay its own."""
@@ -228,8 +428,10 @@ class SinkConformance:
         assert rows_in(opened()) == {1: "a"}
 
     def test_what_is_there_is_not_committed_again(self, opened: Opener) -> None:
-        """A seq that the table holds, or one beyond the next, is refused."""
+        """A seq that the table holds, or one beyond the next, is refused, and one not begun."""
         begin(opened)
+        with closing(opened().begin(1)) as transaction, pytest.raises(ValueError, match="begun"):
+            transaction.commit(None, note(2))
         commit(opened(), 1, inserted={1: "a"})
 
         for seq in (1, 3):
@@ -297,14 +499,19 @@ class SinkConformance:
         begin(opened)
         late = opened()
         assert late.log().last_seq("orders") == 0
+        before = late.log().table_id()
         self.remove(opened())
-        begin(opened)
+        make(opened())
+        log = opened().log()
+        assert (log.exists, log.is_empty, log.last_seq("orders")) == (True, True, None)
+        opened().commit_note(note(0))
 
         with pytest.raises(CommitConflictError):
             commit(late, 1, inserted={1: "late"})
 
         assert rows_in(opened()) == {}
-        commit(opened(), 1, inserted={1: "a"})
+        assert before != late.log().table_id() == opened().log().table_id()
+        commit(late, 1, inserted={1: "a"})
 
     def test_a_writer_that_is_killed_leaves_whole_commits(self, opened: Opener) -> None:
         """After each of several kills, rows and notes say the same, and the next one goes on."""
@@ -364,30 +571,36 @@ class SinkConformance:
         assert [text for *_, text in opened().notes(10**9) if text][-1] == large.to_json()
 
     def test_every_type_comes_back_as_it_was(self, opened: Opener) -> None:
-        """Extremes, nulls, odd texts and odd names lose nothing."""
+        """Extremes, nulls, odd texts and odd names survive insert, look-up, update and scan."""
         names = [f"_v{at}{self.named}" for at in range(len(self.types))]
         declared = [f"{quoted(name)} {word}" for name, word in zip(names, self.types, strict=True)]
         table = opened()
         make(table, ", ".join(["id INT NOT NULL", *declared]))
         table.commit_note(note(0))
-        most = max(len(_EXTREMES[word]) for word in self.types)
-        values = [
-            {"id": at}
-            | {
-                name: (_EXTREMES[word] + (None,) * most)[at]
-                for name, word in zip(names, self.types, strict=True)
-            }
-            for at in range(most + 1)
-        ]
-        with closing(opened().begin(1)) as transaction:
-            like = arrow_schema(table.columns())
-            rows = pa.Table.from_pylist([{**row, **origin(1, row["id"])} for row in values], like)
-            nothing = rows.slice(0, 0)
-            given = Change(inserted=rows, updated=nothing, deleted=nothing.select(["id"]))
-            transaction.commit(given, note(1))
+        like = arrow_schema(table.columns())
+        of = {name: (*_EXTREMES[word], None) for name, word in zip(names, self.types, strict=True)}
+        count = max(map(len, of.values()))
 
-        found = [row for batch in opened().scan(like.names) for row in batch.to_pylist()]
-        assert sorted(found, key=lambda row: row["id"]) == rows.to_pylist()
+        def rows(turn: int) -> pa.Table:
+            found = [
+                {"id": at, **{name: each[(at + turn) % len(each)] for name, each in of.items()}}
+                for at in range(count)
+            ]
+            return pa.Table.from_pylist([{**row, **origin(1, row["id"])} for row in found], like)
+
+        nothing = rows(0).slice(0, 0)
+        given = Change(inserted=rows(0), updated=nothing, deleted=nothing.select(["id"]))
+        with closing(opened().begin(1)) as transaction:
+            transaction.commit(given, note(1))
+        assert exact(scanned(opened(), like)) == exact(rows(0))
+
+        with closing(opened().begin(2)) as transaction:
+            if not self.kind.is_log:
+                found = transaction.rows_of(rows(0).select(["id"]))
+                assert exact(found.select(like.names)) == exact(rows(0))
+            given = Change(inserted=nothing, updated=rows(1), deleted=nothing.select(["id"]))
+            transaction.commit(given, note(2))
+        assert exact(scanned(opened(), like)) == exact(rows(1))
 
 
 class StepFailedError(Exception):
@@ -528,3 +741,13 @@ def rows_in(table: SinkTable) -> dict[int, str]:
     found = [row for batch in table.scan(["id", "name"]) for row in batch.to_pylist()]
     assert len({row["id"] for row in found}) == len(found), "a key is there twice"
     return {row["id"]: row["name"] for row in found}
+
+
+def scanned(table: SinkTable, like: pa.Schema) -> pa.Table:
+    """Return all rows."""
+    return pa.Table.from_batches(table.scan(like.names)).select(like.names)
+
+
+def exact(rows: pa.Table) -> list[str]:
+    """Write rows so that only those that are the same to the bit compare as equal."""
+    return sorted(map(repr, rows.to_pylist()))

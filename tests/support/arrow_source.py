@@ -1,0 +1,343 @@
+"""Runs of streams without Spark: records come from topics in memory, as Arrow tables.
+
+Everything from the decoder's worker on is the product's own: decoding, validation, counts, the
+decision and the commit, in DuckDB and the sink. The checkpoint's files are written here as Spark
+writes them. ``apply_as_deletes``, which Spark alone evaluates, is left to DuckDB: conditions of
+tests without Spark mean the same to both. What Spark itself does (its query, its plans, its engine)
+is tried by tests that are marked ``spark``.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from math import ceil, floor
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Final, NoReturn
+from unittest.mock import patch
+
+import duckdb
+import pyarrow as pa
+import sqlglot
+from pyspark import SparkContext
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
+
+import ingestion.formats.arrow_udf
+import ingestion.kafka.admin
+import ingestion.operations.redrive
+import ingestion.operations.replay
+import ingestion.operations.run
+import ingestion.pipeline.batch
+import ingestion.pipeline.schema
+import ingestion.verify.read.topic
+import tests.support.world
+from ingestion.declaration.ddl import parse_columns
+from ingestion.declaration.spec import StreamSpec
+from ingestion.formats.wire_format import schema_ids_in
+from ingestion.kafka.client import timestamp_micros_of
+from ingestion.kafka.last_record import digest_of
+from ingestion.kafka.offsets import Offsets, Range, TopicPartition
+from ingestion.lake.quarantine import Waiting
+from ingestion.modes.engines.frame_cache import FrameCache
+from ingestion.modes.engines.rows import Rows
+from ingestion.pipeline.columns import SOURCE
+from ingestion.pipeline.schema import type_of_columns
+from ingestion.pipeline.validate import validate_in_worker
+from ingestion.settings import Settings
+from ingestion.sinks.delta.files import open_rows
+from ingestion.storage.failpoints import Failpoint, hit
+from ingestion.storage.location import Location
+from tests.support import topics_in_memory
+from tests.support.topics_in_memory import Cluster, Record
+
+_SCHEMA: Final = pa.schema(
+    [
+        *(("_topic", pa.string()), ("_partition", pa.int32()), ("_offset", pa.int64())),
+        ("_timestamp", pa.timestamp("us", "UTC")),
+        *(("_key", pa.binary()), ("_value", pa.binary())),
+        ("_headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
+        ("_digest", pa.int64()),
+    ]
+)
+# Spark's own batches of Arrow have so many rows.
+_ROWS_AT_ONCE: Final = 1_000
+_CHECKPOINT: Final = "v1\n"
+
+
+class NeedsSparkError(AssertionError):
+    """A test without Spark asks for what Spark alone does: mark it ``spark``."""
+
+
+class ArrowSession:
+    """Takes the place of a session of Spark that nothing is asked of."""
+
+    sparkContext = SimpleNamespace(master="local[1]")  # noqa: N815 (PySpark's name)
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise NeedsSparkError(f"spark.{name}")
+
+
+@dataclass(frozen=True, slots=True)
+class ArrowFrame:
+    """Records as a frame of Spark hands them to its Python workers."""
+
+    table: pa.Table
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise NeedsSparkError(f"frame.{name}")
+
+    @property
+    def sparkSession(self) -> ArrowSession:  # noqa: N802 (PySpark's name)
+        """Its session."""
+        return ArrowSession()
+
+    @property
+    def columns(self) -> list[str]:
+        """The names of its columns."""
+        return list(self.table.column_names)
+
+    @property
+    def schema(self) -> StructType:
+        """Their types."""
+        return from_arrow_schema(self.table.schema)
+
+    def toDF(self, *names: str) -> ArrowFrame:  # noqa: N802 (PySpark's name)
+        """Give the columns other names."""
+        return ArrowFrame(self.table.rename_columns(list(names)))
+
+    def where(self, condition: str) -> ArrowFrame:
+        """Keep the rows that a condition lets pass."""
+        rows = self.table
+        return ArrowFrame(
+            duckdb.from_arrow(rows).filter(condition).to_arrow_table().cast(rows.schema)
+        )
+
+    def unionAll(self, other: ArrowFrame) -> ArrowFrame:  # noqa: N802 (PySpark's name)
+        """Add rows."""
+        return ArrowFrame(pa.concat_tables([self.table, other.table]))
+
+    def mapInArrow(self, work: Any, _schema: str) -> Any:  # noqa: N802 (PySpark's name)
+        """Let a worker work, of which ``collect`` returns the rows."""
+        batches = self.table.to_batches(max_chunksize=_ROWS_AT_ONCE)
+        made = (
+            [row for batch in work(iter(batches)) for row in batch.to_pylist()] if batches else []
+        )
+        return SimpleNamespace(collect=lambda: made)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ArrowStream:
+    """The streaming frame: what is to be read."""
+
+    cluster: Cluster
+    topics: Sequence[str]
+    starting: Offsets
+    limit: int
+
+
+def records_in(cluster: Cluster, ranges: Sequence[Range]) -> ArrowFrame:
+    """Return the committed records of ranges, as ``ingestion.pipeline.source`` does."""
+    rows = [
+        _row(part, offset, record)
+        for part in ranges
+        for offset in range(part.start, part.end)
+        if (record := cluster.partition(part).records.get(offset)) and record.is_committed
+    ]
+    return ArrowFrame(pa.Table.from_pylist(rows, _SCHEMA))
+
+
+def _row(part: Range, offset: int, record: Record) -> dict[str, Any]:
+    sent: Any = SimpleNamespace(timestamp=lambda: (1, record.timestamp_ms))
+    headers = [{"key": key, "value": value} for key, value in record.headers or ()]
+    values = [part.topic, part.partition, offset, timestamp_micros_of(sent)]
+    digest = digest_of(record.key, record.value, record.headers or ())
+    values += [record.key, record.value, headers or None, digest]
+    return dict(zip(SOURCE, values, strict=True))
+
+
+def _cluster_of(settings: Settings) -> Cluster | None:
+    return Cluster.by_address.get(settings.kafka or "")
+
+
+def _read_stream(
+    spark: Any, spec: StreamSpec, settings: Settings, *, starting: Offsets, lag: int
+) -> Any:
+    if (cluster := _cluster_of(settings)) is None:
+        return _SPARKS["read_stream"](spark, spec, settings, starting=starting, lag=lag)
+    limit = spec.max_offsets_per_trigger
+    return ArrowStream(cluster=cluster, topics=spec.subscribed, starting=starting, limit=limit)
+
+
+def _read_ranges(spark: Any, settings: Settings, ranges: Sequence[Range]) -> Any:
+    if (cluster := _cluster_of(settings)) is None:
+        return _SPARKS["read_ranges"](spark, settings, ranges)
+    return records_in(cluster, ranges)
+
+
+def _read_table(spark: Any, table: Location, settings: Settings, **more: Any) -> Any:
+    if _cluster_of(settings) is None:
+        return _SPARKS["read_table"](spark, table, settings, **more)
+    return ArrowFrame(open_rows(table, more["version"]).to_table())
+
+
+def _waiting_records(quarantined: Any, waiting: Waiting, reason: str | None) -> Any:
+    if not isinstance(quarantined, ArrowFrame):
+        return _SPARKS["waiting_records"](quarantined, waiting, reason)
+    rows = quarantined.where(waiting.as_sql()).table
+    if reason is not None:
+        rows = rows.filter(pa.compute.field("reason") == reason)
+    named = {f"_{name}": rows[name] for name in ("key", "value", "headers")}
+    named |= {"_digest": pa.nulls(len(rows), pa.int64())}
+    columns = [
+        named.get(name, rows[name] if name in rows.column_names else None) for name in SOURCE
+    ]
+    records = pa.Table.from_arrays(columns, schema=_SCHEMA)
+    return ArrowFrame(records.append_column("_seq", rows["_seq"]))
+
+
+def _drain(
+    records: Any,
+    each_batch: Callable[[Any, int], None],
+    *,
+    name: str,
+    checkpoint: Path,
+    stop: threading.Event,
+) -> None:
+    """Plan batches as Spark's source does: a share of the limit for each partition."""
+    if not isinstance(records, ArrowStream):
+        _SPARKS["drain"](records, each_batch, name=name, checkpoint=checkpoint, stop=stop)
+        return
+    at, ends = records.starting, _ends(records)
+    _write(checkpoint / "metadata", "{}")
+    _write(checkpoint / "sources" / "0" / "0", f"{_CHECKPOINT}{at.to_json()}")
+    hit(Failpoint.QUERY_STARTED)
+    batch_id = 0
+    while at != ends and not stop.is_set():
+        following = _next_ends(at, ends, records.limit)
+        _write(checkpoint / "offsets" / str(batch_id), f"{_CHECKPOINT}{{}}\n{following.to_json()}")
+        each_batch(records_in(records.cluster, at.ranges_to(following)), batch_id)
+        _write(checkpoint / "commits" / str(batch_id), f"{_CHECKPOINT}{{}}")
+        at, batch_id = following, batch_id + 1
+    hit(Failpoint.QUERY_ENDED)
+
+
+def _ends(records: ArrowStream) -> Offsets:
+    topics = {name: records.cluster.topic(name) for name in records.topics}
+    return Offsets(
+        {
+            TopicPartition(name, number): max(
+                partition.stable_end(), records.starting.get(TopicPartition(name, number), 0)
+            )
+            for name, topic in topics.items()
+            for number, partition in enumerate(topic.partitions)
+        }
+    )
+
+
+def _next_ends(at: Offsets, ends: Offsets, limit: int) -> Offsets:
+    left = {part: end - at.get(part, 0) for part, end in ends.items()}
+    total = sum(left.values())
+    if total <= limit:
+        return ends
+    shares = {part: limit * size / total for part, size in left.items()}
+    return Offsets(
+        {
+            part: min(ends[part], at.get(part, 0) + (ceil(share) if share < 1 else floor(share)))
+            for part, share in shares.items()
+        }
+    )
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def _type_of(ddl: str) -> StructType:
+    """Read columns without a JVM, unless there is one."""
+    if SparkContext._active_spark_context is not None:
+        parsed: StructType = _SPARKS["fromDDL"](ddl)
+        return parsed
+    return type_of_columns(parse_columns(ddl))
+
+
+def _validate(
+    transformed: Rows, spec: StreamSpec, reached: Offsets, constraints: Mapping[str, str]
+) -> Rows:
+    """Let DuckDB tell what ``apply_as_deletes`` means."""
+    plan = transformed.in_worker
+    if not spec.apply_as_deletes or plan is None or not isinstance(plan.records, ArrowFrame):
+        return _SPARKS["validate"](transformed, spec, reached, constraints)
+    work, rules = validate_in_worker(plan.work, spec, reached)
+    (condition,) = sqlglot.transpile(
+        spec.apply_as_deletes, read="spark", write="duckdb", identify=True
+    )
+    selected = f"(SELECT *, ({condition}) AS _is_selected FROM decoded)"
+    rules = rules.replace("FROM decoded)", f"FROM {selected} d)")
+    return replace(transformed, in_worker=replace(plan, work=work, sql=rules))
+
+
+def _why_no_condition(spark: Any, spec: StreamSpec, sql: str) -> str | None:
+    return None if isinstance(spark, ArrowSession) else _SPARKS["why"](spark, spec, sql)
+
+
+def _keep_bytes(frames: FrameCache, records: Any) -> Any:
+    return records if isinstance(records, ArrowFrame) else _SPARKS["keep_bytes"](frames, records)
+
+
+def _ids_in(records: Any, column: str, *, is_key: bool) -> list[int]:
+    if isinstance(records, ArrowFrame):
+        return schema_ids_in(records.table, column, is_key=is_key)
+    ids: list[int] = _SPARKS["_ids_in"](records, column, is_key=is_key)
+    return ids
+
+
+# What the product does where a stream's Kafka is a real one.
+_SPARKS: Final[dict[str, Any]] = {
+    "read_stream": ingestion.operations.run.read_stream,
+    "drain": ingestion.operations.run.drain,
+    "read_ranges": ingestion.operations.replay.read_ranges,
+    "read_table": ingestion.operations.redrive.read_table,
+    "waiting_records": ingestion.operations.redrive.waiting_records,
+    "fromDDL": StructType.fromDDL,
+    "keep_bytes": FrameCache.keep_bytes,
+    "validate": ingestion.pipeline.batch.validate,
+    "why": ingestion.pipeline.schema._why_no_condition,
+    "_ids_in": ingestion.formats.arrow_udf._ids_in,
+}
+_CLIENTS: Final = {
+    "AdminClient": topics_in_memory.admin_client,
+    "Consumer": topics_in_memory.consumer,
+    "Producer": topics_in_memory.producer,
+}
+_SEAMS: Final[tuple[tuple[Any, dict[str, Any]], ...]] = (
+    (ingestion.operations.run, {"read_stream": _read_stream, "drain": _drain}),
+    (ingestion.operations.replay, {"read_ranges": _read_ranges}),
+    (
+        ingestion.operations.redrive,
+        {"read_table": _read_table, "waiting_records": _waiting_records},
+    ),
+    (ingestion.pipeline.batch, {"validate": _validate}),
+    (ingestion.pipeline.schema, {"_why_no_condition": _why_no_condition}),
+    (StructType, {"fromDDL": staticmethod(_type_of)}),
+    (FrameCache, {"keep_bytes": _keep_bytes}),
+    (ingestion.formats.arrow_udf, {"_ids_in": _ids_in}),
+    *(
+        (owner, {name: make for name, make in _CLIENTS.items() if hasattr(owner, name)})
+        for owner in (ingestion.kafka.admin, ingestion.verify.read.topic, tests.support.world)
+    ),
+)
+
+
+@contextmanager
+def without_spark() -> Iterator[ArrowSession]:
+    """Let streams whose Kafka is in memory run in this process alone; others run as ever."""
+    with ExitStack() as stack:
+        for owner, names in _SEAMS:
+            for name, replacement in names.items():
+                stack.enter_context(patch.object(owner, name, replacement))
+        yield ArrowSession()
