@@ -14,7 +14,8 @@ from ingestion.operations.decisions import accept, adopt_topic
 from ingestion.operations.redrive import Redrive
 from ingestion.operations.rewind import rewind
 from ingestion.operations.run import Run
-from ingestion.recovery import heal
+from ingestion.recovery import standing
+from ingestion.recovery.position import Position
 from tests.model import seams
 from tests.model.cluster import TOPIC, Cluster
 from tests.model.lake import STREAM, Paths
@@ -36,7 +37,7 @@ _ = (SPEC.columns, SPEC.subscribed)
 def maintain(paths: Any, run_id: str) -> None:
     """Do what ``ingestion.operations.maintain`` does to the files of side tables."""
     with seams.held(paths, Holder(run_id=run_id, pid=1, host="model", since="now")):
-        if heal.read_and_heal(SPEC, paths):
+        if _healed(paths):
             for side in paths.sides.values():
                 side.remove_files(even_of=())
 
@@ -44,12 +45,18 @@ def maintain(paths: Any, run_id: str) -> None:
 def erase(paths: Any, run_id: str) -> None:
     """Do what ``ingestion.operations.erase`` does, of a key that has no rows."""
     with seams.held(paths, Holder(run_id=run_id, pid=1, host="model", since="now")):
-        if table := heal.read_and_heal(SPEC, paths):
-            note = table.position.next_metadata(run_id, kind="erase")
+        if position := _healed(paths):
+            note = position.next_metadata(run_id, kind="erase")
             commit = paths.table.commit_note(note)
             for side in paths.sides.values():
                 side.remove_files(even_of=[each.name for each in paths.world.processes])
-            put_rows(paths, LedgerRow.of(commit, table.position.table_id))
+            put_rows(paths, LedgerRow.of(commit, position.table_id))
+
+
+def _healed(paths: Any) -> Position | None:
+    found = standing.heal_stream(SPEC, paths)
+    found.refuse(*standing.OF_BATCHES)
+    return found.position
 
 
 Locking = Literal["kernel", "lease", "none"]

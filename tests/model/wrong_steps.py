@@ -156,14 +156,14 @@ def files_of_a_seq() -> AbstractContextManager[Any]:
 
 def vacuum_before_healing() -> AbstractContextManager[Any]:
     """A file that a commit names, and no log yet, goes."""
-    honest = ingestion.recovery.heal.read_and_heal
+    honest = ingestion.recovery.standing.heal_stream
 
     def heal(spec: Any, paths: Any) -> Any:
         for side in paths.sides.values():
             side.remove_files(even_of=())
         return honest(spec, paths)
 
-    return patch.object(ingestion.recovery.heal, "read_and_heal", heal)
+    return patch.object(ingestion.recovery.standing, "heal_stream", heal)
 
 
 def files_of_the_living_removed() -> AbstractContextManager[Any]:

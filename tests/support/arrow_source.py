@@ -41,7 +41,7 @@ from ingestion.formats.wire_format import schema_ids_in
 from ingestion.kafka.client import timestamp_micros_of
 from ingestion.kafka.last_record import digest_of
 from ingestion.kafka.offsets import Offsets, Range, TopicPartition
-from ingestion.lake.quarantine import Waiting
+from ingestion.lake.quarantine import WAITS
 from ingestion.modes.engines.frame_cache import FrameCache
 from ingestion.modes.engines.rows import Rows
 from ingestion.pipeline.columns import SOURCE
@@ -184,10 +184,10 @@ def _read_table(spark: Any, table: Location, settings: Settings, **more: Any) ->
     return ArrowFrame(open_rows(table, more["version"]).to_table())
 
 
-def _waiting_records(quarantined: Any, waiting: Waiting, reason: str | None) -> Any:
+def _waiting_records(quarantined: Any, reason: str | None) -> Any:
     if not isinstance(quarantined, ArrowFrame):
-        return _SPARKS["waiting_records"](quarantined, waiting, reason)
-    rows = quarantined.where(waiting.as_sql()).table
+        return _SPARKS["waiting_records"](quarantined, reason)
+    rows = quarantined.where(WAITS).table
     if reason is not None:
         rows = rows.filter(pa.compute.field("reason") == reason)
     named = {f"_{name}": rows[name] for name in ("key", "value", "headers")}
