@@ -66,7 +66,12 @@ class Committer:
 
 
 class BatchWriter:
-    """Writes a run's batches, one after the other, and knows where the table stands."""
+    """Writes a run's batches, one after the other, and knows where the table stands.
+
+    A redrive and a replay are batches, too. They differ in the public steps, which they override:
+    what fits the table's offsets, what is counted, which gaps need a proof, what the note says, and
+    what is written beside the table.
+    """
 
     def __init__(
         self,
@@ -112,20 +117,20 @@ class BatchWriter:
         """
         hit(Failpoint.BATCH_PLANNED)
         refuse_lost_lease(self._paths)
-        if not self._fit(planned).is_stale:
-            yield from self._apply(records, planned)
+        if not self.fit_ranges(planned).is_stale:
+            yield from self.apply(records, planned)
 
-    def _fit(self, planned: Sequence[Range]) -> Fit:
+    def fit_ranges(self, planned: Sequence[Range]) -> Fit:
         """Compare planned ranges with where the table stands."""
         plan = fit(planned, self.position.next)
         if plan.holes:
             raise self._hole(plan.holes)
         return plan
 
-    def _apply(self, records: DataFrame, planned: Sequence[Range]) -> Iterator[LedgerRow]:
+    def apply(self, records: DataFrame, planned: Sequence[Range]) -> Iterator[LedgerRow]:
         """Take records from Kafka's bytes to their ledger rows; see ``pipeline.columns``."""
         spec = self._spec
-        overlap = self.position.next if self._fit(planned).overlap else Offsets()
+        overlap = self.position.next if self.fit_ranges(planned).overlap else Offsets()
         opened = open_engine(self._engine, records.sparkSession, self._stream)
         with closing(opened) as engine, closing(FrameCache()) as frames:
             decoded = decode(records, self._stream, frames)
@@ -137,14 +142,14 @@ class BatchWriter:
                 is_in_workers = engine.materialize(validated)
             self._evaluated_by = "duckdb" if is_in_workers and (spec.where or spec.select) else None
             for part in engine.parts(planned):
-                plan = self._fit(part)
+                plan = self.fit_ranges(part)
                 if not plan.is_stale and (row := self._apply_part(engine, part, plan)):
                     yield row
 
     def _apply_part(self, engine: Engine, planned: Sequence[Range], plan: Fit) -> LedgerRow | None:
         """Commit what the engine holds of a batch, if there is anything to be said of it."""
         before = max(self._log.versions(), default=-1)
-        target = self._target(engine, before)
+        target = self.target(engine, before)
         with closing(target.table):
             return self._write(engine, planned, plan, target, after=before)
 
@@ -152,15 +157,15 @@ class BatchWriter:
         self, engine: Engine, planned: Sequence[Range], plan: Fit, target: Target, *, after: int
     ) -> LedgerRow | None:
         keep_columns(target)
-        counts = self._count(engine, planned)
+        counts = self.count(engine, planned)
         declaration = learn_record_types(counts, self._spec, self._declaration())
         if not counts.read and not planned:
             return None
-        gaps = self._prove_gaps(engine, planned, counts)
+        gaps = self.prove_gaps(engine, planned, counts)
         self._on_merge(counts.good)
-        described = self._describe(engine, plan, planned, counts, gaps)
+        described = self.describe(engine, plan, planned, counts, gaps)
         metadata = replace(described, declaration=declaration)
-        quarantined = self._quarantine(target, counts, metadata, planned)
+        quarantined = self.write_side_rows(target, counts, metadata, planned)
         mode = mode_class(self._spec)(target, _define_good(engine, counts))
         metadata = replace(_decide(mode, metadata, quarantined), side=target.side)
         commit = self._commit(mode, metadata, after=after)
@@ -174,16 +179,16 @@ class BatchWriter:
         kept = {name: what for name, what in declaration.items() if name != EVALUATED_BY}
         return {**kept, EVALUATED_BY: self._evaluated_by} if self._evaluated_by else kept
 
-    def _count(self, engine: Engine, planned: Sequence[Range]) -> BatchCounts:
+    def count(self, engine: Engine, planned: Sequence[Range]) -> BatchCounts:
         """Count the one copy, and refuse a batch that nobody should apply."""
-        self._leave_out_erased(engine, self.position.epoch, planned)
+        self.leave_out_erased(engine, self.position.epoch, planned)
         counts = count_records(engine)
         hit(Failpoint.BATCH_MATERIALISED)
         refuse_another_topic(self._spec, self._stream.kafka, self.position.identity)
         refuse_too_many_bad(engine, counts, self._spec)
         return counts
 
-    def _leave_out_erased(
+    def leave_out_erased(
         self, engine: Engine, epoch: int, planned: Sequence[Range]
     ) -> list[dict[str, Any]]:
         """Call the records ``filtered`` whose key has been erased since they were first read.
@@ -197,7 +202,7 @@ class BatchWriter:
             for place in leave_out(engine, erasure, epoch=epoch)
         ]
 
-    def _prove_gaps(self, engine: Engine, planned: Sequence[Range], counts: BatchCounts) -> Gaps:
+    def prove_gaps(self, engine: Engine, planned: Sequence[Range], counts: BatchCounts) -> Gaps:
         """Ask Kafka again for every planned offset that was not read."""
         kafka = self._stream.kafka
         gaps = find_gaps(engine, planned, counts, kafka=kafka, policy=self._spec.gaps)
@@ -207,7 +212,7 @@ class BatchWriter:
         hit(Failpoint.GAPS_PROVEN)
         return gaps
 
-    def _describe(
+    def describe(
         self,
         engine: Engine,
         plan: Fit,
@@ -222,7 +227,7 @@ class BatchWriter:
             disposition: counted.dispositions.get(disposition, 0)
             for disposition in ("overlap", "ignored", "filtered")
         }
-        counts |= self._extra_counts(engine, counted)
+        counts |= self.count_extras(engine, counted)
         if not gaps.proven:
             counts["gaps_unproven"] = empty
         fresh = {part.topic_partition for part in plan.fresh}
@@ -266,7 +271,7 @@ class BatchWriter:
         }
         return {**known, **read}
 
-    def _extra_counts(self, engine: Engine, counted: BatchCounts) -> dict[str, int]:
+    def count_extras(self, engine: Engine, counted: BatchCounts) -> dict[str, int]:
         """Return what a stream counts beside the dispositions."""
         declared = [column.name for column in self._spec.value_columns]
         counts = extra_counts(engine, counted, declared)
@@ -279,7 +284,8 @@ class BatchWriter:
             counts["columns_kept" if is_kept else "columns_unavailable"] = counted.unavailable
         return counts
 
-    def _target(self, engine: Engine, version: int) -> Target:
+    def target(self, engine: Engine, version: int) -> Target:
+        """Open the table as of a version for the next batch."""
         seq = self.position.seq + 1
         return Target(
             engine=engine,
@@ -290,7 +296,7 @@ class BatchWriter:
             table=open_writer(self._engine, engine, self._stream, seq=seq, version=version),
         )
 
-    def _quarantine(
+    def write_side_rows(
         self,
         target: Target,
         counted: BatchCounts,

@@ -93,12 +93,12 @@ class RedriveWriter(BatchWriter):
                 nothing was committed.
         """
         of_epoch = records.where(self._of.holds("_seq"))
-        rows = tuple(self._apply(of_epoch, planned=()))
+        rows = tuple(self.apply(of_epoch, planned=()))
         return rows[0] if rows else None
 
-    def _count(self, engine: Engine, planned: Sequence[Range]) -> BatchCounts:
+    def count(self, engine: Engine, planned: Sequence[Range]) -> BatchCounts:
         """Leave out what is still bad: it stays where it is."""
-        if erased := self._leave_out_erased(engine, self._of.number, planned):
+        if erased := self.leave_out_erased(engine, self._of.number, planned):
             # They could not be read when their key was erased.
             those = f"{self._of.holds('_seq')} AND ({at_places(erased)})"
             remove_payloads(self._paths.quarantine, those, "erased", redriven=True)
@@ -107,11 +107,11 @@ class RedriveWriter(BatchWriter):
         self.still_bad = _reasons(engine) if sent.pop("quarantined", 0) else {}
         return replace(counts, dispositions=sent)
 
-    def _prove_gaps(self, engine: Engine, planned: Sequence[Range], counts: BatchCounts) -> Gaps:
+    def prove_gaps(self, engine: Engine, planned: Sequence[Range], counts: BatchCounts) -> Gaps:
         """Nothing was planned, so nothing can be missing."""
         return Gaps(holes=(), proven=True)
 
-    def _describe(
+    def describe(
         self,
         engine: Engine,
         plan: Fit,
@@ -126,10 +126,10 @@ class RedriveWriter(BatchWriter):
             if disposition not in {"row", "delete"}
         }
         counts = {"offsets": 0, "read": counted.read, "gaps": 0, **left_out}
-        counts |= self._extra_counts(engine, counted)
+        counts |= self.count_extras(engine, counted)
         return self.position.next_metadata(self._run_id, kind="redrive", counts=counts)
 
-    def _quarantine(
+    def write_side_rows(
         self,
         target: Target,
         counted: BatchCounts,
@@ -165,8 +165,9 @@ class RedriveWriter(BatchWriter):
             )
         return 0
 
-    def _target(self, engine: Engine, version: int) -> Target:
-        return replace(super()._target(engine, version), epoch=self._of.number)
+    def target(self, engine: Engine, version: int) -> Target:
+        """Stamp the rows with the epoch of their records."""
+        return replace(super().target(engine, version), epoch=self._of.number)
 
 
 def _reasons(engine: Engine) -> dict[str, int]:

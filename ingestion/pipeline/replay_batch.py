@@ -40,20 +40,20 @@ class ReplayWriter(BatchWriter):
                 committed.
             RecordsMissedError: Kafka holds a record that Spark did not deliver.
         """
-        yield from self._apply(records, ranges)
+        yield from self.apply(records, ranges)
 
-    def _fit(self, planned: Sequence[Range]) -> Fit:
+    def fit_ranges(self, planned: Sequence[Range]) -> Fit:
         """Take what is read again for what it is."""
         return Fit(fresh=tuple(planned), holes=(), overlap=())
 
-    def _count(self, engine: Engine, planned: Sequence[Range]) -> BatchCounts:
+    def count(self, engine: Engine, planned: Sequence[Range]) -> BatchCounts:
         """Leave out what the quarantine holds: what waits there, and what is bad again."""
         quarantine = self._paths.quarantine
         if is_delta(quarantine):
             engine.open_table("quarantine", quarantine)
             columns = engine.columns("batch")
             engine.define("batch", self._without_quarantined(columns), keep=True)
-        return super()._count(engine, planned)
+        return super().count(engine, planned)
 
     def _without_quarantined(self, columns: Sequence[str]) -> str:
         (*_, epoch) = epochs_of(self._ledger.rows_of(self.position.table_id))
@@ -75,7 +75,7 @@ class ReplayWriter(BatchWriter):
             "WHERE b._index = 0 OR h._waits IS NULL OR h._waits = 0"
         )
 
-    def _describe(
+    def describe(
         self,
         engine: Engine,
         plan: Fit,
@@ -84,7 +84,7 @@ class ReplayWriter(BatchWriter):
         gaps: Gaps,
     ) -> CommitMetadata:
         """No offset moves, though ranges are read; their records include what is left out."""
-        metadata = super()._describe(engine, plan, planned, counted, gaps)
+        metadata = super().describe(engine, plan, planned, counted, gaps)
         ranges = tuple(
             replace(part, records=counted.partitions[part.range.topic_partition].records)
             if part.range.topic_partition in counted.partitions

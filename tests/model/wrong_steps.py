@@ -111,14 +111,14 @@ def rewind_undoes_what_follows() -> AbstractContextManager[Any]:
 
 def marks_before_the_commit() -> AbstractContextManager[Any]:
     """A redrive that never comes has sent records in."""
-    honest = RedriveWriter._quarantine
+    honest = RedriveWriter.write_side_rows
 
     def mark(writer: Any, target: Any, counted: Any, metadata: Any, planned: Any) -> int:
         found = honest(writer, target, counted, metadata, planned)
         side_tables.project(writer._paths, replace(metadata, side=target.side), "table")
         return found
 
-    return patch.object(RedriveWriter, "_quarantine", mark)
+    return patch.object(RedriveWriter, "write_side_rows", mark)
 
 
 def marks_by_the_place_alone() -> AbstractContextManager[Any]:
