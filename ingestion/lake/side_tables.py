@@ -28,6 +28,7 @@ from deltalake.exceptions import DeltaError
 
 from ingestion.declaration.modes import COORDINATES
 from ingestion.declaration.sql import equal
+from ingestion.errors import TableBusyError
 from ingestion.lake.lock import refuse_lost_lease
 from ingestion.lake.paths import StreamPaths
 from ingestion.sinks.commit_metadata import (
@@ -57,10 +58,20 @@ _NULLABLE: Final = ("nullable", "containsNull", "valueContainsNull")
 
 
 def read_back(file: Location) -> SideFile:
-    """Describe a file as it lies there, for the note of a commit; it outlives a power cut then."""
-    for written in (file, file.parent, file.parent.parent):
-        written.sync()
-    content = file.read()
+    """Describe a file as it lies there, for the note of a commit; it outlives a power cut then.
+
+    Raises:
+        TableBusyError: an erase of whoever has taken the stream over has removed it.
+    """
+    try:
+        for written in (file, file.parent, file.parent.parent):
+            written.sync()
+        content = file.read()
+    except FileNotFoundError as error:
+        raise TableBusyError(
+            f"{file} was removed before its commit, so somebody else holds the stream by now. "
+            "Nothing was committed. Next: the same command again"
+        ) from error
     rows = pq.read_table(io.BytesIO(content), columns=["_seq"]).num_rows
     return _described(file.name, content, rows)
 

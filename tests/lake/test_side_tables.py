@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
+from ingestion.errors import TableBusyError
 from ingestion.kafka.offsets import Offsets
 from ingestion.lake import side_tables
 from ingestion.lake.paths import StreamPaths
@@ -278,3 +279,9 @@ def test_a_note_says_what_is_beside_the_table(paths: StreamPaths) -> None:
 
     assert CommitMetadata.from_json(made.to_json()) == made
     assert '"side"' not in replace(made, side={}).to_json()
+
+
+def test_a_file_that_an_erase_removed_stops_a_run_that_slept(tmp_path: Path) -> None:
+    """It has lost its lease: what it would commit would name a file that is not there."""
+    with pytest.raises(TableBusyError, match=r"was removed before its commit.*Next: the same"):
+        read_back(Location.of(tmp_path) / "gone.parquet")
