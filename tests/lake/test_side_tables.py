@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
+from ingestion.errors import TableBusyError
 from ingestion.kafka.offsets import Offsets
 from ingestion.lake import side_tables
 from ingestion.lake.paths import StreamPaths
@@ -222,6 +223,12 @@ def test_what_no_commit_names_goes_with_what_is_unreferenced(paths: StreamPaths)
 
     assert (removed, left.exists()) == (2, False)
     assert marks(paths) == [(1, 5, None)]
+
+
+def test_a_file_that_an_erase_of_another_run_has_removed_is_told(paths: StreamPaths) -> None:
+    """Its batch has not been committed, and cannot be any more."""
+    with pytest.raises(TableBusyError, match=r"has removed gone\.parquet meanwhile"):
+        read_back(paths.quarantine / "gone.parquet")
 
 
 _NAMES = ("_topic", "_partition", "_offset", "_seq", "redriven_seq", "removed")

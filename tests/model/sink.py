@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+from ingestion.errors import TableBusyError
 from ingestion.lake.side_tables import application
 from ingestion.modes.mode import Good, Target
 from ingestion.modes.upsert import DISPOSITIONS, UpsertMode
@@ -119,6 +120,8 @@ def waiting(side: Side) -> Counter[int]:
 def read_back(file: File) -> SideFile:
     """Describe a file as it lies there."""
     step("look beside the table")
+    if file.name not in file.folder.files:
+        raise TableBusyError(f"{file.name} was removed")
     rows, _ = file.folder.files[file.name]
     return SideFile(path=file.name, rows=len(rows), size=len(rows), checksum=hash(rows))
 
