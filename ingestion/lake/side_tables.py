@@ -31,6 +31,7 @@ from ingestion.declaration.sql import equal
 from ingestion.errors import TableBusyError
 from ingestion.lake.lock import refuse_lost_lease
 from ingestion.lake.paths import StreamPaths
+from ingestion.sinks.commit_log import AGAIN
 from ingestion.sinks.commit_metadata import (
     REWOUND_TO,
     CommitMetadata,
@@ -61,7 +62,7 @@ def read_back(file: Location) -> SideFile:
     """Describe a file as it lies there, for the note of a commit; it outlives a power cut then.
 
     Raises:
-        TableBusyError: an erase of whoever has taken the stream over has removed it.
+        TableBusyError: an erase of another run has taken the batch's number, and removed the file.
     """
     try:
         for written in (file, file.parent, file.parent.parent):
@@ -69,8 +70,8 @@ def read_back(file: Location) -> SideFile:
         content = file.read()
     except FileNotFoundError as error:
         raise TableBusyError(
-            f"{file} was removed before its commit, so somebody else holds the stream by now. "
-            "Nothing was committed. Next: the same command again"
+            f"{file.parent.name}: another run has removed {file.name} meanwhile. Nothing was "
+            f"committed. Next: {AGAIN}"
         ) from error
     rows = pq.read_table(io.BytesIO(content), columns=["_seq"]).num_rows
     return _described(file.name, content, rows)

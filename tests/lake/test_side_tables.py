@@ -225,6 +225,12 @@ def test_what_no_commit_names_goes_with_what_is_unreferenced(paths: StreamPaths)
     assert marks(paths) == [(1, 5, None)]
 
 
+def test_a_file_that_an_erase_of_another_run_has_removed_is_told(paths: StreamPaths) -> None:
+    """Its batch has not been committed, and cannot be any more."""
+    with pytest.raises(TableBusyError, match=r"has removed gone\.parquet meanwhile"):
+        read_back(paths.quarantine / "gone.parquet")
+
+
 _NAMES = ("_topic", "_partition", "_offset", "_seq", "redriven_seq", "removed")
 
 
@@ -279,9 +285,3 @@ def test_a_note_says_what_is_beside_the_table(paths: StreamPaths) -> None:
 
     assert CommitMetadata.from_json(made.to_json()) == made
     assert '"side"' not in replace(made, side={}).to_json()
-
-
-def test_a_file_that_an_erase_removed_stops_a_run_that_slept(tmp_path: Path) -> None:
-    """It has lost its lease: what it would commit would name a file that is not there."""
-    with pytest.raises(TableBusyError, match=r"was removed before its commit.*Next: the same"):
-        read_back(Location.of(tmp_path) / "gone.parquet")

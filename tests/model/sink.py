@@ -121,7 +121,7 @@ def read_back(file: File) -> SideFile:
     """Describe a file as it lies there."""
     step("look beside the table")
     if file.name not in file.folder.files:
-        raise TableBusyError(f"{file.name} was removed before its commit")
+        raise TableBusyError(f"{file.name} was removed")
     rows, _ = file.folder.files[file.name]
     return SideFile(path=file.name, rows=len(rows), size=len(rows), checksum=hash(rows))
 
