@@ -171,9 +171,14 @@ class Oracle:
 
     @property
     def is_cut(self) -> bool:
-        """Tell whether the topic has lost what was read of it, wherever retention is by now."""
-        parts = enumerate(self.world.cluster.partitions)
-        return any(self._unlike(number, part.slots, 0) for number, part in parts)
+        """Tell whether the topic has lost what was read of it, wherever retention is by now.
+
+        Of what was read as a gap, the end alone may show it: a transaction is open below.
+        """
+        return any(
+            self._unlike(number, part.slots, 0) or part.stable_end < self.next.get(number, 0)
+            for number, part in enumerate(self.world.cluster.partitions)
+        )
 
     def _held(
         self, metadata: CommitMetadata, life: Sequence[Partition], number: int
