@@ -71,8 +71,6 @@ from ingestion.sinks.iceberg.table import IcebergTable, open_table
 from ingestion.sinks.table import Change, TableDefinition
 from ingestion.storage.failpoints import Failpoint
 from ingestion.storage.location import Location
-from tests.crash.failpoint_hook import PlannedError, crashing_at
-from tests.power.disk import mounted_disk
 from tests.support.long import only_long
 from tests.support.orders import (
     COLUMNS,
@@ -88,6 +86,8 @@ from tests.support.orders import (
     rows,
 )
 from tests.support.store import environment_of_store, make_bucket, moto
+from tests.trials.failpoints import PlannedError, crashing_at
+from tests.trials.power import mounted_disk
 
 ROOT = Path(__file__).parents[2]
 LONG = dt.timedelta(days=7)

@@ -18,8 +18,6 @@ import pytest
 from ingestion.errors import StreamLockedError
 from ingestion.pipeline.report import RunReport
 from ingestion.storage.failpoints import Failpoint
-from tests.crash.child_process import run_to_its_end
-from tests.crash.failpoint_hook import PlannedCrash
 from tests.modes.scenario import (
     RECORDS,
     SCENARIOS,
@@ -29,6 +27,8 @@ from tests.modes.scenario import (
     table_of,
 )
 from tests.support.world import World
+from tests.trials.failpoints import PlannedCrash
+from tests.trials.kills import run_to_its_end
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.slow]
 

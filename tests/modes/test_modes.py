@@ -13,7 +13,6 @@ from ingestion.lake.stream import Stream
 from ingestion.modes.engines.choose import choose_engine
 from ingestion.pipeline.create_table import create_table
 from ingestion.storage.failpoints import Failpoint
-from tests.crash.failpoint_hook import crashing_at
 from tests.modes.scenario import (
     REBUILT,
     REDRIVEN,
@@ -26,6 +25,7 @@ from tests.modes.scenario import (
     table_of,
 )
 from tests.support.world import World
+from tests.trials.failpoints import crashing_at
 
 STRICT = SCHEMA.replace("amount DECIMAL(9, 2)", "amount DECIMAL(9, 2) NOT NULL")
 

@@ -38,10 +38,10 @@ from ingestion.sinks.delta.compaction import drop_log_before
 from ingestion.storage.failpoints import Failpoint
 from ingestion.storage.location import Location
 from ingestion.storage.processes import scratch_of_this_process
-from tests.crash.failpoint_hook import PlannedError, crashing_at
 from tests.support.long import only_long, twins
 from tests.support.proof import prove
 from tests.support.world import World, row
+from tests.trials.failpoints import PlannedError, crashing_at
 
 # A name, and a number, that are nowhere else: every file of the lake is searched for them.
 PERSON, NUMBER = "Ada Lovelace", 18_151_210

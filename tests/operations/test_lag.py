@@ -15,8 +15,8 @@ from ingestion.settings import Settings
 from ingestion.sinks.delta.files import storage_options
 from ingestion.sinks.delta.log_files import log_files
 from ingestion.storage.failpoints import Failpoint
-from tests.crash.failpoint_hook import PlannedError, crashing_at
 from tests.support.world import COLUMNS, World, row
+from tests.trials.failpoints import PlannedError, crashing_at
 
 
 def of(world: World, name: str, **fields: object) -> StreamSpec:

@@ -20,10 +20,10 @@ from ingestion.operations.maintain import UpkeepReport, maintain
 from ingestion.operations.rewind import read_history, rewind
 from ingestion.settings import Settings
 from ingestion.storage.failpoints import Failpoint
-from tests.crash.failpoint_hook import PlannedError, crashing_at
 from tests.support.long import only_long
 from tests.support.proof import find_problems, prove
 from tests.support.world import World, row
+from tests.trials.failpoints import PlannedError, crashing_at
 
 NO_WINDOW = dt.timedelta(0)
 BATCHES = 6

@@ -23,10 +23,10 @@ from ingestion.operations.decisions import accept
 from ingestion.operations.rewind import rewind
 from ingestion.settings import Settings
 from ingestion.storage.failpoints import Failpoint
-from tests.crash.failpoint_hook import PlannedError, crashing_at
 from tests.support.long import only_long, twins
 from tests.support.proof import find_problems, prove
 from tests.support.world import World, row
+from tests.trials.failpoints import PlannedError, crashing_at
 
 
 @pytest.fixture(scope="module")

@@ -22,10 +22,10 @@ from ingestion.operations.inspect_quarantine import inspect
 from ingestion.operations.rewind import read_history, rewind
 from ingestion.operations.status import StatusReader
 from ingestion.storage.failpoints import Failpoint
-from tests.crash.failpoint_hook import PlannedError, crashing_at
 from tests.support.long import only_long, twins
 from tests.support.proof import find_problems, prove
 from tests.support.world import World, row
+from tests.trials.failpoints import PlannedError, crashing_at
 
 
 @pytest.fixture(scope="module")

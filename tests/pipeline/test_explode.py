@@ -12,11 +12,11 @@ from deltalake import DeltaTable
 
 from ingestion.storage.failpoints import Failpoint
 from ingestion.verify.fold.transform import NOT_INDEPENDENT
-from tests.crash.failpoint_hook import PlannedError, crashing_at
 from tests.modes.scenario import Scenario, reader_of
 from tests.support.long import twins
 from tests.support.proof import find_problems, prove
 from tests.support.world import World, transactional
+from tests.trials.failpoints import PlannedError, crashing_at
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 

@@ -19,10 +19,10 @@ from ingestion.operations.status import StatusReader
 from ingestion.settings import Settings
 from ingestion.storage import failpoints
 from ingestion.storage.failpoints import Failpoint
-from tests.crash.failpoint_hook import PlannedError, crashing_at
 from tests.support.long import twins
 from tests.support.proof import find_problems, prove, rows_of_no_commit
 from tests.support.world import World, row
+from tests.trials.failpoints import PlannedError, crashing_at
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 

@@ -16,10 +16,10 @@ from ingestion.storage.checksums import sidecar_of
 from ingestion.storage.failpoints import Failpoint
 from ingestion.storage.location import Location
 from ingestion.verify.verify import verify
-from tests.crash.failpoint_hook import PlannedError, crashing_at
 from tests.support.damage import newest_commit
 from tests.support.proof import find_problems
 from tests.support.world import World, row
+from tests.trials.failpoints import PlannedError, crashing_at
 
 
 @pytest.fixture

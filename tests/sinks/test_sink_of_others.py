@@ -24,8 +24,8 @@ from ingestion.declaration.sinks import SinkKind
 from ingestion.sinks.commit_metadata import CommitMetadata
 from ingestion.sinks.table import Change, SinkTable
 from ingestion.testing import Opener, SinkConformance
-from tests.crash.failpoint_hook import PlannedCrash
 from tests.support.world import ROOT, World, environment_of, row
+from tests.trials.failpoints import PlannedCrash
 
 PACKAGE = Path(__file__).parents[1] / "toys" / "sqlite_package"
 

@@ -26,12 +26,12 @@ from ingestion.sinks.delta.files import read_delta
 from ingestion.sinks.delta.vectors import vectors_of
 from ingestion.storage.failpoints import Failpoint
 from ingestion.storage.location import Location
-from tests.crash.failpoint_hook import PlannedError, crashing_at
 from tests.support.long import only_long, twins
 from tests.support.places import kafka_for, spark_for
 from tests.support.proof import find_problems, rows_of_no_commit
 from tests.support.store import make_bucket, use_store
 from tests.support.world import COLUMNS, World, row, settings_in
+from tests.trials.failpoints import PlannedError, crashing_at
 
 STRICT = "id INT NOT NULL, name STRING NOT NULL, at INT"
 

@@ -13,10 +13,10 @@ from ingestion.errors import RefusedError, RewindError
 from ingestion.operations.erase import Certificate, erase
 from ingestion.operations.rewind import read_history, rewind
 from ingestion.storage.failpoints import Failpoint
-from tests.crash.failpoint_hook import PlannedError, crashing_at
 from tests.support.long import twins
 from tests.support.proof import find_problems, prove
 from tests.support.world import World, row
+from tests.trials.failpoints import PlannedError, crashing_at
 
 PERSON, NUMBER = "Ada Lovelace", 123
 

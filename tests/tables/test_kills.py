@@ -1,6 +1,6 @@
 """A run that dies around its commit loses and doubles nothing, whatever keeps the rows.
 
-The short form of ``make crash-matrix MODE=…``.
+The short form of ``make crash-matrix SINK=…``.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def test_a_run_that_is_killed_loses_and_doubles_nothing(
     world: World, sink: str, cell: Cell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The next run finds what was committed, or reads it again."""
-    monkeypatch.setattr(trial, "MODE", sink)
+    monkeypatch.setattr(trial, "SINK", sink)
 
     outcome = attempt(world, cell)
 
