@@ -21,6 +21,7 @@ from ingestion.errors import RefusedError, counted
 from ingestion.operations.audit.declare import AuditRequest, Reading, unknown_column
 from ingestion.operations.audit.foreign_table import NAME, ForeignTable
 
+_PLACE: Final = (identifier("_partition"), identifier("_offset"))
 _SIDES: Final = ("due", "found")
 _WHAT: Final = {
     "missing": "is not in the table",
@@ -116,14 +117,14 @@ WITH missing AS (
     SELECT {k}, id, row_number() OVER (PARTITION BY {k}) AS n
     FROM (SELECT *, unnest(range(missing::BIGINT)) FROM left_over WHERE missing > 0)
 ), surplus AS (
-    SELECT {k}, {found}, TRUE AS is_found, row_number() OVER (PARTITION BY {k}) AS n
+    SELECT {k}, {found}, id AS own, TRUE AS is_found, row_number() OVER (PARTITION BY {k}) AS n
     FROM (SELECT *, unnest(range(surplus::BIGINT)) FROM left_over WHERE surplus > 0)
 ), arrived AS (
     SELECT DISTINCT {k}, TRUE AS has_arrived FROM left_over WHERE missing < 0 AND surplus <= 0
 ), joined AS (
     SELECT * FROM missing FULL JOIN surplus USING ({k}, n)
 ), known AS (
-    SELECT j.*, coalesce(j.id, base, last) AS record, base, last, is_split, may_be_deleted,
+    SELECT j.*, coalesce(j.id, own, base, last) AS record, base, last, is_split, may_be_deleted,
            has_arrived
     FROM joined j LEFT JOIN newest w ON {is_same_w} LEFT JOIN arrived a ON {is_same_a}
 )
@@ -200,7 +201,7 @@ class Comparison:
         """Take the table's rows; return how many there are."""
         reading, request = self._reading, self._request
         names = {column: identifier(field) for field, column in reading.columns.items()}
-        places = dict(zip(request.place, ("_partition", "_offset"), strict=False))
+        places = dict(zip(request.place, _PLACE, strict=False))
         marks = [request.deleted_column] if request.deleted_column else []
         for option, given in (("--offset-columns", places), ("--deleted-column", marks)):
             for name in given:
@@ -337,8 +338,7 @@ class Comparison:
 
     def _keys(self) -> list[str]:
         """Return the columns that say which row a record is of."""
-        fields = map(identifier, self._reading.keys or ())
-        wanted = {*fields} or ({"_partition", "_offset"} if self._request.place else set())
+        wanted = {*_PLACE} if self._request.place else {*map(identifier, self._reading.keys)}
         keys = [each.alias for each in self._columns if each.value in wanted]
         if len(keys) < len(wanted):
             raise RefusedError(
@@ -378,7 +378,8 @@ class Comparison:
         if self._request.place and first:
             at = {each.value: f"found_{each.alias}" for each in self._columns}
             cases = " ".join(f"WHEN {partition} THEN {start}" for partition, start in first.items())
-            return f"{at['_offset']} < CASE {at['_partition']} {cases} ELSE 0 END"
+            partition, offset = (at[each] for each in _PLACE)
+            return f"{offset} < CASE {partition} {cases} ELSE 0 END"
         return "TRUE" if first or may_lack_some else "FALSE"
 
     def _samples(self, limit: int) -> dict[str, list[AuditSample]]:
@@ -396,7 +397,7 @@ class Comparison:
         return samples
 
     def _sample(self, row: Mapping[str, Any]) -> AuditSample:
-        kind, keys = row["kind"], self._keys()
+        kind, named = row["kind"], {*map(identifier, self._reading.keys)} or {*_PLACE}
         sides = ("due",) if kind == "missing" else _SIDES if kind == "different" else ("found",)
         names = {"due": "expected", "found": "found"}
         values = {
@@ -414,7 +415,7 @@ class Comparison:
             key={
                 each.column: row[f"{sides[-1]}_{each.alias}"]
                 for each in self._columns
-                if each.alias in keys
+                if each.value in named
             },
             partition=row["p"],
             offset=row["o"],
