@@ -12,7 +12,7 @@ from ingestion.cli import output
 from ingestion.cli.command import AsJson, read_duration
 from ingestion.cli.streams import load_settings
 from ingestion.cli.verify import progress
-from ingestion.errors import counted
+from ingestion.errors import WRONG, counted
 
 if TYPE_CHECKING:
     from ingestion.operations.audit.audit import AuditReport
@@ -147,7 +147,7 @@ def audit(
 
 def _print(report: AuditReport) -> None:
     verdict, style = "all is there", ""
-    if report.faults:
+    if report.exit_code == WRONG:
         verdict, style = f"FAILED: {counted(report.faults, 'fault')}", "bold red"
     elif report.obstacles:
         verdict, style = "cannot be judged", "yellow"

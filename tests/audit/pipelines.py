@@ -98,7 +98,7 @@ def source(address: str, *, partitions: int = PARTITIONS, **config: str) -> Iter
     admin, topic = AdminClient(options), f"a{uuid.uuid4().hex[:12]}"
     settings = {"retention.ms": "-1", **config}
     admin.create_topics([NewTopic(topic, partitions, 1, config=settings)])[topic].result()
-    yield Source(topic, Producer({**options, "linger.ms": 1}))
+    yield Source(topic, Producer({**options, "linger.ms": 1, "enable.idempotence": True}))
     admin.delete_topics([topic])[topic].result()
 
 

@@ -66,6 +66,7 @@ class AuditReport:
         ranges: The offsets that were read.
         proven: Rows of the table that are as the records say.
         unproven: Records and rows of which that cannot be told; ``limits`` says why.
+        is_judged: Whether any row shows how far the table was filled, or somebody said it.
         samples: Some of the faults, and of what is unproven, by kind.
         obstacles: Why the table cannot be judged, and what would help; then it is not called sound.
     """
@@ -84,6 +85,7 @@ class AuditReport:
     different: int
     extra: int
     unproven: int
+    is_judged: bool
     samples: Mapping[str, Sequence[AuditSample]]
     limits: Sequence[str]
     obstacles: Sequence[str]
@@ -96,7 +98,7 @@ class AuditReport:
     @property
     def exit_code(self) -> int:
         """0 where all is there, 1 where not, 3 where that cannot be judged."""
-        if self.faults:
+        if self.faults and self.is_judged:
             return WRONG
         return REFUSED if self.obstacles else DONE
 
@@ -165,12 +167,13 @@ def audit(
         ranges=ranges,
         records=records,
         rows=rows,
-        proven=counts["due"] - counts["missing"] - counts["different"],
+        proven=counts["proven"],
         missing=counts["missing"],
         doubled=counts["doubled"],
         different=counts["different"],
         extra=counts["extra"] + counts["deleted"],
         unproven=sum(counts[name] for name in _UNPROVEN),
+        is_judged=bool(counts["reached"] or request.until),
         samples=_by_kind(samples),
         limits=[*limits, *_limits(counts)],
         obstacles=list(_obstacles(counts, rows, table.where)),

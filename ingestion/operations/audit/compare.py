@@ -44,18 +44,25 @@ _MOMENT: Final = (
     "WHEN abs({0}) < 100000000000000000 THEN {0} ELSE {0} // 1000 END)"
 )
 # How far the table has been filled, by partition: the newest record that a row shows. Of several
-# records that say the same, a row shows the first.
+# that say the same, fewer rows show the first. Where no record is gone, a row shows the first of
+# its key, whatever else is in it.
 _REACH: Final = """
-CREATE OR REPLACE TABLE reach AS
+CREATE TABLE reach AS
 WITH sides AS (
     SELECT {c}, p, o, 0 AS f FROM records WHERE act = 'row' AND misfit IS NULL
     UNION ALL BY NAME
     SELECT {c}, 1 AS f FROM found
 ), shown AS (
-    SELECT min(p) AS p, min(o) AS o FROM sides GROUP BY {c}
-    HAVING sum(f) > 0 AND min(p) = max(p)
+    SELECT min(p) AS p, CASE WHEN sum(f) < count(p) THEN min(o) ELSE max(o) END AS o,
+           TRUE AS is_same
+    FROM sides GROUP BY {c} HAVING sum(f) > 0 AND min(p) = max(p)
+    UNION ALL
+    SELECT p, o, FALSE AS is_same FROM (
+        SELECT {k}, min(p) AS p, min(o) AS o FROM records WHERE act = 'row' AND {is_whole}
+        GROUP BY {k} HAVING min(p) = max(p)
+    ) SEMI JOIN found USING ({k})
 )
-SELECT p, max(o) AS o FROM shown GROUP BY p
+SELECT p, max(o) AS o, bool_or(is_same) AS is_same FROM shown GROUP BY p
 """
 # The last record of each partition that is due; of those behind it, nothing is in the table yet.
 # What is older than the newest record in the table, by more than the grace, is due all the same;
@@ -86,7 +93,7 @@ _ORDER_DELETES: Final = """
 UPDATE records SET {orders} FROM (
     SELECT id, {latest} FROM records WHERE act IN ('row', 'delete')
     WINDOW before AS (PARTITION BY {k}, p ORDER BY o)
-) earlier WHERE earlier.id = records.id AND act = 'delete' AND r0 IS NULL
+) earlier WHERE earlier.id = records.id AND act = 'delete' AND records.r0 IS NULL
 """
 # Of each key, the newest record that is due, and the newest of all.
 _NEWEST: Final = """
@@ -94,6 +101,15 @@ CREATE TABLE newest AS
 SELECT {k}, max_by(id, {rank}) FILTER (o <= until) AS base, max_by(id, {rank}) AS last,
        {is_split} AS is_split, bool_or(act = 'delete' AND o > until) AS may_be_deleted
 FROM records r JOIN due USING (p) WHERE {is_asked} GROUP BY {k}
+"""
+# Keys whose newest record is not due, and shows in no row; a delete shows in that none is there.
+_WAITING: Final = """
+SELECT count(*) FROM newest SEMI JOIN (
+    SELECT {k} FROM records JOIN newest USING ({k}) ANTI JOIN found USING ({k})
+    WHERE id = last AND act = 'row'
+    UNION ALL SELECT {k} FROM found
+) USING ({k})
+WHERE last IS DISTINCT FROM base AND NOT is_split
 """
 # Rows of which the table has fewer than records are due, or more.
 _LEFT_OVER: Final = """
@@ -292,16 +308,9 @@ class Comparison:
         is_upsert = self._reading.spec.mode == "upsert"
         aliases = [each.alias for each in self._columns]
         keys, every = ", ".join(self._keys()), ", ".join(aliases)
-        self._run(_REACH.format(c=every))
-        if not self._number("SELECT count(*) FROM reach"):
-            # Of rows that all differ somewhere, the keys tell what was loaded.
-            self._run(_REACH.format(c=keys))
+        self._run(_REACH.format(c=every, k=keys, is_whole=not first))
         counts = Counter(reached=self._number("SELECT count(*) FROM reach"))
-        if (until := self._request.until) is None:
-            is_due = _UNTIL_REACHED.format(grace=self._request.grace.total_seconds())
-        else:
-            is_due = f"r.sent < TIMESTAMPTZ '{until.isoformat()}'"
-        self._run(_DUE.format(until=is_due))
+        self._run(_DUE.format(until=self._due(counts["reached"])))
         if is_upsert:
             self._run(_DUE_DELETES.format(k=keys))
             self._rank(keys)
@@ -326,15 +335,27 @@ class Comparison:
         counts.update(dict(self._all("SELECT kind, count(*) FROM faults GROUP BY kind")))
         counts.update(dict(self._all("SELECT act, count(*) FROM records GROUP BY act")))
         counts["waiting"] = self._number(
-            "SELECT count(*) FROM records JOIN due USING (p) "
-            "WHERE o > until AND act IN ('row', 'delete')"
+            _WAITING.format(k=keys)
+            if is_upsert
+            else "SELECT count(*) FROM records JOIN due USING (p) WHERE act = 'row' AND o > until"
         )
         counts["split"] = self._number("SELECT count(*) FROM newest WHERE is_split")
         is_due = "id IN (SELECT base FROM newest WHERE NOT is_split)" if is_upsert else "o <= until"
-        counts["due"] = self._number(
-            f"SELECT count(*) FROM records JOIN due USING (p) WHERE act = 'row' AND {is_due}"
+        counts["proven"] = self._number(
+            f"SELECT count(*) - (SELECT coalesce(sum(missing), 0) FROM left_over WHERE missing > 0)"
+            f" FROM records JOIN due USING (p) WHERE act = 'row' AND {is_due}"
         )
         return counts, self._samples(limit)
+
+    def _due(self, reached: int) -> str:
+        """Tell a record that must be in the table by now."""
+        if until := self._request.until:
+            return f"r.sent < TIMESTAMPTZ '{until.isoformat()}'"
+        if reached and not self._number("SELECT count(*) FROM reach WHERE is_same"):
+            # Where no row is as it should be, none shows what is on its way.
+            return "TRUE"
+        grace = self._request.grace.total_seconds()
+        return _UNTIL_REACHED.format(grace=grace) if reached else "FALSE"
 
     def _keys(self) -> list[str]:
         """Return the columns that say which row a record is of."""
