@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,27 +23,28 @@ _IN_DOCUMENT = 1_000
 _COUNTS = ("records", "rows", "missing", "doubled", "different", "extra", "unproven")
 
 
+class _RowMode(StrEnum):
+    append = "append"
+    upsert = "upsert"
+
+
 def _names(text: str | None) -> tuple[str, ...]:
-    return tuple(name.strip() for name in (text or "").split(",") if name.strip())
+    return tuple(filter(None, map(str.strip, (text or "").split(","))))
 
 
-def _read_moment(option: str, text: str | None) -> dt.datetime | None:
+def _read_moment(text: str) -> dt.datetime:
     """Read a moment with its zone, or a duration before now."""
-    if text is None:
-        return None
     try:
         moment = dt.datetime.fromisoformat(text)
     except ValueError:
         return dt.datetime.now(dt.UTC) - dt.timedelta(seconds=read_duration(text))
     if moment.tzinfo is None:
-        raise typer.BadParameter(f"{option} {text}: add its zone, as in 2026-11-22T10:00Z")
+        raise typer.BadParameter(f"{text!r} has no zone; write for example 2026-11-22T10:00Z")
     return moment
 
 
-def _known_mode(mode: str | None) -> str | None:
-    if mode not in (None, "append", "upsert"):
-        raise typer.BadParameter(f"{mode!r} is neither append nor upsert.")
-    return mode
+def _time(words: str) -> Any:
+    return typer.Option(parser=_read_moment, metavar="TIME", help=words)
 
 
 def audit(
@@ -57,15 +59,13 @@ def audit(
         str | None, typer.Option(help="Columns that identify a row, with commas between them.")
     ] = None,
     order: Annotated[
-        str | None,
-        typer.Option(help="Columns that say which record of a key is newer; default: offsets."),
+        str | None, typer.Option(help="Columns that say which record is newer; default: offsets.")
     ] = None,
     schema: Annotated[
         str | None, typer.Option(help="The value's columns, as Spark DDL; default: proposed.")
     ] = None,
     mode: Annotated[
-        str | None,
-        typer.Option(help="append (a row a record) or upsert (a row a key).", callback=_known_mode),
+        _RowMode | None, typer.Option(help="A row a record, or a key; default: upsert with --keys.")
     ] = None,
     format_: Annotated[
         str | None, typer.Option("--format", help="json, avro, …; default with --schema: json.")
@@ -74,24 +74,30 @@ def audit(
         str | None, typer.Option(help="How the Kafka key of a null value is encoded.")
     ] = None,
     since: Annotated[
-        str | None, typer.Option(help="Only records from then on: a moment, or 7d for a week.")
+        dt.datetime | None, _time("Only records from then on, such as 2026-11-22T10:00Z or 7d.")
     ] = None,
     until: Annotated[
-        str | None,
-        typer.Option(help="Records before then must be in the table; default: as its rows show."),
+        dt.datetime | None, _time("Records before then must be there; default: as rows show.")
     ] = None,
     grace: Annotated[
-        str, typer.Option(help="How much later than others a partition may be loaded.")
-    ] = "10m",
+        float,
+        typer.Option(
+            parser=read_duration,
+            metavar="TIME",
+            help="How much later than others a partition may be loaded.",
+        ),
+    ] = "10m",  # type: ignore[assignment]
+    deletes: Annotated[
+        str | None, typer.Option(help="SQL condition of records that delete, beside null values.")
+    ] = None,
     deleted_column: Annotated[
         str | None, typer.Option(help="Column of the table that marks deleted rows.")
     ] = None,
     offset_columns: Annotated[
-        str | None,
-        typer.Option(help="Columns of the table that have partition and offset, for append."),
+        str | None, typer.Option(help="Columns with a record's partition and offset, for append.")
     ] = None,
     file: Annotated[
-        Path | None, typer.Option(help="A stream's file, in place of --topic, --schema and so on.")
+        Path | None, typer.Option(help="A stream's file, in place of topic, schema, keys, …")
     ] = None,
     keep: Annotated[
         Path | None, typer.Option(help="Write what was proposed, as a stream's file.")
@@ -111,33 +117,27 @@ def audit(
     from ingestion.operations.audit.audit import audit as compare
     from ingestion.operations.audit.declare import AuditRequest
 
-    place = _names(offset_columns)
-    if place and len(place) != 2:
-        raise typer.BadParameter("--offset-columns takes two names: partition,offset")
     request = AuditRequest(
         table=table,
         topic=topic,
         keys=_names(keys),
         order=_names(order),
         schema=schema,
-        mode=mode,
+        mode=mode and mode.value,
         format=format_,
         key_format=key_format,
+        since=since,
+        until=until,
+        grace=dt.timedelta(seconds=grace),
+        deletes=deletes,
+        deleted_column=deleted_column,
+        place=_names(offset_columns),
         file=file,
         keep=keep,
-        since=_read_moment("--since", since),
-        until=_read_moment("--until", until),
-        grace=dt.timedelta(seconds=read_duration(grace)),
-        deleted_column=deleted_column,
-        place=place,
     )
+    limit = limit or (_IN_DOCUMENT if as_json else _SHOWN)
     with progress() as tell:
-        report = compare(
-            request,
-            load_settings(),
-            limit=limit or (_IN_DOCUMENT if as_json else _SHOWN),
-            tell=tell,
-        )
+        report = compare(request, load_settings(), limit=limit, tell=tell)
     if as_json:
         output.document(report)
     else:
@@ -149,16 +149,15 @@ def _print(report: AuditReport) -> None:
     verdict, style = "all is there", ""
     if report.exit_code == WRONG:
         verdict, style = f"FAILED: {counted(report.faults, 'fault')}", "bold red"
-    elif report.obstacles:
+    elif report.exit_code:
         verdict, style = "cannot be judged", "yellow"
     output.say(f"{report.topic} in {report.table}: {verdict}", style)
     output.say("  " + " · ".join(f"{name} {getattr(report, name):,}" for name in _COUNTS))
     for kind, samples in report.samples.items():
         for each in samples:
             output.say(f"  {kind}: {_line(report.topic, each)}")
-        total = getattr(report, kind)
-        if kind != "unproven" and total > len(samples):
-            output.say(f"  … and {total - len(samples):,} more {kind} (--limit, --json)")
+        if samples and (more := getattr(report, kind) - len(samples)) > 0:
+            output.say(f"  … and {more:,} more {kind} (--limit, --json)")
     output.say(f"  compared: {', '.join(report.columns)}")
     for sentence in (*report.obstacles, *report.limits):
         output.say(f"  not proven: {sentence}")
@@ -166,9 +165,9 @@ def _print(report: AuditReport) -> None:
 
 def _line(topic: str, sample: Any) -> str:
     key = ", ".join(f"{name}={value}" for name, value in sample.key.items())
-    place = f"{topic}-{sample.partition} offset {sample.offset}"
     about = [f"key ({key})"] if key else []
-    about += [place] if sample.offset is not None else []
+    if sample.offset is not None:
+        about.append(f"{topic}-{sample.partition} offset {sample.offset}")
     both = (
         f"{name} " + ", ".join(f"{side} {value}" for side, value in sides.items())
         for name, sides in sample.values.items()

@@ -19,7 +19,7 @@ import sqlglot
 from ingestion.declaration.sql import identifier, literal
 from ingestion.errors import RefusedError, counted
 from ingestion.operations.audit.declare import AuditRequest, Reading, unknown_column
-from ingestion.operations.audit.foreign_table import NAME, ForeignTable
+from ingestion.operations.audit.foreign_table import NAME, ForeignTable, unreadable
 
 _PLACE: Final = (identifier("_partition"), identifier("_offset"))
 _SIDES: Final = ("due", "found")
@@ -76,17 +76,6 @@ FROM records r LEFT JOIN reach USING (p), newest GROUP BY r.p
 _UNTIL_REACHED: Final = """
     r.o <= reach.o OR r.sent <= newest.sent - CASE WHEN reach.o IS NULL THEN 0 ELSE {grace} END
         * INTERVAL 1 SECOND
-"""
-# A delete shows in that its row is not there, although the row's record was due.
-_DUE_DELETES: Final = """
-UPDATE due SET until = greatest(until, gone.o) FROM (
-    SELECT p, max(o) AS o FROM (
-        SELECT {k}, p, o FROM records JOIN due USING (p) WHERE act = 'delete' AND o > until
-    ) SEMI JOIN (
-        SELECT {k} FROM records JOIN due USING (p) WHERE act = 'row' AND o <= until
-    ) USING ({k}) ANTI JOIN found USING ({k})
-    GROUP BY p
-) gone WHERE gone.p = due.p
 """
 # A null value has no order of its own: it is as new as the newest record before it.
 _ORDER_DELETES: Final = """
@@ -234,7 +223,10 @@ class Comparison:
             for name in marks
         ]
         where = f"WHERE {living[0]}" if living else ""
-        self._run(f"CREATE TABLE found AS SELECT {', '.join(selected)} FROM rows {where}")
+        try:
+            self._run(f"CREATE TABLE found AS SELECT {', '.join(selected)} FROM rows {where}")
+        except duckdb.Error as error:  # What reading raises comes as one of DuckDB's.
+            raise unreadable(self._table.where, error) from error
         types = [each[1] for each in self._all("DESCRIBE found")]
         self._columns = [
             _Compared(value, column, type_, f"c{at}")
@@ -312,7 +304,6 @@ class Comparison:
         counts = Counter(reached=self._number("SELECT count(*) FROM reach"))
         self._run(_DUE.format(until=self._due(counts["reached"])))
         if is_upsert:
-            self._run(_DUE_DELETES.format(k=keys))
             self._rank(keys)
             of_key = "id IN (SELECT base FROM newest WHERE base IS NOT NULL AND NOT is_split)"
             self._run(_LEFT_OVER.format(c=every, is_due=of_key))

@@ -49,6 +49,7 @@ class AuditRequest:
         since: Only records that Kafka dates this or later are read.
         until: Records before are due; without it, the table's own rows tell which are.
         grace: For how long before the newest record in the table others may be on their way.
+        deletes: A condition of Spark SQL that selects the records which delete, beside null values.
         deleted_column: A column of the table that marks deleted rows.
         place: The table's columns that have a record's partition and offset.
     """
@@ -66,6 +67,7 @@ class AuditRequest:
     since: dt.datetime | None = None
     until: dt.datetime | None = None
     grace: dt.timedelta = dt.timedelta(minutes=10)
+    deletes: str | None = None
     deleted_column: str | None = None
     place: Sequence[str] = ()
 
@@ -99,6 +101,11 @@ def plan_reading(request: AuditRequest, table: ForeignTable, settings: Settings)
     if request.keep and (request.schema or request.file):
         raise InvalidSpecError(
             "--keep writes what is proposed. Next: leave out --schema and --file"
+        )
+    if len(request.place) not in (0, 2):
+        raise InvalidSpecError(
+            f"--offset-columns {','.join(request.place)}: not two names. Next: write the column of "
+            "the partition and that of the offset, as kafka_partition,kafka_offset"
         )
     fields = _fields_of_file(request.file) if request.file else _fields(request, table, settings)
     try:
@@ -142,9 +149,9 @@ def plan_reading(request: AuditRequest, table: ForeignTable, settings: Settings)
         spec=spec,
         keys=keys,
         order=order,
-        deletes=fields.get("apply_as_deletes"),
+        deletes=request.deletes or fields.get("apply_as_deletes"),
         columns=pairs,
-        limits=tuple(_limits(names, pairs, table)),
+        limits=(*_limits(names, pairs, table), *fields.get("limits", ())),
     )
 
 
@@ -210,6 +217,10 @@ def _propose(
         proposal.add("keys", [*(request.keys or proposed)])
         request.keep.write_text(write_text(proposal, sample), encoding="utf-8")
     chosen = {"mode": mode, "keys": request.keys or proposed, "order": request.order}
+    if (condition := fields.pop("apply_as_deletes", None)) and not request.deletes:
+        # Whether the table's tool took it for one, only its owner knows.
+        limit = f'records with {condition} are rows like others; --deletes "{condition}" if not'
+        chosen["limits"] = (limit,)
     return {**fields, **chosen}
 
 
@@ -268,7 +279,12 @@ def unknown_column(option: str, name: str, names: Sequence[str], problem: str) -
 def _pairs(names: Sequence[str], columns: Sequence[str]) -> dict[str, str]:
     """Return the table's column of each field that has one: of its name, else in another case."""
     by_case = Counter(name.casefold() for name in columns)
-    other = {each.casefold(): each for each in columns if by_case[each.casefold()] == 1}
+    # A column that a field is called exactly like is of no other field.
+    other = {
+        each.casefold(): each
+        for each in columns
+        if by_case[each.casefold()] == 1 and each not in names
+    }
     pairs = {name: name if name in columns else other.get(name.casefold()) for name in names}
     return {name: column for name, column in pairs.items() if column is not None}
 

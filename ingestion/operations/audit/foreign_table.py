@@ -70,7 +70,7 @@ def _open_delta(location: Location) -> ForeignTable:
     except TableNotFoundError:
         raise _absent(str(location), "there is no Delta table at this path or URL") from None
     except (DeltaError, OSError) as error:
-        raise _unreadable(str(location), error) from error
+        raise unreadable(str(location), error) from error
 
     def read(names: Sequence[str]) -> pa.RecordBatchReader:
         query = f"SELECT {', '.join(map(identifier, names))} FROM audited"
@@ -78,7 +78,7 @@ def _open_delta(location: Location) -> ForeignTable:
             rows = QueryBuilder().register("audited", table).execute(query)
             return pa.RecordBatchReader.from_stream(rows)
         except (DeltaError, OSError) as error:
-            raise _unreadable(str(location), error) from error
+            raise unreadable(str(location), error) from error
 
     where = f"{location} (Delta, version {table.version()})"
     return ForeignTable(where=where, schema=schema, read=read)
@@ -100,7 +100,7 @@ def _open_iceberg(text: str, name: str, lake: Location) -> ForeignTable:
         try:
             return table.scan(selected_fields=tuple(names)).to_arrow_batch_reader()
         except (ValueError, NotImplementedError) as error:
-            raise _unreadable(entry.where, error) from error
+            raise unreadable(entry.where, error) from error
 
     return ForeignTable(where=entry.where, schema=schema_of(table.schema()), read=read)
 
@@ -141,7 +141,8 @@ def _absent(text: str, problem: str) -> InvalidSpecError:
     )
 
 
-def _unreadable(where: str, error: Exception) -> RefusedError:
+def unreadable(where: str, error: Exception) -> RefusedError:
+    """Return the error of a table that is damaged, or has what its reader does not know."""
     return RefusedError(
         NAME,
         f"{where} cannot be read: {first_line(error)}.",
