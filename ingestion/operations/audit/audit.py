@@ -261,6 +261,9 @@ def _decoded(
 ) -> tuple[pa.Table, str]:
     """Return decoded records, and the query that gives each its disposition."""
     spec = reading.spec
+    formats = (spec.format.options, spec.key_format.options)
+    # To ask each record for its headers costs as much as half of its decoding.
+    has_headers = any(each.reads_headers or each.uses_registry for each in formats)
     columns = {
         "_topic": [spec.topic] * len(messages),
         "_partition": [each.partition() for each in messages],
@@ -270,6 +273,8 @@ def _decoded(
         "_value": [each.value() for each in messages],
         "_headers": [
             [{"key": name, "value": value} for name, value in headers_of(each) or ()]
+            if has_headers
+            else None
             for each in messages
         ],
         "_digest": [None] * len(messages),
