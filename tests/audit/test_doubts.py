@@ -207,8 +207,28 @@ def test_columns_are_found_in_another_case_and_named_where_absent(
     assert report.columns == ["id", "customername"]
     assert report.limits == [
         "the table has no column for more",
-        "records have no field for loaded",
+        "records have no value for loaded",
     ]
+
+
+def test_a_field_that_only_older_records_have_is_compared(
+    empty: Source, settings: Settings
+) -> None:
+    """The last thousand records show it as null, or not at all; the table has a column for it."""
+    schema = pa.schema({"id": pa.int64(), "oldname": pa.string(), "price": pa.float64()})
+    values = [{"id": 0, "oldName": "a", "price": 1.5}, {"id": 1, "oldName": "b", "price": 2}]
+    more = ({"id": id, "oldName": None} for id in range(2, 1_100))
+    send(empty, [(str(each["id"]), each) for each in (*values, *more)])
+    rows = [{"id": id, "oldname": None, "price": None} for id in range(1_100)]
+    rows[0] |= {"oldname": "a", "price": 1.5}
+    rows[1] |= {"oldname": None, "price": 3.0}
+
+    report = compare(saved(rows, settings, schema), empty.topic, settings)
+
+    assert counts(report) == {"different": 1}
+    [sample] = report.samples["different"]
+    assert sample.values["oldname"] == {"expected": "b", "found": None}
+    assert sample.values["price"] == {"expected": "2.0", "found": "3.0"}
 
 
 def _types() -> dict[str, tuple[Any, Any, pa.DataType, Any]]:
@@ -325,6 +345,8 @@ Remedy = Callable[[dict[str, Any]], dict[str, Any]]
         pytest.param({"format": "avro"}, "--schema", id="format alone"),
         pytest.param({"table": "iceberg:"}, "--table iceberg:", id="no name"),
         pytest.param({"table": "/nowhere/table"}, "--table /nowhere/table", id="no table"),
+        pytest.param({"deletes": "nothing = 1"}, "--deletes nothing = 1", id="condition"),
+        pytest.param({"deletes": "id = ("}, "--deletes id = (", id="no SQL"),
         pytest.param({"deleted_column": "gone"}, "--deleted-column gone", id="mark"),
     ],
 )

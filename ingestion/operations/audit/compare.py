@@ -17,7 +17,7 @@ import pyarrow as pa
 import sqlglot
 
 from ingestion.declaration.sql import identifier, literal
-from ingestion.errors import RefusedError, counted
+from ingestion.errors import InvalidSpecError, RefusedError, counted, first_line
 from ingestion.operations.audit.declare import AuditRequest, Reading, unknown_column
 from ingestion.operations.audit.foreign_table import NAME, ForeignTable, unreadable
 
@@ -245,7 +245,12 @@ class Comparison:
         self._register("decoded", decoded)
         if not self._select:
             self._select = self._plan(f"({sql})", partitions)
-            self._run(f"CREATE TABLE records AS {self._select} LIMIT 0")
+            try:
+                self._run(f"CREATE TABLE records AS {self._select} LIMIT 0")
+            except duckdb.Error as error:
+                if not self._reading.deletes:
+                    raise
+                raise _bad_condition(self._reading.deletes, error) from error
         self._run(f"INSERT INTO records {self._select}")
 
     def _plan(self, batch: str, partitions: int) -> str:
@@ -263,15 +268,20 @@ class Comparison:
             f"WHEN {each.value} IS NOT NULL AND {cast[each]} IS NULL THEN {literal(each.column)}"
             for each in others
         )
-        self._may_round = [each for each in others if each.type.startswith(("DECIMAL", "FLOAT"))]
+        self._may_round = [each for each in others if each.type.startswith(("DECIMAL", "FLOAT"))][
+            :62
+        ]
         rounded = (
-            f"({cast[each]}::{types[each.value]} IS DISTINCT FROM {each.value})::INT << {bit}"
+            f"({cast[each]}::{types[each.value]} IS DISTINCT FROM {each.value})::BIGINT << {bit}"
             for bit, each in enumerate(self._may_round)
         )
         order = (identifier(name) for name in self._reading.order)
         deletes = "FALSE"
         if self._reading.deletes:
-            [deletes] = sqlglot.transpile(self._reading.deletes, read="spark", write="duckdb")
+            try:
+                [deletes] = sqlglot.transpile(self._reading.deletes, read="spark", write="duckdb")
+            except (sqlglot.ParseError, ValueError) as error:
+                raise _bad_condition(self._reading.deletes, error) from error
         lacks = "_unavailable IS NOT NULL" if self._reading.spec.unavailable else "FALSE"
         return f"""
             SELECT (_offset * 2 + _index) * {partitions} + _partition AS id,
@@ -298,6 +308,7 @@ class Comparison:
             limit: How many samples of a kind are returned.
         """
         is_upsert = self._reading.spec.mode == "upsert"
+        self._drop_absent()
         aliases = [each.alias for each in self._columns]
         keys, every = ", ".join(self._keys()), ", ".join(aliases)
         self._run(_REACH.format(c=every, k=keys, is_whole=not first))
@@ -337,6 +348,16 @@ class Comparison:
             f" FROM records JOIN due USING (p) WHERE act = 'row' AND {is_due}"
         )
         return counts, self._samples(limit)
+
+    def _drop_absent(self) -> None:
+        """Compare no column that was only assumed to be in records, and is in none."""
+        assumed = {*map(identifier, self._reading.assumed)}
+        asked = [each for each in self._columns if each.value in assumed]
+        numbers = ", ".join(f"count({each.alias})" for each in asked) or "0"
+        found = dict(zip(asked, self._all(f"SELECT {numbers} FROM records")[0], strict=False))
+        if absent := [each.column for each, number in found.items() if not number]:
+            self.limits.append(f"records have no value for {', '.join(absent)}")
+        self._columns = [each for each in self._columns if each.column not in absent]
 
     def _due(self, reached: int) -> str:
         """Tell a record that must be in the table by now."""
@@ -456,6 +477,13 @@ class Comparison:
 
     def _number(self, query: str) -> int:
         return int(self._all(query)[0][0])
+
+
+def _bad_condition(condition: str, error: Exception) -> InvalidSpecError:
+    return InvalidSpecError(
+        f"--deletes {condition}: {first_line(error)}. Next: write a condition over fields of the "
+        "value, in SQL"
+    )
 
 
 def _is_same(columns: Sequence[str], one: str, other: str) -> str:

@@ -16,19 +16,31 @@ from ingestion.declaration.ddl import DeclaredColumn, parse_columns
 from ingestion.declaration.loader import load_stream, shown_path
 from ingestion.declaration.names import hint, nearest_allowed
 from ingestion.declaration.rules import JSON_FORMATS
+from ingestion.declaration.sinks import SINKS
 from ingestion.declaration.spec import StreamSpec
 from ingestion.declaration.types import SqlType
 from ingestion.errors import InvalidSpecError
 from ingestion.operations.audit.foreign_table import ForeignTable
+from ingestion.operations.init.detect_format import objects_in
 from ingestion.operations.init.initialize import refuse_existing, write_text
 from ingestion.operations.init.propose import propose
-from ingestion.operations.init.sample import read_sample
+from ingestion.operations.init.sample import TopicSample, read_sample
 from ingestion.settings import Settings
 
 MODES: Final = ("append", "upsert")
 _SAMPLE: Final = 1_000
 _WHOLE: Final = ("TINYINT", "SMALLINT", "INT", "BIGINT")
 _FRACTIONS: Final = ("DOUBLE", "FLOAT", "DECIMAL")
+_LENIENT: Final = (*_WHOLE, *_FRACTIONS, "STRING")
+_WORDS: Final = (
+    (pa.types.is_integer, "BIGINT"),
+    (pa.types.is_floating, "DOUBLE"),
+    (pa.types.is_boolean, "BOOLEAN"),
+    (pa.types.is_date, "DATE"),
+    (pa.types.is_timestamp, "TIMESTAMP"),
+    (pa.types.is_string, "STRING"),
+    (pa.types.is_large_string, "STRING"),
+)
 # Holds what any DECIMAL of a table can have been rounded from.
 _EXACT: Final = SqlType(word="DECIMAL", precision=38, scale=18)
 # What a file of a stream may say between value and row, and an audit does not evaluate.
@@ -79,6 +91,7 @@ class Reading:
     Attributes:
         spec: A declaration that decodes them; it has no order and no condition.
         deletes: A condition of Spark SQL that selects deletes.
+        assumed: Fields that no record may have.
         columns: The table's columns by the fields that they are compared with.
         limits: What is not compared, as sentences.
     """
@@ -87,6 +100,7 @@ class Reading:
     keys: tuple[str, ...]
     order: tuple[str, ...]
     deletes: str | None
+    assumed: Sequence[str]
     columns: Mapping[str, str]
     limits: tuple[str, ...]
 
@@ -150,6 +164,7 @@ def plan_reading(request: AuditRequest, table: ForeignTable, settings: Settings)
         keys=keys,
         order=order,
         deletes=request.deletes or fields.get("apply_as_deletes"),
+        assumed=fields.get("assumed", ()),
         columns=pairs,
         limits=(*_limits(names, pairs, table), *fields.get("limits", ())),
     )
@@ -205,10 +220,12 @@ def _propose(
     # A field whose name no table can have is none of its columns.
     renamed, _ = fields.pop("select", {}), fields.pop("value_schema", None)
     columns = [each for each in parse_columns(fields["schema"]) if each.name not in renamed]
+    assumed: list[str] = []
     format_ = fields["format"]
     if (format_ if isinstance(format_, str) else format_["type"]) in JSON_FORMATS:
-        columns, lenient = _as_compared(columns, table)
-        proposal.add("types", dict.fromkeys([*fields.pop("types", ()), *lenient], "lenient"))
+        columns, assumed = _as_compared(columns, table, sample)
+        numbers_and_texts = [c.name for c in columns if c.type.word in _LENIENT]
+        proposal.add("types", dict.fromkeys(numbers_and_texts, "lenient"))
     proposal.add("schema", ", ".join(column.as_ddl() for column in columns))
     mode = request.mode or ("upsert" if request.keys else fields.pop("mode", "upsert"))
     proposed = fields.pop("keys", ()) if mode == "upsert" else ()
@@ -217,6 +234,7 @@ def _propose(
         proposal.add("keys", [*(request.keys or proposed)])
         request.keep.write_text(write_text(proposal, sample), encoding="utf-8")
     chosen = {"mode": mode, "keys": request.keys or proposed, "order": request.order}
+    chosen["assumed"] = assumed
     if (condition := fields.pop("apply_as_deletes", None)) and not request.deletes:
         # Whether the table's tool took it for one, only its owner knows.
         limit = f'records with {condition} are rows like others; --deletes "{condition}" if not'
@@ -225,28 +243,49 @@ def _propose(
 
 
 def _as_compared(
-    columns: Sequence[DeclaredColumn], table: ForeignTable
+    columns: Sequence[DeclaredColumn], table: ForeignTable, sample: TopicSample
 ) -> tuple[list[DeclaredColumn], list[str]]:
-    """Return columns that lose nothing which the table's can have, and those that are lenient.
+    """Return columns of JSON that lose nothing which the table's can have, and which are assumed.
 
-    What the sample showed may be narrower than what other records hold.
+    What the sample showed may be narrower than what other records hold. Of a column of the table
+    that no value was seen for, older records may have some.
     """
-    pairs, compared, lenient = _pairs([c.name for c in columns], table.schema.names), [], []
+    types = {each.name: _type_of(each.type) for each in table.schema}
+    types |= dict.fromkeys(table.casts, _EXACT)
+    pairs = _pairs([column.name for column in columns], [*types])
+    compared = []
     for column in columns:
-        name, word = pairs.get(column.name), column.type.word
+        word, stored = column.type.word, types.get(pairs.get(column.name, ""))
         type_ = SqlType(word="BIGINT") if word in _WHOLE else column.type
-        if name is not None and word in (*_WHOLE, *_FRACTIONS, "BOOLEAN", "TIMESTAMP", "DATE"):
-            stored = table.schema.field(name).type
-            is_number = word in (*_WHOLE, *_FRACTIONS)
-            if is_number and (pa.types.is_decimal(stored) or name in table.casts):
-                type_ = _EXACT
-            elif pa.types.is_floating(stored) and is_number:
-                type_ = SqlType(word="DOUBLE")
-            elif pa.types.is_string(stored) or pa.types.is_large_string(stored):
-                type_ = SqlType(word="STRING")
-                lenient += [column.name] if word not in ("TIMESTAMP", "DATE") else []
+        is_number = word in (*_WHOLE, *_FRACTIONS)
+        is_wider = stored and (stored.word in _FRACTIONS if is_number else stored.word == "STRING")
+        if stored and (is_wider or (is_number and stored.word == "STRING")):
+            type_ = type_ if column.type.parts else stored
         compared.append(replace(column, type=type_))
-    return compared, lenient
+    values = (each.value for each in sample.records)
+    names = {name.casefold(): name for each in objects_in(values, "json") for name in each}
+    assumed = {
+        names.get(name.casefold(), name): type_
+        for name, type_ in types.items()
+        if type_ and name not in {*pairs.values()} and _can_be_declared(name, type_)
+    }
+    compared += [
+        DeclaredColumn(name=name, type=type_, nullable=True, comment="")
+        for name, type_ in assumed.items()
+    ]
+    return compared, [*assumed]
+
+
+def _can_be_declared(name: str, type_: SqlType) -> bool:
+    return not (name.startswith("_") or SINKS["delta"].refused_name(name, type_))
+
+
+def _type_of(stored: pa.DataType) -> SqlType | None:
+    """Return the type by which a value of JSON becomes one of a table's column."""
+    if pa.types.is_decimal(stored):
+        return _EXACT
+    words = (word for is_of, word in _WORDS if is_of(stored))
+    return next((SqlType(word=word) for word in words), None)
 
 
 def _valid(fields: Mapping[str, Any]) -> StreamSpec:
@@ -294,6 +333,6 @@ def _limits(names: Sequence[str], pairs: Mapping[str, str], table: ForeignTable)
         yield f"the table has no column for {', '.join(absent)}"
     compared = {*pairs.values()}
     if besides := [name for name in table.schema.names if name not in compared]:
-        yield f"records have no field for {', '.join(besides)}"
+        yield f"records have no value for {', '.join(besides)}"
     if table.incomparable:
         yield f"the types of {', '.join(table.incomparable)} cannot be compared"
