@@ -204,9 +204,9 @@ def _limits(counts: Counter[str]) -> Iterator[str]:
 
 def _obstacles(counts: Counter[str], rows: int, where: str) -> Iterator[str]:
     """Say why a table cannot be called sound, and what would help."""
-    if not rows:
+    if not rows and (counts["missing"] or counts["waiting"]):
         yield f"{where} has no row: nothing was loaded, or all of it was lost"
-    elif not counts["reached"]:
+    elif rows and not counts["reached"]:
         yield (
             "no row of the table is of any record of the topic. Next: make sure that --topic, "
             "--table and --keys belong together"

@@ -64,6 +64,18 @@ WITH sides AS (
 )
 SELECT p, max(o) AS o, bool_or(is_same) AS is_same FROM shown GROUP BY p
 """
+# Where no row shows any record of a partition, all of them may have been deleted for a while.
+_EMPTIED: Final = """
+INSERT INTO reach
+WITH changes AS (
+    SELECT p, o, (act = 'row')::INT - coalesce((lag(act) OVER key = 'row')::INT, 0) AS change
+    FROM records WHERE act IN ('row', 'delete') AND p NOT IN (SELECT p FROM reach)
+    WINDOW key AS (PARTITION BY {k}, p ORDER BY o)
+), living AS (
+    SELECT p, o, sum(change) OVER (PARTITION BY p ORDER BY o) AS living FROM changes
+)
+SELECT p, max(o), FALSE FROM living WHERE living = 0 GROUP BY p
+"""
 # The last record of each partition that is due; of those behind it, nothing is in the table yet.
 # What is older than the newest record in the table, by more than the grace, is due all the same;
 # where nothing of a partition is in the table, whatever is older.
@@ -88,17 +100,17 @@ UPDATE records SET {orders} FROM (
 _NEWEST: Final = """
 CREATE TABLE newest AS
 SELECT {k}, max_by(id, {rank}) FILTER (o <= until) AS base, max_by(id, {rank}) AS last,
+       max_by(act, {rank}) FILTER (o <= until) AS base_act, max_by(act, {rank}) AS last_act,
        {is_split} AS is_split, bool_or(act = 'delete' AND o > until) AS may_be_deleted
 FROM records r JOIN due USING (p) WHERE {is_asked} GROUP BY {k}
 """
-# Keys whose newest record is not due, and shows in no row; a delete shows in that none is there.
+# Keys whose newest record is not due, and is not what the table shows of them.
 _WAITING: Final = """
-SELECT count(*) FROM newest SEMI JOIN (
-    SELECT {k} FROM records JOIN newest USING ({k}) ANTI JOIN found USING ({k})
-    WHERE id = last AND act = 'row'
-    UNION ALL SELECT {k} FROM found
-) USING ({k})
-WHERE last IS DISTINCT FROM base AND NOT is_split
+SELECT count(*) FROM newest w JOIN records r ON r.id = w.last
+WHERE last IS DISTINCT FROM base AND NOT is_split AND (
+    (act = 'delete' AND EXISTS (FROM found f WHERE {is_same_key}))
+    OR (act = 'row' AND NOT EXISTS (FROM found f WHERE {is_same_row}))
+)
 """
 # Rows of which the table has fewer than records are due, or more.
 _LEFT_OVER: Final = """
@@ -112,7 +124,7 @@ WITH judged AS (
     UNION ALL BY NAME
     SELECT {c}, 0 AS e, 0 AS later, 1 AS f FROM found
 )
-SELECT {c}, max(id) AS id, sum(e) - sum(f) AS missing, sum(f) - sum(e) - sum(later) AS surplus
+SELECT {c}, max(id) AS id, sum(e) - sum(f) AS missing, sum(f) - ({allowed}) AS surplus
 FROM sides GROUP BY {c}, misfit HAVING sum(e) <> sum(f)
 """
 # A row too few and a row too many of one key are one row that differs.
@@ -129,8 +141,9 @@ WITH missing AS (
 ), joined AS (
     SELECT * FROM missing FULL JOIN surplus USING ({k}, n)
 ), known AS (
-    SELECT j.*, coalesce(j.id, own, base, last) AS record, base, last, is_split, may_be_deleted,
-           has_arrived
+    SELECT j.*, is_split, may_be_deleted, has_arrived, base, last, base_act, last_act,
+           coalesce(j.id, own, CASE WHEN last_act = 'row' AND base_act = 'delete' THEN last END,
+                    base, last) AS record
     FROM joined j LEFT JOIN newest w ON {is_same_w} LEFT JOIN arrived a ON {is_same_a}
 )
 SELECT k.*, r.p, r.o, r.misfit, {expected}, CASE
@@ -142,7 +155,7 @@ SELECT k.*, r.p, r.o, r.misfit, {expected}, CASE
     WHEN last IS NULL THEN CASE WHEN {is_gone} THEN 'gone' ELSE 'extra' END
     WHEN r.act IN ('bad', 'none') THEN 'unreadable'
     WHEN r.act = 'delete' THEN 'deleted'
-    WHEN base IS NULL THEN 'different'
+    WHEN own IS NULL AND (base IS NULL OR base_act = 'delete') THEN 'different'
     ELSE 'doubled' END AS kind
 FROM known k LEFT JOIN records r ON r.id = k.record
 """
@@ -312,14 +325,18 @@ class Comparison:
         aliases = [each.alias for each in self._columns]
         keys, every = ", ".join(self._keys()), ", ".join(aliases)
         self._run(_REACH.format(c=every, k=keys, is_whole=not first))
+        if is_upsert:
+            self._run(_EMPTIED.format(k=keys))
         counts = Counter(reached=self._number("SELECT count(*) FROM reach"))
         self._run(_DUE.format(until=self._due(counts["reached"])))
         if is_upsert:
             self._rank(keys)
             of_key = "id IN (SELECT base FROM newest WHERE base IS NOT NULL AND NOT is_split)"
-            self._run(_LEFT_OVER.format(c=every, is_due=of_key))
+            allowed = "greatest(max(e), max(later))"
+            self._run(_LEFT_OVER.format(c=every, is_due=of_key, allowed=allowed))
         else:
-            self._run(_LEFT_OVER.format(c=every, is_due="o <= until"))
+            allowed = "sum(e) + sum(later)"
+            self._run(_LEFT_OVER.format(c=every, is_due="o <= until", allowed=allowed))
             same = _is_same(self._keys(), "l", "r")
             is_asked = f"EXISTS (FROM left_over l WHERE l.surplus > 0 AND {same})"
             self._run(_NEWEST.format(k=keys, rank="id", is_split="FALSE", is_asked=is_asked))
@@ -337,7 +354,10 @@ class Comparison:
         counts.update(dict(self._all("SELECT kind, count(*) FROM faults GROUP BY kind")))
         counts.update(dict(self._all("SELECT act, count(*) FROM records GROUP BY act")))
         counts["waiting"] = self._number(
-            _WAITING.format(k=keys)
+            _WAITING.format(
+                is_same_key=_is_same(self._keys(), "f", "r"),
+                is_same_row=_is_same(aliases, "f", "r"),
+            )
             if is_upsert
             else "SELECT count(*) FROM records JOIN due USING (p) WHERE act = 'row' AND o > until"
         )
