@@ -12,6 +12,7 @@ import typer
 
 from ingestion.cli import (
     archive,
+    audit,
     decisions,
     erase,
     init,
@@ -78,7 +79,7 @@ def oncelake(
 
 for command in (
     *(init.init, run.run, run.follow),
-    *(status.status, status.ledger, status.doctor, verify.verify),
+    *(status.status, status.ledger, status.doctor, verify.verify, audit.audit),
     *(quarantine.quarantine, quarantine.redrive, plan.plan, plan.rebuild),
     *(rewind.history, rewind.rewind, rewind.replay, maintain.maintain, erase.erase),
     *(streams.validate, streams.schema, jars.jars),

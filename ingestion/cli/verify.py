@@ -40,7 +40,7 @@ def verify(
     from ingestion.verify.verify import verify as prove
 
     spec, settings = load_stream(stream)
-    with _progress() as tell:
+    with progress() as tell:
         verdict = prove(
             spec,
             settings,
@@ -66,7 +66,7 @@ def _report(verdict: Verdict) -> None:
 
 
 @contextmanager
-def _progress() -> Iterator[Callable[[str, int, int], None]]:
+def progress() -> Iterator[Callable[[str, int, int], None]]:
     """Show a bar on a terminal, and nothing elsewhere."""
     from rich.progress import Progress, TaskID
 

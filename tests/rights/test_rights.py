@@ -50,6 +50,11 @@ _WORDS: Final = {
     **dict.fromkeys(("run", "verify", "status", "plan", "doctor", "history", "maintain"), ("out",)),
     **dict.fromkeys(("redrive", "rebuild", "ledger", "quarantine"), ("plain",)),
     "init": ("{topic}", "--dry-run"),
+    "audit": (
+        *("--topic", "{topic}", "--table", "{lake}/plain", "--schema", "id INT, name STRING"),
+        *("--mode", "append", "--offset-columns", "_partition,_offset"),
+        *("--deletes", "id IS NULL"),
+    ),
     "replay": ("plain", "--from", "earliest"),
     "rewind": ("plain", "--to", "seq:1", "--reason", "a test", "--yes"),
     "erase": ("plain", "--key", '{"id": 1}', "--reason", "a test", "--yes"),
@@ -151,7 +156,9 @@ def run_as(stage: Stage, monkeypatch: pytest.MonkeyPatch, command: str, *rights:
     return oncelake(
         command,
         *(
-            each.format(topic=stage.world.topic) if "{t" in each else each
+            each.format(topic=stage.world.topic, lake=stage.world.settings.lake)
+            if "{t" in each or "{l" in each
+            else each
             for each in _WORDS[command]
         ),
     )

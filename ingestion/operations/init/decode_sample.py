@@ -25,7 +25,7 @@ from ingestion.pipeline.validate import validate_in_worker
 from ingestion.settings import Settings
 
 _HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
-_RECORDS = pa.schema(
+RECORDS = pa.schema(
     {
         "_topic": pa.string(),
         "_partition": pa.int32(),
@@ -144,7 +144,7 @@ def table_of(sample: TopicSample) -> pa.Table:
         }
         for each in sample.records
     ]
-    return pa.Table.from_pylist(rows, _RECORDS)
+    return pa.Table.from_pylist(rows, RECORDS)
 
 
 def _structs(batches: Iterable[pa.RecordBatch], column: str) -> list[dict[str, Any]]:

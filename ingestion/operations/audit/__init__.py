@@ -1,0 +1,1 @@
+"""``oncelake audit``: the records of a topic, and the rows that another tool has made of them."""

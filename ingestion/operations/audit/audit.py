@@ -1,0 +1,285 @@
+"""``oncelake audit``: did a pipeline of another tool lose anything?
+
+    open the table → plan how the topic is read → the rows → the topic, up to its end as of now
+         → decode with the engine's own decoders → one comparison in DuckDB → the report
+
+Nothing is written but scratch in the state folder: no lock, no offset, nothing beside the table.
+The engine's decoders are no second opinion on its own tables, which ``verify`` is for; they are one
+on everybody else's.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final
+
+import duckdb
+import pyarrow as pa
+from confluent_kafka import Message
+
+from ingestion.errors import (
+    DONE,
+    REFUSED,
+    WRONG,
+    DependencyError,
+    InvalidSpecError,
+    counted,
+)
+from ingestion.kafka.admin import Kafka
+from ingestion.kafka.client import headers_of, timestamp_micros_of
+from ingestion.kafka.offsets import Offsets, Range
+from ingestion.lake.stream import Stream
+from ingestion.operations.audit.compare import AuditSample, Comparison
+from ingestion.operations.audit.declare import AuditRequest, Reading, plan_reading
+from ingestion.operations.audit.foreign_table import open_table
+from ingestion.operations.init.decode_sample import RECORDS
+from ingestion.pipeline.decode import decode_here
+from ingestion.pipeline.validate import validate_in_worker
+from ingestion.settings import Settings
+from ingestion.storage.processes import scratch_of_this_process, sweep_scratch
+
+Tell = Callable[[str, int, int], None]
+
+_RECORDS_AT_ONCE: Final = 50_000
+_DATABASE: Final[dict[str, str | bool | int | float | list[str]]] = {
+    "memory_limit": "1GB",
+    "autoinstall_known_extensions": "false",
+    "autoload_known_extensions": "false",
+    "preserve_insertion_order": "false",
+}
+# What is counted as unproven.
+_UNPROVEN: Final = ("waiting", "gone", "split", "bad", "partial")
+_FAULTS: Final = ("missing", "doubled", "different", "extra")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AuditReport:
+    """What an audit has found.
+
+    Attributes:
+        columns: The columns of the table that were compared.
+        ranges: The offsets that were read.
+        proven: Rows of the table that are as the records say.
+        unproven: Records and rows of which that cannot be told; ``limits`` says why.
+        is_judged: Whether any row shows how far the table was filled, or somebody said it.
+        samples: Some of the faults, and of what is unproven, by kind.
+        obstacles: Why the table cannot be judged, and what would help; then it is not called sound.
+    """
+
+    topic: str
+    table: str
+    mode: str
+    keys: Sequence[str]
+    columns: Sequence[str]
+    ranges: Sequence[Range]
+    records: int
+    rows: int
+    proven: int
+    missing: int
+    doubled: int
+    different: int
+    extra: int
+    unproven: int
+    is_judged: bool
+    samples: Mapping[str, Sequence[AuditSample]]
+    limits: Sequence[str]
+    obstacles: Sequence[str]
+
+    @property
+    def faults(self) -> int:
+        """How many rows are missing, doubled, different or extra."""
+        return self.missing + self.doubled + self.different + self.extra
+
+    @property
+    def exit_code(self) -> int:
+        """0 where all is there, 1 where not, 3 where that cannot be judged."""
+        if self.faults and self.is_judged:
+            return WRONG
+        return REFUSED if self.obstacles else DONE
+
+
+def audit(
+    request: AuditRequest,
+    settings: Settings,
+    *,
+    limit: int = 20,
+    tell: Tell = lambda step, done, total: None,
+) -> AuditReport:
+    """Compare a topic with a table that another tool fills; changes neither.
+
+    Args:
+        limit: How many samples of each kind to return.
+        tell: Called with the step, and how much of how much of it is done.
+
+    Raises:
+        InvalidSpecError: an option is wrong, or topic or table is not there.
+        RefusedError: the table cannot be read.
+        DependencyError: Kafka, the registry, or what keeps the table does not answer.
+    """
+    table = open_table(request.table, settings)
+    reading = plan_reading(request, table, settings)
+    topic = str(reading.spec.topic)
+    scratch = scratch_of_this_process(settings.state)
+    sweep_scratch(settings.state)
+    scratch.mkdir(parents=True, exist_ok=True)
+    with (
+        tempfile.TemporaryDirectory(prefix="audit-", dir=scratch) as folder,
+        closing(duckdb.connect(config={**_DATABASE, "temp_directory": folder})) as database,
+    ):
+        database.execute("SET TimeZone = 'UTC'")
+        comparison = Comparison(database, reading, table, request)
+        tell("reading the table", 0, 1)
+        rows = comparison.load_rows()
+        tell("reading the table", 1, 1)
+        # Its end is asked for after the rows, so that none is of a record behind it.
+        kafka = Kafka(settings)
+        ranges, first = _ranges(kafka, topic, request)
+        records, total = 0, sum(map(len, ranges))
+        for messages in _chunks(kafka.messages_in(ranges)):
+            comparison.add(*_decoded(messages, reading, settings), partitions=len(ranges))
+            records += len(messages)
+            tell("reading the topic", records, total)
+        if not records:
+            raise InvalidSpecError(
+                f"topic {topic!r} at {kafka.address} holds no record to compare with. Next: run "
+                "the same command once there are records, or with an earlier --since"
+            )
+        limits, is_thinned = _policy(kafka, topic)
+        tell("comparing", 0, 1)
+        counts, samples = comparison.judge(first, may_lack_some=is_thinned, limit=limit)
+        tell("comparing", 1, 1)
+        limits += [*comparison.limits, *comparison.rounded(), *comparison.unreadable()]
+    if not request.place and 0 < counts["extra"] <= counts["bad"]:
+        # Each may be the row of a record that cannot be read.
+        counts["unreadable"] += counts.pop("extra")
+        samples["unreadable"] += samples.pop("extra")
+    return AuditReport(
+        topic=topic,
+        table=table.where,
+        mode=reading.spec.mode,
+        keys=reading.keys,
+        columns=comparison.columns,
+        ranges=ranges,
+        records=records,
+        rows=rows,
+        proven=counts["proven"],
+        missing=counts["missing"],
+        doubled=counts["doubled"],
+        different=counts["different"],
+        extra=counts["extra"] + counts["deleted"],
+        unproven=sum(counts[name] for name in _UNPROVEN),
+        is_judged=bool(counts["reached"] or request.until),
+        samples=_by_kind(samples),
+        limits=[*limits, *_limits(counts)],
+        obstacles=list(_obstacles(counts, rows, table.where)),
+    )
+
+
+def _by_kind(samples: Mapping[str, list[AuditSample]]) -> dict[str, list[AuditSample]]:
+    kinds = {name: samples.get(name, []) for name in _FAULTS}
+    kinds["extra"] = [*samples.get("deleted", []), *kinds["extra"]]
+    others = (samples.get(name, []) for name in ("gone", "unreadable", "partial"))
+    return {**kinds, "unproven": [each for some in others for each in some]}
+
+
+def _limits(counts: Counter[str]) -> Iterator[str]:
+    if waiting := counts["waiting"]:
+        yield (
+            f"{counted(waiting, 'record is', 'records are')} newer than all that the table shows "
+            "of their partition: on the way, or lost since"
+        )
+    if gone := counts["gone"]:
+        yield (
+            f"{counted(gone, 'row')} may be of records that Kafka has deleted, or that were not to "
+            "be read"
+        )
+    if partial := counts["partial"]:
+        yield f"{counted(partial, 'row is', 'rows are')} of records that leave columns out"
+
+
+def _obstacles(counts: Counter[str], rows: int, where: str) -> Iterator[str]:
+    """Say why a table cannot be called sound, and what would help."""
+    if not rows and (counts["missing"] or counts["waiting"]):
+        yield f"{where} has no row: nothing was loaded, or all of it was lost"
+    elif rows and not counts["reached"]:
+        yield (
+            "no row of the table is of any record of the topic. Next: make sure that --topic, "
+            "--table and --keys belong together"
+        )
+    if split := counts["split"]:
+        yield (
+            f"{counted(split, 'key has', 'keys have')} records in several partitions, and nothing "
+            "says which is the newest. Next: name a column that does with --order"
+        )
+    if bad := counts["bad"]:
+        yield (
+            f"{counted(bad, 'record')} cannot be read so. Next: say with --schema, --format and "
+            "--key-format how they are encoded"
+        )
+
+
+def _ranges(
+    kafka: Kafka, topic: str, request: AuditRequest
+) -> tuple[tuple[Range, ...], dict[int, int]]:
+    """Return the offsets to read, and where partitions begin of which there was more."""
+    partitions = [at for at in kafka.partitions() if at.topic == topic]
+    if not partitions:
+        raise InvalidSpecError(
+            f"topic {topic!r} does not exist at {kafka.address}, or may not be described. Next: "
+            "name one that exists"
+        )
+    ends = kafka.stable_end(partitions)
+    starts = kafka.earliest(partitions)
+    if request.since:
+        since = kafka.first_since(partitions, request.since)
+        starts = Offsets({at: min(max(start, since[at]), ends[at]) for at, start in starts.items()})
+    first = {at.partition: start for at, start in starts.items() if start}
+    return starts.ranges_to(ends), first
+
+
+def _policy(kafka: Kafka, topic: str) -> tuple[list[str], bool]:
+    """Tell whether compaction may have removed records, where Kafka says it."""
+    try:
+        policy = kafka.topic_configs([topic])[topic]["cleanup.policy"]
+    except DependencyError:
+        return ["whether the topic is compacted may not be asked (DESCRIBE_CONFIGS)"], True
+    return [], "compact" in policy
+
+
+def _chunks(messages: Iterator[Message]) -> Iterator[list[Message]]:
+    while chunk := list(islice(messages, _RECORDS_AT_ONCE)):
+        yield chunk
+
+
+def _decoded(
+    messages: Sequence[Message], reading: Reading, settings: Settings
+) -> tuple[pa.Table, str]:
+    """Return decoded records, and the query that gives each its disposition."""
+    spec = reading.spec
+    formats = (spec.format.options, spec.key_format.options)
+    # To ask each record for its headers costs as much as half of its decoding.
+    has_headers = any(each.reads_headers or each.uses_registry for each in formats)
+    columns = {
+        "_topic": [spec.topic] * len(messages),
+        "_partition": [each.partition() for each in messages],
+        "_offset": [each.offset() for each in messages],
+        "_timestamp": [timestamp_micros_of(each) for each in messages],
+        "_key": [each.key() for each in messages],
+        "_value": [each.value() for each in messages],
+        "_headers": [
+            [{"key": name, "value": value} for name, value in headers_of(each) or ()]
+            if has_headers
+            else None
+            for each in messages
+        ],
+        "_digest": [None] * len(messages),
+    }
+    records = pa.Table.from_pydict(columns, RECORDS)
+    decode = decode_here(records, Stream(spec=spec, settings=settings))
+    work, sql = validate_in_worker(decode, spec, Offsets())
+    return pa.Table.from_batches(work(iter(records.to_batches()))), sql
