@@ -175,9 +175,19 @@ class Kafka:
         """Return the offset of the first record with a timestamp of ``moment`` or later.
 
         For a partition without one, or without a stable one: its last stable offset.
+
+        Of a log whose first records were deleted out of the middle of a segment (DeleteRecords), a
+        broker says that there is none, where the first lay among these (Kafka 4.1.2). Then it is
+        the first that is left.
         """
-        ends = self.stable_end(partitions)
-        found = self._offsets(ends, OffsetSpec.for_timestamp(_milliseconds(moment)))
+        ends, since = self.stable_end(partitions), _milliseconds(moment)
+        found = dict(self._offsets(ends, OffsetSpec.for_timestamp(since)))
+        first = self.earliest(at for at, offset in found.items() if offset < 0)
+        deleted = [at for at, offset in first.items() if 0 < offset < ends[at]]
+        newest = self._asked(deleted, OffsetSpec.max_timestamp(), IsolationLevel.READ_UNCOMMITTED)
+        for at, answer in newest.items():
+            if self._answer(answer, right=_right_to_describe(at.topic)).timestamp >= since:
+                found[at] = first[at]
         return Offsets(
             {at: found[at] if 0 <= found[at] <= end else end for at, end in ends.items()}
         )

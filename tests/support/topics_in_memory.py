@@ -31,7 +31,7 @@ from confluent_kafka.admin import ConfigResource, NewPartitions, NewTopic, Offse
 
 _SUFFIX: Final = ".in-memory:9092"
 _DEFAULTS: Final = {"cleanup.policy": "delete", "retention.ms": "604800000"}
-_EARLIEST, _LATEST = -2, -1
+_EARLIEST, _LATEST, _MAX_TIMESTAMP = -2, -1, -3
 Headers = list[tuple[str, bytes | None]]
 
 
@@ -268,10 +268,11 @@ class Admin(_Client):
         def offset_of(at: TopicPartition, spec: Any) -> Any:
             partition = self._cluster.partition(at)
             end = partition.stable_end() if is_committed else partition.end
-            offset = {_EARLIEST: partition.first, _LATEST: end}.get(spec._value)
+            offset = {_EARLIEST: partition.first, _LATEST: end, _MAX_TIMESTAMP: -1}.get(spec._value)
             if offset is None:
                 offset = partition.offset_since(spec._value, end)
-            return SimpleNamespace(offset=offset, leader_epoch=0)
+            # Whoever asks for the newest time has heard that there is none since another.
+            return SimpleNamespace(offset=offset, leader_epoch=0, timestamp=-1)
 
         return {
             at: self._answer(lambda at=at, spec=spec: offset_of(at, spec))
