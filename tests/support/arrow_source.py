@@ -277,7 +277,8 @@ def _validate(
         spec.apply_as_deletes, read="spark", write="duckdb", identify=True
     )
     selected = f"(SELECT *, ({condition}) AS _is_selected FROM decoded)"
-    rules = rules.replace("FROM decoded)", f"FROM {selected} d)")
+    assert rules.count("FROM decoded\n") == 1, rules
+    rules = rules.replace("FROM decoded\n", f"FROM {selected} d\n")
     return replace(transformed, in_worker=replace(plan, work=work, sql=rules))
 
 
