@@ -44,9 +44,9 @@ _MOMENT: Final = (
     "WHEN abs({0}) < 100000000000000000 THEN {0} ELSE {0} // 1000 END)"
 )
 # How far the table has been filled, by partition: the newest record that a row shows. Of several
-# that say the same, fewer rows show the first; of those in several partitions, they only show that
-# these are not empty. Where no record is gone, a row shows the first of
-# its key, whatever else is in it.
+# that say the same, fewer rows show the first; where those are in several partitions, only that
+# something of these was loaded. Where no record is gone, a row shows the first of its key, whatever
+# else is in it.
 _REACH: Final = """
 CREATE TABLE reach AS
 WITH sides AS (
