@@ -51,6 +51,8 @@ _DATABASE: Final[dict[str, str | bool | int | float | list[str]]] = {
     "autoinstall_known_extensions": "false",
     "autoload_known_extensions": "false",
     "preserve_insertion_order": "false",
+    # No condition reads a file.
+    "enable_external_access": "false",
 }
 # What is counted as unproven.
 _UNPROVEN: Final = ("waiting", "gone", "split", "bad", "partial")

@@ -44,8 +44,9 @@ _MOMENT: Final = (
     "WHEN abs({0}) < 100000000000000000 THEN {0} ELSE {0} // 1000 END)"
 )
 # How far the table has been filled, by partition: the newest record that a row shows. Of several
-# that say the same, fewer rows show the first. Where no record is gone, a row shows the first of
-# its key, whatever else is in it.
+# that say the same, fewer rows show the first; where those are in several partitions, only that
+# something of these was loaded. Where no record is gone, a row shows the first of its key, whatever
+# else is in it.
 _REACH: Final = """
 CREATE TABLE reach AS
 WITH sides AS (
@@ -53,9 +54,10 @@ WITH sides AS (
     UNION ALL BY NAME
     SELECT {c}, 1 AS f FROM found
 ), shown AS (
-    SELECT min(p) AS p, CASE WHEN sum(f) < count(p) THEN min(o) ELSE max(o) END AS o,
-           TRUE AS is_same
-    FROM sides GROUP BY {c} HAVING sum(f) > 0 AND min(p) = max(p)
+    SELECT unnest(CASE WHEN min(p) = max(p) THEN [min(p)] ELSE [min(p), max(p)] END) AS p,
+           CASE WHEN min(p) < max(p) THEN -1 WHEN sum(f) < count(p) THEN min(o) ELSE max(o) END
+               AS o, TRUE AS is_same
+    FROM sides GROUP BY {c} HAVING sum(f) > 0 AND count(p) > 0
     UNION ALL
     SELECT p, o, FALSE AS is_same FROM (
         SELECT {k}, min(p) AS p, min(o) AS o FROM records WHERE act = 'row' AND {is_whole}
