@@ -286,6 +286,7 @@ def _judged(spec: StreamSpec, reached: Offsets, *, has_constraints: bool = False
         kept = (f"coalesce(list_contains(_unavailable, {sql.text(n)}), FALSE)" for n in needed)
         nulls = [f"({null} AND NOT {is_kept})" for null, is_kept in zip(nulls, kept, strict=True)]
     named = [f"CASE WHEN {sql.name(name)} IS NULL THEN {sql.text(name)} END" for name in needed]
+    named.append("NULLIF(_lacks, '')")
     element = "'element ' || CAST(_index AS VARCHAR) || ': '" if spec.explode else "''"
     is_judged = "_selected"
     if spec.transform or _is_time_in(spec.where, spec):
@@ -332,7 +333,7 @@ def _judged(spec: StreamSpec, reached: Offsets, *, has_constraints: bool = False
                         WHEN _fault = 'key_too_long'
                             THEN CAST(CAST(({bits}) / 8 AS BIGINT) AS VARCHAR) || ' bytes'
                         WHEN _fault IS NOT NULL
-                            THEN 'null: ' || concat_ws(', ', {", ".join(named)}, NULLIF(_lacks, ''))
+                            THEN 'null: ' || concat_ws(', ', {", ".join(named)})
                     END,
                     'not told of the row before: ' || _unknown
                 ) AS _detail

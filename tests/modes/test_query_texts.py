@@ -130,6 +130,18 @@ def test_every_record_has_one_disposition(engine: Any) -> None:
     ]
 
 
+def test_rows_that_need_no_column_are_all_taken(engine: Any) -> None:
+    """Where nothing is declared that may not be null, the text is a query all the same."""
+    usual = {"_is_tombstone": False, "_says_delete": False, "_bytes": 3, "_digest": 7}
+    name_table(engine, "decoded", [{**usual, **record(1, None, None)}], DECODED)
+    spec = declared(schema="id BIGINT, name STRING, at BIGINT", keys=[], mode="append")
+
+    _, text = validate_in_worker(iter, spec, Offsets())
+    engine.define("batch", text)
+
+    assert [row["_disposition"] for row in engine.rows("SELECT * FROM batch")] == ["row"]
+
+
 def test_keys_are_counted_and_a_key_of_two_partitions_is_named(engine: Any) -> None:
     """With an order two partitions are no matter; without one both records are named."""
     rows = [record(1, 1, "a"), record(2, 5, "b"), record(9, 5, "c", _partition=1)]

@@ -39,6 +39,8 @@ def fill(world: World) -> None:
     world.run()
 
 
+pytestmark = [pytest.mark.spark, pytest.mark.kafka]
+
 @pytest.fixture(scope="module")
 def filled(module_world: World) -> World:
     """Such a table, of which tests take copies; its topic stays as it is."""
@@ -138,8 +140,6 @@ def test_a_rebuild_without_what_is_gone_is_a_persons_to_decide(world: World) -> 
     assert find_problems(world) == ()
 
 
-@pytest.mark.kafka
-@pytest.mark.spark
 def test_a_rebuild_waits_for_no_run_and_breaks_none(written: World) -> None:
     """While a run holds the stream the tables do not change places."""
     with (
@@ -152,8 +152,6 @@ def test_a_rebuild_waits_for_no_run_and_breaks_none(written: World) -> None:
     assert [each.kind for each in written.ledger] == ["ingest", "ingest"]
 
 
-@pytest.mark.kafka
-@pytest.mark.spark
 def test_a_rebuild_by_two_declarations_is_none(written: World) -> None:
     """What was begun before the declaration was changed is thrown away, and not gone on with."""
     written.declare(max_offsets_per_trigger=2, where="name <> 'a'")
@@ -181,8 +179,6 @@ def test_a_rebuild_goes_on_where_it_was(written: World) -> None:
     assert written.rows() == [row(1, "A", 2), row(3, "c", 1)]
 
 
-@pytest.mark.kafka
-@pytest.mark.spark
 @only_long
 def test_a_rebuild_in_place_of_another_table_is_none(written: World) -> None:
     """A reset, or a restore, begins elsewhere than the table whose place was to be taken."""
