@@ -24,6 +24,7 @@ from assets.evidence import EVALUATED
 from assets.failures import as_markdown
 from assets.jobs import STREAM_TAG
 from assets.refusals import REFUSED_AT
+from assets.translation import AS_DECLARED, Translation
 from ingestion.declaration.loader import DeclaredStream
 from ingestion.errors import DependencyError, counted
 
@@ -45,14 +46,16 @@ _WORSE: Final = ("passed", "unknown", "WARN", "low", "ERROR", "critical", "lost"
 _Seen = dict[str, tuple[float, str]]
 
 
-def alert_sensors(streams: Sequence[DeclaredStream], webhook: str) -> list[dg.SensorDefinition]:
+def alert_sensors(
+    streams: Sequence[DeclaredStream], webhook: str, translation: Translation = AS_DECLARED
+) -> list[dg.SensorDefinition]:
     """Return the sensors that post to a webhook."""
-    return [_failed_runs(webhook), _failed_checks(streams, webhook)]
+    return [_failed_runs(webhook, translation), _failed_checks(streams, webhook, translation)]
 
 
-def _failed_runs(webhook: str) -> dg.SensorDefinition:
+def _failed_runs(webhook: str, translation: Translation) -> dg.SensorDefinition:
     @dg.sensor(
-        name="alert_failed_runs",
+        name=translation.name("alert_failed_runs"),
         minimum_interval_seconds=15,
         default_status=_RUNNING,
         description="Posts to ONCELAKE_ALERT_WEBHOOK when a run fails or is refused",
@@ -129,11 +132,13 @@ def _reasons(failures: Iterable[dg.EventLogEntry]) -> Iterator[str]:
             yield failure.error.message.strip()
 
 
-def _failed_checks(streams: Sequence[DeclaredStream], webhook: str) -> dg.SensorDefinition:
-    keys = [spec.key for declared in streams for spec in check_specs(declared)]
+def _failed_checks(
+    streams: Sequence[DeclaredStream], webhook: str, translation: Translation
+) -> dg.SensorDefinition:
+    keys = [spec.key for declared in streams for spec in check_specs(declared, translation)]
 
     @dg.sensor(
-        name="alert_failed_checks",
+        name=translation.name("alert_failed_checks"),
         minimum_interval_seconds=30,
         default_status=_RUNNING,
         description="Posts to ONCELAKE_ALERT_WEBHOOK when a check turns red",

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import datetime as dt
-from typing import Final
+import warnings
+from collections.abc import Callable, Iterable
+from typing import Any, Final
 
 import dagster as dg
 
+from assets.translation import AS_DECLARED, Translation, kafka_key
 from ingestion.declaration.ddl import DeclaredColumn, system_columns
 from ingestion.declaration.loader import DeclaredStream
-from ingestion.declaration.spec import StreamSpec
+from ingestion.declaration.spec import StreamSpec, fingerprint
+from ingestion.declaration.sql import names_in
 
 GROUP = "ingest"
 # As Dagster names them.
@@ -31,14 +35,18 @@ _IN_OUR_COLUMNS = (
 )
 
 
-def asset_spec(declared: DeclaredStream) -> dg.AssetSpec:
+def asset_spec(
+    declared: DeclaredStream, *, topic_key: Callable[[str], dg.AssetKey] = kafka_key
+) -> dg.AssetSpec:
     """Describe a stream's asset; one whose file is broken has the error as its description."""
+    references: dict[str, Any] = {"dagster/code_references": _code_references(declared)}
     if declared.spec is None:
         return dg.AssetSpec(
             declared.name,
             description=f"**{declared.path.name} is broken**\n\n```\n{declared.error}\n```",
             group_name=GROUP,
             kinds={"kafka", "spark"},
+            metadata=references,
         )
     spec = declared.spec
     return dg.AssetSpec(
@@ -57,13 +65,14 @@ def asset_spec(declared: DeclaredStream) -> dg.AssetSpec:
             "oncelake/delivery": spec.delivery,
         },
         metadata={
+            **references,
+            **column_lineage(spec, topic_key),
             "dagster/column_schema": column_schema(spec),
             "dagster/table_name": spec.sink.table_of(spec.name),
             "declared in": dg.MetadataValue.path(declared.path),
-            "quarantine": dg.MetadataValue.asset(quarantine_key(spec.name)),
-            "ledger": dg.MetadataValue.asset(ledger_key(spec.name)),
             "keys": ", ".join(spec.keys),
         },
+        code_version=fingerprint(spec),
     )
 
 
@@ -84,56 +93,50 @@ def _freshness_policy(spec: StreamSpec) -> dg.FreshnessPolicy | None:
     return dg.FreshnessPolicy.time_window(dt.timedelta(minutes=spec.freshness_minutes))
 
 
-def topic_key(topic: str) -> dg.AssetKey:
-    """Return the key under which a Kafka topic stands in the asset graph."""
-    return dg.AssetKey(["kafka", topic])
+def side_specs(
+    spec: StreamSpec, translation: Translation = AS_DECLARED, *, group: str | None = None
+) -> list[dg.AssetSpec]:
+    """Describe the tables beside a stream's own; its runs write them, and tell of them here.
 
-
-def quarantine_key(stream: str) -> dg.AssetKey:
-    """Return the key of a stream's quarantine, named as its folder is."""
-    return dg.AssetKey(f"{stream}__quarantine")
-
-
-def ledger_key(stream: str) -> dg.AssetKey:
-    """Return the key of a stream's ledger, named as its folder is."""
-    return dg.AssetKey(f"{stream}__ledger")
-
-
-def side_specs(spec: StreamSpec) -> list[dg.AssetSpec]:
-    """Describe the tables beside a stream's own; its runs write them, and observe them here."""
+    Args:
+        spec: The stream.
+        translation: Under which keys they stand.
+        group: That of the stream's asset, where it is not the declared one.
+    """
     says = {
-        quarantine_key(spec.name): "Records that could not be applied, raw, each with its reason. "
+        "quarantine": "Records that could not be applied, raw, each with its reason. "
         f"Next: `oncelake quarantine {spec.name}`; once the cause is gone, redrive them: the "
         "operation `redrive` of `operate_job`, or `oncelake redrive`.",
-        ledger_key(spec.name): "The books: a row for each batch, with its offsets and what became "
+        "ledger": "The books: a row for each batch, with its offsets and what became "
         f"of its records. The same in a shell: `oncelake ledger {spec.name}`.",
     }
     return [
         dg.AssetSpec(
             key,
-            deps=[spec.name],
-            description=text,
-            group_name=spec.group,
+            deps=[translation.key(spec.name)],
+            description=says[table],
+            group_name=group or spec.group,
             owners=list(spec.owners),
             kinds={"deltalake"},
-            metadata={"dagster/table_name": key.to_user_string()},
+            metadata={"dagster/table_name": f"{spec.name}__{table}"},
         )
-        for key, text in says.items()
+        for table, key in translation.side_keys(spec.name).items()
     ]
 
 
-def topic_specs(specs: list[StreamSpec]) -> list[dg.AssetSpec]:
-    """Describe the topics that streams read; nothing here makes them."""
-    topics = sorted({topic for spec in specs for topic in spec.subscribed})
-    return [
-        dg.AssetSpec(
-            topic_key(topic),
-            description=f"Kafka topic {topic}",
-            group_name="kafka",
-            kinds={"kafka"},
-        )
-        for topic in topics
-    ]
+def topic_spec(topic: str) -> dg.AssetSpec:
+    """Describe a topic that streams read; nothing here makes it."""
+    return dg.AssetSpec(
+        kafka_key(topic),
+        description=f"Kafka topic {topic}",
+        group_name="kafka",
+        kinds={"kafka"},
+    )
+
+
+def topics_of(specs: Iterable[StreamSpec]) -> list[str]:
+    """Return the topics that streams read, each once."""
+    return sorted({topic for spec in specs for topic in spec.subscribed})
 
 
 def column_schema(spec: StreamSpec) -> dg.TableSchema:
@@ -143,6 +146,37 @@ def column_schema(spec: StreamSpec) -> dg.TableSchema:
         for column, says in zip(system_columns(), _IN_OUR_COLUMNS, strict=True)
     )
     return dg.TableSchema(columns=[*map(_column, spec.table_columns), *ours])
+
+
+def column_lineage(
+    spec: StreamSpec, topic_key: Callable[[str], dg.AssetKey]
+) -> dict[str, dg.TableColumnLineage]:
+    """Return metadata that says of which fields of the topics each column is made, where known."""
+    topics = [topic_key(topic) for topic in spec.subscribed]
+    if spec.transform or spec.explode or spec.mode == "aggregate" or not topics:
+        return {}
+    lineage = {}
+    for column in (column.name for column in spec.columns):
+        sql = spec.select.get(column)
+        # SQL does not tell capitals from small letters.
+        used = names_in(sql) if sql else {column.lower()}
+        fields = [name for name in spec.value_types if name.lower() in used]
+        if fields:
+            lineage[column] = [
+                dg.TableColumnDep(topic, name) for topic in topics for name in fields
+            ]
+    return {"dagster/column_lineage": dg.TableColumnLineage(lineage)}
+
+
+def _code_references(declared: DeclaredStream) -> dg.CodeReferencesMetadataValue:
+    path = declared.path
+    with warnings.catch_warnings():
+        # Dagster calls them a beta.
+        warnings.simplefilter("ignore", dg.BetaWarning)
+        at = dg.LocalFileCodeReference(
+            file_path=str(path.absolute()), line_number=1, label=path.name
+        )
+        return dg.CodeReferencesMetadataValue(code_references=[at])
 
 
 def _column(column: DeclaredColumn) -> dg.TableColumn:

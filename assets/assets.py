@@ -5,15 +5,17 @@ Dagster reads the annotations of an asset's body, so this module does not postpo
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import dagster as dg
 
 from assets.asset_specs import asset_spec
 from assets.checks import check_results, check_specs
-from assets.evidence import gather
+from assets.evidence import gather, standing_report
 from assets.failures import StreamRetryError, translate_errors
 from assets.metadata import earlier_events, metadata_of
 from assets.refusals import remember_refusal, state_of
+from assets.translation import AS_DECLARED, Translation
 from ingestion.declaration.loader import DeclaredStream
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import TerminalError, TransientError
@@ -21,14 +23,15 @@ from ingestion.operations.run import Run
 from ingestion.pipeline.report import RunReport
 from ingestion.settings import Settings
 from ingestion.storage.failpoints import Failpoint, hit
-from resources.kafka import KafkaResource
-from resources.lake import LakeResource
-from resources.part import SettingsPart, settings_of
+from resources.part import settings_of
 from resources.spark import SparkResource
 
 Say = Callable[[str], None]
 Engine = Callable[[StreamSpec, Settings, SparkResource, str, Say], RunReport]
+Results = Iterator[dg.MaterializeResult[None] | dg.AssetCheckResult]
+Execute = Callable[[dg.AssetExecutionContext, DeclaredStream], Results]
 
+RESOURCES = ("oncelake_kafka", "oncelake_lake", "oncelake_spark")
 # For what passes by itself: another run holds the stream, Kafka restarts. Not a RetryPolicy: that
 # would also retry a run that somebody terminates.
 RETRY_AFTER_SECONDS = (10, 20)
@@ -47,44 +50,90 @@ def run_stream(
     ).execute()
 
 
-def ingest_asset(declared: DeclaredStream, engine: Engine = run_stream) -> dg.AssetsDefinition:
-    """Return the asset of a declared stream; that of a broken declaration fails with its error."""
+def ingest_asset(
+    declared: DeclaredStream,
+    engine: Engine = run_stream,
+    *,
+    translation: Translation = AS_DECLARED,
+    spec: dg.AssetSpec | None = None,
+    execute: Execute | None = None,
+) -> dg.AssetsDefinition:
+    """Return the asset of a declared stream; that of a broken declaration fails with its error.
+
+    Args:
+        declared: The stream.
+        engine: Runs it.
+        translation: Under which keys and names it stands.
+        spec: What Dagster shows of it, where that is not what the declaration says.
+        execute: The asset's body, where that is not ``execute_stream``.
+    """
+    spec = spec or asset_spec(declared, topic_key=translation.topic_key)
+    run = execute or partial(execute_stream, engine=engine, translation=translation)
 
     @dg.multi_asset(
-        name=f"ingest_{declared.name}",
-        specs=[asset_spec(declared)],
-        check_specs=check_specs(declared),
+        name=translation.name(f"ingest_{declared.name}"),
+        specs=[spec.merge_attributes(metadata=translation.links(declared.name))],
+        check_specs=check_specs(declared, translation),
         pool=declared.name,
+        required_resource_keys={*RESOURCES},
+        can_subset=True,
     )
-    def ingest(
-        context: dg.AssetExecutionContext,
-        kafka: KafkaResource,
-        lake: LakeResource,
-        spark: SparkResource,
-    ) -> dg.MaterializeResult:  # type: ignore[type-arg]  # Dagster knows only its bare name.
-        with _settings_for(context, declared, kafka, lake, spark) as settings:
-            spec = declared.require_spec()
-            report = engine(spec, settings, spark, context.run.run_id, context.log.info)
-            evidence = gather(declared, settings, spark, report, context.instance)
-            hit(Failpoint.EVIDENCE_GATHERED)
-            for event in earlier_events(evidence, by=context.run.run_id):
-                context.log_event(event)
-            return dg.MaterializeResult(
-                metadata=metadata_of(evidence), check_results=check_results(evidence)
-            )
+    def ingest(context: dg.AssetExecutionContext):  # type: ignore[no-untyped-def]
+        yield from run(context, declared)
 
     return ingest
 
 
+def execute_stream(
+    context: dg.AssetExecutionContext,
+    declared: DeclaredStream,
+    *,
+    engine: Engine = run_stream,
+    translation: Translation = AS_DECLARED,
+) -> Results:
+    """Run a stream once, and yield what came out, with its checks; or execute checks alone."""
+    key, run_id = translation.key(declared.name), context.run.run_id
+    is_run = key in context.selected_asset_keys
+    asked = {check.name for check in context.selected_asset_check_keys}
+    with _settings_for(context, declared) as settings:
+        spec, spark = declared.require_spec(), context.resources.oncelake_spark
+        if is_run:
+            report = engine(spec, settings, spark, run_id, context.log.info)
+        else:
+            report = standing_report(declared, settings, run_id)
+        evidence = gather(
+            declared,
+            settings,
+            spark,
+            report,
+            context.instance,
+            translation=translation,
+            is_run=is_run,
+        )
+        results = [each for each in check_results(evidence) if each.check_name in asked]
+        if not is_run:
+            yield from results
+            return
+        hit(Failpoint.EVIDENCE_GATHERED)
+        for event in earlier_events(evidence, context.instance, by=run_id):
+            context.log_event(event)
+        yield dg.MaterializeResult(
+            asset_key=key,
+            metadata=metadata_of(evidence),
+            check_results=results,
+            data_version=dg.DataVersion(evidence.data_version),
+        )
+
+
 @contextmanager
 def _settings_for(
-    context: dg.AssetExecutionContext, declared: DeclaredStream, *parts: SettingsPart
+    context: dg.AssetExecutionContext, declared: DeclaredStream
 ) -> Iterator[Settings]:
     """Read the settings; remember a refusal, and try again what passes by itself."""
     with translate_errors(declared.name):
         settings = None
         try:
-            settings = settings_of(*parts)
+            settings = settings_of(*(getattr(context.resources, name) for name in RESOURCES))
             yield settings
         except TerminalError as error:
             state = state_of(declared, settings) if settings else "the settings are wrong"

@@ -14,6 +14,7 @@ import dagster as dg
 from assets.asset_specs import kinds_of
 from assets.failures import StreamFailureError, translate_errors
 from assets.operate import red_of
+from assets.translation import AS_DECLARED, Translation
 from ingestion.declaration.spec import StreamSpec
 from ingestion.operations.replay import Replay
 from resources.kafka import KafkaResource
@@ -22,21 +23,27 @@ from resources.part import settings_of
 from resources.spark import SparkResource
 
 
-def replay_assets(spec: StreamSpec) -> list[dg.AssetsDefinition]:
+def replay_assets(
+    spec: StreamSpec, translation: Translation = AS_DECLARED, *, group: str | None = None
+) -> list[dg.AssetsDefinition]:
     """Return the asset of the days that are declared by ``backfill_from``, if any are."""
     if spec.backfill_from is None:
         return []
     with warnings.catch_warnings():
         # Dagster calls the policy of backfills a beta.
         warnings.simplefilter("ignore", dg.BetaWarning)
-        return [_replay_asset(spec, spec.backfill_from)]
+        return [_replay_asset(spec, spec.backfill_from, translation, group or spec.group)]
 
 
-def _replay_asset(spec: StreamSpec, first: dt.date) -> dg.AssetsDefinition:
+def _replay_asset(
+    spec: StreamSpec, first: dt.date, translation: Translation, group: str
+) -> dg.AssetsDefinition:
+    key = translation.key(spec.name)
+
     @dg.asset(
-        key=[spec.name, "replay"],
-        deps=[spec.name],
-        group_name=spec.group,
+        key=dg.AssetKey([*key.path, "replay"]),
+        deps=[key],
+        group_name=group,
         description=f"Days of {spec.name}, by Kafka's timestamps in UTC, read again",
         kinds=kinds_of(spec),
         partitions_def=dg.DailyPartitionsDefinition(start_date=first.isoformat()),
@@ -45,16 +52,16 @@ def _replay_asset(spec: StreamSpec, first: dt.date) -> dg.AssetsDefinition:
     )
     def replay_days(
         context: dg.AssetExecutionContext,
-        kafka: KafkaResource,
-        lake: LakeResource,
-        spark: SparkResource,
+        oncelake_kafka: KafkaResource,
+        oncelake_lake: LakeResource,
+        oncelake_spark: SparkResource,
     ) -> dg.MaterializeResult[None]:
         days = context.partition_time_window
         with translate_errors(spec.name):
             report = Replay(
                 spec=spec,
-                settings=settings_of(kafka, lake, spark),
-                spark=spark.session_for,
+                settings=settings_of(oncelake_kafka, oncelake_lake, oncelake_spark),
+                spark=oncelake_spark.session_for,
                 run_id=context.run.run_id,
                 begin=days.start.isoformat(),
                 end=days.end.isoformat(),

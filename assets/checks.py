@@ -14,10 +14,10 @@ from typing import Any, Final
 
 import dagster as dg
 
-from assets.asset_specs import ledger_key, quarantine_key
 from assets.evidence import Evidence
 from assets.failures import as_markdown
 from assets.proof import metadata_of, sentences
+from assets.translation import AS_DECLARED, Translation
 from ingestion.declaration.loader import DeclaredStream
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import counted
@@ -45,12 +45,13 @@ _NEXT: Final = {
 _BLOCKING: Final = frozenset({"books_balance", "quarantine_rate", "expectations"})
 
 
-def check_specs(declared: DeclaredStream) -> list[dg.AssetCheckSpec]:
+def check_specs(
+    declared: DeclaredStream, translation: Translation = AS_DECLARED
+) -> list[dg.AssetCheckSpec]:
     """Declare the checks of a stream's asset."""
+    key = translation.key(declared.name)
     return [
-        dg.AssetCheckSpec(
-            name, asset=declared.name, description=check.__doc__, blocking=name in _BLOCKING
-        )
+        dg.AssetCheckSpec(name, asset=key, description=check.__doc__, blocking=name in _BLOCKING)
         for name, check in _checks_of(declared.spec).items()
     ]
 
@@ -90,7 +91,7 @@ def books_balance(evidence: Evidence) -> dg.AssetCheckResult:
             "batches": len(evidence.judged),
             "red_batches": len(red),
             "red": _table([_red(row) for row in red]),
-            "ledger": dg.MetadataValue.asset(ledger_key(evidence.spec.name)),
+            **_link(evidence, "ledger"),
         },
     )
 
@@ -137,7 +138,7 @@ def quarantine_rate(evidence: Evidence) -> dg.AssetCheckResult:
             "rate": rate,
             "quarantined": quarantined,
             "waiting": "unknown" if waiting is None else waiting,
-            "quarantine": dg.MetadataValue.asset(quarantine_key(evidence.spec.name)),
+            **_link(evidence, "quarantine"),
             "warn_above": limit.warn_above,
             "fail_above": limit.fail_above,
             "reasons": _table(
@@ -178,14 +179,17 @@ def freshness(evidence: Evidence) -> dg.AssetCheckResult:
 
 def retention(evidence: Evidence) -> dg.AssetCheckResult:
     """Kafka keeps the unread records for longer than `retention_warning` asks."""
-    return retention_result(evidence.retention or Retention(spec=evidence.spec))
+    measured = evidence.retention or Retention(spec=evidence.spec)
+    return retention_result(measured, evidence.translation)
 
 
-def retention_result(measured: Retention) -> dg.AssetCheckResult:
+def retention_result(
+    measured: Retention, translation: Translation = AS_DECLARED
+) -> dg.AssetCheckResult:
     """Judge a headroom: it warns below the threshold, and fails at a quarter of it, or at loss."""
     least = measured.least
     return dg.AssetCheckResult(
-        asset_key=measured.spec.name,
+        asset_key=translation.key(measured.spec.name),
         check_name="retention",
         passed=measured.level == "ok",
         severity=ERROR if measured.level in {"critical", "lost"} else WARN,
@@ -318,13 +322,18 @@ def _result(
 ) -> dg.AssetCheckResult:
     """Return the result of a check for the evidence's stream."""
     return dg.AssetCheckResult(
-        asset_key=evidence.spec.name,
+        asset_key=evidence.asset_key,
         check_name=name,
         passed=passed,
         severity=severity,
         description=_advised(name, evidence.spec.name, says, passed=passed),
         metadata=metadata,
     )
+
+
+def _link(evidence: Evidence, table: str) -> dict[str, Any]:
+    links = evidence.translation.links(evidence.spec.name)
+    return {table: links[table]} if table in links else {}
 
 
 def _advised(name: str, stream: str, says: str, *, passed: bool) -> str:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import datetime as dt
+import time
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import dropwhile
 from typing import Final
 
@@ -17,14 +18,16 @@ from dagster._core.storage.asset_check_execution_record import (
 )
 
 from assets.expectations import ExpectationOutcome, evaluate, not_evaluated
+from assets.failures import StreamFailureError
 from assets.history import UnreportedBatches, find_unreported
 from assets.proof import prove
+from assets.translation import AS_DECLARED, Translation
 from ingestion.declaration.loader import DeclaredStream
 from ingestion.declaration.spec import StreamSpec
 from ingestion.lake.ledger import Ledger, LedgerRow, standing_rows
 from ingestion.lake.paths import StreamPaths
 from ingestion.operations.retention import Retention, retention_now
-from ingestion.operations.status import known_waiting
+from ingestion.operations.status import StatusReader, known_waiting
 from ingestion.pipeline.report import RunReport, total_of
 from ingestion.settings import Settings
 from ingestion.storage.volumes import translate_disk_errors
@@ -52,6 +55,8 @@ class Evidence:
         proof: What came out of the proof, or why there is none; ``None`` where none is declared.
         now: When all of this was looked up.
         waiting: Records in quarantine that no redrive has sent in; ``None`` when that is unknown.
+        seconds: How long it took to look all of this up, and to evaluate what is declared.
+        translation: Under which keys all of it is told.
     """
 
     spec: StreamSpec
@@ -66,6 +71,21 @@ class Evidence:
     proof: Verdict | str | None = None
     retention: Retention | None = None
     waiting: int | None = None
+    seconds: float = 0.0
+    translation: Translation = AS_DECLARED
+
+    @property
+    def asset_key(self) -> dg.AssetKey:
+        """The key of the stream's asset."""
+        return self.translation.key(self.spec.name)
+
+    @property
+    def data_version(self) -> str:
+        """What changes with the table's rows; a run that has found nothing leaves it as it was."""
+        changed = (
+            row.seq for row in reversed(self.ledger) if row.kind != "ingest" or row.counts["read"]
+        )
+        return f"{self.table_id} {next(changed, 0)}"
 
     @property
     def judged(self) -> tuple[LedgerRow, ...]:
@@ -85,20 +105,29 @@ def gather(
     spark: SparkResource,
     report: RunReport,
     instance: dg.DagsterInstance,
+    *,
+    translation: Translation = AS_DECLARED,
+    is_run: bool = True,
 ) -> Evidence:
-    """Look up what the checks of a run need; Spark only where expectations ask for it."""
+    """Look up what the checks of a run need; Spark only where expectations ask for it.
+
+    Of checks that are executed without a run, expectations look at the rows of the last one.
+    """
     assert declared.spec is not None
+    began, key = time.monotonic(), translation.key(declared.name)
     paths = StreamPaths.of(declared.name, settings, declared.spec.sink)
     with translate_disk_errors(declared.name, *paths.written):
         table_id = paths.table.log().table_id()
         ledger = standing_rows(Ledger(paths.ledger).rows_of(table_id))
         mine = {row.seq for row in report.batches}
         unreported = find_unreported(
-            instance, declared.name, ledger, table_id=table_id, mine=mine, up_to=report.seq
+            instance, key, ledger, table_id=table_id, mine=mine, up_to=report.seq
         )
         judged = judged_rows(report, unreported)
-        expected = judged or _unmet_batches(instance, declared.spec, ledger)
-        return Evidence(
+        expected = judged
+        if not judged and (not is_run or _is_unmet(instance, declared.spec, key)):
+            expected = _last_batches(ledger)
+        evidence = Evidence(
             spec=declared.spec,
             paths=paths,
             report=report,
@@ -111,7 +140,35 @@ def gather(
             proof=prove(declared, settings) if declared.spec.verify else None,
             retention=_retention(declared.spec, settings, report),
             waiting=known_waiting(paths.quarantine),
+            translation=translation,
         )
+        return replace(evidence, seconds=time.monotonic() - began)
+
+
+def standing_report(declared: DeclaredStream, settings: Settings, run_id: str) -> RunReport:
+    """Return what a run would report that reads nothing: where the stream stands.
+
+    Raises:
+        StreamFailureError: that cannot be known, or there is no table yet.
+    """
+    status = StatusReader(settings).read_status(declared)
+    at = status.position
+    if at is None or status.lag is None or status.delta_version is None:
+        why = "; ".join(problem.message for problem in status.problems) or "there is no table yet"
+        raise StreamFailureError(f"{declared.name}: nothing can be checked, since {why}")
+    return RunReport(
+        stream=declared.name,
+        run_id=run_id,
+        notices=status.notices,
+        seq=at.seq,
+        epoch=at.epoch,
+        next=at.next,
+        lag=status.lag,
+        delta_version=status.delta_version,
+        row_count=status.row_count,
+        table=status.table,
+        stalls=status.stalls,
+    )
 
 
 def judged_rows(report: RunReport, unreported: UnreportedBatches) -> tuple[LedgerRow, ...]:
@@ -123,18 +180,19 @@ def judged_rows(report: RunReport, unreported: UnreportedBatches) -> tuple[Ledge
     return (*earlier, *report.batches)
 
 
-def _unmet_batches(
-    instance: dg.DagsterInstance, spec: StreamSpec, ledger: tuple[LedgerRow, ...]
-) -> tuple[LedgerRow, ...]:
-    """Return the batches of the last run that read records, if the expectations are red since.
+def _is_unmet(instance: dg.DagsterInstance, spec: StreamSpec, key: dg.AssetKey) -> bool:
+    """Tell whether the expectations are red since the last run that read records.
 
     A run that finds nothing changes nothing; but what could not be evaluated may be so now.
     """
-    key = dg.AssetCheckKey(dg.AssetKey(spec.name), "expectations")
     history = instance.event_log_storage.get_asset_check_execution_history
-    last = history(key, limit=1, status=EVALUATED) if spec.expectations else ()
-    if all(each.evaluation is None or each.evaluation.passed for each in last):
-        return ()
+    check = dg.AssetCheckKey(key, "expectations")
+    last = history(check, limit=1, status=EVALUATED) if spec.expectations else ()
+    return not all(each.evaluation is None or each.evaluation.passed for each in last)
+
+
+def _last_batches(ledger: tuple[LedgerRow, ...]) -> tuple[LedgerRow, ...]:
+    """Return the batches of the last run that read records, and what came after them."""
     run = next((row.run_id for row in reversed(ledger) if row.kind == "ingest"), None)
     return tuple(dropwhile(lambda row: row.run_id != run, ledger))
 

@@ -24,8 +24,9 @@ from assets.failures import (
     translate_errors,
 )
 from assets.jobs import FOLLOW_JOB, FOLLOW_SENSOR, chosen, op_job
-from assets.metadata import earlier_events, metadata_of
+from assets.metadata import earlier_events, metadata_of, version_tags
 from assets.sensors import Tick, pause_after_failures, report_under_way
+from assets.translation import AS_DECLARED, Translation
 from ingestion.declaration.loader import DeclaredStream, load_streams
 from ingestion.errors import IngestionError, TransientError
 from ingestion.operations.follow import EVERY_SECONDS, JOBS, Follow
@@ -52,25 +53,28 @@ class FollowConfig(dg.Config):
     jobs: int = Field(JOBS, gt=0, description="How many streams are run at once, at most.")
 
 
-def follow_job() -> dg.JobDefinition:
+def follow_job(translation: Translation = AS_DECLARED) -> dg.JobDefinition:
     """Return the job that runs streams whenever they are behind, all of them in one JVM."""
 
-    @dg.op(name="follow", description="Run streams whenever they are behind, for an hour")
+    @dg.op(
+        name=translation.name("follow"),
+        description="Run streams whenever they are behind, for an hour",
+    )
     def follow_streams(
         context: dg.OpExecutionContext,
         config: FollowConfig,
-        kafka: KafkaResource,
-        lake: LakeResource,
-        spark: SparkResource,
+        oncelake_kafka: KafkaResource,
+        oncelake_lake: LakeResource,
+        oncelake_spark: SparkResource,
     ) -> None:
         with translate_errors("follow"):
-            settings = settings_of(kafka, lake, spark)
+            settings = settings_of(oncelake_kafka, oncelake_lake, oncelake_spark)
             chosen(load_streams(settings.streams), config.streams)
-            told = _Events(context, settings, spark)
+            told = _Events(context, settings, oncelake_spark, translation)
             follow = Follow(
                 settings=settings,
                 # This JVM is to last, so it is not started for the backlog of one stream.
-                spark=SharedSpark(lambda _: spark.spark_session),
+                spark=SharedSpark(lambda _: oncelake_spark.spark_session),
                 run_id=context.run.run_id,
                 on_report=told.report,
                 on_failure=told.failure,
@@ -85,30 +89,36 @@ def follow_job() -> dg.JobDefinition:
             raise StreamFailureError("\n".join(away), allow_retries=True)
 
     # The sensor begins the next one; a retry would be a second one beside it.
-    return op_job(follow_streams, is_run_again=False)
+    return op_job(follow_streams, translation, is_run_again=False)
 
 
-def follow_sensor() -> dg.SensorDefinition:
-    """Return the sensor that keeps one run of the job alive; a person switches it on."""
+def follow_sensor(
+    translation: Translation = AS_DECLARED,
+    status: dg.DefaultSensorStatus = dg.DefaultSensorStatus.STOPPED,
+) -> dg.SensorDefinition:
+    """Return the sensor that keeps one run of the job alive."""
+    job = translation.name(FOLLOW_JOB)
 
     @dg.sensor(
-        name=FOLLOW_SENSOR,
-        job_name=FOLLOW_JOB,
+        name=translation.name(FOLLOW_SENSOR),
+        job_name=job,
         minimum_interval_seconds=30,
-        default_status=dg.DefaultSensorStatus.STOPPED,
+        default_status=status,
         description="Keeps one run alive that follows all streams",
     )
     def sense(
-        context: dg.SensorEvaluationContext, kafka: KafkaResource, lake: LakeResource
+        context: dg.SensorEvaluationContext,
+        oncelake_kafka: KafkaResource,
+        oncelake_lake: LakeResource,
     ) -> Tick:
         instance = context.instance
         try:
-            runs = Runs(instance, settings_of(kafka, lake), [])
+            runs = Runs(instance, settings_of(oncelake_kafka, oncelake_lake), [])
         except IngestionError as error:
             return dg.SkipReason(f"a run would not go through: {error}")
         # Who shares the instance has such a job, too; a run that has no location is of a shell.
         ours = {None, location_here(context)}
-        newest = instance.get_run_records(dg.RunsFilter(job_name=FOLLOW_JOB), limit=_MOST_RUNS)
+        newest = instance.get_run_records(dg.RunsFilter(job_name=job), limit=_MOST_RUNS)
         records = [each for each in newest if location_of(each.dagster_run) in ours]
         for each in records:
             if each.dagster_run.status in UNDER_WAY:
@@ -125,20 +135,36 @@ class _Events:
     """Reports to Dagster each bounded run, and what keeps a stream from being run."""
 
     def __init__(
-        self, context: dg.OpExecutionContext, settings: Settings, spark: SparkResource
+        self,
+        context: dg.OpExecutionContext,
+        settings: Settings,
+        spark: SparkResource,
+        translation: Translation,
     ) -> None:
         self._context = context
         self._settings = settings
         self._spark = spark
+        self._translation = translation
         self._evaluated: set[dg.AssetCheckKey] = set()
 
     def report(self, declared: DeclaredStream, report: RunReport) -> None:
         """Log a materialization and its checks; called in the thread of the run."""
         instance, run_id = self._context.instance, self._context.run.run_id
-        evidence = gather(declared, self._settings, self._spark, report, instance)
-        for event in earlier_events(evidence, by=run_id):
+        evidence = gather(
+            declared,
+            self._settings,
+            self._spark,
+            report,
+            instance,
+            translation=self._translation,
+        )
+        for event in earlier_events(evidence, instance, by=run_id):
             self._log(event)
-        self._log(dg.AssetMaterialization(declared.name, metadata=metadata_of(evidence)))
+        self._log(
+            dg.AssetMaterialization(
+                evidence.asset_key, metadata=metadata_of(evidence), tags=version_tags(evidence)
+            )
+        )
         self._log_checks(declared, check_results(evidence))
 
     def failure(self, declared: DeclaredStream | None, error: Exception) -> None:
@@ -158,13 +184,13 @@ class _Events:
                     description=as_markdown(str(error)),
                     metadata=metadata_of_failure(error),
                 )
-                for spec in check_specs(declared)
+                for spec in check_specs(declared, self._translation)
             ],
         )
 
     def _log_checks(self, declared: DeclaredStream, results: list[dg.AssetCheckResult]) -> None:
         target = self._last_materialization(declared.name)
-        blocking = {spec.name: spec.blocking for spec in check_specs(declared)}
+        blocking = {spec.name: spec.blocking for spec in check_specs(declared, self._translation)}
         for result in results:
             self._log_check(
                 as_evaluation(
@@ -191,7 +217,9 @@ class _Events:
     def _last_materialization(
         self, stream: str
     ) -> AssetCheckEvaluationTargetMaterializationData | None:
-        records = self._context.instance.fetch_materializations(dg.AssetKey(stream), limit=1)
+        records = self._context.instance.fetch_materializations(
+            self._translation.key(stream), limit=1
+        )
         return next(
             (
                 AssetCheckEvaluationTargetMaterializationData(
@@ -202,9 +230,7 @@ class _Events:
             None,
         )
 
-    def _log(
-        self, event: dg.AssetMaterialization | dg.AssetObservation | dg.AssetCheckEvaluation
-    ) -> None:
+    def _log(self, event: dg.AssetMaterialization | dg.AssetCheckEvaluation) -> None:
         self._context.log_event(event)  # type: ignore[arg-type]  # It takes checks, too.
         # They are written at once; kept until the op ends, an hour of them would fill the memory.
         for _ in self._context.consume_events():

@@ -43,7 +43,7 @@ class UnreportedBatches:
 
 def find_unreported(
     instance: dg.DagsterInstance,
-    stream: str,
+    key: dg.AssetKey,
     ledger: Sequence[LedgerRow],
     *,
     table_id: str,
@@ -54,13 +54,14 @@ def find_unreported(
 
     Args:
         instance: Holds the event log, which may have been wiped.
+        key: The stream's asset.
         ledger: Every row of the table, by seq.
         table_id: Delta's id of the table; what is known of another one does not count.
         mine: Seqs that the asking run reports by itself.
         up_to: Seq at which that run ended; what lies beyond is somebody else's to report.
     """
     try:
-        reported = list(_reported_seqs(instance, stream, table_id))
+        reported = list(_reported_seqs(instance, key, table_id))
     except Exception as error:  # noqa: BLE001 (the batches are committed: it is told, not thrown)
         return UnreportedBatches(unknown=f"{type(error).__name__}: {error}")
     known = [*reported, mine, range(up_to + 1, sys.maxsize)]
@@ -69,9 +70,11 @@ def find_unreported(
     )
 
 
-def _reported_seqs(instance: dg.DagsterInstance, stream: str, table_id: str) -> Iterator[range]:
+def _reported_seqs(
+    instance: dg.DagsterInstance, key: dg.AssetKey, table_id: str
+) -> Iterator[range]:
     """Yield the seqs that materializations report, back to one that covers all before it."""
-    for metadata in _materializations(instance, stream):
+    for metadata in _materializations(instance, key):
         # Checks judge what a run recovered only behind that: it may have died before.
         if metadata.get("table_id") != table_id or metadata.get("recovered"):
             continue
@@ -82,9 +85,9 @@ def _reported_seqs(instance: dg.DagsterInstance, stream: str, table_id: str) -> 
         yield range(last - int(metadata["batches"]) + 1, last + 1)
 
 
-def _materializations(instance: dg.DagsterInstance, stream: str) -> Iterator[dict[str, Any]]:
+def _materializations(instance: dg.DagsterInstance, key: dg.AssetKey) -> Iterator[dict[str, Any]]:
     """Yield the metadata of the asset's materializations, newest first."""
-    cursor, key = None, dg.AssetKey(stream)
+    cursor = None
     for _ in range(0, _MOST_EVENTS, _PAGE):
         page = instance.fetch_materializations(key, limit=_PAGE, cursor=cursor)
         for record in page.records:

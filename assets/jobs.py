@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import dagster as dg
 
+from assets.translation import AS_DECLARED, Translation
 from ingestion.declaration.loader import DeclaredStream
 from ingestion.declaration.names import suggest
 from ingestion.errors import InvalidSpecError
@@ -16,36 +17,50 @@ FOLLOW_SENSOR = "follow"
 STREAM_TAG = "oncelake/stream"
 
 
-def ingest_job(streams: Sequence[DeclaredStream]) -> "dg.UnresolvedAssetJobDefinition":
+def ingest_job(
+    streams: Sequence[DeclaredStream], translation: Translation = AS_DECLARED
+) -> "dg.UnresolvedAssetJobDefinition":
     """Return the job that materializes the streams selected, in one process and one JVM."""
     return dg.define_asset_job(
-        INGEST_JOB,
-        selection=dg.AssetSelection.assets(*(each.name for each in streams)),
+        translation.name(INGEST_JOB),
+        selection=dg.AssetSelection.assets(*(translation.key(each.name) for each in streams)),
         description="Read what Kafka holds now into the streams selected",
         executor_def=dg.in_process_executor,
     )
 
 
-def run_of(stream: str, *, run_key: str | None = None, unread: int = 0) -> dg.RunRequest:
+def run_of(
+    stream: str, translation: Translation, *, run_key: str | None = None, unread: int = 0
+) -> dg.RunRequest:
     """Ask for a run of one stream."""
     lag = {"oncelake/lag": str(unread)} if unread else {}
     return dg.RunRequest(
-        job_name=INGEST_JOB,
-        asset_selection=[dg.AssetKey(stream)],
+        job_name=translation.name(INGEST_JOB),
+        asset_selection=[translation.key(stream)],
         run_key=run_key,
         tags={STREAM_TAG: stream, **lag},
     )
 
 
-def op_job(op: dg.OpDefinition, *, is_run_again: bool = True) -> dg.JobDefinition:
+def op_job(
+    op: dg.OpDefinition, translation: Translation, *, is_run_again: bool = True
+) -> dg.JobDefinition:
     """Return the job of one op, named after it, which runs in the process that starts it.
 
+    Its step keeps the op's name in every translation, and with it the configuration of a run.
+
     Args:
-        op: What it does.
+        op: What it does, under its name in the translation.
+        translation: Gives op and job their names.
         is_run_again: Whether Dagster's run retries may begin a run anew that has failed.
     """
-    name = f"{op.name}_job"
-    graph = dg.GraphDefinition(name=name, description=op.description, node_defs=[op])
+    step = op.name.removeprefix(translation.prefix)
+    graph = dg.GraphDefinition(
+        name=f"{op.name}_job",
+        description=op.description,
+        node_defs=[op],
+        dependencies={dg.NodeInvocation(op.name, alias=step): {}},
+    )
     tags = {} if is_run_again else {"dagster/max_retries": "0"}
     return graph.to_job(executor_def=dg.in_process_executor, tags=tags)
 

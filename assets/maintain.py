@@ -10,6 +10,7 @@ from pydantic import Field
 
 from assets.failures import StreamFailureError, StreamRetryError, translate_errors
 from assets.jobs import chosen, op_job
+from assets.translation import AS_DECLARED, Translation
 from ingestion.declaration.loader import DeclaredStream
 from ingestion.errors import IngestionError, TransientError
 from ingestion.operations.maintain import UpkeepReport, maintain
@@ -31,23 +32,28 @@ class MaintainConfig(dg.Config):
     )
 
 
-def maintain_job(streams: Sequence[DeclaredStream]) -> dg.JobDefinition:
+def maintain_job(
+    streams: Sequence[DeclaredStream], translation: Translation = AS_DECLARED
+) -> dg.JobDefinition:
     """Return the job that maintains the tables of all streams, or of some."""
 
     @dg.op(
-        name="maintain",
+        name=translation.name("maintain"),
         description="Put small files together, and remove what no rewind needs",
     )
     def maintain_streams(
         context: dg.OpExecutionContext,
         config: MaintainConfig,
-        kafka: KafkaResource,
-        lake: LakeResource,
-        spark: SparkResource,
+        oncelake_kafka: KafkaResource,
+        oncelake_lake: LakeResource,
+        oncelake_spark: SparkResource,
     ) -> None:
         reports, failures = [], list[IngestionError]()
         with translate_errors("maintain", if_interrupted="the next one does what is left"):
-            settings, run_id = settings_of(kafka, lake, spark), context.run.run_id
+            settings, run_id = (
+                settings_of(oncelake_kafka, oncelake_lake, oncelake_spark),
+                context.run.run_id,
+            )
             for declared in _maintained(streams, config.streams):
                 try:
                     spec = declared.require_spec()
@@ -62,13 +68,15 @@ def maintain_job(streams: Sequence[DeclaredStream]) -> dg.JobDefinition:
         if failures:
             raise StreamFailureError(says, metadata={"tables": _table_of(reports)})
 
-    return op_job(maintain_streams)
+    return op_job(maintain_streams, translation)
 
 
-def maintain_schedule(job: dg.JobDefinition) -> dg.ScheduleDefinition:
+def maintain_schedule(
+    job: dg.JobDefinition, translation: Translation = AS_DECLARED
+) -> dg.ScheduleDefinition:
     """Return the schedule of every night, which runs unless somebody stops it."""
     return dg.ScheduleDefinition(
-        name=SCHEDULE,
+        name=translation.name(SCHEDULE),
         job=job,
         cron_schedule="0 3 * * *",
         execution_timezone="UTC",

@@ -8,13 +8,13 @@ from typing import Any, Final
 
 import dagster as dg
 
-from assets.asset_specs import column_schema, ledger_key, quarantine_key, version_of
+from assets.asset_specs import column_lineage, column_schema, version_of
 from assets.evidence import Evidence
 from assets.history import COMPLETE
 from ingestion.errors import counted
 from ingestion.lake.books import COUNTS
 from ingestion.lake.ledger import LedgerRow
-from ingestion.pipeline.report import RunReport, ranges_of, total_of
+from ingestion.pipeline.report import ranges_of, total_of
 
 # The table of ranges has that name already.
 _RENAMED: Final = {"offsets": "offsets_in_ranges"}
@@ -27,7 +27,7 @@ def metadata_of(evidence: Evidence) -> dict[str, Any]:
     report, spec = evidence.report, evidence.spec
     return {
         **metadata_of_batches(report.batches),
-        **_pace(report),
+        **_pace(evidence),
         **_known(
             waiting_in_quarantine=evidence.waiting,
             oldest_unread_seconds=evidence.oldest_unread_seconds,
@@ -45,6 +45,7 @@ def metadata_of(evidence: Evidence) -> dict[str, Any]:
         "history": evidence.unreported.history,
         "table_id": evidence.table_id,
         "dagster/column_schema": column_schema(spec),
+        **column_lineage(spec, evidence.translation.topic_key),
         "dagster/uri": evidence.paths.table.uri,
         "dagster/table_name": spec.sink.table_of(spec.name),
     }
@@ -71,11 +72,12 @@ def _engine_of(evidence: Evidence) -> str:
     return engine if is_delta or engine != "delta_rs" else "duckdb"
 
 
-def _pace(report: RunReport) -> dict[str, float]:
-    """Return how long a run took; of one that read nothing there is no rate."""
-    read, seconds = report.total("read"), report.seconds
-    rate = {"records_per_second": round(read / seconds, 1)} if read and seconds else {}
-    return {"duration_seconds": round(seconds, 1), **rate}
+def _pace(evidence: Evidence) -> dict[str, float]:
+    """Return how long a run took, and its checks; of one that read nothing there is no rate."""
+    read, seconds = evidence.report.total("read"), evidence.report.seconds
+    # Three digits, so that of a few records it is not 0.
+    rate = {"records_per_second": float(f"{read / seconds:.3g}")} if read and seconds else {}
+    return {"duration_seconds": round(seconds + evidence.seconds, 1), **rate}
 
 
 def _offsets_table(rows: Sequence[LedgerRow]) -> dg.TableMetadataValue:
@@ -89,23 +91,37 @@ def _offsets_table(rows: Sequence[LedgerRow]) -> dg.TableMetadataValue:
 
 
 def earlier_events(
-    evidence: Evidence, *, by: str
-) -> Iterator[dg.AssetMaterialization | dg.AssetObservation]:
+    evidence: Evidence, instance: dg.DagsterInstance, *, by: str
+) -> Iterator[dg.AssetMaterialization]:
     """Yield the events before a run's own materialization; ``by`` is the run's id."""
     yield from recovered_materializations(evidence, by=by)
-    yield from side_observations(evidence)
+    yield from _side_materializations(evidence)
+    yield from _topic_materializations(evidence, instance)
 
 
-def side_observations(evidence: Evidence) -> Iterator[dg.AssetObservation]:
+def _topic_materializations(
+    evidence: Evidence, instance: dg.DagsterInstance
+) -> Iterator[dg.AssetMaterialization]:
+    """Yield one of each topic that has none: Dagster would count it as missing for good.
+
+    No more than one: what stands behind a topic would be started by each.
+    """
+    for topic in sorted({at.topic for at in evidence.report.next}):
+        key = evidence.translation.topic_key(topic)
+        if instance.get_latest_materialization_event(key) is None:
+            yield dg.AssetMaterialization(key, description=f"Read by {evidence.spec.name}")
+
+
+def _side_materializations(evidence: Evidence) -> Iterator[dg.AssetMaterialization]:
     """Yield what a run leaves in the tables beside the stream's own."""
-    stream, lake = evidence.spec.name, evidence.paths.lake
-    sizes: dict[dg.AssetKey, dict[str, int | None]] = {
-        quarantine_key(stream): {"waiting": evidence.waiting},
-        ledger_key(stream): {"seq": evidence.report.seq, "dagster/row_count": len(evidence.ledger)},
+    sizes: dict[str, dict[str, int | None]] = {
+        "quarantine": {"waiting": evidence.waiting},
+        "ledger": {"seq": evidence.report.seq, "dagster/row_count": len(evidence.ledger)},
     }
-    for key, numbers in sizes.items():
-        uri = (lake / key.to_user_string()).uri
-        yield dg.AssetObservation(key, metadata={**_known(**numbers), "dagster/uri": uri})
+    for table, key in evidence.translation.side_keys(evidence.spec.name).items():
+        uri = (evidence.paths.lake / f"{evidence.spec.name}__{table}").uri
+        metadata: dict[str, Any] = {**_known(**sizes[table]), "dagster/uri": uri}
+        yield dg.AssetMaterialization(key, metadata=metadata, tags=version_tags(evidence))
 
 
 def _known(**numbers: float | None) -> dict[str, float]:
@@ -130,13 +146,19 @@ def recovered_materializations(evidence: Evidence, *, by: str) -> Iterator[dg.As
         yield _materialization(evidence, rows, runs=f"run {rows[0].run_id}", by=by)
 
 
+def version_tags(evidence: Evidence) -> dict[str, str]:
+    """Return the tags of a materialization that an asset's own result would have by itself."""
+    return {"dagster/data_version": evidence.data_version}
+
+
 def _materialization(
     evidence: Evidence, rows: Sequence[LedgerRow], *, runs: str, by: str
 ) -> dg.AssetMaterialization:
     first, last = rows[0], rows[-1]
     batches = f"batch {last.seq}" if first is last else f"batches {first.seq} to {last.seq}"
     return dg.AssetMaterialization(
-        asset_key=evidence.spec.name,
+        asset_key=evidence.asset_key,
+        tags=version_tags(evidence),
         description=f"Recovered: {batches} of {runs}, of which no materialization has told",
         metadata={
             **metadata_of_batches(rows),

@@ -16,6 +16,7 @@ from pydantic import Field
 from assets.asset_specs import version_of
 from assets.failures import StreamFailureError, StreamRetryError, translate_errors
 from assets.jobs import STREAM_TAG, op_job
+from assets.translation import AS_DECLARED, Translation
 from ingestion.declaration.loader import find_stream
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import InvalidSpecError, StreamLockedError
@@ -188,33 +189,33 @@ class OperateConfig(dg.Config):
     ) = Field(discriminator="kind")
 
 
-def operate_job() -> dg.JobDefinition:
+def operate_job(translation: Translation = AS_DECLARED) -> dg.JobDefinition:
     """Return the job that does any operation on a stream, as it is configured."""
 
     @dg.op(
-        name="operate",
+        name=translation.name("operate"),
         description="Redrive a stream, or decide what its runs are refused for",
     )
     def operate(
         context: dg.OpExecutionContext,
         config: OperateConfig,
-        kafka: KafkaResource,
-        lake: LakeResource,
-        spark: SparkResource,
+        oncelake_kafka: KafkaResource,
+        oncelake_lake: LakeResource,
+        oncelake_spark: SparkResource,
     ) -> None:
         context.instance.add_run_tags(context.run.run_id, {STREAM_TAG: config.stream})
         with translate_errors(config.stream), _waiting_for_the_stream():
             _refuse_without_reason(config.operation)
-            settings = settings_of(kafka, lake, spark)
+            settings = settings_of(oncelake_kafka, oncelake_lake, oncelake_spark)
             spec = find_stream(settings.streams, config.stream)
-            done = config.operation.execute(At(spec, settings, spark, context))
+            done = config.operation.execute(At(spec, settings, oncelake_spark, context))
         red = done.pop("red", "")
         context.add_output_metadata(done)
         if red:
             raise StreamFailureError(f"the books do not balance: {red}", metadata=done)
 
     # Killed, it may have taken effect: a second reset would archive what was read since.
-    return op_job(operate, is_run_again=False)
+    return op_job(operate, translation, is_run_again=False)
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from pydantic import Field
 from assets.asset_specs import version_of
 from assets.failures import StreamFailureError, as_markdown, translate_errors
 from assets.jobs import chosen, op_job
+from assets.translation import AS_DECLARED, Translation
 from ingestion.declaration.loader import DeclaredStream
 from ingestion.errors import IngestionError
 from ingestion.operations.apply_transformation import spark_transformation
@@ -33,19 +34,24 @@ class VerifyConfig(dg.Config):
     )
 
 
-def verify_job(streams: Sequence[DeclaredStream]) -> dg.JobDefinition:
+def verify_job(
+    streams: Sequence[DeclaredStream], translation: Translation = AS_DECLARED
+) -> dg.JobDefinition:
     """Return the job that proves tables from their topics, without Spark."""
 
-    @dg.op(name="verify", description="Prove table, quarantine and ledger from the topic")
+    @dg.op(
+        name=translation.name("verify"),
+        description="Prove table, quarantine and ledger from the topic",
+    )
     def prove_streams(
         context: dg.OpExecutionContext,
         config: VerifyConfig,
-        kafka: KafkaResource,
-        lake: LakeResource,
+        oncelake_kafka: KafkaResource,
+        oncelake_lake: LakeResource,
     ) -> None:
         wrong: list[str] = []
         with translate_errors("verify", if_interrupted="nothing was changed"):
-            settings = settings_of(kafka, lake)
+            settings = settings_of(oncelake_kafka, oncelake_lake)
             for declared in chosen(streams, config.streams):
                 verdict = prove(declared, settings)
                 says = verdict if isinstance(verdict, str) else "\n".join(sentences(verdict))
@@ -55,7 +61,7 @@ def verify_job(streams: Sequence[DeclaredStream]) -> dg.JobDefinition:
         if wrong:
             raise StreamFailureError("\n".join(wrong))
 
-    return op_job(prove_streams)
+    return op_job(prove_streams, translation)
 
 
 def prove(declared: DeclaredStream, settings: Settings) -> Verdict | str:

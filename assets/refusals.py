@@ -16,6 +16,7 @@ from typing import Final
 
 import dagster as dg
 
+from assets.translation import AS_DECLARED, Translation
 from ingestion.declaration.loader import DeclaredStream, reload_stream
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import (
@@ -53,10 +54,14 @@ def remember_refusal(
 
 
 def standing_refusal(
-    instance: dg.DagsterInstance, declared: DeclaredStream, settings: Settings
+    instance: dg.DagsterInstance,
+    declared: DeclaredStream,
+    settings: Settings,
+    *,
+    translation: Translation = AS_DECLARED,
 ) -> str | None:
     """Return in words the refusal that ended a stream's last run, if nothing has changed since."""
-    records = instance.get_asset_records([dg.AssetKey(declared.name)])
+    records = instance.get_asset_records([translation.key(declared.name)])
     run_id = records[0].asset_entry.last_run_id if records else None
     run = instance.get_run_by_id(run_id) if run_id else None
     # A run that was executed again has its parent's tags, whatever became of it.

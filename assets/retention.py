@@ -14,6 +14,7 @@ from typing import Final
 import dagster as dg
 
 from assets.checks import as_evaluation, retention_result
+from assets.translation import AS_DECLARED, Translation
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import IngestionError
 from ingestion.kafka.admin import Kafka
@@ -30,21 +31,25 @@ _BEGIN_WITHIN_SECONDS: Final = 20.0
 
 
 def retention_sensor(
-    specs: Sequence[StreamSpec], status: dg.DefaultSensorStatus
+    specs: Sequence[StreamSpec],
+    status: dg.DefaultSensorStatus,
+    translation: Translation = AS_DECLARED,
 ) -> dg.SensorDefinition:
     """Return the sensor that measures the headroom of all streams."""
 
     @dg.sensor(
-        name=RETENTION_SENSOR,
+        name=translation.name(RETENTION_SENSOR),
         minimum_interval_seconds=60,
         default_status=status,
         description="Tells of records that Kafka may delete before a stream has read them",
     )
     def sense(
-        context: dg.SensorEvaluationContext, kafka: KafkaResource, lake: LakeResource
+        context: dg.SensorEvaluationContext,
+        oncelake_kafka: KafkaResource,
+        oncelake_lake: LakeResource,
     ) -> dg.SensorResult | dg.SkipReason:
         try:
-            settings = settings_of(kafka, lake, most_seconds=_MOST_SECONDS)
+            settings = settings_of(oncelake_kafka, oncelake_lake, most_seconds=_MOST_SECONDS)
             # A Kafka that does not answer is waited for once, and not for each stream.
             Kafka(settings).cluster_id()
         except IngestionError as error:
@@ -57,7 +62,7 @@ def retention_sensor(
         while waiting and time.monotonic() < deadline:
             measured.append(retention_now(waiting.pop(0), settings))
         return dg.SensorResult(
-            asset_events=_news(context.instance, measured),
+            asset_events=_news(context.instance, measured, translation),
             skip_reason="; ".join(map(str, measured)) or "no stream is declared",
             cursor=waiting[0].name if waiting else None,
         )
@@ -66,14 +71,13 @@ def retention_sensor(
 
 
 def _news(
-    instance: dg.DagsterInstance, measured: Sequence[Retention]
+    instance: dg.DagsterInstance, measured: Sequence[Retention], translation: Translation
 ) -> list[dg.AssetCheckEvaluation]:
     """Return what the check does not report yet: Dagster keeps every evaluation for good."""
     evaluations = {
-        dg.AssetCheckKey(dg.AssetKey(each.spec.name), "retention"): as_evaluation(
-            retention_result(each)
-        )
+        evaluation.asset_check_key: evaluation
         for each in measured
+        if (evaluation := as_evaluation(retention_result(each, translation)))
     }
     last = instance.event_log_storage.get_latest_asset_check_execution_by_key(list(evaluations))
     told = {key: _level(record.evaluation) for key, record in last.items()}

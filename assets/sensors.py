@@ -19,10 +19,10 @@ from typing import Any, Final
 
 import dagster as dg
 
-from assets.asset_specs import topic_key
 from assets.doctor.runs import UNDER_WAY, Runs
 from assets.jobs import INGEST_JOB, LAG_SENSOR, STREAM_TAG, run_of
 from assets.refusals import standing_refusal
+from assets.translation import AS_DECLARED, Translation
 from ingestion.declaration.loader import DeclaredStream, StreamFolder, reload_stream
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import DependencyError, IngestionError, InvalidSpecError, counted
@@ -53,25 +53,31 @@ Tick = dg.SensorResult | dg.SkipReason
 Lags = Mapping[str, Mapping[str, int] | None]
 
 
-def lag_sensor(streams: Sequence[DeclaredStream]) -> dg.SensorDefinition:
-    """Return the sensor of all streams that do not opt out; a person switches it on."""
+def lag_sensor(
+    streams: Sequence[DeclaredStream],
+    translation: Translation = AS_DECLARED,
+    status: dg.DefaultSensorStatus = dg.DefaultSensorStatus.STOPPED,
+) -> dg.SensorDefinition:
+    """Return the sensor of all streams that do not opt out."""
     sensed = [each for each in streams if each.spec is not None and each.spec.is_sensed]
     pauses = [each.spec.sensor_seconds for each in sensed if each.spec is not None]
     watches: dict[Settings, _Watch] = {}
 
     @dg.sensor(
-        name=LAG_SENSOR,
-        job_name=INGEST_JOB,
+        name=translation.name(LAG_SENSOR),
+        job_name=translation.name(INGEST_JOB),
         minimum_interval_seconds=min(pauses, default=_SENSOR_SECONDS),
-        default_status=dg.DefaultSensorStatus.STOPPED,
+        default_status=status,
         description="Starts a run of each stream of which Kafka holds records it has not read",
     )
     def sense(
-        context: dg.SensorEvaluationContext, kafka: KafkaResource, lake: LakeResource
+        context: dg.SensorEvaluationContext,
+        oncelake_kafka: KafkaResource,
+        oncelake_lake: LakeResource,
     ) -> Tick:
         try:
-            settings = settings_of(kafka, lake, most_seconds=_MOST_SECONDS)
-            watch = watches.setdefault(settings, _Watch(sensed, settings))
+            settings = settings_of(oncelake_kafka, oncelake_lake, most_seconds=_MOST_SECONDS)
+            watch = watches.setdefault(settings, _Watch(sensed, settings, translation))
             return watch.tick(context.instance, context.cursor)
         except IngestionError as error:
             return dg.SkipReason(f"a run would not go through: {error}")
@@ -79,7 +85,9 @@ def lag_sensor(streams: Sequence[DeclaredStream]) -> dg.SensorDefinition:
     return sense
 
 
-def ingest_schedule(declared: DeclaredStream) -> dg.ScheduleDefinition | None:
+def ingest_schedule(
+    declared: DeclaredStream, translation: Translation = AS_DECLARED
+) -> dg.ScheduleDefinition | None:
     """Return the declared schedule, in UTC; declaring it is what starts it.
 
     A refused stream is not run again until something has changed.
@@ -92,18 +100,20 @@ def ingest_schedule(declared: DeclaredStream) -> dg.ScheduleDefinition | None:
         return None
 
     def due(
-        context: dg.ScheduleEvaluationContext, kafka: KafkaResource, lake: LakeResource
+        context: dg.ScheduleEvaluationContext,
+        oncelake_kafka: KafkaResource,
+        oncelake_lake: LakeResource,
     ) -> dg.RunRequest | dg.SkipReason:
         if reload_stream(declared) is None:
             return dg.SkipReason(_is_gone(declared))
-        settings = settings_of(kafka, lake, most_seconds=_MOST_SECONDS)
-        refused = standing_refusal(context.instance, declared, settings)
-        return dg.SkipReason(refused) if refused else run_of(spec.name)
+        settings = settings_of(oncelake_kafka, oncelake_lake, most_seconds=_MOST_SECONDS)
+        refused = standing_refusal(context.instance, declared, settings, translation=translation)
+        return dg.SkipReason(refused) if refused else run_of(spec.name, translation)
 
     try:
         return dg.schedule(
-            name=f"ingest_{spec.name}_schedule",
-            job_name=INGEST_JOB,
+            name=translation.name(f"ingest_{spec.name}_schedule"),
+            job_name=translation.name(INGEST_JOB),
             cron_schedule=spec.schedule,
             execution_timezone="UTC",
             default_status=dg.DefaultScheduleStatus.RUNNING,
@@ -117,8 +127,11 @@ def ingest_schedule(declared: DeclaredStream) -> dg.ScheduleDefinition | None:
 class _Watch:
     """Looks at each stream as often as it declares, for as long as its process lives."""
 
-    def __init__(self, streams: Sequence[DeclaredStream], settings: Settings) -> None:
+    def __init__(
+        self, streams: Sequence[DeclaredStream], settings: Settings, translation: Translation
+    ) -> None:
         self._loaded = streams
+        self._translation = translation
         self._settings = settings
         self._folder = StreamFolder(settings.streams)
         self._lags = LagReader(settings)
@@ -135,7 +148,7 @@ class _Watch:
         return dg.SensorResult(
             run_requests=requests,
             skip_reason=None if requests else _summary({**gone, **passed}, len(due)),
-            **_observations(lags, cursor),
+            **_observations(lags, cursor, self._translation),
         )
 
     def _is_due(self, declared: DeclaredStream | None) -> bool:
@@ -150,7 +163,7 @@ class _Watch:
     ) -> tuple[list[dg.RunRequest], dict[str, str]]:
         """Return the runs to start, and why others that are wished for are not."""
         by_name, now = {each.name: each for each in due}, time.time()
-        passed = _report_under_way(instance, self._settings, [*by_name])
+        passed = _report_under_way(instance, self._settings, [*by_name], self._translation)
         self._looked |= dict.fromkeys(by_name, now)
         requests, until = [], time.monotonic() + _DECIDING_SECONDS
         for wish in self._wishes(instance, due, lags):
@@ -158,7 +171,7 @@ class _Watch:
             if time.monotonic() > until:
                 del self._looked[name]
             elif name not in passed:
-                reason = _why_not_now(instance, by_name[name], self._settings)
+                reason = _why_not_now(instance, by_name[name], self._settings, self._translation)
                 requests += [] if reason else [wish]
                 passed |= {name: reason} if reason else {}
         return requests, passed
@@ -171,16 +184,17 @@ class _Watch:
         for each in due:
             lag = lags.get(each.name)
             if lag is None or any(lag.values()):
-                yield run_of(each.name, unread=sum((lag or {}).values()))
+                unread = sum((lag or {}).values())
+                yield run_of(each.name, self._translation, unread=unread)
             elif each.spec is not None:
                 quiet.append(each.spec)
-        stale = set(_soon_stale(instance, quiet))
-        yield from map(run_of, stale)
+        stale = set(_soon_stale(instance, quiet, self._translation))
+        yield from (run_of(name, self._translation) for name in stale)
         with suppress(DependencyError):
             # A later tick finds what this one could not ask for.
             untold = {spec.name: lags[spec.name] for spec in quiet if spec.name not in stale}
             for name, stalls in self._lags.stalls(untold).items():
-                yield _report_of(instance, name, stalls)
+                yield _report_of(instance, name, stalls, self._translation)
 
 
 def _is_gone(declared: DeclaredStream) -> str:
@@ -197,7 +211,7 @@ def _summary(passed: Mapping[str, str], due: int) -> str:
     return "\n".join([*lines[:_MOST_NAMED], *more]) or "no stream is due to be looked at"
 
 
-def _observations(lags: Lags, cursor: str | None) -> dict[str, Any]:
+def _observations(lags: Lags, cursor: str | None, translation: Translation) -> dict[str, Any]:
     """Observe the topics whose lag has changed, and all of them every hour: Dagster keeps each."""
     seen: dict[str, tuple[int, float]] = json.loads(cursor or "{}")
     now, events = time.time(), []
@@ -207,37 +221,44 @@ def _observations(lags: Lags, cursor: str | None) -> dict[str, Any]:
             if last != behind or now - when > _REPEAT_SECONDS:
                 seen[f"{stream} {topic}"] = behind, now
                 shown: dict[str, Any] = {"lag": behind, "stream": stream}
-                events.append(dg.AssetObservation(topic_key(topic), metadata=shown))
+                events.append(dg.AssetObservation(translation.topic_key(topic), metadata=shown))
     return {"asset_events": events, "cursor": json.dumps(seen)}
 
 
-def _soon_stale(instance: dg.DagsterInstance, specs: Iterable[StreamSpec]) -> Iterator[str]:
+def _soon_stale(
+    instance: dg.DagsterInstance, specs: Iterable[StreamSpec], translation: Translation
+) -> Iterator[str]:
     """Yield the streams that Dagster would soon mark as stale only because nothing new has come.
 
     Its freshness policy sees only materializations, so a run that finds nothing makes one.
     """
-    minutes = {spec.name: spec.freshness_minutes for spec in specs if spec.freshness_minutes}
-    for record in instance.get_asset_records([dg.AssetKey(name) for name in minutes]):
-        name, last = record.asset_entry.asset_key.path[-1], record.asset_entry.last_materialization
-        if last is not None and time.time() - last.timestamp > minutes[name] * 30:
-            yield name
+    watched = {translation.key(spec.name): spec for spec in specs if spec.freshness_minutes}
+    for record in instance.get_asset_records([*watched]):
+        spec, last = watched[record.asset_entry.asset_key], record.asset_entry.last_materialization
+        if last is not None and time.time() - last.timestamp > (spec.freshness_minutes or 0) * 30:
+            yield spec.name
 
 
-def _report_of(instance: dg.DagsterInstance, stream: str, stalls: Iterable[Stall]) -> dg.RunRequest:
+def _report_of(
+    instance: dg.DagsterInstance, stream: str, stalls: Iterable[Stall], translation: Translation
+) -> dg.RunRequest:
     """Ask for one run of stalls, which reads nothing, and whose check tells of them."""
     where = ", ".join(f"{stall.at} at {stall.offset}" for stall in stalls)
     failed = dg.RunsFilter(
-        job_name=INGEST_JOB,
+        job_name=translation.name(INGEST_JOB),
         tags={STREAM_TAG: stream},
         statuses=[dg.DagsterRunStatus.FAILURE],
     )
     # A run that failed has told nothing, and has used up its key.
     after = "".join(f" after {run.run_id}" for run in instance.get_runs(failed, limit=1))
-    return run_of(stream, run_key=f"{stream} held back: {where}{after}")
+    return run_of(stream, translation, run_key=f"{stream} held back: {where}{after}")
 
 
 def _why_not_now(
-    instance: dg.DagsterInstance, declared: DeclaredStream, settings: Settings
+    instance: dg.DagsterInstance,
+    declared: DeclaredStream,
+    settings: Settings,
+    translation: Translation,
 ) -> str | None:
     """Return in words what keeps a run from being started now, but for one under way."""
     try:
@@ -247,8 +268,9 @@ def _why_not_now(
         return str(error)
     if holder:
         return f"run {holder.run_id} (pid {holder.pid} on {holder.host}) holds this stream"
-    of_stream = dg.RunsFilter(job_name=INGEST_JOB, tags={STREAM_TAG: declared.name})
-    refused = standing_refusal(instance, declared, settings)
+    job = translation.name(INGEST_JOB)
+    of_stream = dg.RunsFilter(job_name=job, tags={STREAM_TAG: declared.name})
+    refused = standing_refusal(instance, declared, settings, translation=translation)
     return refused or pause_after_failures(instance.get_run_records(of_stream, limit=6))
 
 
@@ -265,10 +287,13 @@ def pause_after_failures(ended: Sequence[dg.RunRecord]) -> str | None:
 
 
 def _report_under_way(
-    instance: dg.DagsterInstance, settings: Settings, streams: Sequence[str]
+    instance: dg.DagsterInstance,
+    settings: Settings,
+    streams: Sequence[str],
+    translation: Translation,
 ) -> dict[str, str]:
     """Say of which streams a run is queued or runs, however it was started."""
-    runs, found = Runs(instance, settings, streams), dict[str, str]()
+    runs, found = Runs(instance, settings, streams, translation), dict[str, str]()
     for record in instance.get_run_records(dg.RunsFilter(statuses=UNDER_WAY)):
         if of := runs.streams_of(record.dagster_run):
             says = report_under_way(

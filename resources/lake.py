@@ -10,4 +10,5 @@ class LakeResource(SettingsPart):
 
     lake: str | None = setting("lake")
     state: str | None = setting("state")
+    streams: str | None = setting("streams")
     jars: str | None = setting("jars")

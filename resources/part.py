@@ -1,7 +1,7 @@
 """A part of the settings, as a Dagster resource: one vocabulary, read in one place.
 
 Each field of a resource *is* a setting of ``ingestion.settings``: left out, it comes from the
-environment or ``.env`` when a run begins, and what is given in ``assets/definitions.py`` wins.
+environment or ``.env`` when a run begins, and what the component was given wins.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import dagster as dg
-from pydantic import Field
+from pydantic import BaseModel, Field
 
 from ingestion.settings import Settings, load_settings, variable
 
@@ -23,6 +23,11 @@ def setting(name: str) -> Any:
         repr="SecretStr" not in str(known.annotation),
         json_schema_extra={"setting": name},
     )
+
+
+def is_secret(resource: type[BaseModel], name: str) -> bool:
+    """Tell whether a field of a resource stands for a secret."""
+    return not resource.model_fields[name].repr
 
 
 class SettingsPart(dg.ConfigurableResource[Any]):

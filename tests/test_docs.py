@@ -38,7 +38,7 @@ RUNBOOK = ROOT / "docs" / "runbook.md"
 QUOTED = re.compile(r'"([^"]+)"')
 COMMAND = re.compile(r"^(?:\$ )?(oncelake [^#\n]*)|`(oncelake [^`]*)`", re.MULTILINE)
 # Behind another word of a shell; an image, or a user, may have the same name.
-IN_A_LINE = re.compile(r"\boncelake (?!oncelake )[a-z-][^#`\n]*")
+IN_A_LINE = re.compile(r"\boncelake (?!oncelake |import )[a-z-][^#`\n]*")
 # A command with a value behind it, such as the stream's name, in a message of the code.
 REMEDY = re.compile(r"oncelake [a-z-]+(?: [a-z-]+)? \0[^,;.()`\n]*")
 PACKAGES = ("ingestion", "assets", "resources")

@@ -29,7 +29,10 @@ for number in range(10):
     producer.produce("orders", json.dumps({"id": number % 7, "status": "new"}).encode())
 assert producer.flush(30) == 0
 """
-_WHERE = "import ingestion, assets; print(ingestion.__file__, assets.__file__)"
+_WHERE = (
+    "import ingestion, assets; from oncelake import Streams; "
+    "print(ingestion.__file__, assets.__file__, Streams)"
+)
 
 
 def main() -> None:

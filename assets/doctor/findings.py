@@ -31,7 +31,12 @@ def diagnose_dagster(facts: InstanceFacts) -> Iterator[Finding]:
     for slot in facts.slots:
         yield from _of_slot(slot, facts)
     yield from _of_daemon(facts)
-    if not {LAG_SENSOR, FOLLOW_SENSOR} & {*facts.switched_on}:
+    for stream, locations in facts.locations.items():
+        if len(locations) > len({*locations}):
+            evidence = f"its newest runs are of {', then '.join(locations)}"
+            yield findings.TWO_LOCATIONS.of(stream, evidence)
+    # A translation may put something before the names.
+    if not any(name.endswith((LAG_SENSOR, FOLLOW_SENSOR)) for name in facts.switched_on):
         for stream in facts.sensed:
             yield findings.SENSOR_OFF.of(
                 stream,

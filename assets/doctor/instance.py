@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import shlex
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 from typing import Final
 
 import dagster as dg
 
-from assets.doctor.runs import UNDER_WAY, RunFacts, Runs, SlotFacts
-from ingestion.declaration.loader import load_streams
+from assets.doctor.runs import UNDER_WAY, RunFacts, Runs, SlotFacts, location_of
+from ingestion.declaration.loader import DeclaredStream, load_streams
+from ingestion.lake.ledger import load_ledger
+from ingestion.lake.paths import StreamPaths
 from ingestion.settings import Settings, project_root
 
 # The state of a schedule or sensor that nobody has switched on; its enum is Dagster's own.
 _STOPPED: Final = "STOPPED"
 _HEARTBEAT_PATIENCE_SECONDS: Final = 120.0
 _WORKSPACE: Final = "workspace.yaml"
+_NEWEST_BATCHES: Final = 50
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,6 +36,7 @@ class InstanceFacts:
         heartbeat: The daemon's latest sign of life, in seconds since 1970.
         switched_on: Sensors and schedules that only the daemon can evaluate.
         sensed: The streams whose runs the sensor is to start.
+        locations: The code locations whose runs wrote the newest batches of each stream, in turn.
     """
 
     prefix: str
@@ -41,6 +47,7 @@ class InstanceFacts:
     heartbeat: float | None = None
     switched_on: tuple[str, ...] = ()
     sensed: tuple[str, ...] = ()
+    locations: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @property
     def has_daemon(self) -> bool:
@@ -72,7 +79,24 @@ def read_instance(instance: dg.DagsterInstance, home: str, settings: Settings) -
             )
         ),
         sensed=tuple(each.name for each in streams if each.spec and each.spec.is_sensed),
+        locations={each.name: _locations(instance, each, settings) for each in streams},
     )
+
+
+def _locations(
+    instance: dg.DagsterInstance, declared: DeclaredStream, settings: Settings
+) -> list[str]:
+    """Return the code locations whose runs wrote a stream's newest batches, each turn once.
+
+    A stream that moved to another one has two; one that both run has more turns than locations.
+    """
+    ledger = load_ledger(StreamPaths.of(declared.name, settings, declared.sink))
+    ids = dict.fromkeys(row.run_id for row in ledger.rows[-_NEWEST_BATCHES:])
+    if not ids:
+        return []
+    runs = {run.run_id: run for run in instance.get_runs(dg.RunsFilter(run_ids=[*ids]))}
+    found = (location_of(runs[run_id]) for run_id in ids if run_id in runs)
+    return [location for location, _ in groupby(filter(None, found))]
 
 
 def _workspace(project: Path, home: Path) -> str:

@@ -15,6 +15,7 @@ import dagster as dg
 from dagster._core.storage.event_log import InMemoryEventLogStorage, SqliteEventLogStorage
 
 from assets.jobs import INGEST_JOB
+from assets.translation import AS_DECLARED, Translation
 from ingestion.lake.lock import holder_of
 from ingestion.lake.paths import StreamPaths
 from ingestion.settings import Settings
@@ -94,11 +95,16 @@ class Runs:
     """Finds out what became of runs."""
 
     def __init__(
-        self, instance: dg.DagsterInstance, settings: Settings, streams: Collection[str]
+        self,
+        instance: dg.DagsterInstance,
+        settings: Settings,
+        streams: Collection[str],
+        translation: Translation = AS_DECLARED,
     ) -> None:
         self._instance = instance
         self._settings = settings
         self._streams = streams
+        self._translation = translation
         # Elsewhere the pids of this machine mean nothing.
         self._is_local = isinstance(
             instance.event_log_storage, (SqliteEventLogStorage, InMemoryEventLogStorage)
@@ -121,9 +127,12 @@ class Runs:
         )
 
     def streams_of(self, run: dg.DagsterRun) -> list[str]:
-        """Return the streams that a run materializes, however it was started."""
-        chosen = {key.to_user_string() for key in run.asset_selection or ()}
-        is_all = run.asset_selection is None and run.job_name == INGEST_JOB
+        """Return the streams that a run materializes, however it was started.
+
+        Who knows no translation, as a shell, takes the last part of a key for the stream's name.
+        """
+        chosen = {self._translation.stream_of(key) for key in run.asset_selection or ()}
+        is_all = run.asset_selection is None and run.job_name.endswith(INGEST_JOB)
         return [name for name in self._streams if is_all or name in chosen]
 
     def slots(self) -> Iterator[SlotFacts]:

@@ -122,3 +122,11 @@ def assert_sentence(result: dg.ExecuteInProcessResult, says: str) -> None:
     assert errors
     assert all(error.message.startswith(says) for error in errors)
     assert [error for error in errors if error.stack or error.cause] == []
+
+
+def materializations(
+    result: dg.ExecuteInProcessResult, stream: str = "orders"
+) -> list[dg.AssetMaterialization]:
+    """Return what a run has told of a stream's own table."""
+    told = result.asset_materializations_for_node(f"ingest_{stream}")
+    return [each for each in told if each.asset_key == dg.AssetKey(stream)]

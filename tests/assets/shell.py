@@ -91,9 +91,11 @@ def materialize(world: World, instance: dg.DagsterInstance) -> dg.ExecuteInProce
         instance=instance,
         raise_on_error=False,
         resources={
-            "kafka": KafkaResource(address=at.kafka, timeout_seconds=at.kafka_timeout_seconds),
-            "lake": lake,
-            "spark": SparkResource(lake=lake, master=at.spark_master),
+            "oncelake_kafka": KafkaResource(
+                address=at.kafka, timeout_seconds=at.kafka_timeout_seconds
+            ),
+            "oncelake_lake": lake,
+            "oncelake_spark": SparkResource(lake=lake, master=at.spark_master),
         },
     )
 

@@ -17,14 +17,14 @@ from assets.definitions import defs as defs
 _honest = assets.assets.gather
 
 
-def _stalling(*given: Any) -> Any:
+def _stalling(*given: Any, **named: Any) -> Any:
     stalled = Path(os.environ["STALLED"])
     if not stalled.exists():
         draft = stalled.with_suffix(".new")
         draft.write_text(str(os.getpid()))
         draft.rename(stalled)
         signal.pause()
-    return _honest(*given)
+    return _honest(*given, **named)
 
 
 assets.assets.gather = _stalling

@@ -61,7 +61,11 @@ def repository(stream: DeclaredStream) -> dg.RepositoryDefinition:
     lake = LakeResource()
     return dg.Definitions(
         assets=[ingest_asset(stream, refuse)],  # type: ignore[arg-type]
-        resources={"kafka": KafkaResource(), "lake": lake, "spark": SparkResource(lake=lake)},
+        resources={
+            "oncelake_kafka": KafkaResource(),
+            "oncelake_lake": lake,
+            "oncelake_spark": SparkResource(lake=lake),
+        },
     ).get_repository_def()
 
 

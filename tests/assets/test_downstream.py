@@ -78,7 +78,11 @@ class Team:
         assets, lake = (eager_totals, advised()), LakeResource()
         defs = dg.Definitions(
             assets=[ingest_asset(self.stream), *assets],
-            resources={"kafka": KafkaResource(), "lake": lake, "spark": SparkResource(lake=lake)},
+            resources={
+                "oncelake_kafka": KafkaResource(),
+                "oncelake_lake": lake,
+                "oncelake_spark": SparkResource(lake=lake),
+            },
         )
         ticked = dg.evaluate_automation_conditions(defs, self.instance, cursor=self.cursor)
         self.cursor = ticked.cursor
@@ -126,3 +130,17 @@ def test_a_warning_holds_it_back_until_it_is_none(
 
     assert run.success
     assert ("daily_totals" not in team.started()) == waits
+
+
+def test_a_run_that_found_nothing_starts_only_what_does_not_ask_for_data(
+    tmp_path: Path, instance: dg.DagsterInstance
+) -> None:
+    """The page's asset is started by new rows, and not by what says that there are none."""
+    team = Team(declared(tmp_path), instance)
+
+    started = []
+    for found in ([batch(1, 0, 10)], [], [batch(2, 10, 20)], []):
+        assert team.run(*found).success
+        started.append("daily_totals" in team.started())
+
+    assert started == [True, False, True, False]

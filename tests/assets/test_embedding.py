@@ -16,7 +16,8 @@ from tests.support.long import twins
 from tests.support.world import ROOT, World, row
 
 PAGE = (ROOT / "docs" / "embedding.md").read_text()
-MERGED, PLAIN = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+VARIABLES, OWN, MERGED, PLAIN = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+(COMPONENT,) = re.findall(r"^```yaml\n(type.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 ORDERS = "topic: orders\nschema: id INT NOT NULL\nkeys: [id]\n"
 
 

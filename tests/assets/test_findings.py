@@ -127,3 +127,21 @@ def test_a_sensor_that_is_off_is_a_note() -> None:
     assert (note.exit_code, note.about) == (0, "orders")
     assert "dagster sensor start lag" in note.command
     assert findings_of(sensed=("orders",), switched_on=("lag",)) == []
+
+
+@pytest.mark.parametrize(
+    ("locations", "is_found"),
+    [
+        pytest.param(["a"], False, id="one"),
+        pytest.param(["a", "b"], False, id="moved"),
+        pytest.param(["a", "b", "a"], True, id="both"),
+    ],
+)
+def test_code_locations_that_take_turns_at_a_stream_are_named(
+    locations: list[str], is_found: bool
+) -> None:
+    """A stream that has moved is in order; one that two run is told, as a note."""
+    found = findings_of(locations={"orders": locations})
+
+    assert [(each.about, each.exit_code) for each in found] == [("orders", 0)] * is_found
+    assert all("a, then b, then a" in each.evidence for each in found)

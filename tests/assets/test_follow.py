@@ -55,8 +55,8 @@ def _no_table(monkeypatch: pytest.MonkeyPatch) -> None:
 def job() -> dg.JobDefinition:
     """The job, with what it needs."""
     lake = LakeResource()
-    given = {"kafka": KafkaResource(address="nowhere:1"), "lake": lake}
-    given |= {"spark": SparkResource(lake=lake)}  # type: ignore[dict-item]
+    given = {"oncelake_kafka": KafkaResource(address="nowhere:1"), "oncelake_lake": lake}
+    given |= {"oncelake_spark": SparkResource(lake=lake)}  # type: ignore[dict-item]
     return dg.Definitions(jobs=[follow_job()], resources=given).resolve_job_def(FOLLOW_JOB)
 
 
@@ -353,11 +353,11 @@ def test_the_assets_of_one_job_share_one_session(
 
     streams = [named(name) for name in ("orders", "paid", "sent")]
     lake = LakeResource(jars=str(JARS))
-    given: dict[str, Any] = {"kafka": KafkaResource(), "lake": lake}
+    given: dict[str, Any] = {"oncelake_kafka": KafkaResource(), "oncelake_lake": lake}
     result = (
         dg.Definitions(
             assets=[ingest_asset(stream, engine) for stream in streams],
-            resources={**given, "spark": SparkResource(lake=lake)},
+            resources={**given, "oncelake_spark": SparkResource(lake=lake)},
             executor=dg.in_process_executor,
         )
         .resolve_implicit_global_asset_job_def()
@@ -370,7 +370,7 @@ def test_the_assets_of_one_job_share_one_session(
 
 def tick(instance: dg.DagsterInstance) -> Tick:
     """Evaluate the sensor."""
-    given = {"kafka": KafkaResource(address="nowhere:1"), "lake": LakeResource()}
+    given = {"oncelake_kafka": KafkaResource(address="nowhere:1"), "oncelake_lake": LakeResource()}
     with dg.build_sensor_context(instance=instance, resources=given) as context:
         return follow_sensor()(context)  # type: ignore[return-value]
 

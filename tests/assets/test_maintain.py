@@ -58,7 +58,11 @@ def run_job(
     lake = LakeResource()
     return maintain_job(three if alone is None else [alone]).execute_in_process(
         run_config={"ops": {"maintain": {"config": {"streams": list(streams)}}}},
-        resources={"kafka": KafkaResource(), "lake": lake, "spark": SparkResource(lake=lake)},
+        resources={
+            "oncelake_kafka": KafkaResource(),
+            "oncelake_lake": lake,
+            "oncelake_spark": SparkResource(lake=lake),
+        },
         raise_on_error=False,
     )
 

@@ -94,3 +94,41 @@ def test_a_recovered_batch_has_the_version_of_its_table(
 
     assert told.metadata[version].value == 2
     assert len([name for name in told.metadata if name.endswith("version")]) == 1
+
+
+@pytest.mark.parametrize(
+    ("fields", "made_of"),
+    [
+        pytest.param({}, {"id": ["id"], "name": ["name"]}, id="as they are"),
+        pytest.param(
+            {"value_schema": "id INT, First STRING, last STRING",
+             "select": {"name": "concat(first, last)"}},
+            {"id": ["id"], "name": ["First", "last"]},
+            id="selected",
+        ),
+        pytest.param(
+            {"mode": "aggregate", "schema": "id INT NOT NULL", "aggregates": {"n": "count(*)"}},
+            None,
+            id="aggregated",
+        ),
+    ],
+)  # fmt: skip
+def test_columns_say_of_which_fields_they_are_made(
+    tmp_path: Path, fields: dict[str, Any], made_of: dict[str, list[str]] | None
+) -> None:
+    """Where the declaration tells, each column leads to fields of the topic; else nothing does."""
+    lineage = asset_spec(declared(tmp_path, **fields)).metadata.get("dagster/column_lineage")
+
+    found = lineage and {
+        column: [each.column_name for each in of] for column, of in lineage.deps_by_column.items()
+    }
+    assert found == made_of
+
+
+def test_the_rate_of_a_few_records_is_not_zero(tmp_path: Path) -> None:
+    """Three digits of it are kept; the checks' time counts as the run's."""
+    found = evidence(tmp_path, batch(1, 0, 1), report={"seconds": 30.0}, seconds=2.0)
+
+    told = metadata_of(found)
+
+    assert (told["records_per_second"], told["duration_seconds"]) == (0.0333, 32.0)

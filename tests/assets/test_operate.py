@@ -56,7 +56,11 @@ def operate(folder: Path, **operation: dict[str, Any]) -> dg.ExecuteInProcessRes
     lake, config = LakeResource(), {"stream": "orders", "operation": operation}
     return operate_job().execute_in_process(
         run_config={"ops": {"operate": {"config": config}}},
-        resources={"kafka": KafkaResource(), "lake": lake, "spark": SparkResource(lake=lake)},
+        resources={
+            "oncelake_kafka": KafkaResource(),
+            "oncelake_lake": lake,
+            "oncelake_spark": SparkResource(lake=lake),
+        },
         raise_on_error=False,
     )
 
@@ -214,7 +218,11 @@ def test_a_range_of_days_is_replayed_in_one_run(
     result = dg.materialize(
         [asset],
         selection=[asset],
-        resources={"kafka": KafkaResource(), "lake": lake, "spark": SparkResource(lake=lake)},
+        resources={
+            "oncelake_kafka": KafkaResource(),
+            "oncelake_lake": lake,
+            "oncelake_spark": SparkResource(lake=lake),
+        },
         tags=days,
     )
 

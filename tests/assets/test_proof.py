@@ -59,7 +59,8 @@ def run_job(
 
     monkeypatch.setattr(assets.proof, "verify", prove)
     return verify_job([stream or declared(folder)]).execute_in_process(
-        resources={"kafka": KafkaResource(), "lake": LakeResource()}, raise_on_error=False
+        resources={"oncelake_kafka": KafkaResource(), "oncelake_lake": LakeResource()},
+        raise_on_error=False,
     )
 
 

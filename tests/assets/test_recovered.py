@@ -19,7 +19,7 @@ from ingestion.storage.location import Location, StoreError
 from resources.kafka import KafkaResource
 from resources.lake import LakeResource
 from resources.spark import SparkResource
-from tests.assets.conftest import assert_sentence, batch, declared, report
+from tests.assets.conftest import assert_sentence, batch, declared, materializations, report
 
 # Dagster's own, wherever one resource holds another.
 pytestmark = pytest.mark.filterwarnings("ignore:InitResourceContext.dagster_run:DeprecationWarning")
@@ -61,13 +61,17 @@ def materialize(
         [ingest_asset(declared(folder, **spec), stand_in)],
         instance=instance,
         raise_on_error=False,
-        resources={"kafka": KafkaResource(), "lake": lake, "spark": SparkResource(lake=lake)},
+        resources={
+            "oncelake_kafka": KafkaResource(),
+            "oncelake_lake": lake,
+            "oncelake_spark": SparkResource(lake=lake),
+        },
     )
 
 
 def reports_in(result: dg.ExecuteInProcessResult) -> list[dict[str, Any]]:
     """Return the metadata of a run's materializations, in order."""
-    events = result.asset_materializations_for_node("ingest_orders")
+    events = materializations(result)
     return [{name: each.value for name, each in event.metadata.items()} for event in events]
 
 
@@ -129,9 +133,7 @@ def test_what_was_recovered_and_not_judged_is_judged_by_the_next(
 ) -> None:
     """A run that dies between what it recovered and its own report vouches for none of it."""
     commit(tmp_path, by("dead", batch(1, 0, 5)))
-    first, _ = materialize(tmp_path, instance, report(seq=1)).asset_materializations_for_node(
-        "ingest_orders"
-    )
+    first, _ = materializations(materialize(tmp_path, instance, report(seq=1)))
     commit(tmp_path, by("dead too", batch(2, 5, 9)))
     instance.report_runless_asset_event(first.with_metadata({**first.metadata, "seq": 2}))
 

@@ -46,7 +46,10 @@ def test_the_check_gets_its_result_whenever_that_has_changed(
     monkeypatch.setattr("assets.retention.retention_now", measured)
     monkeypatch.setattr("assets.retention.Kafka.cluster_id", lambda kafka: "c")
     sensor = retention_sensor([spec], dg.DefaultSensorStatus.STOPPED)
-    resources = {"kafka": KafkaResource(address="nowhere:1"), "lake": LakeResource()}
+    resources = {
+        "oncelake_kafka": KafkaResource(address="nowhere:1"),
+        "oncelake_lake": LakeResource(),
+    }
     told = []
     for _ in range(9):
         with dg.build_sensor_context(instance, resources=resources) as context:
@@ -79,7 +82,10 @@ def test_streams_that_a_tick_has_no_time_for_begin_the_next(
     monkeypatch.setattr("assets.retention.time.monotonic", count(0, 9).__next__)
     specs = [spec.model_copy(update={"name": name}) for name in "abcde"]
     sensor = retention_sensor(specs, dg.DefaultSensorStatus.STOPPED)
-    resources = {"kafka": KafkaResource(address="nowhere:1"), "lake": LakeResource()}
+    resources = {
+        "oncelake_kafka": KafkaResource(address="nowhere:1"),
+        "oncelake_lake": LakeResource(),
+    }
     cursor = None
     for _ in range(3):
         with dg.build_sensor_context(instance, resources=resources, cursor=cursor) as context:
@@ -118,7 +124,10 @@ def test_a_table_that_cannot_be_read_hides_no_other(
     monkeypatch.setattr("assets.retention.Kafka.cluster_id", lambda kafka: "c")
     specs = [spec.model_copy(update={"name": name}) for name in "ab"]
     sensor = retention_sensor(specs, dg.DefaultSensorStatus.STOPPED)
-    resources = {"kafka": KafkaResource(address="nowhere:1"), "lake": LakeResource()}
+    resources = {
+        "oncelake_kafka": KafkaResource(address="nowhere:1"),
+        "oncelake_lake": LakeResource(),
+    }
 
     with dg.build_sensor_context(instance, resources=resources) as context:
         (event,) = sensor.evaluate_tick(context).asset_events
@@ -140,7 +149,7 @@ def test_a_kafka_that_does_not_answer_is_waited_for_once(
     began = time.monotonic()
 
     with dg.build_sensor_context(
-        instance, resources={"kafka": kafka, "lake": LakeResource()}
+        instance, resources={"oncelake_kafka": kafka, "oncelake_lake": LakeResource()}
     ) as context:
         found = sensor.evaluate_tick(context)
 

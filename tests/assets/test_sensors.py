@@ -17,7 +17,7 @@ from dagster._core.events import EngineEventData
 from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteRepositoryOrigin
 from dagster._core.storage.event_log import SqliteEventLogStorage
 
-from assets.definitions import _of_stream
+from assets.assets import ingest_asset
 from assets.doctor.runs import Runs
 from assets.jobs import INGEST_JOB, STREAM_TAG, ingest_job
 from assets.refusals import remember_refusal, state_of
@@ -78,7 +78,7 @@ def tick(
     monkeypatch.setattr("assets.sensors.LagReader.read", read)
     found = {stream.name: stalls} if stalls else {}
     monkeypatch.setattr("assets.sensors.LagReader.stalls", lambda reader, lags: found)
-    resources = {"kafka": KafkaResource(), "lake": LakeResource()}
+    resources = {"oncelake_kafka": KafkaResource(), "oncelake_lake": LakeResource()}
     with dg.build_sensor_context(instance=instance, resources=resources, cursor=cursor) as context:
         return lag_sensor([stream])(context)  # type: ignore[return-value]
 
@@ -102,10 +102,15 @@ def start(stream: DeclaredStream, instance: dg.DagsterInstance, status: dg.Dagst
     """Leave a run of the stream in the instance, as the sensor asks for one."""
     lake = LakeResource()
     shared = dg.Definitions(
-        resources={"kafka": KafkaResource(), "lake": lake, "spark": SparkResource(lake=lake)},
+        resources={
+            "oncelake_kafka": KafkaResource(),
+            "oncelake_lake": lake,
+            "oncelake_spark": SparkResource(lake=lake),
+        },
         jobs=[ingest_job([stream])],
+        assets=[ingest_asset(stream)],
     )
-    job = dg.Definitions.merge(shared, _of_stream(stream)).resolve_job_def(INGEST_JOB)
+    job = shared.resolve_job_def(INGEST_JOB)
     origin = RemoteRepositoryOrigin(RegisteredCodeLocationOrigin("oncelake"), "__repository__")
     run = instance.create_run_for_job(
         job,
@@ -186,7 +191,7 @@ def test_each_stream_is_looked_at_as_often_as_it_declares(
     )
     loaded = [each for each in load_streams(tmp_path) if each.spec is not None]
     sensor, now = lag_sensor(loaded), time.time()
-    resources = {"kafka": KafkaResource(), "lake": LakeResource()}
+    resources = {"oncelake_kafka": KafkaResource(), "oncelake_lake": LakeResource()}
     for seconds in (0, 15, 30, 300):
         monkeypatch.setattr("time.time", lambda after=seconds: now + after)
         with dg.build_sensor_context(instance=instance, resources=resources) as context:
@@ -211,7 +216,7 @@ def test_a_password_that_was_changed_is_used_by_the_next_tick(
     monkeypatch.setenv("ONCELAKE_KAFKA_SASL_MECHANISM", "PLAIN")
     monkeypatch.setenv("ONCELAKE_KAFKA_SASL_USERNAME", "reader")
     sensor = lag_sensor([declared(tmp_path)])
-    resources = {"kafka": KafkaResource(), "lake": LakeResource()}
+    resources = {"oncelake_kafka": KafkaResource(), "oncelake_lake": LakeResource()}
     for password in ("of-yesterday", "of-today"):
         monkeypatch.setenv("ONCELAKE_KAFKA_SASL_PASSWORD", password)
         with dg.build_sensor_context(instance=instance, resources=resources) as context:
@@ -229,7 +234,7 @@ def test_every_stream_that_is_behind_gets_a_run_of_its_own(
         (orders.path.parent / f"{name}.yaml").write_text(orders.path.read_text())
     lags = {"orders": {"orders": 3}, "bills": None, "quiet": {"orders": 0}}
     monkeypatch.setattr("assets.sensors.LagReader.read", lambda reader, specs: lags)
-    resources = {"kafka": KafkaResource(), "lake": LakeResource()}
+    resources = {"oncelake_kafka": KafkaResource(), "oncelake_lake": LakeResource()}
 
     with dg.build_sensor_context(instance=instance, resources=resources) as context:
         found = lag_sensor(load_streams(orders.path.parent))(context)
@@ -419,7 +424,7 @@ def test_a_schedule_starts_no_run_that_would_fail_again(
     schedule = ingest_schedule(stream)
     assert schedule is not None
 
-    resources = {"kafka": KafkaResource(), "lake": LakeResource()}
+    resources = {"oncelake_kafka": KafkaResource(), "oncelake_lake": LakeResource()}
     with (
         dg.instance_for_test() as instance,
         dg.build_schedule_context(instance, resources=resources) as context,

@@ -41,6 +41,7 @@ def fill(world: World) -> None:
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 
+
 @pytest.fixture(scope="module")
 def filled(module_world: World) -> World:
     """Such a table, of which tests take copies; its topic stays as it is."""

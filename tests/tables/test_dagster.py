@@ -5,6 +5,7 @@ from __future__ import annotations
 import dagster as dg
 import pytest
 
+from tests.assets.conftest import materializations
 from tests.assets.shell import materialize
 from tests.support.world import World, row
 
@@ -28,7 +29,7 @@ def test_a_materialization_says_where_the_rows_are(
         result = materialize(world, instance)
 
     assert result.success
-    (made,) = result.asset_materializations_for_node(f"ingest_{world.name}")
+    (made,) = materializations(result, world.name)
     assert made.metadata["dagster/uri"].value.endswith(f"/public.{world.name}")
     assert made.metadata["dagster/row_count"].value == 2
     checks = {check.check_name: check.passed for check in result.get_asset_check_evaluations()}

@@ -113,6 +113,11 @@ NO_DAEMON = FindingKind(
     "no daemon is running, and something waits for one",
     "{prefix}dagster-daemon run {workspace}",
 )
+TWO_LOCATIONS = FindingKind(
+    "runs of several code locations take turns at this stream",
+    "declare it in one of them alone, or set sensor: false in the others",
+    DONE,
+)
 SENSOR_OFF = FindingKind(
     "nothing starts its runs: the sensor is off and no schedule is declared",
     "{prefix}dagster sensor start {sensor} {workspace}",
