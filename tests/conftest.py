@@ -33,7 +33,7 @@ from tests.support.schedule import (  # noqa: F401 (hooks)
 from tests.support.secure_broker import secure_broker  # noqa: F401 (a fixture)
 from tests.support.store import make_bucket, moto, use_store
 from tests.support.store_proxy import StoreProxy
-from tests.support.world import JARS, World, settings_in
+from tests.support.world import JARS, ROOT, World, settings_in
 
 # In the background a shell ignores SIGINT; Dagster then ignores SIGTERM as well, and so would each
 # broker that is started after it, which costs twenty seconds to end.
@@ -66,6 +66,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory, store_address: str) -> Itera
     with pytest.MonkeyPatch.context() as environment:
         use_store(store_address, environment)
         environment.setenv("SPARK_DIST_CLASSPATH", "")
+        # Whatever folder the test works in that needs it first, Spark's workers find the toys.
+        environment.setenv("PYTHONPATH", str(ROOT))
         append_store_jars(on_s3)
         # What is about the store alone: in folders tables are to be as they are without one.
         config = store_config(on_s3, state).items()

@@ -12,8 +12,6 @@ import ingestion.recovery.standing
 import ingestion.recovery.start
 from ingestion.lake import side_tables
 from ingestion.lake.ledger import LedgerRow
-from ingestion.modes import mode
-from ingestion.modes.mode import Target
 from ingestion.pipeline.batch import BatchWriter
 from ingestion.pipeline.redrive_batch import RedriveWriter
 from ingestion.recovery.heal import Healing
@@ -121,18 +119,6 @@ def marks_before_the_commit() -> AbstractContextManager[Any]:
     return patch.object(RedriveWriter, "write_side_rows", mark)
 
 
-def marks_by_the_place_alone() -> AbstractContextManager[Any]:
-    """A redrive marks what another topic had at the same offset."""
-    honest = sink.mark
-
-    def mark(projection: Any, side: Side, file: Any, content: Any, opened: Any) -> None:
-        places = {at[:2] for at in content}
-        everywhere = [row.place for row in side.rows if row.place[:2] in places]
-        honest(projection, side, file, tuple(everywhere), opened)
-
-    return patch.object(side_tables._Projection, "mark", mark)
-
-
 def files_not_named() -> AbstractContextManager[Any]:
     """The note of a commit says nothing of what lies beside the table."""
     honest = BatchWriter._commit
@@ -141,17 +127,6 @@ def files_not_named() -> AbstractContextManager[Any]:
         return honest(writer, mode, replace(metadata, side={}), **named)
 
     return patch.object(BatchWriter, "_commit", commit)
-
-
-def files_of_a_seq() -> AbstractContextManager[Any]:
-    """Two hosts at one batch write the same file."""
-    honest = Target.write_side
-
-    def write_side(target: Target, name: Any, folder: Any, sql: str) -> int:
-        with patch.object(mode.secrets, "token_hex", lambda _: f"{name}-{target.seq}"):
-            return honest(target, name, folder, sql)
-
-    return patch.object(Target, "write_side", write_side)
 
 
 def vacuum_before_healing() -> AbstractContextManager[Any]:
