@@ -33,8 +33,6 @@ from ingestion.verify.verify import verify
 from tests.support.damage import newest_commit
 from tests.support.world import World, row
 
-pytestmark = [pytest.mark.kafka, pytest.mark.spark]
-
 ROWS = [row(1, "a"), row(2, "b"), row(4, "d")]
 
 
