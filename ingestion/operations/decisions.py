@@ -256,7 +256,7 @@ def _find_refused(stream: Stream, standing: Standing, position: Position) -> _Re
         lost=lost,
         cuts=cuts,
         forgotten={name: side.path for name, side in standing.sides.items() if side.problem},
-        is_altered=any(isinstance(finding, ALTERED) for finding in standing.findings),
+        is_altered=standing.has(*ALTERED),
     )
 
 

@@ -18,10 +18,8 @@ import pyarrow.compute as pc
 
 from ingestion.declaration.messages import printable
 from ingestion.lake.paths import StreamPaths
-from ingestion.lake.quarantine import scan_quarantine
-from ingestion.recovery.heal import projected_rows
-from ingestion.recovery.position import is_ledger_behind
-from ingestion.recovery.side_tables import read_side_tables, refuse_incomplete_side_tables
+from ingestion.recovery.heal import known_rows, projected_rows
+from ingestion.recovery.side_tables import quarantined, read_side_tables, refuse_incomplete
 from ingestion.recovery.snapshot import read_snapshot
 from ingestion.sinks.delta.integrity import translate_read_errors
 
@@ -109,13 +107,11 @@ def inspect(
     """
     with paths.table.translate_read_errors():
         snapshot = read_snapshot(paths)
-    ledger, table = snapshot.ledger.rows, snapshot.table
+    ledger = snapshot.ledger.rows
     of_newest = [row for row in ledger if row.table_id == ledger[-1].table_id]
-    sides = read_side_tables(paths, projected_rows(snapshot) if table else of_newest)
-    refuse_incomplete_side_tables({"quarantine": sides["quarantine"]})
-    scan: Callable[..., Iterator[dict[str, Any]]] = partial(scan_quarantine, paths)
-    if table and table.newest and is_ledger_behind(snapshot):
-        scan = partial(scan, note=table.newest.metadata, table_id=table.table_id)
+    rows = projected_rows(snapshot, known_rows(snapshot)) if snapshot.table else of_newest
+    refuse_incomplete(read_side_tables(paths, rows)["quarantine"])
+    scan: Callable[..., Iterator[dict[str, Any]]] = partial(quarantined, snapshot)
     with translate_read_errors(paths.quarantine):
         groups: dict[str, Group] = {}
         redriven: Counter[int] = Counter()

@@ -254,7 +254,7 @@ def _stands_at(standing: Standing, position: Position, point: Savepoint) -> bool
     """Tell whether there is nothing to undo since, and nothing that others did."""
     newest = standing.rows[-1:]
     is_there = bool(newest) and point.seq in {position.seq, newest[0].counts.get(REWOUND_TO)}
-    return is_there and not any(isinstance(finding, ALTERED) for finding in standing.findings)
+    return is_there and not standing.has(*ALTERED)
 
 
 def _rewindable(paths: StreamPaths) -> RewindableTable:

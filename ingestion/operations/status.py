@@ -26,7 +26,7 @@ from ingestion.kafka.transactions import Stall, find_stalls
 from ingestion.lake.ledger import known_paths, load_ledger, standing_rows
 from ingestion.lake.lock import Holder, holder_of
 from ingestion.lake.paths import StreamPaths
-from ingestion.lake.quarantine import count_waiting, scan_quarantine
+from ingestion.lake.quarantine import count_waiting
 from ingestion.lake.stream import Stream
 from ingestion.operations.failure import Failure
 from ingestion.operations.retention import Retention, retention_now, retention_of
@@ -34,6 +34,7 @@ from ingestion.pipeline.report import absent_columns
 from ingestion.recovery.continuity import unproven_logs
 from ingestion.recovery.position import Position, is_ledger_behind
 from ingestion.recovery.schema_diff import allowed_changes
+from ingestion.recovery.side_tables import quarantined
 from ingestion.recovery.snapshot import TableSnapshot
 from ingestion.recovery.standing import NOT_PLACED, read_standing
 from ingestion.recovery.start import begin_offsets, offsets_to_read, starting_offsets
@@ -194,8 +195,7 @@ def _read_table(status: StreamStatus, paths: StreamPaths) -> None:
     for finding in standing.findings:
         status.add(finding)
     # How far a table has read that somebody changed, or that nothing remembers, a person decides.
-    is_unclear = any(isinstance(each, NOT_PLACED) for each in standing.findings)
-    if standing.position is None or is_unclear:
+    if standing.position is None or standing.has(*NOT_PLACED):
         return
     status.position, status.unknown = standing.position, standing.unknown
     read = [row for row in standing.snapshot.rows if row.kind == "ingest"]
@@ -228,12 +228,11 @@ def _size(table: SinkTable, log: CommitLog) -> tuple[int | None, int | None]:
 
 def _count_waiting(snapshot: TableSnapshot) -> int:
     """Count what waits in quarantine, also of a commit whose run died before it was projected."""
-    table, paths = snapshot.table, snapshot.paths
-    if not (table and table.newest and is_ledger_behind(snapshot)):
-        return count_waiting(paths.quarantine)
-    with translate_read_errors(paths.quarantine):
-        columns = (*COORDINATES, "_seq", "redriven_seq", "removed")
-        rows = scan_quarantine(paths, columns, table.newest.metadata, table.table_id)
+    quarantine = snapshot.paths.quarantine
+    if not is_ledger_behind(snapshot):
+        return count_waiting(quarantine)
+    with translate_read_errors(quarantine):
+        rows = quarantined(snapshot, (*COORDINATES, "_seq", "redriven_seq", "removed"))
         return sum(row["redriven_seq"] is None and row["removed"] is None for row in rows)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -49,13 +49,11 @@ class Healing:
         rows: Every row of the table, by seq, the lacking ones included.
         recovered: Rows that were missing. Their counts come from the commits.
         accepted: Rows that were there, with an acceptance that the crash kept from them.
-        unknown: Batches of which neither the ledger, nor the log, nor the copy tells.
     """
 
     rows: tuple[LedgerRow, ...]
     recovered: tuple[LedgerRow, ...] = ()
     accepted: tuple[LedgerRow, ...] = ()
-    unknown: tuple[int, ...] = ()
 
 
 def undo_half_written_commits(paths: StreamPaths) -> Iterator[str]:
@@ -102,8 +100,7 @@ def heal_ledger(spec: StreamSpec, snapshot: TableSnapshot, position: Position) -
     hit(Failpoint.LEDGER_HEALED)
     with suppress(DamagedTableError), translate_read_errors(paths.tombstones):
         finish_erasures(paths.tombstones, healing.rows)
-    unknown = set(range(1, position.seq + 1)) - {row.seq for row in healing.rows}
-    return replace(healing, unknown=tuple(sorted(unknown)))
+    return healing
 
 
 def known_rows(snapshot: TableSnapshot) -> tuple[LedgerRow, ...]:
@@ -123,9 +120,8 @@ def known_rows(snapshot: TableSnapshot) -> tuple[LedgerRow, ...]:
     return tuple(known[seq] for seq in sorted(known))
 
 
-def projected_rows(snapshot: TableSnapshot) -> tuple[LedgerRow, ...]:
-    """Return what ``known_rows`` does, but for a batch whose side rows may be still to come."""
-    rows = known_rows(snapshot)
+def projected_rows(snapshot: TableSnapshot, rows: tuple[LedgerRow, ...]) -> tuple[LedgerRow, ...]:
+    """Return of the ``known_rows`` all but that of a batch whose side rows may be still to come."""
     is_open = rows and rows[-1].kind in _BATCHES and is_ledger_behind(snapshot)
     return rows[:-1] if is_open else rows
 
@@ -133,7 +129,12 @@ def projected_rows(snapshot: TableSnapshot) -> tuple[LedgerRow, ...]:
 def unknown_seqs(snapshot: TableSnapshot) -> tuple[int, ...]:
     """Return the batches of which neither the ledger, nor its copy, nor the log tells."""
     last = (snapshot.table.seq if snapshot.table else None) or 0
-    return tuple(sorted(set(range(1, last + 1)) - {row.seq for row in known_rows(snapshot)}))
+    return seqs_without_row(known_rows(snapshot), last)
+
+
+def seqs_without_row(rows: Iterable[LedgerRow], last: int) -> tuple[int, ...]:
+    """Return the batches up to the last that none of some rows is of."""
+    return tuple(sorted(set(range(1, last + 1)) - {row.seq for row in rows}))
 
 
 def unknown_batches(stream: str, seqs: Sequence[int]) -> str:

@@ -10,13 +10,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
-from typing import Final
+from typing import Any, Final
+
+import pyarrow.compute as pc
 
 from ingestion.declaration.sinks import LOGS
 from ingestion.errors import DamagedTableError, RefusedError, SideTableIncompleteError, counted
 from ingestion.lake.ledger import LedgerRow, standing_rows
 from ingestion.lake.paths import StreamPaths
+from ingestion.lake.quarantine import scan_quarantine
 from ingestion.lake.side_tables import count_rows
+from ingestion.recovery.position import is_ledger_behind
+from ingestion.recovery.snapshot import TableSnapshot
 from ingestion.sinks.commit_metadata import SideName
 from ingestion.sinks.delta.integrity import damages_of, refuse_damaged
 from ingestion.sinks.delta.log import DeltaLog
@@ -86,16 +91,29 @@ def read_side_tables(paths: StreamPaths, rows: Sequence[LedgerRow]) -> SideTable
     return {name: _read(name, path, rows) for name, path in paths.sides.items()}
 
 
-def refuse_incomplete_side_tables(sides: SideTables) -> None:
+def refuse_incomplete(side: SideTable) -> None:
     """Make sure that the newest batch that wrote to a side table finds its rows there.
 
     Raises:
         DamagedTableError: its files are not those that were committed.
         SideTableIncompleteError: it does not: the table is gone, or an older copy replaced it.
     """
-    for side in sides.values():
-        if side.problem is not None:
-            raise side.problem
+    if side.problem is not None:
+        raise side.problem
+
+
+def quarantined(
+    snapshot: TableSnapshot, columns: Sequence[str], *, only: pc.Expression | None = None
+) -> Iterator[dict[str, Any]]:
+    """Yield the records in quarantine, with those of a commit whose run died before its row.
+
+    See ``scan_quarantine`` for the arguments.
+    """
+    table, note = snapshot.table, None
+    if table and table.newest and is_ledger_behind(snapshot):
+        note = table.newest.metadata
+    table_id = table.table_id if table else ""
+    return scan_quarantine(snapshot.paths, columns, note, table_id, only=only)
 
 
 def written_off_counts(names: Iterable[SideName], rows: Sequence[LedgerRow]) -> dict[str, int]:

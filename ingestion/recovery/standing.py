@@ -31,6 +31,7 @@ from ingestion.recovery.heal import (
     heal_ledger,
     known_rows,
     projected_rows,
+    seqs_without_row,
     undo_half_written_commits,
     unknown_batches,
 )
@@ -74,6 +75,10 @@ class Standing:
     unknown: tuple[int, ...] = ()
     notices: tuple[str, ...] = ()
 
+    def has(self, *kinds: type[RefusedError]) -> bool:
+        """Tell whether there is a finding of some kinds."""
+        return any(isinstance(finding, kinds) for finding in self.findings)
+
     def refuse(self, *tolerated: type[RefusedError]) -> None:
         """Refuse to go on for the first finding of a kind that is not tolerated."""
         for finding in self.findings:
@@ -99,11 +104,9 @@ def heal_stream(spec: StreamSpec, paths: StreamPaths) -> Standing:
         standing = _as_found(snapshot, position)
         return replace(standing, findings=(finding, *standing.findings), notices=undone)
     healing = heal_ledger(spec, snapshot, position)
-    return replace(
-        _standing(snapshot, position, healing.rows, read_side_tables(paths, healing.rows)),
-        recovered=healing.recovered,
-        notices=(*undone, *_notices(snapshot, healing)),
-    )
+    standing = _standing(snapshot, position, healing.rows, healing.rows)
+    notices = (*undone, *_notices(snapshot, healing, standing.unknown))
+    return replace(standing, recovered=healing.recovered, notices=notices)
 
 
 def read_standing(paths: StreamPaths, ledger: LoadedLedger | None = None) -> Standing:
@@ -137,23 +140,24 @@ def is_half_done(paths: StreamPaths) -> bool:
 
 
 def _as_found(snapshot: TableSnapshot, position: Position) -> Standing:
-    sides = read_side_tables(snapshot.paths, projected_rows(snapshot))
-    return _standing(snapshot, position, known_rows(snapshot), sides)
+    rows = known_rows(snapshot)
+    return _standing(snapshot, position, rows, projected_rows(snapshot, rows))
 
 
 def _standing(
     snapshot: TableSnapshot,
     position: Position,
     rows: tuple[LedgerRow, ...],
-    sides: SideTables,
+    projected: tuple[LedgerRow, ...],
 ) -> Standing:
+    sides = read_side_tables(snapshot.paths, projected)
     return Standing(
         snapshot=snapshot,
         position=position,
         rows=rows,
         sides=sides,
         findings=tuple(_findings(snapshot, rows, sides)),
-        unknown=tuple(sorted({*range(1, position.seq + 1)} - {row.seq for row in rows})),
+        unknown=seqs_without_row(rows, position.seq),
     )
 
 
@@ -166,7 +170,7 @@ def _findings(
     yield from (side.problem for side in sides.values() if side.problem and not side.damage)
 
 
-def _notices(snapshot: TableSnapshot, healing: Healing) -> Iterator[str]:
+def _notices(snapshot: TableSnapshot, healing: Healing, unknown: tuple[int, ...]) -> Iterator[str]:
     """Report what became of a ledger that was damaged or had lost rows, and of a begun erase."""
     ledger = snapshot.ledger
     if ledger.damage is not None:
@@ -177,8 +181,8 @@ def _notices(snapshot: TableSnapshot, healing: Healing) -> Iterator[str]:
     if ledger.copied:
         batches = written_seqs(row.seq for row in ledger.copied)
         yield f"the ledger had lost seq {batches}: restored from {snapshot.paths.ledger_copy}"
-    if healing.unknown:
-        yield unknown_batches(snapshot.paths.stream, healing.unknown)
+    if unknown:
+        yield unknown_batches(snapshot.paths.stream, unknown)
     for erasure in unfinished(healing.rows):
         yield (
             f"the erase of batch {erasure.seq} was cut short: older versions may hold the key. "

@@ -30,7 +30,7 @@ from ingestion.lake.ledger import LedgerRow, LoadedLedger
 from ingestion.lake.paths import StreamPaths
 from ingestion.recovery.heal import UnrecordedCommit, plan_healing
 from ingestion.recovery.position import position_of, red_batches
-from ingestion.recovery.side_tables import Held, SideTable, refuse_incomplete_side_tables
+from ingestion.recovery.side_tables import Held, SideTable, refuse_incomplete
 from ingestion.recovery.snapshot import TableSnapshot, TableState
 from ingestion.settings import Settings
 from ingestion.sinks.commit_log import Commit
@@ -289,13 +289,11 @@ def test_an_unrecorded_acceptance_reaches_the_batch_it_accepts() -> None:
 def test_a_side_table_that_is_short_of_rows_is_refused(side: SideTable, sentence: str) -> None:
     """The refusal names the batch, and both numbers."""
     with pytest.raises(SideTableIncompleteError, match=sentence):
-        refuse_incomplete_side_tables({"quarantine": side})
+        refuse_incomplete(side)
 
 
 def test_a_side_table_that_holds_what_was_written_passes() -> None:
     """Rows that are there more than once are for the proof to find."""
     held = Held(seq=4, written=3, there=3)
 
-    refuse_incomplete_side_tables(
-        {"quarantine": SideTable(path=PATHS.quarantine, newest=held, redriven=held)}
-    )
+    refuse_incomplete(SideTable(path=PATHS.quarantine, newest=held, redriven=held))
