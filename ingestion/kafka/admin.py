@@ -175,19 +175,9 @@ class Kafka:
         """Return the offset of the first record with a timestamp of ``moment`` or later.
 
         For a partition without one, or without a stable one: its last stable offset.
-
-        Of a log whose first records were deleted out of the middle of a segment (DeleteRecords), a
-        broker says that there is none, where the first lay among these (Kafka 4.1.2). Then it is
-        the first that is left.
         """
-        ends, since = self.stable_end(partitions), _milliseconds(moment)
-        found = dict(self._offsets(ends, OffsetSpec.for_timestamp(since)))
-        first = self.earliest(at for at, offset in found.items() if offset < 0)
-        deleted = [at for at, offset in first.items() if 0 < offset < ends[at]]
-        newest = self._asked(deleted, OffsetSpec.max_timestamp(), IsolationLevel.READ_UNCOMMITTED)
-        for at, answer in newest.items():
-            if self._answer(answer, right=_right_to_describe(at.topic)).timestamp >= since:
-                found[at] = first[at]
+        ends = self.stable_end(partitions)
+        found = self._offsets_since(ends, moment, IsolationLevel.READ_COMMITTED)
         return Offsets(
             {at: found[at] if 0 <= found[at] <= end else end for at, end in ends.items()}
         )
@@ -200,9 +190,8 @@ class Kafka:
         """
         stable = self.stable_end(partitions)
         ends = self._offsets(stable, OffsetSpec.latest(), IsolationLevel.READ_UNCOMMITTED)
-        held = [at for at, offset in stable.items() if offset < ends[at]]
-        moment = OffsetSpec.for_timestamp(_milliseconds(since))
-        younger = self._offsets(held, moment, IsolationLevel.READ_UNCOMMITTED)
+        held = {at: ends[at] for at, offset in stable.items() if offset < ends[at]}
+        younger = self._offsets_since(held, since, IsolationLevel.READ_UNCOMMITTED)
         return Offsets({at: stable[at] for at in held if not 0 <= younger[at] <= stable[at]})
 
     def written_end(self, partitions: Iterable[TopicPartition]) -> Offsets:
@@ -397,6 +386,25 @@ class Kafka:
                 if not is_moving or time.monotonic() > deadline:
                     raise
             time.sleep(_MOVED_WITHIN_SECONDS)
+
+    def _offsets_since(
+        self, ends: Mapping[TopicPartition, int], moment: dt.datetime, isolation: IsolationLevel
+    ) -> dict[TopicPartition, int]:
+        """Return the offset of the first record of a time or later; -1 without one.
+
+        Of a log whose first records were deleted out of the middle of a segment (DeleteRecords), a
+        broker says that there is none, where the first lay among these (Kafka 4.1.2). Then it is
+        the first that is left.
+        """
+        since = _milliseconds(moment)
+        found = dict(self._offsets(ends, OffsetSpec.for_timestamp(since), isolation))
+        first = self.earliest(at for at, offset in found.items() if offset < 0)
+        deleted = [at for at, offset in first.items() if 0 < offset < ends[at]]
+        newest = self._asked(deleted, OffsetSpec.max_timestamp(), IsolationLevel.READ_UNCOMMITTED)
+        for at, answer in newest.items():
+            if self._answer(answer, right=_right_to_describe(at.topic)).timestamp >= since:
+                found[at] = first[at]
+        return found
 
     def _asked(
         self, partitions: Iterable[TopicPartition], spec: OffsetSpec, isolation: IsolationLevel
