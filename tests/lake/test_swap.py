@@ -37,7 +37,7 @@ from ingestion.sinks.iceberg.catalog import CatalogEntry
 from ingestion.sinks.postgres.server import PostgresPlace
 from ingestion.sinks.table import TableDefinition
 from ingestion.storage.failpoints import Failpoint
-from ingestion.testing import commit
+from oncelake.testing import commit
 
 DDL = "id BIGINT NOT NULL, name STRING"
 COLUMNS: tuple[DeclaredColumn, ...] = (*parse_columns(DDL), *system_columns())

@@ -30,7 +30,7 @@ from ingestion.sinks.kafka.table import TopicTable, open_table
 from ingestion.sinks.kafka.writer import TopicPlace
 from ingestion.sinks.table import TableDefinition
 from ingestion.storage.location import Location
-from ingestion.testing import begin, commit, note, rows_in
+from oncelake.testing import begin, commit, note, rows_in
 from tests.support.registry import Subject
 
 pytestmark = pytest.mark.kafka

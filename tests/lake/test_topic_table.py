@@ -49,7 +49,7 @@ from ingestion.sinks.kafka.table import TopicTable, open_table
 from ingestion.sinks.kafka.writer import TopicWriter
 from ingestion.sinks.table import TableDefinition
 from ingestion.storage.location import Location
-from ingestion.testing import begin, change, commit, make, note, rows_in
+from oncelake.testing import begin, change, commit, make, note, rows_in
 from tests.support.committed import committed_records
 from tests.support.frail_broker import FrailBroker
 from tests.support.long import IS_LONG, twins
@@ -190,7 +190,7 @@ WRITER = """
 import sys
 from contextlib import closing
 from pathlib import Path
-from ingestion.testing import change, note
+from oncelake.testing import change, note
 from ingestion.settings import Settings
 from tests.lake.test_topic_table import table_of
 

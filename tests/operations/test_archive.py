@@ -31,7 +31,7 @@ from ingestion.operations.decisions import reset
 from ingestion.settings import Settings, load_settings
 from ingestion.sinks.commit_metadata import UNKNOWN, CommitMetadata, Identity
 from ingestion.storage.location import Location
-from ingestion.testing import make, note
+from oncelake.testing import make, note
 from tests.cli.shell import oncelake, row, type_on_terminal
 from tests.support.quarantine import as_quarantine
 

@@ -27,7 +27,7 @@ from ingestion.pipeline.session import SharedSpark
 from ingestion.settings import Settings
 from ingestion.sinks.kafka.table import TopicTable, open_table
 from ingestion.storage.location import Location
-from ingestion.testing import make
+from oncelake.testing import make
 from tests.cli.shell import oncelake
 from tests.rights.page import Right, documented
 from tests.support.long import only_long, twins

@@ -23,7 +23,7 @@ import pytest
 from ingestion.declaration.sinks import SinkKind
 from ingestion.sinks.commit_metadata import CommitMetadata
 from ingestion.sinks.table import Change, SinkTable
-from ingestion.testing import Opener, SinkConformance
+from oncelake.testing import Opener, SinkConformance
 from tests.support.world import ROOT, World, environment_of, row
 from tests.trials.failpoints import PlannedCrash
 

@@ -19,7 +19,7 @@ from ingestion.sinks.kafka import table as topic
 from ingestion.sinks.postgres import table as postgres_sink
 from ingestion.sinks.table import SinkTable, TableDefinition
 from ingestion.storage.location import Location
-from ingestion.testing import Opener, SinkConformance
+from oncelake.testing import Opener, SinkConformance
 from tests.support.long import IS_LONG
 
 if not IS_LONG:
