@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,28 +17,13 @@ from ingestion.declaration.loader import load_stream
 from ingestion.operations.audit.audit import audit
 from ingestion.operations.audit.declare import AuditRequest
 from ingestion.settings import Settings
-from tests.audit.pipelines import Source, delta_merge, fill, sound, source
+from tests.audit.pipelines import Source, delta_merge, sound, source
 from tests.audit.test_audit import compare, counts
 from tests.audit.test_doubts import saved, send
 from tests.cli.shell import answer, oncelake
 from tests.support.debezium import postgres
 
 pytestmark = pytest.mark.kafka
-
-
-@pytest.fixture
-def orders(kafka_address: str) -> Iterator[Source]:
-    """A topic of the test's own, filled."""
-    with source(kafka_address) as made:
-        fill(made)
-        yield made
-
-
-@pytest.fixture
-def empty(kafka_address: str) -> Iterator[Source]:
-    """A topic of the test's own."""
-    with source(kafka_address) as made:
-        yield made
 
 
 def type_audit(settings: Settings, monkeypatch: pytest.MonkeyPatch, *words: str) -> Any:

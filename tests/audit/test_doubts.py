@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -18,27 +18,12 @@ from deltalake import write_deltalake
 
 from ingestion.errors import InvalidSpecError
 from ingestion.settings import Settings
-from tests.audit.pipelines import Rows, Source, delta_merge, fill, row, sound, source
+from tests.audit.pipelines import Rows, Source, delta_merge, row, sound, source
 from tests.audit.test_audit import compare, counts
 
 pytestmark = pytest.mark.kafka
 
 NOW = dt.datetime(2026, 3, 1, 12, tzinfo=dt.UTC)
-
-
-@pytest.fixture
-def orders(kafka_address: str) -> Iterator[Source]:
-    """A topic of the test's own, filled."""
-    with source(kafka_address) as made:
-        fill(made)
-        yield made
-
-
-@pytest.fixture
-def empty(kafka_address: str) -> Iterator[Source]:
-    """A topic of the test's own."""
-    with source(kafka_address) as made:
-        yield made
 
 
 def saved(rows: list[dict[str, Any]], settings: Settings, schema: pa.Schema) -> dict[str, Any]:
