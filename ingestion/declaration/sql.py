@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import sysconfig
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,6 +21,11 @@ _VOLATILE: Final = {
     *("monotonically_increasing_id", "spark_partition_id", "input_file_name"),
     # They call any method of Java, which may also tell what the process alone should know.
     *("java_method", "reflect", "try_reflect"),
+}
+# Settings of a DuckDB that fetches nothing from the network, whatever it is asked.
+OFFLINE: Final[Mapping[str, str]] = {
+    "autoinstall_known_extensions": "false",
+    "autoload_known_extensions": "false",
 }
 
 

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ingestion.declaration.names import plain_name
+from ingestion.declaration.sql import OFFLINE
 from ingestion.modes.engines.rows import UnevaluatedError, Work
 from ingestion.pipeline.translate import Statement
 
@@ -145,13 +146,7 @@ def _connection() -> duckdb.DuckDBPyConnection:
     """Open a database of this worker, once; its rows keep their order."""
     import duckdb
 
-    connection = duckdb.connect(
-        config={
-            "threads": 1,
-            "autoinstall_known_extensions": False,
-            "autoload_known_extensions": False,
-        }
-    )
+    connection = duckdb.connect(config={**OFFLINE, "threads": 1})
     connection.execute("SET TimeZone = 'UTC'")
     return connection
 

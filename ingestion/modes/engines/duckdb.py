@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from ingestion.declaration.sql import OFFLINE
 from ingestion.errors import BatchTooLargeError
 from ingestion.kafka.offsets import Range, cut
 from ingestion.modes import sql as text
@@ -30,12 +31,6 @@ from ingestion.modes.engines.rows import InWorker, Rows, UnevaluatedError, Work
 from ingestion.sinks.delta.files import as_arrow, open_rows
 from ingestion.storage.location import Location
 
-_SETTINGS: Final[dict[str, str | bool | int | float | list[str]]] = {
-    "memory_limit": "2GB",
-    # Nothing is fetched from the network while a batch is open.
-    "autoinstall_known_extensions": "false",
-    "autoload_known_extensions": "false",
-}
 # A batch of so many bytes in Arrow, all of them winners, takes this process to 2 GB.
 LARGEST_BATCH_BYTES = 512 * 1024 * 1024
 _ROWS_AT_ONCE: Final = 10_000
@@ -200,7 +195,7 @@ class LocalEngine:
 def _database(scratch: Path) -> duckdb.DuckDBPyConnection:
     """Open a database of this process, once; what does not fit into memory goes into a folder."""
     folder = str(scratch / "duckdb")
-    database = duckdb.connect(config={**_SETTINGS, "temp_directory": folder})
+    database = duckdb.connect(config={**OFFLINE, "memory_limit": "2GB", "temp_directory": folder})
     database.execute("SET GLOBAL TimeZone = 'UTC'")
     return database
 

@@ -22,6 +22,7 @@ import duckdb
 import pyarrow as pa
 from confluent_kafka import Message
 
+from ingestion.declaration.sql import OFFLINE
 from ingestion.errors import (
     DONE,
     REFUSED,
@@ -46,10 +47,9 @@ from ingestion.storage.processes import scratch_of_this_process, sweep_scratch
 Tell = Callable[[str, int, int], None]
 
 _RECORDS_AT_ONCE: Final = 50_000
-_DATABASE: Final[dict[str, str | bool | int | float | list[str]]] = {
+_DATABASE: Final = {
+    **OFFLINE,
     "memory_limit": "1GB",
-    "autoinstall_known_extensions": "false",
-    "autoload_known_extensions": "false",
     "preserve_insertion_order": "false",
     # No condition reads a file.
     "enable_external_access": "false",

@@ -12,7 +12,7 @@ import pyarrow as pa
 from ingestion.declaration.ddl import DeclaredColumn
 from ingestion.declaration.parts import KeyFormatSpec
 from ingestion.declaration.spec import StreamSpec
-from ingestion.declaration.sql import quoted
+from ingestion.declaration.sql import OFFLINE, quoted
 from ingestion.formats.arrow_udf import decode_in_worker, plan_decoding
 from ingestion.formats.decoder import Encoded
 from ingestion.kafka.offsets import Offsets
@@ -104,7 +104,7 @@ def validate_sample(
     records = table_of(sample)
     decode = _renaming(decode_here(records, Stream(spec=spec, settings=settings)), spec)
     work, sql = validate_in_worker(decode, plain, Offsets())
-    with duckdb.connect(config={"autoload_known_extensions": "false"}) as tables:
+    with duckdb.connect(config={**OFFLINE}) as tables:
         tables.execute("SET TimeZone = 'UTC'")
         tables.register("decoded", pa.Table.from_batches(work(iter(records.to_batches()))))
         found: list[dict[str, Any]] = _pylist(tables.sql(sql).to_arrow_table())

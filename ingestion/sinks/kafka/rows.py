@@ -17,17 +17,11 @@ import duckdb
 import pyarrow as pa
 
 from ingestion.declaration.ddl import DeclaredColumn
-from ingestion.declaration.sql import literal
+from ingestion.declaration.sql import OFFLINE, literal
 from ingestion.sinks.kafka.notes import TopicSchema
 from ingestion.sinks.kafka.writer import Record, TopicPlace
 
 RECORDS_AT_ONCE: Final = 5_000
-_SETTINGS: Final[dict[str, str | bool | int | float | list[str]]] = {
-    "memory_limit": "1GB",
-    # Nothing is fetched from the network.
-    "autoinstall_known_extensions": "false",
-    "autoload_known_extensions": "false",
-}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -106,6 +100,6 @@ class NewestPerKey:
 
 def connected() -> duckdb.DuckDBPyConnection:
     """Open an engine of one's own, in memory."""
-    engine = duckdb.connect(config=_SETTINGS)
+    engine = duckdb.connect(config={**OFFLINE, "memory_limit": "1GB"})
     engine.execute("SET TimeZone = 'UTC'")
     return engine

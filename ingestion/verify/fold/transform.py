@@ -23,6 +23,7 @@ import pyarrow as pa
 
 from ingestion.declaration.ddl import DeclaredColumn
 from ingestion.declaration.spec import StreamSpec
+from ingestion.declaration.sql import OFFLINE
 from ingestion.declaration.types import SqlType
 from ingestion.settings import Settings
 from ingestion.verify.decode import DecodedRecord
@@ -65,14 +66,6 @@ _ARROW: Final[Mapping[str, pa.DataType]] = {
     "TIMESTAMP": pa.timestamp("us", "UTC"),
     "TIMESTAMP_NTZ": pa.timestamp("us"),
 }
-# Nothing may be fetched while a proof is made.
-_CLOSED: Final[dict[str, str | bool | int | float | list[str]]] = {
-    "threads": 1,
-    "autoinstall_known_extensions": False,
-    "autoload_known_extensions": False,
-}
-
-
 TIME: Final = "_timestamp"
 
 
@@ -256,7 +249,7 @@ class Condition:
 
         self._refuse_two_cases(row[i] for row in rows for i in self._cased)
         if self._connection is None:
-            self._connection = duckdb.connect(config=_CLOSED)
+            self._connection = duckdb.connect(config={**OFFLINE, "threads": 1})
             self._connection.execute("SET TimeZone = 'UTC'")
         columns = {n: pa.array([r[i] for r in rows], t) for n, (i, t) in self._columns.items()}
         try:
