@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -98,7 +98,7 @@ def erase(
             raise no_table_yet(spec.name)
         standing.refuse(*OF_BATCHES)
         _refuse_rewound(spec.name, position, standing.rows)
-        erasing = _Erasing(spec, paths, parse_key(spec, paths.table, key))
+        erasing = _Erasing.of(spec, paths, parse_key(spec, paths.table, key))
         tell(f"{spec.name}: rows…")
         row = erasing.commit(position, reason=reason, run_id=run_id)
         tell(f"{spec.name}: tombstones and quarantine…")
@@ -120,16 +120,16 @@ def erase(
     )
 
 
-def _remove_unreferenced(side: Location) -> int:
+def _remove_unreferenced(side: Location, written: Collection[str]) -> int:
     """Remove what no log names of a side table, also where it is not a table yet.
 
     Of the key, too, may be what a run has left that can commit no more now.
     """
     if is_delta(side):
-        return remove_unreferenced(side, is_fenced=False)
-    files = sum(name.endswith(".parquet") for name in side.files())
-    side.delete_all()
-    return files
+        return remove_unreferenced(side, written, is_fenced=False)
+    for name in written:
+        (side / name).delete()
+    return sum(name.endswith(".parquet") for name in written)
 
 
 def _archived(paths: StreamPaths) -> tuple[Location, ...]:
@@ -182,11 +182,27 @@ def _refuse_rewound(stream: str, position: Position, rows: Sequence[LedgerRow]) 
 
 @dataclass(frozen=True, slots=True)
 class _Erasing:
-    """The steps of one erase; ``key`` has one row."""
+    """The steps of one erase.
+
+    Attributes:
+        key: Has one row.
+        written: What lay in the table's folder before the commit.
+        beside: The same of each side table. A process that sleeps past its lease behind its
+            commit must not remove what its successor is about to name.
+    """
 
     spec: StreamSpec
     paths: StreamPaths
     key: pa.Table
+    written: frozenset[str]
+    beside: Mapping[Location, frozenset[str]]
+
+    @classmethod
+    def of(cls, spec: StreamSpec, paths: StreamPaths, key: pa.Table) -> _Erasing:
+        """Look at what is there, before anything is committed."""
+        assert isinstance(paths.table, ErasableTable), "a sink that cannot erase was refused"
+        beside = {side: frozenset(side.files()) for side in paths.sides.values()}
+        return cls(spec, paths, key, paths.table.written_files(), beside)
 
     @property
     def _table(self) -> ErasableTable:
@@ -232,10 +248,9 @@ class _Erasing:
 
     def drop_versions(self, row: LedgerRow) -> LedgerRow:
         """Remove all that is left of the versions that held the key."""
-        # Another run's, by now, may be what no version holds yet.
         refuse_lost_lease(self.paths)
-        files = sum(map(_remove_unreferenced, self.paths.sides.values()))
-        files += self._table.remove_older_versions()
+        files = sum(_remove_unreferenced(*each) for each in self.beside.items())
+        files += self._table.remove_older_versions(self.written)
         # There, whole batches may be left of runs that were killed.
         state = self.paths.settings.state
         sweep_scratch(state, even_if_young=True)

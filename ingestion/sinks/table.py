@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import datetime as dt
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass
 from typing import Any, Final
@@ -357,11 +357,22 @@ class ErasableTable(SinkTable):
         """
         return self._commit(metadata, lambda begun: begun.erase(keys, metadata))
 
+    def written_files(self) -> frozenset[str]:
+        """Return what lies in the table's folder, of any version and of none; of a server, nothing.
+
+        Whatever is there before an erase commits can be committed by nobody once it has.
+        """
+        return frozenset()
+
     @abstractmethod
-    def remove_older_versions(self) -> int:
+    def remove_older_versions(self, written: Collection[str]) -> int:
         """Remove at once what no version but the newest holds; return how many data files.
 
-        Needs the lock; may be repeated, and goes on where it died.
+        Needs the lock; may be repeated, and goes on where it died. A process that has slept past
+        its lease takes nothing from its successor, whose files are not among ``written``.
+
+        Args:
+            written: What `written_files` was before the erase committed.
 
         Raises:
             RefusedError: something keeps them that is not ours; says what.

@@ -1094,9 +1094,10 @@ def traces(lake: Path) -> list[str]:
 def erased(table: IcebergTable, seq: int, **values: Any) -> int:
     """Erase all rows that have some values; return how many files of rows went with them."""
     keys = pa.table({name: [value] for name, value in values.items()})
+    written = table.written_files()
     said = table.erase(keys, replace(NOTE, kind="erase", seq=seq))
     assert said.operation == ("MERGE" if any(said.metrics.values()) else "WRITE")
-    return table.remove_older_versions()
+    return table.remove_older_versions(written)
 
 
 class Theirs(files.StagedSnapshot):
@@ -1188,6 +1189,28 @@ def test_an_erase_that_dies_is_finished_by_the_next(tmp_path: Path, table: Icebe
     assert (names_in(table), traces(tmp_path)) == (OTHERS, [])
 
 
+def test_what_a_successor_has_written_stays_where_an_erase_slept(
+    table: IcebergTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be about to commit what it has written since the erase did."""
+    commit(table, 1, change(1, inserted={1: PERSON, 2: "b"}))
+    written = table.written_files()
+    key = pa.table({"id": [1]})
+    table.erase(key, replace(NOTE, kind="erase", seq=2))
+    write = files.StagedSnapshot.write
+
+    def write_and_wait(staged: files.StagedSnapshot, *given: Any) -> Any:
+        updates = write(staged, *given)
+        table.remove_older_versions(written)
+        return updates
+
+    monkeypatch.setattr(files.StagedSnapshot, "write", write_and_wait)
+
+    commit(table, 3, change(3, inserted={3: "c"}))
+
+    assert names_in(table) == {2: "b", 3: "c"}
+
+
 def test_a_version_that_has_a_name_is_not_erased_behind_it(
     tmp_path: Path, table: IcebergTable
 ) -> None:
@@ -1201,7 +1224,7 @@ def test_a_version_that_has_a_name_is_not_erased_behind_it(
         erased(table, 2, id=1)
     assert (last_seq(table), names_in(table)) == (1, {1: PERSON})
     with pytest.raises(RefusedError, match="audit"):
-        table.remove_older_versions()
+        table.remove_older_versions(table.written_files())
 
 
 def test_a_table_of_another_stream_is_not_committed_to(tmp_path: Path, table: IcebergTable) -> None:

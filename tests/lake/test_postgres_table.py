@@ -854,7 +854,7 @@ def erased(table: PostgresTable, seq: int, **values: Any) -> int:
     keys = pa.table({name: [value] for name, value in values.items()})
     said = table.erase(keys, replace(NOTE, kind="erase", seq=seq))
     assert (said.changes_rows, sum(said.metrics.values())) == (True, said.metrics[DELETED])
-    table.remove_older_versions()
+    table.remove_older_versions(table.written_files())
     return said.metrics[DELETED]
 
 
@@ -888,7 +888,7 @@ def test_who_may_still_see_what_is_erased_is_named(
         with pytest.raises(TableBusyError, match=r"1 deleted row cannot .* a report \(process"):
             erased(table, 2, id=1)
 
-    table.remove_older_versions()
+    table.remove_older_versions(table.written_files())
 
 
 def test_rows_that_a_trigger_keeps_are_not_erased(

@@ -219,7 +219,7 @@ def test_what_no_commit_names_goes_with_what_is_unreferenced(paths: StreamPaths)
     left.parent.mkdir(parents=True)
     left.write_bytes(b"a key")
 
-    removed = remove_unreferenced(paths.quarantine, is_fenced=False)
+    removed = remove_unreferenced(paths.quarantine, paths.quarantine.files(), is_fenced=False)
 
     assert (removed, left.exists()) == (2, False)
     assert marks(paths) == [(1, 5, None)]

@@ -148,10 +148,11 @@ class Side:
         """Return the rows that no redrive has sent in."""
         return [row for row in self.rows if row.mark is None]
 
-    def remove_files(self, *, even_of: Collection[str]) -> None:
+    def remove_files(self, names: set[str], *, even_of: Collection[str]) -> None:
         """Remove files, but for those of processes that may be about to name them."""
         step("remove files beside the table")
-        for name, (_, writer) in [*self.files.items()]:
+        for name in names & self.files.keys():
+            _, writer = self.files[name]
             if writer not in {each.name for each in self.world.processes} or writer in even_of:
                 del self.files[name]
 

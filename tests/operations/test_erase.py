@@ -578,6 +578,26 @@ def test_what_a_killed_run_has_left_beside_the_lake_goes_as_well(world: World) -
     assert (dead.exists(), (mine / "batch.arrow").exists()) == (False, True)
 
 
+def test_an_erase_that_slept_takes_nothing_from_its_successor(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind its commit, files that are new may be of one that is about to name them."""
+    shutil.rmtree(world.paths.tombstones.path)
+    folders = (world.paths.data, world.paths.quarantine, world.paths.tombstones)
+    of_successor = [(folder / "successor.parquet").path for folder in folders]
+
+    def write(place: Failpoint) -> None:
+        for file in of_successor if place == Failpoint.SIDES_CLEARED else ():
+            file.parent.mkdir(exist_ok=True)
+            file.write_bytes(b"rows of a batch to come")
+
+    monkeypatch.setattr(erase_module, "hit", write)
+
+    assert erased(world).row.counts["erased_files"] > 3
+
+    assert all(file.exists() for file in of_successor)
+
+
 def test_an_erase_under_way_is_no_difference(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """The proof holds at every step of it, also once the version before it is gone."""
     verdicts = []

@@ -176,21 +176,22 @@ def _needed(path: Location, table: DeltaTable, window: dt.timedelta) -> frozense
     return all_files(path, table) | vector_files(map(Vector.of, recent))
 
 
-def remove_unreferenced(path: Location, *, is_fenced: bool) -> int:
-    """Remove every file that the newest version does not hold; return how many data files.
+def remove_unreferenced(path: Location, written: Iterable[str], *, is_fenced: bool) -> int:
+    """Remove those files that the newest version does not hold; return how many data files.
 
     Unlike VACUUM it goes by no clock, so that it also finds what is dated in the future. A run of
     another host that has slept past its lease may be about to commit some of them: the version on
-    which it would do so is taken before they go, and those that come later stay.
+    which it would do so is taken before they go.
 
     Args:
         path: The table.
+        written: What lay there at a time when nothing of it could be of a commit to come.
         is_fenced: Whether whoever slept could not commit to it anyway.
 
     Raises:
         TableBusyError: somebody else changed the table meanwhile.
     """
-    there = {name for name in path.files() if not _KEPT.fullmatch(name)}
+    there = {name for name in written if not _KEPT.fullmatch(name)}
     if not is_fenced:
         with translate_conflicts(path.name):
             append_nothing(open_delta(path), EXACTLY)

@@ -6,7 +6,7 @@ Of Spark's engine, the commits with rows are Delta's own: see ``ingestion.modes.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from functools import partial
@@ -306,9 +306,13 @@ class DeltaSinkTable(ErasableTable, RewindableTable, MarkableTable):
         self.seal()
         return commit
 
-    def remove_older_versions(self) -> int:
+    def written_files(self) -> frozenset[str]:
+        """Return every file in the table's folder."""
+        return frozenset(self.path.files())
+
+    def remove_older_versions(self, written: Collection[str]) -> int:
         """Remove their files, and their commits, which hold lowest and highest values."""
-        return remove_unreferenced(self.path, is_fenced=True)
+        return remove_unreferenced(self.path, written, is_fenced=True)
 
 
 def _commits(log: DeltaLog) -> Iterator[Commit]:

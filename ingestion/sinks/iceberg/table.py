@@ -296,7 +296,13 @@ class IcebergTable(ErasableTable, RewindableTable):
         """Commit the files of that version."""
         return self._commit(metadata, lambda begun: begun.restore(version, metadata))
 
-    def remove_older_versions(self) -> int:
+    def written_files(self) -> frozenset[str]:
+        """Return the files in the table's folder that this program has written."""
+        table = self._entry.loaded()
+        with self._entry.translated():
+            return frozenset(filter(files.is_ours, dict(files.files_in_folder(table))))
+
+    def remove_older_versions(self, written: Collection[str]) -> int:
         """Delete what only older snapshots lead to, or dead commits of ours left; expire those.
 
         The files go first: whoever dies in between finds the rest of them by the snapshots. What
@@ -307,8 +313,7 @@ class IcebergTable(ErasableTable, RewindableTable):
         with entry.translated():
             kept = self._reachable(table, snapshots.needed(table.metadata))
             older = reversed(files.reachable(table).values())
-            ours = filter(files.is_ours, dict(files.files_in_folder(table)))
-            removed = dict.fromkeys(p for p in chain(older, ours) if files.plain(p) not in kept)
+            removed = dict.fromkeys(p for p in chain(older, written) if files.plain(p) not in kept)
             for path in removed:
                 with suppress(FileNotFoundError):
                     table.io.delete(path)

@@ -7,7 +7,7 @@ import sqlite3
 import struct
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -133,8 +133,9 @@ class SqliteTable(ErasableTable):
             self.read(f"SELECT {shown} FROM {self.rows}{where}"), wanted
         ).to_batches()
 
-    def remove_older_versions(self) -> int:
+    def remove_older_versions(self, written: Collection[str]) -> int:
         """Remove what was deleted from the file; no version is kept."""
+        del written
         with closing(self.connect()) as connection:
             connection.execute("VACUUM")
         return 0
