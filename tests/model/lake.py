@@ -148,13 +148,16 @@ class Side:
         """Return the rows that no redrive has sent in."""
         return [row for row in self.rows if row.mark is None]
 
-    def remove_files(self, names: set[str], *, even_of: Collection[str]) -> None:
-        """Remove files, but for those of processes that may be about to name them."""
+    def old_files(self) -> set[str]:
+        """Return those that are older than any process: nobody sleeps for a rewind window."""
+        living = {each.name for each in self.world.processes}
+        return {name for name, (_, writer) in self.files.items() if writer not in living}
+
+    def remove_files(self, names: Collection[str]) -> None:
+        """Remove files, whoever is about to name them."""
         step("remove files beside the table")
-        for name in names & self.files.keys():
-            _, writer = self.files[name]
-            if writer not in {each.name for each in self.world.processes} or writer in even_of:
-                del self.files[name]
+        for name in names:
+            self.files.pop(name, None)
 
 
 @dataclass(slots=True)

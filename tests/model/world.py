@@ -37,20 +37,21 @@ _ = (SPEC.columns, SPEC.subscribed)
 def maintain(paths: Any, run_id: str) -> None:
     """Do what ``ingestion.operations.maintain`` does to the files of side tables."""
     with seams.held(paths, Holder(run_id=run_id, pid=1, host="model", since="now")):
+        old = {side: side.old_files() for side in paths.sides.values()}
         if _healed(paths):
-            for side in paths.sides.values():
-                side.remove_files(set(side.files), even_of=())
+            for side, names in old.items():
+                side.remove_files(names)
 
 
 def erase(paths: Any, run_id: str) -> None:
     """Do what ``ingestion.operations.erase`` does, of a key that has no rows."""
     with seams.held(paths, Holder(run_id=run_id, pid=1, host="model", since="now")):
         if position := _healed(paths):
-            written = {side: set(side.files) for side in paths.sides.values()}
+            written = {side: [*side.files] for side in paths.sides.values()}
             note = position.next_metadata(run_id, kind="erase")
             commit = paths.table.commit_note(note)
             for side, names in written.items():
-                side.remove_files(names, even_of=[each.name for each in paths.world.processes])
+                side.remove_files(names)
             put_rows(paths, LedgerRow.of(commit, position.table_id))
 
 

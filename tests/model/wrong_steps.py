@@ -135,7 +135,7 @@ def vacuum_before_healing() -> AbstractContextManager[Any]:
 
     def heal(spec: Any, paths: Any) -> Any:
         for side in paths.sides.values():
-            side.remove_files(even_of=())
+            side.remove_files(side.old_files())
         return honest(spec, paths)
 
     return patch.object(ingestion.recovery.standing, "heal_stream", heal)
@@ -143,12 +143,7 @@ def vacuum_before_healing() -> AbstractContextManager[Any]:
 
 def files_of_the_living_removed() -> AbstractContextManager[Any]:
     """A VACUUM goes by no clock, and takes the file of a run that sleeps before its commit."""
-    honest = Side.remove_files
-
-    def remove(side: Side, **_: Any) -> None:
-        honest(side, even_of=[each.name for each in side.world.processes])
-
-    return patch.object(Side, "remove_files", remove)
+    return patch.object(Side, "old_files", lambda side: [*side.files])
 
 
 def no_txn_fence() -> AbstractContextManager[Any]:
