@@ -77,6 +77,7 @@ class RedriveWriter(BatchWriter):
     def __init__(self, *given: Any, epoch: Epoch, **named: Any) -> None:
         super().__init__(*given, **named)
         self._of = epoch
+        self._erased = ""
         self.still_bad: Mapping[str, int] = {}
 
     def redrive(self, records: DataFrame) -> LedgerRow | None:
@@ -98,10 +99,7 @@ class RedriveWriter(BatchWriter):
 
     def count(self, engine: Engine, planned: Sequence[Range]) -> BatchCounts:
         """Leave out what is still bad: it stays where it is."""
-        if erased := self.leave_out_erased(engine, self._of.number, planned):
-            # They could not be read when their key was erased.
-            those = f"{self._of.holds('_seq')} AND ({at_places(erased)})"
-            remove_payloads(self._paths.quarantine, those, "erased", redriven=True)
+        self._erased = at_places(self.leave_out_erased(engine, self._of.number, planned))
         counts = count_records(engine)
         sent = dict(counts.dispositions)
         self.still_bad = _reasons(engine) if sent.pop("quarantined", 0) else {}
@@ -163,6 +161,10 @@ class RedriveWriter(BatchWriter):
                 f"{sent:,}: some are gone, or there more than once.",
                 remedy=f"oncelake verify {self._spec.name} names them",
             )
+        if self._erased:
+            # They could not be read when their key was erased.
+            those = f"{self._of.holds('_seq')} AND ({self._erased})"
+            remove_payloads(quarantine, those, "erased", redriven=True)
         return 0
 
     def target(self, engine: Engine, version: int) -> Target:

@@ -14,6 +14,7 @@ from ingestion.modes.engines.choose import choose_engine
 from ingestion.pipeline.create_table import create_table
 from ingestion.storage.failpoints import Failpoint
 from tests.modes.scenario import (
+    IS_WHOLE,
     REBUILT,
     REDRIVEN,
     REPLAYED,
@@ -27,6 +28,8 @@ from tests.modes.scenario import (
 from tests.support.world import World
 from tests.trials.failpoints import crashing_at
 
+# Some fold what Spark alone folds.
+pytestmark = [pytest.mark.spark, pytest.mark.kafka] if IS_WHOLE else []
 STRICT = SCHEMA.replace("amount DECIMAL(9, 2)", "amount DECIMAL(9, 2) NOT NULL")
 
 

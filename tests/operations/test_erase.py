@@ -7,7 +7,6 @@ import os
 import shutil
 import threading
 from contextlib import nullcontext, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -389,15 +388,20 @@ def test_what_nothing_tells_of_any_more_is_said(world: World) -> None:
     ],
 )
 def test_other_modes_forget_as_well(
-    ingested: World, tmp_path: Path, declared: dict[str, Any], engine: str
+    settings: Settings, session: SparkSession, declared: dict[str, Any], engine: str
 ) -> None:
     """Every version and every record goes; a replay brings none back."""
-    places = {"lake": tmp_path / "lake", "state": tmp_path / "state", "merge_engine": engine}
-    settings = ingested.settings.model_copy(update=places)
-    world = replace(ingested, settings=settings, declared=dict(ingested.declared))
-    world.declare(schema=COLUMNS, **declared)
-    if declared.get("mode") == "append":
-        del world.declared["apply_as_deletes"]
+    chosen = settings.model_copy(update={"merge_engine": engine})
+    with World.made(chosen, session) as world:
+        _forgets_as_well(world, declared)
+
+
+def _forgets_as_well(world: World, declared: dict[str, Any]) -> None:
+    deletes = {} if declared.get("mode") == "append" else {"apply_as_deletes": "at = 3"}
+    world.declare(schema=COLUMNS, **{"sequence_by": ["at"], **deletes, **declared})
+    world.send(row(NUMBER, PERSON, at=1), row(1, "a", at=1), {"id": NUMBER, "name": PERSON})
+    world.send(row(NUMBER, f"{PERSON}, Countess", at=2), row(NUMBER, PERSON, at=3), b"garbage")
+    world.send(row(NUMBER, f"{PERSON} again", at=4), row(2, "b", at=2))
     world.run()
     assert traces(world)
 
@@ -645,9 +649,6 @@ def test_a_lost_delete_is_refused_behind_an_erase_that_died(world: World) -> Non
     assert traces(world) == []
 
 
-@pytest.mark.kafka
-@pytest.mark.spark
-@only_long
 def test_what_was_erased_stays_so_in_another_epoch(
     settings: Settings, session: SparkSession
 ) -> None:

@@ -58,8 +58,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> GroupSchedul
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Write down which tests share what is dear, and put the short ones last.
 
-    One worker alone goes in the order of the files.
+    One worker alone goes in the order of the files. A test whose ``engine`` is ``spark`` has one.
     """
+    for item in items:
+        if getattr(item, "callspec", None) and item.callspec.params.get("engine") == "spark":
+            item.add_marker(pytest.mark.spark)
     worker: dict[str, Any] | None = getattr(config, "workerinput", None)
     if worker is None:
         return
