@@ -66,6 +66,7 @@ class Oracle:
         then: What had to be there after each seq.
         undone: Seqs that a rewind has undone.
         accepted: Seqs that a person has accepted.
+        unproven: What a note said that nobody can know: epoch, partition, offset and record.
     """
 
     def __init__(self, world: World) -> None:
@@ -79,6 +80,7 @@ class Oracle:
         self.then: dict[int, Contents] = {}
         self.undone: set[int] = set()
         self.accepted: set[int] = set()
+        self.unproven: set[tuple[int, int, int, Record | None]] = set()
         # Whether the newest commit was in the ledger, which may be lost again.
         self._had_row = False
 
@@ -147,11 +149,16 @@ class Oracle:
                 part.start == known, "seq {}: {} does not begin at {}", metadata.seq, part, known
             )
             self.next[part.partition] = part.end
-            lost = self._unlike(part.partition, held, life[part.partition].first)
+            unlike = self._unlike(part.partition, held, life[part.partition].first)
+            lost = [
+                each for each in unlike if (self.epoch, part.partition, *each) not in self.unproven
+            ]
             # Behind a last record that retention has taken, only the note can say that none knows.
             is_told = metadata.counts.get("log_unproven") and not any(each for _, each in lost)
             is_fair = not len(part) or not lost or is_told
             expect(is_fair, "seq {} reads on behind {}", metadata.seq, lost)
+            # What a note has told of once, no later one can find out.
+            self.unproven |= {(self.epoch, part.partition, *each) for each in lost if len(part)}
             self._fold(metadata, part.partition, held, range(part.start, part.end))
 
     def _unlike(
