@@ -12,20 +12,20 @@ export UV_SYSTEM_CERTS := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-s3 demo ui test test-long test-ui screenshots wheel-test unit docs lint format lock clean
+.PHONY: help setup setup-s3 demo ui test test-long test-ui screenshots wheel-test ranges unit docs lint format lock clean
 .PHONY: audit sbom spark-s3 bench size kills cluster-kills crash-matrix power-cuts modes-matrix double-starts ends mutants model soak lives proofs
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: .venv/.installed .jars/.fetched ## Install the Python packages and fetch the jars, as locked
-	@$(bin)/python -m ingestion.operations.archive_classes
+	@$(bin)/python -m oncelake.ingestion.operations.archive_classes
 
 setup-s3: setup ## Fetch also what Spark needs to write tables of a lake on S3
-	@$(bin)/python -m ingestion.local.jars --s3
+	@$(bin)/python -m oncelake.ingestion.local.jars --s3
 
 demo: setup $(if $(filter s3,$(LAKE)),setup-s3) ## Load flights through the embedded Kafka, and prove it (LAKE=s3)
-	@$(in_a_store) $(bin)/python -m ingestion.cli.demo.demo
+	@$(in_a_store) $(bin)/python -m oncelake.ingestion.cli.demo.demo
 
 # Moto's S3, started for the command and stopped after it.
 in_a_store = $(if $(filter s3,$(LAKE)),$(bin)/python -m tests.support.in_a_store)
@@ -56,6 +56,9 @@ screenshots: test-ui ## The same, and take the pictures of the docs on the way
 
 wheel-test: setup ## Build a wheel, install it elsewhere, and use it there (FRESH=1: fetch the jars, too)
 	@FRESH=$(FRESH) $(bin)/python -m tests.wheel
+
+ranges: setup ## The same with the oldest packages that the wheel allows, and with the newest
+	@$(bin)/python -m tests.wheel ends
 
 # The browser's tests have a process of their own: what drives it leaves an event loop behind, which
 # Dagster's own would stumble over.
@@ -157,7 +160,7 @@ lock: .venv/.tools ## Bring the lock files in line with pyproject.toml and ivy.x
 	@$(bin)/uv pip compile $(compile) -o bench/requirements.lock bench/requirements.in
 	@$(bin)/uv pip compile $(compile) -o .ci/audit.lock .ci/audit.in
 	@$(MAKE) .venv/.installed
-	@$(bin)/python -m ingestion.local.jars --lock
+	@$(bin)/python -m oncelake.ingestion.local.jars --lock
 
 spark-s3: setup-s3 ## Compile what is ours of Spark on S3 into ingestion/local/spark_s3.jar, by JDK 17
 	@$${JAVA_HOME:+$$JAVA_HOME/bin/}javac --release 17 -d build/spark-s3 \
@@ -203,10 +206,10 @@ compile := --quiet --universal --python-version 3.11 --generate-hashes --no-anno
 	@touch $@
 
 .jars/.tests-fetched: .jars/.fetched
-	@$(bin)/python -m ingestion.local.jars --tests
-	@$(bin)/python -m ingestion.local.jars --s3
+	@$(bin)/python -m oncelake.ingestion.local.jars --tests
+	@$(bin)/python -m oncelake.ingestion.local.jars --s3
 	@touch $@
 
 .jars/.fetched: .venv/.installed ingestion/local/jars.lock
-	@$(bin)/python -m ingestion.local.jars
+	@$(bin)/python -m oncelake.ingestion.local.jars
 	@touch $@

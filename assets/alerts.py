@@ -18,15 +18,15 @@ from typing import Final
 
 import dagster as dg
 
-from assets.checks import check_specs
-from assets.doctor.runs import location_here, location_of
-from assets.evidence import EVALUATED
-from assets.failures import as_markdown
-from assets.jobs import STREAM_TAG
-from assets.refusals import REFUSED_AT
-from assets.translation import AS_DECLARED, Translation
-from ingestion.declaration.loader import DeclaredStream
-from ingestion.errors import DependencyError, counted
+from oncelake.assets.checks import check_specs
+from oncelake.assets.doctor.runs import location_here, location_of
+from oncelake.assets.evidence import EVALUATED
+from oncelake.assets.failures import as_markdown
+from oncelake.assets.jobs import STREAM_TAG
+from oncelake.assets.refusals import REFUSED_AT
+from oncelake.assets.translation import AS_DECLARED, Translation
+from oncelake.ingestion.declaration.loader import DeclaredStream
+from oncelake.ingestion.errors import DependencyError, counted
 
 _TIMEOUT_SECONDS: Final = 10
 _PAUSES_SECONDS: Final = (1, 3)

@@ -9,11 +9,11 @@ from typing import Any, Final
 
 import dagster as dg
 
-from assets.translation import AS_DECLARED, Translation, kafka_key
-from ingestion.declaration.ddl import DeclaredColumn, system_columns
-from ingestion.declaration.loader import DeclaredStream
-from ingestion.declaration.spec import StreamSpec, fingerprint
-from ingestion.declaration.sql import names_in
+from oncelake.assets.translation import AS_DECLARED, Translation, kafka_key
+from oncelake.ingestion.declaration.ddl import DeclaredColumn, system_columns
+from oncelake.ingestion.declaration.loader import DeclaredStream
+from oncelake.ingestion.declaration.spec import StreamSpec, fingerprint
+from oncelake.ingestion.declaration.sql import names_in
 
 GROUP = "ingest"
 # As Dagster names them.

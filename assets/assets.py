@@ -9,22 +9,22 @@ from functools import partial
 
 import dagster as dg
 
-from assets.asset_specs import asset_spec
-from assets.checks import check_results, check_specs
-from assets.evidence import gather, standing_report
-from assets.failures import StreamRetryError, translate_errors
-from assets.metadata import earlier_events, metadata_of
-from assets.refusals import remember_refusal, state_of
-from assets.translation import AS_DECLARED, Translation
-from ingestion.declaration.loader import DeclaredStream
-from ingestion.declaration.spec import StreamSpec
-from ingestion.errors import TerminalError, TransientError
-from ingestion.operations.run import Run
-from ingestion.pipeline.report import RunReport
-from ingestion.settings import Settings
-from ingestion.storage.failpoints import Failpoint, hit
-from resources.part import settings_of
-from resources.spark import SparkResource
+from oncelake.assets.asset_specs import asset_spec
+from oncelake.assets.checks import check_results, check_specs
+from oncelake.assets.evidence import gather, standing_report
+from oncelake.assets.failures import StreamRetryError, translate_errors
+from oncelake.assets.metadata import earlier_events, metadata_of
+from oncelake.assets.refusals import remember_refusal, state_of
+from oncelake.assets.translation import AS_DECLARED, Translation
+from oncelake.ingestion.declaration.loader import DeclaredStream
+from oncelake.ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.errors import TerminalError, TransientError
+from oncelake.ingestion.operations.run import Run
+from oncelake.ingestion.pipeline.report import RunReport
+from oncelake.ingestion.settings import Settings
+from oncelake.ingestion.storage.failpoints import Failpoint, hit
+from oncelake.resources.part import settings_of
+from oncelake.resources.spark import SparkResource
 
 Say = Callable[[str], None]
 Engine = Callable[[StreamSpec, Settings, SparkResource, str, Say], RunReport]

@@ -11,16 +11,16 @@ import warnings
 
 import dagster as dg
 
-from assets.asset_specs import kinds_of
-from assets.failures import StreamFailureError, translate_errors
-from assets.operate import red_of
-from assets.translation import AS_DECLARED, Translation
-from ingestion.declaration.spec import StreamSpec
-from ingestion.operations.replay import Replay
-from resources.kafka import KafkaResource
-from resources.lake import LakeResource
-from resources.part import settings_of
-from resources.spark import SparkResource
+from oncelake.assets.asset_specs import kinds_of
+from oncelake.assets.failures import StreamFailureError, translate_errors
+from oncelake.assets.operate import red_of
+from oncelake.assets.translation import AS_DECLARED, Translation
+from oncelake.ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.operations.replay import Replay
+from oncelake.resources.kafka import KafkaResource
+from oncelake.resources.lake import LakeResource
+from oncelake.resources.part import settings_of
+from oncelake.resources.spark import SparkResource
 
 
 def replay_assets(

@@ -14,19 +14,19 @@ from typing import Any, Final
 
 import dagster as dg
 
-from assets.evidence import Evidence
-from assets.failures import as_markdown
-from assets.proof import metadata_of, sentences
-from assets.translation import AS_DECLARED, Translation
-from ingestion.declaration.loader import DeclaredStream
-from ingestion.declaration.spec import StreamSpec
-from ingestion.errors import counted
-from ingestion.kafka.offsets import Offsets, Range, TopicPartition
-from ingestion.lake.ledger import LedgerRow
-from ingestion.operations.retention import Retention
-from ingestion.pipeline.report import total_of
-from ingestion.sinks.commit_metadata import MOVING
-from ingestion.verify.verdict import Verdict
+from oncelake.assets.evidence import Evidence
+from oncelake.assets.failures import as_markdown
+from oncelake.assets.proof import metadata_of, sentences
+from oncelake.assets.translation import AS_DECLARED, Translation
+from oncelake.ingestion.declaration.loader import DeclaredStream
+from oncelake.ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.errors import counted
+from oncelake.ingestion.kafka.offsets import Offsets, Range, TopicPartition
+from oncelake.ingestion.lake.ledger import LedgerRow
+from oncelake.ingestion.operations.retention import Retention
+from oncelake.ingestion.pipeline.report import total_of
+from oncelake.ingestion.sinks.commit_metadata import MOVING
+from oncelake.ingestion.verify.verdict import Verdict
 
 ERROR: Final = dg.AssetCheckSeverity.ERROR
 WARN: Final = dg.AssetCheckSeverity.WARN

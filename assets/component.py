@@ -21,27 +21,27 @@ import dagster as dg
 from dagster.components.utils.translation import TranslationFn, TranslationFnResolver
 from pydantic import BaseModel, Field, create_model
 
-from assets.alerts import alert_sensors
-from assets.asset_specs import asset_spec, side_specs, topic_spec, topics_of
-from assets.assets import RESOURCES, Results, execute_stream, ingest_asset
-from assets.backfill import replay_assets
-from assets.follow import follow_job, follow_sensor
-from assets.jobs import ingest_job
-from assets.maintain import maintain_job, maintain_schedule
-from assets.operate import operate_job
-from assets.proof import verify_job
-from assets.retention import retention_sensor
-from assets.scaffolder import StreamsScaffolder
-from assets.sensors import ingest_schedule, lag_sensor
-from assets.translation import AS_DECLARED, Translation
-from ingestion.declaration.loader import DeclaredStream, load_streams
-from ingestion.declaration.spec import StreamSpec
-from ingestion.errors import InvalidSpecError
-from ingestion.settings import Settings, load_settings, variable
-from resources.kafka import KafkaResource
-from resources.lake import LakeResource
-from resources.part import SettingsPart, is_secret
-from resources.spark import SparkResource
+from oncelake.assets.alerts import alert_sensors
+from oncelake.assets.asset_specs import asset_spec, side_specs, topic_spec, topics_of
+from oncelake.assets.assets import RESOURCES, Results, execute_stream, ingest_asset
+from oncelake.assets.backfill import replay_assets
+from oncelake.assets.follow import follow_job, follow_sensor
+from oncelake.assets.jobs import ingest_job
+from oncelake.assets.maintain import maintain_job, maintain_schedule
+from oncelake.assets.operate import operate_job
+from oncelake.assets.proof import verify_job
+from oncelake.assets.retention import retention_sensor
+from oncelake.assets.scaffolder import StreamsScaffolder
+from oncelake.assets.sensors import ingest_schedule, lag_sensor
+from oncelake.assets.translation import AS_DECLARED, Translation
+from oncelake.ingestion.declaration.loader import DeclaredStream, load_streams
+from oncelake.ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.errors import InvalidSpecError
+from oncelake.ingestion.settings import Settings, load_settings, variable
+from oncelake.resources.kafka import KafkaResource
+from oncelake.resources.lake import LakeResource
+from oncelake.resources.part import SettingsPart, is_secret
+from oncelake.resources.spark import SparkResource
 
 _SECRETS: Final = [name for name in KafkaResource.model_fields if is_secret(KafkaResource, name)]
 State = Literal["running", "stopped"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dagster as dg
 
-from assets.component import Streams
+from oncelake.assets.component import Streams
 
 
 def definitions() -> dg.Definitions:

@@ -17,22 +17,22 @@ from dagster._core.storage.asset_check_execution_record import (
     COMPLETED_ASSET_CHECK_EXECUTION_RECORD_STATUSES,
 )
 
-from assets.expectations import ExpectationOutcome, evaluate, not_evaluated
-from assets.failures import StreamFailureError
-from assets.history import UnreportedBatches, find_unreported
-from assets.proof import prove
-from assets.translation import AS_DECLARED, Translation
-from ingestion.declaration.loader import DeclaredStream
-from ingestion.declaration.spec import StreamSpec
-from ingestion.lake.ledger import Ledger, LedgerRow, standing_rows
-from ingestion.lake.paths import StreamPaths
-from ingestion.operations.retention import Retention, retention_now
-from ingestion.operations.status import StatusReader, known_waiting
-from ingestion.pipeline.report import RunReport, total_of
-from ingestion.settings import Settings
-from ingestion.storage.volumes import translate_disk_errors
-from ingestion.verify.verdict import Verdict
-from resources.spark import SparkResource
+from oncelake.assets.expectations import ExpectationOutcome, evaluate, not_evaluated
+from oncelake.assets.failures import StreamFailureError
+from oncelake.assets.history import UnreportedBatches, find_unreported
+from oncelake.assets.proof import prove
+from oncelake.assets.translation import AS_DECLARED, Translation
+from oncelake.ingestion.declaration.loader import DeclaredStream
+from oncelake.ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.lake.ledger import Ledger, LedgerRow, standing_rows
+from oncelake.ingestion.lake.paths import StreamPaths
+from oncelake.ingestion.operations.retention import Retention, retention_now
+from oncelake.ingestion.operations.status import StatusReader, known_waiting
+from oncelake.ingestion.pipeline.report import RunReport, total_of
+from oncelake.ingestion.settings import Settings
+from oncelake.ingestion.storage.volumes import translate_disk_errors
+from oncelake.ingestion.verify.verdict import Verdict
+from oncelake.resources.spark import SparkResource
 
 # Of a check, and not only planned.
 EVALUATED: Final = COMPLETED_ASSET_CHECK_EXECUTION_RECORD_STATUSES
@@ -210,7 +210,7 @@ def _reasons(paths: StreamPaths, judged: tuple[LedgerRow, ...]) -> Mapping[str, 
         return {}
     import pyarrow.dataset as ds
 
-    from ingestion.sinks.delta.files import open_rows
+    from oncelake.ingestion.sinks.delta.files import open_rows
 
     try:
         table = open_rows(paths.quarantine)
@@ -232,7 +232,7 @@ def _outcomes(
     spec = declared.spec
     if spec is None or not spec.expectations or not judged:
         return None
-    from ingestion.pipeline.store_session import read_rows
+    from oncelake.ingestion.pipeline.store_session import read_rows
 
     try:
         # Batches follow one another; after a wiped event log they are too many to be listed.

@@ -15,8 +15,8 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
-from ingestion.declaration.names import nearest
-from ingestion.declaration.parts import Expectation
+from oncelake.ingestion.declaration.names import nearest
+from oncelake.ingestion.declaration.parts import Expectation
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

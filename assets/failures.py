@@ -17,7 +17,7 @@ import dagster as dg
 from dagster._core.errors import DagsterUserCodeProcessError
 from dagster_shared.error import SerializableErrorInfo
 
-from ingestion.errors import IngestionError, TransientError, harmless
+from oncelake.ingestion.errors import IngestionError, TransientError, harmless
 
 
 class StreamFailureError(DagsterUserCodeProcessError, dg.Failure):

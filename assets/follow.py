@@ -14,29 +14,29 @@ from dagster._core.definitions.asset_checks.asset_check_evaluation import (
 )
 from pydantic import Field
 
-from assets.checks import ERROR, as_evaluation, check_results, check_specs
-from assets.doctor.runs import UNDER_WAY, Runs, location_here, location_of
-from assets.evidence import gather
-from assets.failures import (
+from oncelake.assets.checks import ERROR, as_evaluation, check_results, check_specs
+from oncelake.assets.doctor.runs import UNDER_WAY, Runs, location_here, location_of
+from oncelake.assets.evidence import gather
+from oncelake.assets.failures import (
     StreamFailureError,
     as_markdown,
     metadata_of_failure,
     translate_errors,
 )
-from assets.jobs import FOLLOW_JOB, FOLLOW_SENSOR, chosen, op_job
-from assets.metadata import earlier_events, metadata_of, version_tags
-from assets.sensors import Tick, pause_after_failures, report_under_way
-from assets.translation import AS_DECLARED, Translation
-from ingestion.declaration.loader import DeclaredStream, load_streams
-from ingestion.errors import IngestionError, TransientError
-from ingestion.operations.follow import EVERY_SECONDS, JOBS, Follow
-from ingestion.pipeline.report import RunReport
-from ingestion.pipeline.session import SharedSpark
-from ingestion.settings import Settings
-from resources.kafka import KafkaResource
-from resources.lake import LakeResource
-from resources.part import settings_of
-from resources.spark import SparkResource
+from oncelake.assets.jobs import FOLLOW_JOB, FOLLOW_SENSOR, chosen, op_job
+from oncelake.assets.metadata import earlier_events, metadata_of, version_tags
+from oncelake.assets.sensors import Tick, pause_after_failures, report_under_way
+from oncelake.assets.translation import AS_DECLARED, Translation
+from oncelake.ingestion.declaration.loader import DeclaredStream, load_streams
+from oncelake.ingestion.errors import IngestionError, TransientError
+from oncelake.ingestion.operations.follow import EVERY_SECONDS, JOBS, Follow
+from oncelake.ingestion.pipeline.report import RunReport
+from oncelake.ingestion.pipeline.session import SharedSpark
+from oncelake.ingestion.settings import Settings
+from oncelake.resources.kafka import KafkaResource
+from oncelake.resources.lake import LakeResource
+from oncelake.resources.part import settings_of
+from oncelake.resources.spark import SparkResource
 
 # Of all code locations, among which the last ones of this are looked for.
 _MOST_RUNS = 100

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import dagster as dg
 
-from ingestion.lake.ledger import LedgerRow
+from oncelake.ingestion.lake.ledger import LedgerRow
 
 COMPLETE: Final = "complete"
 _PAGE: Final = 100

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 import dagster as dg
 
-from assets.translation import AS_DECLARED, Translation
-from ingestion.declaration.loader import DeclaredStream
-from ingestion.declaration.names import suggest
-from ingestion.errors import InvalidSpecError
+from oncelake.assets.translation import AS_DECLARED, Translation
+from oncelake.ingestion.declaration.loader import DeclaredStream
+from oncelake.ingestion.declaration.names import suggest
+from oncelake.ingestion.errors import InvalidSpecError
 
 INGEST_JOB = "ingest_job"
 LAG_SENSOR = "lag"

@@ -8,16 +8,16 @@ from collections.abc import Sequence
 import dagster as dg
 from pydantic import Field
 
-from assets.failures import StreamFailureError, StreamRetryError, translate_errors
-from assets.jobs import chosen, op_job
-from assets.translation import AS_DECLARED, Translation
-from ingestion.declaration.loader import DeclaredStream
-from ingestion.errors import IngestionError, TransientError
-from ingestion.operations.maintain import UpkeepReport, maintain
-from resources.kafka import KafkaResource
-from resources.lake import LakeResource
-from resources.part import settings_of
-from resources.spark import SparkResource
+from oncelake.assets.failures import StreamFailureError, StreamRetryError, translate_errors
+from oncelake.assets.jobs import chosen, op_job
+from oncelake.assets.translation import AS_DECLARED, Translation
+from oncelake.ingestion.declaration.loader import DeclaredStream
+from oncelake.ingestion.errors import IngestionError, TransientError
+from oncelake.ingestion.operations.maintain import UpkeepReport, maintain
+from oncelake.resources.kafka import KafkaResource
+from oncelake.resources.lake import LakeResource
+from oncelake.resources.part import settings_of
+from oncelake.resources.spark import SparkResource
 
 SCHEDULE = "maintain"
 # A stream that a run holds is free again soon; what was done already is done quickly.

@@ -8,13 +8,13 @@ from typing import Any, Final
 
 import dagster as dg
 
-from assets.asset_specs import column_lineage, column_schema, version_of
-from assets.evidence import Evidence
-from assets.history import COMPLETE
-from ingestion.errors import counted
-from ingestion.lake.books import COUNTS
-from ingestion.lake.ledger import LedgerRow
-from ingestion.pipeline.report import ranges_of, total_of
+from oncelake.assets.asset_specs import column_lineage, column_schema, version_of
+from oncelake.assets.evidence import Evidence
+from oncelake.assets.history import COMPLETE
+from oncelake.ingestion.errors import counted
+from oncelake.ingestion.lake.books import COUNTS
+from oncelake.ingestion.lake.ledger import LedgerRow
+from oncelake.ingestion.pipeline.report import ranges_of, total_of
 
 # The table of ranges has that name already.
 _RENAMED: Final = {"offsets": "offsets_in_ranges"}

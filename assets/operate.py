@@ -13,26 +13,26 @@ from typing import Any, Literal
 import dagster as dg
 from pydantic import Field
 
-from assets.asset_specs import version_of
-from assets.failures import StreamFailureError, StreamRetryError, translate_errors
-from assets.jobs import STREAM_TAG, op_job
-from assets.translation import AS_DECLARED, Translation
-from ingestion.declaration.loader import find_stream
-from ingestion.declaration.spec import StreamSpec
-from ingestion.errors import InvalidSpecError, StreamLockedError
-from ingestion.lake.ledger import LedgerRow
-from ingestion.operations import decisions
-from ingestion.operations.archive import waiting_records
-from ingestion.operations.rebuild import Rebuild
-from ingestion.operations.redrive import Redrive
-from ingestion.operations.replay import Replay
-from ingestion.operations.rewind import rewind
-from ingestion.operations.run import Run
-from ingestion.settings import Settings
-from resources.kafka import KafkaResource
-from resources.lake import LakeResource
-from resources.part import settings_of
-from resources.spark import SparkResource
+from oncelake.assets.asset_specs import version_of
+from oncelake.assets.failures import StreamFailureError, StreamRetryError, translate_errors
+from oncelake.assets.jobs import STREAM_TAG, op_job
+from oncelake.assets.translation import AS_DECLARED, Translation
+from oncelake.ingestion.declaration.loader import find_stream
+from oncelake.ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.errors import InvalidSpecError, StreamLockedError
+from oncelake.ingestion.lake.ledger import LedgerRow
+from oncelake.ingestion.operations import decisions
+from oncelake.ingestion.operations.archive import waiting_records
+from oncelake.ingestion.operations.rebuild import Rebuild
+from oncelake.ingestion.operations.redrive import Redrive
+from oncelake.ingestion.operations.replay import Replay
+from oncelake.ingestion.operations.rewind import rewind
+from oncelake.ingestion.operations.run import Run
+from oncelake.ingestion.settings import Settings
+from oncelake.resources.kafka import KafkaResource
+from oncelake.resources.lake import LakeResource
+from oncelake.resources.part import settings_of
+from oncelake.resources.spark import SparkResource
 
 # As long as a run of the stream may well take: ten minutes.
 _LOCKED_RETRIES, _LOCKED_SECONDS = 60, 10

@@ -9,19 +9,19 @@ from typing import Any
 import dagster as dg
 from pydantic import Field
 
-from assets.asset_specs import version_of
-from assets.failures import StreamFailureError, as_markdown, translate_errors
-from assets.jobs import chosen, op_job
-from assets.translation import AS_DECLARED, Translation
-from ingestion.declaration.loader import DeclaredStream
-from ingestion.errors import IngestionError
-from ingestion.operations.apply_transformation import spark_transformation
-from ingestion.settings import Settings
-from ingestion.verify.verdict import Verdict
-from ingestion.verify.verify import verify
-from resources.kafka import KafkaResource
-from resources.lake import LakeResource
-from resources.part import settings_of
+from oncelake.assets.asset_specs import version_of
+from oncelake.assets.failures import StreamFailureError, as_markdown, translate_errors
+from oncelake.assets.jobs import chosen, op_job
+from oncelake.assets.translation import AS_DECLARED, Translation
+from oncelake.ingestion.declaration.loader import DeclaredStream
+from oncelake.ingestion.errors import IngestionError
+from oncelake.ingestion.operations.apply_transformation import spark_transformation
+from oncelake.ingestion.settings import Settings
+from oncelake.ingestion.verify.verdict import Verdict
+from oncelake.ingestion.verify.verify import verify
+from oncelake.resources.kafka import KafkaResource
+from oncelake.resources.lake import LakeResource
+from oncelake.resources.part import settings_of
 
 VERIFY_JOB = "verify_job"
 

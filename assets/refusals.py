@@ -16,24 +16,24 @@ from typing import Final
 
 import dagster as dg
 
-from assets.translation import AS_DECLARED, Translation
-from ingestion.declaration.loader import DeclaredStream, reload_stream
-from ingestion.declaration.spec import StreamSpec
-from ingestion.errors import (
+from oncelake.assets.translation import AS_DECLARED, Translation
+from oncelake.ingestion.declaration.loader import DeclaredStream, reload_stream
+from oncelake.ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.errors import (
     DependencyError,
     IngestionError,
     InvalidSpecError,
     SetupError,
     TerminalError,
 )
-from ingestion.kafka.java import find_java
-from ingestion.lake.paths import StreamPaths
-from ingestion.lake.stream import Stream
-from ingestion.recovery.topics import resolve_topics
-from ingestion.settings import Settings, load_settings
-from ingestion.sinks.commit_log import CommitLog
-from ingestion.sinks.delta.log import DeltaLog
-from ingestion.storage.volumes import is_writable_folder
+from oncelake.ingestion.kafka.java import find_java
+from oncelake.ingestion.lake.paths import StreamPaths
+from oncelake.ingestion.lake.stream import Stream
+from oncelake.ingestion.recovery.topics import resolve_topics
+from oncelake.ingestion.settings import Settings, load_settings
+from oncelake.ingestion.sinks.commit_log import CommitLog
+from oncelake.ingestion.sinks.delta.log import DeltaLog
+from oncelake.ingestion.storage.volumes import is_writable_folder
 
 REFUSED = "oncelake/refused"
 REFUSED_AT = "oncelake/refused_at"

@@ -13,15 +13,15 @@ from typing import Final
 
 import dagster as dg
 
-from assets.checks import as_evaluation, retention_result
-from assets.translation import AS_DECLARED, Translation
-from ingestion.declaration.spec import StreamSpec
-from ingestion.errors import IngestionError
-from ingestion.kafka.admin import Kafka
-from ingestion.operations.retention import Retention, retention_now
-from resources.kafka import KafkaResource
-from resources.lake import LakeResource
-from resources.part import settings_of
+from oncelake.assets.checks import as_evaluation, retention_result
+from oncelake.assets.translation import AS_DECLARED, Translation
+from oncelake.ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.errors import IngestionError
+from oncelake.ingestion.kafka.admin import Kafka
+from oncelake.ingestion.operations.retention import Retention, retention_now
+from oncelake.resources.kafka import KafkaResource
+from oncelake.resources.lake import LakeResource
+from oncelake.resources.part import settings_of
 
 RETENTION_SENSOR = "retention"
 # A tick has a minute. Those that it has no time for begin the next; a stream's few questions, each

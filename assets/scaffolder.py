@@ -5,9 +5,9 @@ from __future__ import annotations
 import dagster as dg
 from pydantic import BaseModel, Field
 
-from ingestion.declaration.names import nearest_allowed
-from ingestion.operations.init.initialize import initialize
-from ingestion.settings import load_settings
+from oncelake.ingestion.declaration.names import nearest_allowed
+from oncelake.ingestion.operations.init.initialize import initialize
+from oncelake.ingestion.settings import load_settings
 
 _SAMPLE = 1_000
 

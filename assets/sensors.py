@@ -19,22 +19,22 @@ from typing import Any, Final
 
 import dagster as dg
 
-from assets.doctor.runs import UNDER_WAY, Runs
-from assets.jobs import INGEST_JOB, LAG_SENSOR, STREAM_TAG, run_of
-from assets.refusals import standing_refusal
-from assets.translation import AS_DECLARED, Translation
-from ingestion.declaration.loader import DeclaredStream, StreamFolder, reload_stream
-from ingestion.declaration.spec import StreamSpec
-from ingestion.errors import DependencyError, IngestionError, InvalidSpecError, counted
-from ingestion.kafka.transactions import Stall
-from ingestion.lake.lock import holder_of
-from ingestion.lake.paths import StreamPaths
-from ingestion.operations.lag import LagReader
-from ingestion.settings import Settings
-from ingestion.storage.volumes import translate_disk_errors
-from resources.kafka import KafkaResource
-from resources.lake import LakeResource
-from resources.part import settings_of
+from oncelake.assets.doctor.runs import UNDER_WAY, Runs
+from oncelake.assets.jobs import INGEST_JOB, LAG_SENSOR, STREAM_TAG, run_of
+from oncelake.assets.refusals import standing_refusal
+from oncelake.assets.translation import AS_DECLARED, Translation
+from oncelake.ingestion.declaration.loader import DeclaredStream, StreamFolder, reload_stream
+from oncelake.ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.errors import DependencyError, IngestionError, InvalidSpecError, counted
+from oncelake.ingestion.kafka.transactions import Stall
+from oncelake.ingestion.lake.lock import holder_of
+from oncelake.ingestion.lake.paths import StreamPaths
+from oncelake.ingestion.operations.lag import LagReader
+from oncelake.ingestion.settings import Settings
+from oncelake.ingestion.storage.volumes import translate_disk_errors
+from oncelake.resources.kafka import KafkaResource
+from oncelake.resources.lake import LakeResource
+from oncelake.resources.part import settings_of
 
 # A few requests to Kafka must fit into the minute that Dagster gives a tick.
 _MOST_SECONDS: Final = 10.0

@@ -25,8 +25,8 @@ from bench.freshness import PACE, measure_freshness
 from bench.report import markdown, write_figures
 from bench.runner import CONTENDERS, ENGINES, MERGING, PEERS, SPARK, Runner
 from bench.topic import DELETED, LONG, ORDERS, WIDE
-from ingestion.local import broker
-from ingestion.settings import load_settings
+from oncelake.ingestion.local import broker
+from oncelake.ingestion.settings import load_settings
 
 _MILLION = 1_000_000
 PARTS = ("small", "wide", "batches", "memory", "many", "follow", "large")

@@ -19,9 +19,9 @@ from pyarrow import json
 
 from bench.cpu import run_metered
 from bench.topic import Message, Topic
-from ingestion.local import broker
-from ingestion.local.produce import produce
-from ingestion.settings import load_settings
+from oncelake.ingestion.local import broker
+from oncelake.ingestion.local.produce import produce
+from oncelake.ingestion.settings import load_settings
 
 _ROWS_AT_ONCE: Final = 100_000
 _TIME: Final = pa.timestamp("us", "UTC")

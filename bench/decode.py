@@ -23,13 +23,13 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.samples import ORDERS, flights, in_avro, orders
-from ingestion.declaration.formats import FORMATS
-from ingestion.declaration.loader import load_stream
-from ingestion.formats import avro
-from ingestion.formats import json as json_format
-from ingestion.formats.decoder import Decode, Encoded
-from ingestion.kafka.schema_registry import WriterSchema
-from ingestion.pipeline.schema import row_type
+from oncelake.ingestion.declaration.formats import FORMATS
+from oncelake.ingestion.declaration.loader import load_stream
+from oncelake.ingestion.formats import avro
+from oncelake.ingestion.formats import json as json_format
+from oncelake.ingestion.formats.decoder import Decode, Encoded
+from oncelake.ingestion.kafka.schema_registry import WriterSchema
+from oncelake.ingestion.pipeline.schema import row_type
 
 RECORDS: Final = 100_000
 ROUNDS: Final = 5

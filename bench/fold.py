@@ -17,7 +17,7 @@ from confluent_kafka import Consumer, TopicPartition
 from deltalake import DeltaTable
 
 from bench.topic import DELETED, PARTITIONS, Topic
-from ingestion.kafka.client import client_options
+from oncelake.ingestion.kafka.client import client_options
 
 _CHUNK = 100_000
 _NEWEST = "row_number() OVER (PARTITION BY id ORDER BY updated_at DESC, _offset DESC) = 1"

@@ -22,9 +22,9 @@ from deltalake import DeltaTable
 
 from bench.cpu import memory_mb, process_tree
 from bench.topic import Topic
-from ingestion.kafka.client import client_options
-from ingestion.lake.ledger import Ledger
-from ingestion.storage.location import Location
+from oncelake.ingestion.kafka.client import client_options
+from oncelake.ingestion.lake.ledger import Ledger
+from oncelake.ingestion.storage.location import Location
 
 PACE: Final = {"every_seconds": 1, "min_records": 1}
 _TICK: Final = 0.1

@@ -22,11 +22,11 @@ from unittest.mock import patch
 import dagster as dg
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from ingestion.declaration.loader import load_streams
-from ingestion.local import broker
-from ingestion.operations.run import Run
-from ingestion.pipeline.session import start_session
-from ingestion.settings import load_settings
+from oncelake.ingestion.declaration.loader import load_streams
+from oncelake.ingestion.local import broker
+from oncelake.ingestion.operations.run import Run
+from oncelake.ingestion.pipeline.session import start_session
+from oncelake.ingestion.settings import load_settings
 
 STREAMS: Final = 1_000
 _ROOT: Final = Path(__file__).parents[1]
@@ -52,7 +52,7 @@ def seconds_of(*command: str) -> float:
 
 def seconds_of_ticks() -> list[float]:
     """Tick three times, a minute apart as the sensor sees it; return the CPU-seconds of each."""
-    from assets.definitions import defs
+    from oncelake.assets.definitions import defs
 
     sensor = defs.get_repository_def().get_sensor_def("lag")
     cursor, spent, now = None, [], time.time()

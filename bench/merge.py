@@ -19,12 +19,12 @@ import numpy as np
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from ingestion.declaration.ddl import parse_columns, system_columns
-from ingestion.kafka.offsets import Offsets
-from ingestion.sinks.commit_metadata import CommitMetadata, Identity
-from ingestion.sinks.delta.table import DeltaSinkTable
-from ingestion.sinks.table import Change, TableDefinition
-from ingestion.storage.location import Location
+from oncelake.ingestion.declaration.ddl import parse_columns, system_columns
+from oncelake.ingestion.kafka.offsets import Offsets
+from oncelake.ingestion.sinks.commit_metadata import CommitMetadata, Identity
+from oncelake.ingestion.sinks.delta.table import DeltaSinkTable
+from oncelake.ingestion.sinks.table import Change, TableDefinition
+from oncelake.ingestion.storage.location import Location
 
 _MILLION = 1_000_000
 _COLUMNS = "id BIGINT NOT NULL, name STRING, status STRING, total DOUBLE, at TIMESTAMP"

@@ -16,7 +16,7 @@ from ruamel.yaml import YAML
 from bench.cpu import Cost, run_metered
 from bench.fold import Fold
 from bench.topic import Topic
-from ingestion.settings import Settings
+from oncelake.ingestion.settings import Settings
 
 _ROOT: Final = Path(__file__).parents[1]
 PEERS: Final = _ROOT / ".venv-bench" / "bin" / "python"

@@ -13,7 +13,7 @@ from typing import Any, Final
 from fastavro import parse_schema, schemaless_writer
 from pyspark.sql.types import StructType
 
-from ingestion.cli.demo.flights import plain
+from oncelake.ingestion.cli.demo.flights import plain
 
 ORDERS: Final = (
     "id BIGINT NOT NULL, customer STRING NOT NULL, total DECIMAL(12, 2), placed_at TIMESTAMP, "

@@ -21,12 +21,12 @@ from pydantic import SecretStr
 
 from bench.cpu import cpu_seconds
 from bench.topic import ORDERS, Topic
-from ingestion.declaration.sinks import SINKS
-from ingestion.declaration.spec import StreamSpec
-from ingestion.local import broker
-from ingestion.operations.run import Run
-from ingestion.pipeline.session import start_session
-from ingestion.settings import Settings, load_settings
+from oncelake.ingestion.declaration.sinks import SINKS
+from oncelake.ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.local import broker
+from oncelake.ingestion.operations.run import Run
+from oncelake.ingestion.pipeline.session import start_session
+from oncelake.ingestion.settings import Settings, load_settings
 from tests.support.postgres import postgres
 
 _MILLION: Final = 1_000_000

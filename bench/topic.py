@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from ingestion.local.produce import create, produce
-from ingestion.settings import Settings
+from oncelake.ingestion.local.produce import create, produce
+from oncelake.ingestion.settings import Settings
 
 ORDERS: Final = (
     "id BIGINT NOT NULL, customer STRING, city STRING, status STRING, quantity INT, price DOUBLE, "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ingestion.cli.app import main
+from oncelake.ingestion.cli.app import main
 
 if __name__ == "__main__":
     main()

@@ -24,7 +24,7 @@ from pydantic import (
 )
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from ingestion.errors import DependencyError, InvalidSpecError
+from oncelake.ingestion.errors import DependencyError, InvalidSpecError
 
 # A client's secret is sent there.
 _TOKEN_ENDPOINT: Final = re.compile(

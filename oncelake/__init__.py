@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from assets.component import JobNames, SensorStates, Streams
+    from oncelake.assets.component import JobNames, SensorStates, Streams
 
 __all__ = ["JobNames", "SensorStates", "Streams"]
 
@@ -15,7 +15,7 @@ __all__ = ["JobNames", "SensorStates", "Streams"]
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module("assets.component"), name)
+    return getattr(import_module("oncelake.assets.component"), name)
 
 
 def __dir__() -> list[str]:

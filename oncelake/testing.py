@@ -34,15 +34,20 @@ from typing import Any, Final
 import pyarrow as pa
 import pytest
 
-from ingestion.declaration.ddl import parse_columns, system_columns
-from ingestion.declaration.sinks import SinkKind
-from ingestion.declaration.sql import quoted
-from ingestion.errors import CommitConflictError, IngestionError, RefusedError, TableBusyError
-from ingestion.kafka.offsets import Offsets
-from ingestion.sinks.arrow_types import arrow_schema
-from ingestion.sinks.commit_log import DELETED, ROW_COUNTS
-from ingestion.sinks.commit_metadata import CommitMetadata, Identity, app_id
-from ingestion.sinks.table import (
+from oncelake.ingestion.declaration.ddl import parse_columns, system_columns
+from oncelake.ingestion.declaration.sinks import SinkKind
+from oncelake.ingestion.declaration.sql import quoted
+from oncelake.ingestion.errors import (
+    CommitConflictError,
+    IngestionError,
+    RefusedError,
+    TableBusyError,
+)
+from oncelake.ingestion.kafka.offsets import Offsets
+from oncelake.ingestion.sinks.arrow_types import arrow_schema
+from oncelake.ingestion.sinks.commit_log import DELETED, ROW_COUNTS
+from oncelake.ingestion.sinks.commit_metadata import CommitMetadata, Identity, app_id
+from oncelake.ingestion.sinks.table import (
     Change,
     ErasableTable,
     MarkableTable,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from resources.part import SettingsPart, setting
+from oncelake.resources.part import SettingsPart, setting
 
 
 class KafkaResource(SettingsPart):

@@ -11,7 +11,7 @@ from typing import Any
 import dagster as dg
 from pydantic import BaseModel, Field
 
-from ingestion.settings import Settings, load_settings, variable
+from oncelake.ingestion.settings import Settings, load_settings, variable
 
 
 def setting(name: str) -> Any:

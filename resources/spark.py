@@ -7,12 +7,12 @@ from dagster_pyspark import LazyPySparkResource
 from pydantic import Field
 from pyspark.sql import SparkSession
 
-from ingestion.errors import SetupError
-from ingestion.pipeline.session import spark_config, start_session
-from ingestion.pipeline.spark_defaults import refuse_fixed
-from ingestion.settings import Settings
-from resources.lake import LakeResource
-from resources.part import SettingsPart, setting, settings_of
+from oncelake.ingestion.errors import SetupError
+from oncelake.ingestion.pipeline.session import spark_config, start_session
+from oncelake.ingestion.pipeline.spark_defaults import refuse_fixed
+from oncelake.ingestion.settings import Settings
+from oncelake.resources.lake import LakeResource
+from oncelake.resources.part import SettingsPart, setting, settings_of
 
 # What a session cannot change once it runs, and what the guarantee rests on.
 _FIXED = (

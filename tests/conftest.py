@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from ingestion.local import broker
-from ingestion.pipeline.session import start_session
-from ingestion.pipeline.store_session import append_store_jars, store_config
-from ingestion.settings import Settings
+from oncelake.ingestion.local import broker
+from oncelake.ingestion.pipeline.session import start_session
+from oncelake.ingestion.pipeline.store_session import append_store_jars, store_config
+from oncelake.ingestion.settings import Settings
 from tests.cli.shell import home  # noqa: F401 (a fixture)
 from tests.support.arrow_source import ArrowSession, without_spark
 from tests.support.frail_broker import frail, frail_broker, frail_world  # noqa: F401 (fixtures)

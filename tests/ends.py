@@ -29,52 +29,52 @@ STREAM: Final = "ends"
 _PARTITIONS: Final = 3
 _PREAMBLE: Final = f"""
 from deltalake import DeltaTable
-from ingestion.lake.paths import StreamPaths
-from ingestion.settings import load_settings
+from oncelake.ingestion.lake.paths import StreamPaths
+from oncelake.ingestion.settings import load_settings
 paths = StreamPaths.of("{STREAM}", load_settings())
 """
 # One for each function that reads rows by Arrow.
 _READS: Final[Mapping[str, str]] = {
     "open_rows": """
-from ingestion.sinks.delta.files import open_rows
-from ingestion.storage.location import Location
+from oncelake.ingestion.sinks.delta.files import open_rows
+from oncelake.ingestion.storage.location import Location
 table = open_rows(paths.data).to_table()
 """,
     "count_rows": """
 import pyarrow.compute as pc
-from ingestion.sinks.delta.integrity import count_rows
+from oncelake.ingestion.sinks.delta.integrity import count_rows
 count = count_rows(paths.data, pc.field("_seq") == 1)
 """,
     "highest_epoch": """
-from ingestion.sinks.delta.log import (DeltaLog)
+from oncelake.ingestion.sinks.delta.log import (DeltaLog)
 epoch = DeltaLog(paths.data).highest_epoch()
 """,
     "Ledger.rows": """
-from ingestion.lake.ledger import Ledger
+from oncelake.ingestion.lake.ledger import Ledger
 rows = Ledger(paths.ledger).rows()
 """,
     "inspect quarantine": f"""
-from ingestion.operations.inspect_quarantine import inspect
+from oncelake.ingestion.operations.inspect_quarantine import inspect
 inspection = inspect("{STREAM}", paths)
 """,
     "the proof's ledger": """
-from ingestion.verify.read.snapshot import read_ledger
+from oncelake.ingestion.verify.read.snapshot import read_ledger
 batches = read_ledger(paths.ledger)
 """,
     "the proof's rows": """
-from ingestion.sinks.delta.files import scan_rows
-from ingestion.verify.read.snapshot import rows_in
+from oncelake.ingestion.sinks.delta.files import scan_rows
+from oncelake.ingestion.verify.read.snapshot import rows_in
 rows = list(rows_in(scan_rows(paths.data, ["id", "name"])))
 """,
     "the proof's rows, abandoned": """
-from ingestion.sinks.delta.files import scan_rows
-from ingestion.verify.read.snapshot import rows_in
+from oncelake.ingestion.sinks.delta.files import scan_rows
+from oncelake.ingestion.verify.read.snapshot import rows_in
 rows = rows_in(scan_rows(paths.data, ["id", "name"]))
 first = next(rows)
 """,
     "head": """
-from ingestion.sinks.delta.files import open_rows
-from ingestion.storage.location import Location
+from oncelake.ingestion.sinks.delta.files import open_rows
+from oncelake.ingestion.storage.location import Location
 rows = open_rows(paths.data).head(10)
 """,
 }

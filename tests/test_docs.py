@@ -12,19 +12,19 @@ import pytest
 import typer
 import yaml
 
-from assets.checks import check_specs
-from ingestion import errors
-from ingestion.cli.app import app
-from ingestion.cli.run import RunResult
-from ingestion.cli.status import _status_document
-from ingestion.declaration.formats import FORMATS
-from ingestion.declaration.loader import DeclaredStream
-from ingestion.declaration.spec import ABOUT_RUNS, StreamSpec
-from ingestion.kafka.offsets import Offsets
-from ingestion.modes import keep_columns
-from ingestion.operations.status import StreamStatus
-from ingestion.pipeline import validate
-from ingestion.pipeline.report import RunReport
+from oncelake.assets.checks import check_specs
+from oncelake.ingestion import errors
+from oncelake.ingestion.cli.app import app
+from oncelake.ingestion.cli.run import RunResult
+from oncelake.ingestion.cli.status import _status_document
+from oncelake.ingestion.declaration.formats import FORMATS
+from oncelake.ingestion.declaration.loader import DeclaredStream
+from oncelake.ingestion.declaration.spec import ABOUT_RUNS, StreamSpec
+from oncelake.ingestion.kafka.offsets import Offsets
+from oncelake.ingestion.modes import keep_columns
+from oncelake.ingestion.operations.status import StreamStatus
+from oncelake.ingestion.pipeline import validate
+from oncelake.ingestion.pipeline.report import RunReport
 from tests.support.world import ROOT
 
 PAGES = sorted((ROOT / "docs").rglob("*.md"))

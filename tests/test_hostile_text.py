@@ -16,20 +16,20 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from assets.failures import as_markdown
-from ingestion.cli import output
-from ingestion.declaration.ddl import parse_columns
-from ingestion.declaration.messages import printable
-from ingestion.declaration.names import name_problem
-from ingestion.declaration.sql import identifier, literal, quoted
-from ingestion.declaration.yaml_reader import read_tree
-from ingestion.errors import InvalidSpecError
-from ingestion.lake.paths import StreamPaths
-from ingestion.modes.engines.spark import translate
-from ingestion.operations.init.initialize import write_text
-from ingestion.operations.init.json_types import name_trouble
-from ingestion.operations.init.propose import Proposal
-from ingestion.operations.init.sample import TopicSample
+from oncelake.assets.failures import as_markdown
+from oncelake.ingestion.cli import output
+from oncelake.ingestion.declaration.ddl import parse_columns
+from oncelake.ingestion.declaration.messages import printable
+from oncelake.ingestion.declaration.names import name_problem
+from oncelake.ingestion.declaration.sql import identifier, literal, quoted
+from oncelake.ingestion.declaration.yaml_reader import read_tree
+from oncelake.ingestion.errors import InvalidSpecError
+from oncelake.ingestion.lake.paths import StreamPaths
+from oncelake.ingestion.modes.engines.spark import translate
+from oncelake.ingestion.operations.init.initialize import write_text
+from oncelake.ingestion.operations.init.json_types import name_trouble
+from oncelake.ingestion.operations.init.propose import Proposal
+from oncelake.ingestion.operations.init.sample import TopicSample
 from tests.corpus.hostile_texts import TEXTS
 from tests.support.long import IS_LONG
 from tests.support.world import settings_in

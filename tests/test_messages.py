@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ingestion.errors import counted
+from oncelake.ingestion.errors import counted
 from tests.support.world import ROOT
 
 # A noun in the plural after a number, with up to two words between them.

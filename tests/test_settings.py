@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr, ValidationError
 
-from ingestion.errors import DependencyError, InvalidSpecError
-from ingestion.settings import Settings, load_settings, project_root
+from oncelake.ingestion.errors import DependencyError, InvalidSpecError
+from oncelake.ingestion.settings import Settings, load_settings, project_root
 
 CANARY = "canary-5ecret"
 

@@ -14,9 +14,9 @@ from collections.abc import Sequence
 import dagster as dg
 from pydantic_core import to_json
 
-from assets.doctor.findings import diagnose_dagster
-from assets.doctor.instance import read_instance
-from ingestion.settings import load_settings
+from oncelake.assets.doctor.findings import diagnose_dagster
+from oncelake.assets.doctor.instance import read_instance
+from oncelake.ingestion.settings import load_settings
 
 
 def main(streams: Sequence[str]) -> None:

@@ -12,11 +12,11 @@ import shlex
 from collections.abc import Iterator
 from typing import Final
 
-from assets.doctor.instance import InstanceFacts
-from assets.doctor.runs import RunFacts, SlotFacts
-from assets.jobs import FOLLOW_SENSOR, LAG_SENSOR
-from ingestion.operations.doctor import findings
-from ingestion.operations.doctor.findings import Finding
+from oncelake.assets.doctor.instance import InstanceFacts
+from oncelake.assets.doctor.runs import RunFacts, SlotFacts
+from oncelake.assets.jobs import FOLLOW_SENSOR, LAG_SENSOR
+from oncelake.ingestion.operations.doctor import findings
+from oncelake.ingestion.operations.doctor.findings import Finding
 
 _ABOUT: Final = "dagster"
 _QUEUE_PATIENCE_SECONDS: Final = 600.0

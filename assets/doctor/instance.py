@@ -12,11 +12,11 @@ from typing import Final
 
 import dagster as dg
 
-from assets.doctor.runs import UNDER_WAY, RunFacts, Runs, SlotFacts, location_of
-from ingestion.declaration.loader import DeclaredStream, load_streams
-from ingestion.lake.ledger import load_ledger
-from ingestion.lake.paths import StreamPaths
-from ingestion.settings import Settings, project_root
+from oncelake.assets.doctor.runs import UNDER_WAY, RunFacts, Runs, SlotFacts, location_of
+from oncelake.ingestion.declaration.loader import DeclaredStream, load_streams
+from oncelake.ingestion.lake.ledger import load_ledger
+from oncelake.ingestion.lake.paths import StreamPaths
+from oncelake.ingestion.settings import Settings, project_root
 
 # The state of a schedule or sensor that nobody has switched on; its enum is Dagster's own.
 _STOPPED: Final = "STOPPED"

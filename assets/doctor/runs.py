@@ -14,12 +14,12 @@ import dagster as dg
 # Dagster has no public name for what keeps its events.
 from dagster._core.storage.event_log import InMemoryEventLogStorage, SqliteEventLogStorage
 
-from assets.jobs import INGEST_JOB
-from assets.translation import AS_DECLARED, Translation
-from ingestion.lake.lock import holder_of
-from ingestion.lake.paths import StreamPaths
-from ingestion.settings import Settings
-from ingestion.storage.processes import is_running
+from oncelake.assets.jobs import INGEST_JOB
+from oncelake.assets.translation import AS_DECLARED, Translation
+from oncelake.ingestion.lake.lock import holder_of
+from oncelake.ingestion.lake.paths import StreamPaths
+from oncelake.ingestion.settings import Settings
+from oncelake.ingestion.storage.processes import is_running
 
 _START_TIMEOUT_SECONDS: Final = 180.0
 

@@ -12,8 +12,8 @@ import sys
 import time
 from typing import NamedTuple
 
-from ingestion.local.produce import create, produce
-from ingestion.settings import load_settings
+from oncelake.ingestion.local.produce import create, produce
+from oncelake.ingestion.settings import load_settings
 
 
 class Message(NamedTuple):

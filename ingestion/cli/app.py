@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from ingestion.cli import (
+from oncelake.ingestion.cli import (
     archive,
     audit,
     decisions,
@@ -27,8 +27,8 @@ from ingestion.cli import (
     streams,
     verify,
 )
-from ingestion.cli.command import OncelakeCommand
-from ingestion.cli.end_process import run_to_the_end
+from oncelake.ingestion.cli.command import OncelakeCommand
+from oncelake.ingestion.cli.end_process import run_to_the_end
 
 app = typer.Typer(
     name="oncelake",
@@ -56,7 +56,7 @@ archive_app = typer.Typer(
 
 def _print_version(is_asked: bool) -> None:
     if is_asked:
-        from ingestion.declaration.spec import engine_version
+        from oncelake.ingestion.declaration.spec import engine_version
 
         typer.echo(f"oncelake {engine_version()}")
         raise typer.Exit

@@ -7,18 +7,18 @@ from typing import Annotated
 
 import typer
 
-from ingestion.cli import output
-from ingestion.cli.command import AsJson, Stream, Yes, confirm, new_run_id, read_duration
-from ingestion.cli.decisions import note_waiting, tables_on_disk, with_waiting
-from ingestion.cli.streams import load_settings, refuse_unknown
-from ingestion.errors import InvalidSpecError, counted
+from oncelake.ingestion.cli import output
+from oncelake.ingestion.cli.command import AsJson, Stream, Yes, confirm, new_run_id, read_duration
+from oncelake.ingestion.cli.decisions import note_waiting, tables_on_disk, with_waiting
+from oncelake.ingestion.cli.streams import load_settings, refuse_unknown
+from oncelake.ingestion.errors import InvalidSpecError, counted
 
 Entry = Annotated[str, typer.Argument(metavar="ENTRY", help="As `oncelake archive list` has it.")]
 
 
 def list_(stream: Stream, as_json: AsJson = False) -> None:
     """List what is in the archive of a stream, with the reason, oldest first."""
-    from ingestion.operations.archive import list_archive
+    from oncelake.ingestion.operations.archive import list_archive
 
     settings = load_settings()
     entries = list_archive(stream, settings)
@@ -45,7 +45,7 @@ def restore(stream: Stream, entry: Entry, yes: Yes = False, as_json: AsJson = Fa
     The next run goes on at the restored table's offsets; where Kafka no longer holds what follows,
     it is refused. Asks on a terminal (exit 3 when the answer is no); elsewhere --yes is needed.
     """
-    from ingestion.operations.archive import restore as restore_entry
+    from oncelake.ingestion.operations.archive import restore as restore_entry
 
     settings = load_settings()
     question = f"Put {entry} in place of {stream}{with_waiting(tables_on_disk(stream, settings))}?"
@@ -75,8 +75,8 @@ def prune(
     Asks on a terminal (exit 3 when the answer is no); elsewhere --yes is needed (exit 2). The entry
     that tells of an erase goes with all older ones or not at all (exit 3).
     """
-    from ingestion.operations.archive import list_archive
-    from ingestion.operations.archive import prune as prune_entries
+    from oncelake.ingestion.operations.archive import list_archive
+    from oncelake.ingestion.operations.archive import prune as prune_entries
 
     settings = load_settings()
     if bool(entries) == bool(older_than):

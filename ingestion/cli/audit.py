@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ingestion.cli import output
-from ingestion.cli.command import AsJson, read_duration
-from ingestion.cli.streams import load_settings
-from ingestion.cli.verify import progress
-from ingestion.errors import WRONG, counted
+from oncelake.ingestion.cli import output
+from oncelake.ingestion.cli.command import AsJson, read_duration
+from oncelake.ingestion.cli.streams import load_settings
+from oncelake.ingestion.cli.verify import progress
+from oncelake.ingestion.errors import WRONG, counted
 
 if TYPE_CHECKING:
-    from ingestion.operations.audit.audit import AuditReport
+    from oncelake.ingestion.operations.audit.audit import AuditReport
 
 _SHOWN = 10
 _IN_DOCUMENT = 1_000
@@ -114,8 +114,8 @@ def audit(
     table, and writes to neither; no stream has to be declared. Exits with 0 when all is there, with
     1 when not, and with 3 when that cannot be judged.
     """
-    from ingestion.operations.audit.audit import audit as compare
-    from ingestion.operations.audit.declare import AuditRequest
+    from oncelake.ingestion.operations.audit.audit import audit as compare
+    from oncelake.ingestion.operations.audit.declare import AuditRequest
 
     request = AuditRequest(
         table=table,

@@ -12,9 +12,9 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from ingestion.cli.output import document, note, print_failure
-from ingestion.errors import REFUSED, InvalidSpecError
-from ingestion.operations.failure import Failure
+from oncelake.ingestion.cli.output import document, note, print_failure
+from oncelake.ingestion.errors import REFUSED, InvalidSpecError
+from oncelake.ingestion.operations.failure import Failure
 
 WATCH_EVERY = "5s"
 _SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}

@@ -6,20 +6,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ingestion.cli import output
-from ingestion.cli.command import AsJson, Stream, Yes, confirm, new_run_id
-from ingestion.cli.streams import declared_sink, load_settings, load_stream, refuse_unknown
-from ingestion.declaration.sinks import named_version
-from ingestion.errors import InvalidSpecError, counted
-from ingestion.storage.location import Location
+from oncelake.ingestion.cli import output
+from oncelake.ingestion.cli.command import AsJson, Stream, Yes, confirm, new_run_id
+from oncelake.ingestion.cli.streams import declared_sink, load_settings, load_stream, refuse_unknown
+from oncelake.ingestion.declaration.sinks import named_version
+from oncelake.ingestion.errors import InvalidSpecError, counted
+from oncelake.ingestion.storage.location import Location
 
 Why = Annotated[str, typer.Option("--reason", help="Why; kept with what is decided.")]
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ingestion.lake.ledger import LedgerRow
-    from ingestion.settings import Settings
+    from oncelake.ingestion.lake.ledger import LedgerRow
+    from oncelake.ingestion.settings import Settings
 
 
 def accept(
@@ -32,7 +32,7 @@ def accept(
     The acceptance and its reason are written into the ledger, and the next run goes on after
     it. Look at `oncelake ledger STREAM` first.
     """
-    from ingestion.operations.decisions import accept as accept_stream
+    from oncelake.ingestion.operations.decisions import accept as accept_stream
 
     if not reason.strip():
         raise InvalidSpecError("--reason is empty. Next: write why this is all right")
@@ -50,7 +50,7 @@ def adopt_topic(
     start: its records win over the rows of the epoch before. Asks on a terminal (exit 3 when the
     answer is no); elsewhere --yes is needed, and without it nothing happens (exit 2).
     """
-    from ingestion.operations.decisions import adopt_topic as adopt
+    from oncelake.ingestion.operations.decisions import adopt_topic as adopt
 
     spec, settings = load_stream(stream)
     if not yes:
@@ -70,7 +70,7 @@ def reset(stream: Stream, reason: Why = "", yes: Yes = False, as_json: AsJson = 
     No row is deleted: the tables move into the lake's archive. Asks on a terminal (exit 3 when the
     answer is no); elsewhere --yes is needed, and without it nothing happens (exit 2).
     """
-    from ingestion.operations.decisions import reset as reset_stream
+    from oncelake.ingestion.operations.decisions import reset as reset_stream
 
     settings = load_settings()
     tables = tables_on_disk(stream, settings)
@@ -115,7 +115,7 @@ def unlock(
     cannot be seen from here, and needs --force. The default lock of a lake in a folder belongs
     to the kernel and is released when its process ends: it never needs this command.
     """
-    from ingestion.operations.decisions import unlock as unlock_stream
+    from oncelake.ingestion.operations.decisions import unlock as unlock_stream
 
     settings = load_settings()
     refuse_unknown(stream, settings, exists=bool(tables_on_disk(stream, settings)))
@@ -130,7 +130,7 @@ def unlock(
 
 def with_waiting(tables: Sequence[Location]) -> str:
     """Say in a question how many records wait in the quarantine among these tables."""
-    from ingestion.operations.archive import waiting_records
+    from oncelake.ingestion.operations.archive import waiting_records
 
     waiting = waiting_records(tables)
     return f", with {_unsent(waiting)}" if waiting else ""
@@ -138,7 +138,7 @@ def with_waiting(tables: Sequence[Location]) -> str:
 
 def note_waiting(stream: str, archived: Sequence[Location]) -> int:
     """Say how many records went into the archive with the quarantine, and return their number."""
-    from ingestion.operations.archive import waiting_records
+    from oncelake.ingestion.operations.archive import waiting_records
 
     if waiting := waiting_records(archived):
         output.note(f"{stream}: {_unsent(waiting)} went into the archive", "yellow")
@@ -161,7 +161,7 @@ def _report(stream: str, row: LedgerRow, what: str, *, as_json: bool) -> None:
 
 def tables_on_disk(stream: str, settings: Settings) -> list[Location]:
     """Return the tables of a stream that there are."""
-    from ingestion.lake.paths import StreamPaths
+    from oncelake.ingestion.lake.paths import StreamPaths
 
     paths = StreamPaths.of(stream, settings)
     tables = (paths.data, paths.quarantine, paths.tombstones, paths.ledger)

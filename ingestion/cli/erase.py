@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ingestion.cli import output
-from ingestion.cli.command import AsJson, Stream, Yes, confirm, new_run_id
-from ingestion.cli.output import progress
-from ingestion.cli.streams import load_stream
-from ingestion.errors import counted
+from oncelake.ingestion.cli import output
+from oncelake.ingestion.cli.command import AsJson, Stream, Yes, confirm, new_run_id
+from oncelake.ingestion.cli.output import progress
+from oncelake.ingestion.cli.streams import load_stream
+from oncelake.ingestion.errors import counted
 
 if TYPE_CHECKING:
-    from ingestion.operations.erase import Certificate
+    from oncelake.ingestion.operations.erase import Certificate
 
 _COUNTS = {
     "erased_rows": ("row of the table", "rows of the table"),
@@ -37,7 +37,7 @@ def erase(
     digest of the key. Later records of the key are applied as usual; `replay` and `redrive`
     leave the earlier ones out. What Kafka holds stays there. If it is killed, run it again.
     """
-    from ingestion.operations.erase import erase as erase_key
+    from oncelake.ingestion.operations.erase import erase as erase_key
 
     spec, settings = load_stream(stream)
     confirm(

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ingestion.cli import output
-from ingestion.cli.command import AsJson
-from ingestion.cli.streams import load_settings
-from ingestion.declaration.names import sink_names
-from ingestion.errors import counted
+from oncelake.ingestion.cli import output
+from oncelake.ingestion.cli.command import AsJson
+from oncelake.ingestion.cli.streams import load_settings
+from oncelake.ingestion.declaration.names import sink_names
+from oncelake.ingestion.errors import counted
 
 if TYPE_CHECKING:
-    from ingestion.declaration.spec import StreamSpec
-    from ingestion.operations.init.initialize import Initialized
+    from oncelake.ingestion.declaration.spec import StreamSpec
+    from oncelake.ingestion.operations.init.initialize import Initialized
 
 _SHOWN = 10
 _LONGEST = 40
@@ -58,8 +58,8 @@ def init(
     one that is there already is never overwritten. Exits with 2 when the topic is empty, or when
     no declaration fits what is in it, and says what to write instead.
     """
-    from ingestion.declaration.names import nearest_allowed
-    from ingestion.operations.init.initialize import initialize, path_of, refuse_existing
+    from oncelake.ingestion.declaration.names import nearest_allowed
+    from oncelake.ingestion.operations.init.initialize import initialize, path_of, refuse_existing
 
     settings = load_settings()
     path = path_of(nearest_allowed(topic) if stream is None else stream, settings)
@@ -77,7 +77,7 @@ def init(
 
 
 def _print(proposed: Initialized) -> None:
-    from ingestion.declaration.loader import shown_path
+    from oncelake.ingestion.declaration.loader import shown_path
 
     spec, total = proposed.spec, len(proposed.records)
     output.say(f"{shown_path(proposed.path)}: written, from {counted(total, 'record')}\n")
@@ -120,7 +120,7 @@ def _by_reason(proposed: Initialized) -> list[tuple[str, list[dict[str, Any]]]]:
 
 
 def _cell(value: Any, longest: int = _LONGEST) -> str:
-    from ingestion.declaration.messages import printable
+    from oncelake.ingestion.declaration.messages import printable
 
     if isinstance(value, dict | list):
         value = json.dumps(value, ensure_ascii=False, default=str)

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from ingestion.cli import output
-from ingestion.cli.streams import load_settings
+from oncelake.ingestion.cli import output
+from oncelake.ingestion.cli.streams import load_settings
 
 OnS3 = Annotated[
     bool, typer.Option("--s3", help="Also what Spark needs to write tables of a lake on S3.")
@@ -21,7 +21,7 @@ def jars(s3: OnS3 = False) -> None:
     when everything is there; a jar with another checksum is refused (exit 2), and a network that is
     away is exit 5.
     """
-    from ingestion.local.jars import CONFIGURATIONS, STORE_CONFIGURATIONS, fetch
+    from oncelake.ingestion.local.jars import CONFIGURATIONS, STORE_CONFIGURATIONS, fetch
 
     settings = load_settings()
     more = STORE_CONFIGURATIONS if s3 else ()

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ingestion.cli import output
-from ingestion.cli.command import AsJson
-from ingestion.cli.streams import load_settings
-from ingestion.errors import DONE, UNREACHABLE
+from oncelake.ingestion.cli import output
+from oncelake.ingestion.cli.command import AsJson
+from oncelake.ingestion.cli.streams import load_settings
+from oncelake.ingestion.errors import DONE, UNREACHABLE
 
 if TYPE_CHECKING:
-    from ingestion.local.broker import Broker
-    from ingestion.settings import Settings
+    from oncelake.ingestion.local.broker import Broker
+    from oncelake.ingestion.settings import Settings
 
 _Port = Annotated[
     int | None,
@@ -34,7 +34,7 @@ def up(
     It listens on 127.0.0.1 only and keeps running until `oncelake kafka down`. The other commands
     find it by themselves, unless ONCELAKE_KAFKA names other brokers.
     """
-    from ingestion.local import broker
+    from oncelake.ingestion.local import broker
 
     settings = load_settings()
     if if_used and settings.kafka is not None:
@@ -47,7 +47,7 @@ def up(
 
 def status(as_json: AsJson = False) -> None:
     """Tell whether the embedded Kafka runs, and where; exits with 5 when it does not."""
-    from ingestion.local import broker
+    from oncelake.ingestion.local import broker
 
     settings = load_settings()
     running = broker.status(settings.state / "kafka")
@@ -57,7 +57,7 @@ def status(as_json: AsJson = False) -> None:
 
 def down(as_json: AsJson = False) -> None:
     """Stop the embedded Kafka; its records stay for the next `oncelake kafka up`."""
-    from ingestion.local import broker
+    from oncelake.ingestion.local import broker
 
     was_up = broker.down(load_settings().state / "kafka")
     if as_json:

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from ingestion.cli import output
-from ingestion.cli.command import AnyStreams, AsJson, is_debugging, new_run_id
-from ingestion.cli.output import progress
-from ingestion.cli.streams import chosen, load_settings
-from ingestion.errors import counted, first_exit_code
+from oncelake.ingestion.cli import output
+from oncelake.ingestion.cli.command import AnyStreams, AsJson, is_debugging, new_run_id
+from oncelake.ingestion.cli.output import progress
+from oncelake.ingestion.cli.streams import chosen, load_settings
+from oncelake.ingestion.errors import counted, first_exit_code
 
 if TYPE_CHECKING:
-    from ingestion.operations.maintain import UpkeepReport
+    from oncelake.ingestion.operations.maintain import UpkeepReport
 
 _NUMBERS = ("files", "now", "MB on disk", "MB now", "vacuumed", "rows removed")
 
@@ -26,8 +26,8 @@ def maintain(context: typer.Context, streams: AnyStreams = None, as_json: AsJson
     `maintenance:` in the stream's file says. Changes no row, and needs neither Spark nor Kafka.
     If it is killed, run it again.
     """
-    from ingestion.operations.failure import Failure
-    from ingestion.operations.maintain import maintain as maintain_stream
+    from oncelake.ingestion.operations.failure import Failure
+    from oncelake.ingestion.operations.maintain import maintain as maintain_stream
 
     settings, run_id = load_settings(), new_run_id()
     documents, codes = [], []

@@ -21,17 +21,17 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ingestion.errors import harmless
+from oncelake.ingestion.errors import harmless
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from ingestion.kafka.offsets import Offsets
-    from ingestion.lake.ledger import LedgerRow
-    from ingestion.operations.failure import Failure
-    from ingestion.operations.progress import Tell
-    from ingestion.pipeline.report import BatchReport
-    from ingestion.settings import Settings
+    from oncelake.ingestion.kafka.offsets import Offsets
+    from oncelake.ingestion.lake.ledger import LedgerRow
+    from oncelake.ingestion.operations.failure import Failure
+    from oncelake.ingestion.operations.progress import Tell
+    from oncelake.ingestion.pipeline.report import BatchReport
+    from oncelake.ingestion.settings import Settings
 
 
 # Whoever reports beside a thread that may be starting Spark takes it: stdout is elsewhere then.
@@ -93,7 +93,7 @@ def table(
 
 def totals(total: Callable[[str], int]) -> None:
     """Print the counts of the books that are not 0; ``total`` gives each by its name."""
-    from ingestion.lake.books import COUNTS
+    from oncelake.ingestion.lake.books import COUNTS
 
     rows = [(name, count) for name in COUNTS if (count := total(name))]
     table(["count", "total"], rows, right=["total"])
@@ -136,7 +136,7 @@ def session(settings: Settings, tell: Tell, backlog: int | None) -> SparkSession
         kept = os.dup(1)
         os.dup2(2, 1)
         try:
-            from ingestion.pipeline.session import start_session
+            from oncelake.ingestion.pipeline.session import start_session
 
             return start_session(settings, backlog=backlog)
         finally:

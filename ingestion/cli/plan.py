@@ -8,21 +8,28 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ingestion.cli import output
-from ingestion.cli.command import AnyStreams, AsJson, Stream, new_run_id
-from ingestion.cli.decisions import Why, note_waiting
-from ingestion.cli.output import progress, session
-from ingestion.cli.signals import Interrupt
-from ingestion.cli.streams import chosen, load_settings, load_stream
-from ingestion.errors import DONE, UNREACHABLE, WRONG, IngestionError, counted, first_exit_code
+from oncelake.ingestion.cli import output
+from oncelake.ingestion.cli.command import AnyStreams, AsJson, Stream, new_run_id
+from oncelake.ingestion.cli.decisions import Why, note_waiting
+from oncelake.ingestion.cli.output import progress, session
+from oncelake.ingestion.cli.signals import Interrupt
+from oncelake.ingestion.cli.streams import chosen, load_settings, load_stream
+from oncelake.ingestion.errors import (
+    DONE,
+    UNREACHABLE,
+    WRONG,
+    IngestionError,
+    counted,
+    first_exit_code,
+)
 
 if TYPE_CHECKING:
-    from ingestion.declaration.loader import DeclaredStream
-    from ingestion.operations.failure import Failure
-    from ingestion.operations.rebuild import RebuildReport
-    from ingestion.operations.status import StatusReader
-    from ingestion.recovery.schema_diff import SchemaPlan
-    from ingestion.settings import Settings
+    from oncelake.ingestion.declaration.loader import DeclaredStream
+    from oncelake.ingestion.operations.failure import Failure
+    from oncelake.ingestion.operations.rebuild import RebuildReport
+    from oncelake.ingestion.operations.status import StatusReader
+    from oncelake.ingestion.recovery.schema_diff import SchemaPlan
+    from oncelake.ingestion.settings import Settings
 
 _SHOWN_AS_DIFF = ("IdentityChangedError", "SchemaChangedError")
 _SIGNS = {"nothing": "=", "evolve": "+", "onward": "~", "epoch": "!", "refused": "!"}
@@ -44,7 +51,7 @@ def plan(streams: AnyStreams = None, as_json: AsJson = False) -> None:
     for this or any other reason that `oncelake status` shows, and with 2 when a file is broken.
     Says so when Kafka does not answer; that alone does not change the exit code.
     """
-    from ingestion.operations.status import StatusReader
+    from oncelake.ingestion.operations.status import StatusReader
 
     settings = load_settings()
     reader = StatusReader(settings)
@@ -77,8 +84,8 @@ def rebuild(
     Kafka no longer holds what the table was filled from. Exits with 1 when the books of the new
     table do not balance; the old one then stays in its place.
     """
-    from ingestion.operations.rebuild import Rebuild
-    from ingestion.operations.run import Run
+    from oncelake.ingestion.operations.rebuild import Rebuild
+    from oncelake.ingestion.operations.run import Run
 
     spec, settings = load_stream(stream)
     interrupt = Interrupt()
@@ -148,11 +155,11 @@ class _Plan:
 
 
 def _plan_of(declared: DeclaredStream, settings: Settings, reader: StatusReader) -> _Plan:
-    from ingestion.declaration.notices import notices_of
-    from ingestion.lake.paths import StreamPaths
-    from ingestion.operations.init.unfilled_columns import unfilled_columns
-    from ingestion.recovery.schema_diff import plan_schema_change
-    from ingestion.storage.volumes import translate_disk_errors
+    from oncelake.ingestion.declaration.notices import notices_of
+    from oncelake.ingestion.lake.paths import StreamPaths
+    from oncelake.ingestion.operations.init.unfilled_columns import unfilled_columns
+    from oncelake.ingestion.recovery.schema_diff import plan_schema_change
+    from oncelake.ingestion.storage.volumes import translate_disk_errors
 
     spec, diff, unread = declared.spec, None, ""
     status = reader.read_status(declared)

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ingestion.cli import output
-from ingestion.cli.command import AsJson, Stream, new_run_id
-from ingestion.cli.output import progress, session
-from ingestion.cli.streams import declared_sink, load_settings, load_stream, refuse_unknown
-from ingestion.errors import DONE, WRONG, InvalidSpecError, counted
+from oncelake.ingestion.cli import output
+from oncelake.ingestion.cli.command import AsJson, Stream, new_run_id
+from oncelake.ingestion.cli.output import progress, session
+from oncelake.ingestion.cli.streams import declared_sink, load_settings, load_stream, refuse_unknown
+from oncelake.ingestion.errors import DONE, WRONG, InvalidSpecError, counted
 
 if TYPE_CHECKING:
-    from ingestion.operations.inspect_quarantine import Inspection, Sample
-    from ingestion.operations.redrive import RedriveReport
+    from oncelake.ingestion.operations.inspect_quarantine import Inspection, Sample
+    from oncelake.ingestion.operations.redrive import RedriveReport
 
 _COLUMNS = ("reason", "records", "share", "first", "last", "first seen (UTC)", "last seen (UTC)")
 _COORDINATES = ("topic", "partition", "offset", "timestamp", "seq")
@@ -33,8 +33,8 @@ def quarantine(
     Raw bytes are shown escaped and cut; the table holds them whole. Once the declaration is
     corrected, `oncelake redrive STREAM` sends the records in again.
     """
-    from ingestion.lake.ledger import known_paths
-    from ingestion.operations.inspect_quarantine import inspect
+    from oncelake.ingestion.lake.ledger import known_paths
+    from oncelake.ingestion.operations.inspect_quarantine import inspect
 
     settings = load_settings()
     paths = known_paths(stream, settings, declared_sink(stream, settings))
@@ -61,7 +61,7 @@ def redrive(
     the others stay. Exactly once, also when it is killed: run it again. Look at
     `oncelake quarantine STREAM` first. Exits with 1 when the books do not balance.
     """
-    from ingestion.operations.redrive import Redrive
+    from oncelake.ingestion.operations.redrive import Redrive
 
     spec, settings = load_stream(stream)
     with progress() as tell:
@@ -87,8 +87,8 @@ def _refuse_unknown_reason(stream: str, reason: str, inspection: Inspection) -> 
 
 
 def _print(stream: str, inspection: Inspection) -> None:
-    from ingestion.declaration.messages import printable
-    from ingestion.operations.remedies import remedy_of
+    from oncelake.ingestion.declaration.messages import printable
+    from oncelake.ingestion.operations.remedies import remedy_of
 
     rows = [
         (
@@ -117,7 +117,7 @@ def _print(stream: str, inspection: Inspection) -> None:
 
 
 def _print_sample(sample: Sample) -> None:
-    from ingestion.declaration.messages import printable
+    from oncelake.ingestion.declaration.messages import printable
 
     record, row = sample.record, sample.row
     output.say(f"\n{record} (batch {record.seq}): {printable(row['reason'])}")
@@ -133,7 +133,7 @@ def _print_sample(sample: Sample) -> None:
 
 
 def _document(stream: str, inspection: Inspection) -> dict[str, Any]:
-    from ingestion.operations.remedies import remedy_of
+    from oncelake.ingestion.operations.remedies import remedy_of
 
     return {
         "stream": stream,
@@ -155,7 +155,7 @@ def _document(stream: str, inspection: Inspection) -> dict[str, Any]:
 
 
 def _sample_document(sample: Sample) -> dict[str, Any]:
-    from ingestion.declaration.messages import printable
+    from oncelake.ingestion.declaration.messages import printable
 
     row = sample.row
     names = ("reason", "detail", "schema_id", "engine_version", "run_id")

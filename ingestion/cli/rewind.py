@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ingestion.cli import output
-from ingestion.cli.command import AsJson, Stream, Yes, confirm, new_run_id
-from ingestion.cli.output import progress, session
-from ingestion.cli.streams import declared_sink, load_settings, load_stream, refuse_unknown
-from ingestion.declaration.sinks import named_version
-from ingestion.errors import DONE, WRONG, counted
+from oncelake.ingestion.cli import output
+from oncelake.ingestion.cli.command import AsJson, Stream, Yes, confirm, new_run_id
+from oncelake.ingestion.cli.output import progress, session
+from oncelake.ingestion.cli.streams import declared_sink, load_settings, load_stream, refuse_unknown
+from oncelake.ingestion.declaration.sinks import named_version
+from oncelake.ingestion.errors import DONE, WRONG, counted
 
 if TYPE_CHECKING:
-    from ingestion.operations.replay import ReplayReport
-    from ingestion.operations.rewind import Savepoint
+    from oncelake.ingestion.operations.replay import ReplayReport
+    from oncelake.ingestion.operations.rewind import Savepoint
 
 _FIELDS = ("seq", "kind", "epoch", "delta_version", "committed_at")
 
@@ -30,8 +30,8 @@ def history(
     Needs neither Spark nor Kafka. A savepoint can be reached while the table's log has its commit
     and no VACUUM has removed its files: `rewind_window_days` is how long that is certain.
     """
-    from ingestion.lake.ledger import known_paths
-    from ingestion.operations.rewind import read_history
+    from oncelake.ingestion.lake.ledger import known_paths
+    from oncelake.ingestion.operations.rewind import read_history
 
     settings = load_settings()
     paths = known_paths(stream, settings, declared_sink(stream, settings))
@@ -63,7 +63,7 @@ def rewind(
     at all, and the next run cleans up. Refuses (exit 3) when the files of the savepoint are
     gone. `oncelake history STREAM` lists the savepoints.
     """
-    from ingestion.operations.rewind import rewind as rewind_stream
+    from oncelake.ingestion.operations.rewind import rewind as rewind_stream
 
     spec, settings = load_stream(stream)
     confirm(f"Set {stream} back to {to}?", yes=yes, refusal=f"{stream}: rewind undoes batches")
@@ -100,8 +100,8 @@ def replay(
     `redrive` for records that wait there. If it is killed, run it again. Exits with 1 when the
     books do not balance. Modes that fold records refuse (exit 3).
     """
-    from ingestion.operations.progress import Progress
-    from ingestion.operations.replay import Replay
+    from oncelake.ingestion.operations.progress import Progress
+    from oncelake.ingestion.operations.replay import Replay
 
     spec, settings = load_stream(stream)
     with progress() as tell:
@@ -122,7 +122,7 @@ def replay(
 
 
 def _replay_document(report: ReplayReport) -> dict[str, object]:
-    from ingestion.lake.books import COUNTS
+    from oncelake.ingestion.lake.books import COUNTS
 
     return {
         **output.fields_of(report, "stream", "run_id", "ranges"),

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ingestion.cli import output
-from ingestion.cli.command import (
+from oncelake.ingestion.cli import output
+from oncelake.ingestion.cli.command import (
     AnyStreams,
     AsJson,
     Jobs,
@@ -22,21 +22,21 @@ from ingestion.cli.command import (
     new_run_id,
     read_duration,
 )
-from ingestion.cli.end_process import leave_now
-from ingestion.cli.output import STDOUT, progress, session
-from ingestion.cli.signals import Interrupt
-from ingestion.cli.streams import chosen, load_settings
-from ingestion.declaration.sinks import named_version
-from ingestion.errors import DONE, WRONG, counted, first_exit_code
-from ingestion.operations.failure import Failure
+from oncelake.ingestion.cli.end_process import leave_now
+from oncelake.ingestion.cli.output import STDOUT, progress, session
+from oncelake.ingestion.cli.signals import Interrupt
+from oncelake.ingestion.cli.streams import chosen, load_settings
+from oncelake.ingestion.declaration.sinks import named_version
+from oncelake.ingestion.errors import DONE, WRONG, counted, first_exit_code
+from oncelake.ingestion.operations.failure import Failure
 
 if TYPE_CHECKING:
-    from ingestion.declaration.loader import DeclaredStream
-    from ingestion.operations.progress import Tell
-    from ingestion.pipeline.report import RunReport
-    from ingestion.pipeline.session import SharedSpark
-    from ingestion.settings import Settings
-    from ingestion.sinks.commit_metadata import CountedRange
+    from oncelake.ingestion.declaration.loader import DeclaredStream
+    from oncelake.ingestion.operations.progress import Tell
+    from oncelake.ingestion.pipeline.report import RunReport
+    from oncelake.ingestion.pipeline.session import SharedSpark
+    from oncelake.ingestion.settings import Settings
+    from oncelake.ingestion.sinks.commit_metadata import CountedRange
 
 
 _MOST_RANGES = 24
@@ -107,9 +107,9 @@ def follow(
     """
     settings, interrupt = load_settings(), Interrupt()
     chosen(streams, settings)
-    from ingestion.operations.follow import Follow
-    from ingestion.operations.telemetry import serving
-    from ingestion.pipeline.session import SharedSpark
+    from oncelake.ingestion.operations.follow import Follow
+    from oncelake.ingestion.operations.telemetry import serving
+    from oncelake.ingestion.pipeline.session import SharedSpark
 
     show = partial(_print_followed, as_json=as_json)
 
@@ -161,7 +161,7 @@ class _Runs:
 
     def execute(self, streams: list[DeclaredStream], jobs: int) -> list[RunResult]:
         """Run streams side by side, whatever becomes of each, and return them in their order."""
-        from ingestion.pipeline.session import SharedSpark
+        from oncelake.ingestion.pipeline.session import SharedSpark
 
         pool = ThreadPoolExecutor(min(jobs, len(streams)))
         with self.interrupt.listening(), progress(of_many=len(streams) > 1) as tell:
@@ -194,7 +194,7 @@ class _Runs:
         if stop.is_set():
             return RunResult(stream=name, interrupted_by=self.interrupt.exit_code)
         try:
-            from ingestion.operations.run import Run
+            from oncelake.ingestion.operations.run import Run
 
             report = Run(
                 spec=declared.require_spec(),
@@ -232,8 +232,8 @@ class RunResult:
     @classmethod
     def of(cls, report: RunReport, settings: Settings, *, interrupted_by: int = DONE) -> RunResult:
         """Say what a report says, and what waits in quarantine after its run."""
-        from ingestion.lake.paths import StreamPaths
-        from ingestion.operations.status import known_waiting
+        from oncelake.ingestion.lake.paths import StreamPaths
+        from oncelake.ingestion.operations.status import known_waiting
 
         name = report.stream
         waiting = known_waiting(StreamPaths.of(name, settings).quarantine)
@@ -307,7 +307,7 @@ class RunResult:
 
 def _report_document(report: RunReport) -> dict[str, Any]:
     """Return what a run did; ``counts`` and ``ranges`` are sums over its batches."""
-    from ingestion.lake.books import COUNTS
+    from oncelake.ingestion.lake.books import COUNTS
 
     places = ("seq", "epoch", "delta_version", "row_count", "table", "lag", "engine")
     return {

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from ingestion.cli import output
-from ingestion.cli.command import WATCH_EVERY, AnyStream, AsJson, Stream, read_duration
-from ingestion.cli.output import progress
-from ingestion.cli.signals import Interrupt
-from ingestion.cli.streams import chosen, load_settings, refuse_unknown
-from ingestion.errors import counted, first_exit_code
+from oncelake.ingestion.cli import output
+from oncelake.ingestion.cli.command import WATCH_EVERY, AnyStream, AsJson, Stream, read_duration
+from oncelake.ingestion.cli.output import progress
+from oncelake.ingestion.cli.signals import Interrupt
+from oncelake.ingestion.cli.streams import chosen, load_settings, refuse_unknown
+from oncelake.ingestion.errors import counted, first_exit_code
 
 if TYPE_CHECKING:
-    from ingestion.lake.ledger import LedgerRow
-    from ingestion.operations.doctor.findings import Finding
-    from ingestion.operations.status import StreamStatus
+    from oncelake.ingestion.lake.ledger import LedgerRow
+    from oncelake.ingestion.operations.doctor.findings import Finding
+    from oncelake.ingestion.operations.status import StreamStatus
 
 
 _HEADINGS = ("seq", "epoch", "version", "rows", "lag", "quarantined", "headroom")
@@ -69,7 +69,7 @@ def status(stream: AnyStream = None, as_json: AsJson = False, watch: Watch = Non
 
 
 def _read(stream: str | None) -> list[StreamStatus]:
-    from ingestion.operations.status import StatusReader
+    from oncelake.ingestion.operations.status import StatusReader
 
     settings = load_settings()
     declared = chosen([stream] if stream else None, settings)
@@ -78,7 +78,7 @@ def _read(stream: str | None) -> list[StreamStatus]:
 
 def _add_idle(statuses: list[StreamStatus]) -> None:
     """Add the streams for which Dagster starts no runs."""
-    from ingestion.operations.doctor.examine import find_idle
+    from oncelake.ingestion.operations.doctor.examine import find_idle
 
     idle = {
         finding.about: f"{finding.what}. Next: {finding.command}"
@@ -114,8 +114,8 @@ def ledger(
     Needs neither Spark nor Kafka, and works for a stream whose file is broken or gone, as long as
     its ledger is there.
     """
-    from ingestion.lake.ledger import Ledger
-    from ingestion.lake.paths import StreamPaths
+    from oncelake.ingestion.lake.ledger import Ledger
+    from oncelake.ingestion.lake.paths import StreamPaths
 
     settings = load_settings()
     table = Ledger(StreamPaths.of(stream, settings).ledger)
@@ -138,8 +138,8 @@ def doctor(stream: AnyStream = None, as_json: AsJson = False) -> None:
     nothing was found, 1 when something was, 5 when all of it is that Kafka does not answer; notes
     (a sensor that is off, a run that is under way) do not count.
     """
-    from ingestion.declaration.loader import load_streams
-    from ingestion.operations.doctor.examine import examine
+    from oncelake.ingestion.declaration.loader import load_streams
+    from oncelake.ingestion.operations.doctor.examine import examine
 
     settings = load_settings()
     declared = chosen([stream], settings) if stream else load_streams(settings.streams)
@@ -198,7 +198,7 @@ def _headroom(status: StreamStatus) -> float | None:
 
 
 def _headroom_text(status: StreamStatus) -> str | None:
-    from ingestion.kafka.retention import duration
+    from oncelake.ingestion.kafka.retention import duration
 
     if status.retention is not None and status.retention.unknown:
         return "unknown"
@@ -207,7 +207,7 @@ def _headroom_text(status: StreamStatus) -> str | None:
 
 
 def _print_statuses(statuses: list[StreamStatus]) -> None:
-    from ingestion.recovery.heal import unknown_batches
+    from oncelake.ingestion.recovery.heal import unknown_batches
 
     rows = [
         (status.stream, *_numbers(status).values(), _headroom_text(status), _state(status))
@@ -242,7 +242,7 @@ def _state(status: StreamStatus) -> str:
 
 
 def _ledger_cells(row: LedgerRow) -> tuple[object, ...]:
-    from ingestion.lake.books import COUNTS
+    from oncelake.ingestion.lake.books import COUNTS
 
     names = [*COUNTS, *sorted(set(row.counts) - set(COUNTS))]
     return (

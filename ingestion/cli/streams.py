@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING, NoReturn
 
 import typer
 
-from ingestion.cli import output
-from ingestion.cli.command import AnyStreams, AsJson
-from ingestion.errors import DONE, USAGE, InvalidSpecError, counted
+from oncelake.ingestion.cli import output
+from oncelake.ingestion.cli.command import AnyStreams, AsJson
+from oncelake.ingestion.errors import DONE, USAGE, InvalidSpecError, counted
 
 if TYPE_CHECKING:
-    from ingestion.declaration.loader import DeclaredStream
-    from ingestion.declaration.sinks import SinkSpec
-    from ingestion.declaration.spec import StreamSpec
-    from ingestion.settings import Settings
+    from oncelake.ingestion.declaration.loader import DeclaredStream
+    from oncelake.ingestion.declaration.sinks import SinkSpec
+    from oncelake.ingestion.declaration.spec import StreamSpec
+    from oncelake.ingestion.settings import Settings
 
 
 def load_settings() -> Settings:
     """Return the settings; they are imported late, so that help is there at once."""
-    from ingestion.settings import load_settings
+    from oncelake.ingestion.settings import load_settings
 
     return load_settings()
 
@@ -32,8 +32,8 @@ def validate(streams: AnyStreams = None, as_json: AsJson = False) -> None:
     instead. Exits with 2 when there is one, or no declaration at all. A notice names what is
     allowed, and probably not meant.
     """
-    from ingestion.declaration.loader import shown_path
-    from ingestion.declaration.notices import notices_of
+    from oncelake.ingestion.declaration.loader import shown_path
+    from oncelake.ingestion.declaration.notices import notices_of
 
     checked = chosen(streams, load_settings())
     broken = [declared for declared in checked if declared.spec is None]
@@ -52,7 +52,7 @@ def validate(streams: AnyStreams = None, as_json: AsJson = False) -> None:
 
 def schema() -> None:
     """Print the JSON Schema of a declaration, for editors that complete and check YAML."""
-    from ingestion.declaration.spec import json_schema
+    from oncelake.ingestion.declaration.spec import json_schema
 
     output.document(json_schema())
 
@@ -63,7 +63,7 @@ def chosen(names: Iterable[str] | None, settings: Settings) -> list[DeclaredStre
     Raises:
         InvalidSpecError: there is none of a name, or none at all: nothing to look at is not green.
     """
-    from ingestion.declaration.loader import find_stream, load_streams
+    from oncelake.ingestion.declaration.loader import find_stream, load_streams
 
     streams = load_streams(settings.streams)
     if not names:
@@ -76,7 +76,7 @@ def chosen(names: Iterable[str] | None, settings: Settings) -> list[DeclaredStre
 
 
 def _refuse_none(settings: Settings) -> NoReturn:
-    from ingestion.declaration.loader import shown_path
+    from oncelake.ingestion.declaration.loader import shown_path
 
     folder = shown_path(settings.streams)
     is_there = settings.streams.exists()
@@ -89,7 +89,7 @@ def _refuse_none(settings: Settings) -> NoReturn:
 
 def load_stream(name: str) -> tuple[StreamSpec, Settings]:
     """Return the declaration of one stream, which must be sound, and the settings."""
-    from ingestion.declaration.loader import find_stream
+    from oncelake.ingestion.declaration.loader import find_stream
 
     settings = load_settings()
     return find_stream(settings.streams, name), settings
@@ -97,7 +97,7 @@ def load_stream(name: str) -> tuple[StreamSpec, Settings]:
 
 def declared_sink(name: str, settings: Settings) -> SinkSpec | None:
     """Return the sink of a stream; ``None`` if it is not declared, or its file is broken."""
-    from ingestion.declaration.loader import load_streams
+    from oncelake.ingestion.declaration.loader import load_streams
 
     declared = load_streams(settings.streams)
     return next((each.sink for each in declared if each.name == name), None)
@@ -105,14 +105,14 @@ def declared_sink(name: str, settings: Settings) -> SinkSpec | None:
 
 def refuse_unknown(name: str, settings: Settings, *, exists: bool) -> None:
     """Refuse a name that is not declared and, by ``exists``, has nothing on disk."""
-    from ingestion.declaration.names import name_problem
+    from oncelake.ingestion.declaration.names import name_problem
 
     if name_problem(name) or not exists:
         chosen([name], settings)
 
 
 def _document(declared: DeclaredStream) -> dict[str, object]:
-    from ingestion.declaration.notices import notices_of
+    from oncelake.ingestion.declaration.notices import notices_of
 
     return {
         "stream": declared.name,

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ingestion.cli import output
-from ingestion.cli.command import AsJson, Stream
-from ingestion.cli.streams import load_stream
-from ingestion.errors import DONE, WRONG
+from oncelake.ingestion.cli import output
+from oncelake.ingestion.cli.command import AsJson, Stream
+from oncelake.ingestion.cli.streams import load_stream
+from oncelake.ingestion.errors import DONE, WRONG
 
 if TYPE_CHECKING:
-    from ingestion.verify.verdict import Verdict
+    from oncelake.ingestion.verify.verdict import Verdict
 
 _SHOWN = 20
 _IN_DOCUMENT = 1_000
@@ -36,8 +36,8 @@ def verify(
     again, and compares every column of every row. Changes nothing, and may run beside a run.
     Exits with 0 when everything that could be proven holds, with 1 when something is wrong.
     """
-    from ingestion.operations.apply_transformation import spark_transformation
-    from ingestion.verify.verify import verify as prove
+    from oncelake.ingestion.operations.apply_transformation import spark_transformation
+    from oncelake.ingestion.verify.verify import verify as prove
 
     spec, settings = load_stream(stream)
     with progress() as tell:

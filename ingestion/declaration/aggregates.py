@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from ingestion.declaration.fields import Declaration
-from ingestion.declaration.modes import WINDOW_COLUMNS
-from ingestion.declaration.types import SqlType
+from oncelake.ingestion.declaration.fields import Declaration
+from oncelake.ingestion.declaration.modes import WINDOW_COLUMNS
+from oncelake.ingestion.declaration.types import SqlType
 
 # The minimum clock among the counts of a commit, in milliseconds; see ``sinks.watermark``.
 CLOCK: Final = "clock_ms"

@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final, Literal, TypeVar
 
-from ingestion.declaration.modes import OUR_COLUMNS
-from ingestion.declaration.names import nearest
-from ingestion.declaration.sql import quoted
-from ingestion.declaration.types import PLAIN_NAME, SqlType
-from ingestion.declaration.violations import RuleViolationsError
+from oncelake.ingestion.declaration.modes import OUR_COLUMNS
+from oncelake.ingestion.declaration.names import nearest
+from oncelake.ingestion.declaration.sql import quoted
+from oncelake.ingestion.declaration.types import PLAIN_NAME, SqlType
+from oncelake.ingestion.declaration.violations import RuleViolationsError
 
 T = TypeVar("T")
 

@@ -14,8 +14,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
-from ingestion.declaration.names import hint, suggest
-from ingestion.declaration.violations import Violation
+from oncelake.ingestion.declaration.names import hint, suggest
+from oncelake.ingestion.declaration.violations import Violation
 
 # What has no schema: of these only the name and the column are checked.
 _WITHOUT_SCHEMA: Final = (
@@ -46,8 +46,17 @@ _TYPES: Final[Mapping[str, tuple[type, ...]]] = {
 }
 
 
-def argument_violations(expectation: str, arguments: Mapping[str, Any]) -> Iterator[Violation]:
-    """Yield what Great Expectations would refuse of an expectation, whatever the columns are."""
+def argument_violations(expectation: str, arguments: Mapping[str, Any]) -> tuple[Violation, ...]:
+    """Return what Great Expectations would refuse of an expectation, whatever the columns are.
+
+    Where it is not installed, as without Dagster, nobody evaluates one.
+    """
+    if find_spec("great_expectations") is None:
+        return ()
+    return tuple(_violations(expectation, arguments))
+
+
+def _violations(expectation: str, arguments: Mapping[str, Any]) -> Iterator[Violation]:
     if expectation in _WITHOUT_SCHEMA:
         if not isinstance(arguments.get("column"), str):
             yield (), f"missing: {expectation} needs `column`, the name of one"
@@ -87,7 +96,7 @@ def columns_asked(expectation: str, arguments: Mapping[str, Any]) -> Iterator[tu
 def _schemas() -> Mapping[str, Path]:
     """Return the schemas by the names of the expectations, in snake case as people write them."""
     package = find_spec("great_expectations")
-    assert package is not None, "it is one of the packages that the engine is installed with"
+    assert package is not None, "without the package nobody asks"
     assert package.origin is not None, "it is a package with files"
     folder = Path(package.origin).parent / "expectations" / "core" / "schemas"
     return {_WORD.sub("_", path.stem).lower(): path for path in folder.glob("Expect*.json")}

@@ -14,8 +14,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from ingestion.declaration.ddl import DeclaredColumn, parse_columns
-from ingestion.declaration.modes import (
+from oncelake.ingestion.declaration.ddl import DeclaredColumn, parse_columns
+from oncelake.ingestion.declaration.modes import (
     COORDINATES,
     INDEX_COLUMN,
     MODES,
@@ -23,8 +23,8 @@ from ingestion.declaration.modes import (
     WINDOW_COLUMNS,
     Mode,
 )
-from ingestion.declaration.names import name_problem
-from ingestion.declaration.parts import (
+from oncelake.ingestion.declaration.names import name_problem
+from oncelake.ingestion.declaration.parts import (
     Count,
     Cron,
     Days,
@@ -55,9 +55,9 @@ from ingestion.declaration.parts import (
     one_of,
     seconds_of,
 )
-from ingestion.declaration.sinks import SINKS, SinkSpec
-from ingestion.declaration.sql import names_in, refuse_absent_module
-from ingestion.declaration.types import SqlType
+from oncelake.ingestion.declaration.sinks import SINKS, SinkSpec
+from oncelake.ingestion.declaration.sql import names_in, refuse_absent_module
+from oncelake.ingestion.declaration.types import SqlType
 
 
 class Declaration(Part):

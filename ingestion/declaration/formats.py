@@ -167,19 +167,21 @@ class Format:
 
 
 def _of_java(options: type[Options], *fills: str) -> Format:
-    return Format(module="ingestion.formats.java", options=options, fills=fills, for_values=False)
+    return Format(
+        module="oncelake.ingestion.formats.java", options=options, fills=fills, for_values=False
+    )
 
 
 FORMATS: Final[dict[str, Format]] = {
-    "json": Format(module="ingestion.formats.json"),
-    "avro": Format(module="ingestion.formats.avro", options=RegistryOptions),
-    "protobuf": Format(module="ingestion.formats.protobuf", options=RegistryOptions),
-    "json_schema": Format(module="ingestion.formats.json_schema", options=RegistryOptions),
-    "csv": Format(module="ingestion.formats.csv", options=CsvOptions),
-    "string": Format(module="ingestion.formats.raw", fills=("STRING",)),
-    "raw": Format(module="ingestion.formats.raw", fills=("BINARY",)),
+    "json": Format(module="oncelake.ingestion.formats.json"),
+    "avro": Format(module="oncelake.ingestion.formats.avro", options=RegistryOptions),
+    "protobuf": Format(module="oncelake.ingestion.formats.protobuf", options=RegistryOptions),
+    "json_schema": Format(module="oncelake.ingestion.formats.json_schema", options=RegistryOptions),
+    "csv": Format(module="oncelake.ingestion.formats.csv", options=CsvOptions),
+    "string": Format(module="oncelake.ingestion.formats.raw", fills=("STRING",)),
+    "raw": Format(module="oncelake.ingestion.formats.raw", fills=("BINARY",)),
     "debezium": Format(
-        module="ingestion.formats.debezium", options=DebeziumOptions, for_keys=False
+        module="oncelake.ingestion.formats.debezium", options=DebeziumOptions, for_keys=False
     ),
     "short": _of_java(_ShortOptions, "SMALLINT", "INT", "BIGINT"),
     "int": _of_java(_IntOptions, "INT", "BIGINT"),

@@ -16,14 +16,14 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from ingestion.declaration.messages import Problem, problems_in
-from ingestion.declaration.names import name_problem, nearest_allowed, suggest
-from ingestion.declaration.sink_rules import sink_violations
-from ingestion.declaration.sinks import SinkSpec
-from ingestion.declaration.spec import StreamSpec
-from ingestion.declaration.yaml_reader import BadYamlError, YamlTree, read_tree
-from ingestion.errors import BadFieldError, InvalidSpecError
-from ingestion.settings import project_root
+from oncelake.ingestion.declaration.messages import Problem, problems_in
+from oncelake.ingestion.declaration.names import name_problem, nearest_allowed, suggest
+from oncelake.ingestion.declaration.sink_rules import sink_violations
+from oncelake.ingestion.declaration.sinks import SinkSpec
+from oncelake.ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.declaration.yaml_reader import BadYamlError, YamlTree, read_tree
+from oncelake.ingestion.errors import BadFieldError, InvalidSpecError
+from oncelake.ingestion.settings import project_root
 
 # The fields that decide what the others may say, and those that a field rests on, if not on these.
 _SHAPE: Final = frozenset({"schema", "mode", "keys", "sequence_by"})

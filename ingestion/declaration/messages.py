@@ -9,12 +9,18 @@ from typing import Any, Final
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from ingestion.declaration.names import nearest
-from ingestion.declaration.parts import FollowPace, Maintenance, QuarantineRate, Starting, Window
-from ingestion.declaration.spec import StreamSpec
-from ingestion.declaration.violations import RuleViolationsError
-from ingestion.declaration.yaml_reader import FieldPath
-from ingestion.errors import harmless
+from oncelake.ingestion.declaration.names import nearest
+from oncelake.ingestion.declaration.parts import (
+    FollowPace,
+    Maintenance,
+    QuarantineRate,
+    Starting,
+    Window,
+)
+from oncelake.ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.declaration.violations import RuleViolationsError
+from oncelake.ingestion.declaration.yaml_reader import FieldPath
+from oncelake.ingestion.errors import harmless
 
 _FIELDS_OF: Final[Mapping[FieldPath, tuple[str, ...]]] = {
     (): tuple(

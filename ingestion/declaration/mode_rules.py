@@ -6,13 +6,19 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from ingestion.declaration.aggregates import CALL, FUNCTIONS, SUM_DIGITS, aggregates_of
-from ingestion.declaration.fields import Declaration
-from ingestion.declaration.modes import CURRENT, MODES, VALID_FROM, VALID_TO, WINDOW_COLUMNS
-from ingestion.declaration.names import hint
-from ingestion.declaration.rules import unknown_column
-from ingestion.declaration.types import SqlType
-from ingestion.declaration.violations import Violation
+from oncelake.ingestion.declaration.aggregates import CALL, FUNCTIONS, SUM_DIGITS, aggregates_of
+from oncelake.ingestion.declaration.fields import Declaration
+from oncelake.ingestion.declaration.modes import (
+    CURRENT,
+    MODES,
+    VALID_FROM,
+    VALID_TO,
+    WINDOW_COLUMNS,
+)
+from oncelake.ingestion.declaration.names import hint
+from oncelake.ingestion.declaration.rules import unknown_column
+from oncelake.ingestion.declaration.types import SqlType
+from oncelake.ingestion.declaration.violations import Violation
 
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _WHOLE: Final = ("TINYINT", "SMALLINT", "INT", "BIGINT")

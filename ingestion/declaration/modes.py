@@ -77,24 +77,26 @@ class Mode:
 
 MODES: Final[dict[str, Mode]] = {
     "upsert": Mode(
-        module="ingestion.modes.upsert",
-        soft_module="ingestion.modes.soft_upsert",
-        partial_module="ingestion.modes.partial_upsert",
-        log_module="ingestion.modes.log",
+        module="oncelake.ingestion.modes.upsert",
+        soft_module="oncelake.ingestion.modes.soft_upsert",
+        partial_module="oncelake.ingestion.modes.partial_upsert",
+        log_module="oncelake.ingestion.modes.log",
         keeps_columns=True,
         fields=("deletes", "ignore_null_updates"),
     ),
     "append": Mode(
-        module="ingestion.modes.append",
-        log_module="ingestion.modes.append",
+        module="oncelake.ingestion.modes.append",
+        log_module="oncelake.ingestion.modes.append",
         has_keys=False,
         has_order=False,
         has_deletes=False,
     ),
-    "insert_only": Mode(module="ingestion.modes.insert_only", has_deletes=False),
-    "scd2": Mode(module="ingestion.modes.scd2", keeps_columns=True, needs=("sequence_by",)),
+    "insert_only": Mode(module="oncelake.ingestion.modes.insert_only", has_deletes=False),
+    "scd2": Mode(
+        module="oncelake.ingestion.modes.scd2", keeps_columns=True, needs=("sequence_by",)
+    ),
     "aggregate": Mode(
-        module="ingestion.modes.aggregate",
+        module="oncelake.ingestion.modes.aggregate",
         has_deletes=False,
         fields=("aggregates", "window"),
         needs=("aggregates",),

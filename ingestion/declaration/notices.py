@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.declaration.spec import StreamSpec
 
 
 def notices_of(spec: StreamSpec) -> tuple[str, ...]:

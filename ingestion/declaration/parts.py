@@ -21,11 +21,11 @@ from pydantic import (
 from pydantic_core import CoreSchema, ErrorDetails
 from pydantic_core.core_schema import custom_error_schema
 
-from ingestion.declaration.expectations import argument_violations
-from ingestion.declaration.formats import FORMATS, Options
-from ingestion.declaration.names import hint
-from ingestion.declaration.sql import readable_sql
-from ingestion.declaration.violations import RuleViolationsError
+from oncelake.ingestion.declaration.expectations import argument_violations
+from oncelake.ingestion.declaration.formats import FORMATS, Options
+from oncelake.ingestion.declaration.names import hint
+from oncelake.ingestion.declaration.sql import readable_sql
+from oncelake.ingestion.declaration.violations import RuleViolationsError
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,7 +289,7 @@ class Expectation(BaseModel):
 
     @model_validator(mode="after")
     def _is_one(self) -> Expectation:
-        if violations := tuple(argument_violations(self.type, self.arguments)):
+        if violations := argument_violations(self.type, self.arguments):
             raise RuleViolationsError(violations)
         return self
 

@@ -10,20 +10,20 @@ import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final
 
-from ingestion.declaration.ddl import DeclaredColumn
-from ingestion.declaration.expectations import columns_asked
-from ingestion.declaration.fields import Declaration
-from ingestion.declaration.formats import FORMATS, DebeziumOptions
-from ingestion.declaration.modes import (
+from oncelake.ingestion.declaration.ddl import DeclaredColumn
+from oncelake.ingestion.declaration.expectations import columns_asked
+from oncelake.ingestion.declaration.fields import Declaration
+from oncelake.ingestion.declaration.formats import FORMATS, DebeziumOptions
+from oncelake.ingestion.declaration.modes import (
     DELETED_COLUMN,
     EXTRA_COLUMN,
     OF_A_RECORD,
     RESERVED,
 )
-from ingestion.declaration.names import nearest, plain_name, suggest
-from ingestion.declaration.sql import literal, quoted
-from ingestion.declaration.types import SqlType
-from ingestion.declaration.violations import Violation
+from oncelake.ingestion.declaration.names import nearest, plain_name, suggest
+from oncelake.ingestion.declaration.sql import literal, quoted
+from oncelake.ingestion.declaration.types import SqlType
+from oncelake.ingestion.declaration.violations import Violation
 
 _NO_EQUALITY: Final = ("FLOAT", "DOUBLE", "ARRAY", "MAP", "STRUCT", "VARIANT")
 _NO_ORDER: Final = ("ARRAY", "MAP", "STRUCT", "VARIANT")

@@ -6,12 +6,12 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from ingestion.declaration.ddl import DeclaredColumn
-from ingestion.declaration.fields import Declaration
-from ingestion.declaration.modes import MODES
-from ingestion.declaration.rules import renaming_advice
-from ingestion.declaration.sinks import BESIDE, SINKS, KafkaSink, PostgresSink
-from ingestion.declaration.violations import Violation
+from oncelake.ingestion.declaration.ddl import DeclaredColumn
+from oncelake.ingestion.declaration.fields import Declaration
+from oncelake.ingestion.declaration.modes import MODES
+from oncelake.ingestion.declaration.rules import renaming_advice
+from oncelake.ingestion.declaration.sinks import BESIDE, SINKS, KafkaSink, PostgresSink
+from oncelake.ingestion.declaration.violations import Violation
 
 # PostgreSQL cuts a longer name short, and says nothing.
 _LONGEST_NAME: Final = 63

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
 
 from pydantic import Field, StringConstraints, create_model, field_validator, model_validator
 
-from ingestion.declaration.modes import MODES
-from ingestion.declaration.names import SINKS_OF_OTHERS
-from ingestion.declaration.parts import Allowed, Part
-from ingestion.declaration.types import PLAIN_NAME, SqlType
+from oncelake.ingestion.declaration.modes import MODES
+from oncelake.ingestion.declaration.names import SINKS_OF_OTHERS
+from oncelake.ingestion.declaration.parts import Allowed, Part
+from oncelake.ingestion.declaration.types import PLAIN_NAME, SqlType
 
 # As PostgreSQL and most catalogs take a name without quotes.
 _QUALIFIED: Final = r"^[a-z_][a-z0-9_]*\.[a-z_][a-z0-9_]*$"
@@ -188,7 +188,7 @@ _CONTROL: Final = "".join(map(chr, (*range(32), 127)))
 _OWN: Final[dict[str, SinkKind]] = {
     # Delta itself takes some of these, though only under column mapping, a protocol upgrade.
     "delta": SinkKind(
-        module="ingestion.sinks.delta.table",
+        module="oncelake.ingestion.sinks.delta.table",
         part=DeltaSink,
         refused_modes=(),
         unstorable=f" ,;{{}}()=.`{_CONTROL}",
@@ -196,14 +196,14 @@ _OWN: Final[dict[str, SinkKind]] = {
     ),
     # A path of pyiceberg's is names with points between them.
     "iceberg": SinkKind(
-        module="ingestion.sinks.iceberg.table",
+        module="oncelake.ingestion.sinks.iceberg.table",
         part=IcebergSink,
         refused=("VARIANT",),
         stored_as={"TINYINT": "INT", "SMALLINT": "INT", "VARCHAR": "STRING"},
         unstorable=f".`{_CONTROL}",
     ),
     "postgres": SinkKind(
-        module="ingestion.sinks.postgres.table",
+        module="oncelake.ingestion.sinks.postgres.table",
         part=PostgresSink,
         cannot={"rewind": _NO_PAST, "time travel": _NO_PAST},
         refused=("VARIANT", *_NESTED),
@@ -213,7 +213,7 @@ _OWN: Final[dict[str, SinkKind]] = {
         longest_key=2_000,
     ),
     "kafka": SinkKind(
-        module="ingestion.sinks.kafka.table",
+        module="oncelake.ingestion.sinks.kafka.table",
         part=KafkaSink,
         cannot={
             "rewind": _KEPT,

@@ -16,11 +16,11 @@ from typing import Any, Final
 
 from pydantic import model_validator
 
-from ingestion.declaration.aggregates import aggregate_columns, aggregate_rule
-from ingestion.declaration.ddl import DeclaredColumn, parse_columns
-from ingestion.declaration.fields import Declaration
-from ingestion.declaration.mode_rules import mode_violations
-from ingestion.declaration.modes import (
+from oncelake.ingestion.declaration.aggregates import aggregate_columns, aggregate_rule
+from oncelake.ingestion.declaration.ddl import DeclaredColumn, parse_columns
+from oncelake.ingestion.declaration.fields import Declaration
+from oncelake.ingestion.declaration.mode_rules import mode_violations
+from oncelake.ingestion.declaration.modes import (
     COORDINATES,
     CURRENT,
     DELETED_COLUMN,
@@ -31,11 +31,11 @@ from ingestion.declaration.modes import (
     VALID_TO,
     Mode,
 )
-from ingestion.declaration.parts import FormatSpec, KeyFormatSpec
-from ingestion.declaration.rules import column_violations, rule_violations
-from ingestion.declaration.sink_rules import sink_violations
-from ingestion.declaration.types import SqlType
-from ingestion.declaration.violations import RuleViolationsError
+from oncelake.ingestion.declaration.parts import FormatSpec, KeyFormatSpec
+from oncelake.ingestion.declaration.rules import column_violations, rule_violations
+from oncelake.ingestion.declaration.sink_rules import sink_violations
+from oncelake.ingestion.declaration.types import SqlType
+from oncelake.ingestion.declaration.violations import RuleViolationsError
 
 # Fields that decide nothing about a single record. One that is added later counts until named.
 ABOUT_RUNS: Final = frozenset(

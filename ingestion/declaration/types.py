@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from ingestion.declaration.sql import quoted
+from oncelake.ingestion.declaration.sql import quoted
 
 # A name that DDL takes without backticks.
 PLAIN_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

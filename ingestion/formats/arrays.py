@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from ingestion.formats.decoder import UNFORESEEN
+from oncelake.ingestion.formats.decoder import UNFORESEEN
 
 Flags = NDArray[np.bool_]
 Numbers = NDArray[np.int64]

@@ -18,12 +18,12 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType, VariantType
 
-from ingestion.declaration.formats import FORMATS
-from ingestion.errors import InvalidSpecError
-from ingestion.formats.decoder import Encoded, decoded_struct
-from ingestion.formats.wire_format import HEADER_BYTES, id_headers, schema_ids_in
-from ingestion.kafka.schema_registry import WriterSchema, registry_of
-from ingestion.settings import Settings
+from oncelake.ingestion.declaration.formats import FORMATS
+from oncelake.ingestion.errors import InvalidSpecError
+from oncelake.ingestion.formats.decoder import Encoded, decoded_struct
+from oncelake.ingestion.formats.wire_format import HEADER_BYTES, id_headers, schema_ids_in
+from oncelake.ingestion.kafka.schema_registry import WriterSchema, registry_of
+from oncelake.ingestion.settings import Settings
 
 # More than any topic has; random bytes that start with a zero would have one per record.
 _MOST_IDS: Final = 10_000

@@ -20,8 +20,8 @@ from typing import Any, Final, NamedTuple, NoReturn
 from pyspark.sql import types as sql
 from pyspark.sql.types import DataType
 
-from ingestion.errors import counted
-from ingestion.formats.decoder import BadBytesError
+from oncelake.ingestion.errors import counted
+from oncelake.ingestion.formats.decoder import BadBytesError
 
 _MICROS: Final = 1_000_000
 FIRST_DAY, LAST_DAY = -719_162, 2_932_896

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from pyspark.sql import types as sql
 
-from ingestion.formats.coerce import (
+from oncelake.ingestion.formats.coerce import (
     Convert,
     MisfitError,
     Source,
@@ -30,7 +30,7 @@ from ingestion.formats.coerce import (
     refuse,
     struct_of,
 )
-from ingestion.formats.strict_json import parse
+from oncelake.ingestion.formats.strict_json import parse
 
 _SPLIT: Final = b',"payload":'
 _MOST_SCHEMAS: Final = 100

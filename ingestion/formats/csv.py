@@ -14,12 +14,19 @@ from typing import Any, Final
 
 from pyspark.sql import types as sql
 
-from ingestion.declaration.formats import CsvOptions
-from ingestion.errors import counted
-from ingestion.formats import decoder
-from ingestion.formats.coerce import Convert, columns_of, refuse
-from ingestion.formats.connect import Hint, json_value
-from ingestion.formats.decoder import BadBytesError, Decode, Decoded, Encoded, by_record, text_of
+from oncelake.ingestion.declaration.formats import CsvOptions
+from oncelake.ingestion.errors import counted
+from oncelake.ingestion.formats import decoder
+from oncelake.ingestion.formats.coerce import Convert, columns_of, refuse
+from oncelake.ingestion.formats.connect import Hint, json_value
+from oncelake.ingestion.formats.decoder import (
+    BadBytesError,
+    Decode,
+    Decoded,
+    Encoded,
+    by_record,
+    text_of,
+)
 
 REASONS: Final[dict[str, str]] = {
     **decoder.REASONS,

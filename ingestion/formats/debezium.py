@@ -17,15 +17,22 @@ from uuid import UUID
 
 from pyspark.sql.types import ArrayType, DataType, DecimalType, StructField, TimestampType
 
-from ingestion.declaration.formats import DebeziumOptions
-from ingestion.formats import avro
-from ingestion.formats.avro.types import converter, fields, is_record, record_in
-from ingestion.formats.coerce import Convert, MisfitError, exact_ticks
-from ingestion.formats.connect import ConnectJson, Hint, hints, json_value
-from ingestion.formats.decoder import BadBytesError, Decode, Decoded, Encoded, Read, by_record
-from ingestion.formats.strict_json import LongNumberError, parse
-from ingestion.formats.wire_format import FramedDecoder
-from ingestion.kafka.schema_registry import WriterSchema
+from oncelake.ingestion.declaration.formats import DebeziumOptions
+from oncelake.ingestion.formats import avro
+from oncelake.ingestion.formats.avro.types import converter, fields, is_record, record_in
+from oncelake.ingestion.formats.coerce import Convert, MisfitError, exact_ticks
+from oncelake.ingestion.formats.connect import ConnectJson, Hint, hints, json_value
+from oncelake.ingestion.formats.decoder import (
+    BadBytesError,
+    Decode,
+    Decoded,
+    Encoded,
+    Read,
+    by_record,
+)
+from oncelake.ingestion.formats.strict_json import LongNumberError, parse
+from oncelake.ingestion.formats.wire_format import FramedDecoder
+from oncelake.ingestion.kafka.schema_registry import WriterSchema
 
 REASONS: Final[dict[str, str]] = {
     **avro.REASONS,

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from pyspark.sql import types as sql
 from pyspark.sql.pandas.types import to_arrow_type
 
-from ingestion.declaration.formats import Options
-from ingestion.declaration.parts import ExtraFields, Unavailable
-from ingestion.kafka.schema_registry import WriterSchema
+from oncelake.ingestion.declaration.formats import Options
+from oncelake.ingestion.declaration.parts import ExtraFields, Unavailable
+from oncelake.ingestion.kafka.schema_registry import WriterSchema
 
 REASONS: Final[dict[str, str]] = {
     "undecodable": "decoding failed in an unexpected way; please report its `detail`",

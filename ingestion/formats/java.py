@@ -8,9 +8,9 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from ingestion.declaration.formats import NumberOptions
-from ingestion.errors import counted
-from ingestion.formats.decoder import BadBytesError, Decode, Decoded, Encoded, by_record
+from oncelake.ingestion.declaration.formats import NumberOptions
+from oncelake.ingestion.errors import counted
+from oncelake.ingestion.formats.decoder import BadBytesError, Decode, Decoded, Encoded, by_record
 
 REASONS: Final[dict[str, str]] = {
     "malformed_key": "the Kafka key is not what a Java serializer of its `key_format` writes",

@@ -15,12 +15,12 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from ingestion.formats import json, wire_format
-from ingestion.formats.arrays import Bytes, Flags, Numbers
-from ingestion.formats.decoder import BadBytesError, Decode, Encoded
-from ingestion.formats.json.strict import StrictReader
-from ingestion.formats.wire_format import FramedDecoder
-from ingestion.kafka.schema_registry import WriterSchema
+from oncelake.ingestion.formats import json, wire_format
+from oncelake.ingestion.formats.arrays import Bytes, Flags, Numbers
+from oncelake.ingestion.formats.decoder import BadBytesError, Decode, Encoded
+from oncelake.ingestion.formats.json.strict import StrictReader
+from oncelake.ingestion.formats.wire_format import FramedDecoder
+from oncelake.ingestion.kafka.schema_registry import WriterSchema
 
 _FRAMING: Final = (
     *("not_framed", "short_header", "unknown_schema_id", "wrong_schema_type", "unusable_schema"),

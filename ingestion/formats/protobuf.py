@@ -28,8 +28,8 @@ from google.protobuf.message import DecodeError
 from google.protobuf.unknown_fields import UnknownFieldSet
 from pyspark.sql.types import DataType, StringType, StructType, TimestampType
 
-from ingestion.formats import wire_format
-from ingestion.formats.coerce import (
+from oncelake.ingestion.formats import wire_format
+from oncelake.ingestion.formats.coerce import (
     Convert,
     MisfitError,
     Source,
@@ -41,9 +41,16 @@ from ingestion.formats.coerce import (
     mismatch,
     struct_of,
 )
-from ingestion.formats.decoder import BadBytesError, Decode, Decoded, Encoded, Read, text_of
-from ingestion.formats.wire_format import FramedDecoder
-from ingestion.kafka.schema_registry import WriterSchema
+from oncelake.ingestion.formats.decoder import (
+    BadBytesError,
+    Decode,
+    Decoded,
+    Encoded,
+    Read,
+    text_of,
+)
+from oncelake.ingestion.formats.wire_format import FramedDecoder
+from oncelake.ingestion.kafka.schema_registry import WriterSchema
 
 REASONS: Final[dict[str, str]] = {
     **wire_format.REASONS,

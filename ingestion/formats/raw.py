@@ -7,7 +7,7 @@ from typing import Final
 import pyarrow as pa
 from pyspark.sql.types import StringType
 
-from ingestion.formats.decoder import (
+from oncelake.ingestion.formats.decoder import (
     Decode,
     Decoded,
     Encoded,

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from decimal import Decimal
 from typing import Any, Final, NoReturn
 
-from ingestion.formats.decoder import BadBytesError, text_of
+from oncelake.ingestion.formats.decoder import BadBytesError, text_of
 
 WHITE_SPACE: Final = " \t\r\n"
 # As Spark's parser, so that what passes here passes there.

@@ -15,10 +15,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ingestion.errors import counted
-from ingestion.formats import decoder
-from ingestion.formats.arrays import Bytes, Flags, Numbers, spans
-from ingestion.formats.decoder import (
+from oncelake.ingestion.errors import counted
+from oncelake.ingestion.formats import decoder
+from oncelake.ingestion.formats.arrays import Bytes, Flags, Numbers, spans
+from oncelake.ingestion.formats.decoder import (
     UNFORESEEN,
     BadBytesError,
     Decoded,
@@ -27,7 +27,7 @@ from ingestion.formats.decoder import (
     by_record,
     merged,
 )
-from ingestion.kafka.schema_registry import WriterSchema
+from oncelake.ingestion.kafka.schema_registry import WriterSchema
 
 HEADER_BYTES: Final = 5
 _LONG_HEADER_BYTES: Final = 9

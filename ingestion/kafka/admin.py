@@ -27,8 +27,8 @@ from confluent_kafka import (
 from confluent_kafka import TopicPartition as ClientTopicPartition
 from confluent_kafka.admin import AclOperation, AdminClient, ConfigResource, NewTopic, OffsetSpec
 
-from ingestion.errors import DependencyError, MissingRightError, TopicMissingError
-from ingestion.kafka.client import (
+from oncelake.ingestion.errors import DependencyError, MissingRightError, TopicMissingError
+from oncelake.ingestion.kafka.client import (
     ClientErrors,
     client_options,
     code_of,
@@ -36,8 +36,8 @@ from ingestion.kafka.client import (
     timestamp_ms_of,
     unreachable,
 )
-from ingestion.kafka.offsets import Ends, Offsets, Range, TopicPartition
-from ingestion.settings import Settings
+from oncelake.ingestion.kafka.offsets import Ends, Offsets, Range, TopicPartition
+from oncelake.ingestion.settings import Settings
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 # A broker's answers while a partition gets another leader, or its first one. librdkafka asks for

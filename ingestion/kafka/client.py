@@ -10,10 +10,10 @@ from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Message
 
-from ingestion.errors import DependencyError, KafkaSettingsError, MissingRightError
-from ingestion.kafka.diagnosis import diagnose
-from ingestion.kafka.security import librdkafka_options, redact, variable_of
-from ingestion.settings import Settings
+from oncelake.ingestion.errors import DependencyError, KafkaSettingsError, MissingRightError
+from oncelake.ingestion.kafka.diagnosis import diagnose
+from oncelake.ingestion.kafka.security import librdkafka_options, redact, variable_of
+from oncelake.ingestion.settings import Settings
 
 # OpenSSL's own code, and how long which step of a connection took.
 _NOISE: Final = re.compile(r"error:[0-9A-F]{8}:SSL routines::| \(after \d+ms in state \w+[^)]*\)")

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
-from ingestion.settings import Settings
+from oncelake.ingestion.settings import Settings
 
 _PROBE_SECONDS: Final = 2.0
 # What a client reports, and what a person does about it: to the settings, or elsewhere. ``{0}`` is

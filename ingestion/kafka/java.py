@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-from ingestion.errors import SetupError
+from oncelake.ingestion.errors import SetupError
 
 _CAUSE: Final = re.compile(r"^Caused by: (.*)$", re.MULTILINE)
 

@@ -14,8 +14,8 @@ from dataclasses import astuple, dataclass
 import xxhash
 from confluent_kafka import Message
 
-from ingestion.kafka.client import headers_of, timestamp_micros_of
-from ingestion.kafka.offsets import TopicPartition
+from oncelake.ingestion.kafka.client import headers_of, timestamp_micros_of
+from oncelake.ingestion.kafka.offsets import TopicPartition
 
 # Spark's seed, and of what is null: nothing.
 _SEED = 42

@@ -15,7 +15,7 @@ from typing import Final
 
 from confluent_kafka import Consumer, KafkaException
 
-from ingestion.errors import InvalidSpecError
+from oncelake.ingestion.errors import InvalidSpecError
 
 # 0 is for librdkafka the system's choice, or never; Java's client fails by it, or never waits.
 _NUMBER: Final = r"(?!0+$)\d{1,9}"

@@ -18,11 +18,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
-from ingestion.errors import IngestionError, counted
-from ingestion.kafka.admin import Kafka
-from ingestion.kafka.offsets import Offsets, TopicPartition
-from ingestion.kafka.transactions import java_admin
-from ingestion.settings import Settings
+from oncelake.ingestion.errors import IngestionError, counted
+from oncelake.ingestion.kafka.admin import Kafka
+from oncelake.ingestion.kafka.offsets import Offsets, TopicPartition
+from oncelake.ingestion.kafka.transactions import java_admin
+from oncelake.ingestion.settings import Settings
 
 Limit = Literal["time", "size", "compaction"]
 Level = Literal["ok", "low", "critical", "lost"]

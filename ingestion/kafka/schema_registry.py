@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
-from ingestion.errors import DependencyError, InvalidSpecError, RefusedError, first_line
-from ingestion.kafka.security import redact
-from ingestion.settings import Settings, variable
+from oncelake.ingestion.errors import DependencyError, InvalidSpecError, RefusedError, first_line
+from oncelake.ingestion.kafka.security import redact
+from oncelake.ingestion.settings import Settings, variable
 
 if TYPE_CHECKING:
     from confluent_kafka.schema_registry import Schema, SchemaRegistryClient

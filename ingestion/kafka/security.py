@@ -21,9 +21,9 @@ from typing import Any, Final
 
 from pydantic import SecretStr
 
-from ingestion.errors import DependencyError, InvalidSpecError, SetupError, first_line
-from ingestion.kafka.properties import java_properties, librdkafka_properties
-from ingestion.settings import Settings
+from oncelake.ingestion.errors import DependencyError, InvalidSpecError, SetupError, first_line
+from oncelake.ingestion.kafka.properties import java_properties, librdkafka_properties
+from oncelake.ingestion.settings import Settings
 
 _KAFKAS: Final = "org.apache.kafka.common.security"
 _MSK: Final = "software.amazon.msk.auth.iam"

@@ -23,12 +23,12 @@ from typing import Any, Final
 from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 from py4j.protocol import Py4JError
 
-from ingestion.errors import DependencyError, IngestionError, SetupError
-from ingestion.kafka.admin import Kafka
-from ingestion.kafka.java import find_java, first_cause, pyspark_home
-from ingestion.kafka.offsets import TopicPartition
-from ingestion.kafka.security import java_options, redact
-from ingestion.settings import Settings
+from oncelake.ingestion.errors import DependencyError, IngestionError, SetupError
+from oncelake.ingestion.kafka.admin import Kafka
+from oncelake.ingestion.kafka.java import find_java, first_cause, pyspark_home
+from oncelake.ingestion.kafka.offsets import TopicPartition
+from oncelake.ingestion.kafka.security import java_options, redact
+from oncelake.ingestion.settings import Settings
 
 STALLED_AFTER: Final = dt.timedelta(minutes=15)
 

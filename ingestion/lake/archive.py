@@ -15,18 +15,18 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from ingestion.declaration.sinks import SinkSpec
-from ingestion.errors import (
+from oncelake.ingestion.declaration.sinks import SinkSpec
+from oncelake.ingestion.errors import (
     MissingRightError,
     RefusedError,
     StreamLockedError,
     TableReplacedError,
 )
-from ingestion.lake.lock import refuse_lost_lease
-from ingestion.lake.paths import StreamPaths
-from ingestion.sinks.delta.log_files import log_files
-from ingestion.storage.failpoints import Failpoint, hit
-from ingestion.storage.location import Location, ObjectChangedError, Tag
+from oncelake.ingestion.lake.lock import refuse_lost_lease
+from oncelake.ingestion.lake.paths import StreamPaths
+from oncelake.ingestion.sinks.delta.log_files import log_files
+from oncelake.ingestion.storage.failpoints import Failpoint, hit
+from oncelake.ingestion.storage.location import Location, ObjectChangedError, Tag
 
 _STAMP = "%Y%m%dT%H%M%S%fZ"
 _WHY = "WHY"

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from ingestion.errors import counted
+from oncelake.ingestion.errors import counted
 
 DISPOSITIONS: Final = (
     "inserted",

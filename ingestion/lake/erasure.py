@@ -17,11 +17,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from ingestion.kafka.offsets import Offsets, Range
-from ingestion.lake.ledger import LedgerRow
-from ingestion.sinks.delta.commits import delete_rows
-from ingestion.sinks.delta.files import is_delta, open_rows
-from ingestion.storage.location import Location
+from oncelake.ingestion.kafka.offsets import Offsets, Range
+from oncelake.ingestion.lake.ledger import LedgerRow
+from oncelake.ingestion.sinks.delta.commits import delete_rows
+from oncelake.ingestion.sinks.delta.files import is_delta, open_rows
+from oncelake.ingestion.storage.location import Location
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -21,17 +21,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable, write_deltalake
 
-from ingestion.declaration.sinks import SinkSpec
-from ingestion.errors import DamagedTableError
-from ingestion.kafka.last_record import LastRecord, LastRecords, of_rows, rows_of
-from ingestion.kafka.offsets import Offsets, TopicPartition
-from ingestion.lake.archive import archive_table
-from ingestion.lake.books import COUNTS, imbalances
-from ingestion.lake.lock import refuse_lost_lease
-from ingestion.lake.paths import StreamPaths
-from ingestion.settings import Settings
-from ingestion.sinks.commit_log import Commit
-from ingestion.sinks.commit_metadata import (
+from oncelake.ingestion.declaration.sinks import SinkSpec
+from oncelake.ingestion.errors import DamagedTableError
+from oncelake.ingestion.kafka.last_record import LastRecord, LastRecords, of_rows, rows_of
+from oncelake.ingestion.kafka.offsets import Offsets, TopicPartition
+from oncelake.ingestion.lake.archive import archive_table
+from oncelake.ingestion.lake.books import COUNTS, imbalances
+from oncelake.ingestion.lake.lock import refuse_lost_lease
+from oncelake.ingestion.lake.paths import StreamPaths
+from oncelake.ingestion.settings import Settings
+from oncelake.ingestion.sinks.commit_log import Commit
+from oncelake.ingestion.sinks.commit_metadata import (
     MOVING,
     REWOUND_TO,
     UNKNOWN,
@@ -39,15 +39,15 @@ from ingestion.sinks.commit_metadata import (
     Identity,
     Kind,
 )
-from ingestion.sinks.delta.commits import EXACTLY, commit_again
-from ingestion.sinks.delta.durability import seal_commits
-from ingestion.sinks.delta.files import is_delta, open_delta, open_whole, storage_options
-from ingestion.sinks.delta.integrity import refuse_damaged, translate_read_errors
-from ingestion.sinks.delta.log import DeltaLog
-from ingestion.sinks.delta.log_files import log_files
-from ingestion.storage.checksums import matches_checksum, seal
-from ingestion.storage.damage import damaged_table
-from ingestion.storage.location import Location
+from oncelake.ingestion.sinks.delta.commits import EXACTLY, commit_again
+from oncelake.ingestion.sinks.delta.durability import seal_commits
+from oncelake.ingestion.sinks.delta.files import is_delta, open_delta, open_whole, storage_options
+from oncelake.ingestion.sinks.delta.integrity import refuse_damaged, translate_read_errors
+from oncelake.ingestion.sinks.delta.log import DeltaLog
+from oncelake.ingestion.sinks.delta.log_files import log_files
+from oncelake.ingestion.storage.checksums import matches_checksum, seal
+from oncelake.ingestion.storage.damage import damaged_table
+from oncelake.ingestion.storage.location import Location
 
 _RANGE = pa.struct(
     {

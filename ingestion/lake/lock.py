@@ -28,14 +28,14 @@ from py4j.protocol import Py4JError
 from pydantic import TypeAdapter
 from pyspark.sql import SparkSession
 
-from ingestion.errors import SetupError, StreamLockedError
-from ingestion.lake.paths import StreamPaths
-from ingestion.lake.probe import try_store
-from ingestion.sinks.delta.log_files import log_files
-from ingestion.storage.lease import Lease, is_lost, last_lease, leased, read_lease
-from ingestion.storage.location import Location
-from ingestion.storage.processes import ProcessId, this_machine
-from ingestion.storage.volumes import (
+from oncelake.ingestion.errors import SetupError, StreamLockedError
+from oncelake.ingestion.lake.paths import StreamPaths
+from oncelake.ingestion.lake.probe import try_store
+from oncelake.ingestion.sinks.delta.log_files import log_files
+from oncelake.ingestion.storage.lease import Lease, is_lost, last_lease, leased, read_lease
+from oncelake.ingestion.storage.location import Location
+from oncelake.ingestion.storage.processes import ProcessId, this_machine
+from oncelake.ingestion.storage.volumes import (
     is_store_error,
     make_folder,
     translate_disk_errors,

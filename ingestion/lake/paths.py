@@ -8,13 +8,13 @@ from importlib import import_module
 from pathlib import Path
 from typing import cast
 
-from ingestion.declaration.names import name_problem
-from ingestion.declaration.sinks import Ability, SinkSpec
-from ingestion.errors import InvalidSpecError, RefusedError
-from ingestion.settings import Settings
-from ingestion.sinks.commit_metadata import SideName
-from ingestion.sinks.table import SinkTable
-from ingestion.storage.location import Location
+from oncelake.ingestion.declaration.names import name_problem
+from oncelake.ingestion.declaration.sinks import Ability, SinkSpec
+from oncelake.ingestion.errors import InvalidSpecError, RefusedError
+from oncelake.ingestion.settings import Settings
+from oncelake.ingestion.sinks.commit_metadata import SideName
+from oncelake.ingestion.sinks.table import SinkTable
+from oncelake.ingestion.storage.location import Location
 
 _WORKSHOPS = ".rebuild"
 

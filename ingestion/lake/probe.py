@@ -9,10 +9,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from ingestion.errors import UnfitStorageError
-from ingestion.lake.paths import StreamPaths
-from ingestion.storage.location import ObjectChangedError, Tag
-from ingestion.storage.volumes import is_storage_error
+from oncelake.ingestion.errors import UnfitStorageError
+from oncelake.ingestion.lake.paths import StreamPaths
+from oncelake.ingestion.storage.location import ObjectChangedError, Tag
+from oncelake.ingestion.storage.volumes import is_storage_error
 
 
 def probe_storage(paths: StreamPaths) -> None:

@@ -12,16 +12,16 @@ from pyarrow.dataset import dataset
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from ingestion.declaration.modes import COORDINATES
-from ingestion.declaration.spec import StreamSpec, engine_version, fingerprint
-from ingestion.declaration.sql import literal
-from ingestion.lake.paths import StreamPaths
-from ingestion.lake.side_tables import is_projected, read_named
-from ingestion.sinks.commit_metadata import REWOUND_TO, CommitMetadata
-from ingestion.sinks.delta.durability import seal_commits
-from ingestion.sinks.delta.files import is_delta, open_delta, open_rows, read_delta
-from ingestion.sinks.delta.integrity import translate_read_errors
-from ingestion.storage.location import Location
+from oncelake.ingestion.declaration.modes import COORDINATES
+from oncelake.ingestion.declaration.spec import StreamSpec, engine_version, fingerprint
+from oncelake.ingestion.declaration.sql import literal
+from oncelake.ingestion.lake.paths import StreamPaths
+from oncelake.ingestion.lake.side_tables import is_projected, read_named
+from oncelake.ingestion.sinks.commit_metadata import REWOUND_TO, CommitMetadata
+from oncelake.ingestion.sinks.delta.durability import seal_commits
+from oncelake.ingestion.sinks.delta.files import is_delta, open_delta, open_rows, read_delta
+from oncelake.ingestion.sinks.delta.integrity import translate_read_errors
+from oncelake.ingestion.storage.location import Location
 
 _RAW: Final = ("key", "value", "headers")
 # A format that knows the id of a record's schema begins its detail with it.

@@ -26,27 +26,27 @@ import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction, write_deltalake
 from deltalake.exceptions import DeltaError
 
-from ingestion.declaration.modes import COORDINATES
-from ingestion.declaration.sql import equal
-from ingestion.errors import TableBusyError
-from ingestion.lake.lock import refuse_lost_lease
-from ingestion.lake.paths import StreamPaths
-from ingestion.sinks.commit_log import AGAIN
-from ingestion.sinks.commit_metadata import (
+from oncelake.ingestion.declaration.modes import COORDINATES
+from oncelake.ingestion.declaration.sql import equal
+from oncelake.ingestion.errors import TableBusyError
+from oncelake.ingestion.lake.lock import refuse_lost_lease
+from oncelake.ingestion.lake.paths import StreamPaths
+from oncelake.ingestion.sinks.commit_log import AGAIN
+from oncelake.ingestion.sinks.commit_metadata import (
     REWOUND_TO,
     CommitMetadata,
     SideFile,
     SideFileName,
     app_id,
 )
-from ingestion.sinks.delta.commits import EXACTLY, commit_again, put_commit
-from ingestion.sinks.delta.compaction import checkpoint
-from ingestion.sinks.delta.data_files import describe_file
-from ingestion.sinks.delta.description import making, with_columns
-from ingestion.sinks.delta.durability import seal_commits
-from ingestion.sinks.delta.files import is_delta, open_delta, open_rows, recorded_txn
-from ingestion.sinks.delta.integrity import translate_read_errors
-from ingestion.storage.location import Location
+from oncelake.ingestion.sinks.delta.commits import EXACTLY, commit_again, put_commit
+from oncelake.ingestion.sinks.delta.compaction import checkpoint
+from oncelake.ingestion.sinks.delta.data_files import describe_file
+from oncelake.ingestion.sinks.delta.description import making, with_columns
+from oncelake.ingestion.sinks.delta.durability import seal_commits
+from oncelake.ingestion.sinks.delta.files import is_delta, open_delta, open_rows, recorded_txn
+from oncelake.ingestion.sinks.delta.integrity import translate_read_errors
+from oncelake.ingestion.storage.location import Location
 
 # Of which columns statistics are kept, where a table has them.
 _STATISTICS: Final = ("_seq", "_offset", "redriven_seq")

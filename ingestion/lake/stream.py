@@ -8,10 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from ingestion.declaration.spec import StreamSpec
-from ingestion.kafka.admin import Kafka
-from ingestion.lake.paths import StreamPaths
-from ingestion.settings import Settings
+from oncelake.ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.kafka.admin import Kafka
+from oncelake.ingestion.lake.paths import StreamPaths
+from oncelake.ingestion.settings import Settings
 
 
 @dataclass(frozen=True, kw_only=True)

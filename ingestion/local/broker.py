@@ -19,16 +19,16 @@ from pathlib import Path
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from ingestion.errors import DependencyError, SetupError
-from ingestion.kafka.java import find_java
-from ingestion.local.process import (
+from oncelake.ingestion.errors import DependencyError, SetupError
+from oncelake.ingestion.kafka.java import find_java
+from oncelake.ingestion.local.process import (
     file_lock,
     launch,
     recorded_process,
     run_and_capture,
     stop,
 )
-from ingestion.storage.processes import ProcessId
+from oncelake.ingestion.storage.processes import ProcessId
 
 _START_TIMEOUT_SECONDS = 60
 _STOP_TIMEOUT_SECONDS = 20

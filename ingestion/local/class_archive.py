@@ -13,7 +13,7 @@ import subprocess
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from ingestion.kafka.java import find_java, pyspark_home
+from oncelake.ingestion.kafka.java import find_java, pyspark_home
 
 # An archive that does not fit is nobody's concern; Java would report it on standard output.
 _SILENTLY = ("-Xshare:auto", "-Xlog:cds*=off", "-Xlog:class+path=off")

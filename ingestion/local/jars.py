@@ -4,10 +4,10 @@ PySpark brings Ivy along; it runs once, here, so that Spark starts later without
 anything. ``ivy.xml`` says which jars, ``jars.lock`` what is in them: a jar with another
 sha256, a missing jar and a surplus one are all refused, and nothing half-fetched is ever seen.
 
-    python -m ingestion.local.jars          fetch what is missing
-    python -m ingestion.local.jars --s3     fetch what Spark needs for a lake on S3
-    python -m ingestion.local.jars --tests  fetch what only the tests need
-    python -m ingestion.local.jars --lock   accept what Maven Central has now, write jars.lock
+    python -m oncelake.ingestion.local.jars          fetch what is missing
+    python -m oncelake.ingestion.local.jars --s3     fetch what Spark needs for a lake on S3
+    python -m oncelake.ingestion.local.jars --tests  fetch what only the tests need
+    python -m oncelake.ingestion.local.jars --lock   accept what Maven Central has, write jars.lock
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 
-from ingestion.errors import DependencyError, IngestionError, SetupError, counted
-from ingestion.kafka.java import find_java, pyspark_home
-from ingestion.local.process import run_and_capture
-from ingestion.settings import load_settings
+from oncelake.ingestion.errors import DependencyError, IngestionError, SetupError, counted
+from oncelake.ingestion.kafka.java import find_java, pyspark_home
+from oncelake.ingestion.local.process import run_and_capture
+from oncelake.ingestion.settings import load_settings
 
 CONFIGURATIONS = ("spark", "broker")
 STORE_CONFIGURATIONS = ("s3",)

@@ -18,7 +18,7 @@ from typing import Any
 
 import psutil
 
-from ingestion.storage.processes import ProcessId
+from oncelake.ingestion.storage.processes import ProcessId
 
 # $1 = pid file, $2 = log, the rest = the command.
 _DETACHED = """

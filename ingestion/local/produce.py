@@ -7,9 +7,9 @@ from typing import Final, Protocol
 
 from confluent_kafka import KafkaError, Producer
 
-from ingestion.kafka.admin import Kafka
-from ingestion.kafka.client import client_options, unreachable
-from ingestion.settings import Settings
+from oncelake.ingestion.kafka.admin import Kafka
+from oncelake.ingestion.kafka.client import client_options, unreachable
+from oncelake.ingestion.settings import Settings
 
 # The demo's messages are stamped 2013: by Kafka's default of a week they would expire at once.
 _KEPT_FOR_EVER: Final = {"retention.ms": "-1", "cleanup.policy": "delete"}

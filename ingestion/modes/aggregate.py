@@ -16,15 +16,15 @@ from collections.abc import Mapping
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from ingestion.declaration.aggregates import aggregates_of
-from ingestion.declaration.sql import quoted
-from ingestion.errors import NotReplayableError
-from ingestion.modes import sql
-from ingestion.modes.aggregate_functions import folded, of_records, place_in
-from ingestion.modes.engines.spark import SparkEngine, translate
-from ingestion.modes.mode import Good, Target, WriteMode
-from ingestion.modes.watermark import clocks_after
-from ingestion.sinks.commit_metadata import Kind
+from oncelake.ingestion.declaration.aggregates import aggregates_of
+from oncelake.ingestion.declaration.sql import quoted
+from oncelake.ingestion.errors import NotReplayableError
+from oncelake.ingestion.modes import sql
+from oncelake.ingestion.modes.aggregate_functions import folded, of_records, place_in
+from oncelake.ingestion.modes.engines.spark import SparkEngine, translate
+from oncelake.ingestion.modes.mode import Good, Target, WriteMode
+from oncelake.ingestion.modes.watermark import clocks_after
+from oncelake.ingestion.sinks.commit_metadata import Kind
 
 
 class AggregateMode(WriteMode):

@@ -13,9 +13,9 @@ from typing import Final
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from ingestion.declaration.aggregates import Aggregate
-from ingestion.declaration.spec import StreamSpec
-from ingestion.declaration.sql import quoted
+from oncelake.ingestion.declaration.aggregates import Aggregate
+from oncelake.ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.declaration.sql import quoted
 
 States = Mapping[str, Column]
 # Digits that are divided at once; with a rest of as many they fit into the widest DECIMAL.

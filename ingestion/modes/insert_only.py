@@ -9,8 +9,8 @@ Rows to records: as in an upsert.
 
 from __future__ import annotations
 
-from ingestion.modes import sql
-from ingestion.modes.upsert import UpsertMode, winner_per_key
+from oncelake.ingestion.modes import sql
+from oncelake.ingestion.modes.upsert import UpsertMode, winner_per_key
 
 
 class InsertOnlyMode(UpsertMode):

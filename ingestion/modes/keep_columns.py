@@ -18,11 +18,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from ingestion.declaration.modes import COORDINATES, DELETED_COLUMN
-from ingestion.declaration.spec import StreamSpec
-from ingestion.modes import sql
-from ingestion.modes.mode import Target
-from ingestion.modes.tombstones import HAS_ROW, define_deletes
+from oncelake.ingestion.declaration.modes import COORDINATES, DELETED_COLUMN
+from oncelake.ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.modes import sql
+from oncelake.ingestion.modes.mode import Target
+from oncelake.ingestion.modes.tombstones import HAS_ROW, define_deletes
 
 REASONS: Final = {
     "nothing_to_keep": "an update left out a column that has not changed, and no row has its value",

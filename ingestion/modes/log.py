@@ -9,8 +9,8 @@ Rows to records: a record written is one record, a delete's included.
 
 from __future__ import annotations
 
-from ingestion.modes import sql
-from ingestion.modes.upsert import UpsertMode
+from oncelake.ingestion.modes import sql
+from oncelake.ingestion.modes.upsert import UpsertMode
 
 
 class LogMode(UpsertMode):

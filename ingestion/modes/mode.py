@@ -13,16 +13,16 @@ from importlib import import_module
 from types import MappingProxyType
 from typing import Any, ClassVar, cast
 
-from ingestion.declaration.spec import StreamSpec
-from ingestion.errors import counted
-from ingestion.lake.books import imbalances
-from ingestion.lake.paths import StreamPaths
-from ingestion.lake.side_tables import read_back
-from ingestion.modes.engines.engine import Decision, Engine
-from ingestion.modes.engines.table_writer import TableWriter
-from ingestion.sinks.commit_log import DELETED, INSERTED, UPDATED, Commit
-from ingestion.sinks.commit_metadata import CommitMetadata, Kind, SideFile, SideFileName
-from ingestion.storage.location import Location
+from oncelake.ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.errors import counted
+from oncelake.ingestion.lake.books import imbalances
+from oncelake.ingestion.lake.paths import StreamPaths
+from oncelake.ingestion.lake.side_tables import read_back
+from oncelake.ingestion.modes.engines.engine import Decision, Engine
+from oncelake.ingestion.modes.engines.table_writer import TableWriter
+from oncelake.ingestion.sinks.commit_log import DELETED, INSERTED, UPDATED, Commit
+from oncelake.ingestion.sinks.commit_metadata import CommitMetadata, Kind, SideFile, SideFileName
+from oncelake.ingestion.storage.location import Location
 
 Ranges = Mapping[str, tuple[Any, Any]]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from ingestion.errors import KeyInTwoPartitionsError
-from ingestion.modes import sql
-from ingestion.modes.mode import Ranges, Target
+from oncelake.ingestion.errors import KeyInTwoPartitionsError
+from oncelake.ingestion.modes import sql
+from oncelake.ingestion.modes.mode import Ranges, Target
 
 # A literal range of these lets MERGE skip files. Timestamps are left out: their way through
 # Python's time zones and back is not exact, and a wrong range inserts duplicates.

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ingestion.modes import sql
-from ingestion.modes.upsert import UpsertMode, winner_per_key
+from oncelake.ingestion.modes import sql
+from oncelake.ingestion.modes.upsert import UpsertMode, winner_per_key
 
 
 class PartialUpsertMode(UpsertMode):

@@ -15,11 +15,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ingestion.declaration.modes import CURRENT, VALID_FROM, VALID_TO
-from ingestion.modes import sql
-from ingestion.modes.mode import Good, Target, WriteMode
-from ingestion.modes.tombstones import define_deletes, remember_deletes
-from ingestion.sinks.commit_metadata import Kind
+from oncelake.ingestion.declaration.modes import CURRENT, VALID_FROM, VALID_TO
+from oncelake.ingestion.modes import sql
+from oncelake.ingestion.modes.mode import Good, Target, WriteMode
+from oncelake.ingestion.modes.tombstones import define_deletes, remember_deletes
+from oncelake.ingestion.sinks.commit_metadata import Kind
 
 
 class HistoryMode(WriteMode):

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ingestion.declaration.modes import DELETED_COLUMN
-from ingestion.modes.upsert import UpsertMode
+from oncelake.ingestion.declaration.modes import DELETED_COLUMN
+from oncelake.ingestion.modes.upsert import UpsertMode
 
 
 class SoftUpsertMode(UpsertMode):

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from ingestion.declaration.sql import equal as equal
-from ingestion.declaration.sql import identifier, literal
+from oncelake.ingestion.declaration.sql import equal as equal
+from oncelake.ingestion.declaration.sql import identifier, literal
 
 # Ends the statement that evaluates it; each engine puts in its own way to do so.
 FAIL: Final = "ONCELAKE_FAIL()"

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from ingestion.modes import sql
-from ingestion.modes.mode import Target
-from ingestion.sinks.delta.files import is_delta
+from oncelake.ingestion.modes import sql
+from oncelake.ingestion.modes.mode import Target
+from oncelake.ingestion.sinks.delta.files import is_delta
 
 # Whether a delete is remembered with the row that it ended, in streams where that may be needed.
 HAS_ROW: Final = "_has_row"

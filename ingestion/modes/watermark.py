@@ -11,9 +11,9 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from ingestion.declaration.aggregates import CLOCK
-from ingestion.declaration.sql import quoted
-from ingestion.modes.mode import Target
+from oncelake.ingestion.declaration.aggregates import CLOCK
+from oncelake.ingestion.declaration.sql import quoted
+from oncelake.ingestion.modes.mode import Target
 
 
 def clocks_after(target: Target, records: DataFrame) -> dict[str, int]:

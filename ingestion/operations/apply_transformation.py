@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from ingestion.declaration.spec import StreamSpec
-from ingestion.declaration.sql import quoted
-from ingestion.settings import Settings
+from oncelake.ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.declaration.sql import quoted
+from oncelake.ingestion.settings import Settings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -30,10 +30,10 @@ def spark_transformation(
     from pyspark.sql.pandas.types import to_arrow_schema
     from pyspark.sql.types import StructField, StructType
 
-    from ingestion.declaration.loader import locating_problems
-    from ingestion.pipeline.schema import row_type
-    from ingestion.pipeline.session import start_session
-    from ingestion.pipeline.transform import RECORD, asked_ddl, refuse_bad_transformation
+    from oncelake.ingestion.declaration.loader import locating_problems
+    from oncelake.ingestion.pipeline.schema import row_type
+    from oncelake.ingestion.pipeline.session import start_session
+    from oncelake.ingestion.pipeline.transform import RECORD, asked_ddl, refuse_bad_transformation
 
     # Values come from this process and go back to it: no cluster is worth the way.
     here = settings.model_copy(update={"spark_master": "local[*]"})
@@ -56,8 +56,8 @@ def spark_transformation(
 def _transformed(values: DataFrame, spec: StreamSpec) -> DataFrame:
     from pyspark.sql import functions as F
 
-    from ingestion.pipeline.schema import declared_row
-    from ingestion.pipeline.transform import (
+    from oncelake.ingestion.pipeline.schema import declared_row
+    from oncelake.ingestion.pipeline.transform import (
         function_of,
         given_to_function,
         is_selected,

@@ -9,17 +9,17 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from ingestion.errors import DamagedTableError, InvalidSpecError, RefusedError
-from ingestion.lake.archive import Archived, archived, swap_tables
-from ingestion.lake.ledger import Ledger
-from ingestion.lake.lock import held, refuse_lost_lease
-from ingestion.lake.paths import StreamPaths
-from ingestion.operations.status import known_waiting
-from ingestion.recovery.standing import end_half_done
-from ingestion.settings import Settings
-from ingestion.sinks.delta.integrity import translate_read_errors
-from ingestion.sinks.delta.log import DeltaLog
-from ingestion.storage.location import Location
+from oncelake.ingestion.errors import DamagedTableError, InvalidSpecError, RefusedError
+from oncelake.ingestion.lake.archive import Archived, archived, swap_tables
+from oncelake.ingestion.lake.ledger import Ledger
+from oncelake.ingestion.lake.lock import held, refuse_lost_lease
+from oncelake.ingestion.lake.paths import StreamPaths
+from oncelake.ingestion.operations.status import known_waiting
+from oncelake.ingestion.recovery.standing import end_half_done
+from oncelake.ingestion.settings import Settings
+from oncelake.ingestion.sinks.delta.integrity import translate_read_errors
+from oncelake.ingestion.sinks.delta.log import DeltaLog
+from oncelake.ingestion.storage.location import Location
 
 # An entry and an erase may be dated by the clocks of two hosts, or by one that was set back.
 _CLOCKS_APART: Final = dt.timedelta(days=1)

@@ -4,7 +4,7 @@ A run of a hundred records spends most of its time on loading classes. Java writ
 which ones a process needed; so an embedded Kafka is filled, read twice and thrown away, once for
 each Java and set of jars. Set-up never fails for it: runs work without.
 
-    python -m ingestion.operations.archive_classes      makes it, where there is none that fits
+    python -m oncelake.ingestion.operations.archive_classes  makes it, where none is there
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from ingestion.errors import IngestionError
-from ingestion.local.class_archive import (
+from oncelake.ingestion.errors import IngestionError
+from oncelake.ingestion.local.class_archive import (
     archive_key,
     has_archive,
     install_archive,
     remove_archives,
 )
-from ingestion.local.process import file_lock, run_and_capture
-from ingestion.settings import Settings, load_settings
+from oncelake.ingestion.local.process import file_lock, run_and_capture
+from oncelake.ingestion.settings import Settings, load_settings
 
 _SLOWEST_SECONDS: Final = 600
 _DRAFT: Final = "classes.jsa"
@@ -81,7 +81,13 @@ def _run_elsewhere(folder: Path, jars: Path) -> str:
     ours = {name: text for name, text in os.environ.items() if not name.startswith("ONCELAKE_")}
     try:
         done = run_and_capture(
-            [sys.executable, "-m", "ingestion.operations.archive_classes", str(folder), str(jars)],
+            [
+                sys.executable,
+                "-m",
+                "oncelake.ingestion.operations.archive_classes",
+                str(folder),
+                str(jars),
+            ],
             env=ours,
             seconds=_SLOWEST_SECONDS,
         )
@@ -92,7 +98,7 @@ def _run_elsewhere(folder: Path, jars: Path) -> str:
 
 def _run_in_folder(folder: Path, jars: Path) -> None:
     """Read a topic twice, and have the JVM write its archive into ``folder`` when it ends."""
-    from ingestion.local import broker
+    from oncelake.ingestion.local import broker
 
     settings = Settings(
         kafka=broker.up(folder / "kafka", jars=jars, tied_to_caller=True).address,
@@ -109,10 +115,10 @@ def _run_in_folder(folder: Path, jars: Path) -> None:
 
 def _run_twice(settings: Settings) -> None:
     """Insert rows and quarantine a record; then insert, update and delete rows."""
-    from ingestion.declaration.spec import StreamSpec
-    from ingestion.local.produce import create, produce
-    from ingestion.operations.run import Run
-    from ingestion.pipeline.session import start_session
+    from oncelake.ingestion.declaration.spec import StreamSpec
+    from oncelake.ingestion.local.produce import create, produce
+    from oncelake.ingestion.operations.run import Run
+    from oncelake.ingestion.pipeline.session import start_session
 
     spec = StreamSpec.model_validate(
         {"name": _TOPIC, "topic": _TOPIC, "schema": _SCHEMA, "keys": ["id"]}

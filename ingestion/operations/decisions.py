@@ -10,9 +10,9 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from ingestion.declaration.sinks import SinkSpec
-from ingestion.declaration.spec import StreamSpec
-from ingestion.errors import (
+from oncelake.ingestion.declaration.sinks import SinkSpec
+from oncelake.ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.errors import (
     ClusterChangedError,
     IdentityChangedError,
     InvalidSpecError,
@@ -23,26 +23,26 @@ from ingestion.errors import (
     counted,
     no_table_yet,
 )
-from ingestion.kafka.admin import Topics
-from ingestion.kafka.offsets import Offsets, Range
-from ingestion.lake.archive import Swapped, archive_table, swap_tables
-from ingestion.lake.ledger import (
+from oncelake.ingestion.kafka.admin import Topics
+from oncelake.ingestion.kafka.offsets import Offsets, Range
+from oncelake.ingestion.lake.archive import Swapped, archive_table, swap_tables
+from oncelake.ingestion.lake.ledger import (
     LedgerRow,
     known_paths,
     put_rows,
     standing_rows,
 )
-from ingestion.lake.lock import held, holder_of
-from ingestion.lake.paths import StreamPaths
-from ingestion.lake.stream import Stream
-from ingestion.recovery.continuity import Cut, compare_logs, without
-from ingestion.recovery.position import Position
-from ingestion.recovery.side_tables import written_off_counts
-from ingestion.recovery.standing import ALTERED, BESIDE, Standing, heal_stream
-from ingestion.recovery.start import begin_offsets
-from ingestion.recovery.topics import refuse_another_topic, resolve_topics
-from ingestion.settings import Settings
-from ingestion.sinks.commit_metadata import (
+from oncelake.ingestion.lake.lock import held, holder_of
+from oncelake.ingestion.lake.paths import StreamPaths
+from oncelake.ingestion.lake.stream import Stream
+from oncelake.ingestion.recovery.continuity import Cut, compare_logs, without
+from oncelake.ingestion.recovery.position import Position
+from oncelake.ingestion.recovery.side_tables import written_off_counts
+from oncelake.ingestion.recovery.standing import ALTERED, BESIDE, Standing, heal_stream
+from oncelake.ingestion.recovery.start import begin_offsets
+from oncelake.ingestion.recovery.topics import refuse_another_topic, resolve_topics
+from oncelake.ingestion.settings import Settings
+from oncelake.ingestion.sinks.commit_metadata import (
     UNKNOWN,
     CommitMetadata,
     CountedRange,
@@ -50,9 +50,9 @@ from ingestion.sinks.commit_metadata import (
     SideName,
     ranges_at,
 )
-from ingestion.storage.failpoints import Failpoint, hit
-from ingestion.storage.lease import Lease, read_lease, release
-from ingestion.storage.location import Location
+from oncelake.ingestion.storage.failpoints import Failpoint, hit
+from oncelake.ingestion.storage.lease import Lease, read_lease, release
+from oncelake.ingestion.storage.location import Location
 
 
 def accept(spec: StreamSpec, settings: Settings, *, reason: str, run_id: str) -> LedgerRow:

@@ -18,30 +18,30 @@ from typing import Any
 
 import pyarrow as pa
 
-from ingestion.declaration.spec import StreamSpec
-from ingestion.errors import IngestionError, RefusedError, no_table_yet
-from ingestion.kafka.admin import Kafka
-from ingestion.kafka.offsets import Offsets, Range
-from ingestion.lake.archive import archived
-from ingestion.lake.erasure import COMPLETE, COMPLETES, said_of, unfinished
-from ingestion.lake.ledger import LedgerRow, copy_ledger, put_rows, standing_rows
-from ingestion.lake.lock import held, refuse_lost_lease
-from ingestion.lake.paths import StreamPaths, refuse_unable
-from ingestion.lake.quarantine import remove_payloads
-from ingestion.operations.erase_key import is_of_key, parse_key
-from ingestion.pipeline.erased import at_places
-from ingestion.recovery.position import Position
-from ingestion.recovery.standing import OF_BATCHES, heal_stream
-from ingestion.settings import Settings
-from ingestion.sinks.commit_log import DELETED
-from ingestion.sinks.commit_metadata import MOVING
-from ingestion.sinks.delta.commits import delete_rows
-from ingestion.sinks.delta.compaction import remove_unreferenced
-from ingestion.sinks.delta.files import is_delta, open_rows
-from ingestion.sinks.table import ErasableTable
-from ingestion.storage.failpoints import Failpoint, hit
-from ingestion.storage.location import Location
-from ingestion.storage.processes import sweep_scratch
+from oncelake.ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.errors import IngestionError, RefusedError, no_table_yet
+from oncelake.ingestion.kafka.admin import Kafka
+from oncelake.ingestion.kafka.offsets import Offsets, Range
+from oncelake.ingestion.lake.archive import archived
+from oncelake.ingestion.lake.erasure import COMPLETE, COMPLETES, said_of, unfinished
+from oncelake.ingestion.lake.ledger import LedgerRow, copy_ledger, put_rows, standing_rows
+from oncelake.ingestion.lake.lock import held, refuse_lost_lease
+from oncelake.ingestion.lake.paths import StreamPaths, refuse_unable
+from oncelake.ingestion.lake.quarantine import remove_payloads
+from oncelake.ingestion.operations.erase_key import is_of_key, parse_key
+from oncelake.ingestion.pipeline.erased import at_places
+from oncelake.ingestion.recovery.position import Position
+from oncelake.ingestion.recovery.standing import OF_BATCHES, heal_stream
+from oncelake.ingestion.settings import Settings
+from oncelake.ingestion.sinks.commit_log import DELETED
+from oncelake.ingestion.sinks.commit_metadata import MOVING
+from oncelake.ingestion.sinks.delta.commits import delete_rows
+from oncelake.ingestion.sinks.delta.compaction import remove_unreferenced
+from oncelake.ingestion.sinks.delta.files import is_delta, open_rows
+from oncelake.ingestion.sinks.table import ErasableTable
+from oncelake.ingestion.storage.failpoints import Failpoint, hit
+from oncelake.ingestion.storage.location import Location
+from oncelake.ingestion.storage.processes import sweep_scratch
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

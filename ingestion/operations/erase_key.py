@@ -13,17 +13,17 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from ingestion.declaration.ddl import DeclaredColumn, parse_columns
-from ingestion.declaration.formats import Options
-from ingestion.declaration.spec import StreamSpec, meaning, meaning_changes
-from ingestion.errors import InvalidSpecError, RefusedError
-from ingestion.formats.coerce import from_base64
-from ingestion.formats.decoder import BadBytesError, Encoded, arrow_type
-from ingestion.formats.json import REASONS
-from ingestion.formats.json.strict import StrictReader
-from ingestion.lake.ledger import LedgerRow
-from ingestion.pipeline.schema import type_of_columns
-from ingestion.sinks.table import SinkTable
+from oncelake.ingestion.declaration.ddl import DeclaredColumn, parse_columns
+from oncelake.ingestion.declaration.formats import Options
+from oncelake.ingestion.declaration.spec import StreamSpec, meaning, meaning_changes
+from oncelake.ingestion.errors import InvalidSpecError, RefusedError
+from oncelake.ingestion.formats.coerce import from_base64
+from oncelake.ingestion.formats.decoder import BadBytesError, Encoded, arrow_type
+from oncelake.ingestion.formats.json import REASONS
+from oncelake.ingestion.formats.json.strict import StrictReader
+from oncelake.ingestion.lake.ledger import LedgerRow
+from oncelake.ingestion.pipeline.schema import type_of_columns
+from oncelake.ingestion.sinks.table import SinkTable
 
 # A value of each type, as JSON has it; of all others, 42.
 _EXAMPLES: Final[Mapping[str, Any]] = {

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from ingestion.errors import WRONG, IngestionError
+from oncelake.ingestion.errors import WRONG, IngestionError
 
 # Of kinds whose name says too little; the others' names are words already.
 _WORDS: Final = {
@@ -87,7 +87,7 @@ def _translated(error: Exception, stream: str | None) -> Exception:
     """Translate what a store, or a file, refuses: a command that only looks meets it anywhere."""
     if isinstance(error, IngestionError):
         return error
-    from ingestion.storage.volumes import failure_of_access
+    from oncelake.ingestion.storage.volumes import failure_of_access
 
     return failure_of_access(error, stream) or error
 

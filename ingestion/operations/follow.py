@@ -17,21 +17,21 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
-from ingestion.declaration.loader import DeclaredStream, StreamFolder
-from ingestion.errors import (
+from oncelake.ingestion.declaration.loader import DeclaredStream, StreamFolder
+from oncelake.ingestion.errors import (
     DependencyError,
     IngestionError,
     InvalidSpecError,
     StreamLockedError,
     first_exit_code,
 )
-from ingestion.operations.lag import LagReader
-from ingestion.operations.run import Run
-from ingestion.operations.telemetry import watching
-from ingestion.operations.turns import Turn
-from ingestion.pipeline.report import RunReport
-from ingestion.pipeline.session import SharedSpark
-from ingestion.settings import Settings
+from oncelake.ingestion.operations.lag import LagReader
+from oncelake.ingestion.operations.run import Run
+from oncelake.ingestion.operations.telemetry import watching
+from oncelake.ingestion.operations.turns import Turn
+from oncelake.ingestion.pipeline.report import RunReport
+from oncelake.ingestion.pipeline.session import SharedSpark
+from oncelake.ingestion.settings import Settings
 
 JOBS: Final = 2
 EVERY_SECONDS: Final = 5.0

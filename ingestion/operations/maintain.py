@@ -19,23 +19,29 @@ import duckdb
 from deltalake import write_deltalake
 from deltalake.exceptions import DeltaError
 
-from ingestion.declaration.spec import StreamSpec
-from ingestion.errors import RefusedError, first_line
-from ingestion.lake.ledger import LedgerRow, copy_ledger, standing_rows
-from ingestion.lake.lock import held, refuse_lost_lease
-from ingestion.lake.paths import StreamPaths
-from ingestion.lake.quarantine import remove_payloads
-from ingestion.modes import sql
-from ingestion.operations.rewind import read_history
-from ingestion.recovery.standing import OF_BATCHES, heal_stream
-from ingestion.settings import Settings
-from ingestion.sinks.delta.commits import is_unwritable
-from ingestion.sinks.delta.compaction import TableSize, TableUpkeep, checkpoint, compact, vacuum
-from ingestion.sinks.delta.durability import seal_commits
-from ingestion.sinks.delta.files import as_arrow, is_delta, open_delta, open_rows
-from ingestion.storage.failpoints import Failpoint, hit
-from ingestion.storage.location import Location
-from ingestion.storage.processes import sweep_scratch
+from oncelake.ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.errors import RefusedError, first_line
+from oncelake.ingestion.lake.ledger import LedgerRow, copy_ledger, standing_rows
+from oncelake.ingestion.lake.lock import held, refuse_lost_lease
+from oncelake.ingestion.lake.paths import StreamPaths
+from oncelake.ingestion.lake.quarantine import remove_payloads
+from oncelake.ingestion.modes import sql
+from oncelake.ingestion.operations.rewind import read_history
+from oncelake.ingestion.recovery.standing import OF_BATCHES, heal_stream
+from oncelake.ingestion.settings import Settings
+from oncelake.ingestion.sinks.delta.commits import is_unwritable
+from oncelake.ingestion.sinks.delta.compaction import (
+    TableSize,
+    TableUpkeep,
+    checkpoint,
+    compact,
+    vacuum,
+)
+from oncelake.ingestion.sinks.delta.durability import seal_commits
+from oncelake.ingestion.sinks.delta.files import as_arrow, is_delta, open_delta, open_rows
+from oncelake.ingestion.storage.failpoints import Failpoint, hit
+from oncelake.ingestion.storage.location import Location
+from oncelake.ingestion.storage.processes import sweep_scratch
 
 _MEGABYTE = 1024 * 1024
 

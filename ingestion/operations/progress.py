@@ -8,8 +8,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from ingestion.errors import counted
-from ingestion.lake.ledger import LedgerRow
+from oncelake.ingestion.errors import counted
+from oncelake.ingestion.lake.ledger import LedgerRow
 
 Tell = Callable[[str], None]
 

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from ingestion.declaration.spec import StreamSpec, fingerprint
-from ingestion.errors import (
+from oncelake.ingestion.declaration.spec import StreamSpec, fingerprint
+from oncelake.ingestion.errors import (
     DamagedTableError,
     OffsetsExpiredError,
     RefusedError,
@@ -21,24 +21,24 @@ from ingestion.errors import (
     TopicTruncatedError,
     no_table_yet,
 )
-from ingestion.kafka.offsets import Offsets
-from ingestion.lake.archive import Swapped, swap_tables
-from ingestion.lake.erasure import erasures, unfinished
-from ingestion.lake.ledger import LoadedLedger, first_offsets, load_ledger
-from ingestion.lake.lock import Holder, held_by_python
-from ingestion.lake.paths import StreamPaths, refuse_unable
-from ingestion.lake.stream import Stream
-from ingestion.operations.erase_key import refuse_other_keys
-from ingestion.operations.run import Run
-from ingestion.operations.telemetry import observed
-from ingestion.pipeline.report import RunReport
-from ingestion.recovery.heal import known_rows, unknown_seqs
-from ingestion.recovery.position import is_elsewhere, position_of
-from ingestion.recovery.snapshot import TableSnapshot, read_snapshot
-from ingestion.recovery.standing import end_half_done, is_half_done
-from ingestion.recovery.topics import refuse_another_topic, resolve_topics
-from ingestion.settings import Settings
-from ingestion.storage.volumes import translate_disk_errors
+from oncelake.ingestion.kafka.offsets import Offsets
+from oncelake.ingestion.lake.archive import Swapped, swap_tables
+from oncelake.ingestion.lake.erasure import erasures, unfinished
+from oncelake.ingestion.lake.ledger import LoadedLedger, first_offsets, load_ledger
+from oncelake.ingestion.lake.lock import Holder, held_by_python
+from oncelake.ingestion.lake.paths import StreamPaths, refuse_unable
+from oncelake.ingestion.lake.stream import Stream
+from oncelake.ingestion.operations.erase_key import refuse_other_keys
+from oncelake.ingestion.operations.run import Run
+from oncelake.ingestion.operations.telemetry import observed
+from oncelake.ingestion.pipeline.report import RunReport
+from oncelake.ingestion.recovery.heal import known_rows, unknown_seqs
+from oncelake.ingestion.recovery.position import is_elsewhere, position_of
+from oncelake.ingestion.recovery.snapshot import TableSnapshot, read_snapshot
+from oncelake.ingestion.recovery.standing import end_half_done, is_half_done
+from oncelake.ingestion.recovery.topics import refuse_another_topic, resolve_topics
+from oncelake.ingestion.settings import Settings
+from oncelake.ingestion.storage.volumes import translate_disk_errors
 
 # What a half-made table cannot be read on from.
 _OF_THE_SOURCE: Final = (OffsetsExpiredError, TopicRecreatedError, TopicTruncatedError)

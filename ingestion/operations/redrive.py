@@ -17,23 +17,23 @@ from functools import partial
 
 import pyarrow.compute as pc
 
-from ingestion.errors import InvalidSpecError, RefusedError, counted, no_table_yet
-from ingestion.lake.ledger import Ledger, LedgerRow
-from ingestion.lake.lock import Holder, held_by_committer
-from ingestion.lake.paths import StreamPaths, refuse_unable
-from ingestion.lake.quarantine import WAITS_IN_ARROW, waiting_records
-from ingestion.lake.stream import Stream
-from ingestion.operations.erase_key import refuse_other_keys
-from ingestion.operations.run import StreamTask, on_fitting_engine
-from ingestion.pipeline.batch import Committer
-from ingestion.pipeline.redrive_batch import RedriveWriter, epochs_of
-from ingestion.pipeline.report import BatchReport
-from ingestion.pipeline.spark_errors import translate_engine_errors
-from ingestion.pipeline.store_session import read_table
-from ingestion.recovery.start import plan_start
-from ingestion.recovery.topics import resolve_topics
-from ingestion.sinks.delta.files import is_delta, open_rows, read_delta
-from ingestion.sinks.delta.integrity import translate_read_errors
+from oncelake.ingestion.errors import InvalidSpecError, RefusedError, counted, no_table_yet
+from oncelake.ingestion.lake.ledger import Ledger, LedgerRow
+from oncelake.ingestion.lake.lock import Holder, held_by_committer
+from oncelake.ingestion.lake.paths import StreamPaths, refuse_unable
+from oncelake.ingestion.lake.quarantine import WAITS_IN_ARROW, waiting_records
+from oncelake.ingestion.lake.stream import Stream
+from oncelake.ingestion.operations.erase_key import refuse_other_keys
+from oncelake.ingestion.operations.run import StreamTask, on_fitting_engine
+from oncelake.ingestion.pipeline.batch import Committer
+from oncelake.ingestion.pipeline.redrive_batch import RedriveWriter, epochs_of
+from oncelake.ingestion.pipeline.report import BatchReport
+from oncelake.ingestion.pipeline.spark_errors import translate_engine_errors
+from oncelake.ingestion.pipeline.store_session import read_table
+from oncelake.ingestion.recovery.start import plan_start
+from oncelake.ingestion.recovery.topics import resolve_topics
+from oncelake.ingestion.sinks.delta.files import is_delta, open_rows, read_delta
+from oncelake.ingestion.sinks.delta.integrity import translate_read_errors
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -13,24 +13,32 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from ingestion.errors import InvalidSpecError, NotReplayableError, OffsetsExpiredError, no_table_yet
-from ingestion.kafka.offsets import Offsets, Range, TopicPartition, cut
-from ingestion.lake.erasure import erasures
-from ingestion.lake.ledger import LedgerRow, first_offsets, load_ledger
-from ingestion.lake.lock import Holder, held_by_committer
-from ingestion.lake.paths import refuse_unable
-from ingestion.lake.stream import Stream
-from ingestion.operations.erase_key import refuse_other_keys
-from ingestion.operations.rewind import moment_of
-from ingestion.operations.run import StreamTask, on_fitting_engine
-from ingestion.pipeline.batch import Committer
-from ingestion.pipeline.replay_batch import ReplayWriter
-from ingestion.pipeline.report import BatchReport
-from ingestion.pipeline.source import read_ranges
-from ingestion.pipeline.spark_errors import recheck_kafka_on_failure, translate_engine_errors
-from ingestion.recovery.position import Position
-from ingestion.recovery.start import plan_start, recheck_start
-from ingestion.recovery.topics import resolve_topics
+from oncelake.ingestion.errors import (
+    InvalidSpecError,
+    NotReplayableError,
+    OffsetsExpiredError,
+    no_table_yet,
+)
+from oncelake.ingestion.kafka.offsets import Offsets, Range, TopicPartition, cut
+from oncelake.ingestion.lake.erasure import erasures
+from oncelake.ingestion.lake.ledger import LedgerRow, first_offsets, load_ledger
+from oncelake.ingestion.lake.lock import Holder, held_by_committer
+from oncelake.ingestion.lake.paths import refuse_unable
+from oncelake.ingestion.lake.stream import Stream
+from oncelake.ingestion.operations.erase_key import refuse_other_keys
+from oncelake.ingestion.operations.rewind import moment_of
+from oncelake.ingestion.operations.run import StreamTask, on_fitting_engine
+from oncelake.ingestion.pipeline.batch import Committer
+from oncelake.ingestion.pipeline.replay_batch import ReplayWriter
+from oncelake.ingestion.pipeline.report import BatchReport
+from oncelake.ingestion.pipeline.source import read_ranges
+from oncelake.ingestion.pipeline.spark_errors import (
+    recheck_kafka_on_failure,
+    translate_engine_errors,
+)
+from oncelake.ingestion.recovery.position import Position
+from oncelake.ingestion.recovery.start import plan_start, recheck_start
+from oncelake.ingestion.recovery.topics import resolve_topics
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

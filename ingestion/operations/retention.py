@@ -6,17 +6,17 @@ import datetime as dt
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ingestion.declaration.spec import StreamSpec
-from ingestion.errors import IngestionError
-from ingestion.kafka.offsets import Offsets
-from ingestion.kafka.retention import Headroom, Level, duration, read_headroom
-from ingestion.lake.stream import Stream
-from ingestion.recovery.position import read_position
-from ingestion.recovery.standing import ALTERED
-from ingestion.recovery.start import begin_offsets
-from ingestion.recovery.topics import refuse_another_topic, resolve_topics
-from ingestion.settings import Settings
-from ingestion.storage.volumes import translate_disk_errors
+from oncelake.ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.errors import IngestionError
+from oncelake.ingestion.kafka.offsets import Offsets
+from oncelake.ingestion.kafka.retention import Headroom, Level, duration, read_headroom
+from oncelake.ingestion.lake.stream import Stream
+from oncelake.ingestion.recovery.position import read_position
+from oncelake.ingestion.recovery.standing import ALTERED
+from oncelake.ingestion.recovery.start import begin_offsets
+from oncelake.ingestion.recovery.topics import refuse_another_topic, resolve_topics
+from oncelake.ingestion.settings import Settings
+from oncelake.ingestion.storage.volumes import translate_disk_errors
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

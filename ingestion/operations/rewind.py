@@ -19,31 +19,31 @@ from functools import partial
 
 from pydantic import AwareDatetime, TypeAdapter, ValidationError
 
-from ingestion.declaration.spec import StreamSpec
-from ingestion.errors import (
+from oncelake.ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.errors import (
     IdentityChangedError,
     InvalidSpecError,
     RewindError,
     counted,
     no_table_yet,
 )
-from ingestion.kafka.offsets import Offsets
-from ingestion.lake.ledger import (
+from oncelake.ingestion.kafka.offsets import Offsets
+from oncelake.ingestion.lake.ledger import (
     LedgerRow,
     load_ledger,
     next_offsets,
     put_rows,
 )
-from ingestion.lake.lock import held
-from ingestion.lake.paths import StreamPaths, refuse_unable
-from ingestion.lake.side_tables import project
-from ingestion.recovery.position import Position, position_of
-from ingestion.recovery.snapshot import read_snapshot
-from ingestion.recovery.standing import ALTERED, BESIDE, Standing, heal_stream
-from ingestion.settings import Settings
-from ingestion.sinks.commit_metadata import REWOUND_TO, CommitMetadata, Kind, ranges_at
-from ingestion.sinks.table import RewindableTable
-from ingestion.storage.failpoints import Failpoint, hit
+from oncelake.ingestion.lake.lock import held
+from oncelake.ingestion.lake.paths import StreamPaths, refuse_unable
+from oncelake.ingestion.lake.side_tables import project
+from oncelake.ingestion.recovery.position import Position, position_of
+from oncelake.ingestion.recovery.snapshot import read_snapshot
+from oncelake.ingestion.recovery.standing import ALTERED, BESIDE, Standing, heal_stream
+from oncelake.ingestion.settings import Settings
+from oncelake.ingestion.sinks.commit_metadata import REWOUND_TO, CommitMetadata, Kind, ranges_at
+from oncelake.ingestion.sinks.table import RewindableTable
+from oncelake.ingestion.storage.failpoints import Failpoint, hit
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

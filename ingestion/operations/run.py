@@ -19,42 +19,45 @@ from typing import Any, TypeVar
 
 from pyspark.sql import DataFrame
 
-from ingestion.declaration.notices import notices_of
-from ingestion.declaration.spec import StreamSpec
-from ingestion.errors import (
+from oncelake.ingestion.declaration.notices import notices_of
+from oncelake.ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.errors import (
     BatchTooLargeError,
     OffsetsExpiredError,
     RefusedError,
     TopicRecreatedError,
     TopicTruncatedError,
 )
-from ingestion.kafka.transactions import find_stalls
-from ingestion.lake.ledger import LedgerRow
-from ingestion.lake.lock import CommitterLock, Holder, held_by_committer
-from ingestion.lake.paths import StreamPaths
-from ingestion.lake.probe import probe_storage
-from ingestion.lake.stream import Stream
-from ingestion.modes.engines.choose import choose_engine
-from ingestion.operations.decisions import accept, adopt_topic
-from ingestion.operations.progress import Progress, Tell
-from ingestion.operations.telemetry import observed
-from ingestion.pipeline.batch import BatchWriter, Committer
-from ingestion.pipeline.checkpoint import Checkpoint, open_generation
-from ingestion.pipeline.create_table import create_table, inherit_erasures
-from ingestion.pipeline.evolve_schema import evolve_schema
-from ingestion.pipeline.query import drain
-from ingestion.pipeline.report import RunReport, absent_columns
-from ingestion.pipeline.schema import refuse_bad_condition
-from ingestion.pipeline.session import SessionFor
-from ingestion.pipeline.source import read_stream
-from ingestion.pipeline.spark_errors import recheck_kafka_on_failure, translate_engine_errors
-from ingestion.pipeline.store_session import refuse_missing_jars
-from ingestion.pipeline.transform import refuse_bad_transformation
-from ingestion.recovery.position import Position
-from ingestion.recovery.start import Start, count_unread, plan_start, recheck_start
-from ingestion.recovery.topics import resolve_topics
-from ingestion.settings import Settings
-from ingestion.storage.failpoints import Failpoint, hit
+from oncelake.ingestion.kafka.transactions import find_stalls
+from oncelake.ingestion.lake.ledger import LedgerRow
+from oncelake.ingestion.lake.lock import CommitterLock, Holder, held_by_committer
+from oncelake.ingestion.lake.paths import StreamPaths
+from oncelake.ingestion.lake.probe import probe_storage
+from oncelake.ingestion.lake.stream import Stream
+from oncelake.ingestion.modes.engines.choose import choose_engine
+from oncelake.ingestion.operations.decisions import accept, adopt_topic
+from oncelake.ingestion.operations.progress import Progress, Tell
+from oncelake.ingestion.operations.telemetry import observed
+from oncelake.ingestion.pipeline.batch import BatchWriter, Committer
+from oncelake.ingestion.pipeline.checkpoint import Checkpoint, open_generation
+from oncelake.ingestion.pipeline.create_table import create_table, inherit_erasures
+from oncelake.ingestion.pipeline.evolve_schema import evolve_schema
+from oncelake.ingestion.pipeline.query import drain
+from oncelake.ingestion.pipeline.report import RunReport, absent_columns
+from oncelake.ingestion.pipeline.schema import refuse_bad_condition
+from oncelake.ingestion.pipeline.session import SessionFor
+from oncelake.ingestion.pipeline.source import read_stream
+from oncelake.ingestion.pipeline.spark_errors import (
+    recheck_kafka_on_failure,
+    translate_engine_errors,
+)
+from oncelake.ingestion.pipeline.store_session import refuse_missing_jars
+from oncelake.ingestion.pipeline.transform import refuse_bad_transformation
+from oncelake.ingestion.recovery.position import Position
+from oncelake.ingestion.recovery.start import Start, count_unread, plan_start, recheck_start
+from oncelake.ingestion.recovery.topics import resolve_topics
+from oncelake.ingestion.settings import Settings
+from oncelake.ingestion.storage.failpoints import Failpoint, hit
 
 OnBatch = Callable[[LedgerRow, int], None]
 Report = TypeVar("Report")

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 
-from ingestion.declaration.loader import DeclaredStream
-from ingestion.declaration.modes import COORDINATES
-from ingestion.declaration.spec import StreamSpec
-from ingestion.errors import (
+from oncelake.ingestion.declaration.loader import DeclaredStream
+from oncelake.ingestion.declaration.modes import COORDINATES
+from oncelake.ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.errors import (
     DONE,
     WRONG,
     DamagedTableError,
@@ -21,34 +21,34 @@ from ingestion.errors import (
     counted,
     first_exit_code,
 )
-from ingestion.kafka.client import code_of
-from ingestion.kafka.transactions import Stall, find_stalls
-from ingestion.lake.ledger import known_paths, load_ledger, standing_rows
-from ingestion.lake.lock import Holder, holder_of
-from ingestion.lake.paths import StreamPaths
-from ingestion.lake.quarantine import count_waiting
-from ingestion.lake.stream import Stream
-from ingestion.operations.failure import Failure
-from ingestion.operations.retention import Retention, retention_now, retention_of
-from ingestion.pipeline.report import absent_columns
-from ingestion.recovery.continuity import unproven_logs
-from ingestion.recovery.position import Position, is_ledger_behind
-from ingestion.recovery.schema_diff import allowed_changes
-from ingestion.recovery.side_tables import quarantined
-from ingestion.recovery.snapshot import TableSnapshot
-from ingestion.recovery.standing import NOT_PLACED, read_standing
-from ingestion.recovery.start import begin_offsets, offsets_to_read, starting_offsets
-from ingestion.recovery.topics import (
+from oncelake.ingestion.kafka.client import code_of
+from oncelake.ingestion.kafka.transactions import Stall, find_stalls
+from oncelake.ingestion.lake.ledger import known_paths, load_ledger, standing_rows
+from oncelake.ingestion.lake.lock import Holder, holder_of
+from oncelake.ingestion.lake.paths import StreamPaths
+from oncelake.ingestion.lake.quarantine import count_waiting
+from oncelake.ingestion.lake.stream import Stream
+from oncelake.ingestion.operations.failure import Failure
+from oncelake.ingestion.operations.retention import Retention, retention_now, retention_of
+from oncelake.ingestion.pipeline.report import absent_columns
+from oncelake.ingestion.recovery.continuity import unproven_logs
+from oncelake.ingestion.recovery.position import Position, is_ledger_behind
+from oncelake.ingestion.recovery.schema_diff import allowed_changes
+from oncelake.ingestion.recovery.side_tables import quarantined
+from oncelake.ingestion.recovery.snapshot import TableSnapshot
+from oncelake.ingestion.recovery.standing import NOT_PLACED, read_standing
+from oncelake.ingestion.recovery.start import begin_offsets, offsets_to_read, starting_offsets
+from oncelake.ingestion.recovery.topics import (
     changed_identity,
     refuse_another_topic,
     resolve_topics,
 )
-from ingestion.settings import Settings
-from ingestion.sinks.commit_log import CommitLog
-from ingestion.sinks.delta.integrity import translate_read_errors
-from ingestion.sinks.table import MarkableTable, SinkTable
-from ingestion.storage.location import Location
-from ingestion.storage.volumes import refuse_read_only_volumes, translate_disk_errors
+from oncelake.ingestion.settings import Settings
+from oncelake.ingestion.sinks.commit_log import CommitLog
+from oncelake.ingestion.sinks.delta.integrity import translate_read_errors
+from oncelake.ingestion.sinks.table import MarkableTable, SinkTable
+from oncelake.ingestion.storage.location import Location
+from oncelake.ingestion.storage.volumes import refuse_read_only_volumes, translate_disk_errors
 
 _MOST_SECONDS = 10.0
 # From so many copied rows for each changed one on a person is told.

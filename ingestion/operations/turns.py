@@ -9,8 +9,8 @@ import math
 from dataclasses import dataclass, replace
 from typing import Final
 
-from ingestion.declaration.parts import FollowPace
-from ingestion.errors import DONE, WRONG, IngestionError, TransientError
+from oncelake.ingestion.declaration.parts import FollowPace
+from oncelake.ingestion.errors import DONE, WRONG, IngestionError, TransientError
 
 # First and longest pause: what passes by itself is tried again soon, what a person must decide
 # seldom, since a decision that shows on disk ends the pause.

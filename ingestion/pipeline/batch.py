@@ -14,39 +14,39 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from ingestion.declaration.spec import EVALUATED_BY
-from ingestion.errors import CommitConflictError, OffsetHoleError
-from ingestion.kafka.last_record import LastRecord, LastRecords
-from ingestion.kafka.offsets import Fit, Offsets, Range, fit
-from ingestion.lake.ledger import Ledger, LedgerRow
-from ingestion.lake.lock import refuse_lost_lease
-from ingestion.lake.quarantine import quarantine_rows
-from ingestion.lake.side_tables import project
-from ingestion.lake.stream import Stream
-from ingestion.modes import sql
-from ingestion.modes.engines.choose import EngineName, open_engine, open_writer
-from ingestion.modes.engines.engine import Engine
-from ingestion.modes.engines.frame_cache import FrameCache
-from ingestion.modes.keep_columns import keep_columns
-from ingestion.modes.mode import Good, Target, WriteMode, audit, mode_class
-from ingestion.pipeline.circuit_breaker import refuse_too_many_bad
-from ingestion.pipeline.columns import NOT_APPLIED
-from ingestion.pipeline.counts import IS_GOOD, BatchCounts, count_records, extra_counts
-from ingestion.pipeline.decode import decode
-from ingestion.pipeline.erased import leave_out, was_read_by
-from ingestion.pipeline.explode import explode
-from ingestion.pipeline.gaps import Gaps, find_gaps
-from ingestion.pipeline.record_types import learn_record_types
-from ingestion.pipeline.spark_errors import translate_expression_errors
-from ingestion.pipeline.transform import plan_transformation, transform
-from ingestion.pipeline.validate import validate
-from ingestion.recovery.continuity import refuse_cut_meanwhile
-from ingestion.recovery.foreign_commits import foreign_commits_before
-from ingestion.recovery.start import Start
-from ingestion.recovery.topics import refuse_another_topic
-from ingestion.sinks.commit_log import Commit
-from ingestion.sinks.commit_metadata import CommitMetadata, CountedRange
-from ingestion.storage.failpoints import Failpoint, hit
+from oncelake.ingestion.declaration.spec import EVALUATED_BY
+from oncelake.ingestion.errors import CommitConflictError, OffsetHoleError
+from oncelake.ingestion.kafka.last_record import LastRecord, LastRecords
+from oncelake.ingestion.kafka.offsets import Fit, Offsets, Range, fit
+from oncelake.ingestion.lake.ledger import Ledger, LedgerRow
+from oncelake.ingestion.lake.lock import refuse_lost_lease
+from oncelake.ingestion.lake.quarantine import quarantine_rows
+from oncelake.ingestion.lake.side_tables import project
+from oncelake.ingestion.lake.stream import Stream
+from oncelake.ingestion.modes import sql
+from oncelake.ingestion.modes.engines.choose import EngineName, open_engine, open_writer
+from oncelake.ingestion.modes.engines.engine import Engine
+from oncelake.ingestion.modes.engines.frame_cache import FrameCache
+from oncelake.ingestion.modes.keep_columns import keep_columns
+from oncelake.ingestion.modes.mode import Good, Target, WriteMode, audit, mode_class
+from oncelake.ingestion.pipeline.circuit_breaker import refuse_too_many_bad
+from oncelake.ingestion.pipeline.columns import NOT_APPLIED
+from oncelake.ingestion.pipeline.counts import IS_GOOD, BatchCounts, count_records, extra_counts
+from oncelake.ingestion.pipeline.decode import decode
+from oncelake.ingestion.pipeline.erased import leave_out, was_read_by
+from oncelake.ingestion.pipeline.explode import explode
+from oncelake.ingestion.pipeline.gaps import Gaps, find_gaps
+from oncelake.ingestion.pipeline.record_types import learn_record_types
+from oncelake.ingestion.pipeline.spark_errors import translate_expression_errors
+from oncelake.ingestion.pipeline.transform import plan_transformation, transform
+from oncelake.ingestion.pipeline.validate import validate
+from oncelake.ingestion.recovery.continuity import refuse_cut_meanwhile
+from oncelake.ingestion.recovery.foreign_commits import foreign_commits_before
+from oncelake.ingestion.recovery.start import Start
+from oncelake.ingestion.recovery.topics import refuse_another_topic
+from oncelake.ingestion.sinks.commit_log import Commit
+from oncelake.ingestion.sinks.commit_metadata import CommitMetadata, CountedRange
+from oncelake.ingestion.storage.failpoints import Failpoint, hit
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -12,9 +12,9 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from ingestion.kafka.offsets import Offsets, Range
-from ingestion.storage.checksums import matches_checksum
-from ingestion.storage.location import Location
+from oncelake.ingestion.kafka.offsets import Offsets, Range
+from oncelake.ingestion.storage.checksums import matches_checksum
+from oncelake.ingestion.storage.location import Location
 
 
 class UnreadableCheckpointError(ValueError):

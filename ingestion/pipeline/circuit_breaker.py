@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from ingestion.declaration.messages import printable
-from ingestion.declaration.spec import StreamSpec
-from ingestion.errors import TooManyBadRecordsError, counted
-from ingestion.modes.engines.engine import Engine
-from ingestion.pipeline.counts import BatchCounts
+from oncelake.ingestion.declaration.messages import printable
+from oncelake.ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.errors import TooManyBadRecordsError, counted
+from oncelake.ingestion.modes.engines.engine import Engine
+from oncelake.ingestion.pipeline.counts import BatchCounts
 
 # Where nothing is declared: most of a batch, unless the batch is too small to say anything.
 STOP_ABOVE: Final = 0.5

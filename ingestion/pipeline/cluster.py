@@ -27,16 +27,16 @@ from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-import ingestion
-from ingestion.declaration.formats import FORMATS
-from ingestion.errors import DependencyError, SetupError
-from ingestion.local.jars import store_jars
-from ingestion.modes.engines.frame_cache import COPIES
-from ingestion.pipeline.store_session import is_on_s3
-from ingestion.settings import Settings, variable
-from ingestion.storage.location import Location
-from ingestion.storage.processes import scratch_of_this_process
-from ingestion.storage.volumes import make_folder
+import oncelake.ingestion
+from oncelake.ingestion.declaration.formats import FORMATS
+from oncelake.ingestion.errors import DependencyError, SetupError
+from oncelake.ingestion.local.jars import store_jars
+from oncelake.ingestion.modes.engines.frame_cache import COPIES
+from oncelake.ingestion.pipeline.store_session import is_on_s3
+from oncelake.ingestion.settings import Settings, variable
+from oncelake.ingestion.storage.location import Location
+from oncelake.ingestion.storage.processes import scratch_of_this_process
+from oncelake.ingestion.storage.volumes import make_folder
 
 # What Spark says of a job that `_watch` has cancelled, and of no other.
 _STARVED: Final = "as part of cancellation of all jobs"
@@ -148,13 +148,13 @@ def _translate_failed_start(master: str) -> Iterator[None]:
 
 
 def _packed(settings: Settings) -> Path:
-    """Write this package as a zip, so that executors run the very code of the driver."""
-    package = Path(ingestion.__file__).parent
+    """Write the engine as a zip, so that executors run the very code of the driver."""
+    package = Path(oncelake.__file__).parent
     folder = scratch_of_this_process(settings.state)
     make_folder(folder, "the state folder")
-    packed = folder / "ingestion.zip"
+    packed = folder / "oncelake.zip"
     with zipfile.ZipFile(packed, "w") as archive:
-        for file in package.rglob("*.py"):
+        for file in (package / "__init__.py", *(package / "ingestion").rglob("*.py")):
             archive.write(file, file.relative_to(package.parent))
     return packed
 

@@ -25,7 +25,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from ingestion.modes.engines.rows import RAW
+from oncelake.ingestion.modes.engines.rows import RAW
 
 PLACE: Final = ("_topic", "_partition", "_offset", "_timestamp")
 # By ``_digest``, of key, value and headers, ``ingestion.kafka.last_record`` knows a record again.

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any, Final
 
-from ingestion.declaration.names import nearest
-from ingestion.kafka.offsets import Range, TopicPartition
-from ingestion.modes import sql
-from ingestion.modes.engines.engine import Engine
-from ingestion.pipeline.report import ABSENT, UNDECLARED
-from ingestion.pipeline.validate import GOOD
+from oncelake.ingestion.declaration.names import nearest
+from oncelake.ingestion.kafka.offsets import Range, TopicPartition
+from oncelake.ingestion.modes import sql
+from oncelake.ingestion.modes.engines.engine import Engine
+from oncelake.ingestion.pipeline.report import ABSENT, UNDECLARED
+from oncelake.ingestion.pipeline.validate import GOOD
 
 IS_GOOD: Final = "_disposition IN ('row', 'delete')"
 _NAMES_LISTED: Final = 20

@@ -13,19 +13,19 @@ from typing import Any
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
-from ingestion.declaration.modes import OUR_COLUMNS
-from ingestion.declaration.spec import StreamSpec
-from ingestion.lake.erasure import COMPLETE, Digest, erasures
-from ingestion.lake.ledger import LedgerRow, put_rows
-from ingestion.lake.stream import Stream
-from ingestion.modes.engines.choose import EngineName
-from ingestion.modes.make_table import make_table
-from ingestion.pipeline.evolve_schema import alter_table
-from ingestion.pipeline.schema import row_type, storable
-from ingestion.recovery.start import Start, starting_offsets
-from ingestion.recovery.topics import identity_of
-from ingestion.sinks.commit_metadata import CommitMetadata
-from ingestion.storage.failpoints import Failpoint, hit
+from oncelake.ingestion.declaration.modes import OUR_COLUMNS
+from oncelake.ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.lake.erasure import COMPLETE, Digest, erasures
+from oncelake.ingestion.lake.ledger import LedgerRow, put_rows
+from oncelake.ingestion.lake.stream import Stream
+from oncelake.ingestion.modes.engines.choose import EngineName
+from oncelake.ingestion.modes.make_table import make_table
+from oncelake.ingestion.pipeline.evolve_schema import alter_table
+from oncelake.ingestion.pipeline.schema import row_type, storable
+from oncelake.ingestion.recovery.start import Start, starting_offsets
+from oncelake.ingestion.recovery.topics import identity_of
+from oncelake.ingestion.sinks.commit_metadata import CommitMetadata
+from oncelake.ingestion.storage.failpoints import Failpoint, hit
 
 
 def create_table(spark: SparkSession, stream: Stream, engine: EngineName, *, run_id: str) -> None:

@@ -10,18 +10,18 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from ingestion.declaration.rules import JSON_FORMATS
-from ingestion.formats.arrow_udf import (
+from oncelake.ingestion.declaration.rules import JSON_FORMATS
+from oncelake.ingestion.formats.arrow_udf import (
     Decoding,
     decode_in_spark,
     decode_in_worker,
     plan_decoding,
 )
-from ingestion.formats.decoder import Encoded
-from ingestion.lake.stream import Stream
-from ingestion.modes.engines.frame_cache import FrameCache
-from ingestion.modes.engines.rows import InWorker, Rows, Work
-from ingestion.pipeline.schema import row_type, type_of_columns, value_type
+from oncelake.ingestion.formats.decoder import Encoded
+from oncelake.ingestion.lake.stream import Stream
+from oncelake.ingestion.modes.engines.frame_cache import FrameCache
+from oncelake.ingestion.modes.engines.rows import InWorker, Rows, Work
+from oncelake.ingestion.pipeline.schema import row_type, type_of_columns, value_type
 
 _TOMBSTONE_KEY = "_tombstone_key"
 

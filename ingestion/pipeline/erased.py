@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ingestion.declaration.modes import COORDINATES
-from ingestion.lake.erasure import Erasure
-from ingestion.modes import sql
-from ingestion.modes.engines.engine import Engine
-from ingestion.pipeline.counts import IS_GOOD
+from oncelake.ingestion.declaration.modes import COORDINATES
+from oncelake.ingestion.lake.erasure import Erasure
+from oncelake.ingestion.modes import sql
+from oncelake.ingestion.modes.engines.engine import Engine
+from oncelake.ingestion.pipeline.counts import IS_GOOD
 
 
 def leave_out(engine: Engine, erasure: Erasure, *, epoch: int) -> list[dict[str, Any]]:

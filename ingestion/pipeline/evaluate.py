@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ingestion.declaration.names import plain_name
-from ingestion.declaration.sql import OFFLINE
-from ingestion.modes.engines.rows import UnevaluatedError, Work
-from ingestion.pipeline.translate import Statement
+from oncelake.ingestion.declaration.names import plain_name
+from oncelake.ingestion.declaration.sql import OFFLINE
+from oncelake.ingestion.modes.engines.rows import UnevaluatedError, Work
+from oncelake.ingestion.pipeline.translate import Statement
 
 if TYPE_CHECKING:
     import duckdb

@@ -11,19 +11,19 @@ from dataclasses import replace
 
 from pyspark.sql import SparkSession
 
-from ingestion.declaration.ddl import parse_columns
-from ingestion.declaration.spec import RECORD_TYPES, meaning
-from ingestion.lake.ledger import LedgerRow, put_rows
-from ingestion.lake.stream import Stream
-from ingestion.pipeline.schema import refuse_bad_constraints
-from ingestion.recovery.position import Position
-from ingestion.recovery.schema_diff import (
+from oncelake.ingestion.declaration.ddl import parse_columns
+from oncelake.ingestion.declaration.spec import RECORD_TYPES, meaning
+from oncelake.ingestion.lake.ledger import LedgerRow, put_rows
+from oncelake.ingestion.lake.stream import Stream
+from oncelake.ingestion.pipeline.schema import refuse_bad_constraints
+from oncelake.ingestion.recovery.position import Position
+from oncelake.ingestion.recovery.schema_diff import (
     SchemaChange,
     allowed_changes,
     constraints_of,
     with_constraints,
 )
-from ingestion.sinks.table import MarkableTable
+from oncelake.ingestion.sinks.table import MarkableTable
 
 
 def alter_table(

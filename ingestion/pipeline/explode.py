@@ -10,10 +10,10 @@ from __future__ import annotations
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from ingestion.declaration.modes import COORDINATES
-from ingestion.declaration.spec import StreamSpec
-from ingestion.declaration.sql import quoted
-from ingestion.modes.engines.rows import Rows
+from oncelake.ingestion.declaration.modes import COORDINATES
+from oncelake.ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.declaration.sql import quoted
+from oncelake.ingestion.modes.engines.rows import Rows
 
 # Dispositions that each row has for itself.
 _OF_A_ROW = ("row", "delete", "filtered")

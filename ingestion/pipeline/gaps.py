@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from ingestion.errors import RecordsMissedError, counted
-from ingestion.kafka.admin import Kafka
-from ingestion.kafka.offsets import Range
-from ingestion.modes import sql
-from ingestion.modes.engines.engine import Engine
-from ingestion.pipeline.counts import BatchCounts
+from oncelake.ingestion.errors import RecordsMissedError, counted
+from oncelake.ingestion.kafka.admin import Kafka
+from oncelake.ingestion.kafka.offsets import Range
+from oncelake.ingestion.modes import sql
+from oncelake.ingestion.modes.engines.engine import Engine
+from oncelake.ingestion.pipeline.counts import BatchCounts
 
 # Beyond so many holes in a batch, asking costs more than the batch; ``verify`` does it instead.
 ASKED_AT_MOST = 1_000

@@ -19,7 +19,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
-from ingestion.storage.failpoints import Failpoint, hit
+from oncelake.ingestion.storage.failpoints import Failpoint, hit
 
 _LOOK_EVERY_SECONDS = 0.1
 

@@ -12,10 +12,10 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from ingestion.declaration.messages import printable
-from ingestion.declaration.spec import RECORD_TYPES, StreamSpec
-from ingestion.errors import SeveralRecordTypesError, counted
-from ingestion.pipeline.counts import BatchCounts
+from oncelake.ingestion.declaration.messages import printable
+from oncelake.ingestion.declaration.spec import RECORD_TYPES, StreamSpec
+from oncelake.ingestion.errors import SeveralRecordTypesError, counted
+from oncelake.ingestion.pipeline.counts import BatchCounts
 
 # A name that YAML takes as it is.
 _PLAIN: Final = re.compile(r"[A-Za-z_][\w.]*", re.ASCII)

@@ -12,19 +12,19 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
-from ingestion.declaration.modes import COORDINATES
-from ingestion.errors import SideTableIncompleteError, TableBusyError
-from ingestion.kafka.offsets import Fit, Range
-from ingestion.lake.ledger import LedgerRow
-from ingestion.lake.quarantine import WAITS, remove_payloads
-from ingestion.modes import sql
-from ingestion.modes.engines.engine import Engine
-from ingestion.modes.mode import Target
-from ingestion.pipeline.batch import BatchWriter
-from ingestion.pipeline.counts import BatchCounts, count_records
-from ingestion.pipeline.erased import at_places
-from ingestion.pipeline.gaps import Gaps
-from ingestion.sinks.commit_metadata import CommitMetadata
+from oncelake.ingestion.declaration.modes import COORDINATES
+from oncelake.ingestion.errors import SideTableIncompleteError, TableBusyError
+from oncelake.ingestion.kafka.offsets import Fit, Range
+from oncelake.ingestion.lake.ledger import LedgerRow
+from oncelake.ingestion.lake.quarantine import WAITS, remove_payloads
+from oncelake.ingestion.modes import sql
+from oncelake.ingestion.modes.engines.engine import Engine
+from oncelake.ingestion.modes.mode import Target
+from oncelake.ingestion.pipeline.batch import BatchWriter
+from oncelake.ingestion.pipeline.counts import BatchCounts, count_records
+from oncelake.ingestion.pipeline.erased import at_places
+from oncelake.ingestion.pipeline.gaps import Gaps
+from oncelake.ingestion.sinks.commit_metadata import CommitMetadata
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

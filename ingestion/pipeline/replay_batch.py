@@ -12,17 +12,17 @@ from dataclasses import replace
 
 from pyspark.sql import DataFrame
 
-from ingestion.declaration.modes import COORDINATES
-from ingestion.kafka.offsets import Fit, Range
-from ingestion.lake.ledger import LedgerRow
-from ingestion.modes import sql
-from ingestion.modes.engines.engine import Engine
-from ingestion.pipeline.batch import BatchWriter
-from ingestion.pipeline.counts import BatchCounts
-from ingestion.pipeline.gaps import Gaps
-from ingestion.pipeline.redrive_batch import epochs_of
-from ingestion.sinks.commit_metadata import CommitMetadata
-from ingestion.sinks.delta.files import is_delta
+from oncelake.ingestion.declaration.modes import COORDINATES
+from oncelake.ingestion.kafka.offsets import Fit, Range
+from oncelake.ingestion.lake.ledger import LedgerRow
+from oncelake.ingestion.modes import sql
+from oncelake.ingestion.modes.engines.engine import Engine
+from oncelake.ingestion.pipeline.batch import BatchWriter
+from oncelake.ingestion.pipeline.counts import BatchCounts
+from oncelake.ingestion.pipeline.gaps import Gaps
+from oncelake.ingestion.pipeline.redrive_batch import epochs_of
+from oncelake.ingestion.sinks.commit_metadata import CommitMetadata
+from oncelake.ingestion.sinks.delta.files import is_delta
 
 
 class ReplayWriter(BatchWriter):

@@ -6,15 +6,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from ingestion.declaration.aggregates import CLOCK
-from ingestion.declaration.names import nearest
-from ingestion.errors import counted
-from ingestion.kafka.offsets import Offsets, TopicPartition
-from ingestion.lake.ledger import LedgerRow
-from ingestion.sinks.commit_metadata import CountedRange
+from oncelake.ingestion.declaration.aggregates import CLOCK
+from oncelake.ingestion.declaration.names import nearest
+from oncelake.ingestion.errors import counted
+from oncelake.ingestion.kafka.offsets import Offsets, TopicPartition
+from oncelake.ingestion.lake.ledger import LedgerRow
+from oncelake.ingestion.sinks.commit_metadata import CountedRange
 
 if TYPE_CHECKING:
-    from ingestion.kafka.transactions import Stall
+    from oncelake.ingestion.kafka.transactions import Stall
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -11,10 +11,10 @@ from pyspark.sql import Column, SparkSession, types
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 
-from ingestion.declaration.ddl import DeclaredColumn
-from ingestion.declaration.spec import StreamSpec
-from ingestion.declaration.types import SqlType
-from ingestion.errors import BadFieldError, TableSettingsError
+from oncelake.ingestion.declaration.ddl import DeclaredColumn
+from oncelake.ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.declaration.types import SqlType
+from oncelake.ingestion.errors import BadFieldError, TableSettingsError
 
 _SENTENCE: Final = re.compile(r"\[[A-Z][A-Z_.]+\][^\n]*")
 # Spark's codes, and its advice to have failures ignored.

@@ -26,15 +26,15 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
-from ingestion.errors import SetupError
-from ingestion.kafka.java import find_java
-from ingestion.local.class_archive import archive_options, class_path
-from ingestion.pipeline.cluster import for_executors, joined_cluster, refuse_silent_master
-from ingestion.pipeline.spark_defaults import read_spark_defaults
-from ingestion.pipeline.store_session import append_store_jars, store_config
-from ingestion.settings import Settings
-from ingestion.storage.processes import scratch_of_this_process, sweep_scratch
-from ingestion.storage.volumes import make_folder
+from oncelake.ingestion.errors import SetupError
+from oncelake.ingestion.kafka.java import find_java
+from oncelake.ingestion.local.class_archive import archive_options, class_path
+from oncelake.ingestion.pipeline.cluster import for_executors, joined_cluster, refuse_silent_master
+from oncelake.ingestion.pipeline.spark_defaults import read_spark_defaults
+from oncelake.ingestion.pipeline.store_session import append_store_jars, store_config
+from oncelake.ingestion.settings import Settings
+from oncelake.ingestion.storage.processes import scratch_of_this_process, sweep_scratch
+from oncelake.ingestion.storage.volumes import make_folder
 
 # Returns a session for a backlog of so many records; what runs already is not started again.
 SessionFor = Callable[[int], SparkSession]

@@ -9,12 +9,12 @@ from typing import Final
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from ingestion.declaration.spec import StreamSpec
-from ingestion.kafka.client import SENT
-from ingestion.kafka.offsets import Offsets, Range
-from ingestion.kafka.security import java_options
-from ingestion.pipeline.columns import SOURCE
-from ingestion.settings import Settings
+from oncelake.ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.kafka.client import SENT
+from oncelake.ingestion.kafka.offsets import Offsets, Range
+from oncelake.ingestion.kafka.security import java_options
+from oncelake.ingestion.pipeline.columns import SOURCE
+from oncelake.ingestion.settings import Settings
 
 # So many are decoded sooner than a second pair of Python workers would have started.
 ONE_TASK_RECORDS: Final = 10_000

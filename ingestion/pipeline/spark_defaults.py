@@ -11,9 +11,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from ingestion.errors import InvalidSpecError
-from ingestion.kafka.properties import read_properties
-from ingestion.settings import variable
+from oncelake.ingestion.errors import InvalidSpecError
+from oncelake.ingestion.kafka.properties import read_properties
+from oncelake.ingestion.settings import variable
 
 _SET_BY: Final = {
     "spark.master": variable("spark_master"),

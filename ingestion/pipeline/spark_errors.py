@@ -13,27 +13,27 @@ from deltalake.exceptions import DeltaError
 from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 from pyspark.errors import PySparkException, PySparkValueError, PythonException
 
-from ingestion.declaration.loader import locating_problems
-from ingestion.declaration.spec import StreamSpec
-from ingestion.errors import (
+from oncelake.ingestion.declaration.loader import locating_problems
+from oncelake.ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.errors import (
     BadFieldError,
     DependencyError,
     KafkaSettingsError,
     RefusedError,
     TableSettingsError,
 )
-from ingestion.kafka.client import missing_right
-from ingestion.kafka.java import first_cause
-from ingestion.kafka.offsets import Range
-from ingestion.lake.paths import StreamPaths
-from ingestion.lake.stream import Stream
-from ingestion.pipeline.cluster import is_of_cluster, translate_cluster_errors
-from ingestion.pipeline.schema import sentence_of
-from ingestion.pipeline.session import jvm_has_ended
-from ingestion.settings import Settings
-from ingestion.sinks.delta.integrity import refuse_unreadable
-from ingestion.storage.damage import damaged_table
-from ingestion.storage.volumes import is_storage_error, translate_disk_errors
+from oncelake.ingestion.kafka.client import missing_right
+from oncelake.ingestion.kafka.java import first_cause
+from oncelake.ingestion.kafka.offsets import Range
+from oncelake.ingestion.lake.paths import StreamPaths
+from oncelake.ingestion.lake.stream import Stream
+from oncelake.ingestion.pipeline.cluster import is_of_cluster, translate_cluster_errors
+from oncelake.ingestion.pipeline.schema import sentence_of
+from oncelake.ingestion.pipeline.session import jvm_has_ended
+from oncelake.ingestion.settings import Settings
+from oncelake.ingestion.sinks.delta.integrity import refuse_unreadable
+from oncelake.ingestion.storage.damage import damaged_table
+from oncelake.ingestion.storage.volumes import is_storage_error, translate_disk_errors
 
 _DAMAGE = re.compile(
     r"ChecksumException|FAILED_READ_FILE|FileNotFoundException|is not a Parquet file"

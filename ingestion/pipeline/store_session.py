@@ -14,12 +14,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 
-from ingestion.errors import SetupError
-from ingestion.lake.paths import StreamPaths
-from ingestion.local.jars import store_jars
-from ingestion.settings import Settings
-from ingestion.sinks.delta.files import endpoint_of_s3, open_rows
-from ingestion.storage.location import Location
+from oncelake.ingestion.errors import SetupError
+from oncelake.ingestion.lake.paths import StreamPaths
+from oncelake.ingestion.local.jars import store_jars
+from oncelake.ingestion.settings import Settings
+from oncelake.ingestion.sinks.delta.files import endpoint_of_s3, open_rows
+from oncelake.ingestion.storage.location import Location
 
 _APPENDED: Final = "SPARK_DIST_CLASSPATH"
 _ALWAYS: Final[Mapping[str, str]] = {

@@ -21,17 +21,17 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from ingestion.declaration.ddl import DeclaredColumn
-from ingestion.declaration.names import plain_name
-from ingestion.declaration.spec import StreamSpec
-from ingestion.declaration.sql import quoted
-from ingestion.declaration.types import SqlType
-from ingestion.errors import BadFieldError
-from ingestion.modes.engines.frame_cache import FrameCache, is_local
-from ingestion.modes.engines.rows import Rows
-from ingestion.pipeline.evaluate import Transformation, evaluate
-from ingestion.pipeline.schema import declared_row, row_type, sentence_of
-from ingestion.pipeline.translate import translate
+from oncelake.ingestion.declaration.ddl import DeclaredColumn
+from oncelake.ingestion.declaration.names import plain_name
+from oncelake.ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.declaration.sql import quoted
+from oncelake.ingestion.declaration.types import SqlType
+from oncelake.ingestion.errors import BadFieldError
+from oncelake.ingestion.modes.engines.frame_cache import FrameCache, is_local
+from oncelake.ingestion.modes.engines.rows import Rows
+from oncelake.ingestion.pipeline.evaluate import Transformation, evaluate
+from oncelake.ingestion.pipeline.schema import declared_row, row_type, sentence_of
+from oncelake.ingestion.pipeline.translate import translate
 
 # What a transformation may read beside the value's columns.
 RECORD: Final = {

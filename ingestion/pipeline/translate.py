@@ -17,7 +17,7 @@ from typing import Any, Final
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
 
-from ingestion.declaration.sql import identifier, literal
+from oncelake.ingestion.declaration.sql import identifier, literal
 
 # Spark's names of types, and DuckDB's.
 _TYPES: Final[Mapping[str, str]] = {

@@ -24,19 +24,19 @@ import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from ingestion.declaration.modes import EXTRA_COLUMN, TIME_COLUMN
-from ingestion.declaration.parts import Window
-from ingestion.declaration.spec import StreamSpec
-from ingestion.declaration.sql import asks_for, quoted
-from ingestion.formats.coerce import FIRST_DAY, LAST_DAY
-from ingestion.kafka.client import FIRST_MOMENT, LAST_MOMENT, MOMENTS
-from ingestion.kafka.offsets import Offsets
-from ingestion.modes import sql
-from ingestion.modes.engines.rows import RAW, Rows, Work
-from ingestion.pipeline.columns import PLACE
-from ingestion.pipeline.evaluate import fields_of
-from ingestion.pipeline.explode import rejoin
-from ingestion.pipeline.schema import declared_row
+from oncelake.ingestion.declaration.modes import EXTRA_COLUMN, TIME_COLUMN
+from oncelake.ingestion.declaration.parts import Window
+from oncelake.ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.declaration.sql import asks_for, quoted
+from oncelake.ingestion.formats.coerce import FIRST_DAY, LAST_DAY
+from oncelake.ingestion.kafka.client import FIRST_MOMENT, LAST_MOMENT, MOMENTS
+from oncelake.ingestion.kafka.offsets import Offsets
+from oncelake.ingestion.modes import sql
+from oncelake.ingestion.modes.engines.rows import RAW, Rows, Work
+from oncelake.ingestion.pipeline.columns import PLACE
+from oncelake.ingestion.pipeline.evaluate import fields_of
+from oncelake.ingestion.pipeline.explode import rejoin
+from oncelake.ingestion.pipeline.schema import declared_row
 
 GOOD = ("row", "delete")
 REASONS: Final = {
@@ -88,7 +88,7 @@ def validate(
 
     def in_spark() -> DataFrame:
         # With sqlglot and Delta's client, which a run of the other engine does not need.
-        from ingestion.modes.engines.spark import translate
+        from oncelake.ingestion.modes.engines.spark import translate
 
         rows = _flat_in_spark(transformed.in_spark(), spec)
         rows = rows.withColumn("_violated", _violated(constraints))

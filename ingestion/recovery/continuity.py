@@ -13,14 +13,14 @@ from typing import cast
 
 from confluent_kafka import Message
 
-from ingestion.errors import DependencyError, MissingRightError, TopicTruncatedError
-from ingestion.kafka.admin import Kafka
-from ingestion.kafka.client import timestamp_micros_of
-from ingestion.kafka.last_record import LastRecord, LastRecords, moment
-from ingestion.kafka.offsets import Ends, Offsets, Range, TopicPartition
-from ingestion.lake.paths import StreamPaths
-from ingestion.lake.stream import Stream
-from ingestion.recovery.position import Position
+from oncelake.ingestion.errors import DependencyError, MissingRightError, TopicTruncatedError
+from oncelake.ingestion.kafka.admin import Kafka
+from oncelake.ingestion.kafka.client import timestamp_micros_of
+from oncelake.ingestion.kafka.last_record import LastRecord, LastRecords, moment
+from oncelake.ingestion.kafka.offsets import Ends, Offsets, Range, TopicPartition
+from oncelake.ingestion.lake.paths import StreamPaths
+from oncelake.ingestion.lake.stream import Stream
+from oncelake.ingestion.recovery.position import Position
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

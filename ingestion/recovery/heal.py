@@ -6,24 +6,24 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from ingestion.declaration.spec import StreamSpec
-from ingestion.errors import DamagedTableError
-from ingestion.lake.archive import archive_table
-from ingestion.lake.erasure import finish_erasures
-from ingestion.lake.ledger import Ledger, LedgerRow, written_seqs
-from ingestion.lake.lock import refuse_lost_lease
-from ingestion.lake.paths import StreamPaths
-from ingestion.lake.side_tables import project
-from ingestion.modes.mode import audit, mode_class
-from ingestion.recovery.foreign_commits import foreign_commits_before
-from ingestion.recovery.position import Position, is_ledger_behind
-from ingestion.recovery.snapshot import TableSnapshot
-from ingestion.sinks.commit_log import Commit, CommitLog
-from ingestion.sinks.commit_metadata import app_id
-from ingestion.sinks.delta.durability import find_half_written, undo_half_written
-from ingestion.sinks.delta.integrity import translate_read_errors
-from ingestion.sinks.delta.log_files import log_files
-from ingestion.storage.failpoints import Failpoint, hit
+from oncelake.ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.errors import DamagedTableError
+from oncelake.ingestion.lake.archive import archive_table
+from oncelake.ingestion.lake.erasure import finish_erasures
+from oncelake.ingestion.lake.ledger import Ledger, LedgerRow, written_seqs
+from oncelake.ingestion.lake.lock import refuse_lost_lease
+from oncelake.ingestion.lake.paths import StreamPaths
+from oncelake.ingestion.lake.side_tables import project
+from oncelake.ingestion.modes.mode import audit, mode_class
+from oncelake.ingestion.recovery.foreign_commits import foreign_commits_before
+from oncelake.ingestion.recovery.position import Position, is_ledger_behind
+from oncelake.ingestion.recovery.snapshot import TableSnapshot
+from oncelake.ingestion.sinks.commit_log import Commit, CommitLog
+from oncelake.ingestion.sinks.commit_metadata import app_id
+from oncelake.ingestion.sinks.delta.durability import find_half_written, undo_half_written
+from oncelake.ingestion.sinks.delta.integrity import translate_read_errors
+from oncelake.ingestion.sinks.delta.log_files import log_files
+from oncelake.ingestion.storage.failpoints import Failpoint, hit
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ingestion.errors import (
+from oncelake.ingestion.errors import (
     ForeignTableError,
     IdentityChangedError,
     OffsetsUnknownError,
@@ -19,13 +19,13 @@ from ingestion.errors import (
     UnbalancedBatchError,
     table_rolled_back,
 )
-from ingestion.kafka.last_record import LastRecords
-from ingestion.kafka.offsets import Offsets
-from ingestion.lake.ledger import LedgerRow, last_records, next_offsets, standing_rows
-from ingestion.lake.paths import StreamPaths
-from ingestion.recovery.foreign_commits import foreign_change
-from ingestion.recovery.snapshot import Source, TableSnapshot, TableState, read_snapshot
-from ingestion.sinks.commit_metadata import (
+from oncelake.ingestion.kafka.last_record import LastRecords
+from oncelake.ingestion.kafka.offsets import Offsets
+from oncelake.ingestion.lake.ledger import LedgerRow, last_records, next_offsets, standing_rows
+from oncelake.ingestion.lake.paths import StreamPaths
+from oncelake.ingestion.recovery.foreign_commits import foreign_change
+from oncelake.ingestion.recovery.snapshot import Source, TableSnapshot, TableState, read_snapshot
+from oncelake.ingestion.sinks.commit_metadata import (
     CONSTRAINTS,
     UNKNOWN,
     CommitMetadata,

@@ -17,15 +17,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
-from ingestion.declaration.ddl import DeclaredColumn, parse_type, system_columns
-from ingestion.declaration.modes import EXTRA_COLUMN
-from ingestion.declaration.spec import StreamSpec, meaning, meaning_changes
-from ingestion.declaration.sql import columns_in, quoted
-from ingestion.errors import RefusedError, SchemaChangedError
-from ingestion.lake.paths import StreamPaths
-from ingestion.recovery.position import Position, read_position
-from ingestion.sinks.commit_metadata import CONSTRAINTS, UNKNOWN, Identity
-from ingestion.sinks.table import SinkTable
+from oncelake.ingestion.declaration.ddl import DeclaredColumn, parse_type, system_columns
+from oncelake.ingestion.declaration.modes import EXTRA_COLUMN
+from oncelake.ingestion.declaration.spec import StreamSpec, meaning, meaning_changes
+from oncelake.ingestion.declaration.sql import columns_in, quoted
+from oncelake.ingestion.errors import RefusedError, SchemaChangedError
+from oncelake.ingestion.lake.paths import StreamPaths
+from oncelake.ingestion.recovery.position import Position, read_position
+from oncelake.ingestion.sinks.commit_metadata import CONSTRAINTS, UNKNOWN, Identity
+from oncelake.ingestion.sinks.table import SinkTable
 
 Effect = Literal["nothing", "evolve", "onward", "epoch", "refused"]
 _WORST: Final = ("refused", "epoch", "evolve", "onward", "nothing")

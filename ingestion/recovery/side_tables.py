@@ -14,19 +14,24 @@ from typing import Any, Final
 
 import pyarrow.compute as pc
 
-from ingestion.declaration.sinks import LOGS
-from ingestion.errors import DamagedTableError, RefusedError, SideTableIncompleteError, counted
-from ingestion.lake.ledger import LedgerRow, standing_rows
-from ingestion.lake.paths import StreamPaths
-from ingestion.lake.quarantine import scan_quarantine
-from ingestion.lake.side_tables import count_rows
-from ingestion.recovery.position import is_ledger_behind
-from ingestion.recovery.snapshot import TableSnapshot
-from ingestion.sinks.commit_metadata import SideName
-from ingestion.sinks.delta.integrity import damages_of, refuse_damaged
-from ingestion.sinks.delta.log import DeltaLog
-from ingestion.storage.damage import remedy_for
-from ingestion.storage.location import Location
+from oncelake.ingestion.declaration.sinks import LOGS
+from oncelake.ingestion.errors import (
+    DamagedTableError,
+    RefusedError,
+    SideTableIncompleteError,
+    counted,
+)
+from oncelake.ingestion.lake.ledger import LedgerRow, standing_rows
+from oncelake.ingestion.lake.paths import StreamPaths
+from oncelake.ingestion.lake.quarantine import scan_quarantine
+from oncelake.ingestion.lake.side_tables import count_rows
+from oncelake.ingestion.recovery.position import is_ledger_behind
+from oncelake.ingestion.recovery.snapshot import TableSnapshot
+from oncelake.ingestion.sinks.commit_metadata import SideName
+from oncelake.ingestion.sinks.delta.integrity import damages_of, refuse_damaged
+from oncelake.ingestion.sinks.delta.log import DeltaLog
+from oncelake.ingestion.storage.damage import remedy_for
+from oncelake.ingestion.storage.location import Location
 
 # Each record with one of these dispositions has a row of its batch's seq there.
 _WRITTEN: Final[Mapping[SideName, tuple[str, ...]]] = {

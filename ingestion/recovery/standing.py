@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from ingestion.declaration.spec import StreamSpec
-from ingestion.errors import (
+from oncelake.ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.errors import (
     DamagedTableError,
     OffsetsUnknownError,
     RefusedError,
@@ -22,11 +22,16 @@ from ingestion.errors import (
     TableRestoredError,
     UnbalancedBatchError,
 )
-from ingestion.lake.archive import finish_swap, is_half_swapped
-from ingestion.lake.erasure import unfinished
-from ingestion.lake.ledger import LedgerRow, LoadedLedger, load_or_archive_ledger, written_seqs
-from ingestion.lake.paths import StreamPaths
-from ingestion.recovery.heal import (
+from oncelake.ingestion.lake.archive import finish_swap, is_half_swapped
+from oncelake.ingestion.lake.erasure import unfinished
+from oncelake.ingestion.lake.ledger import (
+    LedgerRow,
+    LoadedLedger,
+    load_or_archive_ledger,
+    written_seqs,
+)
+from oncelake.ingestion.lake.paths import StreamPaths
+from oncelake.ingestion.recovery.heal import (
     Healing,
     heal_ledger,
     known_rows,
@@ -35,11 +40,11 @@ from ingestion.recovery.heal import (
     undo_half_written_commits,
     unknown_batches,
 )
-from ingestion.recovery.position import Position, findings_of, position_of, red_batches
-from ingestion.recovery.side_tables import SideTables, read_side_tables
-from ingestion.recovery.snapshot import TableSnapshot, read_snapshot
-from ingestion.recovery.topics import changed_identity
-from ingestion.sinks.delta.durability import find_half_written
+from oncelake.ingestion.recovery.position import Position, findings_of, position_of, red_batches
+from oncelake.ingestion.recovery.side_tables import SideTables, read_side_tables
+from oncelake.ingestion.recovery.snapshot import TableSnapshot, read_snapshot
+from oncelake.ingestion.recovery.topics import changed_identity
+from oncelake.ingestion.sinks.delta.durability import find_half_written
 
 # Somebody else changed or restored the rows.
 ALTERED = (TableAlteredError, TableRestoredError)

@@ -5,23 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from ingestion.declaration.spec import StreamSpec
-from ingestion.errors import BadFieldError, OffsetsExpiredError, counted
-from ingestion.kafka.admin import Kafka, Topics
-from ingestion.kafka.offsets import Ends, Offsets, TopicPartition
-from ingestion.lake.erasure import Erasure, erasures
-from ingestion.lake.ledger import LedgerRow
-from ingestion.lake.stream import Stream
-from ingestion.recovery.continuity import (
+from oncelake.ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.errors import BadFieldError, OffsetsExpiredError, counted
+from oncelake.ingestion.kafka.admin import Kafka, Topics
+from oncelake.ingestion.kafka.offsets import Ends, Offsets, TopicPartition
+from oncelake.ingestion.lake.erasure import Erasure, erasures
+from oncelake.ingestion.lake.ledger import LedgerRow
+from oncelake.ingestion.lake.stream import Stream
+from oncelake.ingestion.recovery.continuity import (
     compare_moved,
     refuse_cuts,
     refuse_shorter,
     unproven_logs,
 )
-from ingestion.recovery.position import Position
-from ingestion.recovery.schema_diff import allowed_changes
-from ingestion.recovery.standing import heal_stream
-from ingestion.recovery.topics import identity_of, refuse_another_topic
+from oncelake.ingestion.recovery.position import Position
+from oncelake.ingestion.recovery.schema_diff import allowed_changes
+from oncelake.ingestion.recovery.standing import heal_stream
+from oncelake.ingestion.recovery.topics import identity_of, refuse_another_topic
 
 _SOON_SECONDS = 10.0
 

@@ -10,19 +10,19 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from ingestion.declaration.spec import StreamSpec
-from ingestion.errors import (
+from oncelake.ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.errors import (
     ClusterChangedError,
     IdentityChangedError,
     RefusedError,
     TopicMissingError,
     TopicRecreatedError,
 )
-from ingestion.kafka.admin import Kafka, Topics
-from ingestion.lake.ledger import load_ledger
-from ingestion.lake.stream import Stream
-from ingestion.recovery.position import read_position
-from ingestion.sinks.commit_metadata import UNKNOWN, Identity
+from oncelake.ingestion.kafka.admin import Kafka, Topics
+from oncelake.ingestion.lake.ledger import load_ledger
+from oncelake.ingestion.lake.stream import Stream
+from oncelake.ingestion.recovery.position import read_position
+from oncelake.ingestion.sinks.commit_metadata import UNKNOWN, Identity
 
 
 def resolve_topics(stream: Stream) -> Stream:

@@ -7,8 +7,8 @@ from typing import Final
 
 import pyarrow as pa
 
-from ingestion.declaration.ddl import DeclaredColumn
-from ingestion.declaration.types import SqlType
+from oncelake.ingestion.declaration.ddl import DeclaredColumn
+from oncelake.ingestion.declaration.types import SqlType
 
 # Of each type without parts.
 TYPES: Final[Mapping[str, pa.DataType]] = {

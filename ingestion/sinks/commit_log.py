@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
-from ingestion.errors import CommitConflictError, DependencyError, TableBusyError
-from ingestion.sinks.commit_metadata import REWOUND_TO, CommitMetadata, app_id
+from oncelake.ingestion.errors import CommitConflictError, DependencyError, TableBusyError
+from oncelake.ingestion.sinks.commit_metadata import REWOUND_TO, CommitMetadata, app_id
 
 # The counts of a commit's own, by Delta's names.
 INSERTED: Final = "numTargetRowsInserted"

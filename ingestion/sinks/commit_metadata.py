@@ -10,8 +10,8 @@ from typing import Any, Final, Literal
 
 from pydantic import TypeAdapter
 
-from ingestion.kafka.last_record import LastRecords, of_rows, rows_of
-from ingestion.kafka.offsets import Offsets, Range
+from oncelake.ingestion.kafka.last_record import LastRecords, of_rows, rows_of
+from oncelake.ingestion.kafka.offsets import Offsets, Range
 
 Kind = Literal["ingest", "replay", "redrive", "accept", "rewind", "schema", "erase"]
 

@@ -21,11 +21,17 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ingestion.declaration.sql import equal, identifier
-from ingestion.errors import IngestionError, RefusedError, TableBusyError, counted, first_line
-from ingestion.sinks.commit_log import AGAIN, ROW_COUNTS, UnknownOutcomeError
-from ingestion.sinks.commit_metadata import CommitMetadata
-from ingestion.sinks.table import Change, Transaction
+from oncelake.ingestion.declaration.sql import equal, identifier
+from oncelake.ingestion.errors import (
+    IngestionError,
+    RefusedError,
+    TableBusyError,
+    counted,
+    first_line,
+)
+from oncelake.ingestion.sinks.commit_log import AGAIN, ROW_COUNTS, UnknownOutcomeError
+from oncelake.ingestion.sinks.commit_metadata import CommitMetadata
+from oncelake.ingestion.sinks.table import Change, Transaction
 
 File = TypeVar("File")
 Mask = npt.NDArray[np.bool_]

@@ -19,16 +19,22 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ingestion.declaration.ddl import DeclaredColumn
-from ingestion.errors import (
+from oncelake.ingestion.declaration.ddl import DeclaredColumn
+from oncelake.ingestion.errors import (
     CommitConflictError,
     ForeignTableError,
     RefusedError,
     TableBusyError,
     TableSettingsError,
 )
-from ingestion.sinks.commit_log import ROW_COUNTS, Commit, CommitLog, committed, unless_committed
-from ingestion.sinks.commit_metadata import CommitMetadata, app_id
+from oncelake.ingestion.sinks.commit_log import (
+    ROW_COUNTS,
+    Commit,
+    CommitLog,
+    committed,
+    unless_committed,
+)
+from oncelake.ingestion.sinks.commit_metadata import CommitMetadata, app_id
 
 # How far back a table is read where nobody says so.
 A_WEEK: Final = dt.timedelta(days=7)

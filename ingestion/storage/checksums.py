@@ -14,7 +14,7 @@ import struct
 import zlib
 from typing import Final
 
-from ingestion.storage.location import Location
+from oncelake.ingestion.storage.location import Location
 
 _HEADER = struct.Struct(">4sI")
 _MAGIC = b"crc\0"

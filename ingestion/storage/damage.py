@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ingestion.errors import DamagedTableError
-from ingestion.storage.location import Location
+from oncelake.ingestion.errors import DamagedTableError
+from oncelake.ingestion.storage.location import Location
 
 
 def damaged_table(table: Location, what: str) -> DamagedTableError:

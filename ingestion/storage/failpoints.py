@@ -14,7 +14,7 @@ from functools import cache
 from importlib import import_module
 from typing import Any, cast
 
-from ingestion.errors import SetupError
+from oncelake.ingestion.errors import SetupError
 
 _HOOK = "ONCELAKE_CHAOS"
 _ALLOWED = "ONCELAKE_TESTING"

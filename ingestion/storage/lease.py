@@ -18,9 +18,9 @@ from dataclasses import dataclass, replace
 
 from pydantic import TypeAdapter
 
-from ingestion.errors import StreamLockedError
-from ingestion.storage.location import Location, ObjectChangedError, StoreError, Tag
-from ingestion.storage.processes import ProcessId, seconds_since_boot, this_machine
+from oncelake.ingestion.errors import StreamLockedError
+from oncelake.ingestion.storage.location import Location, ObjectChangedError, StoreError, Tag
+from oncelake.ingestion.storage.processes import ProcessId, seconds_since_boot, this_machine
 
 # How often a lease is renewed before it would expire.
 _RENEWALS = 4

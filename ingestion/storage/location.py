@@ -32,7 +32,7 @@ from obstore.exceptions import (
 )
 from obstore.store import LocalStore, from_url
 
-from ingestion.errors import first_line
+from oncelake.ingestion.errors import first_line
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta, PutResult, UpdateVersion

@@ -16,14 +16,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from ingestion.errors import (
+from oncelake.ingestion.errors import (
     DependencyError,
     IngestionError,
     MissingRightError,
     SetupError,
     StorageError,
 )
-from ingestion.storage.location import ECHOED, StoreError
+from oncelake.ingestion.storage.location import ECHOED, StoreError
 
 _ADVICE: Final = {
     errno.ENOSPC: "make space there",

@@ -8,16 +8,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ingestion.declaration.spec import StreamSpec
-from ingestion.errors import counted
-from ingestion.kafka.admin import Kafka
-from ingestion.kafka.offsets import Range, TopicPartition
-from ingestion.recovery.continuity import refuse_shorter
-from ingestion.recovery.topics import changed_identity, refuse_another_topic
-from ingestion.settings import Settings
-from ingestion.sinks.commit_metadata import UNKNOWN
-from ingestion.verify.read.record import Place, RowChange, at_of, offset_of
-from ingestion.verify.read.snapshot import Batch, OffsetRange, Snapshot
+from oncelake.ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.errors import counted
+from oncelake.ingestion.kafka.admin import Kafka
+from oncelake.ingestion.kafka.offsets import Range, TopicPartition
+from oncelake.ingestion.recovery.continuity import refuse_shorter
+from oncelake.ingestion.recovery.topics import changed_identity, refuse_another_topic
+from oncelake.ingestion.settings import Settings
+from oncelake.ingestion.sinks.commit_metadata import UNKNOWN
+from oncelake.ingestion.verify.read.record import Place, RowChange, at_of, offset_of
+from oncelake.ingestion.verify.read.snapshot import Batch, OffsetRange, Snapshot
 
 _SIDE_TABLES = ("quarantine", "tombstones")
 _ALTERED = "altered"

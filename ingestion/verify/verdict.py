@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import KW_ONLY, asdict, dataclass
 from typing import Any, Literal
 
-from ingestion.declaration.sinks import named_version
-from ingestion.errors import counted
-from ingestion.kafka.offsets import Range
+from oncelake.ingestion.declaration.sinks import named_version
+from oncelake.ingestion.errors import counted
+from oncelake.ingestion.kafka.offsets import Range
 
 Part = Literal["ledger", "dispositions", "quarantine", "tombstones", "rows"]
 

@@ -15,30 +15,30 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from functools import cache, partial
 
-from ingestion.declaration.modes import EXTRA_COLUMN
-from ingestion.declaration.spec import StreamSpec, fingerprint, meaning, meaning_changes
-from ingestion.errors import DamagedTableError, TableBusyError, counted
-from ingestion.lake.ledger import Ledger, written_seqs
-from ingestion.lake.paths import StreamPaths
-from ingestion.recovery.side_tables import read_side_tables
-from ingestion.settings import Settings
-from ingestion.sinks.commit_metadata import CONSTRAINTS, UNKNOWN
-from ingestion.sinks.delta.integrity import damages_of, translate_read_errors
-from ingestion.sinks.delta.log import DeltaLog
-from ingestion.storage.processes import scratch_of_this_process, sweep_scratch
-from ingestion.verify.compare import ledger, quarantine
-from ingestion.verify.compare.continuity import refuse_another_log
-from ingestion.verify.compare.ledger import miscounts
-from ingestion.verify.compare.rows import RowsProof, tombstones_of
-from ingestion.verify.coverage import Coverage, determine_coverage
-from ingestion.verify.decode.coerce import UnprovableError
-from ingestion.verify.fold.classify import Classifier, Classifiers
-from ingestion.verify.fold.fold import Fold
-from ingestion.verify.fold.redrives import Redrives
-from ingestion.verify.fold.rule import FoldContext
-from ingestion.verify.fold.transform import NOT_INDEPENDENT, ApplyTransformation
-from ingestion.verify.read.record import Record
-from ingestion.verify.read.snapshot import (
+from oncelake.ingestion.declaration.modes import EXTRA_COLUMN
+from oncelake.ingestion.declaration.spec import StreamSpec, fingerprint, meaning, meaning_changes
+from oncelake.ingestion.errors import DamagedTableError, TableBusyError, counted
+from oncelake.ingestion.lake.ledger import Ledger, written_seqs
+from oncelake.ingestion.lake.paths import StreamPaths
+from oncelake.ingestion.recovery.side_tables import read_side_tables
+from oncelake.ingestion.settings import Settings
+from oncelake.ingestion.sinks.commit_metadata import CONSTRAINTS, UNKNOWN
+from oncelake.ingestion.sinks.delta.integrity import damages_of, translate_read_errors
+from oncelake.ingestion.sinks.delta.log import DeltaLog
+from oncelake.ingestion.storage.processes import scratch_of_this_process, sweep_scratch
+from oncelake.ingestion.verify.compare import ledger, quarantine
+from oncelake.ingestion.verify.compare.continuity import refuse_another_log
+from oncelake.ingestion.verify.compare.ledger import miscounts
+from oncelake.ingestion.verify.compare.rows import RowsProof, tombstones_of
+from oncelake.ingestion.verify.coverage import Coverage, determine_coverage
+from oncelake.ingestion.verify.decode.coerce import UnprovableError
+from oncelake.ingestion.verify.fold.classify import Classifier, Classifiers
+from oncelake.ingestion.verify.fold.fold import Fold
+from oncelake.ingestion.verify.fold.redrives import Redrives
+from oncelake.ingestion.verify.fold.rule import FoldContext
+from oncelake.ingestion.verify.fold.transform import NOT_INDEPENDENT, ApplyTransformation
+from oncelake.ingestion.verify.read.record import Record
+from oncelake.ingestion.verify.read.snapshot import (
     Batch,
     Snapshot,
     read_ledger,
@@ -47,9 +47,9 @@ from ingestion.verify.read.snapshot import (
     take_snapshot,
     without_undone,
 )
-from ingestion.verify.read.spill import SpillStore
-from ingestion.verify.read.topic import TopicReader, is_compacted
-from ingestion.verify.verdict import Difference, DifferenceLog, Part, Verdict
+from oncelake.ingestion.verify.read.spill import SpillStore
+from oncelake.ingestion.verify.read.topic import TopicReader, is_compacted
+from oncelake.ingestion.verify.verdict import Difference, DifferenceLog, Part, Verdict
 
 Progress = Callable[[str, int, int], None]
 

@@ -12,13 +12,13 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from ingestion.declaration.loader import DeclaredStream
-from ingestion.declaration.spec import StreamSpec
-from ingestion.errors import InvalidSpecError
-from ingestion.kafka.offsets import Offsets, Range, TopicPartition
-from ingestion.lake.ledger import LedgerRow
-from ingestion.pipeline.report import RunReport
-from ingestion.sinks.commit_metadata import CountedRange
+from oncelake.ingestion.declaration.loader import DeclaredStream
+from oncelake.ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.errors import InvalidSpecError
+from oncelake.ingestion.kafka.offsets import Offsets, Range, TopicPartition
+from oncelake.ingestion.lake.ledger import LedgerRow
+from oncelake.ingestion.pipeline.report import RunReport
+from oncelake.ingestion.sinks.commit_metadata import CountedRange
 
 NOW = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
 

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import dagster as dg
 
-from assets.assets import ingest_asset
-from ingestion.declaration.loader import DeclaredStream
-from ingestion.settings import Settings
-from resources.kafka import KafkaResource
-from resources.lake import LakeResource
-from resources.spark import SparkResource
+from oncelake.assets.assets import ingest_asset
+from oncelake.ingestion.declaration.loader import DeclaredStream
+from oncelake.ingestion.settings import Settings
+from oncelake.resources.kafka import KafkaResource
+from oncelake.resources.lake import LakeResource
+from oncelake.resources.spark import SparkResource
 from tests.support.world import World, environment_of
 
 ROOT = Path(__file__).parents[2]

@@ -11,10 +11,10 @@ import signal
 from pathlib import Path
 from typing import Any
 
-import assets.assets
-from assets.definitions import defs as defs
+import oncelake.assets.assets
+from oncelake.assets.definitions import defs as defs
 
-_honest = assets.assets.gather
+_honest = oncelake.assets.assets.gather
 
 
 def _stalling(*given: Any, **named: Any) -> Any:
@@ -27,4 +27,4 @@ def _stalling(*given: Any, **named: Any) -> Any:
     return _honest(*given, **named)
 
 
-assets.assets.gather = _stalling
+oncelake.assets.assets.gather = _stalling

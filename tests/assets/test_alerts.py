@@ -12,15 +12,15 @@ import dagster as dg
 import pytest
 from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteRepositoryOrigin
 
-from assets.alerts import alert_sensors, post
-from assets.assets import ingest_asset
-from assets.definitions import definitions
-from assets.jobs import STREAM_TAG
-from ingestion.declaration.loader import DeclaredStream
-from ingestion.errors import DependencyError, OffsetsExpiredError
-from resources.kafka import KafkaResource
-from resources.lake import LakeResource
-from resources.spark import SparkResource
+from oncelake.assets.alerts import alert_sensors, post
+from oncelake.assets.assets import ingest_asset
+from oncelake.assets.definitions import definitions
+from oncelake.assets.jobs import STREAM_TAG
+from oncelake.ingestion.declaration.loader import DeclaredStream
+from oncelake.ingestion.errors import DependencyError, OffsetsExpiredError
+from oncelake.resources.kafka import KafkaResource
+from oncelake.resources.lake import LakeResource
+from oncelake.resources.spark import SparkResource
 from tests.assets.conftest import declared
 from tests.support.http_sink import HttpSink, http_sink
 
@@ -37,7 +37,7 @@ REFUSAL = OffsetsExpiredError(
 @pytest.fixture
 def webhook(monkeypatch: pytest.MonkeyPatch) -> Iterator[HttpSink]:
     """A webhook, without pauses for one that fails."""
-    monkeypatch.setattr("assets.alerts._PAUSES_SECONDS", (0, 0))
+    monkeypatch.setattr("oncelake.assets.alerts._PAUSES_SECONDS", (0, 0))
     with http_sink() as sink:
         yield sink
 
@@ -298,7 +298,7 @@ def test_a_tick_posts_for_as_long_as_it_has_time(
     for _ in range(4):
         with monkeypatch.context() as slow:
             # Each message takes 15 seconds.
-            slow.setattr("assets.alerts.time.monotonic", count(0, 15).__next__)
+            slow.setattr("oncelake.assets.alerts.time.monotonic", count(0, 15).__next__)
             cursor = tick(checks, instance, cursor=cursor)
         posted.append(len(texts(webhook)))
 
@@ -393,7 +393,7 @@ def test_a_webhook_that_is_away_is_no_secret_told(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The error names the setting, and not its value."""
-    monkeypatch.setattr("assets.alerts._PAUSES_SECONDS", (0, 0))
+    monkeypatch.setattr("oncelake.assets.alerts._PAUSES_SECONDS", (0, 0))
 
     with pytest.raises(DependencyError) as failed:
         post(url, "text")

@@ -11,19 +11,24 @@ import dagster as dg
 import pandas as pd
 import pytest
 
-from assets.assets import Engine, ingest_asset
-from assets.refusals import REFUSED, standing_refusal
-from ingestion.declaration.loader import DeclaredStream
-from ingestion.errors import DependencyError, SetupError, TerminalError, TopicRecreatedError
-from ingestion.lake.ledger import Ledger
-from ingestion.operations.retention import Retention
-from ingestion.pipeline.report import RunReport
-from ingestion.settings import load_settings
-from ingestion.sinks.delta.log import DeltaLog
-from ingestion.storage.location import Location
-from resources.kafka import KafkaResource
-from resources.lake import LakeResource
-from resources.spark import SparkResource
+from oncelake.assets.assets import Engine, ingest_asset
+from oncelake.assets.refusals import REFUSED, standing_refusal
+from oncelake.ingestion.declaration.loader import DeclaredStream
+from oncelake.ingestion.errors import (
+    DependencyError,
+    SetupError,
+    TerminalError,
+    TopicRecreatedError,
+)
+from oncelake.ingestion.lake.ledger import Ledger
+from oncelake.ingestion.operations.retention import Retention
+from oncelake.ingestion.pipeline.report import RunReport
+from oncelake.ingestion.settings import load_settings
+from oncelake.ingestion.sinks.delta.log import DeltaLog
+from oncelake.ingestion.storage.location import Location
+from oncelake.resources.kafka import KafkaResource
+from oncelake.resources.lake import LakeResource
+from oncelake.resources.spark import SparkResource
 from tests.assets.conftest import assert_sentence, batch, broken, declared, materializations, report
 
 # Dagster's own, wherever one resource holds another.
@@ -35,11 +40,11 @@ CANARY = "hunter2-canary"
 @pytest.fixture(autouse=True)
 def _no_table_and_no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the ledger stand alone where no engine runs, Kafka keep all, and retries come at once."""
-    monkeypatch.setattr("ingestion.sinks.delta.table.DeltaLog.table_id", lambda self: "t")
+    monkeypatch.setattr("oncelake.ingestion.sinks.delta.table.DeltaLog.table_id", lambda self: "t")
     monkeypatch.setattr(
-        "assets.evidence.retention_now", lambda spec, settings: Retention(spec=spec)
+        "oncelake.assets.evidence.retention_now", lambda spec, settings: Retention(spec=spec)
     )
-    monkeypatch.setattr("assets.assets.RETRY_AFTER_SECONDS", (0,))
+    monkeypatch.setattr("oncelake.assets.assets.RETRY_AFTER_SECONDS", (0,))
 
 
 def engine(found: RunReport | BaseException) -> Engine:
@@ -136,7 +141,7 @@ def test_the_age_of_the_oldest_unread_record_is_plotted(
     """Where something is unread, and only there."""
     hour_ago = dt.datetime.now(dt.UTC) - dt.timedelta(hours=1)
     monkeypatch.setattr(
-        "assets.evidence._retention",
+        "oncelake.assets.evidence._retention",
         lambda spec, settings, report: (
             Retention(spec=spec, oldest_unread=hour_ago) if report.lag else None
         ),
@@ -292,8 +297,8 @@ def test_a_run_that_finds_nothing_turns_no_expectation_green(
             raise OSError("the table is away")
         return pd.DataFrame({"_seq": [1, 2, 3]})
 
-    monkeypatch.setattr("ingestion.pipeline.store_session.read_rows", read)
-    monkeypatch.setattr("assets.evidence.evaluate", lambda *parts, declared_in: ())
+    monkeypatch.setattr("oncelake.ingestion.pipeline.store_session.read_rows", read)
+    monkeypatch.setattr("oncelake.assets.evidence.evaluate", lambda *parts, declared_in: ())
     monkeypatch.setattr(SparkResource, "spark_session", None)
 
     before = replace(batch(1, 0, 5), run_id="before")

@@ -12,7 +12,7 @@ import dagster as dg
 import pytest
 from typer.testing import CliRunner
 
-from assets.checks import (
+from oncelake.assets.checks import (
     books_balance,
     check_results,
     check_specs,
@@ -23,19 +23,19 @@ from assets.checks import (
     retention,
     verified,
 )
-from assets.evidence import Evidence
-from assets.expectations import ExpectationOutcome, outcome_of
-from assets.history import UnreportedBatches
-from ingestion.cli.app import app
-from ingestion.declaration.parts import Expectation
-from ingestion.declaration.spec import StreamSpec
-from ingestion.kafka.offsets import Offsets, TopicPartition
-from ingestion.kafka.retention import Headroom
-from ingestion.kafka.transactions import Stall
-from ingestion.lake.ledger import LedgerRow
-from ingestion.lake.paths import StreamPaths
-from ingestion.operations.retention import Retention
-from ingestion.sinks.commit_metadata import Kind
+from oncelake.assets.evidence import Evidence
+from oncelake.assets.expectations import ExpectationOutcome, outcome_of
+from oncelake.assets.history import UnreportedBatches
+from oncelake.ingestion.cli.app import app
+from oncelake.ingestion.declaration.parts import Expectation
+from oncelake.ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.kafka.offsets import Offsets, TopicPartition
+from oncelake.ingestion.kafka.retention import Headroom
+from oncelake.ingestion.kafka.transactions import Stall
+from oncelake.ingestion.lake.ledger import LedgerRow
+from oncelake.ingestion.lake.paths import StreamPaths
+from oncelake.ingestion.operations.retention import Retention
+from oncelake.ingestion.sinks.commit_metadata import Kind
 from tests.assets.conftest import NOW, batch, declared, report
 from tests.support.world import settings_in
 

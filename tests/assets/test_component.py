@@ -14,22 +14,22 @@ import dagster as dg
 import pytest
 import yaml
 
-from assets.assets import Results, execute_stream
-from assets.component import Streams
-from assets.doctor.runs import Runs
-from assets.refusals import standing_refusal
-from assets.scaffolder import StreamsParameters, StreamsScaffolder
-from assets.sensors import ingest_schedule, lag_sensor
-from assets.translation import Translation
-from ingestion.declaration.loader import DeclaredStream
-from ingestion.errors import SetupError
-from ingestion.kafka.offsets import Offsets, TopicPartition
-from ingestion.operations.lag import LagReader
-from ingestion.operations.status import StatusReader, StreamStatus
-from ingestion.pipeline.report import RunReport
-from ingestion.settings import load_settings
-from resources.kafka import KafkaResource
-from resources.lake import LakeResource
+from oncelake.assets.assets import Results, execute_stream
+from oncelake.assets.component import Streams
+from oncelake.assets.doctor.runs import Runs
+from oncelake.assets.refusals import standing_refusal
+from oncelake.assets.scaffolder import StreamsParameters, StreamsScaffolder
+from oncelake.assets.sensors import ingest_schedule, lag_sensor
+from oncelake.assets.translation import Translation
+from oncelake.ingestion.declaration.loader import DeclaredStream
+from oncelake.ingestion.errors import SetupError
+from oncelake.ingestion.kafka.offsets import Offsets, TopicPartition
+from oncelake.ingestion.operations.lag import LagReader
+from oncelake.ingestion.operations.status import StatusReader, StreamStatus
+from oncelake.ingestion.pipeline.report import RunReport
+from oncelake.ingestion.settings import load_settings
+from oncelake.resources.kafka import KafkaResource
+from oncelake.resources.lake import LakeResource
 from tests.assets.conftest import batch, declared, report
 from tests.assets.test_assets import _no_table_and_no_waiting, engine
 from tests.assets.test_embedding import COMPONENT, OWN, VARIABLES
@@ -343,7 +343,7 @@ def test_a_sensor_asks_for_the_key_and_the_job_of_the_translation(
     topics = {"topic_key": lambda topic: dg.AssetKey(["prod", topic])}
     translation = prefixed(**topics)
     monkeypatch.setattr(LagReader, "read", lambda self, specs: {"orders": {"orders": 7}})
-    monkeypatch.setattr("assets.sensors.standing_refusal", lambda *_, **__: None)
+    monkeypatch.setattr("oncelake.assets.sensors.standing_refusal", lambda *_, **__: None)
     monkeypatch.setenv("ONCELAKE_STREAMS", str(tmp_path))
     resources = {"oncelake_kafka": KafkaResource(), "oncelake_lake": LakeResource()}
     with dg.build_sensor_context(instance=instance, resources=resources) as context:

@@ -10,11 +10,11 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from assets.definitions import definitions
-from resources.kafka import KafkaResource
-from resources.lake import LakeResource
-from resources.part import SettingsPart, settings_of
-from resources.spark import SparkResource
+from oncelake.assets.definitions import definitions
+from oncelake.resources.kafka import KafkaResource
+from oncelake.resources.lake import LakeResource
+from oncelake.resources.part import SettingsPart, settings_of
+from oncelake.resources.spark import SparkResource
 from tests.support.long import only_long
 
 ROOT = Path(__file__).parents[2]

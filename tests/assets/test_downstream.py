@@ -12,14 +12,14 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from assets.assets import ingest_asset
-from ingestion.declaration.loader import DeclaredStream
-from ingestion.lake.ledger import Ledger, LedgerRow
-from ingestion.settings import load_settings
-from ingestion.storage.location import Location
-from resources.kafka import KafkaResource
-from resources.lake import LakeResource
-from resources.spark import SparkResource
+from oncelake.assets.assets import ingest_asset
+from oncelake.ingestion.declaration.loader import DeclaredStream
+from oncelake.ingestion.lake.ledger import Ledger, LedgerRow
+from oncelake.ingestion.settings import load_settings
+from oncelake.ingestion.storage.location import Location
+from oncelake.resources.kafka import KafkaResource
+from oncelake.resources.lake import LakeResource
+from oncelake.resources.spark import SparkResource
 from tests.assets.conftest import batch, declared, report
 from tests.assets.test_assets import _no_table_and_no_waiting, materialize
 from tests.support.quarantine import as_quarantine

@@ -88,7 +88,7 @@ def test_the_doctor_names_no_workspace_that_is_not_there(tmp_path: Path, place: 
     shell = {"cwd": tmp_path, "env": environment, "capture_output": True, "text": True}
 
     def notes() -> dict[str, str]:
-        doctor = [sys.executable, "-m", "assets.doctor", "orders"]
+        doctor = [sys.executable, "-m", "oncelake.assets.doctor", "orders"]
         told = subprocess.run(doctor, check=True, timeout=180, **shell)  # type: ignore[call-overload]
         return {each["about"]: each["command"] for each in json.loads(told.stdout)["findings"]}
 

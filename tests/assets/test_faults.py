@@ -12,8 +12,8 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from ingestion.lake.lock import Holder, held_by_jvm
-from ingestion.modes.upsert import UpsertMode
+from oncelake.ingestion.lake.lock import Holder, held_by_jvm
+from oncelake.ingestion.modes.upsert import UpsertMode
 from tests.assets.shell import failure_of, materialize, reported_in
 from tests.support.faulty_sink import WITHOUT_ID_2, merging
 from tests.support.world import World, row
@@ -92,7 +92,7 @@ def test_a_second_run_is_refused_by_the_first_ones_name(
     world: World, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where no pool keeps two runs apart the lock does: exit code 4, and not one commit."""
-    monkeypatch.setattr("assets.assets.RETRY_AFTER_SECONDS", (0,))
+    monkeypatch.setattr("oncelake.assets.assets.RETRY_AFTER_SECONDS", (0,))
     world.send(row(1, "a"))
 
     with held_by_jvm(world.spark, world.paths, Holder.me("first")):

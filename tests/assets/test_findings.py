@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from assets.doctor.findings import diagnose_dagster
-from assets.doctor.instance import InstanceFacts
-from assets.doctor.runs import RunFacts, SlotFacts
-from ingestion.operations.doctor.findings import Finding
+from oncelake.assets.doctor.findings import diagnose_dagster
+from oncelake.assets.doctor.instance import InstanceFacts
+from oncelake.assets.doctor.runs import RunFacts, SlotFacts
+from oncelake.ingestion.operations.doctor.findings import Finding
 
 NOW = 1_800_000_000.0
 

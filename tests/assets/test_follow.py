@@ -17,20 +17,20 @@ import pytest
 from dagster._core.events import EngineEventData
 from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteRepositoryOrigin
 
-from assets.assets import ingest_asset
-from assets.follow import follow_job, follow_sensor
-from assets.jobs import FOLLOW_JOB
-from assets.sensors import Tick
-from ingestion.declaration.loader import DeclaredStream
-from ingestion.errors import DependencyError, InvalidSpecError, TopicRecreatedError
-from ingestion.lake.ledger import Ledger
-from ingestion.operations.follow import Follow
-from ingestion.operations.retention import Retention
-from ingestion.pipeline.report import RunReport
-from ingestion.storage.location import Location
-from resources.kafka import KafkaResource
-from resources.lake import LakeResource
-from resources.spark import SparkResource
+from oncelake.assets.assets import ingest_asset
+from oncelake.assets.follow import follow_job, follow_sensor
+from oncelake.assets.jobs import FOLLOW_JOB
+from oncelake.assets.sensors import Tick
+from oncelake.ingestion.declaration.loader import DeclaredStream
+from oncelake.ingestion.errors import DependencyError, InvalidSpecError, TopicRecreatedError
+from oncelake.ingestion.lake.ledger import Ledger
+from oncelake.ingestion.operations.follow import Follow
+from oncelake.ingestion.operations.retention import Retention
+from oncelake.ingestion.pipeline.report import RunReport
+from oncelake.ingestion.storage.location import Location
+from oncelake.resources.kafka import KafkaResource
+from oncelake.resources.lake import LakeResource
+from oncelake.resources.spark import SparkResource
 from tests.assets.conftest import batch, broken, declared, report
 from tests.assets.shell import failure_of, reported_in
 from tests.support.world import JARS
@@ -46,9 +46,9 @@ Script = Callable[[Follow], None]
 def _no_table(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the ledger stand alone where no engine runs, Kafka keep all, and sensors be ours."""
     monkeypatch.setattr(dg.SensorEvaluationContext, "code_location_origin", HERE)
-    monkeypatch.setattr("ingestion.sinks.delta.table.DeltaLog.table_id", lambda self: "t")
+    monkeypatch.setattr("oncelake.ingestion.sinks.delta.table.DeltaLog.table_id", lambda self: "t")
     monkeypatch.setattr(
-        "assets.evidence.retention_now", lambda spec, settings: Retention(spec=spec)
+        "oncelake.assets.evidence.retention_now", lambda spec, settings: Retention(spec=spec)
     )
 
 
@@ -64,7 +64,7 @@ def followed(
     script: Script, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> dg.ExecuteInProcessResult:
     """Run the job while streams do what a script says."""
-    monkeypatch.setattr("assets.follow.Follow.execute", lambda follow: script(follow))
+    monkeypatch.setattr("oncelake.assets.follow.Follow.execute", lambda follow: script(follow))
     return run_job(instance)
 
 
@@ -191,7 +191,7 @@ def test_what_did_not_answer_to_the_end_fails_the_run(
     instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It turns no check red, so that an hour without Kafka would be green."""
-    monkeypatch.setattr("assets.follow.Follow.unreachable", ("Kafka is away",))
+    monkeypatch.setattr("oncelake.assets.follow.Follow.unreachable", ("Kafka is away",))
 
     result = followed(lambda follow: None, instance, monkeypatch)
 
@@ -242,9 +242,9 @@ def test_terminating_the_run_ends_the_open_runs(
             ended.append(self.stop.wait(30))
             raise InterruptedError
 
-    monkeypatch.setattr("ingestion.operations.follow.Run", _Run)
+    monkeypatch.setattr("oncelake.ingestion.operations.follow.Run", _Run)
     monkeypatch.setattr(
-        "ingestion.operations.follow.LagReader.read",
+        "oncelake.ingestion.operations.follow.LagReader.read",
         lambda self, specs: {"orders": {"orders": 500}},
     )
     began = time.monotonic()
@@ -338,10 +338,13 @@ def test_the_assets_of_one_job_share_one_session(
     """Several streams materialized together start one JVM."""
     started = []
     monkeypatch.setattr(
-        "resources.spark.start_session", lambda *parts, **more: started.append(more) or object()
+        "oncelake.resources.spark.start_session",
+        lambda *parts, **more: started.append(more) or object(),
     )
     # A worker that has run other tests has a session, which is not this resource's.
-    monkeypatch.setattr("resources.spark._refuse_contradictions", lambda more, settings: None)
+    monkeypatch.setattr(
+        "oncelake.resources.spark._refuse_contradictions", lambda more, settings: None
+    )
 
     def engine(spec: Any, settings: Any, spark: SparkResource, *rest: Any) -> RunReport:
         spark.session_for(10)

@@ -9,11 +9,11 @@ from typing import Any, Literal
 import dagster as dg
 import pytest
 
-from assets.asset_specs import asset_spec
-from assets.backfill import replay_assets
-from assets.metadata import metadata_of, recovered_materializations
-from ingestion.declaration.spec import StreamSpec
-from ingestion.lake.paths import StreamPaths
+from oncelake.assets.asset_specs import asset_spec
+from oncelake.assets.backfill import replay_assets
+from oncelake.assets.metadata import metadata_of, recovered_materializations
+from oncelake.ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.lake.paths import StreamPaths
 from tests.assets.conftest import batch, declared
 from tests.assets.test_checks import evidence
 from tests.support.world import settings_in

@@ -12,20 +12,20 @@ import pytest
 from dagster._core.execution.retries import auto_reexecution_should_retry_run
 from deltalake import write_deltalake
 
-import assets.backfill
-import assets.operate
-from assets.backfill import replay_assets
-from assets.operate import operate_job
-from ingestion.errors import DependencyError, IngestionError, TableRestoredError
-from ingestion.lake.ledger import LedgerRow
-from ingestion.operations.archive import list_archive
-from ingestion.operations.redrive import Redrive, RedriveReport
-from ingestion.operations.replay import Replay, ReplayReport
-from ingestion.operations.rewind import Savepoint
-from ingestion.settings import load_settings
-from resources.kafka import KafkaResource
-from resources.lake import LakeResource
-from resources.spark import SparkResource
+import oncelake.assets.backfill
+import oncelake.assets.operate
+from oncelake.assets.backfill import replay_assets
+from oncelake.assets.operate import operate_job
+from oncelake.ingestion.errors import DependencyError, IngestionError, TableRestoredError
+from oncelake.ingestion.lake.ledger import LedgerRow
+from oncelake.ingestion.operations.archive import list_archive
+from oncelake.ingestion.operations.redrive import Redrive, RedriveReport
+from oncelake.ingestion.operations.replay import Replay, ReplayReport
+from oncelake.ingestion.operations.rewind import Savepoint
+from oncelake.ingestion.settings import load_settings
+from oncelake.resources.kafka import KafkaResource
+from oncelake.resources.lake import LakeResource
+from oncelake.resources.spark import SparkResource
 from tests.assets.conftest import batch, declared
 from tests.assets.shell import failure_of
 from tests.support.quarantine import as_quarantine
@@ -46,7 +46,7 @@ def run_job(
     reason: str | None = None,
 ) -> dg.ExecuteInProcessResult:
     """Run the job of a stream with an engine of the test's own."""
-    monkeypatch.setattr(assets.operate.Redrive, "execute", execute)
+    monkeypatch.setattr(oncelake.assets.operate.Redrive, "execute", execute)
     return operate(folder, redrive={"of_reason": reason} if reason else {})
 
 
@@ -149,7 +149,7 @@ def test_a_decision_reaches_the_engine_with_its_reason(
         asked.append(reason)
         return batch(3, 0, 1)
 
-    monkeypatch.setattr(assets.operate.decisions, operation, decide)
+    monkeypatch.setattr(oncelake.assets.operate.decisions, operation, decide)
 
     assert operate(tmp_path, **{operation: {"reason": "the topic was moved"}}).success
     assert asked == ["the topic was moved"]
@@ -188,8 +188,8 @@ def test_a_rewind_and_a_replay_reach_the_engine(
         asked.append((replay.begin, replay.end))
         return ReplayReport(stream="orders", run_id="r")
 
-    monkeypatch.setattr(assets.operate, "rewind", rewind)
-    monkeypatch.setattr(assets.operate.Replay, "execute", execute)
+    monkeypatch.setattr(oncelake.assets.operate, "rewind", rewind)
+    monkeypatch.setattr(oncelake.assets.operate.Replay, "execute", execute)
 
     assert operate(tmp_path, rewind={"to": "seq:1", "reason": "test data"}).success
     assert operate(tmp_path, replay={"begin": "earliest"}).success
@@ -206,7 +206,7 @@ def test_a_range_of_days_is_replayed_in_one_run(
         asked.append((replay.begin, replay.end))
         return ReplayReport(stream="orders", run_id="r")
 
-    monkeypatch.setattr(assets.backfill.Replay, "execute", execute)
+    monkeypatch.setattr(oncelake.assets.backfill.Replay, "execute", execute)
     spec, lake = declared(tmp_path, backfill_from="2026-01-01").spec, LakeResource()
     assert spec is not None
     (asset,) = replay_assets(spec)

@@ -8,14 +8,14 @@ from typing import Any
 import dagster as dg
 import pytest
 
-import assets.proof
-from assets.checks import check_results, check_specs
-from assets.proof import verify_job
-from ingestion.declaration.loader import DeclaredStream
-from ingestion.errors import DependencyError
-from ingestion.verify.verdict import Difference, Verdict
-from resources.kafka import KafkaResource
-from resources.lake import LakeResource
+import oncelake.assets.proof
+from oncelake.assets.checks import check_results, check_specs
+from oncelake.assets.proof import verify_job
+from oncelake.ingestion.declaration.loader import DeclaredStream
+from oncelake.ingestion.errors import DependencyError
+from oncelake.ingestion.verify.verdict import Difference, Verdict
+from oncelake.resources.kafka import KafkaResource
+from oncelake.resources.lake import LakeResource
 from tests.assets.conftest import batch, broken, declared
 from tests.assets.shell import failure_of
 from tests.assets.test_checks import evidence
@@ -57,7 +57,7 @@ def run_job(
             raise found
         return found
 
-    monkeypatch.setattr(assets.proof, "verify", prove)
+    monkeypatch.setattr(oncelake.assets.proof, "verify", prove)
     return verify_job([stream or declared(folder)]).execute_in_process(
         resources={"oncelake_kafka": KafkaResource(), "oncelake_lake": LakeResource()},
         raise_on_error=False,

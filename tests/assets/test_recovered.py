@@ -10,15 +10,15 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from assets.assets import Engine, ingest_asset
-from assets.metadata import MOST_RUNS
-from ingestion.errors import DependencyError
-from ingestion.lake.ledger import Ledger, LedgerRow
-from ingestion.pipeline.report import RunReport
-from ingestion.storage.location import Location, StoreError
-from resources.kafka import KafkaResource
-from resources.lake import LakeResource
-from resources.spark import SparkResource
+from oncelake.assets.assets import Engine, ingest_asset
+from oncelake.assets.metadata import MOST_RUNS
+from oncelake.ingestion.errors import DependencyError
+from oncelake.ingestion.lake.ledger import Ledger, LedgerRow
+from oncelake.ingestion.pipeline.report import RunReport
+from oncelake.ingestion.storage.location import Location, StoreError
+from oncelake.resources.kafka import KafkaResource
+from oncelake.resources.lake import LakeResource
+from oncelake.resources.spark import SparkResource
 from tests.assets.conftest import assert_sentence, batch, declared, materializations, report
 
 # Dagster's own, wherever one resource holds another.
@@ -28,8 +28,8 @@ pytestmark = pytest.mark.filterwarnings("ignore:InitResourceContext.dagster_run:
 @pytest.fixture(autouse=True)
 def _table(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the ledger stand alone where no engine runs, and retries come at once."""
-    monkeypatch.setattr("ingestion.sinks.delta.table.DeltaLog.table_id", lambda self: "t")
-    monkeypatch.setattr("assets.assets.RETRY_AFTER_SECONDS", (0,))
+    monkeypatch.setattr("oncelake.ingestion.sinks.delta.table.DeltaLog.table_id", lambda self: "t")
+    monkeypatch.setattr("oncelake.assets.assets.RETRY_AFTER_SECONDS", (0,))
 
 
 def by(run: str, row: LedgerRow, **changes: Any) -> LedgerRow:
@@ -214,7 +214,9 @@ def test_what_dagster_knows_of_another_table_does_not_count(
 ) -> None:
     """After a reset the seqs begin again, and the history of the old table vouches for none."""
     materialize(tmp_path, instance, report(batch(1, 0, 5), batch(2, 5, 9)))
-    monkeypatch.setattr("ingestion.sinks.delta.table.DeltaLog.table_id", lambda self: "new")
+    monkeypatch.setattr(
+        "oncelake.ingestion.sinks.delta.table.DeltaLog.table_id", lambda self: "new"
+    )
     commit(tmp_path, by("dead", batch(1, 0, 5), table_id="new"))
 
     result = materialize(tmp_path, instance, report(seq=1))
@@ -250,7 +252,7 @@ def test_the_checks_cover_what_was_unreported(
     tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Bad records and red books of a dead run turn the checks of the run that tells of it."""
-    monkeypatch.setattr("assets.evidence.known_waiting", lambda quarantine: 8)
+    monkeypatch.setattr("oncelake.assets.evidence.known_waiting", lambda quarantine: 8)
     bad = by("dead", batch(1, 0, 10, balanced=False, quarantined=8))
     commit(tmp_path, bad)
 

@@ -9,17 +9,17 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from assets.retention import retention_sensor
-from ingestion.declaration.spec import StreamSpec
-from ingestion.errors import RefusedError
-from ingestion.kafka.offsets import TopicPartition
-from ingestion.kafka.retention import Headroom
-from ingestion.lake.paths import StreamPaths
-from ingestion.operations.retention import Retention
-from ingestion.settings import Settings
-from ingestion.storage.location import StoreError
-from resources.kafka import KafkaResource
-from resources.lake import LakeResource
+from oncelake.assets.retention import retention_sensor
+from oncelake.ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.errors import RefusedError
+from oncelake.ingestion.kafka.offsets import TopicPartition
+from oncelake.ingestion.kafka.retention import Headroom
+from oncelake.ingestion.lake.paths import StreamPaths
+from oncelake.ingestion.operations.retention import Retention
+from oncelake.ingestion.settings import Settings
+from oncelake.ingestion.storage.location import StoreError
+from oncelake.resources.kafka import KafkaResource
+from oncelake.resources.lake import LakeResource
 from tests.assets.conftest import declared
 
 
@@ -43,8 +43,8 @@ def test_the_check_gets_its_result_whenever_that_has_changed(
         )
         return Retention(spec=spec, least=least)
 
-    monkeypatch.setattr("assets.retention.retention_now", measured)
-    monkeypatch.setattr("assets.retention.Kafka.cluster_id", lambda kafka: "c")
+    monkeypatch.setattr("oncelake.assets.retention.retention_now", measured)
+    monkeypatch.setattr("oncelake.assets.retention.Kafka.cluster_id", lambda kafka: "c")
     sensor = retention_sensor([spec], dg.DefaultSensorStatus.STOPPED)
     resources = {
         "oncelake_kafka": KafkaResource(address="nowhere:1"),
@@ -76,10 +76,10 @@ def test_streams_that_a_tick_has_no_time_for_begin_the_next(
         asked.append(spec.name)
         return Retention(spec=spec)
 
-    monkeypatch.setattr("assets.retention.retention_now", measured)
-    monkeypatch.setattr("assets.retention.Kafka.cluster_id", lambda kafka: "c")
+    monkeypatch.setattr("oncelake.assets.retention.retention_now", measured)
+    monkeypatch.setattr("oncelake.assets.retention.Kafka.cluster_id", lambda kafka: "c")
     # Each stream takes nine seconds.
-    monkeypatch.setattr("assets.retention.time.monotonic", count(0, 9).__next__)
+    monkeypatch.setattr("oncelake.assets.retention.time.monotonic", count(0, 9).__next__)
     specs = [spec.model_copy(update={"name": name}) for name in "abcde"]
     sensor = retention_sensor(specs, dg.DefaultSensorStatus.STOPPED)
     resources = {
@@ -120,8 +120,8 @@ def test_a_table_that_cannot_be_read_hides_no_other(
         if paths.stream == "a":
             raise error
 
-    monkeypatch.setattr("ingestion.operations.retention.read_position", position)
-    monkeypatch.setattr("assets.retention.Kafka.cluster_id", lambda kafka: "c")
+    monkeypatch.setattr("oncelake.ingestion.operations.retention.read_position", position)
+    monkeypatch.setattr("oncelake.assets.retention.Kafka.cluster_id", lambda kafka: "c")
     specs = [spec.model_copy(update={"name": name}) for name in "ab"]
     sensor = retention_sensor(specs, dg.DefaultSensorStatus.STOPPED)
     resources = {

@@ -17,14 +17,14 @@ from dagster._core.events import EngineEventData
 from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteRepositoryOrigin
 from dagster._core.storage.event_log import SqliteEventLogStorage
 
-from assets.assets import ingest_asset
-from assets.doctor.runs import Runs
-from assets.jobs import INGEST_JOB, STREAM_TAG, ingest_job
-from assets.refusals import remember_refusal, state_of
-from assets.sensors import ingest_schedule, lag_sensor, report_under_way
-from ingestion.declaration.loader import DeclaredStream, load_streams
-from ingestion.declaration.spec import StreamSpec
-from ingestion.errors import (
+from oncelake.assets.assets import ingest_asset
+from oncelake.assets.doctor.runs import Runs
+from oncelake.assets.jobs import INGEST_JOB, STREAM_TAG, ingest_job
+from oncelake.assets.refusals import remember_refusal, state_of
+from oncelake.assets.sensors import ingest_schedule, lag_sensor, report_under_way
+from oncelake.ingestion.declaration.loader import DeclaredStream, load_streams
+from oncelake.ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.errors import (
     BadFieldError,
     DependencyError,
     IngestionError,
@@ -32,15 +32,15 @@ from ingestion.errors import (
     SetupError,
     TerminalError,
 )
-from ingestion.kafka.offsets import TopicPartition
-from ingestion.kafka.transactions import Stall
-from ingestion.lake.lock import Holder
-from ingestion.operations.lag import LagReader
-from ingestion.settings import load_settings
-from ingestion.storage.location import StoreError
-from resources.kafka import KafkaResource
-from resources.lake import LakeResource
-from resources.spark import SparkResource
+from oncelake.ingestion.kafka.offsets import TopicPartition
+from oncelake.ingestion.kafka.transactions import Stall
+from oncelake.ingestion.lake.lock import Holder
+from oncelake.ingestion.operations.lag import LagReader
+from oncelake.ingestion.settings import load_settings
+from oncelake.ingestion.storage.location import StoreError
+from oncelake.resources.kafka import KafkaResource
+from oncelake.resources.lake import LakeResource
+from oncelake.resources.spark import SparkResource
 from tests.assets.conftest import broken, declared
 
 REFUSAL = KeyInTwoPartitionsError("orders", "…", remedy="sequence_by")
@@ -75,9 +75,9 @@ def tick(
             raise lag
         return {spec.name: None if lag is None else {spec.name: lag} for spec in specs}
 
-    monkeypatch.setattr("assets.sensors.LagReader.read", read)
+    monkeypatch.setattr("oncelake.assets.sensors.LagReader.read", read)
     found = {stream.name: stalls} if stalls else {}
-    monkeypatch.setattr("assets.sensors.LagReader.stalls", lambda reader, lags: found)
+    monkeypatch.setattr("oncelake.assets.sensors.LagReader.stalls", lambda reader, lags: found)
     resources = {"oncelake_kafka": KafkaResource(), "oncelake_lake": LakeResource()}
     with dg.build_sensor_context(instance=instance, resources=resources, cursor=cursor) as context:
         return lag_sensor([stream])(context)  # type: ignore[return-value]
@@ -184,7 +184,7 @@ def test_each_stream_is_looked_at_as_often_as_it_declares(
         looked.append(" ".join(spec.name for spec in specs))
         return {spec.name: {spec.name: 0} for spec in specs}
 
-    monkeypatch.setattr("assets.sensors.LagReader.read", read)
+    monkeypatch.setattr("oncelake.assets.sensors.LagReader.read", read)
     often = declared(tmp_path, sensor_seconds=15)
     (tmp_path / "seldom.yaml").write_text(
         often.path.read_text().replace('"sensor_seconds": 15', '"sensor_seconds": 300')
@@ -211,7 +211,7 @@ def test_a_password_that_was_changed_is_used_by_the_next_tick(
         used.append(password.get_secret_value() if password else "")
         return {}
 
-    monkeypatch.setattr("assets.sensors.LagReader.read", read)
+    monkeypatch.setattr("oncelake.assets.sensors.LagReader.read", read)
     monkeypatch.setenv("ONCELAKE_KAFKA_SECURITY_PROTOCOL", "SASL_SSL")
     monkeypatch.setenv("ONCELAKE_KAFKA_SASL_MECHANISM", "PLAIN")
     monkeypatch.setenv("ONCELAKE_KAFKA_SASL_USERNAME", "reader")
@@ -233,7 +233,7 @@ def test_every_stream_that_is_behind_gets_a_run_of_its_own(
     for name in ("bills", "quiet"):
         (orders.path.parent / f"{name}.yaml").write_text(orders.path.read_text())
     lags = {"orders": {"orders": 3}, "bills": None, "quiet": {"orders": 0}}
-    monkeypatch.setattr("assets.sensors.LagReader.read", lambda reader, specs: lags)
+    monkeypatch.setattr("oncelake.assets.sensors.LagReader.read", lambda reader, specs: lags)
     resources = {"oncelake_kafka": KafkaResource(), "oncelake_lake": LakeResource()}
 
     with dg.build_sensor_context(instance=instance, resources=resources) as context:
@@ -447,9 +447,13 @@ def test_a_run_that_may_be_alive_is_not_called_dead(
     stream = declared(tmp_path)
     run_id = killed(stream, instance)
     if why == "holds its stream":
-        monkeypatch.setattr("assets.doctor.runs.holder_of", lambda paths: Holder.me(run_id))
+        monkeypatch.setattr(
+            "oncelake.assets.doctor.runs.holder_of", lambda paths: Holder.me(run_id)
+        )
     else:
-        monkeypatch.setattr("assets.doctor.runs.InMemoryEventLogStorage", SqliteEventLogStorage)
+        monkeypatch.setattr(
+            "oncelake.assets.doctor.runs.InMemoryEventLogStorage", SqliteEventLogStorage
+        )
 
     found = tick(stream, instance, monkeypatch, lag=12)
 
@@ -536,7 +540,7 @@ def test_a_lock_that_cannot_be_looked_at_is_a_reason(
     def fail(paths: object) -> None:
         raise StoreError(errno.EREMOTEIO, "Generic S3 error: 503", "s3://b/lake")
 
-    monkeypatch.setattr("assets.sensors.holder_of", fail)
+    monkeypatch.setattr("oncelake.assets.sensors.holder_of", fail)
 
     found = tick(declared(tmp_path), instance, monkeypatch, lag=12)
 

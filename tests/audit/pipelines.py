@@ -20,7 +20,7 @@ from deltalake import DeltaTable, write_deltalake
 from pyiceberg.catalog import load_catalog
 from pyiceberg.utils.config import Config
 
-from ingestion.settings import Settings
+from oncelake.ingestion.settings import Settings
 
 PARTITIONS = 3
 KEYS = 60

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from ingestion.operations.audit.audit import AuditReport, audit
-from ingestion.operations.audit.declare import AuditRequest
-from ingestion.settings import Settings
+from oncelake.ingestion.operations.audit.audit import AuditReport, audit
+from oncelake.ingestion.operations.audit.declare import AuditRequest
+from oncelake.ingestion.settings import Settings
 from tests.audit.pipelines import WRITERS, Source, catalog_of_others, faults, fill, sound, source
 
 pytestmark = pytest.mark.kafka

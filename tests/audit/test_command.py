@@ -13,10 +13,10 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from deltalake import write_deltalake
 
-from ingestion.declaration.loader import load_stream
-from ingestion.operations.audit.audit import audit
-from ingestion.operations.audit.declare import AuditRequest
-from ingestion.settings import Settings
+from oncelake.ingestion.declaration.loader import load_stream
+from oncelake.ingestion.operations.audit.audit import audit
+from oncelake.ingestion.operations.audit.declare import AuditRequest
+from oncelake.ingestion.settings import Settings
 from tests.audit.pipelines import Source, delta_merge, sound, source
 from tests.audit.test_audit import compare, counts
 from tests.audit.test_doubts import saved, send

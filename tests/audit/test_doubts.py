@@ -16,8 +16,8 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 from deltalake import write_deltalake
 
-from ingestion.errors import InvalidSpecError
-from ingestion.settings import Settings
+from oncelake.ingestion.errors import InvalidSpecError
+from oncelake.ingestion.settings import Settings
 from tests.audit.pipelines import Rows, Source, delta_merge, row, sound, source
 from tests.audit.test_audit import compare, counts
 

@@ -21,9 +21,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ingestion.kafka.java import find_java
-from ingestion.local.jars import CAPTURE_CONFIGURATIONS, fetch
-from ingestion.settings import load_settings
+from oncelake.ingestion.kafka.java import find_java
+from oncelake.ingestion.local.jars import CAPTURE_CONFIGURATIONS, fetch
+from oncelake.ingestion.settings import load_settings
 
 HERE = Path(__file__).parent
 TABLES = ("everything", "partial", "emptied")

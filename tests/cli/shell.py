@@ -16,12 +16,12 @@ import pytest
 from deltalake import write_deltalake
 from typer.testing import CliRunner, Result
 
-from ingestion.cli.app import app
-from ingestion.kafka.offsets import Range
-from ingestion.lake.ledger import LedgerRow
-from ingestion.lake.paths import StreamPaths
-from ingestion.settings import load_settings
-from ingestion.sinks.commit_metadata import CountedRange
+from oncelake.ingestion.cli.app import app
+from oncelake.ingestion.kafka.offsets import Range
+from oncelake.ingestion.lake.ledger import LedgerRow
+from oncelake.ingestion.lake.paths import StreamPaths
+from oncelake.ingestion.settings import load_settings
+from oncelake.ingestion.sinks.commit_metadata import CountedRange
 from tests.support.quarantine import as_quarantine
 
 ROOT = Path(__file__).parents[2]

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from ingestion.lake.ledger import Ledger
-from ingestion.storage.location import Location
+from oncelake.ingestion.lake.ledger import Ledger
+from oncelake.ingestion.storage.location import Location
 from tests.cli.shell import ORDERS, answer, declare, oncelake, row
 
 COMMANDS = (
@@ -34,7 +34,7 @@ def test_quick_commands_load_no_heavy_library(home: Path) -> None:
     code = (
         "import sys\n"
         "from typer.testing import CliRunner\n"
-        "from ingestion.cli.app import app\n"
+        "from oncelake.ingestion.cli.app import app\n"
         "for words in (['--help'], ['validate'], ['schema'], ['kafka', 'status']):\n"
         "    CliRunner().invoke(app, words)\n"
         "print({'pyspark', 'pyarrow', 'dagster'} & set(sys.modules) or 'none')\n"

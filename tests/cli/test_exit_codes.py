@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from ingestion import errors
-from ingestion.errors import first_exit_code
-from ingestion.operations.failure import Failure
+from oncelake.ingestion import errors
+from oncelake.ingestion.errors import first_exit_code
+from oncelake.ingestion.operations.failure import Failure
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ from itertools import islice
 
 import pytest
 
-from ingestion.cli.demo.flights import KEYS, Flight, Message, load, messages_of, plain
-from ingestion.declaration.spec import StreamSpec
-from ingestion.verify.read.record import Record
+from oncelake.ingestion.cli.demo.flights import KEYS, Flight, Message, load, messages_of, plain
+from oncelake.ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.verify.read.record import Record
 from tests.verify.factories import Folded
 
 SPEC = StreamSpec.model_validate(

@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 import typer
 
-from ingestion import errors
-from ingestion.cli.command import read_duration
-from ingestion.declaration.spec import StreamSpec
-from ingestion.pipeline.report import RunReport
+from oncelake.ingestion import errors
+from oncelake.ingestion.cli.command import read_duration
+from oncelake.ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.pipeline.report import RunReport
 from tests.cli.shell import ORDERS, declare, oncelake, quarantine, row
 from tests.cli.test_run import report
 from tests.operations.test_inspect_quarantine import held
@@ -65,8 +65,8 @@ def engine(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("done", "red", "refused", "scraped", "stopped"):
         declare(home, name, ORDERS)
     monkeypatch.setenv("ONCELAKE_KAFKA", "nowhere:1")
-    monkeypatch.setattr("ingestion.operations.follow.Run", _Run)
-    monkeypatch.setattr("ingestion.operations.follow.LagReader.read", read)
+    monkeypatch.setattr("oncelake.ingestion.operations.follow.Run", _Run)
+    monkeypatch.setattr("oncelake.ingestion.operations.follow.LagReader.read", read)
 
 
 def test_each_run_is_a_line_of_json() -> None:

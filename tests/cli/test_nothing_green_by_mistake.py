@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from ingestion.declaration.formats import FORMATS
-from ingestion.errors import RefusedError
-from ingestion.lake.ledger import Ledger
-from ingestion.modes import keep_columns
-from ingestion.operations.failure import Failure
-from ingestion.operations.remedies import REMEDIES, remedy_of
-from ingestion.pipeline import validate
-from ingestion.storage.location import Location
+from oncelake.ingestion.declaration.formats import FORMATS
+from oncelake.ingestion.errors import RefusedError
+from oncelake.ingestion.lake.ledger import Ledger
+from oncelake.ingestion.modes import keep_columns
+from oncelake.ingestion.operations.failure import Failure
+from oncelake.ingestion.operations.remedies import REMEDIES, remedy_of
+from oncelake.ingestion.pipeline import validate
+from oncelake.ingestion.storage.location import Location
 from tests.cli.shell import ORDERS, answer, declare, oncelake, quarantine, row
 from tests.operations.test_inspect_quarantine import held
 

@@ -10,18 +10,18 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from ingestion.declaration.ddl import system_columns
-from ingestion.declaration.loader import find_stream, load_streams
-from ingestion.declaration.spec import StreamSpec, meaning
-from ingestion.errors import IdentityChangedError
-from ingestion.kafka.offsets import Offsets
-from ingestion.lake.ledger import LedgerRow, put_rows
-from ingestion.lake.paths import StreamPaths
-from ingestion.operations.doctor.examine import examine
-from ingestion.recovery.position import read_position
-from ingestion.settings import load_settings
-from ingestion.sinks.commit_metadata import CommitMetadata, Identity
-from ingestion.sinks.table import TableDefinition
+from oncelake.ingestion.declaration.ddl import system_columns
+from oncelake.ingestion.declaration.loader import find_stream, load_streams
+from oncelake.ingestion.declaration.spec import StreamSpec, meaning
+from oncelake.ingestion.errors import IdentityChangedError
+from oncelake.ingestion.kafka.offsets import Offsets
+from oncelake.ingestion.lake.ledger import LedgerRow, put_rows
+from oncelake.ingestion.lake.paths import StreamPaths
+from oncelake.ingestion.operations.doctor.examine import examine
+from oncelake.ingestion.recovery.position import read_position
+from oncelake.ingestion.settings import load_settings
+from oncelake.ingestion.sinks.commit_metadata import CommitMetadata, Identity
+from oncelake.ingestion.sinks.table import TableDefinition
 from tests.cli.shell import ORDERS, answer, declare, oncelake
 
 IN_ICEBERG = f"{ORDERS}sink: {{iceberg: {{table: shop.orders}}}}\n"

@@ -10,10 +10,10 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from ingestion.lake.archive import Swapped
-from ingestion.operations.rebuild import Rebuild, RebuildReport
-from ingestion.pipeline.report import RunReport
-from ingestion.storage.location import Location
+from oncelake.ingestion.lake.archive import Swapped
+from oncelake.ingestion.operations.rebuild import Rebuild, RebuildReport
+from oncelake.ingestion.pipeline.report import RunReport
+from oncelake.ingestion.storage.location import Location
 from tests.cli.shell import answer, oncelake, row
 from tests.cli.test_run import report
 from tests.support.quarantine import as_quarantine

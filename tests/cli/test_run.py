@@ -11,12 +11,12 @@ from typing import Any, ClassVar
 
 import pytest
 
-from ingestion import errors
-from ingestion.kafka.offsets import Offsets, TopicPartition
-from ingestion.lake.books import COUNTS
-from ingestion.lake.paths import StreamPaths
-from ingestion.pipeline.report import RunReport
-from ingestion.settings import load_settings
+from oncelake.ingestion import errors
+from oncelake.ingestion.kafka.offsets import Offsets, TopicPartition
+from oncelake.ingestion.lake.books import COUNTS
+from oncelake.ingestion.lake.paths import StreamPaths
+from oncelake.ingestion.pipeline.report import RunReport
+from oncelake.ingestion.settings import load_settings
 from tests.cli.shell import ORDERS, answer, declare, oncelake, quarantine, row
 from tests.operations.test_inspect_quarantine import held
 
@@ -85,8 +85,10 @@ def engine(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMPDIR", str(home))
     monkeypatch.setattr("tempfile.tempdir", None)
     monkeypatch.setattr(FakeRun, "ends", ends)
-    monkeypatch.setattr("ingestion.operations.run.Run", FakeRun)
-    monkeypatch.setattr("ingestion.pipeline.session.start_session", lambda settings: object())
+    monkeypatch.setattr("oncelake.ingestion.operations.run.Run", FakeRun)
+    monkeypatch.setattr(
+        "oncelake.ingestion.pipeline.session.start_session", lambda settings: object()
+    )
 
 
 @pytest.mark.parametrize(

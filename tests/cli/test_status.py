@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from ingestion.declaration.loader import DeclaredStream
-from ingestion.operations.status import StreamStatus
+from oncelake.ingestion.declaration.loader import DeclaredStream
+from oncelake.ingestion.operations.status import StreamStatus
 from tests.cli.shell import oncelake
 from tests.support.world import ROOT
 
@@ -41,7 +41,9 @@ def test_each_look_is_a_line_of_json_until_it_is_stopped(
             os.kill(os.getpid(), signal.SIGTERM)
         return StreamStatus(stream=declared.name, table="t", lag=lag)
 
-    monkeypatch.setattr("ingestion.operations.status.StatusReader.read_status", read_status)
+    monkeypatch.setattr(
+        "oncelake.ingestion.operations.status.StatusReader.read_status", read_status
+    )
 
     result = oncelake("status", "--json", *words)
 

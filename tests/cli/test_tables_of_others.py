@@ -16,12 +16,12 @@ from pyiceberg.schema import Schema
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import IntegerType, NestedField, StringType
 
-from ingestion.declaration.modes import OUR_COLUMNS
-from ingestion.declaration.sinks import SinkSpec
-from ingestion.kafka.offsets import Offsets
-from ingestion.lake.paths import StreamPaths
-from ingestion.settings import load_settings
-from ingestion.sinks.commit_metadata import CommitMetadata, Identity
+from oncelake.ingestion.declaration.modes import OUR_COLUMNS
+from oncelake.ingestion.declaration.sinks import SinkSpec
+from oncelake.ingestion.kafka.offsets import Offsets
+from oncelake.ingestion.lake.paths import StreamPaths
+from oncelake.ingestion.settings import load_settings
+from oncelake.ingestion.sinks.commit_metadata import CommitMetadata, Identity
 from tests.cli.shell import ORDERS, answer, declare, oncelake
 
 DECLARED = 'topic: orders\nschema: "id INT NOT NULL, total INT{columns}"\nkeys: [id]\n'

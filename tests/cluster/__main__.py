@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from ingestion.storage.failpoints import Failpoint
+from oncelake.ingestion.storage.failpoints import Failpoint
 from tests.cluster.runs import on_cluster, run
 from tests.support.spark_cluster import SparkCluster
 from tests.support.world import World, row

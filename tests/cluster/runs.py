@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ingestion.settings import Settings
+from oncelake.ingestion.settings import Settings
 from tests.support.spark_cluster import SparkCluster
 from tests.support.world import World, settings_in
 from tests.trials.failpoints import PlannedCrash

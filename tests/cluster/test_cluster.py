@@ -13,8 +13,8 @@ from typing import Any, cast
 import pytest
 from deltalake import DeltaTable
 
-from ingestion.local.jars import store_jars
-from ingestion.storage.failpoints import Failpoint
+from oncelake.ingestion.local.jars import store_jars
+from oncelake.ingestion.storage.failpoints import Failpoint
 from tests.cluster.runs import on_cluster, run
 from tests.modes.scenario import SCENARIOS, SCHEMA, Scenario, produce_records
 from tests.support.long import IS_LONG, only_long, twins
@@ -93,7 +93,9 @@ def test_executors_run_the_code_of_the_driver_and_of_the_user(ingested: Ingested
 
     places = set(table.to_pyarrow_table(columns=["name"])["name"].to_pylist())
 
-    assert {place.rpartition("/ingestion.zip/")[2] for place in places} == {"ingestion/__init__.py"}
+    assert {place.rpartition("/oncelake.zip/")[2] for place in places} == {
+        "oncelake/ingestion/__init__.py"
+    }
 
 
 def test_copies_of_batches_do_not_stay(ingested: Ingested) -> None:

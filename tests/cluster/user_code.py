@@ -9,9 +9,9 @@ from pyspark.sql.types import StringType
 
 def place_of_code(_: int) -> str:
     """Tell which copy of the engine's code decodes where this runs."""
-    import ingestion
+    import oncelake.ingestion
 
-    return ingestion.__file__ or ""
+    return oncelake.ingestion.__file__ or ""
 
 
 def with_place_of_code(values: DataFrame) -> DataFrame:

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
-from ingestion.kafka.schema_registry import WriterSchema
+from oncelake.ingestion.kafka.schema_registry import WriterSchema
 
 
 class HostileSchema(NamedTuple):

@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from ingestion.settings import Settings
-from ingestion.storage.failpoints import Failpoint
+from oncelake.ingestion.settings import Settings
+from oncelake.ingestion.storage.failpoints import Failpoint
 from tests.crash.trial import FOLLOW_UPS, Cell, attempt
 from tests.power.cuts import DONE, POWER_CUT, RANDOM, SYNCS
 from tests.support.volumes import mounted

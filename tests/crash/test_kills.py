@@ -15,12 +15,12 @@ from contextlib import suppress
 import dagster as dg
 import pytest
 
-from ingestion.errors import SetupError
-from ingestion.operations.decisions import accept
-from ingestion.operations.maintain import maintain
-from ingestion.operations.rewind import rewind
-from ingestion.storage import failpoints
-from ingestion.storage.failpoints import Failpoint
+from oncelake.ingestion.errors import SetupError
+from oncelake.ingestion.operations.decisions import accept
+from oncelake.ingestion.operations.maintain import maintain
+from oncelake.ingestion.operations.rewind import rewind
+from oncelake.ingestion.storage import failpoints
+from oncelake.ingestion.storage.failpoints import Failpoint
 from tests.assets.shell import materialize
 from tests.crash.trial import Cell, attempt
 from tests.support.long import IS_LONG, twins

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from ingestion.operations import archive
-from ingestion.storage.failpoints import Failpoint
+from oncelake.ingestion.operations import archive
+from oncelake.ingestion.storage.failpoints import Failpoint
 from tests.support.long import only_long
 from tests.support.proof import find_problems, prove
 from tests.support.world import World, row

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
-from ingestion.settings import Settings
-from ingestion.storage.failpoints import Failpoint
+from oncelake.ingestion.settings import Settings
+from oncelake.ingestion.storage.failpoints import Failpoint
 from tests.support.long import only_long
 from tests.support.proof import find_problems
 from tests.support.world import World, row

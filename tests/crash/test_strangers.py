@@ -12,11 +12,11 @@ import pytest
 from delta.exceptions import ConcurrentDeleteReadException, ConcurrentTransactionException
 from pyspark.sql import SparkSession
 
-from ingestion.errors import CommitConflictError, TableBusyError
-from ingestion.modes.engines.idempotent_commit import retry_on_conflict
-from ingestion.settings import Settings
-from ingestion.storage import failpoints
-from ingestion.storage.failpoints import Failpoint
+from oncelake.ingestion.errors import CommitConflictError, TableBusyError
+from oncelake.ingestion.modes.engines.idempotent_commit import retry_on_conflict
+from oncelake.ingestion.settings import Settings
+from oncelake.ingestion.storage import failpoints
+from oncelake.ingestion.storage.failpoints import Failpoint
 from tests.support.long import only_long, twins
 from tests.support.proof import find_problems
 from tests.support.world import World, row

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ingestion.declaration.ddl import DeclaredColumn, parse_columns
-from ingestion.declaration.types import SqlType
+from oncelake.ingestion.declaration.ddl import DeclaredColumn, parse_columns
+from oncelake.ingestion.declaration.types import SqlType
 
 
 def test_columns_keep_name_type_nullability_and_comment() -> None:

@@ -10,9 +10,9 @@ import pytest
 from pydantic import ValidationError
 from ruamel.yaml import YAML
 
-from ingestion.declaration.formats import FORMATS
-from ingestion.declaration.parts import FormatSpec
-from ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.declaration.formats import FORMATS
+from oncelake.ingestion.declaration.parts import FormatSpec
+from oncelake.ingestion.declaration.spec import StreamSpec
 from tests.support.world import ROOT
 
 PAGES = [(ROOT / "docs" / name).read_text() for name in ("formats.md", "debezium.md", "json.md")]

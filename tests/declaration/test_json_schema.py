@@ -12,9 +12,9 @@ import pytest
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 from pydantic import ValidationError
 
-from ingestion.declaration.loader import load_stream
-from ingestion.declaration.spec import StreamSpec, json_schema
-from ingestion.errors import InvalidSpecError
+from oncelake.ingestion.declaration.loader import load_stream
+from oncelake.ingestion.declaration.spec import StreamSpec, json_schema
+from oncelake.ingestion.errors import InvalidSpecError
 
 COMMITTED = Path(__file__).parents[2] / "assets" / "stream.schema.json"
 ORDERS = {"topic": "orders", "schema": "id INT NOT NULL", "keys": ["id"]}

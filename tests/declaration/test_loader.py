@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ingestion.declaration.loader import (
+from oncelake.ingestion.declaration.loader import (
     find_stream,
     load_stream,
     load_streams,
     locating_problems,
 )
-from ingestion.declaration.spec import StreamSpec
-from ingestion.declaration.yaml_reader import BadYamlError, read_tree
-from ingestion.errors import BadFieldError, InvalidSpecError
+from oncelake.ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.declaration.yaml_reader import BadYamlError, read_tree
+from oncelake.ingestion.errors import BadFieldError, InvalidSpecError
 
 ORDERS = """\
 topic: orders

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from ingestion.declaration.loader import load_stream
-from ingestion.declaration.modes import MODES
-from ingestion.declaration.spec import StreamSpec
-from ingestion.errors import IdentityChangedError
-from ingestion.recovery.topics import changed_identity
-from ingestion.sinks.commit_metadata import Identity
+from oncelake.ingestion.declaration.loader import load_stream
+from oncelake.ingestion.declaration.modes import MODES
+from oncelake.ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.errors import IdentityChangedError
+from oncelake.ingestion.recovery.topics import changed_identity
+from oncelake.ingestion.sinks.commit_metadata import Identity
 from tests.support.world import ROOT
 
 EXAMPLES = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "modes.md").read_text(), re.DOTALL)

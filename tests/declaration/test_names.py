@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from ingestion.declaration.modes import (
+from oncelake.ingestion.declaration.modes import (
     CURRENT,
     DELETED_COLUMN,
     EXTRA_COLUMN,
@@ -19,10 +19,10 @@ from ingestion.declaration.modes import (
     VALID_TO,
     WINDOW_COLUMNS,
 )
-from ingestion.declaration.names import plain_name
-from ingestion.declaration.spec import StreamSpec
-from ingestion.declaration.sql import asks_for, quoted
-from ingestion.declaration.yaml_reader import read_tree
+from oncelake.ingestion.declaration.names import plain_name
+from oncelake.ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.declaration.sql import asks_for, quoted
+from oncelake.ingestion.declaration.yaml_reader import read_tree
 
 INGESTION = Path(__file__).parents[2] / "ingestion"
 AVRO = {"kafka": {"format": "avro"}}

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ingestion.declaration.loader import find_stream, load_streams, reload_stream
-from ingestion.errors import InvalidSpecError
+from oncelake.ingestion.declaration.loader import find_stream, load_streams, reload_stream
+from oncelake.ingestion.errors import InvalidSpecError
 
 EACH = """\
 topics: [eu.paid, US-paid]

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from ingestion.declaration.names import name_problem, nearest_allowed
-from ingestion.declaration.spec import ABOUT_RUNS, StreamSpec, fingerprint
+from oncelake.ingestion.declaration.names import name_problem, nearest_allowed
+from oncelake.ingestion.declaration.spec import ABOUT_RUNS, StreamSpec, fingerprint
 
 ORDERS = {
     "name": "orders",

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from ingestion.declaration.spec import StreamSpec
-from ingestion.operations.remedies import REMEDIES
-from ingestion.settings import Settings
+from oncelake.ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.operations.remedies import REMEDIES
+from oncelake.ingestion.settings import Settings
 from tests.formats.test_schema_in_header import AVRO, JSON
 from tests.support.both_readers import Sent, classified, declared, judged
 from tests.support.protobuf import Compiled

@@ -15,16 +15,16 @@ from confluent_kafka.schema_registry import SchemaReference
 from fastavro import parse_schema, schemaless_writer
 from pyspark.sql.types import StructType
 
-from ingestion.declaration.ddl import parse_columns
-from ingestion.declaration.formats import RegistryOptions
-from ingestion.errors import DependencyError, InvalidSpecError
-from ingestion.formats.arrow_udf import plan_decoding
-from ingestion.formats.decoder import Encoded
-from ingestion.kafka.schema_registry import WriterSchema
-from ingestion.settings import Settings
-from ingestion.verify.compare.rows import values_equal
-from ingestion.verify.decode import avro as proof
-from ingestion.verify.verify import verify
+from oncelake.ingestion.declaration.ddl import parse_columns
+from oncelake.ingestion.declaration.formats import RegistryOptions
+from oncelake.ingestion.errors import DependencyError, InvalidSpecError
+from oncelake.ingestion.formats.arrow_udf import plan_decoding
+from oncelake.ingestion.formats.decoder import Encoded
+from oncelake.ingestion.kafka.schema_registry import WriterSchema
+from oncelake.ingestion.settings import Settings
+from oncelake.ingestion.verify.compare.rows import values_equal
+from oncelake.ingestion.verify.decode import avro as proof
+from oncelake.ingestion.verify.verify import verify
 from tests.support.decoding import decoded, opened
 from tests.support.proof import find_problems
 from tests.support.registry import Subject, framed

@@ -14,8 +14,8 @@ from fastavro import parse_schema, schemaless_writer
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from ingestion.formats import avro
-from ingestion.kafka.schema_registry import WriterSchema
+from oncelake.ingestion.formats import avro
+from oncelake.ingestion.kafka.schema_registry import WriterSchema
 from tests.support.decoding import decoded, opened
 from tests.support.long import IS_LONG
 from tests.support.registry import framed

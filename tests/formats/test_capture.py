@@ -14,7 +14,7 @@ from zlib import crc32
 
 import pytest
 
-from ingestion.declaration.types import SqlType
+from oncelake.ingestion.declaration.types import SqlType
 from tests.support.long import only_long, twins
 from tests.support.proof import find_problems
 from tests.support.world import ROOT, World

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from ingestion.declaration.formats import DebeziumOptions
-from ingestion.formats.debezium import _JsonEnvelopes
-from ingestion.formats.decoder import Encoded
+from oncelake.ingestion.declaration.formats import DebeziumOptions
+from oncelake.ingestion.formats.debezium import _JsonEnvelopes
+from oncelake.ingestion.formats.decoder import Encoded
 from tests.support.debezium import MISSING, field, mysql, postgres, unscaled
 from tests.support.decoding import decoded, disagreements, opened, row_type
 from tests.support.long import twins

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from ingestion.declaration.formats import FORMATS
-from ingestion.formats.decoder import Decoded, Encoded, by_record
+from oncelake.ingestion.declaration.formats import FORMATS
+from oncelake.ingestion.formats.decoder import Decoded, Encoded, by_record
 from tests.support.decoding import decoded, row_type
 
 ENCODED = Encoded(

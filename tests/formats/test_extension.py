@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from ingestion.declaration.formats import FORMATS, Format
-from ingestion.declaration.modes import MODES, Mode
-from ingestion.verify import decode as read_formats
-from ingestion.verify.fold import fold
-from ingestion.verify.verify import verify
+from oncelake.ingestion.declaration.formats import FORMATS, Format
+from oncelake.ingestion.declaration.modes import MODES, Mode
+from oncelake.ingestion.verify import decode as read_formats
+from oncelake.ingestion.verify.fold import fold
+from oncelake.ingestion.verify.verify import verify
 from tests.support.proof import find_problems
 from tests.support.world import World, row
 from tests.toys.latest_batch_proof import LatestBatch

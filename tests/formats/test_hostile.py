@@ -8,8 +8,8 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import functions as F
 
-from ingestion.operations.init.sample import read_sample
-from ingestion.verify.verify import verify
+from oncelake.ingestion.operations.init.sample import read_sample
+from oncelake.ingestion.verify.verify import verify
 from tests.corpus.json_messages import MESSAGES, SCHEMA
 from tests.support.long import only_long
 from tests.support.odd_producer import send_with_header

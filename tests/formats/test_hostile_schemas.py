@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from ingestion.declaration.ddl import parse_columns
-from ingestion.kafka.schema_registry import Registry, WriterSchema
-from ingestion.settings import Settings
-from ingestion.verify.decode import avro, protobuf
-from ingestion.verify.decode.coerce import BadRecordError, provable_types
+from oncelake.ingestion.declaration.ddl import parse_columns
+from oncelake.ingestion.kafka.schema_registry import Registry, WriterSchema
+from oncelake.ingestion.settings import Settings
+from oncelake.ingestion.verify.decode import avro, protobuf
+from oncelake.ingestion.verify.decode.coerce import BadRecordError, provable_types
 from tests.corpus.hostile_schemas import AVRO, PROTOBUF, HostileSchema, plugin_schema
 from tests.support.decoding import decoded, opened
 from tests.support.http_server import Handler, served

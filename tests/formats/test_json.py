@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from ingestion.declaration.formats import Options
-from ingestion.declaration.parts import ExtraFields
-from ingestion.formats import arrow_udf
-from ingestion.formats.decoder import Encoded, by_record
-from ingestion.formats.json import FastPath
-from ingestion.formats.json.names import Undeclared
-from ingestion.formats.json.strict import LONGEST_VARIANT, StrictReader
-from ingestion.pipeline import schema as spark_schema
-from ingestion.settings import Settings
+from oncelake.ingestion.declaration.formats import Options
+from oncelake.ingestion.declaration.parts import ExtraFields
+from oncelake.ingestion.formats import arrow_udf
+from oncelake.ingestion.formats.decoder import Encoded, by_record
+from oncelake.ingestion.formats.json import FastPath
+from oncelake.ingestion.formats.json.names import Undeclared
+from oncelake.ingestion.formats.json.strict import LONGEST_VARIANT, StrictReader
+from oncelake.ingestion.pipeline import schema as spark_schema
+from oncelake.ingestion.settings import Settings
 from tests.corpus.json_messages import MESSAGES, SCHEMA, Message
 from tests.support.decoding import decoded, disagreements, opened, proven, row_type
 from tests.support.long import IS_LONG

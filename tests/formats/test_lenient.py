@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from ingestion.declaration.spec import StreamSpec
-from ingestion.modes.engines.engine import Engine
-from ingestion.pipeline.counts import BatchCounts, count_records
+from oncelake.ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.modes.engines.engine import Engine
+from oncelake.ingestion.pipeline.counts import BatchCounts, count_records
 from tests.support.decoding import decoded, disagreements, opened
 from tests.support.long import twins
 from tests.support.proof import find_problems
@@ -195,7 +195,7 @@ def test_a_count_that_is_wrong_is_found(world: World, monkeypatch: pytest.Monkey
         return replace(counted, coerced=counted.coerced + 1)
 
     with monkeypatch.context() as patched:
-        patched.setattr("ingestion.pipeline.batch.count_records", count_one_more)
+        patched.setattr("oncelake.ingestion.pipeline.batch.count_records", count_one_more)
         world.run()
 
     assert any("values_coerced" in problem for problem in find_problems(world))

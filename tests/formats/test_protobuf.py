@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from ingestion.declaration.ddl import parse_columns
-from ingestion.kafka.schema_registry import WriterSchema
-from ingestion.verify.compare.rows import values_equal
-from ingestion.verify.decode import protobuf as proof
+from oncelake.ingestion.declaration.ddl import parse_columns
+from oncelake.ingestion.kafka.schema_registry import WriterSchema
+from oncelake.ingestion.verify.compare.rows import values_equal
+from oncelake.ingestion.verify.decode import protobuf as proof
 from tests.support.decoding import decoded, opened
 from tests.support.proof import find_problems
 from tests.support.protobuf import Compiled

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.declaration.spec import StreamSpec
 from tests.support.both_readers import Headers, Sent, classified, declared, judged
 from tests.support.registry import framed
 from tests.support.small_registry import SmallRegistry, small_registry

@@ -11,14 +11,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pyspark.sql.types import DecimalType
 
-from ingestion.declaration.ddl import parse_columns, parse_type
-from ingestion.formats.coerce import MisfitError, rescaled, unscaled
-from ingestion.formats.decoder import Decode
-from ingestion.kafka.schema_registry import WriterSchema
-from ingestion.verify.compare.rows import values_equal
-from ingestion.verify.decode import avro as proof_avro
-from ingestion.verify.decode import coerce
-from ingestion.verify.decode import protobuf as proof_protobuf
+from oncelake.ingestion.declaration.ddl import parse_columns, parse_type
+from oncelake.ingestion.formats.coerce import MisfitError, rescaled, unscaled
+from oncelake.ingestion.formats.decoder import Decode
+from oncelake.ingestion.kafka.schema_registry import WriterSchema
+from oncelake.ingestion.verify.compare.rows import values_equal
+from oncelake.ingestion.verify.decode import avro as proof_avro
+from oncelake.ingestion.verify.decode import coerce
+from oncelake.ingestion.verify.decode import protobuf as proof_protobuf
 from tests.support.decoding import decoded, disagreements, opened
 from tests.support.protobuf import Compiled
 from tests.support.registry import framed

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ingestion.errors import DependencyError
+from oncelake.ingestion.errors import DependencyError
 from tests.support.both_readers import Sent, classified, declared, judged
 from tests.support.registry import framed
 from tests.support.small_registry import SmallRegistry, small_registry

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from ingestion.errors import DependencyError
-from ingestion.kafka.admin import Kafka
-from ingestion.kafka.offsets import Offsets, TopicPartition
-from ingestion.settings import Settings
+from oncelake.ingestion.errors import DependencyError
+from oncelake.ingestion.kafka.admin import Kafka
+from oncelake.ingestion.kafka.offsets import Offsets, TopicPartition
+from oncelake.ingestion.settings import Settings
 
 AT = TopicPartition("t", 0)
 
@@ -37,7 +37,7 @@ class Answers:
 @pytest.fixture
 def kafka(monkeypatch: pytest.MonkeyPatch) -> Kafka:
     """A client that has not connected."""
-    monkeypatch.setattr("ingestion.kafka.admin._MOVED_WITHIN_SECONDS", 0.01)
+    monkeypatch.setattr("oncelake.ingestion.kafka.admin._MOVED_WITHIN_SECONDS", 0.01)
     return Kafka(Settings(kafka="127.0.0.1:1", kafka_timeout_seconds=1))
 
 

@@ -6,8 +6,8 @@ import datetime as dt
 
 import pytest
 
-from ingestion.kafka.admin import Kafka
-from ingestion.kafka.offsets import TopicPartition
+from oncelake.ingestion.kafka.admin import Kafka
+from oncelake.ingestion.kafka.offsets import TopicPartition
 from tests.support.world import World
 
 

@@ -8,8 +8,8 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from ingestion.kafka.last_record import LastRecord, digest_of, of_rows, rows_of
-from ingestion.kafka.offsets import TopicPartition
+from oncelake.ingestion.kafka.last_record import LastRecord, digest_of, of_rows, rows_of
+from oncelake.ingestion.kafka.offsets import TopicPartition
 
 Headers = list[tuple[str, bytes | None]]
 RECORDS: dict[str, tuple[bytes | None, bytes | None, Headers]] = {

@@ -6,7 +6,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ingestion.kafka.offsets import Fit, InvalidRangeError, Offsets, Range, TopicPartition, cut, fit
+from oncelake.ingestion.kafka.offsets import (
+    Fit,
+    InvalidRangeError,
+    Offsets,
+    Range,
+    TopicPartition,
+    cut,
+    fit,
+)
 
 # Under load the clock says nothing about the code.
 quick = settings(max_examples=50, deadline=None)

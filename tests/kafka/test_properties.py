@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from ingestion.errors import InvalidSpecError
-from ingestion.kafka.client import client_options
-from ingestion.kafka.security import java_options, librdkafka_options
-from ingestion.pipeline.source import _of_every_read
-from ingestion.settings import Settings
+from oncelake.ingestion.errors import InvalidSpecError
+from oncelake.ingestion.kafka.client import client_options
+from oncelake.ingestion.kafka.security import java_options, librdkafka_options
+from oncelake.ingestion.pipeline.source import _of_every_read
+from oncelake.ingestion.settings import Settings
 
 
 @pytest.fixture

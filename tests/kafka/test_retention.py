@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from ingestion.kafka.offsets import Offsets, TopicPartition
-from ingestion.kafka.retention import (
+from oncelake.ingestion.kafka.offsets import Offsets, TopicPartition
+from oncelake.ingestion.kafka.retention import (
     Headroom,
     Policy,
     Unread,
@@ -18,7 +18,7 @@ from ingestion.kafka.retention import (
     duration,
     headrooms_of,
 )
-from ingestion.settings import Settings
+from oncelake.ingestion.settings import Settings
 
 NOW = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
 AT = TopicPartition("orders", 2)
@@ -168,7 +168,7 @@ def test_a_long_limit_that_is_almost_used_up_is_more_urgent_than_a_short_one_tha
 def test_a_size_that_no_broker_tells_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     """A service that hides its logs answers, and with nothing: that is no topic without a limit."""
     silent = nullcontext(SimpleNamespace(log_sizes=lambda partitions: {}))
-    monkeypatch.setattr("ingestion.kafka.retention.java_admin", lambda settings: silent)
+    monkeypatch.setattr("oncelake.ingestion.kafka.retention.java_admin", lambda settings: silent)
     begin, end = Offsets({AT: 0}), Offsets({AT: 10})
 
     sizes, unknown = _offset_sizes([AT], begin, end, Settings(kafka="nowhere:1"))

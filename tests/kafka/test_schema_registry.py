@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from ingestion.errors import DependencyError, InvalidSpecError
-from ingestion.kafka.schema_registry import Registry, fresh_registry
-from ingestion.settings import Settings
+from oncelake.ingestion.errors import DependencyError, InvalidSpecError
+from oncelake.ingestion.kafka.schema_registry import Registry, fresh_registry
+from oncelake.ingestion.settings import Settings
 from tests.support.registry import Guard, Subject, guarded
 
 pytestmark = [pytest.mark.kafka]

@@ -13,20 +13,20 @@ from confluent_kafka import Producer
 from py4j.java_gateway import JavaGateway
 from pyspark.sql import SparkSession
 
-from ingestion.declaration.spec import StreamSpec
-from ingestion.errors import DependencyError, KafkaSettingsError
-from ingestion.kafka.admin import Kafka
-from ingestion.kafka.offsets import Range, TopicPartition
-from ingestion.kafka.properties import _ALLOWED
-from ingestion.kafka.transactions import JavaAdmin, java_admin
-from ingestion.local.produce import create
-from ingestion.operations.init.initialize import initialize
-from ingestion.operations.lag import LagReader
-from ingestion.settings import Settings
-from ingestion.sinks.kafka.writer import TopicPlace, TopicWriter
-from ingestion.verify.read.snapshot import OffsetRange
-from ingestion.verify.read.topic import TopicReader, is_compacted
-from ingestion.verify.verify import verify
+from oncelake.ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.errors import DependencyError, KafkaSettingsError
+from oncelake.ingestion.kafka.admin import Kafka
+from oncelake.ingestion.kafka.offsets import Range, TopicPartition
+from oncelake.ingestion.kafka.properties import _ALLOWED
+from oncelake.ingestion.kafka.transactions import JavaAdmin, java_admin
+from oncelake.ingestion.local.produce import create
+from oncelake.ingestion.operations.init.initialize import initialize
+from oncelake.ingestion.operations.lag import LagReader
+from oncelake.ingestion.settings import Settings
+from oncelake.ingestion.sinks.kafka.writer import TopicPlace, TopicWriter
+from oncelake.ingestion.verify.read.snapshot import OffsetRange
+from oncelake.ingestion.verify.read.topic import TopicReader, is_compacted
+from oncelake.ingestion.verify.verify import verify
 from tests.cli.shell import oncelake
 from tests.support.frail_broker import free_ports
 from tests.support.long import twins

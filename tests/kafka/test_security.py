@@ -15,19 +15,19 @@ from confluent_kafka.admin import AdminClient
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ingestion.declaration.sinks import KafkaSink
-from ingestion.errors import (
+from oncelake.ingestion.declaration.sinks import KafkaSink
+from oncelake.ingestion.errors import (
     DependencyError,
     InvalidSpecError,
     KafkaSettingsError,
     SetupError,
 )
-from ingestion.kafka.admin import Kafka
-from ingestion.kafka.client import client_options, unreachable
-from ingestion.kafka.security import java_options, librdkafka_options, redact
-from ingestion.settings import Settings
-from ingestion.sinks.kafka.table import open_table
-from ingestion.storage.location import Location
+from oncelake.ingestion.kafka.admin import Kafka
+from oncelake.ingestion.kafka.client import client_options, unreachable
+from oncelake.ingestion.kafka.security import java_options, librdkafka_options, redact
+from oncelake.ingestion.settings import Settings
+from oncelake.ingestion.sinks.kafka.table import open_table
+from oncelake.ingestion.storage.location import Location
 from tests.support.certificates import Authority
 from tests.support.token_server import TokenServer
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from ingestion.errors import DependencyError, TopicMissingError
-from ingestion.kafka.admin import Kafka
-from ingestion.kafka.offsets import Range, TopicPartition
-from ingestion.verify.read.snapshot import OffsetRange
-from ingestion.verify.read.topic import TopicReader, is_compacted
+from oncelake.ingestion.errors import DependencyError, TopicMissingError
+from oncelake.ingestion.kafka.admin import Kafka
+from oncelake.ingestion.kafka.offsets import Range, TopicPartition
+from oncelake.ingestion.verify.read.snapshot import OffsetRange
+from oncelake.ingestion.verify.read.topic import TopicReader, is_compacted
 from tests.support.arrow_source import ArrowSession
 from tests.support.topics_in_memory import Cluster
 from tests.support.world import World, settings_in, transactional

@@ -9,17 +9,17 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-import ingestion.kafka.transactions
-from assets.checks import WARN, freshness
-from assets.evidence import Evidence
-from assets.history import UnreportedBatches
-from ingestion.declaration.loader import DeclaredStream
-from ingestion.errors import SetupError
-from ingestion.kafka.offsets import TopicPartition
-from ingestion.kafka.transactions import java_admin
-from ingestion.operations.lag import LagReader
-from ingestion.operations.status import StatusReader
-from ingestion.pipeline.report import RunReport
+import oncelake.ingestion.kafka.transactions
+from oncelake.assets.checks import WARN, freshness
+from oncelake.assets.evidence import Evidence
+from oncelake.assets.history import UnreportedBatches
+from oncelake.ingestion.declaration.loader import DeclaredStream
+from oncelake.ingestion.errors import SetupError
+from oncelake.ingestion.kafka.offsets import TopicPartition
+from oncelake.ingestion.kafka.transactions import java_admin
+from oncelake.ingestion.operations.lag import LagReader
+from oncelake.ingestion.operations.status import StatusReader
+from oncelake.ingestion.pipeline.report import RunReport
 from tests.support.frail_broker import FrailBroker
 from tests.support.long import only_long
 from tests.support.world import World, row, transactional
@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Call a transaction stalled as soon as it is open."""
-    monkeypatch.setattr(ingestion.kafka.transactions, "STALLED_AFTER", dt.timedelta(0))
+    monkeypatch.setattr(oncelake.ingestion.kafka.transactions, "STALLED_AFTER", dt.timedelta(0))
 
 
 def left_open(world: World, *, timestamp_ms: int = 0) -> Producer:
@@ -129,7 +129,7 @@ def test_a_stall_is_explained_without_java_too(
     def no_java() -> str:
         raise SetupError("no java in the PATH")
 
-    monkeypatch.setattr("ingestion.kafka.transactions.find_java", no_java)
+    monkeypatch.setattr("oncelake.ingestion.kafka.transactions.find_java", no_java)
 
     report = world.run()
     producer.abort_transaction(30)

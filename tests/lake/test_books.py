@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingestion.lake.books import COUNTS, DISPOSITIONS, imbalances
+from oncelake.ingestion.lake.books import COUNTS, DISPOSITIONS, imbalances
 
 dispositions = st.fixed_dictionaries({name: st.integers(0, 50) for name in DISPOSITIONS})
 

@@ -46,9 +46,9 @@ from pyiceberg.transforms import IdentityTransform
 from pyiceberg.typedef import Record
 from sqlalchemy.exc import OperationalError
 
-from ingestion.declaration.ddl import DeclaredColumn
-from ingestion.declaration.sinks import SINKS, IcebergSink
-from ingestion.errors import (
+from oncelake.ingestion.declaration.ddl import DeclaredColumn
+from oncelake.ingestion.declaration.sinks import SINKS, IcebergSink
+from oncelake.ingestion.errors import (
     CommitConflictError,
     DamagedTableError,
     DependencyError,
@@ -59,18 +59,18 @@ from ingestion.errors import (
     SinkUnavailableError,
     TableBusyError,
 )
-from ingestion.settings import Settings
-from ingestion.sinks import files as shared_files
-from ingestion.sinks.commit_log import UnknownOutcomeError
-from ingestion.sinks.commit_metadata import app_id
-from ingestion.sinks.iceberg import catalog as iceberg_catalog
-from ingestion.sinks.iceberg import files
-from ingestion.sinks.iceberg import table as sink
-from ingestion.sinks.iceberg.catalog import CatalogEntry
-from ingestion.sinks.iceberg.table import IcebergTable, open_table
-from ingestion.sinks.table import Change, TableDefinition
-from ingestion.storage.failpoints import Failpoint
-from ingestion.storage.location import Location
+from oncelake.ingestion.settings import Settings
+from oncelake.ingestion.sinks import files as shared_files
+from oncelake.ingestion.sinks.commit_log import UnknownOutcomeError
+from oncelake.ingestion.sinks.commit_metadata import app_id
+from oncelake.ingestion.sinks.iceberg import catalog as iceberg_catalog
+from oncelake.ingestion.sinks.iceberg import files
+from oncelake.ingestion.sinks.iceberg import table as sink
+from oncelake.ingestion.sinks.iceberg.catalog import CatalogEntry
+from oncelake.ingestion.sinks.iceberg.table import IcebergTable, open_table
+from oncelake.ingestion.sinks.table import Change, TableDefinition
+from oncelake.ingestion.storage.failpoints import Failpoint
+from oncelake.ingestion.storage.location import Location
 from tests.support.long import only_long
 from tests.support.orders import (
     COLUMNS,
@@ -1241,7 +1241,7 @@ def test_a_scan_reads_a_part_of_a_file_at_a_time(
     table: IcebergTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However large a file is, little of it is in memory, and only the columns asked for."""
-    monkeypatch.setattr("ingestion.sinks.files._ROWS_READ_AT_ONCE", 2)
+    monkeypatch.setattr("oncelake.ingestion.sinks.files._ROWS_READ_AT_ONCE", 2)
     commit(table, 1, change(1, inserted=dict.fromkeys(range(5), "a")))
 
     batches = list(table.scan(["name"]))

@@ -8,12 +8,12 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from ingestion.errors import DamagedTableError
-from ingestion.sinks.delta.files import open_rows
-from ingestion.sinks.delta.integrity import refuse_damaged, translate_read_errors
-from ingestion.sinks.delta.log import DeltaLog
-from ingestion.storage.checksums import seal, sidecar_of
-from ingestion.storage.location import Location
+from oncelake.ingestion.errors import DamagedTableError
+from oncelake.ingestion.sinks.delta.files import open_rows
+from oncelake.ingestion.sinks.delta.integrity import refuse_damaged, translate_read_errors
+from oncelake.ingestion.sinks.delta.log import DeltaLog
+from oncelake.ingestion.storage.checksums import seal, sidecar_of
+from oncelake.ingestion.storage.location import Location
 from tests.support.damage import (
     checkpoint,
     data_file,

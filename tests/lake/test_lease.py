@@ -20,14 +20,14 @@ from typing import IO, Any
 
 import pytest
 
-from ingestion.errors import SetupError, StreamLockedError
-from ingestion.lake.lock import Holder, held_by_python, holder_of, refuse_lost_lease
-from ingestion.lake.paths import StreamPaths
-from ingestion.operations.decisions import unlock
-from ingestion.settings import Settings
-from ingestion.storage.lease import Lease, read_lease
-from ingestion.storage.location import Location
-from ingestion.storage.processes import ProcessId, this_machine
+from oncelake.ingestion.errors import SetupError, StreamLockedError
+from oncelake.ingestion.lake.lock import Holder, held_by_python, holder_of, refuse_lost_lease
+from oncelake.ingestion.lake.paths import StreamPaths
+from oncelake.ingestion.operations.decisions import unlock
+from oncelake.ingestion.settings import Settings
+from oncelake.ingestion.storage.lease import Lease, read_lease
+from oncelake.ingestion.storage.location import Location
+from oncelake.ingestion.storage.processes import ProcessId, this_machine
 from tests.cli.shell import oncelake
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
-from ingestion.kafka.offsets import Offsets, Range, TopicPartition
-from ingestion.lake.erasure import Digest, erasures
-from ingestion.lake.ledger import (
+from oncelake.ingestion.kafka.offsets import Offsets, Range, TopicPartition
+from oncelake.ingestion.lake.erasure import Digest, erasures
+from oncelake.ingestion.lake.ledger import (
     SCHEMA,
     Ledger,
     LedgerRow,
@@ -19,8 +19,8 @@ from ingestion.lake.ledger import (
     next_offsets,
     standing_rows,
 )
-from ingestion.sinks.commit_metadata import CountedRange, Identity
-from ingestion.storage.location import Location
+from oncelake.ingestion.sinks.commit_metadata import CountedRange, Identity
+from oncelake.ingestion.storage.location import Location
 
 
 def batch(seq: int, start: int, end: int, *, table: str = "one") -> LedgerRow:

@@ -7,9 +7,9 @@ import os
 
 import pytest
 
-from ingestion.errors import StreamLockedError
-from ingestion.lake.lock import Holder, held_by_jvm, held_by_python, holder_of
-from ingestion.storage.lease import read_lease
+from oncelake.ingestion.errors import StreamLockedError
+from oncelake.ingestion.lake.lock import Holder, held_by_jvm, held_by_python, holder_of
+from oncelake.ingestion.storage.lease import read_lease
 from tests.support.world import World, row
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 
 import pytest
 
-from ingestion.errors import RefusedError, TableBusyError
-from ingestion.sinks.postgres.table import PostgresTable
-from ingestion.sinks.table import Change, TableDefinition
+from oncelake.ingestion.errors import RefusedError, TableBusyError
+from oncelake.ingestion.sinks.postgres.table import PostgresTable
+from oncelake.ingestion.sinks.table import Change, TableDefinition
 from tests.lake.test_postgres_table import (
     COLUMNS,
     KEYS,

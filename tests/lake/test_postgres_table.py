@@ -24,9 +24,9 @@ import pyarrow as pa
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from ingestion.declaration.ddl import DeclaredColumn, parse_type
-from ingestion.declaration.sinks import SINKS, PostgresSink
-from ingestion.errors import (
+from oncelake.ingestion.declaration.ddl import DeclaredColumn, parse_type
+from oncelake.ingestion.declaration.sinks import SINKS, PostgresSink
+from oncelake.ingestion.errors import (
     CommitConflictError,
     DamagedTableError,
     DependencyError,
@@ -37,16 +37,16 @@ from ingestion.errors import (
     SinkUnavailableError,
     TableBusyError,
 )
-from ingestion.settings import Settings
-from ingestion.sinks.arrow_types import arrow_schema
-from ingestion.sinks.commit_log import DELETED, UnknownOutcomeError
-from ingestion.sinks.postgres import copy as postgres_copy
-from ingestion.sinks.postgres import server as postgres_server
-from ingestion.sinks.postgres.copy import Connection
-from ingestion.sinks.postgres.server import PostgresPlace
-from ingestion.sinks.postgres.table import PostgresTable, open_table
-from ingestion.sinks.table import Change, TableDefinition
-from ingestion.storage.location import Location
+from oncelake.ingestion.settings import Settings
+from oncelake.ingestion.sinks.arrow_types import arrow_schema
+from oncelake.ingestion.sinks.commit_log import DELETED, UnknownOutcomeError
+from oncelake.ingestion.sinks.postgres import copy as postgres_copy
+from oncelake.ingestion.sinks.postgres import server as postgres_server
+from oncelake.ingestion.sinks.postgres.copy import Connection
+from oncelake.ingestion.sinks.postgres.server import PostgresPlace
+from oncelake.ingestion.sinks.postgres.table import PostgresTable, open_table
+from oncelake.ingestion.sinks.table import Change, TableDefinition
+from oncelake.ingestion.storage.location import Location
 from tests.support.orders import (
     COLUMNS,
     KEYS,

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from ingestion.storage import processes
-from ingestion.storage.processes import ProcessId, scratch_of_this_process, sweep_scratch
+from oncelake.ingestion.storage import processes
+from oncelake.ingestion.storage.processes import ProcessId, scratch_of_this_process, sweep_scratch
 
 
 @pytest.fixture

@@ -14,13 +14,13 @@ from deltalake import write_deltalake
 from deltalake.exceptions import DeltaError
 from pyspark.errors import PySparkException
 
-from ingestion.errors import RefusedError, SetupError, StorageError, UnfitStorageError
-from ingestion.lake.lock import Holder, held, held_by_python
-from ingestion.lake.paths import StreamPaths
-from ingestion.lake.probe import probe_storage
-from ingestion.settings import Settings
-from ingestion.storage.location import Location
-from ingestion.storage.volumes import translate_disk_errors
+from oncelake.ingestion.errors import RefusedError, SetupError, StorageError, UnfitStorageError
+from oncelake.ingestion.lake.lock import Holder, held, held_by_python
+from oncelake.ingestion.lake.paths import StreamPaths
+from oncelake.ingestion.lake.probe import probe_storage
+from oncelake.ingestion.settings import Settings
+from oncelake.ingestion.storage.location import Location
+from oncelake.ingestion.storage.volumes import translate_disk_errors
 from tests.support.volumes import mounted
 
 ROWS = pa.table({"id": list(range(100_000))})

@@ -15,9 +15,9 @@ from pydantic import SecretStr
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import ForbiddenError
 
-from ingestion.declaration.ddl import DeclaredColumn, parse_columns, system_columns
-from ingestion.declaration.sinks import BESIDE, SinkSpec
-from ingestion.errors import (
+from oncelake.ingestion.declaration.ddl import DeclaredColumn, parse_columns, system_columns
+from oncelake.ingestion.declaration.sinks import BESIDE, SinkSpec
+from oncelake.ingestion.errors import (
     ForeignTableError,
     IngestionError,
     MissingRightError,
@@ -25,18 +25,18 @@ from ingestion.errors import (
     TableBusyError,
     TableReplacedError,
 )
-from ingestion.kafka.offsets import Offsets, TopicPartition
-from ingestion.lake import archive
-from ingestion.lake.archive import Swapped, finish_swap, refuse_half_swapped
-from ingestion.lake.ledger import Ledger, LedgerRow
-from ingestion.lake.paths import StreamPaths
-from ingestion.operations.decisions import reset
-from ingestion.settings import Settings
-from ingestion.sinks.commit_metadata import CommitMetadata, Identity
-from ingestion.sinks.iceberg.catalog import CatalogEntry
-from ingestion.sinks.postgres.server import PostgresPlace
-from ingestion.sinks.table import TableDefinition
-from ingestion.storage.failpoints import Failpoint
+from oncelake.ingestion.kafka.offsets import Offsets, TopicPartition
+from oncelake.ingestion.lake import archive
+from oncelake.ingestion.lake.archive import Swapped, finish_swap, refuse_half_swapped
+from oncelake.ingestion.lake.ledger import Ledger, LedgerRow
+from oncelake.ingestion.lake.paths import StreamPaths
+from oncelake.ingestion.operations.decisions import reset
+from oncelake.ingestion.settings import Settings
+from oncelake.ingestion.sinks.commit_metadata import CommitMetadata, Identity
+from oncelake.ingestion.sinks.iceberg.catalog import CatalogEntry
+from oncelake.ingestion.sinks.postgres.server import PostgresPlace
+from oncelake.ingestion.sinks.table import TableDefinition
+from oncelake.ingestion.storage.failpoints import Failpoint
 from oncelake.testing import commit
 
 DDL = "id BIGINT NOT NULL, name STRING"

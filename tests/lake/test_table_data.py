@@ -13,8 +13,8 @@ import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable, QueryBuilder, WriterProperties, write_deltalake
 
-from ingestion.sinks.delta.files import open_rows
-from ingestion.storage.location import Location
+from oncelake.ingestion.sinks.delta.files import open_rows
+from oncelake.ingestion.storage.location import Location
 from tests.support.long import IS_LONG, only_long
 
 ROWS, FILES, COLUMNS = 1_000_000, 4, 8
@@ -24,8 +24,8 @@ ENDS = 12 if IS_LONG else 4
 # has thousands of buffers to release when the last row was handed out.
 READ = f"""
 from deltalake import DeltaTable
-from ingestion.sinks.delta.files import open_rows
-from ingestion.storage.location import Location
+from oncelake.ingestion.sinks.delta.files import open_rows
+from oncelake.ingestion.storage.location import Location
 import sys
 columns = ["c0", "c2", "c4", "c6"]
 table = open_rows(Location.of(sys.argv[1])).to_table(columns=columns)
@@ -36,9 +36,9 @@ assert table.num_rows == {ROWS}
 # Nothing of this scan is read before the process ends, as a command does.
 ABANDON = """
 from deltalake import DeltaTable
-from ingestion.cli.end_process import run_to_the_end
-from ingestion.sinks.delta.files import open_rows
-from ingestion.storage.location import Location
+from oncelake.ingestion.cli.end_process import run_to_the_end
+from oncelake.ingestion.sinks.delta.files import open_rows
+from oncelake.ingestion.storage.location import Location
 import sys
 kept = []
 def scan():

@@ -19,17 +19,17 @@ from avro.io import BinaryDecoder, DatumReader
 from avro.schema import parse
 from confluent_kafka.schema_registry import SchemaRegistryClient
 
-from ingestion.declaration.ddl import parse_columns, system_columns
-from ingestion.declaration.sinks import KafkaSink
-from ingestion.errors import DependencyError, RefusedError, TableSettingsError
-from ingestion.settings import Settings
-from ingestion.sinks.arrow_types import arrow_schema
-from ingestion.sinks.kafka.avro import AvroRows
-from ingestion.sinks.kafka.notes import TopicSchema
-from ingestion.sinks.kafka.table import TopicTable, open_table
-from ingestion.sinks.kafka.writer import TopicPlace
-from ingestion.sinks.table import TableDefinition
-from ingestion.storage.location import Location
+from oncelake.ingestion.declaration.ddl import parse_columns, system_columns
+from oncelake.ingestion.declaration.sinks import KafkaSink
+from oncelake.ingestion.errors import DependencyError, RefusedError, TableSettingsError
+from oncelake.ingestion.settings import Settings
+from oncelake.ingestion.sinks.arrow_types import arrow_schema
+from oncelake.ingestion.sinks.kafka.avro import AvroRows
+from oncelake.ingestion.sinks.kafka.notes import TopicSchema
+from oncelake.ingestion.sinks.kafka.table import TopicTable, open_table
+from oncelake.ingestion.sinks.kafka.writer import TopicPlace
+from oncelake.ingestion.sinks.table import TableDefinition
+from oncelake.ingestion.storage.location import Location
 from oncelake.testing import begin, commit, note, rows_in
 from tests.support.registry import Subject
 

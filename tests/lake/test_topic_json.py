@@ -11,12 +11,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from ingestion.declaration.ddl import DeclaredColumn, parse_type
-from ingestion.settings import Settings
-from ingestion.sinks.arrow_types import arrow_schema
-from ingestion.sinks.kafka.json import JsonRows
-from ingestion.sinks.kafka.notes import TopicSchema
-from ingestion.sinks.kafka.writer import Record, TopicPlace
+from oncelake.ingestion.declaration.ddl import DeclaredColumn, parse_type
+from oncelake.ingestion.settings import Settings
+from oncelake.ingestion.sinks.arrow_types import arrow_schema
+from oncelake.ingestion.sinks.kafka.json import JsonRows
+from oncelake.ingestion.sinks.kafka.notes import TopicSchema
+from oncelake.ingestion.sinks.kafka.writer import Record, TopicPlace
 
 
 def column(name: str, type_: str) -> DeclaredColumn:

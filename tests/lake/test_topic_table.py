@@ -29,9 +29,9 @@ from confluent_kafka.admin import (
     NewTopic,
 )
 
-from ingestion.declaration.ddl import parse_columns, parse_type, system_columns
-from ingestion.declaration.sinks import KafkaSink
-from ingestion.errors import (
+from oncelake.ingestion.declaration.ddl import parse_columns, parse_type, system_columns
+from oncelake.ingestion.declaration.sinks import KafkaSink
+from oncelake.ingestion.errors import (
     CommitConflictError,
     DamagedTableError,
     ForeignTableError,
@@ -39,16 +39,16 @@ from ingestion.errors import (
     RefusedError,
     TableSettingsError,
 )
-from ingestion.kafka.client import client_options
-from ingestion.kafka.offsets import TopicPartition
-from ingestion.settings import Settings
-from ingestion.sinks.commit_log import UnknownOutcomeError
-from ingestion.sinks.kafka import notes as topic_notes
-from ingestion.sinks.kafka import writer as topic_writer
-from ingestion.sinks.kafka.table import TopicTable, open_table
-from ingestion.sinks.kafka.writer import TopicWriter
-from ingestion.sinks.table import TableDefinition
-from ingestion.storage.location import Location
+from oncelake.ingestion.kafka.client import client_options
+from oncelake.ingestion.kafka.offsets import TopicPartition
+from oncelake.ingestion.settings import Settings
+from oncelake.ingestion.sinks.commit_log import UnknownOutcomeError
+from oncelake.ingestion.sinks.kafka import notes as topic_notes
+from oncelake.ingestion.sinks.kafka import writer as topic_writer
+from oncelake.ingestion.sinks.kafka.table import TopicTable, open_table
+from oncelake.ingestion.sinks.kafka.writer import TopicWriter
+from oncelake.ingestion.sinks.table import TableDefinition
+from oncelake.ingestion.storage.location import Location
 from oncelake.testing import begin, change, commit, make, note, rows_in
 from tests.support.committed import committed_records
 from tests.support.frail_broker import FrailBroker
@@ -191,7 +191,7 @@ import sys
 from contextlib import closing
 from pathlib import Path
 from oncelake.testing import change, note
-from ingestion.settings import Settings
+from oncelake.ingestion.settings import Settings
 from tests.lake.test_topic_table import table_of
 
 name, address, state, how = sys.argv[1:]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from deltalake import DeltaTable
 
-from ingestion.errors import REFUSED
+from oncelake.ingestion.errors import REFUSED
 from tests.lives.shell import Answer, remedies_in
 from tests.lives.subject import Subject, ledger_of
 from tests.support import damage

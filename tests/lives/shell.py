@@ -15,8 +15,8 @@ from typing import Any
 
 from typer.testing import CliRunner
 
-from ingestion.cli.app import app
-from ingestion.errors import LOCKED
+from oncelake.ingestion.cli.app import app
+from oncelake.ingestion.errors import LOCKED
 from tests.lives.streams import KINDS
 from tests.support.world import ROOT
 from tests.trials.failpoints import PlannedCrash, crashing_at

@@ -22,8 +22,8 @@ from confluent_kafka import Message
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from ingestion.errors import DONE, REFUSED
-from ingestion.storage.failpoints import Failpoint
+from oncelake.ingestion.errors import DONE, REFUSED
+from oncelake.ingestion.storage.failpoints import Failpoint
 from tests.lives.oracle import Deed, Ledger, Life, follow
 from tests.lives.shell import Answer, type_and_kill, type_words
 from tests.lives.step import Step
@@ -400,5 +400,5 @@ def _days_later(days: int) -> Iterator[None]:
             return super().now(tz) + dt.timedelta(days=days)
 
     clock = SimpleNamespace(datetime=Later, timedelta=dt.timedelta, UTC=dt.UTC)
-    with patch("ingestion.operations.maintain.dt", clock):
+    with patch("oncelake.ingestion.operations.maintain.dt", clock):
         yield

@@ -16,9 +16,9 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from ingestion.errors import SetupError
-from ingestion.local import broker
-from ingestion.settings import load_settings
+from oncelake.ingestion.errors import SetupError
+from oncelake.ingestion.local import broker
+from oncelake.ingestion.settings import load_settings
 from tests.support.long import only_long
 
 pytestmark = pytest.mark.kafka
@@ -91,7 +91,7 @@ def test_a_foreign_process_with_the_recorded_pid_survives(folder: Path) -> None:
 def test_a_killed_caller_leaves_no_broker_behind(folder: Path, jars: Path) -> None:
     """A tied broker ends with its caller, even when that had no chance to say goodbye."""
     code = (
-        "import sys, time; from pathlib import Path; from ingestion.local import broker; "
+        "import sys, time; from pathlib import Path; from oncelake.ingestion.local import broker; "
         "b = broker.up(Path(sys.argv[1]), jars=Path(sys.argv[2]), tied_to_caller=True); "
         "print(b.pid, flush=True); time.sleep(600)"
     )
@@ -110,7 +110,7 @@ def test_a_killed_caller_leaves_no_broker_behind(folder: Path, jars: Path) -> No
 def test_a_detached_broker_survives_its_caller_and_holds_no_pipe(folder: Path, jars: Path) -> None:
     """A caller whose output is piped ends for its reader too, while the broker runs on."""
     code = (
-        "import sys; from pathlib import Path; from ingestion.local import broker; "
+        "import sys; from pathlib import Path; from oncelake.ingestion.local import broker; "
         "broker.up(Path(sys.argv[1]), jars=Path(sys.argv[2]))"
     )
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ingestion.kafka.java import find_java
-from ingestion.local.class_archive import (
+from oncelake.ingestion.kafka.java import find_java
+from oncelake.ingestion.local.class_archive import (
     archive_key,
     archive_options,
     class_path,
@@ -17,7 +17,7 @@ from ingestion.local.class_archive import (
     install_archive,
     remove_archives,
 )
-from ingestion.operations import archive_classes
+from oncelake.ingestion.operations import archive_classes
 
 FLAGS = ("-XX:ArchiveClassesAtExit",)
 

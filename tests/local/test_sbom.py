@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from bench.sbom import bill_of_materials
-from ingestion.local.jars import locked_jars
+from oncelake.ingestion.local.jars import locked_jars
 from tests.support.world import JARS, ROOT
 
 

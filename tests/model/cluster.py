@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ingestion.errors import DependencyError
-from ingestion.kafka.admin import Topics
-from ingestion.kafka.offsets import Ends, Offsets, Range, TopicPartition
+from oncelake.ingestion.errors import DependencyError
+from oncelake.ingestion.kafka.admin import Topics
+from oncelake.ingestion.kafka.offsets import Ends, Offsets, Range, TopicPartition
 from tests.model.process import step
 
 TOPIC = "t"

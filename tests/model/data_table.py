@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
-from ingestion.errors import CommitConflictError
-from ingestion.sinks.commit_log import Commit, CommitLog
-from ingestion.sinks.commit_metadata import CommitMetadata
-from ingestion.sinks.table import RewindableTable
+from oncelake.ingestion.errors import CommitConflictError
+from oncelake.ingestion.sinks.commit_log import Commit, CommitLog
+from oncelake.ingestion.sinks.commit_metadata import CommitMetadata
+from oncelake.ingestion.sinks.table import RewindableTable
 from tests.model.process import step
 
 if TYPE_CHECKING:

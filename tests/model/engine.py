@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any
 from deltalake.exceptions import CommitFailedError
 from greenlet import getcurrent
 
-from ingestion.kafka.offsets import Range
-from ingestion.lake.quarantine import WAITS
-from ingestion.modes.engines.choose import EngineName
-from ingestion.pipeline.counts import IS_GOOD
-from ingestion.sinks.commit_log import DELETED, INSERTED, UPDATED
-from ingestion.sinks.commit_metadata import CommitMetadata
-from ingestion.sinks.delta.commits import fenced_commit, overtaken
-from ingestion.sinks.delta.transaction import ATTEMPTS, refuse_other_rows
-from ingestion.sinks.table import seq_conflict
+from oncelake.ingestion.kafka.offsets import Range
+from oncelake.ingestion.lake.quarantine import WAITS
+from oncelake.ingestion.modes.engines.choose import EngineName
+from oncelake.ingestion.pipeline.counts import IS_GOOD
+from oncelake.ingestion.sinks.commit_log import DELETED, INSERTED, UPDATED
+from oncelake.ingestion.sinks.commit_metadata import CommitMetadata
+from oncelake.ingestion.sinks.delta.commits import fenced_commit, overtaken
+from oncelake.ingestion.sinks.delta.transaction import ATTEMPTS, refuse_other_rows
+from oncelake.ingestion.sinks.table import seq_conflict
 from tests.model.frames import Copy, Frame, Waiting, fetched
 from tests.model.lake import File, Place, Row, Rows, Side, Table, holds
 from tests.model.process import Process, step

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ingestion.kafka.last_record import digest_of
-from ingestion.kafka.offsets import Offsets, Range, TopicPartition
-from ingestion.pipeline.counts import BatchCounts, PartitionCounts
+from oncelake.ingestion.kafka.last_record import digest_of
+from oncelake.ingestion.kafka.offsets import Offsets, Range, TopicPartition
+from oncelake.ingestion.pipeline.counts import BatchCounts, PartitionCounts
 from tests.model.cluster import TOPIC, Record
 from tests.model.lake import SideRow, holds
 from tests.model.process import CallFailedError

@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 
 from deltalake.exceptions import CommitFailedError
 
-from ingestion.declaration.sinks import SinkSpec
-from ingestion.lake.ledger import Ledger, LedgerRow
-from ingestion.sinks.commit_log import Commit
-from ingestion.sinks.commit_metadata import CommitMetadata, app_id
-from ingestion.sinks.delta.log import DeltaLog
-from ingestion.storage.location import Location
+from oncelake.ingestion.declaration.sinks import SinkSpec
+from oncelake.ingestion.lake.ledger import Ledger, LedgerRow
+from oncelake.ingestion.sinks.commit_log import Commit
+from oncelake.ingestion.sinks.commit_metadata import CommitMetadata, app_id
+from oncelake.ingestion.sinks.delta.log import DeltaLog
+from oncelake.ingestion.storage.location import Location
 from tests.model.data_table import ModelData
 from tests.model.process import CallFailedError, step
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from random import Random
 
-from ingestion.kafka.offsets import Offsets
-from ingestion.lake.ledger import next_offsets
+from oncelake.ingestion.kafka.offsets import Offsets
+from oncelake.ingestion.lake.ledger import next_offsets
 from tests.model.cluster import TOPIC
 from tests.model.lake import Table
 from tests.model.world import World

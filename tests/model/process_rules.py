@@ -6,7 +6,7 @@ from collections.abc import Callable
 from random import Random
 from typing import get_args
 
-from ingestion.modes.engines.choose import EngineName
+from oncelake.ingestion.modes.engines.choose import EngineName
 from tests.model.process import Process
 from tests.model.world import World
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ingestion.kafka.offsets import Offsets, Range, TopicPartition
+from oncelake.ingestion.kafka.offsets import Offsets, Range, TopicPartition
 from tests.model.cluster import TOPIC
 from tests.model.frames import Frame
 from tests.model.process import CallFailedError, step

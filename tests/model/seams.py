@@ -12,29 +12,29 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
-import ingestion.lake.ledger
-import ingestion.lake.lock
-import ingestion.lake.side_tables
-import ingestion.lake.stream
-import ingestion.modes.mode
-import ingestion.operations.decisions
-import ingestion.operations.redrive
-import ingestion.operations.rewind
-import ingestion.operations.run
-import ingestion.pipeline.batch
-import ingestion.pipeline.create_table
-import ingestion.pipeline.gaps
-import ingestion.pipeline.redrive_batch
-import ingestion.recovery.foreign_commits
-import ingestion.recovery.heal
-import ingestion.recovery.side_tables
-import ingestion.recovery.snapshot
-import ingestion.recovery.standing
-import ingestion.recovery.start
-import ingestion.sinks.delta.log
-from ingestion.errors import StreamLockedError
-from ingestion.kafka.offsets import Offsets
-from ingestion.lake.lock import Holder
+import oncelake.ingestion.lake.ledger
+import oncelake.ingestion.lake.lock
+import oncelake.ingestion.lake.side_tables
+import oncelake.ingestion.lake.stream
+import oncelake.ingestion.modes.mode
+import oncelake.ingestion.operations.decisions
+import oncelake.ingestion.operations.redrive
+import oncelake.ingestion.operations.rewind
+import oncelake.ingestion.operations.run
+import oncelake.ingestion.pipeline.batch
+import oncelake.ingestion.pipeline.create_table
+import oncelake.ingestion.pipeline.gaps
+import oncelake.ingestion.pipeline.redrive_batch
+import oncelake.ingestion.recovery.foreign_commits
+import oncelake.ingestion.recovery.heal
+import oncelake.ingestion.recovery.side_tables
+import oncelake.ingestion.recovery.snapshot
+import oncelake.ingestion.recovery.standing
+import oncelake.ingestion.recovery.start
+import oncelake.ingestion.sinks.delta.log
+from oncelake.ingestion.errors import StreamLockedError
+from oncelake.ingestion.kafka.offsets import Offsets
+from oncelake.ingestion.lake.lock import Holder
 from tests.model import engine, frames, query, sink
 from tests.model.lake import ModelLedger, ModelLog, OpenedSide, Table
 from tests.model.process import is_dead, step
@@ -60,7 +60,7 @@ def _seams() -> tuple[tuple[Any, dict[str, Any]], ...]:
     outside = {"StreamPaths": paths, "Kafka": lambda world: world.cluster}
     return (
         (
-            ingestion.operations.run,
+            oncelake.ingestion.operations.run,
             {
                 "Holder": SimpleNamespace(me=_me),
                 "choose_engine": lambda stream: (stream.settings.engine, None),
@@ -78,7 +78,7 @@ def _seams() -> tuple[tuple[Any, dict[str, Any]], ...]:
             },
         ),
         (
-            ingestion.pipeline.create_table,
+            oncelake.ingestion.pipeline.create_table,
             {
                 "make_table": create_table,
                 "_schema": nothing,
@@ -86,36 +86,39 @@ def _seams() -> tuple[tuple[Any, dict[str, Any]], ...]:
             },
         ),
         (
-            ingestion.recovery.snapshot,
+            oncelake.ingestion.recovery.snapshot,
             {
                 "DeltaLog": ModelLog,
                 "refuse_half_swapped": nothing,
             },
         ),
         (
-            ingestion.recovery.start,
+            oncelake.ingestion.recovery.start,
             {"allowed_changes": nothing},
         ),
         (
-            ingestion.recovery.standing,
+            oncelake.ingestion.recovery.standing,
             {"end_half_done": lambda paths: ()},
         ),
         (
-            ingestion.lake.lock,
+            oncelake.ingestion.lake.lock,
             {
                 "held_by_python": held,
                 "held_by_jvm": lambda spark, paths, holder: held(paths, holder),
             },
         ),
         (
-            ingestion.lake.ledger,
+            oncelake.ingestion.lake.ledger,
             {"DeltaLog": ModelLog, "Ledger": ModelLedger, "refuse_lost_lease": nothing},
         ),
-        (ingestion.lake.stream, outside),
-        (ingestion.modes.mode, {"read_back": sink.read_back}),
-        (ingestion.sinks.delta.log, {"log_files": lambda path: SimpleNamespace(forget=nothing)}),
+        (oncelake.ingestion.lake.stream, outside),
+        (oncelake.ingestion.modes.mode, {"read_back": sink.read_back}),
         (
-            ingestion.lake.side_tables,
+            oncelake.ingestion.sinks.delta.log,
+            {"log_files": lambda path: SimpleNamespace(forget=nothing)},
+        ),
+        (
+            oncelake.ingestion.lake.side_tables,
             {
                 "read_named": sink.read_named,
                 "is_delta": lambda side: side.versions > 0,
@@ -125,9 +128,9 @@ def _seams() -> tuple[tuple[Any, dict[str, Any]], ...]:
                 "translate_read_errors": lambda path: nullcontext(),
             },
         ),
-        (ingestion.lake.side_tables._Projection, {"add": sink.add, "mark": sink.mark}),
+        (oncelake.ingestion.lake.side_tables._Projection, {"add": sink.add, "mark": sink.mark}),
         (
-            ingestion.recovery.side_tables,
+            oncelake.ingestion.recovery.side_tables,
             {
                 "DeltaLog": ModelLog,
                 "refuse_damaged": nothing,
@@ -137,7 +140,7 @@ def _seams() -> tuple[tuple[Any, dict[str, Any]], ...]:
             },
         ),
         (
-            ingestion.recovery.heal,
+            oncelake.ingestion.recovery.heal,
             {
                 "Ledger": ModelLedger,
                 "refuse_lost_lease": nothing,
@@ -146,7 +149,7 @@ def _seams() -> tuple[tuple[Any, dict[str, Any]], ...]:
             },
         ),
         (
-            ingestion.pipeline.batch,
+            oncelake.ingestion.pipeline.batch,
             {
                 "Ledger": ModelLedger,
                 "decode": frames.unchanged,
@@ -162,16 +165,16 @@ def _seams() -> tuple[tuple[Any, dict[str, Any]], ...]:
                 "mode_class": lambda mode: sink.ModelUpsert,
             },
         ),
-        (ingestion.pipeline.gaps, {"_holes_between": frames.holes_between}),
+        (oncelake.ingestion.pipeline.gaps, {"_holes_between": frames.holes_between}),
         (
-            ingestion.operations.decisions,
+            oncelake.ingestion.operations.decisions,
             {
                 "archive_table": nothing,
                 "held": lambda paths, run_id: held(paths, _me(run_id)),
             },
         ),
         (
-            ingestion.operations.redrive,
+            oncelake.ingestion.operations.redrive,
             {
                 "Ledger": ModelLedger,
                 "translate_engine_errors": lambda stream: nullcontext(),
@@ -184,17 +187,17 @@ def _seams() -> tuple[tuple[Any, dict[str, Any]], ...]:
             },
         ),
         (
-            ingestion.operations.redrive.Redrive,
+            oncelake.ingestion.operations.redrive.Redrive,
             {"_waiting": lambda _, paths: sink.waiting(paths.quarantine)},
         ),
         (
-            ingestion.pipeline.redrive_batch,
+            oncelake.ingestion.pipeline.redrive_batch,
             {
                 "count_records": frames.count_records,
             },
         ),
         (
-            ingestion.operations.rewind,
+            oncelake.ingestion.operations.rewind,
             {
                 "StreamPaths": paths,
                 "held": lambda paths, run_id: held(paths, _me(run_id)),

@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from ingestion.errors import TableBusyError
-from ingestion.lake.side_tables import application
-from ingestion.modes.mode import Good, Target
-from ingestion.modes.upsert import DISPOSITIONS, UpsertMode
-from ingestion.sinks.commit_metadata import CommitMetadata, Kind, SideFile
+from oncelake.ingestion.errors import TableBusyError
+from oncelake.ingestion.lake.side_tables import application
+from oncelake.ingestion.modes.mode import Good, Target
+from oncelake.ingestion.modes.upsert import DISPOSITIONS, UpsertMode
+from oncelake.ingestion.sinks.commit_metadata import CommitMetadata, Kind, SideFile
 from tests.model.engine import DELETES, ModelDecision, ModelEngine
 from tests.model.lake import STREAM, File, OpenedSide, Row, Side, SideRow
 from tests.model.process import step

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from ingestion.declaration.spec import StreamSpec
-from ingestion.errors import IdentityChangedError
+from oncelake.ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.errors import IdentityChangedError
 from tests.model import world as worlds
 from tests.model.cluster import Record
 from tests.model.seams import simulated

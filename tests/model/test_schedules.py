@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ingestion.errors import CommitConflictError, DependencyError, TopicRecreatedError
+from oncelake.ingestion.errors import CommitConflictError, DependencyError, TopicRecreatedError
 from tests.model.cluster import Record
 from tests.model.lake_rules import commit_by_somebody_else
 from tests.model.oracle import Oracle

@@ -5,7 +5,7 @@ A refusal is right only where a person's word is needed; and when faults stop, t
 
 from __future__ import annotations
 
-from ingestion.errors import (
+from oncelake.ingestion.errors import (
     DependencyError,
     InvalidSpecError,
     OffsetHoleError,
@@ -20,7 +20,7 @@ from ingestion.errors import (
     TopicTruncatedError,
     UnbalancedBatchError,
 )
-from ingestion.pipeline.report import RunReport
+from oncelake.ingestion.pipeline.report import RunReport
 from tests.model.cluster import TOPIC
 from tests.model.oracle import Oracle, expect
 from tests.model.process import CallFailedError, Crash, Process

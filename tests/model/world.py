@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from ingestion.declaration.spec import StreamSpec
-from ingestion.kafka.offsets import Offsets
-from ingestion.lake.ledger import LedgerRow, put_rows
-from ingestion.lake.lock import Holder
-from ingestion.modes.engines.choose import EngineName
-from ingestion.operations.decisions import accept, adopt_topic
-from ingestion.operations.redrive import Redrive
-from ingestion.operations.rewind import rewind
-from ingestion.operations.run import Run
-from ingestion.recovery import standing
-from ingestion.recovery.position import Position
+from oncelake.ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.kafka.offsets import Offsets
+from oncelake.ingestion.lake.ledger import LedgerRow, put_rows
+from oncelake.ingestion.lake.lock import Holder
+from oncelake.ingestion.modes.engines.choose import EngineName
+from oncelake.ingestion.operations.decisions import accept, adopt_topic
+from oncelake.ingestion.operations.redrive import Redrive
+from oncelake.ingestion.operations.rewind import rewind
+from oncelake.ingestion.operations.run import Run
+from oncelake.ingestion.recovery import standing
+from oncelake.ingestion.recovery.position import Position
 from tests.model import seams
 from tests.model.cluster import TOPIC, Cluster
 from tests.model.lake import STREAM, Paths

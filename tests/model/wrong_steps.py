@@ -7,14 +7,14 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-import ingestion.recovery.heal
-import ingestion.recovery.standing
-import ingestion.recovery.start
-from ingestion.lake import side_tables
-from ingestion.lake.ledger import LedgerRow
-from ingestion.pipeline.batch import BatchWriter
-from ingestion.pipeline.redrive_batch import RedriveWriter
-from ingestion.recovery.heal import Healing
+import oncelake.ingestion.recovery.heal
+import oncelake.ingestion.recovery.standing
+import oncelake.ingestion.recovery.start
+from oncelake.ingestion.lake import side_tables
+from oncelake.ingestion.lake.ledger import LedgerRow
+from oncelake.ingestion.pipeline.batch import BatchWriter
+from oncelake.ingestion.pipeline.redrive_batch import RedriveWriter
+from oncelake.ingestion.recovery.heal import Healing
 from tests.model import sink
 from tests.model.engine import ModelDeltaTable
 from tests.model.lake import ModelLedger, OpenedSide, Side, Table
@@ -45,12 +45,12 @@ def every_file_projected() -> AbstractContextManager[Any]:
             note = replace(note, side={**note.side, "quarantine": file})
         side_tables.project(paths, note, table_id)
 
-    return patch.object(ingestion.recovery.heal, "project", believe)
+    return patch.object(oncelake.ingestion.recovery.heal, "project", believe)
 
 
 def crashes_projected_by_nobody() -> AbstractContextManager[Any]:
     """Healing writes the ledger row alone."""
-    return patch.object(ingestion.recovery.heal, "project", nothing)
+    return patch.object(oncelake.ingestion.recovery.heal, "project", nothing)
 
 
 def projected_again() -> AbstractContextManager[Any]:
@@ -82,7 +82,7 @@ def ledger_before_the_projection() -> AbstractContextManager[Any]:
         return row
 
     return together(
-        patch.object(ingestion.pipeline.batch, "project", nothing),
+        patch.object(oncelake.ingestion.pipeline.batch, "project", nothing),
         patch.object(BatchWriter, "_record", record_first),
     )
 
@@ -131,14 +131,14 @@ def files_not_named() -> AbstractContextManager[Any]:
 
 def vacuum_before_healing() -> AbstractContextManager[Any]:
     """A file that a commit names, and no log yet, goes."""
-    honest = ingestion.recovery.standing.heal_stream
+    honest = oncelake.ingestion.recovery.standing.heal_stream
 
     def heal(spec: Any, paths: Any) -> Any:
         for side in paths.sides.values():
             side.remove_files(side.old_files())
         return honest(spec, paths)
 
-    return patch.object(ingestion.recovery.standing, "heal_stream", heal)
+    return patch.object(oncelake.ingestion.recovery.standing, "heal_stream", heal)
 
 
 def files_of_the_living_removed() -> AbstractContextManager[Any]:
@@ -193,7 +193,7 @@ def tombstones_not_remembered() -> AbstractContextManager[Any]:
 def heal_omitted() -> AbstractContextManager[Any]:
     """What a crash swallowed stays swallowed."""
     return patch.object(
-        ingestion.recovery.standing,
+        oncelake.ingestion.recovery.standing,
         "heal_ledger",
         lambda spec, snapshot, position: Healing(rows=snapshot.rows),
     )

@@ -16,11 +16,11 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from ingestion.declaration.aggregates import FUNCTIONS, Aggregate
-from ingestion.declaration.ddl import parse_type
-from ingestion.declaration.spec import StreamSpec
-from ingestion.modes.aggregate_functions import folded, of_records, place_in
-from ingestion.verify.fold.aggregate import AGGREGATES
+from oncelake.ingestion.declaration.aggregates import FUNCTIONS, Aggregate
+from oncelake.ingestion.declaration.ddl import parse_type
+from oncelake.ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.modes.aggregate_functions import folded, of_records, place_in
+from oncelake.ingestion.verify.fold.aggregate import AGGREGATES
 from tests.support.long import only_long
 
 pytestmark = [pytest.mark.spark]

@@ -11,15 +11,19 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import functions as F
 
-from ingestion.errors import IdentityChangedError, KeyInTwoPartitionsError, NotReplayableError
-from ingestion.modes.aggregate import AggregateMode
-from ingestion.modes.append import AppendMode
-from ingestion.modes.engines.spark import SparkEngine
-from ingestion.modes.engines.spark_writer import SparkWriter
-from ingestion.modes.mode import Good, Target, WriteMode, audit
-from ingestion.operations.rewind import rewind
-from ingestion.recovery.position import read_position
-from ingestion.sinks.commit_metadata import CommitMetadata
+from oncelake.ingestion.errors import (
+    IdentityChangedError,
+    KeyInTwoPartitionsError,
+    NotReplayableError,
+)
+from oncelake.ingestion.modes.aggregate import AggregateMode
+from oncelake.ingestion.modes.append import AppendMode
+from oncelake.ingestion.modes.engines.spark import SparkEngine
+from oncelake.ingestion.modes.engines.spark_writer import SparkWriter
+from oncelake.ingestion.modes.mode import Good, Target, WriteMode, audit
+from oncelake.ingestion.operations.rewind import rewind
+from oncelake.ingestion.recovery.position import read_position
+from oncelake.ingestion.sinks.commit_metadata import CommitMetadata
 from tests.support.long import only_long
 from tests.support.proof import find_problems
 from tests.support.world import World, row

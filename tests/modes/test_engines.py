@@ -18,33 +18,33 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
-from ingestion.declaration.spec import engine_version, fingerprint
-from ingestion.errors import (
+from oncelake.ingestion.declaration.spec import engine_version, fingerprint
+from oncelake.ingestion.errors import (
     BatchTooLargeError,
     CommitConflictError,
     InvalidSpecError,
     TableBusyError,
 )
-from ingestion.kafka.offsets import Offsets, Range, TopicPartition
-from ingestion.lake.quarantine import quarantine_rows
-from ingestion.lake.side_tables import read_back
-from ingestion.lake.stream import Stream
-from ingestion.modes import sql
-from ingestion.modes.engines import duckdb as local_engine
-from ingestion.modes.engines.choose import choose_engine
-from ingestion.modes.engines.duckdb import LocalEngine
-from ingestion.modes.engines.engine import Decision, Engine, IncomparableError
-from ingestion.modes.engines.spark import SparkEngine
-from ingestion.modes.engines.spark_writer import SparkWriter
-from ingestion.modes.engines.table_writer import ChangeWriter, TableWriter
-from ingestion.modes.mode import merge_counts
-from ingestion.modes.upsert import winner_per_key
-from ingestion.pipeline.counts import count_records, extra_counts
-from ingestion.pipeline.gaps import _holes_between
-from ingestion.sinks.commit_metadata import UNKNOWN, CommitMetadata, app_id
-from ingestion.sinks.delta.log import DeltaLog
-from ingestion.sinks.delta.table import DeltaSinkTable
-from ingestion.storage.location import Location, Tag
+from oncelake.ingestion.kafka.offsets import Offsets, Range, TopicPartition
+from oncelake.ingestion.lake.quarantine import quarantine_rows
+from oncelake.ingestion.lake.side_tables import read_back
+from oncelake.ingestion.lake.stream import Stream
+from oncelake.ingestion.modes import sql
+from oncelake.ingestion.modes.engines import duckdb as local_engine
+from oncelake.ingestion.modes.engines.choose import choose_engine
+from oncelake.ingestion.modes.engines.duckdb import LocalEngine
+from oncelake.ingestion.modes.engines.engine import Decision, Engine, IncomparableError
+from oncelake.ingestion.modes.engines.spark import SparkEngine
+from oncelake.ingestion.modes.engines.spark_writer import SparkWriter
+from oncelake.ingestion.modes.engines.table_writer import ChangeWriter, TableWriter
+from oncelake.ingestion.modes.mode import merge_counts
+from oncelake.ingestion.modes.upsert import winner_per_key
+from oncelake.ingestion.pipeline.counts import count_records, extra_counts
+from oncelake.ingestion.pipeline.gaps import _holes_between
+from oncelake.ingestion.sinks.commit_metadata import UNKNOWN, CommitMetadata, app_id
+from oncelake.ingestion.sinks.delta.log import DeltaLog
+from oncelake.ingestion.sinks.delta.table import DeltaSinkTable
+from oncelake.ingestion.storage.location import Location, Tag
 from tests.support.long import twins
 from tests.support.world import settings_in
 from tests.verify.factories import declared
@@ -246,7 +246,7 @@ def test_early_days_narrow_a_merge_down(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A literal range of key columns, by which Spark skips files, begins before the year 1000."""
-    monkeypatch.setattr("ingestion.modes.engines.spark_writer._PRUNE_FROM_FILES", 0)
+    monkeypatch.setattr("oncelake.ingestion.modes.engines.spark_writer._PRUNE_FROM_FILES", 0)
     first, last = dt.date(1, 1, 1), dt.date(9999, 12, 31)
     schema = PLACE.set(0, pa.field("id", pa.date32()))
     folder = tmp_path / "table"

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from ingestion.kafka.offsets import Offsets
-from ingestion.modes.engines.engine import Decision
-from ingestion.modes.engines.idempotent_commit import idempotent
-from ingestion.modes.engines.spark import SparkEngine
-from ingestion.modes.engines.spark_writer import SparkWriter
-from ingestion.sinks.commit_metadata import CommitMetadata, Identity
-from ingestion.sinks.delta.log import DeltaLog
-from ingestion.storage.location import Location
+from oncelake.ingestion.kafka.offsets import Offsets
+from oncelake.ingestion.modes.engines.engine import Decision
+from oncelake.ingestion.modes.engines.idempotent_commit import idempotent
+from oncelake.ingestion.modes.engines.spark import SparkEngine
+from oncelake.ingestion.modes.engines.spark_writer import SparkWriter
+from oncelake.ingestion.sinks.commit_metadata import CommitMetadata, Identity
+from oncelake.ingestion.sinks.delta.log import DeltaLog
+from oncelake.ingestion.storage.location import Location
 
 pytestmark = pytest.mark.spark
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 import pytest
 from deltalake import DeltaTable
 
-from ingestion.errors import NotReplayableError
+from oncelake.ingestion.errors import NotReplayableError
 from tests.support.debezium import MISSING
 from tests.support.long import twins
 from tests.support.proof import find_problems, prove

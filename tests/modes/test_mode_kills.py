@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from ingestion.errors import StreamLockedError
-from ingestion.pipeline.report import RunReport
-from ingestion.storage.failpoints import Failpoint
+from oncelake.ingestion.errors import StreamLockedError
+from oncelake.ingestion.pipeline.report import RunReport
+from oncelake.ingestion.storage.failpoints import Failpoint
 from tests.modes.scenario import (
     RECORDS,
     SCENARIOS,

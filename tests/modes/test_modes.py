@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from ingestion.errors import NotReplayableError
-from ingestion.lake.stream import Stream
-from ingestion.modes.engines.choose import choose_engine
-from ingestion.pipeline.create_table import create_table
-from ingestion.storage.failpoints import Failpoint
+from oncelake.ingestion.errors import NotReplayableError
+from oncelake.ingestion.lake.stream import Stream
+from oncelake.ingestion.modes.engines.choose import choose_engine
+from oncelake.ingestion.pipeline.create_table import create_table
+from oncelake.ingestion.storage.failpoints import Failpoint
 from tests.modes.scenario import (
     IS_WHOLE,
     REBUILT,

@@ -11,16 +11,16 @@ from typing import Any, Final
 import pyarrow as pa
 import pytest
 
-from ingestion.declaration.spec import StreamSpec
-from ingestion.errors import KeyInTwoPartitionsError
-from ingestion.kafka.offsets import Offsets, TopicPartition
-from ingestion.lake.paths import StreamPaths
-from ingestion.modes.engines.duckdb import LocalEngine
-from ingestion.modes.engines.spark import SparkEngine
-from ingestion.modes.keep_columns import keep_columns
-from ingestion.modes.ordering import examine_keys
-from ingestion.pipeline.validate import validate_in_worker
-from ingestion.settings import Settings
+from oncelake.ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.errors import KeyInTwoPartitionsError
+from oncelake.ingestion.kafka.offsets import Offsets, TopicPartition
+from oncelake.ingestion.lake.paths import StreamPaths
+from oncelake.ingestion.modes.engines.duckdb import LocalEngine
+from oncelake.ingestion.modes.engines.spark import SparkEngine
+from oncelake.ingestion.modes.keep_columns import keep_columns
+from oncelake.ingestion.modes.ordering import examine_keys
+from oncelake.ingestion.pipeline.validate import validate_in_worker
+from oncelake.ingestion.settings import Settings
 
 NOW: Final = dt.datetime(2024, 1, 1, tzinfo=dt.UTC)
 NAMES: Final = pa.list_(pa.string())

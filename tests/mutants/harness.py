@@ -18,7 +18,7 @@ from tempfile import TemporaryDirectory
 from tests.mutants.plan import Mutant, mutated
 from tests.support.world import ROOT
 
-COPIED = ("ingestion", "assets", "resources", "tests", "pyproject.toml", "dagster.yaml")
+COPIED = ("oncelake", "ingestion", "assets", "resources", "tests", "pyproject.toml", "dagster.yaml")
 LINKED = (".venv", ".jars")
 TIMEOUT_SECONDS = 900
 # All tests of the list together.
@@ -56,7 +56,7 @@ def copied_project() -> Iterator[Path]:
         skipped = shutil.ignore_patterns("__pycache__")
         for name in COPIED:
             if (ROOT / name).is_dir():
-                shutil.copytree(ROOT / name, copy / name, ignore=skipped)
+                shutil.copytree(ROOT / name, copy / name, symlinks=True, ignore=skipped)
             else:
                 shutil.copy2(ROOT / name, copy / name)
         for name in LINKED:

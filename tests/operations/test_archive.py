@@ -13,24 +13,24 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from ingestion.declaration.sinks import SinkSpec
-from ingestion.errors import (
+from oncelake.ingestion.declaration.sinks import SinkSpec
+from oncelake.ingestion.errors import (
     DamagedTableError,
     InvalidSpecError,
     RefusedError,
     StreamLockedError,
     TableReplacedError,
 )
-from ingestion.kafka.offsets import Offsets
-from ingestion.lake.archive import archive_table, finish_swap, refuse_half_swapped
-from ingestion.lake.ledger import Ledger, load_or_archive_ledger
-from ingestion.lake.lock import Holder, held_by_python
-from ingestion.lake.paths import StreamPaths
-from ingestion.operations import archive
-from ingestion.operations.decisions import reset
-from ingestion.settings import Settings, load_settings
-from ingestion.sinks.commit_metadata import UNKNOWN, CommitMetadata, Identity
-from ingestion.storage.location import Location
+from oncelake.ingestion.kafka.offsets import Offsets
+from oncelake.ingestion.lake.archive import archive_table, finish_swap, refuse_half_swapped
+from oncelake.ingestion.lake.ledger import Ledger, load_or_archive_ledger
+from oncelake.ingestion.lake.lock import Holder, held_by_python
+from oncelake.ingestion.lake.paths import StreamPaths
+from oncelake.ingestion.operations import archive
+from oncelake.ingestion.operations.decisions import reset
+from oncelake.ingestion.settings import Settings, load_settings
+from oncelake.ingestion.sinks.commit_metadata import UNKNOWN, CommitMetadata, Identity
+from oncelake.ingestion.storage.location import Location
 from oncelake.testing import make, note
 from tests.cli.shell import oncelake, row, type_on_terminal
 from tests.support.quarantine import as_quarantine
@@ -129,7 +129,7 @@ def test_a_swap_that_was_cut_short_is_finished_by_the_next_run(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("ingestion.lake.archive.hit", crash)
+        patch.setattr("oncelake.ingestion.lake.archive.hit", crash)
         with pytest.raises(KeyboardInterrupt):
             archive.restore("orders", entry.entry, settings, run_id="r")
     paths = StreamPaths.of("orders", settings)
@@ -149,7 +149,7 @@ def test_who_has_slept_past_its_lease_leaves_no_swap_for_the_next_run(
         raise StreamLockedError("its lease is another's")
 
     with monkeypatch.context() as patch:
-        patch.setattr("ingestion.lake.archive.refuse_lost_lease", slept)
+        patch.setattr("oncelake.ingestion.lake.archive.refuse_lost_lease", slept)
         with pytest.raises(StreamLockedError):
             reset("orders", settings, run_id="r", reason="another")
 

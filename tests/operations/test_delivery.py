@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from ingestion.errors import OffsetsExpiredError, RefusedError, TopicRecreatedError
-from ingestion.verify.verify import verify
+from oncelake.ingestion.errors import OffsetsExpiredError, RefusedError, TopicRecreatedError
+from oncelake.ingestion.verify.verify import verify
 from tests.support.places import kafka_for, spark_for
 from tests.support.proof import find_problems
 from tests.support.world import World, row, settings_in

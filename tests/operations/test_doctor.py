@@ -20,28 +20,33 @@ import pytest
 from deltalake import write_deltalake
 from rich.console import Console
 
-from ingestion.declaration.loader import DeclaredStream, load_streams
-from ingestion.errors import StorageError
-from ingestion.kafka.offsets import Offsets, TopicPartition
-from ingestion.kafka.retention import Headroom
-from ingestion.lake.ledger import Ledger
-from ingestion.lake.lock import Holder, Lease
-from ingestion.lake.paths import StreamPaths
-from ingestion.operations.doctor.examine import (
+from oncelake.ingestion.declaration.loader import DeclaredStream, load_streams
+from oncelake.ingestion.errors import StorageError
+from oncelake.ingestion.kafka.offsets import Offsets, TopicPartition
+from oncelake.ingestion.kafka.retention import Headroom
+from oncelake.ingestion.lake.ledger import Ledger
+from oncelake.ingestion.lake.lock import Holder, Lease
+from oncelake.ingestion.lake.paths import StreamPaths
+from oncelake.ingestion.operations.doctor.examine import (
     Folder,
     diagnose_machine,
     examine,
     examine_leftovers,
     orphans,
 )
-from ingestion.operations.doctor.findings import NO_DAEMON, Finding
-from ingestion.operations.retention import Retention
-from ingestion.operations.status import StreamStatus
-from ingestion.settings import load_settings
-from ingestion.sinks.commit_metadata import UNKNOWN, CommitMetadata
-from ingestion.sinks.delta.log import DeltaLog
-from ingestion.storage.location import Location
-from ingestion.storage.processes import ProcessId, is_running, process_locking, this_machine
+from oncelake.ingestion.operations.doctor.findings import NO_DAEMON, Finding
+from oncelake.ingestion.operations.retention import Retention
+from oncelake.ingestion.operations.status import StreamStatus
+from oncelake.ingestion.settings import load_settings
+from oncelake.ingestion.sinks.commit_metadata import UNKNOWN, CommitMetadata
+from oncelake.ingestion.sinks.delta.log import DeltaLog
+from oncelake.ingestion.storage.location import Location
+from oncelake.ingestion.storage.processes import (
+    ProcessId,
+    is_running,
+    process_locking,
+    this_machine,
+)
 from tests.cli.shell import answer, oncelake, row
 from tests.support.quarantine import as_quarantine
 
@@ -75,9 +80,10 @@ def commit(paths: StreamPaths, seq: int) -> None:
 def locked_by_another(paths: StreamPaths, driver: int) -> Iterator[int]:
     """Let another process hold the lock, as the JVM of a run does, for a driver of any pid."""
     program = (
-        "import sys; from pathlib import Path; from ingestion.lake.paths import StreamPaths;"
-        "from ingestion.lake.lock import Holder, held_by_python;"
-        "from ingestion.settings import load_settings; from dataclasses import replace;"
+        "import sys; from pathlib import Path;"
+        "from oncelake.ingestion.lake.paths import StreamPaths;"
+        "from oncelake.ingestion.lake.lock import Holder, held_by_python;"
+        "from oncelake.ingestion.settings import load_settings; from dataclasses import replace;"
         "p = StreamPaths.of('orders', load_settings());"
         f"me = replace(Holder.me('dead-run'), pid={driver});\n"
         "with held_by_python(p, me): print('held', flush=True); sys.stdin.read()"
@@ -274,7 +280,7 @@ def sound_machine(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("DAGSTER_HOME", raising=False)
     monkeypatch.setenv("ONCELAKE_JARS", str(ROOT / ".jars"))
     monkeypatch.setattr("tempfile.tempdir", str(home))
-    monkeypatch.setattr("ingestion.operations.doctor.examine._LEAST_FREE_BYTES", 0)
+    monkeypatch.setattr("oncelake.ingestion.operations.doctor.examine._LEAST_FREE_BYTES", 0)
 
 
 @pytest.mark.usefixtures("sound_machine")
@@ -307,7 +313,9 @@ def test_records_that_may_be_lost_soon_are_found(
         status.add(StorageError("orders: No space left on device. Next: make space there"))
         return status
 
-    monkeypatch.setattr("ingestion.operations.status.StatusReader.read_status", read_status)
+    monkeypatch.setattr(
+        "oncelake.ingestion.operations.status.StatusReader.read_status", read_status
+    )
 
     result = oncelake("doctor", "--json")
 
@@ -333,9 +341,13 @@ def test_status_names_a_daemon_that_is_dead_behind_the_table(
         return (NO_DAEMON.of("dagster", "never", prefix="", workspace=""),)
 
     capture = io.StringIO()
-    monkeypatch.setattr("ingestion.operations.doctor.examine._dagster_home", lambda: Path())
-    monkeypatch.setattr("ingestion.operations.doctor.examine._examine_dagster", examine)
-    monkeypatch.setattr("ingestion.cli.output.out", lambda: Console(file=capture, width=200))
+    monkeypatch.setattr(
+        "oncelake.ingestion.operations.doctor.examine._dagster_home", lambda: Path()
+    )
+    monkeypatch.setattr("oncelake.ingestion.operations.doctor.examine._examine_dagster", examine)
+    monkeypatch.setattr(
+        "oncelake.ingestion.cli.output.out", lambda: Console(file=capture, width=200)
+    )
 
     oncelake("status")
 

@@ -15,28 +15,28 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
-from ingestion.cli.app import app
-from ingestion.declaration.loader import DeclaredStream
-from ingestion.errors import (
+from oncelake.ingestion.cli.app import app
+from oncelake.ingestion.declaration.loader import DeclaredStream
+from oncelake.ingestion.errors import (
     DamagedTableError,
     InvalidSpecError,
     RefusedError,
     RewindError,
     TerminalError,
 )
-from ingestion.lake.ledger import Ledger
-from ingestion.operations import erase as erase_module
-from ingestion.operations.decisions import accept, adopt_topic
-from ingestion.operations.doctor.examine import examine_leftovers
-from ingestion.operations.erase import Certificate, erase
-from ingestion.operations.rewind import rewind
-from ingestion.operations.status import StatusReader
-from ingestion.settings import Settings
-from ingestion.sinks.delta import compaction
-from ingestion.sinks.delta.compaction import drop_log_before
-from ingestion.storage.failpoints import Failpoint
-from ingestion.storage.location import Location
-from ingestion.storage.processes import scratch_of_this_process
+from oncelake.ingestion.lake.ledger import Ledger
+from oncelake.ingestion.operations import erase as erase_module
+from oncelake.ingestion.operations.decisions import accept, adopt_topic
+from oncelake.ingestion.operations.doctor.examine import examine_leftovers
+from oncelake.ingestion.operations.erase import Certificate, erase
+from oncelake.ingestion.operations.rewind import rewind
+from oncelake.ingestion.operations.status import StatusReader
+from oncelake.ingestion.settings import Settings
+from oncelake.ingestion.sinks.delta import compaction
+from oncelake.ingestion.sinks.delta.compaction import drop_log_before
+from oncelake.ingestion.storage.failpoints import Failpoint
+from oncelake.ingestion.storage.location import Location
+from oncelake.ingestion.storage.processes import scratch_of_this_process
 from tests.support.long import only_long, twins
 from tests.support.proof import prove
 from tests.support.world import World, row

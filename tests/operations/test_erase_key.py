@@ -12,11 +12,11 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from ingestion.declaration.spec import StreamSpec
-from ingestion.errors import InvalidSpecError
-from ingestion.operations.erase_key import is_of_key, parse_key
-from ingestion.sinks.delta.table import DeltaSinkTable
-from ingestion.storage.location import Location
+from oncelake.ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.errors import InvalidSpecError
+from oncelake.ingestion.operations.erase_key import is_of_key, parse_key
+from oncelake.ingestion.sinks.delta.table import DeltaSinkTable
+from oncelake.ingestion.storage.location import Location
 
 MORNING = dt.datetime(2026, 11, 22, 10, tzinfo=dt.UTC)
 TYPES = {

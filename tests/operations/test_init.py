@@ -13,8 +13,8 @@ import pytest
 from confluent_kafka.schema_registry.avro import AvroSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
-from ingestion.declaration.loader import find_stream
-from ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.declaration.loader import find_stream
+from oncelake.ingestion.declaration.spec import StreamSpec
 from tests.cli.shell import answer, oncelake
 from tests.support.debezium import postgres
 from tests.support.long import only_long

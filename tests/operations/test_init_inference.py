@@ -14,23 +14,23 @@ from zlib import crc32
 import pytest
 from confluent_kafka import Message
 
-from ingestion.declaration.ddl import parse_type
-from ingestion.declaration.spec import StreamSpec
-from ingestion.declaration.sql import quoted
-from ingestion.declaration.types import SqlType
-from ingestion.declaration.yaml_reader import read_tree
-from ingestion.errors import InvalidSpecError
-from ingestion.kafka.offsets import Range
-from ingestion.operations.init.decode_sample import SampleRow, validate_sample
-from ingestion.operations.init.detect_format import detect_format, writer_schemas
-from ingestion.operations.init.identify import (
+from oncelake.ingestion.declaration.ddl import parse_type
+from oncelake.ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.declaration.sql import quoted
+from oncelake.ingestion.declaration.types import SqlType
+from oncelake.ingestion.declaration.yaml_reader import read_tree
+from oncelake.ingestion.errors import InvalidSpecError
+from oncelake.ingestion.kafka.offsets import Range
+from oncelake.ingestion.operations.init.decode_sample import SampleRow, validate_sample
+from oncelake.ingestion.operations.init.detect_format import detect_format, writer_schemas
+from oncelake.ingestion.operations.init.identify import (
     find_crossing_key,
     find_deletes,
     find_key_by_name,
     find_order,
 )
-from ingestion.operations.init.initialize import path_of, write_text
-from ingestion.operations.init.json_types import (
+from oncelake.ingestion.operations.init.initialize import path_of, write_text
+from oncelake.ingestion.operations.init.json_types import (
     DEBEZIUM,
     JSON,
     Dialect,
@@ -39,10 +39,13 @@ from ingestion.operations.init.json_types import (
     parse,
     without_twins,
 )
-from ingestion.operations.init.propose import propose
-from ingestion.operations.init.sample import SampledRecord, TopicSample, newest_records
-from ingestion.operations.init.schema_types import guess_avro_columns, guess_connect_columns
-from ingestion.settings import Settings
+from oncelake.ingestion.operations.init.propose import propose
+from oncelake.ingestion.operations.init.sample import SampledRecord, TopicSample, newest_records
+from oncelake.ingestion.operations.init.schema_types import (
+    guess_avro_columns,
+    guess_connect_columns,
+)
+from oncelake.ingestion.settings import Settings
 from tests.formats.test_capture import events
 from tests.support.registry import framed
 from tests.support.small_registry import small_registry
@@ -621,7 +624,9 @@ def test_bytes_that_only_look_framed_ask_the_registry_for_few_schemas(
     """Each id is a request, and random bytes have one in every record."""
     asked: list[int] = []
     registry = SimpleNamespace(schemas=lambda ids: asked.extend(ids) or {})
-    monkeypatch.setattr("ingestion.operations.init.detect_format.registry_of", lambda _: registry)
+    monkeypatch.setattr(
+        "oncelake.ingestion.operations.init.detect_format.registry_of", lambda _: registry
+    )
     raws = [b"\0" + number.to_bytes(4) + b"x" for number in range(1_000)]
 
     writer_schemas(raws, Settings(schema_registry="http://nowhere"))

@@ -9,13 +9,13 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from ingestion.declaration.messages import printable
-from ingestion.errors import SideTableIncompleteError
-from ingestion.lake.ledger import Ledger, LedgerRow
-from ingestion.lake.paths import StreamPaths
-from ingestion.lake.quarantine import remove_payloads
-from ingestion.operations.inspect_quarantine import inspect
-from ingestion.settings import Settings
+from oncelake.ingestion.declaration.messages import printable
+from oncelake.ingestion.errors import SideTableIncompleteError
+from oncelake.ingestion.lake.ledger import Ledger, LedgerRow
+from oncelake.ingestion.lake.paths import StreamPaths
+from oncelake.ingestion.lake.quarantine import remove_payloads
+from oncelake.ingestion.operations.inspect_quarantine import inspect
+from oncelake.ingestion.settings import Settings
 from tests.support.quarantine import as_quarantine
 
 _NOON = dt.datetime(2024, 1, 1, 12, tzinfo=dt.UTC)

@@ -13,13 +13,13 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
-from ingestion.cli.app import app
-from ingestion.errors import DamagedTableError, IdentityChangedError
-from ingestion.lake.ledger import Ledger
-from ingestion.operations.maintain import UpkeepReport, maintain
-from ingestion.operations.rewind import read_history, rewind
-from ingestion.settings import Settings
-from ingestion.storage.failpoints import Failpoint
+from oncelake.ingestion.cli.app import app
+from oncelake.ingestion.errors import DamagedTableError, IdentityChangedError
+from oncelake.ingestion.lake.ledger import Ledger
+from oncelake.ingestion.operations.maintain import UpkeepReport, maintain
+from oncelake.ingestion.operations.rewind import read_history, rewind
+from oncelake.ingestion.settings import Settings
+from oncelake.ingestion.storage.failpoints import Failpoint
 from tests.support.long import only_long
 from tests.support.proof import find_problems, prove
 from tests.support.world import World, row

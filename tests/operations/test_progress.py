@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ingestion.operations.progress import Progress
+from oncelake.ingestion.operations.progress import Progress
 from tests.cli.shell import row
 
 

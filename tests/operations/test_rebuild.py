@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from ingestion.errors import (
+from oncelake.ingestion.errors import (
     InvalidSpecError,
     OffsetsExpiredError,
     RefusedError,
@@ -20,11 +20,11 @@ from ingestion.errors import (
     TableReplacedError,
     TopicRecreatedError,
 )
-from ingestion.lake.lock import Holder, held_by_jvm
-from ingestion.operations.decisions import adopt_topic, reset
-from ingestion.operations.rewind import rewind
-from ingestion.recovery.position import read_position
-from ingestion.storage.location import Location
+from oncelake.ingestion.lake.lock import Holder, held_by_jvm
+from oncelake.ingestion.operations.decisions import adopt_topic, reset
+from oncelake.ingestion.operations.rewind import rewind
+from oncelake.ingestion.recovery.position import read_position
+from oncelake.ingestion.storage.location import Location
 from tests.support.long import only_long, twins
 from tests.support.proof import find_problems
 from tests.support.world import World, row
@@ -101,9 +101,9 @@ def test_a_swap_that_was_cut_short_is_finished_by_the_next_run(
         # Others remove folders, too: only the swap is to fail.
         if place == "rmtree":
             own = SimpleNamespace(**{**vars(shutil), "rmtree": _crash})
-            broken.setattr("ingestion.lake.archive.shutil", own)
+            broken.setattr("oncelake.ingestion.lake.archive.shutil", own)
         else:
-            broken.setattr(f"ingestion.lake.archive.{place}", _crash)
+            broken.setattr(f"oncelake.ingestion.lake.archive.{place}", _crash)
         with pytest.raises(RuntimeError, match="crash"):
             written.rebuild()
 

@@ -12,11 +12,11 @@ import pytest
 from deltalake import DeltaTable
 from typer.testing import CliRunner
 
-from ingestion.cli.app import app
-from ingestion.errors import InvalidSpecError, RefusedError, SideTableIncompleteError
-from ingestion.operations.decisions import accept, adopt_topic
-from ingestion.operations.redrive import RedriveReport
-from ingestion.verify.verify import verify
+from oncelake.ingestion.cli.app import app
+from oncelake.ingestion.errors import InvalidSpecError, RefusedError, SideTableIncompleteError
+from oncelake.ingestion.operations.decisions import accept, adopt_topic
+from oncelake.ingestion.operations.redrive import RedriveReport
+from oncelake.ingestion.verify.verify import verify
 from tests.support.long import only_long
 from tests.support.proof import find_problems
 from tests.support.world import World, row

@@ -12,7 +12,7 @@ import pytest
 from deltalake import DeltaTable
 from fastavro import schemaless_writer
 
-from ingestion.verify.verify import verify
+from oncelake.ingestion.verify.verify import verify
 from tests.support.debezium import postgres
 from tests.support.long import twins
 from tests.support.proof import find_problems

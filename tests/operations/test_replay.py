@@ -11,18 +11,18 @@ from pydantic import SecretStr
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
-from ingestion.cli.app import app
-from ingestion.errors import (
+from oncelake.ingestion.cli.app import app
+from oncelake.ingestion.errors import (
     InvalidSpecError,
     NotReplayableError,
     OffsetsExpiredError,
     StreamLockedError,
 )
-from ingestion.kafka.offsets import Range, TopicPartition
-from ingestion.operations.decisions import accept
-from ingestion.operations.rewind import rewind
-from ingestion.settings import Settings
-from ingestion.storage.failpoints import Failpoint
+from oncelake.ingestion.kafka.offsets import Range, TopicPartition
+from oncelake.ingestion.operations.decisions import accept
+from oncelake.ingestion.operations.rewind import rewind
+from oncelake.ingestion.settings import Settings
+from oncelake.ingestion.storage.failpoints import Failpoint
 from tests.support.long import only_long, twins
 from tests.support.proof import find_problems, prove
 from tests.support.world import World, row

@@ -18,16 +18,16 @@ from confluent_kafka.admin import (
 )
 from typer.testing import CliRunner
 
-from assets.evidence import _retention
-from ingestion.cli.app import app
-from ingestion.declaration.loader import DeclaredStream
-from ingestion.errors import OffsetsExpiredError
-from ingestion.kafka.admin import Kafka
-from ingestion.kafka.offsets import TopicPartition
-from ingestion.kafka.transactions import JavaAdmin, java_admin
-from ingestion.operations.retention import Retention, retention_now
-from ingestion.operations.status import StatusReader
-from ingestion.settings import Settings
+from oncelake.assets.evidence import _retention
+from oncelake.ingestion.cli.app import app
+from oncelake.ingestion.declaration.loader import DeclaredStream
+from oncelake.ingestion.errors import OffsetsExpiredError
+from oncelake.ingestion.kafka.admin import Kafka
+from oncelake.ingestion.kafka.offsets import TopicPartition
+from oncelake.ingestion.kafka.transactions import JavaAdmin, java_admin
+from oncelake.ingestion.operations.retention import Retention, retention_now
+from oncelake.ingestion.operations.status import StatusReader
+from oncelake.ingestion.settings import Settings
 from tests.support.world import World, row, transactional
 
 
@@ -134,7 +134,7 @@ def test_the_size_of_a_log_is_not_asked_for_by_every_measurement(
         started.append(settings)
         return java_admin(settings)
 
-    monkeypatch.setattr("ingestion.kafka.retention.java_admin", counted)
+    monkeypatch.setattr("oncelake.ingestion.kafka.retention.java_admin", counted)
     world.run()
     configure(world, retention_bytes=100_000)
     world.send(*(row(number, "x" * 500) for number in range(10)))

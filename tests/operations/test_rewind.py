@@ -11,17 +11,22 @@ import pytest
 from deltalake import DeltaTable
 from typer.testing import CliRunner
 
-from ingestion.cli.app import app
-from ingestion.declaration.loader import DeclaredStream
-from ingestion.errors import InvalidSpecError, RewindError, StreamLockedError, TableReplacedError
-from ingestion.lake import lock
-from ingestion.lake.ledger import LedgerRow
-from ingestion.operations import rewind as rewind_module
-from ingestion.operations.decisions import accept
-from ingestion.operations.inspect_quarantine import inspect
-from ingestion.operations.rewind import read_history, rewind
-from ingestion.operations.status import StatusReader
-from ingestion.storage.failpoints import Failpoint
+from oncelake.ingestion.cli.app import app
+from oncelake.ingestion.declaration.loader import DeclaredStream
+from oncelake.ingestion.errors import (
+    InvalidSpecError,
+    RewindError,
+    StreamLockedError,
+    TableReplacedError,
+)
+from oncelake.ingestion.lake import lock
+from oncelake.ingestion.lake.ledger import LedgerRow
+from oncelake.ingestion.operations import rewind as rewind_module
+from oncelake.ingestion.operations.decisions import accept
+from oncelake.ingestion.operations.inspect_quarantine import inspect
+from oncelake.ingestion.operations.rewind import read_history, rewind
+from oncelake.ingestion.operations.status import StatusReader
+from oncelake.ingestion.storage.failpoints import Failpoint
 from tests.support.long import only_long, twins
 from tests.support.proof import find_problems, prove
 from tests.support.world import World, row

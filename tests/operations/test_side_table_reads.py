@@ -11,12 +11,12 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
-from assets.evidence import _reasons
-from ingestion.cli.app import app
-from ingestion.operations.doctor.examine import examine_leftovers
-from ingestion.operations.erase import erase
-from ingestion.operations.maintain import maintain
-from ingestion.settings import Settings
+from oncelake.assets.evidence import _reasons
+from oncelake.ingestion.cli.app import app
+from oncelake.ingestion.operations.doctor.examine import examine_leftovers
+from oncelake.ingestion.operations.erase import erase
+from oncelake.ingestion.operations.maintain import maintain
+from oncelake.ingestion.settings import Settings
 from tests.support.long import only_long, twins
 from tests.support.world import World
 

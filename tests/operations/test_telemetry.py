@@ -22,16 +22,16 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceRequest,
 )
 
-from ingestion import errors
-from ingestion.declaration.loader import DeclaredStream
-from ingestion.declaration.spec import StreamSpec
-from ingestion.lake.lock import Holder, held_by_python
-from ingestion.lake.paths import StreamPaths
-from ingestion.operations.retention import Retention
-from ingestion.operations.status import StreamStatus
-from ingestion.operations.telemetry import observed, serving, watching
-from ingestion.pipeline.report import RunReport
-from ingestion.settings import Settings
+from oncelake.ingestion import errors
+from oncelake.ingestion.declaration.loader import DeclaredStream
+from oncelake.ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.lake.lock import Holder, held_by_python
+from oncelake.ingestion.lake.paths import StreamPaths
+from oncelake.ingestion.operations.retention import Retention
+from oncelake.ingestion.operations.status import StreamStatus
+from oncelake.ingestion.operations.telemetry import observed, serving, watching
+from oncelake.ingestion.pipeline.report import RunReport
+from oncelake.ingestion.settings import Settings
 from tests.cli.shell import row
 from tests.cli.test_run import report
 from tests.support.http_sink import HttpSink, http_sink
@@ -39,7 +39,7 @@ from tests.support.world import ROOT, World
 from tests.support.world import row as record
 
 if TYPE_CHECKING:
-    from ingestion.operations.telemetry.metrics import Metrics
+    from oncelake.ingestion.operations.telemetry.metrics import Metrics
 
 DASHBOARD = ROOT / "docs" / "grafana" / "oncelake.json"
 STANDARD = ("OTEL_", "OPENLINEAGE")
@@ -50,11 +50,11 @@ def _nothing_is_set(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Begin with no variable, no warning told, and no metrics of another test."""
     for name in [name for name in os.environ if name.startswith(STANDARD)]:
         monkeypatch.delenv(name)
-    monkeypatch.setattr("ingestion.operations.telemetry.observer._warned", set())
+    monkeypatch.setattr("oncelake.ingestion.operations.telemetry.observer._warned", set())
     yield
-    if metrics := sys.modules.get("ingestion.operations.telemetry.metrics"):
+    if metrics := sys.modules.get("oncelake.ingestion.operations.telemetry.metrics"):
         metrics.shared.end()
-    if lineage := sys.modules.get("ingestion.operations.telemetry.lineage"):
+    if lineage := sys.modules.get("oncelake.ingestion.operations.telemetry.lineage"):
         lineage._client.cache_clear()
         lineage._not_before = 0.0
     # OpenLineage's client writes into the environment, where later runs would find it.
@@ -89,7 +89,9 @@ def standing(monkeypatch: pytest.MonkeyPatch) -> None:
     def read_status(reader: object, declared: DeclaredStream) -> StreamStatus:
         return StreamStatus(stream=declared.name, table="t", lag=7, waiting=3, row_count=20)
 
-    monkeypatch.setattr("ingestion.operations.status.StatusReader.read_status", read_status)
+    monkeypatch.setattr(
+        "oncelake.ingestion.operations.status.StatusReader.read_status", read_status
+    )
 
 
 def run(
@@ -127,7 +129,7 @@ def pushed(sink: HttpSink) -> dict[str, dict[str, float]]:
 
 def end_metrics() -> None:
     """Let the process's metrics end, as they do with it."""
-    from ingestion.operations.telemetry.metrics import shared
+    from oncelake.ingestion.operations.telemetry.metrics import shared
 
     shared.end()
 
@@ -239,8 +241,10 @@ def test_a_failure_of_what_watches_is_told_once(
         raise ZeroDivisionError
 
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", sink.address)
-    monkeypatch.setattr("ingestion.operations.telemetry.metrics.RunMetrics.batch", fail)
-    monkeypatch.setattr("ingestion.operations.telemetry.metrics.StatusReader.read_status", fail)
+    monkeypatch.setattr("oncelake.ingestion.operations.telemetry.metrics.RunMetrics.batch", fail)
+    monkeypatch.setattr(
+        "oncelake.ingestion.operations.telemetry.metrics.StatusReader.read_status", fail
+    )
 
     for _ in range(2):
         run(spec, here, report("orders"))
@@ -269,7 +273,8 @@ def test_prometheus_reads_streams_that_are_followed(
 ) -> None:
     """Each metric is there by its name, also of a stream that nothing runs; then nobody listens."""
     monkeypatch.setattr(
-        "ingestion.operations.status.StatusReader.read_status", lambda *_: full_status(spec)
+        "oncelake.ingestion.operations.status.StatusReader.read_status",
+        lambda *_: full_status(spec),
     )
     declared = DeclaredStream(name="orders", path=Path(), spec=spec, error=None)
     port = free_port()
@@ -296,7 +301,7 @@ def test_prometheus_reads_streams_that_are_followed(
 @pytest.fixture
 def recorded(monkeypatch: pytest.MonkeyPatch) -> Metrics:
     """The metrics of this process, with a watch that is as quick as a test."""
-    from ingestion.operations.telemetry import metrics
+    from oncelake.ingestion.operations.telemetry import metrics
 
     monkeypatch.setattr(metrics, "WATCH_SECONDS", 0.02)
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
@@ -308,7 +313,7 @@ def exported(metrics: Metrics, gauge: str = "oncelake.lag") -> dict[str, float]:
     """The values of a gauge, by stream."""
     from opentelemetry.metrics import CallbackOptions
 
-    from ingestion.operations.telemetry.metrics import _GAUGES
+    from oncelake.ingestion.operations.telemetry.metrics import _GAUGES
 
     (value,) = (value for name, _, _, value in _GAUGES if name == gauge)
     found = metrics._callback(value)(CallbackOptions())
@@ -325,7 +330,9 @@ def test_one_stream_that_cannot_be_measured_hides_no_other(
             raise PermissionError(13, "no")
         return StreamStatus(stream=declared.name, table="t", lag=7)
 
-    monkeypatch.setattr("ingestion.operations.status.StatusReader.read_status", read_status)
+    monkeypatch.setattr(
+        "oncelake.ingestion.operations.status.StatusReader.read_status", read_status
+    )
     names = ["a", "b", "c"]
 
     def streams() -> list[DeclaredStream]:
@@ -352,7 +359,7 @@ def test_what_was_measured_long_ago_is_not_exported(
     recorded.record(full_status(spec))
     assert exported(recorded) == {"orders": 7}
 
-    monkeypatch.setattr("ingestion.operations.telemetry.metrics._STALE_SECONDS", 0.0)
+    monkeypatch.setattr("oncelake.ingestion.operations.telemetry.metrics._STALE_SECONDS", 0.0)
 
     assert exported(recorded) == {}
 
@@ -387,8 +394,8 @@ def full_status(spec: StreamSpec) -> StreamStatus:
     """A stream of which all is known."""
     import datetime as dt
 
-    from ingestion.kafka.offsets import TopicPartition
-    from ingestion.kafka.retention import Headroom
+    from oncelake.ingestion.kafka.offsets import TopicPartition
+    from oncelake.ingestion.kafka.retention import Headroom
 
     now = dt.datetime.now(dt.UTC)
     at = TopicPartition("orders", 0)
@@ -429,7 +436,9 @@ def without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in sys.modules if name.split(".")[0] in {"opentelemetry"}]:
         monkeypatch.setitem(sys.modules, name, None)
     for name in ("metrics", "lineage"):
-        monkeypatch.delitem(sys.modules, f"ingestion.operations.telemetry.{name}", raising=False)
+        monkeypatch.delitem(
+            sys.modules, f"oncelake.ingestion.operations.telemetry.{name}", raising=False
+        )
     monkeypatch.setitem(sys.modules, "openlineage", None)
     monkeypatch.setitem(sys.modules, "openlineage.client", None)
     monkeypatch.setitem(sys.modules, "opentelemetry", None)
@@ -460,7 +469,7 @@ def test_an_extra_that_is_missing_is_told_with_the_remedy(
 def test_where_nothing_is_set_nothing_is_loaded() -> None:
     """The engine's modules bring neither library along."""
     code = (
-        "import sys, ingestion.operations.follow, ingestion.operations.run\n"
+        "import sys, oncelake.ingestion.operations.follow, oncelake.ingestion.operations.run\n"
         "print([name for name in ('opentelemetry', 'openlineage', 'prometheus_client')"
         " if name in sys.modules])"
     )
@@ -485,7 +494,7 @@ def events(sink: HttpSink) -> list[dict[str, Any]]:
 )
 def test_a_cluster_is_named_by_its_first_server(servers: str, expected: tuple[str, str]) -> None:
     """One without a port has Kafka's usual one."""
-    from ingestion.operations.telemetry.lineage import _first_server
+    from oncelake.ingestion.operations.telemetry.lineage import _first_server
 
     assert _first_server(servers) == expected
 

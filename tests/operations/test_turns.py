@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from ingestion.declaration.parts import FollowPace
-from ingestion.errors import (
+from oncelake.ingestion.declaration.parts import FollowPace
+from oncelake.ingestion.errors import (
     DependencyError,
     KeyInTwoPartitionsError,
     RecordsMissedError,
     TransientError,
 )
-from ingestion.operations.turns import Turn
+from oncelake.ingestion.operations.turns import Turn
 
 PACE = FollowPace(every_seconds=5, min_records=100, max_wait_seconds=30)
 REFUSED = KeyInTwoPartitionsError("orders", "key 1 …", remedy="sequence_by")

@@ -9,8 +9,8 @@ import pytest
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
-from ingestion.cli.app import app
-from ingestion.settings import Settings
+from oncelake.ingestion.cli.app import app
+from oncelake.ingestion.settings import Settings
 from tests.support.long import twins
 from tests.support.proof import find_problems
 from tests.support.world import World

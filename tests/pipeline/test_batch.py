@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from ingestion.errors import IdentityChangedError, InvalidSpecError, KeyInTwoPartitionsError
+from oncelake.ingestion.errors import (
+    IdentityChangedError,
+    InvalidSpecError,
+    KeyInTwoPartitionsError,
+)
 from tests.support.long import twins
 from tests.support.proof import find_problems
 from tests.support.world import World, row

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from ingestion.kafka.offsets import Offsets, TopicPartition
-from ingestion.pipeline.checkpoint import Checkpoint, open_generation
-from ingestion.storage.checksums import seal, sidecar_of
-from ingestion.storage.location import Location
+from oncelake.ingestion.kafka.offsets import Offsets, TopicPartition
+from oncelake.ingestion.pipeline.checkpoint import Checkpoint, open_generation
+from oncelake.ingestion.storage.checksums import seal, sidecar_of
+from oncelake.ingestion.storage.location import Location
 
 TABLE = Offsets({TopicPartition("t", 0): 9, TopicPartition("t", 1): 4})
 

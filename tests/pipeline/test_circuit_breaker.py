@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ingestion.errors import TooManyBadRecordsError
+from oncelake.ingestion.errors import TooManyBadRecordsError
 from tests.support.proof import find_problems
 from tests.support.world import World, row
 

@@ -7,9 +7,15 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from ingestion.declaration.modes import EXTRA_COLUMN
-from ingestion.declaration.spec import StreamSpec
-from ingestion.pipeline.columns import DECODED, EXPLODED, SOURCE, TRANSFORMED, batch_columns
+from oncelake.ingestion.declaration.modes import EXTRA_COLUMN
+from oncelake.ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.pipeline.columns import (
+    DECODED,
+    EXPLODED,
+    SOURCE,
+    TRANSFORMED,
+    batch_columns,
+)
 from tests.support.batches import stages
 
 pytestmark = pytest.mark.spark

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from ingestion.declaration.loader import DeclaredStream
-from ingestion.operations.erase import erase
-from ingestion.operations.maintain import maintain
-from ingestion.operations.rewind import rewind
-from ingestion.operations.status import StatusReader
-from ingestion.sinks.delta.files import read_delta
-from ingestion.sinks.delta.vectors import vectors_of
+from oncelake.ingestion.declaration.loader import DeclaredStream
+from oncelake.ingestion.operations.erase import erase
+from oncelake.ingestion.operations.maintain import maintain
+from oncelake.ingestion.operations.rewind import rewind
+from oncelake.ingestion.operations.status import StatusReader
+from oncelake.ingestion.sinks.delta.files import read_delta
+from oncelake.ingestion.sinks.delta.vectors import vectors_of
 from tests.support.proof import find_problems
 from tests.support.world import World, row
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ingestion.errors import StorageError
+from oncelake.ingestion.errors import StorageError
 from tests.support.long import twins
 from tests.support.volumes import Volume, mounted
 from tests.support.world import World, row

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from ingestion.storage.failpoints import Failpoint
-from ingestion.verify.fold.transform import NOT_INDEPENDENT
+from oncelake.ingestion.storage.failpoints import Failpoint
+from oncelake.ingestion.verify.fold.transform import NOT_INDEPENDENT
 from tests.modes.scenario import Scenario, reader_of
 from tests.support.long import twins
 from tests.support.proof import find_problems, prove

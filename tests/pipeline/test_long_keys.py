@@ -13,15 +13,15 @@ import psycopg
 import pyarrow as pa
 import pytest
 
-from ingestion.declaration.spec import StreamSpec
-from ingestion.kafka.offsets import Offsets
-from ingestion.lake.stream import Stream
-from ingestion.modes.engines.duckdb import LocalEngine
-from ingestion.pipeline.decode import decode_here
-from ingestion.pipeline.validate import validate_in_worker
-from ingestion.settings import Settings
-from ingestion.verify.fold.classify import Classifier
-from ingestion.verify.read.record import Record
+from oncelake.ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.kafka.offsets import Offsets
+from oncelake.ingestion.lake.stream import Stream
+from oncelake.ingestion.modes.engines.duckdb import LocalEngine
+from oncelake.ingestion.pipeline.decode import decode_here
+from oncelake.ingestion.pipeline.validate import validate_in_worker
+from oncelake.ingestion.settings import Settings
+from oncelake.ingestion.verify.fold.classify import Classifier
+from oncelake.ingestion.verify.read.record import Record
 
 DECLARED = {"name": "s", "topic": "t", "schema": "id STRING NOT NULL, n INT", "keys": ["id"]}
 LONGEST = 2_000

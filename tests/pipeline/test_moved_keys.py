@@ -12,19 +12,19 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-from ingestion.declaration.spec import StreamSpec
-from ingestion.kafka.offsets import Offsets
-from ingestion.lake.paths import StreamPaths
-from ingestion.lake.stream import Stream
-from ingestion.modes.engines.duckdb import LocalEngine
-from ingestion.modes.keep_columns import keep_columns
-from ingestion.operations.init.decode_sample import table_of
-from ingestion.operations.init.sample import SampledRecord, TopicSample
-from ingestion.pipeline.decode import decode_here
-from ingestion.pipeline.validate import validate_in_worker
-from ingestion.settings import Settings
-from ingestion.verify.fold.classify import Classifier
-from ingestion.verify.read.record import Record
+from oncelake.ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.kafka.offsets import Offsets
+from oncelake.ingestion.lake.paths import StreamPaths
+from oncelake.ingestion.lake.stream import Stream
+from oncelake.ingestion.modes.engines.duckdb import LocalEngine
+from oncelake.ingestion.modes.keep_columns import keep_columns
+from oncelake.ingestion.operations.init.decode_sample import table_of
+from oncelake.ingestion.operations.init.sample import SampledRecord, TopicSample
+from oncelake.ingestion.pipeline.decode import decode_here
+from oncelake.ingestion.pipeline.validate import validate_in_worker
+from oncelake.ingestion.settings import Settings
+from oncelake.ingestion.verify.fold.classify import Classifier
+from oncelake.ingestion.verify.read.record import Record
 from tests.support.debezium import MISSING
 from tests.verify.factories import Folded
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ingestion.declaration.sql import quoted
+from oncelake.ingestion.declaration.sql import quoted
 from tests.support.long import twins
 from tests.support.proof import find_problems, prove
 from tests.support.world import World

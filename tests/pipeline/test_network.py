@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-import ingestion.operations.run
-import ingestion.pipeline.batch
-from ingestion.errors import DependencyError
-from ingestion.kafka.admin import Kafka
-from ingestion.settings import Settings
+import oncelake.ingestion.operations.run
+import oncelake.ingestion.pipeline.batch
+from oncelake.ingestion.errors import DependencyError
+from oncelake.ingestion.kafka.admin import Kafka
+from oncelake.ingestion.settings import Settings
 from tests.support.frail_broker import PATIENCE_SECONDS, FrailBroker
 from tests.support.long import twins
 from tests.support.world import World, row, transactional
@@ -34,8 +34,8 @@ FAULTS: dict[str, Callable[[FrailBroker], None]] = {
     "cut": lambda frail: frail.proxy.switch("cut", cut_after=100),
 }
 MOMENTS = {
-    "before the plan": (ingestion.operations.run, "read_stream"),
-    "before the fetch": (ingestion.pipeline.batch, "validate"),
+    "before the plan": (oncelake.ingestion.operations.run, "read_stream"),
+    "before the fetch": (oncelake.ingestion.pipeline.batch, "validate"),
     "before the proof": (Kafka, "records_in"),
 }
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame
 
-import ingestion.operations.run
-from ingestion.errors import DependencyError, OffsetsExpiredError
-from ingestion.lake.ledger import LedgerRow
-from ingestion.operations.decisions import accept
+import oncelake.ingestion.operations.run
+from oncelake.ingestion.errors import DependencyError, OffsetsExpiredError
+from oncelake.ingestion.lake.ledger import LedgerRow
+from oncelake.ingestion.operations.decisions import accept
 from tests.support.world import World, row
 
 
@@ -88,14 +88,14 @@ def test_partitions_added_while_a_run_begins_need_only_another_run(
 ) -> None:
     """Spark refuses offsets that do not name every partition; the next run names them all."""
     world.send(row(1, "a"))
-    honest = ingestion.operations.run.read_stream
+    honest = oncelake.ingestion.operations.run.read_stream
 
     def growing(*given: Any, **named: Any) -> DataFrame:
         world.add_partitions(3)
         return honest(*given, **named)
 
     with monkeypatch.context() as patch:
-        patch.setattr(ingestion.operations.run, "read_stream", growing)
+        patch.setattr(oncelake.ingestion.operations.run, "read_stream", growing)
         with pytest.raises(DependencyError, match=f"oncelake run {world.topic}"):
             world.run()
     world.run()

@@ -9,13 +9,13 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from ingestion.declaration.spec import engine_version, fingerprint
-from ingestion.lake.books import imbalances
-from ingestion.pipeline.redrive_batch import epochs_of
-from ingestion.storage.location import Location
-from ingestion.verify.compare.ledger import miscounts
-from ingestion.verify.fold.fold import Fold
-from ingestion.verify.fold.redrives import Redrives
+from oncelake.ingestion.declaration.spec import engine_version, fingerprint
+from oncelake.ingestion.lake.books import imbalances
+from oncelake.ingestion.pipeline.redrive_batch import epochs_of
+from oncelake.ingestion.storage.location import Location
+from oncelake.ingestion.verify.compare.ledger import miscounts
+from oncelake.ingestion.verify.fold.fold import Fold
+from oncelake.ingestion.verify.fold.redrives import Redrives
 from tests.cli.shell import row
 from tests.support.quarantine import as_quarantine
 from tests.verify.factories import (

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from ingestion.errors import SchemaChangedError
-from ingestion.recovery.schema_diff import plan_schema_change
+from oncelake.ingestion.errors import SchemaChangedError
+from oncelake.ingestion.recovery.schema_diff import plan_schema_change
 from tests.support.proof import find_problems, prove
 from tests.support.world import COLUMNS, World, row
 
@@ -84,7 +84,7 @@ def test_a_crash_between_the_statements_and_the_metadata_is_healed(
     """The next run finds the columns there, and writes down from where on they hold."""
     written.declare(schema=MORE, schema_change="evolve")
     with monkeypatch.context() as broken:
-        broken.setattr("ingestion.sinks.delta.table.commit_alone", _crash)
+        broken.setattr("oncelake.ingestion.sinks.delta.table.commit_alone", _crash)
         with pytest.raises(RuntimeError, match="crash"):
             written.run()
 

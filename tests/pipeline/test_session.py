@@ -15,10 +15,10 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from ingestion.pipeline.session import SMALL_BACKLOG_RECORDS, jvm_options
-from ingestion.sinks.delta.table import DeltaSinkTable
-from ingestion.storage.location import Location
-from ingestion.verify.read.snapshot import rows_in
+from oncelake.ingestion.pipeline.session import SMALL_BACKLOG_RECORDS, jvm_options
+from oncelake.ingestion.sinks.delta.table import DeltaSinkTable
+from oncelake.ingestion.storage.location import Location
+from oncelake.ingestion.verify.read.snapshot import rows_in
 from tests.support.world import JARS, ROOT
 
 
@@ -117,8 +117,8 @@ def start_elsewhere(
 ) -> subprocess.CompletedProcess[str]:
     """Start Spark in another process, ``on`` another host where a command makes one."""
     script = (
-        "from ingestion.settings import Settings; "
-        "from ingestion.pipeline.session import start_session; "
+        "from oncelake.ingestion.settings import Settings; "
+        "from oncelake.ingestion.pipeline.session import start_session; "
         f"start_session(Settings(state={str(state)!r}, jars={str(JARS)!r}))"
     )
     return subprocess.run(
@@ -144,8 +144,8 @@ import psutil
 from py4j.protocol import Py4JError
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
-from ingestion.pipeline.session import SharedSpark, start_session
-from ingestion.settings import Settings
+from oncelake.ingestion.pipeline.session import SharedSpark, start_session
+from oncelake.ingestion.settings import Settings
 
 def kill_it_as_soon_as_it_can_be_asked():
     while SparkContext._gateway is None:

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from ingestion.errors import InvalidSpecError
-from ingestion.pipeline.session import _REQUIRED, spark_config
-from ingestion.pipeline.spark_defaults import read_spark_defaults, why_fixed
-from ingestion.settings import Settings
+from oncelake.ingestion.errors import InvalidSpecError
+from oncelake.ingestion.pipeline.session import _REQUIRED, spark_config
+from oncelake.ingestion.pipeline.spark_defaults import read_spark_defaults, why_fixed
+from oncelake.ingestion.settings import Settings
 from tests.support.world import JARS
 
 # Every way to write a key that Java knows.

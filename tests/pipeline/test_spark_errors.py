@@ -11,11 +11,14 @@ from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark import SparkContext
 from pyspark.errors import PySparkException, PySparkValueError, PythonException
 
-from ingestion.declaration.spec import StreamSpec
-from ingestion.errors import BadFieldError, DependencyError, KafkaSettingsError
-from ingestion.kafka.offsets import Range
-from ingestion.pipeline.spark_errors import translate_expression_errors, translate_spark_errors
-from ingestion.settings import Settings
+from oncelake.ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.errors import BadFieldError, DependencyError, KafkaSettingsError
+from oncelake.ingestion.kafka.offsets import Range
+from oncelake.ingestion.pipeline.spark_errors import (
+    translate_expression_errors,
+    translate_spark_errors,
+)
+from oncelake.ingestion.settings import Settings
 
 PLANNED = (Range(topic="orders", partition=0, start=0, end=2),)
 

@@ -17,15 +17,15 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError
 
-from ingestion.errors import SetupError
-from ingestion.pipeline.store_session import (
+from oncelake.ingestion.errors import SetupError
+from oncelake.ingestion.pipeline.store_session import (
     append_store_jars,
     refuse_missing_jars,
     store_config,
 )
-from ingestion.settings import Settings
-from ingestion.sinks.delta.files import open_delta, storage_options
-from ingestion.storage.location import Location
+from oncelake.ingestion.settings import Settings
+from oncelake.ingestion.sinks.delta.files import open_delta, storage_options
+from oncelake.ingestion.storage.location import Location
 from tests.support.long import IS_LONG, only_long, twins
 from tests.support.spark_worker import SparkWorker
 from tests.support.store import environment_of_store, make_bucket, use_store

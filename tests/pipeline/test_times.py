@@ -15,15 +15,15 @@ from confluent_kafka import Message
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from ingestion.declaration.spec import StreamSpec
-from ingestion.kafka.client import SENT, timestamp_micros_of
-from ingestion.modes.engines.duckdb import LocalEngine
-from ingestion.operations.apply_transformation import spark_transformation
-from ingestion.operations.init.decode_sample import validate_sample
-from ingestion.operations.init.sample import SampledRecord, TopicSample
-from ingestion.settings import Settings
-from ingestion.verify.fold.classify import Classifier
-from ingestion.verify.read.record import Record
+from oncelake.ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.kafka.client import SENT, timestamp_micros_of
+from oncelake.ingestion.modes.engines.duckdb import LocalEngine
+from oncelake.ingestion.operations.apply_transformation import spark_transformation
+from oncelake.ingestion.operations.init.decode_sample import validate_sample
+from oncelake.ingestion.operations.init.sample import SampledRecord, TopicSample
+from oncelake.ingestion.settings import Settings
+from oncelake.ingestion.verify.fold.classify import Classifier
+from oncelake.ingestion.verify.read.record import Record
 from tests.support.batches import judged
 from tests.support.long import twins
 from tests.support.proof import find_problems

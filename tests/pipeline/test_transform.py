@@ -12,11 +12,11 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from ingestion.declaration.spec import EVALUATED_BY, StreamSpec
-from ingestion.errors import InvalidSpecError
-from ingestion.pipeline import translate
-from ingestion.pipeline.transform import refuse_bad_transformation
-from ingestion.verify.fold.transform import NOT_INDEPENDENT
+from oncelake.ingestion.declaration.spec import EVALUATED_BY, StreamSpec
+from oncelake.ingestion.errors import InvalidSpecError
+from oncelake.ingestion.pipeline import translate
+from oncelake.ingestion.pipeline.transform import refuse_bad_transformation
+from oncelake.ingestion.verify.fold.transform import NOT_INDEPENDENT
 from tests.declaration.test_valid_means_valid import BASE, UNDERSTOOD
 from tests.support.long import twins
 from tests.support.proof import find_problems, prove
@@ -421,7 +421,7 @@ def test_a_value_that_only_spark_understands_is_left_to_it(
     world.send({"id": 3, "title": "abc"}, partition=0)
     world.send({"id": 4, "title": "groß"}, partition=1)
     # A worker for each partition, and one of the two understands all that it gets.
-    monkeypatch.setattr("ingestion.pipeline.source.ONE_TASK_RECORDS", 0)
+    monkeypatch.setattr("oncelake.ingestion.pipeline.source.ONE_TASK_RECORDS", 0)
     world.run()
     assert [row["name"] for row in world.rows()][3:] == ["ABC", "GROSS"]
     verdict = prove(world)

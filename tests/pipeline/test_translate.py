@@ -16,9 +16,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from ingestion.modes.engines.rows import UnevaluatedError
-from ingestion.pipeline.evaluate import evaluated
-from ingestion.pipeline.translate import CASED, Statement, translate
+from oncelake.ingestion.modes.engines.rows import UnevaluatedError
+from oncelake.ingestion.pipeline.evaluate import evaluated
+from oncelake.ingestion.pipeline.translate import CASED, Statement, translate
 from tests.support.long import twins
 
 pytestmark = pytest.mark.spark

@@ -13,9 +13,9 @@ import pytest
 from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F
 
-from ingestion.declaration.spec import StreamSpec
-from ingestion.kafka.offsets import Offsets, TopicPartition
-from ingestion.modes.engines.duckdb import LocalEngine
+from oncelake.ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.kafka.offsets import Offsets, TopicPartition
+from oncelake.ingestion.modes.engines.duckdb import LocalEngine
 from tests.support.batches import judged
 
 pytestmark = pytest.mark.spark

@@ -22,21 +22,21 @@ from typing import Final
 
 import pyarrow as pa
 
-from ingestion.declaration.ddl import DeclaredColumn, parse_type, system_columns
-from ingestion.errors import DamagedTableError
-from ingestion.kafka.offsets import Offsets
-from ingestion.lake.ledger import Ledger, LedgerRow
-from ingestion.lake.paths import StreamPaths
-from ingestion.lake.side_tables import project, read_back
-from ingestion.modes.engines.duckdb import LocalEngine
-from ingestion.recovery.heal import undo_half_written_commits
-from ingestion.settings import Settings
-from ingestion.sinks.commit_metadata import CommitMetadata, Identity, SideFile
-from ingestion.sinks.delta.files import open_rows
-from ingestion.sinks.delta.integrity import refuse_damaged
-from ingestion.sinks.delta.log import DeltaLog
-from ingestion.sinks.delta.table import DeltaSinkTable
-from ingestion.sinks.table import Change, TableDefinition
+from oncelake.ingestion.declaration.ddl import DeclaredColumn, parse_type, system_columns
+from oncelake.ingestion.errors import DamagedTableError
+from oncelake.ingestion.kafka.offsets import Offsets
+from oncelake.ingestion.lake.ledger import Ledger, LedgerRow
+from oncelake.ingestion.lake.paths import StreamPaths
+from oncelake.ingestion.lake.side_tables import project, read_back
+from oncelake.ingestion.modes.engines.duckdb import LocalEngine
+from oncelake.ingestion.recovery.heal import undo_half_written_commits
+from oncelake.ingestion.settings import Settings
+from oncelake.ingestion.sinks.commit_metadata import CommitMetadata, Identity, SideFile
+from oncelake.ingestion.sinks.delta.files import open_rows
+from oncelake.ingestion.sinks.delta.integrity import refuse_damaged
+from oncelake.ingestion.sinks.delta.log import DeltaLog
+from oncelake.ingestion.sinks.delta.table import DeltaSinkTable
+from oncelake.ingestion.sinks.table import Change, TableDefinition
 from tests.trials.judge import Acknowledged, committed_in, differences, lost_batches
 from tests.trials.oracle import KnownRecord, newest_per_key
 from tests.trials.power import Disk, PlannedCut, cut_while

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
-from ingestion.storage.failpoints import Failpoint
+from oncelake.ingestion.storage.failpoints import Failpoint
 from tests.support.world import World
 from tests.trials.judge import Acknowledged, committed_in
 from tests.trials.power import Disk, PlannedCut, cut_while

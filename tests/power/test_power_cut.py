@@ -10,14 +10,14 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from ingestion.errors import DamagedTableError
-from ingestion.lake.paths import StreamPaths
-from ingestion.recovery.heal import undo_half_written_commits
-from ingestion.settings import Settings
-from ingestion.sinks.delta.durability import seal_commits
-from ingestion.sinks.delta.integrity import refuse_damaged
-from ingestion.sinks.delta.log import DeltaLog
-from ingestion.storage.location import Location
+from oncelake.ingestion.errors import DamagedTableError
+from oncelake.ingestion.lake.paths import StreamPaths
+from oncelake.ingestion.recovery.heal import undo_half_written_commits
+from oncelake.ingestion.settings import Settings
+from oncelake.ingestion.sinks.delta.durability import seal_commits
+from oncelake.ingestion.sinks.delta.integrity import refuse_damaged
+from oncelake.ingestion.sinks.delta.log import DeltaLog
+from oncelake.ingestion.storage.location import Location
 from tests.power.batches import Subject, cut_while_writing
 from tests.support.damage import checkpoint, data_file, newest_commit
 from tests.trials.power import Disk, mounted_disk

@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from ingestion.declaration.loader import DeclaredStream
-from ingestion.errors import InvalidSpecError, TopicTruncatedError
-from ingestion.kafka.admin import Kafka
-from ingestion.operations.decisions import accept, adopt_topic
-from ingestion.operations.lag import LagReader
-from ingestion.operations.rewind import rewind
-from ingestion.operations.status import StatusReader
-from ingestion.settings import Settings
+from oncelake.ingestion.declaration.loader import DeclaredStream
+from oncelake.ingestion.errors import InvalidSpecError, TopicTruncatedError
+from oncelake.ingestion.kafka.admin import Kafka
+from oncelake.ingestion.operations.decisions import accept, adopt_topic
+from oncelake.ingestion.operations.lag import LagReader
+from oncelake.ingestion.operations.rewind import rewind
+from oncelake.ingestion.operations.status import StatusReader
+from oncelake.ingestion.settings import Settings
 from tests.support.disk import BrokerOnDisk
 from tests.support.proof import find_problems, prove
 from tests.support.world import World, row, settings_in

@@ -14,7 +14,7 @@ from typing import NoReturn
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from ingestion.errors import (
+from oncelake.ingestion.errors import (
     DamagedTableError,
     ForeignTableError,
     IngestionError,
@@ -28,13 +28,13 @@ from ingestion.errors import (
     TableSettingsError,
     TopicRecreatedError,
 )
-from ingestion.lake.ledger import Ledger
-from ingestion.operations.decisions import accept, adopt_topic
-from ingestion.operations.inspect_quarantine import inspect
-from ingestion.operations.rewind import read_history
-from ingestion.pipeline.report import RunReport
-from ingestion.recovery.position import read_position
-from ingestion.sinks.delta import description
+from oncelake.ingestion.lake.ledger import Ledger
+from oncelake.ingestion.operations.decisions import accept, adopt_topic
+from oncelake.ingestion.operations.inspect_quarantine import inspect
+from oncelake.ingestion.operations.rewind import read_history
+from oncelake.ingestion.pipeline.report import RunReport
+from oncelake.ingestion.recovery.position import read_position
+from oncelake.ingestion.sinks.delta import description
 from tests.support.damage import (
     DAMAGES,
     checkpoint,

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from ingestion.errors import DamagedTableError, UnbalancedBatchError
-from ingestion.modes.upsert import UpsertMode
-from ingestion.operations.decisions import accept
-from ingestion.sinks.commit_metadata import CommitMetadata
+from oncelake.ingestion.errors import DamagedTableError, UnbalancedBatchError
+from oncelake.ingestion.modes.upsert import UpsertMode
+from oncelake.ingestion.operations.decisions import accept
+from oncelake.ingestion.sinks.commit_metadata import CommitMetadata
 from tests.support.damage import data_file
 from tests.support.world import World, row
 

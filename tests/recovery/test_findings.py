@@ -15,21 +15,26 @@ from typing import Any, NoReturn
 
 import pytest
 
-from ingestion.declaration.loader import DeclaredStream
-from ingestion.errors import DamagedTableError, IngestionError, InvalidSpecError, RefusedError
-from ingestion.lake import archive as lake_archive
-from ingestion.operations import archive
-from ingestion.operations.decisions import accept, adopt_topic, reset
-from ingestion.operations.erase import erase
-from ingestion.operations.inspect_quarantine import inspect
-from ingestion.operations.maintain import maintain
-from ingestion.operations.rewind import read_history, rewind
-from ingestion.operations.status import StatusReader
-from ingestion.recovery.standing import is_half_done
-from ingestion.sinks.delta.log_files import commit_file
-from ingestion.storage.checksums import sidecar_of
-from ingestion.storage.location import Location
-from ingestion.verify.verify import verify
+from oncelake.ingestion.declaration.loader import DeclaredStream
+from oncelake.ingestion.errors import (
+    DamagedTableError,
+    IngestionError,
+    InvalidSpecError,
+    RefusedError,
+)
+from oncelake.ingestion.lake import archive as lake_archive
+from oncelake.ingestion.operations import archive
+from oncelake.ingestion.operations.decisions import accept, adopt_topic, reset
+from oncelake.ingestion.operations.erase import erase
+from oncelake.ingestion.operations.inspect_quarantine import inspect
+from oncelake.ingestion.operations.maintain import maintain
+from oncelake.ingestion.operations.rewind import read_history, rewind
+from oncelake.ingestion.operations.status import StatusReader
+from oncelake.ingestion.recovery.standing import is_half_done
+from oncelake.ingestion.sinks.delta.log_files import commit_file
+from oncelake.ingestion.storage.checksums import sidecar_of
+from oncelake.ingestion.storage.location import Location
+from oncelake.ingestion.verify.verify import verify
 from tests.support.damage import newest_commit
 from tests.support.world import World, row
 

@@ -10,22 +10,22 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame
 
-import ingestion.operations.run
-import ingestion.pipeline.batch
-from ingestion.errors import (
+import oncelake.ingestion.operations.run
+import oncelake.ingestion.pipeline.batch
+from oncelake.ingestion.errors import (
     CommitConflictError,
     OffsetHoleError,
     RecordsMissedError,
     TopicRecreatedError,
     UnbalancedBatchError,
 )
-from ingestion.kafka.offsets import Offsets
-from ingestion.modes.engines.engine import Engine
-from ingestion.modes.engines.rows import Rows
-from ingestion.modes.upsert import UpsertMode
-from ingestion.operations.decisions import accept
-from ingestion.recovery.position import read_position
-from ingestion.sinks.commit_metadata import CommitMetadata
+from oncelake.ingestion.kafka.offsets import Offsets
+from oncelake.ingestion.modes.engines.engine import Engine
+from oncelake.ingestion.modes.engines.rows import Rows
+from oncelake.ingestion.modes.upsert import UpsertMode
+from oncelake.ingestion.operations.decisions import accept
+from oncelake.ingestion.recovery.position import read_position
+from oncelake.ingestion.sinks.commit_metadata import CommitMetadata
 from tests.support.faulty_sink import ID_1_TWICE, WITHOUT_ID_2, merging
 from tests.support.world import World, row, transactional
 
@@ -91,12 +91,12 @@ def test_a_record_that_spark_passed_over_stops_the_run(
 ) -> None:
     """A missing offset that holds a record is found by the second client, before any commit."""
     world.send(*(row(i, "a") for i in range(6)))
-    honest = ingestion.pipeline.batch.decode
+    honest = oncelake.ingestion.pipeline.batch.decode
 
     def lossy(records: DataFrame, *given: Any) -> Rows:
         return honest(records.where("_offset <> 3"), *given)
 
-    monkeypatch.setattr(ingestion.pipeline.batch, "decode", lossy)
+    monkeypatch.setattr(oncelake.ingestion.pipeline.batch, "decode", lossy)
 
     with pytest.raises(RecordsMissedError, match=f"{world.topic}-0 offset 3"):
         world.run()
@@ -109,12 +109,12 @@ def test_a_record_delivered_twice_turns_the_books_red(
 ) -> None:
     """A source that doubles a record cannot balance: there are more records than offsets."""
     world.send(row(1, "a"), row(2, "b"))
-    honest = ingestion.pipeline.batch.decode
+    honest = oncelake.ingestion.pipeline.batch.decode
 
     def doubling(records: DataFrame, *given: Any) -> Rows:
         return honest(records.unionAll(records.where("_offset = 1")), *given)
 
-    monkeypatch.setattr(ingestion.pipeline.batch, "decode", doubling)
+    monkeypatch.setattr(oncelake.ingestion.pipeline.batch, "decode", doubling)
 
     report = world.run()
 
@@ -230,7 +230,7 @@ def test_a_topic_recreated_during_a_batch_is_noticed(
 ) -> None:
     """The topic's id is asked once more after the batch was read, before anything is committed."""
     world.send(row(1, "a"))
-    honest = ingestion.pipeline.batch.count_records
+    honest = oncelake.ingestion.pipeline.batch.count_records
 
     def recreating(engine: Engine) -> Any:
         tally = honest(engine)
@@ -238,7 +238,7 @@ def test_a_topic_recreated_during_a_batch_is_noticed(
         world.create_topic()
         return tally
 
-    monkeypatch.setattr(ingestion.pipeline.batch, "count_records", recreating)
+    monkeypatch.setattr(oncelake.ingestion.pipeline.batch, "count_records", recreating)
 
     with pytest.raises(TopicRecreatedError):
         world.run()
@@ -277,11 +277,11 @@ def test_a_seq_that_is_there_already_is_no_success(
 
 def _start_at(monkeypatch: pytest.MonkeyPatch, world: World, offset: int) -> None:
     """Let the query begin at an offset of our choice, as a wrong checkpoint would."""
-    read = ingestion.operations.run.read_stream
+    read = oncelake.ingestion.operations.run.read_stream
 
     def reading(*given: Any, starting: Offsets, lag: int) -> DataFrame:
         moved = Offsets({at: offset if at.partition == 0 else n for at, n in starting.items()})
         return read(*given, starting=moved, lag=lag)
 
-    monkeypatch.setattr(ingestion.operations.run, "read_stream", reading)
+    monkeypatch.setattr(oncelake.ingestion.operations.run, "read_stream", reading)
     shutil.rmtree(world.paths.checkpoints, ignore_errors=True)

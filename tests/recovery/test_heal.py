@@ -9,16 +9,16 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from ingestion.declaration.spec import StreamSpec
-from ingestion.errors import CommitConflictError
-from ingestion.kafka.offsets import Offsets
-from ingestion.lake.ledger import Ledger, LedgerRow
-from ingestion.lake.paths import StreamPaths
-from ingestion.recovery.heal import heal_ledger
-from ingestion.recovery.position import position_of
-from ingestion.recovery.snapshot import read_snapshot
-from ingestion.settings import Settings
-from ingestion.sinks.commit_metadata import CommitMetadata, Identity
+from oncelake.ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.errors import CommitConflictError
+from oncelake.ingestion.kafka.offsets import Offsets
+from oncelake.ingestion.lake.ledger import Ledger, LedgerRow
+from oncelake.ingestion.lake.paths import StreamPaths
+from oncelake.ingestion.recovery.heal import heal_ledger
+from oncelake.ingestion.recovery.position import position_of
+from oncelake.ingestion.recovery.snapshot import read_snapshot
+from oncelake.ingestion.settings import Settings
+from oncelake.ingestion.sinks.commit_metadata import CommitMetadata, Identity
 
 SPEC = StreamSpec.model_validate(
     {"name": "s", "topic": "t", "schema": "id INT NOT NULL", "keys": ["id"]}

@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from ingestion.declaration.spec import StreamSpec
-from ingestion.errors import TopicTruncatedError
-from ingestion.kafka.admin import Kafka
-from ingestion.kafka.offsets import TopicPartition
-from ingestion.lake.ledger import Ledger
-from ingestion.lake.paths import StreamPaths
-from ingestion.operations.run import Run
-from ingestion.pipeline.report import RunReport
-from ingestion.settings import Settings
+from oncelake.ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.errors import TopicTruncatedError
+from oncelake.ingestion.kafka.admin import Kafka
+from oncelake.ingestion.kafka.offsets import TopicPartition
+from oncelake.ingestion.lake.ledger import Ledger
+from oncelake.ingestion.lake.paths import StreamPaths
+from oncelake.ingestion.operations.run import Run
+from oncelake.ingestion.pipeline.report import RunReport
+from oncelake.ingestion.settings import Settings
 from tests.support.long import only_long
 from tests.support.three_brokers import ThreeBrokers
 from tests.support.world import settings_in

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from ingestion.declaration.spec import StreamSpec
-from ingestion.errors import ClusterChangedError, TopicRecreatedError
-from ingestion.recovery.topics import refuse_another_topic
-from ingestion.sinks.commit_metadata import UNKNOWN, Identity
+from oncelake.ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.errors import ClusterChangedError, TopicRecreatedError
+from oncelake.ingestion.recovery.topics import refuse_another_topic
+from oncelake.ingestion.sinks.commit_metadata import UNKNOWN, Identity
 from tests.model.cluster import TOPIC, Cluster
 
 SPEC = StreamSpec.model_validate(

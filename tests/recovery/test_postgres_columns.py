@@ -10,13 +10,13 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from ingestion.declaration.sinks import SinkSpec
-from ingestion.declaration.spec import StreamSpec
-from ingestion.errors import SchemaChangedError
-from ingestion.lake.paths import StreamPaths
-from ingestion.recovery.schema_diff import SchemaChange, allowed_changes, column_changes
-from ingestion.settings import Settings
-from ingestion.verify.read import snapshot
+from oncelake.ingestion.declaration.sinks import SinkSpec
+from oncelake.ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.errors import SchemaChangedError
+from oncelake.ingestion.lake.paths import StreamPaths
+from oncelake.ingestion.recovery.schema_diff import SchemaChange, allowed_changes, column_changes
+from oncelake.ingestion.settings import Settings
+from oncelake.ingestion.verify.read import snapshot
 from tests.cli.shell import ORDERS, declare, oncelake
 
 OURS = """_topic text, _partition int, _offset bigint, _timestamp timestamptz, _epoch int,

@@ -11,14 +11,14 @@ from unittest.mock import patch
 import pytest
 from pyspark.sql import SparkSession
 
-from ingestion.declaration.loader import DeclaredStream
-from ingestion.operations.inspect_quarantine import inspect
-from ingestion.operations.maintain import maintain
-from ingestion.operations.rewind import rewind
-from ingestion.operations.status import StatusReader
-from ingestion.settings import Settings
-from ingestion.storage import failpoints
-from ingestion.storage.failpoints import Failpoint
+from oncelake.ingestion.declaration.loader import DeclaredStream
+from oncelake.ingestion.operations.inspect_quarantine import inspect
+from oncelake.ingestion.operations.maintain import maintain
+from oncelake.ingestion.operations.rewind import rewind
+from oncelake.ingestion.operations.status import StatusReader
+from oncelake.ingestion.settings import Settings
+from oncelake.ingestion.storage import failpoints
+from oncelake.ingestion.storage.failpoints import Failpoint
 from tests.support.long import twins
 from tests.support.proof import find_problems, prove, rows_of_no_commit
 from tests.support.world import World, row

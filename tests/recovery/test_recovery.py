@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from ingestion.errors import (
+from oncelake.ingestion.errors import (
     ForeignTableError,
     IdentityChangedError,
     IngestionError,
@@ -26,8 +26,8 @@ from ingestion.errors import (
     TopicRecreatedError,
     TopicTruncatedError,
 )
-from ingestion.lake.ledger import Ledger
-from ingestion.operations.decisions import accept, adopt_topic, reset
+from oncelake.ingestion.lake.ledger import Ledger
+from oncelake.ingestion.operations.decisions import accept, adopt_topic, reset
 from tests.support.damage import forget_commits
 from tests.support.long import IS_LONG, twins
 from tests.support.world import World, row

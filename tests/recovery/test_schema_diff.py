@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable, Field, Schema
 
-from ingestion.declaration.spec import StreamSpec
-from ingestion.lake.paths import StreamPaths
-from ingestion.recovery.schema_diff import column_changes
-from ingestion.settings import Settings
+from oncelake.ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.lake.paths import StreamPaths
+from oncelake.ingestion.recovery.schema_diff import column_changes
+from oncelake.ingestion.settings import Settings
 
 POINT = {"type": "struct", "fields": [
     {"name": "x", "type": "integer", "nullable": True, "metadata": {}},

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from ingestion.declaration.sinks import SinkSpec
-from ingestion.declaration.spec import StreamSpec
-from ingestion.errors import (
+from oncelake.ingestion.declaration.sinks import SinkSpec
+from oncelake.ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.errors import (
     ForeignTableError,
     IdentityChangedError,
     OffsetsUnknownError,
@@ -25,16 +25,16 @@ from ingestion.errors import (
     TableRolledBackError,
     TableSettingsError,
 )
-from ingestion.kafka.offsets import Offsets, Range, TopicPartition
-from ingestion.lake.ledger import LedgerRow, LoadedLedger
-from ingestion.lake.paths import StreamPaths
-from ingestion.recovery.heal import UnrecordedCommit, plan_healing
-from ingestion.recovery.position import position_of, red_batches
-from ingestion.recovery.side_tables import Held, SideTable, refuse_incomplete
-from ingestion.recovery.snapshot import TableSnapshot, TableState
-from ingestion.settings import Settings
-from ingestion.sinks.commit_log import Commit
-from ingestion.sinks.commit_metadata import UNKNOWN, CommitMetadata, CountedRange, Identity
+from oncelake.ingestion.kafka.offsets import Offsets, Range, TopicPartition
+from oncelake.ingestion.lake.ledger import LedgerRow, LoadedLedger
+from oncelake.ingestion.lake.paths import StreamPaths
+from oncelake.ingestion.recovery.heal import UnrecordedCommit, plan_healing
+from oncelake.ingestion.recovery.position import position_of, red_batches
+from oncelake.ingestion.recovery.side_tables import Held, SideTable, refuse_incomplete
+from oncelake.ingestion.recovery.snapshot import TableSnapshot, TableState
+from oncelake.ingestion.settings import Settings
+from oncelake.ingestion.sinks.commit_log import Commit
+from oncelake.ingestion.sinks.commit_metadata import UNKNOWN, CommitMetadata, CountedRange, Identity
 
 PATHS = StreamPaths.of("orders", Settings(lake=Path("/lake"), state=Path("/state")))
 SPEC = StreamSpec.model_validate(

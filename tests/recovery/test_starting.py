@@ -7,11 +7,11 @@ import time
 
 import pytest
 
-from ingestion.errors import InvalidSpecError
-from ingestion.kafka.admin import Kafka
-from ingestion.kafka.offsets import TopicPartition
-from ingestion.recovery.start import starting_offsets
-from ingestion.verify.verify import verify
+from oncelake.ingestion.errors import InvalidSpecError
+from oncelake.ingestion.kafka.admin import Kafka
+from oncelake.ingestion.kafka.offsets import TopicPartition
+from oncelake.ingestion.recovery.start import starting_offsets
+from oncelake.ingestion.verify.verify import verify
 from tests.support.proof import find_problems
 from tests.support.world import World, row
 

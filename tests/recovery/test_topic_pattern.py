@@ -7,15 +7,15 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
-from ingestion.errors import TopicMissingError
-from ingestion.kafka.admin import Kafka
-from ingestion.operations.decisions import adopt_topic
-from ingestion.operations.lag import LagReader
-from ingestion.settings import Settings
-from ingestion.storage.checksums import sidecar_of
-from ingestion.storage.failpoints import Failpoint
-from ingestion.storage.location import Location
-from ingestion.verify.verify import verify
+from oncelake.ingestion.errors import TopicMissingError
+from oncelake.ingestion.kafka.admin import Kafka
+from oncelake.ingestion.operations.decisions import adopt_topic
+from oncelake.ingestion.operations.lag import LagReader
+from oncelake.ingestion.settings import Settings
+from oncelake.ingestion.storage.checksums import sidecar_of
+from oncelake.ingestion.storage.failpoints import Failpoint
+from oncelake.ingestion.storage.location import Location
+from oncelake.ingestion.verify.verify import verify
 from tests.support.damage import newest_commit
 from tests.support.proof import find_problems
 from tests.support.world import World, row

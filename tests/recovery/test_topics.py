@@ -12,18 +12,18 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import DataFrame
 
-import ingestion.pipeline.batch
-from ingestion.errors import (
+import oncelake.ingestion.pipeline.batch
+from oncelake.ingestion.errors import (
     ClusterChangedError,
     OffsetsExpiredError,
     RefusedError,
     TopicMissingError,
     TopicRecreatedError,
 )
-from ingestion.operations.decisions import accept, adopt_topic
-from ingestion.operations.rewind import rewind
-from ingestion.sinks.delta.files import open_delta
-from ingestion.verify.verify import verify
+from oncelake.ingestion.operations.decisions import accept, adopt_topic
+from oncelake.ingestion.operations.rewind import rewind
+from oncelake.ingestion.sinks.delta.files import open_delta
+from oncelake.ingestion.verify.verify import verify
 from tests.support.damage import forget_commits
 from tests.support.frail_broker import PATIENCE_SECONDS, FrailBroker
 from tests.support.proof import find_problems
@@ -43,7 +43,7 @@ def before_the_fetch(
     monkeypatch: pytest.MonkeyPatch, happen: Callable[[], object], *, batch: int = 1
 ) -> None:
     """Let something happen when a batch is planned, and nothing of it has been read."""
-    honest, judged = ingestion.pipeline.batch.validate, []
+    honest, judged = oncelake.ingestion.pipeline.batch.validate, []
 
     def judging(*given: Any, **named: Any) -> DataFrame:
         judged.append(given)
@@ -51,7 +51,7 @@ def before_the_fetch(
             happen()
         return honest(*given, **named)
 
-    monkeypatch.setattr(ingestion.pipeline.batch, "validate", judging)
+    monkeypatch.setattr(oncelake.ingestion.pipeline.batch, "validate", judging)
 
 
 def test_a_topic_made_again_with_as_many_records_is_refused(world: World) -> None:
@@ -169,13 +169,13 @@ def test_records_deleted_after_the_fetch_are_kept(
     producer.commit_transaction(30)
     world.wait_for_end(2)
     world.send(row(2, "b"))
-    honest = ingestion.pipeline.batch.find_gaps
+    honest = oncelake.ingestion.pipeline.batch.find_gaps
 
     def too_late(*given: Any, **named: Any) -> Any:
         world.forget_before(0, 2)
         return honest(*given, **named)
 
-    monkeypatch.setattr(ingestion.pipeline.batch, "find_gaps", too_late)
+    monkeypatch.setattr(oncelake.ingestion.pipeline.batch, "find_gaps", too_late)
 
     report = world.run()
 

@@ -39,12 +39,12 @@ from dagster._core.remote_representation.external_data import RepositorySnap
 from obstore.store import from_url
 from pyspark.sql import SparkSession
 
-from assets import alerts
-from assets.definitions import definitions
-from ingestion.errors import DependencyError
-from ingestion.operations.status import StatusReader
-from ingestion.settings import Settings, load_settings, variable
-from ingestion.storage import location
+from oncelake.assets import alerts
+from oncelake.assets.definitions import definitions
+from oncelake.ingestion.errors import DependencyError
+from oncelake.ingestion.operations.status import StatusReader
+from oncelake.ingestion.settings import Settings, load_settings, variable
+from oncelake.ingestion.storage import location
 from tests.cli.shell import declare, oncelake
 from tests.support.http_server import Handler, served
 from tests.support.http_sink import http_sink
@@ -351,7 +351,7 @@ def test_dagster_keeps_no_secret(
     for name, value in {**others, **login, **settings}.items():
         monkeypatch.setenv(variable(name), str(value))
     monkeypatch.setattr(alerts, "_PAUSES_SECONDS", (0,))
-    monkeypatch.setattr("assets.assets.RETRY_AFTER_SECONDS", ())
+    monkeypatch.setattr("oncelake.assets.assets.RETRY_AFTER_SECONDS", ())
     home = canaries.folder / "dagster"
     (home / "dagster.yaml").write_text("telemetry: {enabled: false}\n")
     repository = definitions().get_repository_def()

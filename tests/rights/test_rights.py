@@ -18,15 +18,15 @@ from confluent_kafka.admin import (
 )
 from pyspark.sql import SparkSession
 
-from ingestion.cli.app import app
-from ingestion.declaration.sinks import KafkaSink
-from ingestion.errors import MissingRightError
-from ingestion.operations.follow import Follow
-from ingestion.operations.lag import LagReader
-from ingestion.pipeline.session import SharedSpark
-from ingestion.settings import Settings
-from ingestion.sinks.kafka.table import TopicTable, open_table
-from ingestion.storage.location import Location
+from oncelake.ingestion.cli.app import app
+from oncelake.ingestion.declaration.sinks import KafkaSink
+from oncelake.ingestion.errors import MissingRightError
+from oncelake.ingestion.operations.follow import Follow
+from oncelake.ingestion.operations.lag import LagReader
+from oncelake.ingestion.pipeline.session import SharedSpark
+from oncelake.ingestion.settings import Settings
+from oncelake.ingestion.sinks.kafka.table import TopicTable, open_table
+from oncelake.ingestion.storage.location import Location
 from oncelake.testing import make
 from tests.cli.shell import oncelake
 from tests.rights.page import Right, documented

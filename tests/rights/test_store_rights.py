@@ -14,8 +14,8 @@ import pytest
 from pyspark.sql import SparkSession
 from typer.testing import Result
 
-from ingestion.sinks.delta.log_files import log_files
-from ingestion.storage import location
+from oncelake.ingestion.sinks.delta.log_files import log_files
+from oncelake.ingestion.storage import location
 from tests.cli.shell import oncelake
 from tests.rights.page import part_of_page
 from tests.support.long import IS_LONG, only_long, twins

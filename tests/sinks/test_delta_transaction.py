@@ -16,16 +16,16 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
-from ingestion.declaration.ddl import parse_columns
-from ingestion.errors import CommitConflictError, TableBusyError
-from ingestion.kafka.offsets import Offsets
-from ingestion.sinks import files as shared_files
-from ingestion.sinks.commit_log import UnknownOutcomeError
-from ingestion.sinks.commit_metadata import CommitMetadata, Identity
-from ingestion.sinks.delta.table import DeltaSinkTable
-from ingestion.sinks.delta.transaction import DeltaTransaction
-from ingestion.sinks.table import Change, TableDefinition
-from ingestion.storage.location import Location, Tag
+from oncelake.ingestion.declaration.ddl import parse_columns
+from oncelake.ingestion.errors import CommitConflictError, TableBusyError
+from oncelake.ingestion.kafka.offsets import Offsets
+from oncelake.ingestion.sinks import files as shared_files
+from oncelake.ingestion.sinks.commit_log import UnknownOutcomeError
+from oncelake.ingestion.sinks.commit_metadata import CommitMetadata, Identity
+from oncelake.ingestion.sinks.delta.table import DeltaSinkTable
+from oncelake.ingestion.sinks.delta.transaction import DeltaTransaction
+from oncelake.ingestion.sinks.table import Change, TableDefinition
+from oncelake.ingestion.storage.location import Location, Tag
 
 STREAM = "orders"
 COLUMNS = "id BIGINT NOT NULL, name STRING"

@@ -20,9 +20,9 @@ from unittest.mock import patch
 import pyarrow as pa
 import pytest
 
-from ingestion.declaration.sinks import SinkKind
-from ingestion.sinks.commit_metadata import CommitMetadata
-from ingestion.sinks.table import Change, SinkTable
+from oncelake.ingestion.declaration.sinks import SinkKind
+from oncelake.ingestion.sinks.commit_metadata import CommitMetadata
+from oncelake.ingestion.sinks.table import Change, SinkTable
 from oncelake.testing import Opener, SinkConformance
 from tests.support.world import ROOT, World, environment_of, row
 from tests.trials.failpoints import PlannedCrash

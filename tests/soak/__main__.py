@@ -22,9 +22,9 @@ from typing import Any
 
 from rich.console import Console
 
-from ingestion.errors import IngestionError
-from ingestion.lake.lock import holder_of
-from ingestion.operations.lag import LagReader
+from oncelake.ingestion.errors import IngestionError
+from oncelake.ingestion.lake.lock import holder_of
+from oncelake.ingestion.operations.lag import LagReader
 from tests.soak.nemesis import Nemesis
 from tests.soak.runners import RUNNERS
 from tests.soak.stage import Stage

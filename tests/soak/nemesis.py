@@ -16,8 +16,8 @@ import psutil
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from ingestion.lake.lock import holder_of
-from ingestion.local import broker
+from oncelake.ingestion.lake.lock import holder_of
+from oncelake.ingestion.local import broker
 from tests.soak.stage import Stage
 from tests.support.world import wait_until
 from tests.trials.world import raise_broker

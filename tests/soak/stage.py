@@ -11,7 +11,7 @@ from pathlib import Path
 
 from confluent_kafka import KafkaException
 
-from ingestion.local import broker
+from oncelake.ingestion.local import broker
 from tests.soak.runners import RUNNERS, Runner
 from tests.support.traffic import GONE, Traffic
 from tests.support.world import World, settings_in

@@ -9,14 +9,14 @@ from unittest.mock import patch
 import pytest
 from pyspark.sql import SparkSession
 
-from ingestion.declaration.loader import DeclaredStream
-from ingestion.errors import MissingRightError, StorageError, UnfitStorageError
-from ingestion.lake.lock import Holder, held_by_python
-from ingestion.operations.status import StatusReader
-from ingestion.settings import Settings
-from ingestion.sinks.delta.log_files import log_files
-from ingestion.storage import lease
-from ingestion.storage.lease import read_lease
+from oncelake.ingestion.declaration.loader import DeclaredStream
+from oncelake.ingestion.errors import MissingRightError, StorageError, UnfitStorageError
+from oncelake.ingestion.lake.lock import Holder, held_by_python
+from oncelake.ingestion.operations.status import StatusReader
+from oncelake.ingestion.settings import Settings
+from oncelake.ingestion.sinks.delta.log_files import log_files
+from oncelake.ingestion.storage import lease
+from oncelake.ingestion.storage.lease import read_lease
 from tests.support.long import twins
 from tests.support.proof import find_problems
 from tests.support.store_proxy import COMMIT, Fault, StoreProxy

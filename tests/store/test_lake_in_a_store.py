@@ -11,21 +11,21 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from ingestion.declaration.loader import DeclaredStream
-from ingestion.errors import OffsetsExpiredError, SetupError
-from ingestion.operations.archive import list_archive, prune, restore
-from ingestion.operations.decisions import accept, adopt_topic, reset
-from ingestion.operations.doctor.examine import examine_leftovers
-from ingestion.operations.erase import erase
-from ingestion.operations.inspect_quarantine import inspect
-from ingestion.operations.maintain import maintain
-from ingestion.operations.rewind import read_history, rewind
-from ingestion.operations.status import StatusReader
-from ingestion.settings import Settings
-from ingestion.sinks.delta.files import read_delta
-from ingestion.sinks.delta.vectors import vectors_of
-from ingestion.storage.failpoints import Failpoint
-from ingestion.storage.location import Location
+from oncelake.ingestion.declaration.loader import DeclaredStream
+from oncelake.ingestion.errors import OffsetsExpiredError, SetupError
+from oncelake.ingestion.operations.archive import list_archive, prune, restore
+from oncelake.ingestion.operations.decisions import accept, adopt_topic, reset
+from oncelake.ingestion.operations.doctor.examine import examine_leftovers
+from oncelake.ingestion.operations.erase import erase
+from oncelake.ingestion.operations.inspect_quarantine import inspect
+from oncelake.ingestion.operations.maintain import maintain
+from oncelake.ingestion.operations.rewind import read_history, rewind
+from oncelake.ingestion.operations.status import StatusReader
+from oncelake.ingestion.settings import Settings
+from oncelake.ingestion.sinks.delta.files import read_delta
+from oncelake.ingestion.sinks.delta.vectors import vectors_of
+from oncelake.ingestion.storage.failpoints import Failpoint
+from oncelake.ingestion.storage.location import Location
 from tests.support.long import only_long, twins
 from tests.support.places import kafka_for, spark_for
 from tests.support.proof import find_problems, rows_of_no_commit

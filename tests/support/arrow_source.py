@@ -26,31 +26,31 @@ from pyspark import SparkContext
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-import ingestion.formats.arrow_udf
-import ingestion.kafka.admin
-import ingestion.operations.redrive
-import ingestion.operations.replay
-import ingestion.operations.run
-import ingestion.pipeline.batch
-import ingestion.pipeline.schema
-import ingestion.verify.read.topic
+import oncelake.ingestion.formats.arrow_udf
+import oncelake.ingestion.kafka.admin
+import oncelake.ingestion.operations.redrive
+import oncelake.ingestion.operations.replay
+import oncelake.ingestion.operations.run
+import oncelake.ingestion.pipeline.batch
+import oncelake.ingestion.pipeline.schema
+import oncelake.ingestion.verify.read.topic
 import tests.support.world
-from ingestion.declaration.ddl import parse_columns
-from ingestion.declaration.spec import StreamSpec
-from ingestion.formats.wire_format import schema_ids_in
-from ingestion.kafka.client import timestamp_micros_of
-from ingestion.kafka.last_record import digest_of
-from ingestion.kafka.offsets import Offsets, Range, TopicPartition
-from ingestion.lake.quarantine import WAITS
-from ingestion.modes.engines.frame_cache import FrameCache
-from ingestion.modes.engines.rows import Rows
-from ingestion.pipeline.columns import SOURCE
-from ingestion.pipeline.schema import type_of_columns
-from ingestion.pipeline.validate import validate_in_worker
-from ingestion.settings import Settings
-from ingestion.sinks.delta.files import open_rows
-from ingestion.storage.failpoints import Failpoint, hit
-from ingestion.storage.location import Location
+from oncelake.ingestion.declaration.ddl import parse_columns
+from oncelake.ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.formats.wire_format import schema_ids_in
+from oncelake.ingestion.kafka.client import timestamp_micros_of
+from oncelake.ingestion.kafka.last_record import digest_of
+from oncelake.ingestion.kafka.offsets import Offsets, Range, TopicPartition
+from oncelake.ingestion.lake.quarantine import WAITS
+from oncelake.ingestion.modes.engines.frame_cache import FrameCache
+from oncelake.ingestion.modes.engines.rows import Rows
+from oncelake.ingestion.pipeline.columns import SOURCE
+from oncelake.ingestion.pipeline.schema import type_of_columns
+from oncelake.ingestion.pipeline.validate import validate_in_worker
+from oncelake.ingestion.settings import Settings
+from oncelake.ingestion.sinks.delta.files import open_rows
+from oncelake.ingestion.storage.failpoints import Failpoint, hit
+from oncelake.ingestion.storage.location import Location
 from tests.support import topics_in_memory
 from tests.support.topics_in_memory import Cluster, Record
 
@@ -299,16 +299,16 @@ def _ids_in(records: Any, column: str, *, is_key: bool) -> list[int]:
 
 # What the product does where a stream's Kafka is a real one.
 _SPARKS: Final[dict[str, Any]] = {
-    "read_stream": ingestion.operations.run.read_stream,
-    "drain": ingestion.operations.run.drain,
-    "read_ranges": ingestion.operations.replay.read_ranges,
-    "read_table": ingestion.operations.redrive.read_table,
-    "waiting_records": ingestion.operations.redrive.waiting_records,
+    "read_stream": oncelake.ingestion.operations.run.read_stream,
+    "drain": oncelake.ingestion.operations.run.drain,
+    "read_ranges": oncelake.ingestion.operations.replay.read_ranges,
+    "read_table": oncelake.ingestion.operations.redrive.read_table,
+    "waiting_records": oncelake.ingestion.operations.redrive.waiting_records,
     "fromDDL": StructType.fromDDL,
     "keep_bytes": FrameCache.keep_bytes,
-    "validate": ingestion.pipeline.batch.validate,
-    "why": ingestion.pipeline.schema._why_no_condition,
-    "_ids_in": ingestion.formats.arrow_udf._ids_in,
+    "validate": oncelake.ingestion.pipeline.batch.validate,
+    "why": oncelake.ingestion.pipeline.schema._why_no_condition,
+    "_ids_in": oncelake.ingestion.formats.arrow_udf._ids_in,
 }
 _CLIENTS: Final = {
     "AdminClient": topics_in_memory.admin_client,
@@ -316,20 +316,24 @@ _CLIENTS: Final = {
     "Producer": topics_in_memory.producer,
 }
 _SEAMS: Final[tuple[tuple[Any, dict[str, Any]], ...]] = (
-    (ingestion.operations.run, {"read_stream": _read_stream, "drain": _drain}),
-    (ingestion.operations.replay, {"read_ranges": _read_ranges}),
+    (oncelake.ingestion.operations.run, {"read_stream": _read_stream, "drain": _drain}),
+    (oncelake.ingestion.operations.replay, {"read_ranges": _read_ranges}),
     (
-        ingestion.operations.redrive,
+        oncelake.ingestion.operations.redrive,
         {"read_table": _read_table, "waiting_records": _waiting_records},
     ),
-    (ingestion.pipeline.batch, {"validate": _validate}),
-    (ingestion.pipeline.schema, {"_why_no_condition": _why_no_condition}),
+    (oncelake.ingestion.pipeline.batch, {"validate": _validate}),
+    (oncelake.ingestion.pipeline.schema, {"_why_no_condition": _why_no_condition}),
     (StructType, {"fromDDL": staticmethod(_type_of)}),
     (FrameCache, {"keep_bytes": _keep_bytes}),
-    (ingestion.formats.arrow_udf, {"_ids_in": _ids_in}),
+    (oncelake.ingestion.formats.arrow_udf, {"_ids_in": _ids_in}),
     *(
         (owner, {name: make for name, make in _CLIENTS.items() if hasattr(owner, name)})
-        for owner in (ingestion.kafka.admin, ingestion.verify.read.topic, tests.support.world)
+        for owner in (
+            oncelake.ingestion.kafka.admin,
+            oncelake.ingestion.verify.read.topic,
+            tests.support.world,
+        )
     ),
 )
 

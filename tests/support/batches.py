@@ -7,16 +7,16 @@ from contextlib import closing, contextmanager
 
 from pyspark.sql import DataFrame
 
-from ingestion.declaration.spec import StreamSpec
-from ingestion.kafka.offsets import Offsets
-from ingestion.lake.stream import Stream
-from ingestion.modes.engines.frame_cache import FrameCache
-from ingestion.modes.engines.rows import Rows
-from ingestion.pipeline.decode import decode
-from ingestion.pipeline.explode import explode
-from ingestion.pipeline.transform import plan_transformation, transform
-from ingestion.pipeline.validate import validate
-from ingestion.settings import Settings
+from oncelake.ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.kafka.offsets import Offsets
+from oncelake.ingestion.lake.stream import Stream
+from oncelake.ingestion.modes.engines.frame_cache import FrameCache
+from oncelake.ingestion.modes.engines.rows import Rows
+from oncelake.ingestion.pipeline.decode import decode
+from oncelake.ingestion.pipeline.explode import explode
+from oncelake.ingestion.pipeline.transform import plan_transformation, transform
+from oncelake.ingestion.pipeline.validate import validate
+from oncelake.ingestion.settings import Settings
 
 
 @contextmanager

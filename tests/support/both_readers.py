@@ -11,17 +11,17 @@ from typing import Any, NamedTuple
 import duckdb
 import pyarrow as pa
 
-from ingestion.declaration.spec import StreamSpec
-from ingestion.kafka.offsets import Offsets
-from ingestion.lake.stream import Stream
-from ingestion.modes.engines.duckdb import LocalEngine
-from ingestion.operations.init.decode_sample import table_of
-from ingestion.operations.init.sample import SampledRecord, TopicSample
-from ingestion.pipeline.decode import decode_here
-from ingestion.pipeline.validate import validate_in_worker
-from ingestion.settings import Settings
-from ingestion.verify.fold.classify import Classified, Classifier
-from ingestion.verify.read.record import Record
+from oncelake.ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.kafka.offsets import Offsets
+from oncelake.ingestion.lake.stream import Stream
+from oncelake.ingestion.modes.engines.duckdb import LocalEngine
+from oncelake.ingestion.operations.init.decode_sample import table_of
+from oncelake.ingestion.operations.init.sample import SampledRecord, TopicSample
+from oncelake.ingestion.pipeline.decode import decode_here
+from oncelake.ingestion.pipeline.validate import validate_in_worker
+from oncelake.ingestion.settings import Settings
+from oncelake.ingestion.verify.fold.classify import Classified, Classifier
+from oncelake.ingestion.verify.read.record import Record
 
 Headers = tuple[tuple[str, bytes | None], ...]
 

@@ -7,8 +7,8 @@ import time
 from confluent_kafka import Consumer, Message
 from confluent_kafka import TopicPartition as ClientTopicPartition
 
-from ingestion.kafka.client import client_options
-from ingestion.settings import Settings
+from oncelake.ingestion.kafka.client import client_options
+from oncelake.ingestion.settings import Settings
 
 
 def committed_records(settings: Settings, name: str, *, seconds: float = 0.0) -> list[Message]:

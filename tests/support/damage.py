@@ -8,8 +8,8 @@ from pathlib import Path
 
 from deltalake import DeltaTable
 
-from ingestion.sinks.delta.log import DeltaLog
-from ingestion.storage.location import Location
+from oncelake.ingestion.sinks.delta.log import DeltaLog
+from oncelake.ingestion.storage.location import Location
 
 
 def _flipped(content: bytes) -> bytes:

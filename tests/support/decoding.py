@@ -9,16 +9,16 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import types as spark
 
-from ingestion.declaration.ddl import parse_columns
-from ingestion.declaration.formats import FORMATS
-from ingestion.declaration.parts import ExtraFields, FormatSpec, KeyFormatSpec
-from ingestion.formats.decoder import Decode, Encoded
-from ingestion.kafka.schema_registry import WriterSchema
-from ingestion.pipeline.schema import type_of_columns
-from ingestion.verify.compare.rows import values_equal
-from ingestion.verify.decode import Decode as Read
-from ingestion.verify.decode import Expected, reading
-from ingestion.verify.decode.coerce import BROKEN
+from oncelake.ingestion.declaration.ddl import parse_columns
+from oncelake.ingestion.declaration.formats import FORMATS
+from oncelake.ingestion.declaration.parts import ExtraFields, FormatSpec, KeyFormatSpec
+from oncelake.ingestion.formats.decoder import Decode, Encoded
+from oncelake.ingestion.kafka.schema_registry import WriterSchema
+from oncelake.ingestion.pipeline.schema import type_of_columns
+from oncelake.ingestion.verify.compare.rows import values_equal
+from oncelake.ingestion.verify.decode import Decode as Read
+from oncelake.ingestion.verify.decode import Expected, reading
+from oncelake.ingestion.verify.decode.coerce import BROKEN
 
 
 def row_type(ddl: str) -> spark.StructType:

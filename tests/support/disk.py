@@ -6,7 +6,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from ingestion.local import broker
+from oncelake.ingestion.local import broker
 from tests.support.world import JARS
 
 

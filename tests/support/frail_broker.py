@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from ingestion.local import broker
-from ingestion.settings import Settings
+from oncelake.ingestion.local import broker
+from oncelake.ingestion.settings import Settings
 from tests.support.proxy import Proxy
 from tests.support.world import JARS, World
 

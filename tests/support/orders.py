@@ -10,11 +10,11 @@ from typing import Final
 
 import pyarrow as pa
 
-from ingestion.declaration.ddl import DeclaredColumn, parse_type, system_columns
-from ingestion.kafka.offsets import Offsets, TopicPartition
-from ingestion.sinks.arrow_types import arrow_schema
-from ingestion.sinks.commit_metadata import CommitMetadata, Identity
-from ingestion.sinks.table import Change, SinkTable
+from oncelake.ingestion.declaration.ddl import DeclaredColumn, parse_type, system_columns
+from oncelake.ingestion.kafka.offsets import Offsets, TopicPartition
+from oncelake.ingestion.sinks.arrow_types import arrow_schema
+from oncelake.ingestion.sinks.commit_metadata import CommitMetadata, Identity
+from oncelake.ingestion.sinks.table import Change, SinkTable
 
 STREAM: Final = "orders"
 KEYS: Final = ("id",)

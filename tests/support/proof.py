@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping
 
 from deltalake import DeltaTable
 
-from ingestion.errors import counted
-from ingestion.operations.apply_transformation import spark_transformation
-from ingestion.sinks.commit_metadata import CommitMetadata
-from ingestion.sinks.delta.files import is_delta
-from ingestion.verify.verdict import Verdict
-from ingestion.verify.verify import verify
+from oncelake.ingestion.errors import counted
+from oncelake.ingestion.operations.apply_transformation import spark_transformation
+from oncelake.ingestion.sinks.commit_metadata import CommitMetadata
+from oncelake.ingestion.sinks.delta.files import is_delta
+from oncelake.ingestion.verify.verdict import Verdict
+from oncelake.ingestion.verify.verify import verify
 from tests.support.world import World
 
 

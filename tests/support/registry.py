@@ -22,8 +22,8 @@ from confluent_kafka.schema_registry.json_schema import JSONSerializer
 from confluent_kafka.schema_registry.protobuf import ProtobufSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
-from ingestion.kafka.java import find_java
-from ingestion.local.process import launch, recorded_process, stop
+from oncelake.ingestion.kafka.java import find_java
+from oncelake.ingestion.local.process import launch, recorded_process, stop
 from tests.support.certificates import Authority
 from tests.support.http_server import Handler, served
 from tests.support.world import JARS

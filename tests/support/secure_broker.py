@@ -30,7 +30,7 @@ from confluent_kafka.admin import (
     UserScramCredentialUpsertion,
 )
 
-from ingestion.local import broker
+from oncelake.ingestion.local import broker
 from tests.support.certificates import Authority, Certificate
 from tests.support.frail_broker import free_ports
 from tests.support.token_server import AUDIENCE, TokenServer

@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 from uuid import uuid4
 
-from ingestion.settings import Settings
+from oncelake.ingestion.settings import Settings
 from tests.support.http_server import Handler, served
 
 Reference = tuple[str, str, int]

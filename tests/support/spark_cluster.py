@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from ingestion.kafka.java import find_java, pyspark_home
-from ingestion.local.process import launch, stop
-from ingestion.storage.processes import ProcessId
+from oncelake.ingestion.kafka.java import find_java, pyspark_home
+from oncelake.ingestion.local.process import launch, stop
+from oncelake.ingestion.storage.processes import ProcessId
 from tests.support.world import wait_until
 
 _JVM = ("-Xmx192m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")

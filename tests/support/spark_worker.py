@@ -62,8 +62,8 @@ def work(lake: str, state: str) -> None:
     """Answer each command on stdin by a line on stdout."""
     from delta.tables import DeltaTable
 
-    from ingestion.pipeline.session import start_session
-    from ingestion.settings import Settings
+    from oncelake.ingestion.pipeline.session import start_session
+    from oncelake.ingestion.settings import Settings
 
     settings = Settings(
         lake=lake, state=Path(state), jars=JARS, spark_master="local[1]", spark_driver_memory="1g"

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from ingestion.local.process import launch, recorded_process, stop
-from ingestion.storage import location
+from oncelake.ingestion.local.process import launch, recorded_process, stop
+from oncelake.ingestion.storage import location
 
 _ACCESS_KEY, _SECRET_KEY = "a-key-of-tests", "a-secret-of-tests"
 _REGION = "us-east-1"

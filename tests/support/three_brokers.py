@@ -15,9 +15,9 @@ from pathlib import Path
 from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic, PartitionMetadata
 
-from ingestion.local import broker
-from ingestion.local.process import launch, recorded_process, run_and_capture, stop
-from ingestion.storage.processes import ProcessId
+from oncelake.ingestion.local import broker
+from oncelake.ingestion.local.process import launch, recorded_process, run_and_capture, stop
+from oncelake.ingestion.storage.processes import ProcessId
 from tests.support.frail_broker import free_ports
 from tests.support.proxy import Proxy
 from tests.support.world import JARS

@@ -15,7 +15,7 @@ from itertools import accumulate
 
 from confluent_kafka import Producer
 
-from ingestion.settings import Settings
+from oncelake.ingestion.settings import Settings
 
 KEYS = 200
 GONE = "gone"

@@ -22,20 +22,20 @@ from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 from pydantic import SecretStr
 from pyspark.sql import SparkSession
 
-from ingestion.declaration.spec import StreamSpec
-from ingestion.kafka.admin import Kafka
-from ingestion.kafka.offsets import TopicPartition
-from ingestion.lake.ledger import Ledger, LedgerRow
-from ingestion.lake.paths import StreamPaths
-from ingestion.operations.rebuild import Rebuild, RebuildReport
-from ingestion.operations.redrive import Redrive, RedriveReport
-from ingestion.operations.replay import Replay, ReplayReport
-from ingestion.operations.run import Run
-from ingestion.pipeline.report import RunReport
-from ingestion.settings import Settings
-from ingestion.sinks.delta.files import open_rows
-from ingestion.sinks.delta.log import DeltaLog
-from ingestion.storage.location import Location
+from oncelake.ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.kafka.admin import Kafka
+from oncelake.ingestion.kafka.offsets import TopicPartition
+from oncelake.ingestion.lake.ledger import Ledger, LedgerRow
+from oncelake.ingestion.lake.paths import StreamPaths
+from oncelake.ingestion.operations.rebuild import Rebuild, RebuildReport
+from oncelake.ingestion.operations.redrive import Redrive, RedriveReport
+from oncelake.ingestion.operations.replay import Replay, ReplayReport
+from oncelake.ingestion.operations.run import Run
+from oncelake.ingestion.pipeline.report import RunReport
+from oncelake.ingestion.settings import Settings
+from oncelake.ingestion.sinks.delta.files import open_rows
+from oncelake.ingestion.sinks.delta.log import DeltaLog
+from oncelake.ingestion.storage.location import Location
 
 COLUMNS = "id INT NOT NULL, name STRING, at INT"
 ROOT = Path(__file__).parents[2]

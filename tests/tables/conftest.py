@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from ingestion.settings import Settings
+from oncelake.ingestion.settings import Settings
 from tests.support.places import kafka_for, spark_for
 from tests.support.world import World, settings_in
 

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from ingestion.cli.app import app
-from ingestion.errors import RefusedError, RewindError
-from ingestion.operations.erase import Certificate, erase
-from ingestion.operations.rewind import read_history, rewind
-from ingestion.storage.failpoints import Failpoint
+from oncelake.ingestion.cli.app import app
+from oncelake.ingestion.errors import RefusedError, RewindError
+from oncelake.ingestion.operations.erase import Certificate, erase
+from oncelake.ingestion.operations.rewind import read_history, rewind
+from oncelake.ingestion.storage.failpoints import Failpoint
 from tests.support.long import twins
 from tests.support.proof import find_problems, prove
 from tests.support.world import World, row

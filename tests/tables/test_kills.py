@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from ingestion.storage.failpoints import Failpoint
+from oncelake.ingestion.storage.failpoints import Failpoint
 from tests.crash import trial
 from tests.crash.trial import Cell, attempt
 from tests.support.long import twins

@@ -11,16 +11,16 @@ import pytest
 from confluent_kafka.schema_registry.avro import AvroDeserializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
-from ingestion.declaration.sql import quoted
-from ingestion.errors import (
+from oncelake.ingestion.declaration.sql import quoted
+from oncelake.ingestion.errors import (
     CommitConflictError,
     KeyInTwoPartitionsError,
     RefusedError,
     TableBusyError,
 )
-from ingestion.operations.decisions import reset
-from ingestion.sinks.kafka.writer import TopicWriter
-from ingestion.verify.verify import verify
+from oncelake.ingestion.operations.decisions import reset
+from oncelake.ingestion.sinks.kafka.writer import TopicWriter
+from oncelake.ingestion.verify.verify import verify
 from tests.support.committed import committed_records
 from tests.support.proof import find_problems, prove
 from tests.support.registry import Subject

@@ -8,7 +8,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from ingestion.errors import RefusedError
+from oncelake.ingestion.errors import RefusedError
 from tests.support.proof import find_problems, prove
 from tests.support.world import World, row
 

@@ -10,8 +10,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from ingestion.errors import ForeignTableError, IdentityChangedError, RefusedError
-from ingestion.operations.erase import erase
+from oncelake.ingestion.errors import ForeignTableError, IdentityChangedError, RefusedError
+from oncelake.ingestion.operations.erase import erase
 from tests.support.long import twins
 from tests.support.proof import find_problems, prove
 from tests.support.world import World, row

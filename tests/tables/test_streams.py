@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from ingestion.declaration.sql import quoted
-from ingestion.errors import (
+from oncelake.ingestion.declaration.sql import quoted
+from oncelake.ingestion.errors import (
     RefusedError,
     TableBusyError,
     TableReplacedError,
 )
-from ingestion.lake.lock import Holder, held_by_jvm
-from ingestion.operations.decisions import reset
-from ingestion.operations.maintain import maintain
-from ingestion.operations.rewind import rewind
-from ingestion.verify.verify import verify
+from oncelake.ingestion.lake.lock import Holder, held_by_jvm
+from oncelake.ingestion.operations.decisions import reset
+from oncelake.ingestion.operations.maintain import maintain
+from oncelake.ingestion.operations.rewind import rewind
+from oncelake.ingestion.verify.verify import verify
 from tests.support.long import twins
 from tests.support.proof import find_problems, prove
 from tests.support.world import World, row

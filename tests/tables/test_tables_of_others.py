@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from ingestion.declaration.modes import OUR_COLUMNS
-from ingestion.errors import RefusedError, SchemaChangedError, TableSettingsError
-from ingestion.operations.decisions import accept, reset
-from ingestion.operations.maintain import maintain
-from ingestion.operations.rewind import rewind
-from ingestion.sinks.iceberg.catalog import CatalogEntry
-from ingestion.verify.fold.transform import NOT_INDEPENDENT
+from oncelake.ingestion.declaration.modes import OUR_COLUMNS
+from oncelake.ingestion.errors import RefusedError, SchemaChangedError, TableSettingsError
+from oncelake.ingestion.operations.decisions import accept, reset
+from oncelake.ingestion.operations.maintain import maintain
+from oncelake.ingestion.operations.rewind import rewind
+from oncelake.ingestion.sinks.iceberg.catalog import CatalogEntry
+from oncelake.ingestion.verify.fold.transform import NOT_INDEPENDENT
 from tests.support.long import only_long, twins
 from tests.support.proof import find_problems, prove
 from tests.support.world import COLUMNS, World, row

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ingestion.modes import sql
-from ingestion.modes.mode import WriteMode
-from ingestion.sinks.commit_metadata import Kind
+from oncelake.ingestion.modes import sql
+from oncelake.ingestion.modes.mode import WriteMode
+from oncelake.ingestion.sinks.commit_metadata import Kind
 
 
 class LatestBatch(WriteMode):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ingestion.verify.fold.rule import AppendRule, FoldContext, Recount
-from ingestion.verify.read.record import RowChange, text_of
-from ingestion.verify.read.spill import SpillTable
+from oncelake.ingestion.verify.fold.rule import AppendRule, FoldContext, Recount
+from oncelake.ingestion.verify.read.record import RowChange, text_of
+from oncelake.ingestion.verify.read.spill import SpillTable
 
 
 class LatestBatch(AppendRule):

@@ -7,7 +7,7 @@ from typing import Any
 
 from pyspark.sql.types import DataType, StringType
 
-from ingestion.formats.decoder import BadBytesError, Decode, Decoded, Encoded, by_record
+from oncelake.ingestion.formats.decoder import BadBytesError, Decode, Decoded, Encoded, by_record
 
 REASONS = {"not_pairs": "no list of pairs", "wrong_number": "no whole number"}
 PAIRS = re.compile(r"\w+=[^;=]*(;\w+=[^;=]*)*")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ingestion.verify.decode import Decode, DecodedRecord, Expected
-from ingestion.verify.decode.coerce import BadRecordError
+from oncelake.ingestion.verify.decode import Decode, DecodedRecord, Expected
+from oncelake.ingestion.verify.decode.coerce import BadRecordError
 
 
 def reading(expected: Expected) -> Decode:

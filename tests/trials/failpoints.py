@@ -25,8 +25,8 @@ from unittest.mock import patch
 import psutil
 from pyspark import SparkContext
 
-from ingestion.storage import failpoints
-from ingestion.storage.failpoints import Failpoint
+from oncelake.ingestion.storage import failpoints
+from oncelake.ingestion.storage.failpoints import Failpoint
 
 # Begins the line of a kill in the file of visits.
 _KILLED = "killed: "

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Protocol
 
-from ingestion.errors import counted
+from oncelake.ingestion.errors import counted
 from tests.support.proof import find_problems
 from tests.support.world import World
 from tests.trials.oracle import Row, expected_rows

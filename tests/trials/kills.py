@@ -14,9 +14,9 @@ from pathlib import Path
 
 import psutil
 
-from ingestion.errors import DependencyError, StreamLockedError
-from ingestion.pipeline.report import RunReport
-from ingestion.storage.failpoints import Failpoint
+from oncelake.ingestion.errors import DependencyError, StreamLockedError
+from oncelake.ingestion.pipeline.report import RunReport
+from oncelake.ingestion.storage.failpoints import Failpoint
 from tests.support.world import World, wait_until
 from tests.trials.failpoints import EVENT_WRITTEN, PlannedCrash, crashing_at
 

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from confluent_kafka import Message
 
-from ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.declaration.spec import StreamSpec
 from tests.support.committed import committed_records
 from tests.support.traffic import GONE
 from tests.support.world import World

@@ -27,8 +27,8 @@ from unittest.mock import patch
 
 import pytest
 
-from ingestion.storage import failpoints
-from ingestion.storage.failpoints import Failpoint
+from oncelake.ingestion.storage import failpoints
+from oncelake.ingestion.storage.failpoints import Failpoint
 from tests.trials.failpoints import PlannedError
 
 # _IOR('X', 125, __u32), and the flag that does not even write the journal.

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from ingestion.local import broker
-from ingestion.pipeline.session import start_session
-from ingestion.settings import Settings
+from oncelake.ingestion.local import broker
+from oncelake.ingestion.pipeline.session import start_session
+from oncelake.ingestion.settings import Settings
 from tests.support.world import JARS, World
 
 

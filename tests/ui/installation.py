@@ -18,7 +18,7 @@ import dagster as dg
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from ingestion.settings import Settings
+from oncelake.ingestion.settings import Settings
 from tests.assets.shell import DAGSTER_YAML, background_process, environment_in
 from tests.support.world import ROOT
 

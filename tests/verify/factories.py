@@ -11,16 +11,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ingestion.declaration.spec import StreamSpec
-from ingestion.kafka.offsets import TopicPartition
-from ingestion.settings import Settings
-from ingestion.verify.coverage import Coverage
-from ingestion.verify.fold.classify import Classifier, Classifiers
-from ingestion.verify.fold.fold import Fold
-from ingestion.verify.fold.rule import FoldContext, Recount
-from ingestion.verify.read.record import Record, Row
-from ingestion.verify.read.snapshot import Batch, OffsetRange
-from ingestion.verify.read.spill import SpillStore
+from oncelake.ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.kafka.offsets import TopicPartition
+from oncelake.ingestion.settings import Settings
+from oncelake.ingestion.verify.coverage import Coverage
+from oncelake.ingestion.verify.fold.classify import Classifier, Classifiers
+from oncelake.ingestion.verify.fold.fold import Fold
+from oncelake.ingestion.verify.fold.rule import FoldContext, Recount
+from oncelake.ingestion.verify.read.record import Record, Row
+from oncelake.ingestion.verify.read.snapshot import Batch, OffsetRange
+from oncelake.ingestion.verify.read.spill import SpillStore
 
 DDL = "id BIGINT NOT NULL, name STRING, at INT"
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)

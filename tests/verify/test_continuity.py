@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from ingestion.errors import TopicTruncatedError
-from ingestion.kafka.last_record import digest_of
-from ingestion.kafka.offsets import TopicPartition
-from ingestion.verify.compare.continuity import refuse_another_log
-from ingestion.verify.read.record import Record
-from ingestion.verify.read.snapshot import Batch, LastRead
+from oncelake.ingestion.errors import TopicTruncatedError
+from oncelake.ingestion.kafka.last_record import digest_of
+from oncelake.ingestion.kafka.offsets import TopicPartition
+from oncelake.ingestion.verify.compare.continuity import refuse_another_log
+from oncelake.ingestion.verify.read.record import Record
+from oncelake.ingestion.verify.read.snapshot import Batch, LastRead
 
 READ = Record("t", 0, 7, 1_000, b"k", b"v", (("h", b"1"), ("n", None)))
 BATCH = Batch(

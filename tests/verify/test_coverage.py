@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ingestion.verify.coverage import Coverage, accepted_in
-from ingestion.verify.read.snapshot import Batch
-from ingestion.verify.read.spill import CHUNK
+from oncelake.ingestion.verify.coverage import Coverage, accepted_in
+from oncelake.ingestion.verify.read.snapshot import Batch
+from oncelake.ingestion.verify.read.spill import CHUNK
 from tests.verify.factories import P0, P1, batch, full_coverage, remembering, stretch
 
 BATCHES = [

@@ -6,8 +6,8 @@ from itertools import permutations
 
 import pytest
 
-from ingestion.verify.fold.fold import Fold
-from ingestion.verify.read.record import Record
+from oncelake.ingestion.verify.fold.fold import Fold
+from oncelake.ingestion.verify.read.record import Record
 from tests.verify.factories import (
     DDL,
     P0,

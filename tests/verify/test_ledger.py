@@ -9,13 +9,13 @@ from typing import Any, cast
 
 import pytest
 
-from ingestion.kafka.offsets import Offsets
-from ingestion.sinks.commit_metadata import UNKNOWN, CommitMetadata
-from ingestion.sinks.table import SinkTable
-from ingestion.verify.compare import ledger
-from ingestion.verify.decode.coerce import UnprovableError
-from ingestion.verify.read.snapshot import Batch, LoggedCommit, read_log
-from ingestion.verify.verdict import Difference
+from oncelake.ingestion.kafka.offsets import Offsets
+from oncelake.ingestion.sinks.commit_metadata import UNKNOWN, CommitMetadata
+from oncelake.ingestion.sinks.table import SinkTable
+from oncelake.ingestion.verify.compare import ledger
+from oncelake.ingestion.verify.decode.coerce import UnprovableError
+from oncelake.ingestion.verify.read.snapshot import Batch, LoggedCommit, read_log
+from oncelake.ingestion.verify.verdict import Difference
 from tests.verify.factories import P0, P1, batch, stretch, unlike
 
 LEDGER = [batch(1, stretch(0, 4)), batch(2, stretch(4, 8)), batch(3, stretch(8, 8))]

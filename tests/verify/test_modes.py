@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ingestion.declaration.spec import StreamSpec
-from ingestion.verify.decode.coerce import UnprovableError
-from ingestion.verify.read.record import Record
+from oncelake.ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.verify.decode.coerce import UnprovableError
+from oncelake.ingestion.verify.read.record import Record
 from tests.verify.factories import P0, Folded, declared, full_coverage, record
 
 GONE = {"apply_as_deletes": "name = 'gone'"}

@@ -10,12 +10,12 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from ingestion.declaration.ddl import parse_columns
-from ingestion.declaration.spec import StreamSpec
-from ingestion.declaration.sql import quoted
-from ingestion.settings import Settings
-from ingestion.verify.decode.coerce import UnprovableError
-from ingestion.verify.fold.transform import Apply, Condition, transformation
+from oncelake.ingestion.declaration.ddl import parse_columns
+from oncelake.ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.declaration.sql import quoted
+from oncelake.ingestion.settings import Settings
+from oncelake.ingestion.verify.decode.coerce import UnprovableError
+from oncelake.ingestion.verify.fold.transform import Apply, Condition, transformation
 
 DDL = "id INT, name STRING, at TIMESTAMP, price DECIMAL(9, 2), ratio FLOAT, `key` STRING"
 NOON = dt.datetime(2020, 1, 1, 12, tzinfo=dt.UTC)

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from ingestion.verify.compare.quarantine import as_bad, misplaced
-from ingestion.verify.coverage import Coverage
+from oncelake.ingestion.verify.compare.quarantine import as_bad, misplaced
+from oncelake.ingestion.verify.coverage import Coverage
 from tests.verify.factories import P0, batch, full_coverage, record, remembering, stretch
 
 BAD = [record(3, b"no", key=b"k"), record(4, None), record(5, b"x" * 1_000)]

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from ingestion.verify.compare.ledger import miscounts
-from ingestion.verify.fold.rule import Recount
-from ingestion.verify.read.snapshot import Batch
+from oncelake.ingestion.verify.compare.ledger import miscounts
+from oncelake.ingestion.verify.fold.rule import Recount
+from oncelake.ingestion.verify.read.snapshot import Batch
 from tests.verify.factories import P0, batch, stretch
 
 

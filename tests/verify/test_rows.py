@@ -11,15 +11,15 @@ from zoneinfo import ZoneInfo
 import pyarrow as pa
 import pytest
 
-from ingestion.declaration.spec import StreamSpec
-from ingestion.verify.compare.rows import RowsProof, deletes_that_explain
-from ingestion.verify.coverage import Coverage
-from ingestion.verify.decode.coerce import UnprovableError
-from ingestion.verify.fold.classify import Classifier, Classifiers
-from ingestion.verify.fold.fold import rule_of
-from ingestion.verify.fold.rule import FoldContext
-from ingestion.verify.read.record import UNSEEN, Row, RowChange, text_of
-from ingestion.verify.read.snapshot import rows_in
+from oncelake.ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.verify.compare.rows import RowsProof, deletes_that_explain
+from oncelake.ingestion.verify.coverage import Coverage
+from oncelake.ingestion.verify.decode.coerce import UnprovableError
+from oncelake.ingestion.verify.fold.classify import Classifier, Classifiers
+from oncelake.ingestion.verify.fold.fold import rule_of
+from oncelake.ingestion.verify.fold.rule import FoldContext
+from oncelake.ingestion.verify.read.record import UNSEEN, Row, RowChange, text_of
+from oncelake.ingestion.verify.read.snapshot import rows_in
 from tests.verify.factories import P0, batch, declared, full_coverage, record, remembering, stretch
 
 BLIND = {"earliest": {P0: 5}, "batches": {1: batch(1, stretch(0, 20))}}

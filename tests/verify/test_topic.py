@@ -18,13 +18,13 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from ingestion.errors import DependencyError
-from ingestion.kafka.client import client_options
-from ingestion.kafka.offsets import TopicPartition
-from ingestion.settings import Settings
-from ingestion.verify.read import topic
-from ingestion.verify.read.snapshot import OffsetRange
-from ingestion.verify.read.topic import TopicReader, is_compacted
+from oncelake.ingestion.errors import DependencyError
+from oncelake.ingestion.kafka.client import client_options
+from oncelake.ingestion.kafka.offsets import TopicPartition
+from oncelake.ingestion.settings import Settings
+from oncelake.ingestion.verify.read import topic
+from oncelake.ingestion.verify.read.snapshot import OffsetRange
+from oncelake.ingestion.verify.read.topic import TopicReader, is_compacted
 
 pytestmark = pytest.mark.kafka
 

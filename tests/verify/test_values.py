@@ -7,9 +7,9 @@ from decimal import Decimal
 
 import pytest
 
-from ingestion.declaration.ddl import parse_type
-from ingestion.verify.decode.coerce import BadRecordError, UnprovableError, of_json, scaled
-from ingestion.verify.decode.json import parse_object
+from oncelake.ingestion.declaration.ddl import parse_type
+from oncelake.ingestion.verify.decode.coerce import BadRecordError, UnprovableError, of_json, scaled
+from oncelake.ingestion.verify.decode.json import parse_object
 
 
 @pytest.mark.parametrize(

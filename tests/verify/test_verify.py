@@ -17,22 +17,22 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from typer.testing import CliRunner
 
-from ingestion.cli.app import app
-from ingestion.errors import (
+from oncelake.ingestion.cli.app import app
+from oncelake.ingestion.errors import (
     DamagedTableError,
     DependencyError,
     TableBusyError,
     TableRolledBackError,
     TopicRecreatedError,
 )
-from ingestion.lake.ledger import Ledger
-from ingestion.lake.lock import Holder, held_by_jvm
-from ingestion.operations.decisions import accept, adopt_topic
-from ingestion.operations.erase import erase
-from ingestion.operations.rewind import rewind
-from ingestion.storage.location import Location
-from ingestion.verify.verdict import Verdict
-from ingestion.verify.verify import verify
+from oncelake.ingestion.lake.ledger import Ledger
+from oncelake.ingestion.lake.lock import Holder, held_by_jvm
+from oncelake.ingestion.operations.decisions import accept, adopt_topic
+from oncelake.ingestion.operations.erase import erase
+from oncelake.ingestion.operations.rewind import rewind
+from oncelake.ingestion.storage.location import Location
+from oncelake.ingestion.verify.verdict import Verdict
+from oncelake.ingestion.verify.verify import verify
 from tests.support.damage import data_file
 from tests.support.faulty_sink import WITHOUT_ID_2, merging
 from tests.support.long import only_long

@@ -3,7 +3,7 @@
 It is a proof and not a show: each step states what must hold, and the first that does not hold
 ends the demo with a sentence and exit code 1.
 
-    python -m ingestion.cli.demo.demo
+    python -m oncelake.ingestion.cli.demo.demo
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 
-from ingestion.cli.demo import flights
-from ingestion.cli.demo.flights import Message
-from ingestion.cli.end_process import run_to_the_end
-from ingestion.cli.output import out, say, table
-from ingestion.declaration.loader import find_stream
-from ingestion.errors import IngestionError, counted
-from ingestion.lake.ledger import Ledger, LedgerRow
-from ingestion.lake.paths import StreamPaths
-from ingestion.local import broker
-from ingestion.local.produce import create, offset_count, produce
-from ingestion.settings import Settings, load_settings, project_root
-from ingestion.sinks.delta.files import read_delta, scan_rows
-from ingestion.storage.location import Location
-from ingestion.verify.verify import verify
+from oncelake.ingestion.cli.demo import flights
+from oncelake.ingestion.cli.demo.flights import Message
+from oncelake.ingestion.cli.end_process import run_to_the_end
+from oncelake.ingestion.cli.output import out, say, table
+from oncelake.ingestion.declaration.loader import find_stream
+from oncelake.ingestion.errors import IngestionError, counted
+from oncelake.ingestion.lake.ledger import Ledger, LedgerRow
+from oncelake.ingestion.lake.paths import StreamPaths
+from oncelake.ingestion.local import broker
+from oncelake.ingestion.local.produce import create, offset_count, produce
+from oncelake.ingestion.settings import Settings, load_settings, project_root
+from oncelake.ingestion.sinks.delta.files import read_delta, scan_rows
+from oncelake.ingestion.storage.location import Location
+from oncelake.ingestion.verify.verify import verify
 
 _SEED = 2013
 _STREAM = flights.TOPIC

@@ -22,7 +22,7 @@ import pyarrow as pa
 from pyarrow import compute as pc
 from pyarrow import csv
 
-from ingestion.errors import SetupError
+from oncelake.ingestion.errors import SetupError
 
 TOPIC: Final = "flights"
 KEYS: Final = ("year", "month", "day", "carrier", "flight", "origin")

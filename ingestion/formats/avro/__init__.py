@@ -16,10 +16,10 @@ from typing import Any, Final
 
 from fastavro import parse_schema, schemaless_reader
 
-from ingestion.errors import counted
-from ingestion.formats import wire_format
-from ingestion.formats.avro.columns import flat_decoding
-from ingestion.formats.avro.types import (
+from oncelake.ingestion.errors import counted
+from oncelake.ingestion.formats import wire_format
+from oncelake.ingestion.formats.avro.columns import flat_decoding
+from oncelake.ingestion.formats.avro.types import (
     as_written,
     converter,
     expanded_size,
@@ -27,10 +27,17 @@ from ingestion.formats.avro.types import (
     has_endless_arrays,
     is_record,
 )
-from ingestion.formats.coerce import columns_of
-from ingestion.formats.decoder import UNFORESEEN, BadBytesError, Decode, Decoded, Encoded, Read
-from ingestion.formats.wire_format import DecodeMany, FramedDecoder
-from ingestion.kafka.schema_registry import WriterSchema
+from oncelake.ingestion.formats.coerce import columns_of
+from oncelake.ingestion.formats.decoder import (
+    UNFORESEEN,
+    BadBytesError,
+    Decode,
+    Decoded,
+    Encoded,
+    Read,
+)
+from oncelake.ingestion.formats.wire_format import DecodeMany, FramedDecoder
+from oncelake.ingestion.kafka.schema_registry import WriterSchema
 
 REASONS: Final[dict[str, str]] = {
     **wire_format.REASONS,

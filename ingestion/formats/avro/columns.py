@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import types as sql
 
-from ingestion.formats.arrays import (
+from oncelake.ingestion.formats.arrays import (
     Bytes,
     Flags,
     Numbers,
@@ -23,10 +23,10 @@ from ingestion.formats.arrays import (
     converted,
     within,
 )
-from ingestion.formats.avro.types import converter, fields, is_record, kind, source
-from ingestion.formats.coerce import FIRST_DAY, FIRST_MOMENT, LAST_DAY, LAST_MOMENT
-from ingestion.formats.decoder import Encoded, arrow_type, decoded_struct, struct_of_parts
-from ingestion.formats.wire_format import DecodeMany
+from oncelake.ingestion.formats.avro.types import converter, fields, is_record, kind, source
+from oncelake.ingestion.formats.coerce import FIRST_DAY, FIRST_MOMENT, LAST_DAY, LAST_MOMENT
+from oncelake.ingestion.formats.decoder import Encoded, arrow_type, decoded_struct, struct_of_parts
+from oncelake.ingestion.formats.wire_format import DecodeMany
 
 _MICROS: Final = 10**6
 _LAST_SHIFT: Final = 56

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from pyspark.sql import types as sql
 
-from ingestion.formats.coerce import (
+from oncelake.ingestion.formats.coerce import (
     Convert,
     MisfitError,
     Source,
@@ -22,7 +22,7 @@ from ingestion.formats.coerce import (
     mismatch,
     struct_of,
 )
-from ingestion.formats.connect import DEBEZIUM_TICKS, Hint, json_value
+from oncelake.ingestion.formats.connect import DEBEZIUM_TICKS, Hint, json_value
 
 _LOGICAL: Final = "oncelakeLogicalType"
 _NAMED: Final = frozenset({"record", "error", "enum", "fixed"})

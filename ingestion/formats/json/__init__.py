@@ -19,9 +19,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import UNSET
 
-from ingestion.formats import decoder
-from ingestion.formats.arrays import Flags, cast_or_null
-from ingestion.formats.decoder import (
+from oncelake.ingestion.formats import decoder
+from oncelake.ingestion.formats.arrays import Flags, cast_or_null
+from oncelake.ingestion.formats.decoder import (
     Decode,
     Decoded,
     Encoded,
@@ -31,10 +31,10 @@ from ingestion.formats.decoder import (
     merged,
     struct_of_parts,
 )
-from ingestion.formats.json.columns import Learned, count_colons, shape_of
-from ingestion.formats.json.names import Undeclared, paths_of
-from ingestion.formats.json.strict import LONGEST_VARIANT, StrictReader
-from ingestion.formats.strict_json import LONGEST_NUMBER, MOST_NESTED
+from oncelake.ingestion.formats.json.columns import Learned, count_colons, shape_of
+from oncelake.ingestion.formats.json.names import Undeclared, paths_of
+from oncelake.ingestion.formats.json.strict import LONGEST_VARIANT, StrictReader
+from oncelake.ingestion.formats.strict_json import LONGEST_NUMBER, MOST_NESTED
 
 REASONS: Final[dict[str, str]] = {
     **decoder.REASONS,

@@ -20,8 +20,8 @@ from msgspec import UNSET, Meta, Raw, UnsetType
 from numpy.typing import NDArray
 from pyspark.sql import types as sql
 
-from ingestion.formats.arrays import Flags, are_lost, cast_or_null, converted, within
-from ingestion.formats.coerce import (
+from oncelake.ingestion.formats.arrays import Flags, are_lost, cast_or_null, converted, within
+from oncelake.ingestion.formats.coerce import (
     BITS,
     FIRST_DAY,
     FIRST_MOMENT,
@@ -30,9 +30,9 @@ from ingestion.formats.coerce import (
     MOST_DIGITS,
     Convert,
 )
-from ingestion.formats.decoder import arrow_type
-from ingestion.formats.json import strict
-from ingestion.formats.json.names import Undeclared, spelt
+from oncelake.ingestion.formats.decoder import arrow_type
+from oncelake.ingestion.formats.json import strict
+from oncelake.ingestion.formats.json.names import Undeclared, spelt
 
 Counts = NDArray[np.int64]
 

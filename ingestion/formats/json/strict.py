@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Raw
 from pyspark.sql import types as sql
 
-from ingestion.formats.coerce import (
+from oncelake.ingestion.formats.coerce import (
     BITS,
     FIRST_MOMENT,
     LAST_MOMENT,
@@ -33,9 +33,9 @@ from ingestion.formats.coerce import (
     rescaled,
     struct_of,
 )
-from ingestion.formats.decoder import BadBytesError, Decoded, Encoded, text_of
-from ingestion.formats.json.names import Undeclared, spelt
-from ingestion.formats.strict_json import (
+from oncelake.ingestion.formats.decoder import BadBytesError, Decoded, Encoded, text_of
+from oncelake.ingestion.formats.json.names import Undeclared, spelt
+from oncelake.ingestion.formats.strict_json import (
     LONGEST_NUMBER,
     LongNumberError,
     StrictParser,

@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING, Final, Literal, cast
 
 from pyspark.sql import SparkSession
 
-from ingestion.declaration.ddl import system_columns
-from ingestion.errors import InvalidSpecError
-from ingestion.lake.stream import Stream
-from ingestion.modes.engines.engine import Engine
-from ingestion.modes.engines.table_writer import ChangeWriter, TableWriter
-from ingestion.settings import variable
-from ingestion.sinks.delta.files import is_delta, read_delta
-from ingestion.sinks.delta.table import unwritable_features
-from ingestion.sinks.table import SinkTable
-from ingestion.storage.location import Location
-from ingestion.storage.processes import scratch_of_this_process
+from oncelake.ingestion.declaration.ddl import system_columns
+from oncelake.ingestion.errors import InvalidSpecError
+from oncelake.ingestion.lake.stream import Stream
+from oncelake.ingestion.modes.engines.engine import Engine
+from oncelake.ingestion.modes.engines.table_writer import ChangeWriter, TableWriter
+from oncelake.ingestion.settings import variable
+from oncelake.ingestion.sinks.delta.files import is_delta, read_delta
+from oncelake.ingestion.sinks.delta.table import unwritable_features
+from oncelake.ingestion.sinks.table import SinkTable
+from oncelake.ingestion.storage.location import Location
+from oncelake.ingestion.storage.processes import scratch_of_this_process
 
 if TYPE_CHECKING:
-    from ingestion.modes.engines.duckdb import LocalEngine
-    from ingestion.modes.engines.spark import SparkEngine
+    from oncelake.ingestion.modes.engines.duckdb import LocalEngine
+    from oncelake.ingestion.modes.engines.spark import SparkEngine
 
 EngineName = Literal["spark", "delta_rs"]
 # DuckDB and Spark do not agree on how -0.0 and NaN compare.
@@ -68,10 +68,10 @@ def open_engine(name: EngineName, spark: SparkSession, stream: Stream) -> Engine
         stream: The stream.
     """
     if name == "spark":
-        from ingestion.modes.engines.spark import SparkEngine
+        from oncelake.ingestion.modes.engines.spark import SparkEngine
 
         return SparkEngine(spark)
-    from ingestion.modes.engines.duckdb import LocalEngine
+    from oncelake.ingestion.modes.engines.duckdb import LocalEngine
 
     scratch = scratch_of_this_process(stream.settings.state)
     scratch.mkdir(parents=True, exist_ok=True)
@@ -91,7 +91,7 @@ def open_writer(
         version: The table's version before the batch.
     """
     if name == "spark":
-        from ingestion.modes.engines.spark_writer import SparkWriter
+        from oncelake.ingestion.modes.engines.spark_writer import SparkWriter
 
         of_spark = cast("SparkEngine", engine)
         return SparkWriter(of_spark, stream.name, stream.paths.data, version)

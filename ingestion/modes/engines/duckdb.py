@@ -22,14 +22,14 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from ingestion.declaration.sql import OFFLINE
-from ingestion.errors import BatchTooLargeError
-from ingestion.kafka.offsets import Range, cut
-from ingestion.modes import sql as text
-from ingestion.modes.engines.engine import translate_failure
-from ingestion.modes.engines.rows import InWorker, Rows, UnevaluatedError, Work
-from ingestion.sinks.delta.files import as_arrow, open_rows
-from ingestion.storage.location import Location
+from oncelake.ingestion.declaration.sql import OFFLINE
+from oncelake.ingestion.errors import BatchTooLargeError
+from oncelake.ingestion.kafka.offsets import Range, cut
+from oncelake.ingestion.modes import sql as text
+from oncelake.ingestion.modes.engines.engine import translate_failure
+from oncelake.ingestion.modes.engines.rows import InWorker, Rows, UnevaluatedError, Work
+from oncelake.ingestion.sinks.delta.files import as_arrow, open_rows
+from oncelake.ingestion.storage.location import Location
 
 # A batch of so many bytes in Arrow, all of them winners, takes this process to 2 GB.
 LARGEST_BATCH_BYTES = 512 * 1024 * 1024

@@ -11,10 +11,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from ingestion.kafka.offsets import Range
-from ingestion.modes.engines.rows import Rows
-from ingestion.modes.sql import FAILED
-from ingestion.storage.location import Location
+from oncelake.ingestion.kafka.offsets import Range
+from oncelake.ingestion.modes.engines.rows import Rows
+from oncelake.ingestion.modes.sql import FAILED
+from oncelake.ingestion.storage.location import Location
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

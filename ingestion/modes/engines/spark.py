@@ -11,12 +11,12 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from ingestion.kafka.offsets import Range
-from ingestion.modes import sql as text
-from ingestion.modes.engines.engine import translate_failure
-from ingestion.modes.engines.frame_cache import FrameCache
-from ingestion.modes.engines.rows import Rows
-from ingestion.storage.location import Location
+from oncelake.ingestion.kafka.offsets import Range
+from oncelake.ingestion.modes import sql as text
+from oncelake.ingestion.modes.engines.engine import translate_failure
+from oncelake.ingestion.modes.engines.frame_cache import FrameCache
+from oncelake.ingestion.modes.engines.rows import Rows
+from oncelake.ingestion.storage.location import Location
 
 # By which Spark says that a statement has failed.
 _FAILURES: Final = (PySparkException, Py4JJavaError)

@@ -16,19 +16,19 @@ from delta.tables import DeltaTable
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from ingestion.declaration.sql import quoted
-from ingestion.modes import sql
-from ingestion.modes.engines.engine import Decision
-from ingestion.modes.engines.idempotent_commit import (
+from oncelake.ingestion.declaration.sql import quoted
+from oncelake.ingestion.modes import sql
+from oncelake.ingestion.modes.engines.engine import Decision
+from oncelake.ingestion.modes.engines.idempotent_commit import (
     append_rows,
     from_materialized,
     idempotent,
     retry_on_conflict,
 )
-from ingestion.modes.engines.spark import SparkEngine, translate
-from ingestion.sinks.commit_metadata import CommitMetadata
-from ingestion.sinks.delta.log import DeltaLog
-from ingestion.storage.location import Location
+from oncelake.ingestion.modes.engines.spark import SparkEngine, translate
+from oncelake.ingestion.sinks.commit_metadata import CommitMetadata
+from oncelake.ingestion.sinks.delta.log import DeltaLog
+from oncelake.ingestion.storage.location import Location
 
 # What comes from foreachBatch has no known size: without a hint Spark broadcasts the table's key
 # columns instead, or sorts both sides.

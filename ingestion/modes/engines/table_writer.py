@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ingestion.modes.engines.engine import Decision
-from ingestion.sinks.commit_log import unless_committed
-from ingestion.sinks.commit_metadata import CommitMetadata
-from ingestion.sinks.table import Change, SinkTable, Transaction
+from oncelake.ingestion.modes.engines.engine import Decision
+from oncelake.ingestion.sinks.commit_log import unless_committed
+from oncelake.ingestion.sinks.commit_metadata import CommitMetadata
+from oncelake.ingestion.sinks.table import Change, SinkTable, Transaction
 
 if TYPE_CHECKING:
-    from ingestion.modes.engines.duckdb import LocalEngine
+    from oncelake.ingestion.modes.engines.duckdb import LocalEngine
 
 
 class TableWriter(Protocol):

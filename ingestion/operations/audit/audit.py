@@ -22,8 +22,8 @@ import duckdb
 import pyarrow as pa
 from confluent_kafka import Message
 
-from ingestion.declaration.sql import OFFLINE
-from ingestion.errors import (
+from oncelake.ingestion.declaration.sql import OFFLINE
+from oncelake.ingestion.errors import (
     DONE,
     REFUSED,
     WRONG,
@@ -31,18 +31,18 @@ from ingestion.errors import (
     InvalidSpecError,
     counted,
 )
-from ingestion.kafka.admin import Kafka
-from ingestion.kafka.client import headers_of, timestamp_micros_of
-from ingestion.kafka.offsets import Offsets, Range
-from ingestion.lake.stream import Stream
-from ingestion.operations.audit.compare import AuditSample, Comparison
-from ingestion.operations.audit.declare import AuditRequest, Reading, plan_reading
-from ingestion.operations.audit.foreign_table import open_table
-from ingestion.operations.init.decode_sample import RECORDS
-from ingestion.pipeline.decode import decode_here
-from ingestion.pipeline.validate import validate_in_worker
-from ingestion.settings import Settings
-from ingestion.storage.processes import scratch_of_this_process, sweep_scratch
+from oncelake.ingestion.kafka.admin import Kafka
+from oncelake.ingestion.kafka.client import headers_of, timestamp_micros_of
+from oncelake.ingestion.kafka.offsets import Offsets, Range
+from oncelake.ingestion.lake.stream import Stream
+from oncelake.ingestion.operations.audit.compare import AuditSample, Comparison
+from oncelake.ingestion.operations.audit.declare import AuditRequest, Reading, plan_reading
+from oncelake.ingestion.operations.audit.foreign_table import open_table
+from oncelake.ingestion.operations.init.decode_sample import RECORDS
+from oncelake.ingestion.pipeline.decode import decode_here
+from oncelake.ingestion.pipeline.validate import validate_in_worker
+from oncelake.ingestion.settings import Settings
+from oncelake.ingestion.storage.processes import scratch_of_this_process, sweep_scratch
 
 Tell = Callable[[str, int, int], None]
 

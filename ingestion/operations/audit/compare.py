@@ -16,10 +16,10 @@ import duckdb
 import pyarrow as pa
 import sqlglot
 
-from ingestion.declaration.sql import identifier, literal
-from ingestion.errors import InvalidSpecError, RefusedError, counted, first_line
-from ingestion.operations.audit.declare import AuditRequest, Reading, unknown_column
-from ingestion.operations.audit.foreign_table import NAME, ForeignTable, unreadable
+from oncelake.ingestion.declaration.sql import identifier, literal
+from oncelake.ingestion.errors import InvalidSpecError, RefusedError, counted, first_line
+from oncelake.ingestion.operations.audit.declare import AuditRequest, Reading, unknown_column
+from oncelake.ingestion.operations.audit.foreign_table import NAME, ForeignTable, unreadable
 
 _PLACE: Final = (identifier("_partition"), identifier("_offset"))
 _SIDES: Final = ("due", "found")

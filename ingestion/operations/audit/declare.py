@@ -12,20 +12,20 @@ from typing import Any, Final
 import pyarrow as pa
 from pydantic import ValidationError
 
-from ingestion.declaration.ddl import DeclaredColumn, parse_columns
-from ingestion.declaration.loader import load_stream, shown_path
-from ingestion.declaration.names import hint, nearest_allowed
-from ingestion.declaration.rules import JSON_FORMATS
-from ingestion.declaration.sinks import SINKS
-from ingestion.declaration.spec import StreamSpec
-from ingestion.declaration.types import SqlType
-from ingestion.errors import InvalidSpecError
-from ingestion.operations.audit.foreign_table import ForeignTable
-from ingestion.operations.init.detect_format import objects_in
-from ingestion.operations.init.initialize import refuse_existing, write_text
-from ingestion.operations.init.propose import propose
-from ingestion.operations.init.sample import TopicSample, read_sample
-from ingestion.settings import Settings
+from oncelake.ingestion.declaration.ddl import DeclaredColumn, parse_columns
+from oncelake.ingestion.declaration.loader import load_stream, shown_path
+from oncelake.ingestion.declaration.names import hint, nearest_allowed
+from oncelake.ingestion.declaration.rules import JSON_FORMATS
+from oncelake.ingestion.declaration.sinks import SINKS
+from oncelake.ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.declaration.types import SqlType
+from oncelake.ingestion.errors import InvalidSpecError
+from oncelake.ingestion.operations.audit.foreign_table import ForeignTable
+from oncelake.ingestion.operations.init.detect_format import objects_in
+from oncelake.ingestion.operations.init.initialize import refuse_existing, write_text
+from oncelake.ingestion.operations.init.propose import propose
+from oncelake.ingestion.operations.init.sample import TopicSample, read_sample
+from oncelake.ingestion.settings import Settings
 
 MODES: Final = ("append", "upsert")
 _SAMPLE: Final = 1_000

@@ -11,13 +11,13 @@ import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
-from ingestion.declaration.sinks import IcebergSink, PostgresSink
-from ingestion.declaration.sql import identifier
-from ingestion.errors import InvalidSpecError, RefusedError, first_line
-from ingestion.settings import Settings
-from ingestion.sinks.arrow_types import arrow_schema
-from ingestion.sinks.delta.files import storage_options
-from ingestion.storage.location import Location
+from oncelake.ingestion.declaration.sinks import IcebergSink, PostgresSink
+from oncelake.ingestion.declaration.sql import identifier
+from oncelake.ingestion.errors import InvalidSpecError, RefusedError, first_line
+from oncelake.ingestion.settings import Settings
+from oncelake.ingestion.sinks.arrow_types import arrow_schema
+from oncelake.ingestion.sinks.delta.files import storage_options
+from oncelake.ingestion.storage.location import Location
 
 # Stands where messages of sinks name a stream.
 NAME: Final = "audit"
@@ -86,8 +86,8 @@ def _open_delta(location: Location) -> ForeignTable:
 
 def _open_iceberg(text: str, name: str, lake: Location) -> ForeignTable:
     """Let pyiceberg's scan read: it knows position deletes, and refuses what it does not."""
-    from ingestion.sinks.iceberg.catalog import CatalogEntry
-    from ingestion.sinks.iceberg.files import arrow_schema as schema_of
+    from oncelake.ingestion.sinks.iceberg.catalog import CatalogEntry
+    from oncelake.ingestion.sinks.iceberg.files import arrow_schema as schema_of
 
     catalog, _, name = name.rpartition("/")
     sink = IcebergSink.model_construct(table=name, catalog=catalog or None)
@@ -106,8 +106,8 @@ def _open_iceberg(text: str, name: str, lake: Location) -> ForeignTable:
 
 
 def _open_postgres(text: str, name: str, settings: Settings) -> ForeignTable:
-    from ingestion.sinks.postgres.copy import is_readable
-    from ingestion.sinks.postgres.table import open_table as open_sink
+    from oncelake.ingestion.sinks.postgres.copy import is_readable
+    from oncelake.ingestion.sinks.postgres.table import open_table as open_sink
 
     sink = PostgresSink.model_construct(table=name)
     table = open_sink(NAME, sink, settings, Location.of(settings.lake))

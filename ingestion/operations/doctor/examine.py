@@ -19,25 +19,25 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
-from ingestion.declaration.loader import DeclaredStream
-from ingestion.errors import SetupError
-from ingestion.kafka.java import find_java
-from ingestion.lake.ledger import known_paths, written_seqs
-from ingestion.lake.lock import Holder, holder_of
-from ingestion.lake.paths import StreamPaths
-from ingestion.local.jars import missing_jars
-from ingestion.local.process import run_and_capture
-from ingestion.operations.doctor import findings as kinds
-from ingestion.operations.doctor.findings import Finding
-from ingestion.operations.failure import Failure
-from ingestion.operations.status import StatusReader, costly_merges
-from ingestion.recovery.heal import unknown_seqs
-from ingestion.recovery.snapshot import read_snapshot
-from ingestion.settings import Settings, project_root
-from ingestion.storage.lease import read_lease
-from ingestion.storage.processes import is_running, process_locking
+from oncelake.ingestion.declaration.loader import DeclaredStream
+from oncelake.ingestion.errors import SetupError
+from oncelake.ingestion.kafka.java import find_java
+from oncelake.ingestion.lake.ledger import known_paths, written_seqs
+from oncelake.ingestion.lake.lock import Holder, holder_of
+from oncelake.ingestion.lake.paths import StreamPaths
+from oncelake.ingestion.local.jars import missing_jars
+from oncelake.ingestion.local.process import run_and_capture
+from oncelake.ingestion.operations.doctor import findings as kinds
+from oncelake.ingestion.operations.doctor.findings import Finding
+from oncelake.ingestion.operations.failure import Failure
+from oncelake.ingestion.operations.status import StatusReader, costly_merges
+from oncelake.ingestion.recovery.heal import unknown_seqs
+from oncelake.ingestion.recovery.snapshot import read_snapshot
+from oncelake.ingestion.settings import Settings, project_root
+from oncelake.ingestion.storage.lease import read_lease
+from oncelake.ingestion.storage.processes import is_running, process_locking
 
-_DAGSTER_MODULE = "assets.doctor"
+_DAGSTER_MODULE = "oncelake.assets.doctor"
 _DAGSTER_SECONDS = 120
 # Whoever asks for the status waits for it.
 _IDLE_SECONDS = 30

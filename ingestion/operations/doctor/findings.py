@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ingestion.errors import DONE, UNREACHABLE, WRONG
+from oncelake.ingestion.errors import DONE, UNREACHABLE, WRONG
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

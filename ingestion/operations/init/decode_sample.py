@@ -9,20 +9,20 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from ingestion.declaration.ddl import DeclaredColumn
-from ingestion.declaration.parts import KeyFormatSpec
-from ingestion.declaration.spec import StreamSpec
-from ingestion.declaration.sql import OFFLINE, quoted
-from ingestion.formats.arrow_udf import decode_in_worker, plan_decoding
-from ingestion.formats.decoder import Encoded
-from ingestion.kafka.offsets import Offsets
-from ingestion.lake.stream import Stream
-from ingestion.modes.engines.rows import Work
-from ingestion.operations.init.sample import TopicSample
-from ingestion.pipeline.decode import decode_here
-from ingestion.pipeline.schema import type_of_columns
-from ingestion.pipeline.validate import validate_in_worker
-from ingestion.settings import Settings
+from oncelake.ingestion.declaration.ddl import DeclaredColumn
+from oncelake.ingestion.declaration.parts import KeyFormatSpec
+from oncelake.ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.declaration.sql import OFFLINE, quoted
+from oncelake.ingestion.formats.arrow_udf import decode_in_worker, plan_decoding
+from oncelake.ingestion.formats.decoder import Encoded
+from oncelake.ingestion.kafka.offsets import Offsets
+from oncelake.ingestion.lake.stream import Stream
+from oncelake.ingestion.modes.engines.rows import Work
+from oncelake.ingestion.operations.init.sample import TopicSample
+from oncelake.ingestion.pipeline.decode import decode_here
+from oncelake.ingestion.pipeline.schema import type_of_columns
+from oncelake.ingestion.pipeline.validate import validate_in_worker
+from oncelake.ingestion.settings import Settings
 
 _HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 RECORDS = pa.schema(

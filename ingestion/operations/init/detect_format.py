@@ -8,16 +8,19 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NoReturn
 
-from ingestion.errors import InvalidSpecError, counted
-from ingestion.formats import avro, json_schema
-from ingestion.formats.avro.types import fields, is_record, record_in
-from ingestion.formats.decoder import BadBytesError
-from ingestion.formats.wire_format import HEADER_BYTES, id_headers, schema_id_of
-from ingestion.kafka.schema_registry import WriterSchema, registry_of
-from ingestion.operations.init.json_types import DEBEZIUM, Guess, guess_columns, parse
-from ingestion.operations.init.sample import SampledRecord, TopicSample
-from ingestion.operations.init.schema_types import guess_avro_columns, guess_connect_columns
-from ingestion.settings import Settings, variable
+from oncelake.ingestion.errors import InvalidSpecError, counted
+from oncelake.ingestion.formats import avro, json_schema
+from oncelake.ingestion.formats.avro.types import fields, is_record, record_in
+from oncelake.ingestion.formats.decoder import BadBytesError
+from oncelake.ingestion.formats.wire_format import HEADER_BYTES, id_headers, schema_id_of
+from oncelake.ingestion.kafka.schema_registry import WriterSchema, registry_of
+from oncelake.ingestion.operations.init.json_types import DEBEZIUM, Guess, guess_columns, parse
+from oncelake.ingestion.operations.init.sample import SampledRecord, TopicSample
+from oncelake.ingestion.operations.init.schema_types import (
+    guess_avro_columns,
+    guess_connect_columns,
+)
+from oncelake.ingestion.settings import Settings, variable
 
 # Most of a batch must be good, or its run stops.
 _SHARE: Final = 0.8

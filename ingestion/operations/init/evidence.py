@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ingestion.declaration.types import SqlType
-from ingestion.operations.init.decode_sample import SampleRow
-from ingestion.operations.init.detect_format import Detected
-from ingestion.operations.init.sample import TopicSample
-from ingestion.settings import Settings
+from oncelake.ingestion.declaration.types import SqlType
+from oncelake.ingestion.operations.init.decode_sample import SampleRow
+from oncelake.ingestion.operations.init.detect_format import Detected
+from oncelake.ingestion.operations.init.sample import TopicSample
+from oncelake.ingestion.settings import Settings
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

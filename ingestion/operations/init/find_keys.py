@@ -7,18 +7,18 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any, Final
 
-from ingestion.declaration.ddl import DeclaredColumn
-from ingestion.declaration.formats import FORMATS
-from ingestion.formats.avro.types import fields, is_record
-from ingestion.operations.init.decode_sample import decode_keys
-from ingestion.operations.init.detect_format import (
+from oncelake.ingestion.declaration.ddl import DeclaredColumn
+from oncelake.ingestion.declaration.formats import FORMATS
+from oncelake.ingestion.formats.avro.types import fields, is_record
+from oncelake.ingestion.operations.init.decode_sample import decode_keys
+from oncelake.ingestion.operations.init.detect_format import (
     FORMATS_OF_SCHEMAS,
     avro_root,
     objects_in,
     writer_schemas,
 )
-from ingestion.operations.init.evidence import TopicEvidence
-from ingestion.operations.init.identify import can_be_key, find_key_by_name, is_rarely_null
+from oncelake.ingestion.operations.init.evidence import TopicEvidence
+from oncelake.ingestion.operations.init.identify import can_be_key, find_key_by_name, is_rarely_null
 
 _JSON: Final = "json"
 # What Java's serializers write.

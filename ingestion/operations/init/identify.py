@@ -11,10 +11,10 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Final, NamedTuple, TypeVar
 
-from ingestion.declaration.sql import quoted
-from ingestion.declaration.types import PLAIN_NAME, SqlType
-from ingestion.errors import counted
-from ingestion.operations.init.decode_sample import SampleRow
+from oncelake.ingestion.declaration.sql import quoted
+from oncelake.ingestion.declaration.types import PLAIN_NAME, SqlType
+from oncelake.ingestion.errors import counted
+from oncelake.ingestion.operations.init.decode_sample import SampleRow
 
 # Equality of these is reliable, and a Kafka key can hold them.
 _KEY_TYPES: Final = (

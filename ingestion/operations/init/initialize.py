@@ -9,16 +9,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from ingestion.declaration.loader import shown_path
-from ingestion.declaration.messages import printable
-from ingestion.declaration.names import name_problem, nearest_allowed
-from ingestion.declaration.spec import StreamSpec
-from ingestion.declaration.yaml_reader import read_tree
-from ingestion.errors import InvalidSpecError, counted
-from ingestion.operations.init.decode_sample import validate_sample
-from ingestion.operations.init.propose import Proposal, propose
-from ingestion.operations.init.sample import TopicSample, read_sample
-from ingestion.settings import Settings
+from oncelake.ingestion.declaration.loader import shown_path
+from oncelake.ingestion.declaration.messages import printable
+from oncelake.ingestion.declaration.names import name_problem, nearest_allowed
+from oncelake.ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.declaration.yaml_reader import read_tree
+from oncelake.ingestion.errors import InvalidSpecError, counted
+from oncelake.ingestion.operations.init.decode_sample import validate_sample
+from oncelake.ingestion.operations.init.propose import Proposal, propose
+from oncelake.ingestion.operations.init.sample import TopicSample, read_sample
+from oncelake.ingestion.settings import Settings
 
 _PLAIN: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 _RESERVED: Final = frozenset({"null", "true", "false", "yes", "no", "on", "off", "y", "n"})

@@ -11,14 +11,14 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from ingestion.declaration.ddl import parse_type
-from ingestion.declaration.sinks import SINKS
-from ingestion.declaration.types import SqlType
-from ingestion.errors import counted
-from ingestion.formats.coerce import MOST_DIGITS, moment
-from ingestion.formats.json.strict import DATE, DAY, MOMENT
-from ingestion.formats.strict_json import StrictParser, of_sane_length
-from ingestion.operations.init.hints import NUMBER, hint_at
+from oncelake.ingestion.declaration.ddl import parse_type
+from oncelake.ingestion.declaration.sinks import SINKS
+from oncelake.ingestion.declaration.types import SqlType
+from oncelake.ingestion.errors import counted
+from oncelake.ingestion.formats.coerce import MOST_DIGITS, moment
+from oncelake.ingestion.formats.json.strict import DATE, DAY, MOMENT
+from oncelake.ingestion.formats.strict_json import StrictParser, of_sane_length
+from oncelake.ingestion.operations.init.hints import NUMBER, hint_at
 
 _ZONED: Final = re.compile(rf"{DATE}T\d\d:\d\d(:\d\d(\.\d{{1,6}})?)?(Z|[+-]\d\d:\d\d)", re.ASCII)
 _BIGINT: Final = range(-(2**63), 2**63)

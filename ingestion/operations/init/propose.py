@@ -10,28 +10,28 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from ingestion.declaration.messages import printable
-from ingestion.declaration.modes import RESERVED
-from ingestion.declaration.names import plain_name
-from ingestion.declaration.sinks import SINKS
-from ingestion.declaration.spec import StreamSpec
-from ingestion.declaration.sql import quoted
-from ingestion.declaration.types import PLAIN_NAME, SqlType
-from ingestion.errors import InvalidSpecError, counted
-from ingestion.operations.init.decode_sample import decode_values
-from ingestion.operations.init.detect_format import Detected, detect_format
-from ingestion.operations.init.evidence import TopicEvidence
-from ingestion.operations.init.find_keys import Keys, find_keys
-from ingestion.operations.init.identify import (
+from oncelake.ingestion.declaration.messages import printable
+from oncelake.ingestion.declaration.modes import RESERVED
+from oncelake.ingestion.declaration.names import plain_name
+from oncelake.ingestion.declaration.sinks import SINKS
+from oncelake.ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.declaration.sql import quoted
+from oncelake.ingestion.declaration.types import PLAIN_NAME, SqlType
+from oncelake.ingestion.errors import InvalidSpecError, counted
+from oncelake.ingestion.operations.init.decode_sample import decode_values
+from oncelake.ingestion.operations.init.detect_format import Detected, detect_format
+from oncelake.ingestion.operations.init.evidence import TopicEvidence
+from oncelake.ingestion.operations.init.find_keys import Keys, find_keys
+from oncelake.ingestion.operations.init.identify import (
     OrderColumn,
     find_crossing_key,
     find_deletes,
     find_order,
     is_never_null,
 )
-from ingestion.operations.init.json_types import Guess, without_twins
-from ingestion.operations.init.sample import TopicSample
-from ingestion.settings import Settings
+from oncelake.ingestion.operations.init.json_types import Guess, without_twins
+from oncelake.ingestion.operations.init.sample import TopicSample
+from oncelake.ingestion.settings import Settings
 
 # Positions in a database's log, as their connectors name them in `source`.
 _POSITIONS: Final[Sequence[tuple[Mapping[str, str], Mapping[str, SqlType]]]] = (

@@ -9,12 +9,12 @@ from typing import Final, NamedTuple, cast
 
 from confluent_kafka import Message
 
-from ingestion.declaration.names import hint
-from ingestion.errors import InvalidSpecError
-from ingestion.kafka.admin import Kafka
-from ingestion.kafka.client import headers_of, timestamp_micros_of
-from ingestion.kafka.offsets import Range, TopicPartition
-from ingestion.settings import Settings
+from oncelake.ingestion.declaration.names import hint
+from oncelake.ingestion.errors import InvalidSpecError
+from oncelake.ingestion.kafka.admin import Kafka
+from oncelake.ingestion.kafka.client import headers_of, timestamp_micros_of
+from oncelake.ingestion.kafka.offsets import Range, TopicPartition
+from oncelake.ingestion.settings import Settings
 
 # Of all partitions together; a value may have many megabytes.
 _MOST_BYTES: Final = 64 * 1024 * 1024

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from ingestion.declaration.types import SqlType
-from ingestion.formats.avro.types import fields, kind, logical_type
-from ingestion.operations.init.json_types import Guess, is_storable, name_trouble
+from oncelake.ingestion.declaration.types import SqlType
+from oncelake.ingestion.formats.avro.types import fields, kind, logical_type
+from oncelake.ingestion.operations.init.json_types import Guess, is_storable, name_trouble
 
 _PLAIN: Final[Mapping[str, str]] = {
     "boolean": "BOOLEAN",

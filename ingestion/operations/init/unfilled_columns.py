@@ -6,13 +6,13 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
-from ingestion.declaration.names import nearest
-from ingestion.declaration.spec import StreamSpec
-from ingestion.errors import counted
-from ingestion.operations.init.decode_sample import validate_sample
-from ingestion.operations.init.sample import read_sample
-from ingestion.pipeline.counts import LIKENESS
-from ingestion.settings import Settings
+from oncelake.ingestion.declaration.names import nearest
+from oncelake.ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.errors import counted
+from oncelake.ingestion.operations.init.decode_sample import validate_sample
+from oncelake.ingestion.operations.init.sample import read_sample
+from oncelake.ingestion.pipeline.counts import LIKENESS
+from oncelake.ingestion.settings import Settings
 
 _RECORDS: Final = 200
 

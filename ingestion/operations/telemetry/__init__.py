@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from ingestion.errors import LOCKED, REFUSED, UNREACHABLE, USAGE, WRONG, SetupError
-from ingestion.operations.telemetry.observer import (
+from oncelake.ingestion.errors import LOCKED, REFUSED, UNREACHABLE, USAGE, WRONG, SetupError
+from oncelake.ingestion.operations.telemetry.observer import (
     INSTALL,
     Outcome,
     RunObserver,
@@ -23,11 +23,11 @@ from ingestion.operations.telemetry.observer import (
 )
 
 if TYPE_CHECKING:
-    from ingestion.declaration.loader import DeclaredStream
-    from ingestion.declaration.spec import StreamSpec
-    from ingestion.lake.ledger import LedgerRow
-    from ingestion.pipeline.report import RunReport
-    from ingestion.settings import Settings
+    from oncelake.ingestion.declaration.loader import DeclaredStream
+    from oncelake.ingestion.declaration.spec import StreamSpec
+    from oncelake.ingestion.lake.ledger import LedgerRow
+    from oncelake.ingestion.pipeline.report import RunReport
+    from oncelake.ingestion.settings import Settings
 
 _LINEAGE: Final = ("OPENLINEAGE_URL", "OPENLINEAGE_CONFIG")
 # Whether this process serves its metrics to Prometheus.
@@ -111,12 +111,12 @@ def _observers(spec: StreamSpec, settings: Settings) -> list[RunObserver]:
     observers: list[RunObserver] = []
     if wants_otlp() or _is_serving:
         with guarded("metrics"):
-            from ingestion.operations.telemetry.metrics import RunMetrics, shared
+            from oncelake.ingestion.operations.telemetry.metrics import RunMetrics, shared
 
             observers.append(RunMetrics(shared.get(), spec, settings))
     if wants_lineage():
         with guarded("lineage"):
-            from ingestion.operations.telemetry.lineage import RunLineage
+            from oncelake.ingestion.operations.telemetry.lineage import RunLineage
 
             observers.append(RunLineage(spec, settings))
     return observers
@@ -130,7 +130,7 @@ def watching(settings: Settings, streams: Callable[[], Sequence[DeclaredStream]]
         return
     stop: Callable[[], None] | None = None
     with guarded("metrics"):
-        from ingestion.operations.telemetry.metrics import watch
+        from oncelake.ingestion.operations.telemetry.metrics import watch
 
         stop = watch(settings, streams)
     try:
@@ -152,7 +152,7 @@ def serving(port: int | None, host: str) -> Iterator[None]:
         yield
         return
     try:
-        from ingestion.operations.telemetry.metrics import serve
+        from oncelake.ingestion.operations.telemetry.metrics import serve
     except ModuleNotFoundError as error:
         raise SetupError(f"--metrics-port: {error}. Next: {INSTALL}") from error
     try:

@@ -33,13 +33,13 @@ from openlineage.client.facet_v2 import (
 from openlineage.client.naming.dataset import Kafka
 from openlineage.client.uuid import generate_new_uuid
 
-from ingestion.declaration.spec import StreamSpec, engine_version
-from ingestion.lake.ledger import LedgerRow
-from ingestion.lake.lock import holder_of
-from ingestion.lake.paths import StreamPaths
-from ingestion.operations.telemetry.observer import Outcome
-from ingestion.pipeline.report import RunReport
-from ingestion.settings import Settings
+from oncelake.ingestion.declaration.spec import StreamSpec, engine_version
+from oncelake.ingestion.lake.ledger import LedgerRow
+from oncelake.ingestion.lake.lock import holder_of
+from oncelake.ingestion.lake.paths import StreamPaths
+from oncelake.ingestion.operations.telemetry.observer import Outcome
+from oncelake.ingestion.pipeline.report import RunReport
+from oncelake.ingestion.settings import Settings
 
 _PRODUCER: Final = f"urn:oncelake:{engine_version()}"
 _STATES: Final = {"done": RunState.COMPLETE, "interrupted": RunState.ABORT}

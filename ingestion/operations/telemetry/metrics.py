@@ -24,14 +24,14 @@ from opentelemetry.sdk.metrics.export import MetricReader, PeriodicExportingMetr
 from opentelemetry.sdk.resources import Resource
 from prometheus_client import CollectorRegistry, start_http_server
 
-from ingestion.declaration.loader import DeclaredStream
-from ingestion.declaration.spec import StreamSpec
-from ingestion.lake.books import DISPOSITIONS
-from ingestion.lake.ledger import LedgerRow
-from ingestion.operations.status import StatusReader, StreamStatus
-from ingestion.operations.telemetry.observer import Outcome, guarded, wants_otlp
-from ingestion.pipeline.report import RunReport
-from ingestion.settings import Settings
+from oncelake.ingestion.declaration.loader import DeclaredStream
+from oncelake.ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.lake.books import DISPOSITIONS
+from oncelake.ingestion.lake.ledger import LedgerRow
+from oncelake.ingestion.operations.status import StatusReader, StreamStatus
+from oncelake.ingestion.operations.telemetry.observer import Outcome, guarded, wants_otlp
+from oncelake.ingestion.pipeline.report import RunReport
+from oncelake.ingestion.settings import Settings
 
 WATCH_SECONDS: Final = 30.0
 # What is older says nothing of now: then no value is exported, which an alert can notice.

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, Literal, Protocol
 
 if TYPE_CHECKING:
-    from ingestion.lake.ledger import LedgerRow
-    from ingestion.pipeline.report import RunReport
+    from oncelake.ingestion.lake.ledger import LedgerRow
+    from oncelake.ingestion.pipeline.report import RunReport
 
 LOG: Final = logging.getLogger("oncelake.telemetry")
 INSTALL: Final = (

@@ -13,25 +13,25 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 
-from ingestion.errors import CommitConflictError, TableBusyError, first_line
-from ingestion.sinks.commit_log import (
+from oncelake.ingestion.errors import CommitConflictError, TableBusyError, first_line
+from oncelake.ingestion.sinks.commit_log import (
     AGAIN,
     Commit,
     UnknownOutcomeError,
     committed,
     unless_committed,
 )
-from ingestion.sinks.commit_metadata import CommitMetadata, app_id
-from ingestion.sinks.delta.durability import seal_commits
-from ingestion.sinks.delta.files import open_delta, read_delta, recorded_txn
-from ingestion.sinks.delta.log import DeltaLog
-from ingestion.sinks.delta.log_files import commit_file, log_files
-from ingestion.sinks.delta.vectors import (
+from oncelake.ingestion.sinks.commit_metadata import CommitMetadata, app_id
+from oncelake.ingestion.sinks.delta.durability import seal_commits
+from oncelake.ingestion.sinks.delta.files import open_delta, read_delta, recorded_txn
+from oncelake.ingestion.sinks.delta.log import DeltaLog
+from oncelake.ingestion.sinks.delta.log_files import commit_file, log_files
+from oncelake.ingestion.sinks.delta.vectors import (
     Vector,
     has_vectors,
     living_files,
 )
-from ingestion.storage.location import Location
+from oncelake.ingestion.storage.location import Location
 
 # How often a commit is tried when others commit before it.
 _ATTEMPTS: Final = 3

@@ -17,17 +17,22 @@ from urllib.parse import unquote
 
 from deltalake import DeltaTable
 
-from ingestion.sinks.delta.commits import EXACTLY, append_nothing, put_metadata, translate_conflicts
-from ingestion.sinks.delta.durability import seal_commits
-from ingestion.sinks.delta.files import data_files, open_delta, read_delta
-from ingestion.sinks.delta.log import all_files
-from ingestion.sinks.delta.log_files import COMMIT, actions_in, checkpoint_file, log_files
-from ingestion.sinks.delta.transaction import DeltaTransaction
-from ingestion.sinks.delta.vectors import Vector, has_vectors, vector_files
-from ingestion.storage.checksums import matches_checksum, seal
-from ingestion.storage.damage import damaged_table
-from ingestion.storage.failpoints import Failpoint, hit
-from ingestion.storage.location import Location
+from oncelake.ingestion.sinks.delta.commits import (
+    EXACTLY,
+    append_nothing,
+    put_metadata,
+    translate_conflicts,
+)
+from oncelake.ingestion.sinks.delta.durability import seal_commits
+from oncelake.ingestion.sinks.delta.files import data_files, open_delta, read_delta
+from oncelake.ingestion.sinks.delta.log import all_files
+from oncelake.ingestion.sinks.delta.log_files import COMMIT, actions_in, checkpoint_file, log_files
+from oncelake.ingestion.sinks.delta.transaction import DeltaTransaction
+from oncelake.ingestion.sinks.delta.vectors import Vector, has_vectors, vector_files
+from oncelake.ingestion.storage.checksums import matches_checksum, seal
+from oncelake.ingestion.storage.damage import damaged_table
+from oncelake.ingestion.storage.failpoints import Failpoint, hit
+from oncelake.ingestion.storage.location import Location
 
 # No data file is called so, or lies there.
 _KEPT: Final = re.compile(r"_delta_log/.*|(.*/)?[._][^/]*")

@@ -17,18 +17,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import types
 
-from ingestion.sinks.delta.files import EXACT_DIGITS
-from ingestion.sinks.delta.vectors import (
+from oncelake.ingestion.sinks.delta.files import EXACT_DIGITS
+from oncelake.ingestion.sinks.delta.vectors import (
     Action,
     Vector,
     VectorWriter,
 )
-from ingestion.sinks.files import (
+from oncelake.ingestion.sinks.files import (
     TARGET_BYTES,
     FileWriter,
     Mask,
 )
-from ingestion.storage.location import Location
+from oncelake.ingestion.storage.location import Location
 
 # Longer texts have no bounds.
 _LONGEST_BOUND: Final = 256

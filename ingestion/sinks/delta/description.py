@@ -11,15 +11,15 @@ from typing import Any, Final
 
 from deltalake import DeltaTable, Schema
 
-from ingestion.declaration.ddl import DeclaredColumn, parse_type
-from ingestion.declaration.sql import quoted
-from ingestion.declaration.types import SqlType
-from ingestion.sinks.arrow_types import arrow_schema
-from ingestion.sinks.delta.commits import metadata_of
-from ingestion.sinks.delta.compaction import retention_properties
-from ingestion.sinks.delta.files import EXACT_DIGITS
-from ingestion.sinks.delta.vectors import FEATURE, PROPERTY
-from ingestion.sinks.table import TableDefinition
+from oncelake.ingestion.declaration.ddl import DeclaredColumn, parse_type
+from oncelake.ingestion.declaration.sql import quoted
+from oncelake.ingestion.declaration.types import SqlType
+from oncelake.ingestion.sinks.arrow_types import arrow_schema
+from oncelake.ingestion.sinks.delta.commits import metadata_of
+from oncelake.ingestion.sinks.delta.compaction import retention_properties
+from oncelake.ingestion.sinks.delta.files import EXACT_DIGITS
+from oncelake.ingestion.sinks.delta.vectors import FEATURE, PROPERTY
+from oncelake.ingestion.sinks.table import TableDefinition
 
 # Commits from one checkpoint of the log to the next: Spark's own; delta-rs would write a tenth.
 CHECKPOINT_INTERVAL: Final = 10

@@ -19,15 +19,21 @@ from itertools import islice, takewhile
 from typing import Final, NamedTuple
 from urllib.parse import unquote
 
-from ingestion.sinks.delta.log_files import (
+from oncelake.ingestion.sinks.delta.log_files import (
     CHECKPOINT,
     COMMIT,
     checkpoint_file,
     commit_file,
 )
-from ingestion.sinks.delta.vectors import Vector
-from ingestion.storage.checksums import are_checksums_cut, has_seal, seal, seal_data, sidecar_of
-from ingestion.storage.location import Location
+from oncelake.ingestion.sinks.delta.vectors import Vector
+from oncelake.ingestion.storage.checksums import (
+    are_checksums_cut,
+    has_seal,
+    seal,
+    seal_data,
+    sidecar_of,
+)
+from oncelake.ingestion.storage.location import Location
 
 _NO_COMMIT: Final = "none"
 # By which a file of Parquet ends.

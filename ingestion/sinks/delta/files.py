@@ -18,9 +18,9 @@ from pyarrow.dataset import (
 )
 from pyarrow.fs import FileSystem, LocalFileSystem, S3FileSystem, SubTreeFileSystem
 
-from ingestion.sinks.delta.log_files import COMMIT, log_files
-from ingestion.sinks.delta.vectors import Vector, has_vectors, mask_of, vectors_of
-from ingestion.storage.location import Location
+from oncelake.ingestion.sinks.delta.log_files import COMMIT, log_files
+from oncelake.ingestion.sinks.delta.vectors import Vector, has_vectors, mask_of, vectors_of
+from oncelake.ingestion.storage.location import Location
 
 # Of two commits of one version the second is refused, as on a disk.
 _OPTIONS: Final[Mapping[str, str]] = {

@@ -24,17 +24,17 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from ingestion.errors import DamagedTableError, TableSettingsError, counted, first_line
-from ingestion.sinks.commit_log import Commit
-from ingestion.sinks.delta.durability import find_half_written
-from ingestion.sinks.delta.files import data_files, open_rows, read_delta
-from ingestion.sinks.delta.log import DeltaLog, versions_in
-from ingestion.sinks.delta.log_files import CHECKPOINT, commit_file, log_files
-from ingestion.sinks.delta.vectors import vector_files, vectors_of
-from ingestion.storage.checksums import matches_checksum
-from ingestion.storage.damage import damaged_table
-from ingestion.storage.location import Location
-from ingestion.storage.volumes import is_storage_error
+from oncelake.ingestion.errors import DamagedTableError, TableSettingsError, counted, first_line
+from oncelake.ingestion.sinks.commit_log import Commit
+from oncelake.ingestion.sinks.delta.durability import find_half_written
+from oncelake.ingestion.sinks.delta.files import data_files, open_rows, read_delta
+from oncelake.ingestion.sinks.delta.log import DeltaLog, versions_in
+from oncelake.ingestion.sinks.delta.log_files import CHECKPOINT, commit_file, log_files
+from oncelake.ingestion.sinks.delta.vectors import vector_files, vectors_of
+from oncelake.ingestion.storage.checksums import matches_checksum
+from oncelake.ingestion.storage.damage import damaged_table
+from oncelake.ingestion.storage.location import Location
+from oncelake.ingestion.storage.volumes import is_storage_error
 
 # What is written only when the commit of that number is there: no draft of a commit that died.
 _AFTER_COMMIT: Final = re.compile(r"(\d{20})\.crc|\.(\d{20})\.json\.crc")

@@ -24,8 +24,8 @@ from typing import Any, Final
 
 from deltalake import DeltaTable
 
-from ingestion.storage.location import Entry, Location
-from ingestion.storage.processes import seconds_since_boot
+from oncelake.ingestion.storage.location import Entry, Location
+from oncelake.ingestion.storage.processes import seconds_since_boot
 
 COMMIT: Final = re.compile(r"(\d{20})\.json")
 CHECKPOINT: Final = re.compile(r"(\d{20})\.checkpoint\.(?:.+\.)?(?:parquet|json)")

@@ -18,44 +18,54 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from ingestion.declaration.ddl import DeclaredColumn
-from ingestion.declaration.sinks import DeltaSink
-from ingestion.declaration.sql import quoted
-from ingestion.errors import (
+from oncelake.ingestion.declaration.ddl import DeclaredColumn
+from oncelake.ingestion.declaration.sinks import DeltaSink
+from oncelake.ingestion.declaration.sql import quoted
+from oncelake.ingestion.errors import (
     DamagedTableError,
     RefusedError,
     RewindError,
     TableSettingsError,
     first_line,
 )
-from ingestion.settings import Settings
-from ingestion.sinks.commit_log import DELETED, UPDATED, Commit
-from ingestion.sinks.commit_metadata import CommitMetadata, app_id
-from ingestion.sinks.delta.commits import commit_alone, put_commit, put_metadata, restore_version
-from ingestion.sinks.delta.compaction import remove_unreferenced
-from ingestion.sinks.delta.description import first_commit, row_json, stored_type, with_features
-from ingestion.sinks.delta.durability import seal_commits
-from ingestion.sinks.delta.files import is_delta, read_delta, scan_rows
-from ingestion.sinks.delta.integrity import (
+from oncelake.ingestion.settings import Settings
+from oncelake.ingestion.sinks.commit_log import DELETED, UPDATED, Commit
+from oncelake.ingestion.sinks.commit_metadata import CommitMetadata, app_id
+from oncelake.ingestion.sinks.delta.commits import (
+    commit_alone,
+    put_commit,
+    put_metadata,
+    restore_version,
+)
+from oncelake.ingestion.sinks.delta.compaction import remove_unreferenced
+from oncelake.ingestion.sinks.delta.description import (
+    first_commit,
+    row_json,
+    stored_type,
+    with_features,
+)
+from oncelake.ingestion.sinks.delta.durability import seal_commits
+from oncelake.ingestion.sinks.delta.files import is_delta, read_delta, scan_rows
+from oncelake.ingestion.sinks.delta.integrity import (
     altered_sources,
     count_rows,
     refuse_damaged,
     settings_error,
     translate_read_errors,
 )
-from ingestion.sinks.delta.log import DeltaLog, all_files
-from ingestion.sinks.delta.log_files import COMMIT, commit_file, log_files
-from ingestion.sinks.delta.transaction import DeltaTransaction
-from ingestion.sinks.delta.vectors import FEATURE, PROPERTY
-from ingestion.sinks.table import (
+from oncelake.ingestion.sinks.delta.log import DeltaLog, all_files
+from oncelake.ingestion.sinks.delta.log_files import COMMIT, commit_file, log_files
+from oncelake.ingestion.sinks.delta.transaction import DeltaTransaction
+from oncelake.ingestion.sinks.delta.vectors import FEATURE, PROPERTY
+from oncelake.ingestion.sinks.table import (
     Altered,
     ErasableTable,
     MarkableTable,
     RewindableTable,
     TableDefinition,
 )
-from ingestion.storage.checksums import matches_checksum
-from ingestion.storage.location import Location
+from oncelake.ingestion.storage.checksums import matches_checksum
+from oncelake.ingestion.storage.location import Location
 
 # Over how many batches the copied rows are counted.
 _BATCHES_MEASURED: Final = 10

@@ -24,22 +24,22 @@ from deltalake import CommitProperties, DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError
 from pyarrow import types
 
-from ingestion.declaration.sql import equal, identifier, quoted
-from ingestion.sinks.commit_log import INSERTED, UPDATED, Commit
-from ingestion.sinks.commit_metadata import CommitMetadata, app_id
-from ingestion.sinks.delta.commits import fenced_commit, overtaken, put_commit, removing
-from ingestion.sinks.delta.data_files import AddedFile, DeltaFileWriter, is_ordered
-from ingestion.sinks.delta.files import arrows_files, open_delta, read_delta
-from ingestion.sinks.delta.log import DeltaLog
-from ingestion.sinks.delta.log_files import log_files
-from ingestion.sinks.delta.vectors import (
+from oncelake.ingestion.declaration.sql import equal, identifier, quoted
+from oncelake.ingestion.sinks.commit_log import INSERTED, UPDATED, Commit
+from oncelake.ingestion.sinks.commit_metadata import CommitMetadata, app_id
+from oncelake.ingestion.sinks.delta.commits import fenced_commit, overtaken, put_commit, removing
+from oncelake.ingestion.sinks.delta.data_files import AddedFile, DeltaFileWriter, is_ordered
+from oncelake.ingestion.sinks.delta.files import arrows_files, open_delta, read_delta
+from oncelake.ingestion.sinks.delta.log import DeltaLog
+from oncelake.ingestion.sinks.delta.log_files import log_files
+from oncelake.ingestion.sinks.delta.vectors import (
     PROPERTY,
     Vector,
     has_vectors,
     living_files,
     mask_of,
 )
-from ingestion.sinks.files import (
+from oncelake.ingestion.sinks.files import (
     TARGET_BYTES,
     FilesTransaction,
     Mask,
@@ -47,8 +47,8 @@ from ingestion.sinks.files import (
     numbered,
     read_columns,
 )
-from ingestion.sinks.table import REPLACED, Change, seq_conflict
-from ingestion.storage.location import Location
+from oncelake.ingestion.sinks.table import REPLACED, Change, seq_conflict
+from oncelake.ingestion.storage.location import Location
 
 # How often a commit is tried when others commit before it.
 ATTEMPTS: Final = 3

@@ -44,8 +44,8 @@ from pyiceberg.table.update import (
 from pyiceberg.utils.config import Config
 from sqlalchemy.exc import OperationalError, SQLAlchemyError
 
-from ingestion.declaration.sinks import IcebergSink
-from ingestion.errors import (
+from oncelake.ingestion.declaration.sinks import IcebergSink
+from oncelake.ingestion.errors import (
     DamagedTableError,
     InvalidSpecError,
     RefusedError,
@@ -53,9 +53,9 @@ from ingestion.errors import (
     TableBusyError,
     first_line,
 )
-from ingestion.sinks.commit_log import AGAIN, UnknownOutcomeError
-from ingestion.sinks.iceberg.files import DurableFileIO, is_live
-from ingestion.storage.location import Location
+from oncelake.ingestion.sinks.commit_log import AGAIN, UnknownOutcomeError
+from oncelake.ingestion.sinks.iceberg.files import DurableFileIO, is_live
+from oncelake.ingestion.storage.location import Location
 
 # How long one of two committing processes waits for the other.
 _SQLITE_SECONDS: Final = 60

@@ -38,8 +38,8 @@ from pyiceberg.table.update import AddSnapshotUpdate, SetCurrentSchemaUpdate, Ta
 from pyiceberg.table.update.snapshot import _MergeAppendFiles, _OverwriteFiles
 from pyiceberg.typedef import EMPTY_DICT
 
-from ingestion.sinks.files import TARGET_BYTES, FileWriter, read_columns
-from ingestion.storage.location import Location
+from oncelake.ingestion.sinks.files import TARGET_BYTES, FileWriter, read_columns
+from oncelake.ingestion.storage.location import Location
 
 _FIELD_ID: Final = b"PARQUET:field_id"
 _LAST_BEFORE_PAIRS: Final = "\ud7ff"

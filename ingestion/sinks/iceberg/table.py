@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from ingestion.errors import (
+from oncelake.ingestion.errors import (
     RefusedError,
     RewindError,
     SetupError,
@@ -44,23 +44,23 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 from pyiceberg.table.update import RemoveSnapshotsUpdate, SetPropertiesUpdate
 from sqlalchemy.exc import SQLAlchemyError
 
-from ingestion.declaration.ddl import DeclaredColumn
-from ingestion.declaration.sinks import BESIDE, SINKS, IcebergSink
-from ingestion.declaration.sql import quoted
-from ingestion.declaration.types import SqlType
-from ingestion.settings import Settings
-from ingestion.sinks.commit_log import (
+from oncelake.ingestion.declaration.ddl import DeclaredColumn
+from oncelake.ingestion.declaration.sinks import BESIDE, SINKS, IcebergSink
+from oncelake.ingestion.declaration.sql import quoted
+from oncelake.ingestion.declaration.types import SqlType
+from oncelake.ingestion.settings import Settings
+from oncelake.ingestion.sinks.commit_log import (
     Commit,
     CommitLog,
     operation_of,
 )
-from ingestion.sinks.commit_metadata import CommitMetadata
-from ingestion.sinks.files import TARGET_BYTES, FilesTransaction, discarding
-from ingestion.sinks.iceberg import files
-from ingestion.sinks.iceberg import log as snapshots
-from ingestion.sinks.iceberg.catalog import CatalogEntry
-from ingestion.sinks.iceberg.files import IcebergFileWriter
-from ingestion.sinks.table import (
+from oncelake.ingestion.sinks.commit_metadata import CommitMetadata
+from oncelake.ingestion.sinks.files import TARGET_BYTES, FilesTransaction, discarding
+from oncelake.ingestion.sinks.iceberg import files
+from oncelake.ingestion.sinks.iceberg import log as snapshots
+from oncelake.ingestion.sinks.iceberg.catalog import CatalogEntry
+from oncelake.ingestion.sinks.iceberg.files import IcebergFileWriter
+from oncelake.ingestion.sinks.table import (
     REPLACED,
     WAY_OUT,
     ErasableTable,
@@ -71,8 +71,8 @@ from ingestion.sinks.table import (
     seq_conflict,
     since,
 )
-from ingestion.storage.failpoints import Failpoint, hit
-from ingestion.storage.location import Location
+from oncelake.ingestion.storage.failpoints import Failpoint, hit
+from oncelake.ingestion.storage.location import Location
 
 _KIND: Final = SINKS["iceberg"]
 _FORMAT: Final = 2

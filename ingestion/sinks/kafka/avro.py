@@ -29,15 +29,15 @@ from typing import Any, Final
 import pyarrow as pa
 from fastavro import parse_schema, schemaless_reader, schemaless_writer
 
-from ingestion.declaration.ddl import DeclaredColumn
-from ingestion.declaration.types import SqlType
-from ingestion.errors import DependencyError
-from ingestion.kafka.schema_registry import registry_of
-from ingestion.settings import variable
-from ingestion.sinks.arrow_types import TYPES, arrow_schema
-from ingestion.sinks.kafka.notes import TopicSchema
-from ingestion.sinks.kafka.rows import RECORDS_AT_ONCE, RowFormat
-from ingestion.sinks.kafka.writer import Record
+from oncelake.ingestion.declaration.ddl import DeclaredColumn
+from oncelake.ingestion.declaration.types import SqlType
+from oncelake.ingestion.errors import DependencyError
+from oncelake.ingestion.kafka.schema_registry import registry_of
+from oncelake.ingestion.settings import variable
+from oncelake.ingestion.sinks.arrow_types import TYPES, arrow_schema
+from oncelake.ingestion.sinks.kafka.notes import TopicSchema
+from oncelake.ingestion.sinks.kafka.rows import RECORDS_AT_ONCE, RowFormat
+from oncelake.ingestion.sinks.kafka.writer import Record
 
 _TYPES: Final[Mapping[str, Any]] = {
     "BOOLEAN": "boolean",

@@ -28,12 +28,12 @@ from typing import Final
 import duckdb
 import pyarrow as pa
 
-from ingestion.declaration.ddl import DeclaredColumn
-from ingestion.declaration.sql import identifier, literal
-from ingestion.declaration.types import SqlType
-from ingestion.sinks.arrow_types import arrow_schema
-from ingestion.sinks.kafka.rows import RECORDS_AT_ONCE, RowFormat, connected
-from ingestion.sinks.kafka.writer import Record
+from oncelake.ingestion.declaration.ddl import DeclaredColumn
+from oncelake.ingestion.declaration.sql import identifier, literal
+from oncelake.ingestion.declaration.types import SqlType
+from oncelake.ingestion.sinks.arrow_types import arrow_schema
+from oncelake.ingestion.sinks.kafka.rows import RECORDS_AT_ONCE, RowFormat, connected
+from oncelake.ingestion.sinks.kafka.writer import Record
 
 # Where DuckDB has another name of a type without parts.
 _TYPES: Final = {

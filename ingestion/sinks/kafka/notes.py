@@ -14,13 +14,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from ingestion.declaration.ddl import DeclaredColumn, parse_type
-from ingestion.errors import DamagedTableError
-from ingestion.kafka.admin import Topics
-from ingestion.kafka.offsets import Range, TopicPartition
-from ingestion.sinks.commit_log import Commit, CommitLog, operation_of
-from ingestion.sinks.commit_metadata import CommitMetadata, DamagedMetadataError, app_id
-from ingestion.sinks.kafka.writer import Record, TopicPlace, TopicWriter
+from oncelake.ingestion.declaration.ddl import DeclaredColumn, parse_type
+from oncelake.ingestion.errors import DamagedTableError
+from oncelake.ingestion.kafka.admin import Topics
+from oncelake.ingestion.kafka.offsets import Range, TopicPartition
+from oncelake.ingestion.sinks.commit_log import Commit, CommitLog, operation_of
+from oncelake.ingestion.sinks.commit_metadata import CommitMetadata, DamagedMetadataError, app_id
+from oncelake.ingestion.sinks.kafka.writer import Record, TopicPlace, TopicWriter
 
 # An offset is a note's or a marker's; the first look shows some 25 notes.
 _OFFSETS_READ_FIRST: Final = 50

@@ -16,10 +16,10 @@ from typing import Final
 import duckdb
 import pyarrow as pa
 
-from ingestion.declaration.ddl import DeclaredColumn
-from ingestion.declaration.sql import OFFLINE, literal
-from ingestion.sinks.kafka.notes import TopicSchema
-from ingestion.sinks.kafka.writer import Record, TopicPlace
+from oncelake.ingestion.declaration.ddl import DeclaredColumn
+from oncelake.ingestion.declaration.sql import OFFLINE, literal
+from oncelake.ingestion.sinks.kafka.notes import TopicSchema
+from oncelake.ingestion.sinks.kafka.writer import Record, TopicPlace
 
 RECORDS_AT_ONCE: Final = 5_000
 

@@ -19,9 +19,9 @@ from typing import Any, Final
 import pyarrow as pa
 from confluent_kafka import Message
 
-from ingestion.declaration.ddl import DeclaredColumn
-from ingestion.declaration.sinks import SINKS, KafkaSink
-from ingestion.errors import (
+from oncelake.ingestion.declaration.ddl import DeclaredColumn
+from oncelake.ingestion.declaration.sinks import SINKS, KafkaSink
+from oncelake.ingestion.errors import (
     DamagedTableError,
     DependencyError,
     ForeignTableError,
@@ -29,16 +29,16 @@ from ingestion.errors import (
     RefusedError,
     TableSettingsError,
 )
-from ingestion.kafka.offsets import Range
-from ingestion.settings import Settings
-from ingestion.sinks.commit_log import INSERTED, UPDATED, Commit
-from ingestion.sinks.commit_metadata import CommitMetadata
-from ingestion.sinks.kafka.avro import AvroRows
-from ingestion.sinks.kafka.json import JsonRows
-from ingestion.sinks.kafka.notes import TopicLog, TopicNote, TopicSchema, columns_record
-from ingestion.sinks.kafka.rows import NewestPerKey, RowFormat
-from ingestion.sinks.kafka.writer import TopicPlace, TopicWriter
-from ingestion.sinks.table import (
+from oncelake.ingestion.kafka.offsets import Range
+from oncelake.ingestion.settings import Settings
+from oncelake.ingestion.sinks.commit_log import INSERTED, UPDATED, Commit
+from oncelake.ingestion.sinks.commit_metadata import CommitMetadata
+from oncelake.ingestion.sinks.kafka.avro import AvroRows
+from oncelake.ingestion.sinks.kafka.json import JsonRows
+from oncelake.ingestion.sinks.kafka.notes import TopicLog, TopicNote, TopicSchema, columns_record
+from oncelake.ingestion.sinks.kafka.rows import NewestPerKey, RowFormat
+from oncelake.ingestion.sinks.kafka.writer import TopicPlace, TopicWriter
+from oncelake.ingestion.sinks.table import (
     REPLACED,
     Change,
     SinkTable,
@@ -48,8 +48,8 @@ from ingestion.sinks.table import (
     seq_conflict,
     since,
 )
-from ingestion.storage.location import Location
-from ingestion.storage.processes import scratch_of_this_process
+from oncelake.ingestion.storage.location import Location
+from oncelake.ingestion.storage.processes import scratch_of_this_process
 
 # Of the notes' topic: a note of a megabyte fits, which the default does not allow.
 _LARGEST_NOTE_BYTES: Final = 4 * 1024 * 1024

@@ -15,12 +15,23 @@ from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from ingestion.errors import CommitConflictError, DependencyError, IngestionError, RefusedError
-from ingestion.kafka.admin import Kafka
-from ingestion.kafka.client import ClientErrors, client_options, code_of, missing_right, unreachable
-from ingestion.kafka.offsets import TopicPartition
-from ingestion.settings import Settings
-from ingestion.sinks.commit_log import UnknownOutcomeError
+from oncelake.ingestion.errors import (
+    CommitConflictError,
+    DependencyError,
+    IngestionError,
+    RefusedError,
+)
+from oncelake.ingestion.kafka.admin import Kafka
+from oncelake.ingestion.kafka.client import (
+    ClientErrors,
+    client_options,
+    code_of,
+    missing_right,
+    unreachable,
+)
+from oncelake.ingestion.kafka.offsets import TopicPartition
+from oncelake.ingestion.settings import Settings
+from oncelake.ingestion.sinks.commit_log import UnknownOutcomeError
 
 # As confluent-kafka's ``produce_batch`` takes it.
 Record = dict[str, str | bytes | None]

@@ -20,10 +20,10 @@ import pyarrow.compute as pc
 from psycopg.sql import SQL, Composable, Composed, Identifier
 from pyarrow import csv
 
-from ingestion.declaration.ddl import DeclaredColumn, parse_type
-from ingestion.declaration.types import SqlType
-from ingestion.errors import RefusedError
-from ingestion.sinks.arrow_types import TYPES, arrow_schema
+from oncelake.ingestion.declaration.ddl import DeclaredColumn, parse_type
+from oncelake.ingestion.declaration.types import SqlType
+from oncelake.ingestion.errors import RefusedError
+from oncelake.ingestion.sinks.arrow_types import TYPES, arrow_schema
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 

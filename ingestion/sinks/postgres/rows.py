@@ -17,9 +17,9 @@ import psycopg
 import pyarrow as pa
 from psycopg.sql import SQL, Composable, Identifier
 
-from ingestion.declaration.ddl import DeclaredColumn
-from ingestion.errors import RefusedError, counted
-from ingestion.sinks.postgres.copy import (
+from oncelake.ingestion.declaration.ddl import DeclaredColumn
+from oncelake.ingestion.errors import RefusedError, counted
+from oncelake.ingestion.sinks.postgres.copy import (
     Connection,
     as_stored,
     column_list,
@@ -27,8 +27,8 @@ from ingestion.sinks.postgres.copy import (
     read_rows,
     send_rows,
 )
-from ingestion.sinks.postgres.server import PostgresPlace, value_of
-from ingestion.sinks.table import Change
+from oncelake.ingestion.sinks.postgres.server import PostgresPlace, value_of
+from oncelake.ingestion.sinks.table import Change
 
 _PLACE: Final = ("_topic", "_partition", "_offset")
 _ORDER: Final = ("_epoch", *_PLACE)

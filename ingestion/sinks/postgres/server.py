@@ -18,7 +18,7 @@ from psycopg.conninfo import conninfo_to_dict
 from psycopg.sql import SQL, Composable, Composed, Identifier
 from pydantic import SecretStr
 
-from ingestion.errors import (
+from oncelake.ingestion.errors import (
     DamagedTableError,
     IngestionError,
     InvalidSpecError,
@@ -29,8 +29,8 @@ from ingestion.errors import (
     counted,
     first_line,
 )
-from ingestion.sinks.commit_log import AGAIN, UnknownOutcomeError
-from ingestion.sinks.postgres.copy import Connection
+from oncelake.ingestion.sinks.commit_log import AGAIN, UnknownOutcomeError
+from oncelake.ingestion.sinks.postgres.copy import Connection
 
 EXAMPLE: Final = "postgresql://user:password@host:5432/database"
 # extract(epoch …) counts microseconds exactly from here on.

@@ -19,9 +19,9 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from ingestion.declaration.ddl import DeclaredColumn
-from ingestion.declaration.sinks import BESIDE, SINKS, PostgresSink
-from ingestion.errors import (
+from oncelake.ingestion.declaration.ddl import DeclaredColumn
+from oncelake.ingestion.declaration.sinks import BESIDE, SINKS, PostgresSink
+from oncelake.ingestion.errors import (
     DamagedTableError,
     InvalidSpecError,
     RefusedError,
@@ -29,8 +29,8 @@ from ingestion.errors import (
     TableSettingsError,
     first_line,
 )
-from ingestion.settings import Settings
-from ingestion.sinks.commit_log import (
+from oncelake.ingestion.settings import Settings
+from oncelake.ingestion.sinks.commit_log import (
     DELETED,
     INSERTED,
     ROW_COUNTS,
@@ -39,8 +39,8 @@ from ingestion.sinks.commit_log import (
     CommitLog,
     operation_of,
 )
-from ingestion.sinks.commit_metadata import CommitMetadata, DamagedMetadataError, app_id
-from ingestion.sinks.table import (
+from oncelake.ingestion.sinks.commit_metadata import CommitMetadata, DamagedMetadataError, app_id
+from oncelake.ingestion.sinks.table import (
     REPLACED,
     Change,
     ErasableTable,
@@ -50,22 +50,22 @@ from ingestion.sinks.table import (
     foreign_table,
     seq_conflict,
 )
-from ingestion.storage.failpoints import Failpoint, hit
-from ingestion.storage.location import Location
+from oncelake.ingestion.storage.failpoints import Failpoint, hit
+from oncelake.ingestion.storage.location import Location
 
 try:
     from psycopg import DataError, NotSupportedError
     from psycopg.sql import SQL, Composed, Identifier, Literal
 
-    from ingestion.sinks.postgres.copy import (
+    from oncelake.ingestion.sinks.postgres.copy import (
         Connection,
         column_list,
         columns_of,
         read_rows,
         server_type,
     )
-    from ingestion.sinks.postgres.rows import BatchRows
-    from ingestion.sinks.postgres.server import (
+    from oncelake.ingestion.sinks.postgres.rows import BatchRows
+    from oncelake.ingestion.sinks.postgres.server import (
         EXAMPLE,
         PostgresPlace,
         PostgresState,

@@ -12,9 +12,9 @@ from typing import Final
 
 import xxhash
 
-from ingestion.errors import TopicTruncatedError
-from ingestion.verify.read.record import EPOCH, Record
-from ingestion.verify.read.snapshot import Batch, LastRead
+from oncelake.ingestion.errors import TopicTruncatedError
+from oncelake.ingestion.verify.read.record import EPOCH, Record
+from oncelake.ingestion.verify.read.snapshot import Batch, LastRead
 
 _SPARKS_SEED: Final = 42
 _SIGN: Final = 1 << 63

@@ -9,13 +9,13 @@ from functools import partial
 from itertools import pairwise
 from typing import Final
 
-from ingestion.errors import counted
-from ingestion.kafka.offsets import TopicPartition
-from ingestion.lake.ledger import written_seqs
-from ingestion.verify.decode.coerce import UnprovableError
-from ingestion.verify.fold.rule import Recount
-from ingestion.verify.read.snapshot import Batch, LoggedCommit, OffsetRange, reasons_in
-from ingestion.verify.verdict import Difference
+from oncelake.ingestion.errors import counted
+from oncelake.ingestion.kafka.offsets import TopicPartition
+from oncelake.ingestion.lake.ledger import written_seqs
+from oncelake.ingestion.verify.decode.coerce import UnprovableError
+from oncelake.ingestion.verify.fold.rule import Recount
+from oncelake.ingestion.verify.read.snapshot import Batch, LoggedCommit, OffsetRange, reasons_in
+from oncelake.ingestion.verify.verdict import Difference
 
 MOVING: Final = ("ingest", "accept")
 # Batches of records, with books that must balance.

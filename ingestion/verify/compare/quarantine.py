@@ -9,10 +9,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from ingestion.verify.coverage import Coverage
-from ingestion.verify.read.record import Record
-from ingestion.verify.read.spill import SpillTable
-from ingestion.verify.verdict import Difference, shown
+from oncelake.ingestion.verify.coverage import Coverage
+from oncelake.ingestion.verify.read.record import Record
+from oncelake.ingestion.verify.read.spill import SpillTable
+from oncelake.ingestion.verify.verdict import Difference, shown
 
 COLUMNS = ("_topic", "_partition", "_offset", "_timestamp", "_seq", "key", "value", "removed")
 

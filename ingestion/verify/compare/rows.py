@@ -6,16 +6,23 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from ingestion.declaration.modes import INDEX_COLUMN
-from ingestion.declaration.spec import StreamSpec
-from ingestion.errors import counted
-from ingestion.storage.location import Location
-from ingestion.verify.coverage import Coverage
-from ingestion.verify.fold.rule import Rule
-from ingestion.verify.read.record import SYSTEM_COLUMNS, UNSEEN, Row, RowChange, ranked, text_of
-from ingestion.verify.read.snapshot import rows_through
-from ingestion.verify.read.spill import SpillTable
-from ingestion.verify.verdict import Difference, shown
+from oncelake.ingestion.declaration.modes import INDEX_COLUMN
+from oncelake.ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.errors import counted
+from oncelake.ingestion.storage.location import Location
+from oncelake.ingestion.verify.coverage import Coverage
+from oncelake.ingestion.verify.fold.rule import Rule
+from oncelake.ingestion.verify.read.record import (
+    SYSTEM_COLUMNS,
+    UNSEEN,
+    Row,
+    RowChange,
+    ranked,
+    text_of,
+)
+from oncelake.ingestion.verify.read.snapshot import rows_through
+from oncelake.ingestion.verify.read.spill import SpillTable
+from oncelake.ingestion.verify.verdict import Difference, shown
 
 
 def values_equal(one: Any, other: Any) -> bool:

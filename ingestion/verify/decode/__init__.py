@@ -11,24 +11,28 @@ from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any, Final, cast
 
-from ingestion.declaration.ddl import DeclaredColumn
-from ingestion.declaration.formats import Options
-from ingestion.declaration.parts import ExtraFields, FormatSpec
-from ingestion.kafka.schema_registry import WriterSchema, fresh_registry
-from ingestion.settings import Settings
-from ingestion.verify.decode.coerce import BadRecordError, UnknownSchemaError, UnprovableError
-from ingestion.verify.read.record import Row
+from oncelake.ingestion.declaration.ddl import DeclaredColumn
+from oncelake.ingestion.declaration.formats import Options
+from oncelake.ingestion.declaration.parts import ExtraFields, FormatSpec
+from oncelake.ingestion.kafka.schema_registry import WriterSchema, fresh_registry
+from oncelake.ingestion.settings import Settings
+from oncelake.ingestion.verify.decode.coerce import (
+    BadRecordError,
+    UnknownSchemaError,
+    UnprovableError,
+)
+from oncelake.ingestion.verify.read.record import Row
 
 _FORMATS: Final[Mapping[str, str]] = {
-    "json": "ingestion.verify.decode.json",
-    "avro": "ingestion.verify.decode.avro",
-    "json_schema": "ingestion.verify.decode.json",
-    "protobuf": "ingestion.verify.decode.protobuf",
-    "csv": "ingestion.verify.decode.csv",
-    "string": "ingestion.verify.decode.raw",
-    "raw": "ingestion.verify.decode.raw",
-    "debezium": "ingestion.verify.decode.debezium",
-    **dict.fromkeys(("short", "int", "long", "uuid"), "ingestion.verify.decode.java"),
+    "json": "oncelake.ingestion.verify.decode.json",
+    "avro": "oncelake.ingestion.verify.decode.avro",
+    "json_schema": "oncelake.ingestion.verify.decode.json",
+    "protobuf": "oncelake.ingestion.verify.decode.protobuf",
+    "csv": "oncelake.ingestion.verify.decode.csv",
+    "string": "oncelake.ingestion.verify.decode.raw",
+    "raw": "oncelake.ingestion.verify.decode.raw",
+    "debezium": "oncelake.ingestion.verify.decode.debezium",
+    **dict.fromkeys(("short", "int", "long", "uuid"), "oncelake.ingestion.verify.decode.java"),
 }
 
 

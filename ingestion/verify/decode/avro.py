@@ -19,11 +19,18 @@ from avro.io import BinaryDecoder, DatumReader
 from avro.name import Names
 from avro.schema import Schema, UnionSchema, make_avsc_object
 
-from ingestion.declaration.types import SqlType
-from ingestion.errors import counted
-from ingestion.kafka.schema_registry import WriterSchema
-from ingestion.verify.decode import Decode, DecodedRecord, Expected, Name, ReadFramed, coerce
-from ingestion.verify.decode.coerce import BROKEN, TICKS, BadRecordError, Read, refuse
+from oncelake.ingestion.declaration.types import SqlType
+from oncelake.ingestion.errors import counted
+from oncelake.ingestion.kafka.schema_registry import WriterSchema
+from oncelake.ingestion.verify.decode import (
+    Decode,
+    DecodedRecord,
+    Expected,
+    Name,
+    ReadFramed,
+    coerce,
+)
+from oncelake.ingestion.verify.decode.coerce import BROKEN, TICKS, BadRecordError, Read, refuse
 
 _CLOCKS: Final = {"Timestamp": 10**3, "MicroTimestamp": 10**6, "NanoTimestamp": 10**9}
 _KEPT: Final = (*("name", "namespace", "size", "symbols"), *("precision", "scale", "connect.name"))

@@ -16,9 +16,9 @@ from decimal import Decimal, localcontext
 from fractions import Fraction
 from typing import Any, Final, NoReturn
 
-from ingestion.declaration.ddl import DeclaredColumn
-from ingestion.declaration.types import SqlType
-from ingestion.verify.read.record import EPOCH
+from oncelake.ingestion.declaration.ddl import DeclaredColumn
+from oncelake.ingestion.declaration.types import SqlType
+from oncelake.ingestion.verify.read.record import EPOCH
 
 Read = Callable[[Any], Any]
 

@@ -9,11 +9,11 @@ from fractions import Fraction
 from itertools import islice
 from typing import Any, Final
 
-from ingestion.declaration.formats import CsvOptions
-from ingestion.declaration.types import SqlType
-from ingestion.errors import counted
-from ingestion.verify.decode import Decode, DecodedRecord, Expected, coerce
-from ingestion.verify.decode.coerce import SCALARS, BadRecordError, refuse, written
+from oncelake.ingestion.declaration.formats import CsvOptions
+from oncelake.ingestion.declaration.types import SqlType
+from oncelake.ingestion.errors import counted
+from oncelake.ingestion.verify.decode import Decode, DecodedRecord, Expected, coerce
+from oncelake.ingestion.verify.decode.coerce import SCALARS, BadRecordError, refuse, written
 
 _NUMBER: Final = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?0*[0-9]{1,3})?")
 _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,80}")

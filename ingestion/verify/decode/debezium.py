@@ -12,10 +12,10 @@ from decimal import Decimal
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from ingestion.declaration.formats import DebeziumOptions
-from ingestion.declaration.types import SqlType
-from ingestion.kafka.schema_registry import WriterSchema
-from ingestion.verify.decode import (
+from oncelake.ingestion.declaration.formats import DebeziumOptions
+from oncelake.ingestion.declaration.types import SqlType
+from oncelake.ingestion.kafka.schema_registry import WriterSchema
+from oncelake.ingestion.verify.decode import (
     Decode,
     DecodedRecord,
     Expected,
@@ -23,11 +23,17 @@ from ingestion.verify.decode import (
     ReadFramed,
     coerce,
 )
-from ingestion.verify.decode.avro import branches_of, fields_of, naming, parse_schema, read_datum
-from ingestion.verify.decode.avro import fit as fit_avro
-from ingestion.verify.decode.coerce import TICKS, BadRecordError, Read, refuse
-from ingestion.verify.decode.json import parse
-from ingestion.verify.read.record import Row
+from oncelake.ingestion.verify.decode.avro import (
+    branches_of,
+    fields_of,
+    naming,
+    parse_schema,
+    read_datum,
+)
+from oncelake.ingestion.verify.decode.avro import fit as fit_avro
+from oncelake.ingestion.verify.decode.coerce import TICKS, BadRecordError, Read, refuse
+from oncelake.ingestion.verify.decode.json import parse
+from oncelake.ingestion.verify.read.record import Row
 
 _CLOCKS: Final = {"ts_ms": 10**3, "ts_us": 10**6, "ts_ns": 10**9}
 _TICKS: Final = {

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from ingestion.declaration.formats import NumberOptions
-from ingestion.errors import counted
-from ingestion.verify.decode import Decode, DecodedRecord, Expected
-from ingestion.verify.decode.coerce import BadRecordError, utf8
+from oncelake.ingestion.declaration.formats import NumberOptions
+from oncelake.ingestion.errors import counted
+from oncelake.ingestion.verify.decode import Decode, DecodedRecord, Expected
+from oncelake.ingestion.verify.decode.coerce import BadRecordError, utf8
 
 
 def reading(expected: Expected) -> Decode:

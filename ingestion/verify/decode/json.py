@@ -10,10 +10,15 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Final, NoReturn
 
-from ingestion.declaration.ddl import DeclaredColumn
-from ingestion.kafka.schema_registry import WriterSchema
-from ingestion.verify.decode import Decode, DecodedRecord, Expected, Name, ReadFramed
-from ingestion.verify.decode.coerce import BadRecordError, WrittenNumber, of_json, refuse_names
+from oncelake.ingestion.declaration.ddl import DeclaredColumn
+from oncelake.ingestion.kafka.schema_registry import WriterSchema
+from oncelake.ingestion.verify.decode import Decode, DecodedRecord, Expected, Name, ReadFramed
+from oncelake.ingestion.verify.decode.coerce import (
+    BadRecordError,
+    WrittenNumber,
+    of_json,
+    refuse_names,
+)
 
 _MOST_DIGITS: Final = 1000
 _MOST_NESTED: Final = 900

@@ -21,10 +21,10 @@ from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSe
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import DecodeError
 
-from ingestion.declaration.parts import ExtraFields
-from ingestion.declaration.types import SqlType
-from ingestion.kafka.schema_registry import WriterSchema
-from ingestion.verify.decode import (
+from oncelake.ingestion.declaration.parts import ExtraFields
+from oncelake.ingestion.declaration.types import SqlType
+from oncelake.ingestion.kafka.schema_registry import WriterSchema
+from oncelake.ingestion.verify.decode import (
     Decode,
     DecodedRecord,
     Expected,
@@ -33,7 +33,7 @@ from ingestion.verify.decode import (
     coerce,
     protobuf_binary,
 )
-from ingestion.verify.decode.coerce import BadRecordError, Read, refuse
+from oncelake.ingestion.verify.decode.coerce import BadRecordError, Read, refuse
 
 # Of a file that a schema names: no option of the compiler, and nothing outside of its folder.
 _PART: Final = r"(?!\.+(/|$))[^/]+"

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto
 
-from ingestion.verify.decode.coerce import BadRecordError, utf8
+from oncelake.ingestion.verify.decode.coerce import BadRecordError, utf8
 
 _DEEPEST: Final = 100
 _LAST_FIELD: Final = 2**29 - 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ingestion.verify.decode import Decode, DecodedRecord, Expected, coerce
+from oncelake.ingestion.verify.decode import Decode, DecodedRecord, Expected, coerce
 
 
 def reading(expected: Expected) -> Decode:

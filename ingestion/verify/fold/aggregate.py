@@ -10,12 +10,12 @@ from decimal import Context, Decimal
 from fractions import Fraction
 from typing import Any, Final
 
-from ingestion.declaration.aggregates import Aggregate, aggregates_of
-from ingestion.declaration.modes import WINDOW_COLUMNS
-from ingestion.verify.decode.coerce import UnprovableError
-from ingestion.verify.fold.classify import window_of
-from ingestion.verify.fold.rule import FoldContext, Recount, Rule
-from ingestion.verify.read.record import (
+from oncelake.ingestion.declaration.aggregates import Aggregate, aggregates_of
+from oncelake.ingestion.declaration.modes import WINDOW_COLUMNS
+from oncelake.ingestion.verify.decode.coerce import UnprovableError
+from oncelake.ingestion.verify.fold.classify import window_of
+from oncelake.ingestion.verify.fold.rule import FoldContext, Recount, Rule
+from oncelake.ingestion.verify.read.record import (
     EPOCH,
     SYSTEM_COLUMNS,
     Place,
@@ -24,7 +24,7 @@ from ingestion.verify.read.record import (
     ranked,
     text_of,
 )
-from ingestion.verify.read.spill import SpillTable
+from oncelake.ingestion.verify.read.spill import SpillTable
 
 # An estimate that another library would make otherwise.
 _DEPENDENT: Final = "approx_distinct"

@@ -20,17 +20,17 @@ from typing import Final
 
 from pydantic import ValidationError
 
-from ingestion.declaration.ddl import parse_columns
-from ingestion.declaration.spec import StreamSpec
-from ingestion.settings import Settings
-from ingestion.verify.decode import Decode, DecodedRecord, Expected, reading
-from ingestion.verify.decode.coerce import (
+from oncelake.ingestion.declaration.ddl import parse_columns
+from oncelake.ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.settings import Settings
+from oncelake.ingestion.verify.decode import Decode, DecodedRecord, Expected, reading
+from oncelake.ingestion.verify.decode.coerce import (
     BROKEN,
     BadRecordError,
     UnknownSchemaError,
     UnprovableError,
 )
-from ingestion.verify.fold.transform import (
+from oncelake.ingestion.verify.fold.transform import (
     TIME,
     ApplyTransformation,
     Condition,
@@ -39,7 +39,7 @@ from ingestion.verify.fold.transform import (
     reads_time,
     transformation,
 )
-from ingestion.verify.read.record import (
+from oncelake.ingestion.verify.read.record import (
     EPOCH,
     SYSTEM_COLUMNS,
     Place,

@@ -9,21 +9,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from ingestion.declaration.spec import EVALUATED_BY
-from ingestion.sinks.commit_metadata import CONSTRAINTS
-from ingestion.verify.compare.quarantine import BadRecord, as_bad
-from ingestion.verify.decode.coerce import UnprovableError
-from ingestion.verify.fold import upsert
-from ingestion.verify.fold.aggregate import AggregateRule
-from ingestion.verify.fold.classify import Classify
-from ingestion.verify.fold.kept_columns import KeptColumns
-from ingestion.verify.fold.redrives import Redrives
-from ingestion.verify.fold.rule import AppendRule, Erased, FoldContext, Recount, Rule
-from ingestion.verify.fold.scd2 import HistoryRule
-from ingestion.verify.read.record import Record, RowChange
-from ingestion.verify.read.snapshot import Batch
-from ingestion.verify.read.spill import SpillTable
-from ingestion.verify.verdict import Difference
+from oncelake.ingestion.declaration.spec import EVALUATED_BY
+from oncelake.ingestion.sinks.commit_metadata import CONSTRAINTS
+from oncelake.ingestion.verify.compare.quarantine import BadRecord, as_bad
+from oncelake.ingestion.verify.decode.coerce import UnprovableError
+from oncelake.ingestion.verify.fold import upsert
+from oncelake.ingestion.verify.fold.aggregate import AggregateRule
+from oncelake.ingestion.verify.fold.classify import Classify
+from oncelake.ingestion.verify.fold.kept_columns import KeptColumns
+from oncelake.ingestion.verify.fold.redrives import Redrives
+from oncelake.ingestion.verify.fold.rule import AppendRule, Erased, FoldContext, Recount, Rule
+from oncelake.ingestion.verify.fold.scd2 import HistoryRule
+from oncelake.ingestion.verify.read.record import Record, RowChange
+from oncelake.ingestion.verify.read.snapshot import Batch
+from oncelake.ingestion.verify.read.spill import SpillTable
+from oncelake.ingestion.verify.verdict import Difference
 
 # What Spark is asked about at a time.
 _GATHERED_RECORDS: Final = 50_000

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ingestion.kafka.offsets import TopicPartition
-from ingestion.verify.fold.rule import Erased, Events, FoldContext, add_events
-from ingestion.verify.read.record import UNSEEN, Place, Record, Row, RowChange
-from ingestion.verify.read.spill import SpillTable
+from oncelake.ingestion.kafka.offsets import TopicPartition
+from oncelake.ingestion.verify.fold.rule import Erased, Events, FoldContext, add_events
+from oncelake.ingestion.verify.read.record import UNSEEN, Place, Record, Row, RowChange
+from oncelake.ingestion.verify.read.spill import SpillTable
 
 _NOTHING = "an update left out a column that has not changed, and no row has its value"
 # Of each key: its events, with whether each is of this batch.

@@ -15,14 +15,14 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from ingestion.declaration.spec import engine_version
-from ingestion.errors import counted
-from ingestion.storage.location import Location
-from ingestion.verify.coverage import Coverage
-from ingestion.verify.read.record import Record
-from ingestion.verify.read.snapshot import Batch, rows_through
-from ingestion.verify.read.spill import SpillStore, SpillTable
-from ingestion.verify.verdict import Difference
+from oncelake.ingestion.declaration.spec import engine_version
+from oncelake.ingestion.errors import counted
+from oncelake.ingestion.storage.location import Location
+from oncelake.ingestion.verify.coverage import Coverage
+from oncelake.ingestion.verify.read.record import Record
+from oncelake.ingestion.verify.read.snapshot import Batch, rows_through
+from oncelake.ingestion.verify.read.spill import SpillStore, SpillTable
+from oncelake.ingestion.verify.verdict import Difference
 
 _NAMES = (
     *("_topic", "_partition", "_offset", "_seq", "redriven_seq"),

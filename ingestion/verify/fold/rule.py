@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import NamedTuple
 
-from ingestion.declaration.spec import StreamSpec
-from ingestion.kafka.offsets import TopicPartition
-from ingestion.verify.coverage import Coverage
-from ingestion.verify.fold.classify import Classifiers
-from ingestion.verify.read.record import Place, Row, RowChange, text_of
-from ingestion.verify.read.snapshot import Batch
-from ingestion.verify.read.spill import SpillStore, SpillTable
-from ingestion.verify.verdict import Difference
+from oncelake.ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.kafka.offsets import TopicPartition
+from oncelake.ingestion.verify.coverage import Coverage
+from oncelake.ingestion.verify.fold.classify import Classifiers
+from oncelake.ingestion.verify.read.record import Place, Row, RowChange, text_of
+from oncelake.ingestion.verify.read.snapshot import Batch
+from oncelake.ingestion.verify.read.spill import SpillStore, SpillTable
+from oncelake.ingestion.verify.verdict import Difference
 
 
 class FoldContext(NamedTuple):

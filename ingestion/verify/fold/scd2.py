@@ -5,10 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import pairwise, zip_longest
 
-from ingestion.declaration.modes import CURRENT, VALID_FROM, VALID_TO
-from ingestion.verify.fold.rule import Erased, Events, FoldContext, Recount, Rule, add_events
-from ingestion.verify.read.record import SYSTEM_COLUMNS, Place, Row, RowChange, text_of
-from ingestion.verify.read.spill import SpillTable
+from oncelake.ingestion.declaration.modes import CURRENT, VALID_FROM, VALID_TO
+from oncelake.ingestion.verify.fold.rule import (
+    Erased,
+    Events,
+    FoldContext,
+    Recount,
+    Rule,
+    add_events,
+)
+from oncelake.ingestion.verify.read.record import SYSTEM_COLUMNS, Place, Row, RowChange, text_of
+from oncelake.ingestion.verify.read.spill import SpillTable
 
 
 class HistoryRule(Rule):

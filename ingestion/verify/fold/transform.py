@@ -21,15 +21,15 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import pyarrow as pa
 
-from ingestion.declaration.ddl import DeclaredColumn
-from ingestion.declaration.spec import StreamSpec
-from ingestion.declaration.sql import OFFLINE
-from ingestion.declaration.types import SqlType
-from ingestion.settings import Settings
-from ingestion.verify.decode import DecodedRecord
-from ingestion.verify.decode.coerce import UnprovableError
-from ingestion.verify.read.record import Record, Row
-from ingestion.verify.read.snapshot import rows_in
+from oncelake.ingestion.declaration.ddl import DeclaredColumn
+from oncelake.ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.declaration.sql import OFFLINE
+from oncelake.ingestion.declaration.types import SqlType
+from oncelake.ingestion.settings import Settings
+from oncelake.ingestion.verify.decode import DecodedRecord
+from oncelake.ingestion.verify.decode.coerce import UnprovableError
+from oncelake.ingestion.verify.read.record import Record, Row
+from oncelake.ingestion.verify.read.snapshot import rows_in
 
 if TYPE_CHECKING:
     from sqlglot.expressions import Expr

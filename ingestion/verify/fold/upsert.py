@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ingestion.declaration.modes import DELETED_COLUMN
-from ingestion.verify.decode.coerce import UnprovableError
-from ingestion.verify.fold.rule import FoldContext, Recount, Rule
-from ingestion.verify.read.record import Place, Row, RowChange
-from ingestion.verify.read.spill import SpillTable
-from ingestion.verify.verdict import Difference
+from oncelake.ingestion.declaration.modes import DELETED_COLUMN
+from oncelake.ingestion.verify.decode.coerce import UnprovableError
+from oncelake.ingestion.verify.fold.rule import FoldContext, Recount, Rule
+from oncelake.ingestion.verify.read.record import Place, Row, RowChange
+from oncelake.ingestion.verify.read.spill import SpillTable
+from oncelake.ingestion.verify.verdict import Difference
 
 
 class UpsertRule(Rule):

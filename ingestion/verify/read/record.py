@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
-from ingestion.kafka.offsets import TopicPartition
+from oncelake.ingestion.kafka.offsets import TopicPartition
 
 Row = tuple[Any, ...]
 Place = tuple[Any, ...]

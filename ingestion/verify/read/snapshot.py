@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from ingestion.declaration.spec import StreamSpec
-from ingestion.errors import (
+from oncelake.ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.errors import (
     ForeignTableError,
     InvalidSpecError,
     RefusedError,
@@ -29,19 +29,19 @@ from ingestion.errors import (
     no_table_yet,
     table_rolled_back,
 )
-from ingestion.kafka.offsets import TopicPartition
-from ingestion.lake.archive import refuse_half_swapped
-from ingestion.lake.ledger import load_ledger
-from ingestion.lake.lock import Holder, holder_of
-from ingestion.lake.paths import StreamPaths
-from ingestion.recovery.position import refuse_replaced
-from ingestion.sinks.commit_log import CommitLog
-from ingestion.sinks.commit_metadata import UNKNOWN, Identity
-from ingestion.sinks.delta.files import is_delta, open_whole, scan_rows
-from ingestion.sinks.table import Altered, SinkTable
-from ingestion.storage.location import Location
-from ingestion.verify.decode.coerce import UnprovableError
-from ingestion.verify.read.record import SYSTEM_COLUMNS
+from oncelake.ingestion.kafka.offsets import TopicPartition
+from oncelake.ingestion.lake.archive import refuse_half_swapped
+from oncelake.ingestion.lake.ledger import load_ledger
+from oncelake.ingestion.lake.lock import Holder, holder_of
+from oncelake.ingestion.lake.paths import StreamPaths
+from oncelake.ingestion.recovery.position import refuse_replaced
+from oncelake.ingestion.sinks.commit_log import CommitLog
+from oncelake.ingestion.sinks.commit_metadata import UNKNOWN, Identity
+from oncelake.ingestion.sinks.delta.files import is_delta, open_whole, scan_rows
+from oncelake.ingestion.sinks.table import Altered, SinkTable
+from oncelake.ingestion.storage.location import Location
+from oncelake.ingestion.verify.decode.coerce import UnprovableError
+from oncelake.ingestion.verify.read.record import SYSTEM_COLUMNS
 
 
 class OffsetRange(NamedTuple):

@@ -16,17 +16,17 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as ClientTopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
-from ingestion.errors import DependencyError
-from ingestion.kafka.client import (
+from oncelake.ingestion.errors import DependencyError
+from oncelake.ingestion.kafka.client import (
     client_options,
     headers_of,
     is_about_group,
     unreachable,
 )
-from ingestion.kafka.offsets import TopicPartition
-from ingestion.settings import Settings
-from ingestion.verify.read.record import Record
-from ingestion.verify.read.snapshot import OffsetRange
+from oncelake.ingestion.kafka.offsets import TopicPartition
+from oncelake.ingestion.settings import Settings
+from oncelake.ingestion.verify.read.record import Record
+from oncelake.ingestion.verify.read.snapshot import OffsetRange
 
 _MESSAGES: Final = 5_000
 # A partition that is not being read waits, once so much of all of them has come ahead of time.

@@ -14,15 +14,15 @@ from typing import Any
 
 import pyarrow as pa
 
-from ingestion.declaration.ddl import DeclaredColumn, parse_columns
-from ingestion.declaration.sinks import BESIDE
-from ingestion.declaration.sql import equal, identifier, quoted
-from ingestion.errors import DependencyError, TableBusyError
-from ingestion.settings import Settings, settings_of_sink
-from ingestion.sinks.arrow_types import arrow_schema
-from ingestion.sinks.commit_log import ROW_COUNTS, Commit, CommitLog, operation_of
-from ingestion.sinks.commit_metadata import CommitMetadata, app_id
-from ingestion.sinks.table import (
+from oncelake.ingestion.declaration.ddl import DeclaredColumn, parse_columns
+from oncelake.ingestion.declaration.sinks import BESIDE
+from oncelake.ingestion.declaration.sql import equal, identifier, quoted
+from oncelake.ingestion.errors import DependencyError, TableBusyError
+from oncelake.ingestion.settings import Settings, settings_of_sink
+from oncelake.ingestion.sinks.arrow_types import arrow_schema
+from oncelake.ingestion.sinks.commit_log import ROW_COUNTS, Commit, CommitLog, operation_of
+from oncelake.ingestion.sinks.commit_metadata import CommitMetadata, app_id
+from oncelake.ingestion.sinks.table import (
     Change,
     ErasableTable,
     TableDefinition,
@@ -30,7 +30,7 @@ from ingestion.sinks.table import (
     counts_of,
     seq_conflict,
 )
-from ingestion.storage.location import Location
+from oncelake.ingestion.storage.location import Location
 from oncelake_sqlite import SqliteSink
 
 
