@@ -13,6 +13,8 @@ from typing import Final
 
 from oncelake.ingestion.declaration.sql import quoted
 
+# Each holds every value of those before it.
+_INTEGERS: Final = ("TINYINT", "SMALLINT", "INT", "BIGINT")
 # A name that DDL takes without backticks.
 PLAIN_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -78,6 +80,29 @@ class SqlType:
         """Return the type without a NOT NULL within, which no table enforces."""
         parts = {name: part.without_required() for name, part in self.parts.items()}
         return replace(self, parts=parts, required=frozenset())
+
+    def widens_to(self, wider: SqlType) -> bool:
+        """Tell whether another type, or this, holds each value of this one as what it is.
+
+        A STRUCT may have more fields, which are null of the values that are there.
+        """
+        words = (self.word, wider.word)
+        if {*words} <= {*_INTEGERS}:
+            return _INTEGERS.index(self.word) <= _INTEGERS.index(wider.word)
+        if words == ("DECIMAL", "DECIMAL"):
+            more_digits = wider.precision - self.precision
+            return 0 <= wider.scale - self.scale <= more_digits
+        if words == ("VARCHAR", "VARCHAR"):
+            return self.precision <= wider.precision
+        if words in {("FLOAT", "DOUBLE"), ("VARCHAR", "STRING")}:
+            return True
+        added = wider.parts.keys() - self.parts.keys()
+        return (
+            self.word == wider.word
+            and not added & wider.required
+            and [name for name in wider.parts if name not in added] == [*self.parts]
+            and all(part.widens_to(wider.parts[name]) for name, part in self.parts.items())
+        )
 
     def with_words(self, words: Mapping[str, str]) -> SqlType:
         """Return the type with other types, by their words, in the places of some in it."""

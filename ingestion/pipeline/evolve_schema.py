@@ -1,19 +1,21 @@
 """A changed declaration meets its table: planned, then made to fit by commits of their own, or not.
 
-Schemas never change inside a batch. ALTER runs first and changes no row; then a metadata-only
+Schemas never change inside a batch. ALTER runs first and changes no value; then a metadata-only
 commit under a seq of its own records the new columns. A crash between the two leaves a table that
 fits already, and the next run writes the metadata.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from pyspark.sql import SparkSession
 
-from oncelake.ingestion.declaration.ddl import parse_columns
+from oncelake.ingestion.declaration.ddl import DeclaredColumn, parse_columns
 from oncelake.ingestion.declaration.spec import RECORD_TYPES, meaning
 from oncelake.ingestion.lake.ledger import LedgerRow, put_rows
+from oncelake.ingestion.lake.paths import StreamPaths
 from oncelake.ingestion.lake.stream import Stream
 from oncelake.ingestion.pipeline.schema import refuse_bad_constraints
 from oncelake.ingestion.recovery.position import Position
@@ -23,6 +25,8 @@ from oncelake.ingestion.recovery.schema_diff import (
     constraints_of,
     with_constraints,
 )
+from oncelake.ingestion.sinks.delta.compaction import widen
+from oncelake.ingestion.sinks.delta.files import is_delta, read_delta
 from oncelake.ingestion.sinks.table import MarkableTable
 
 
@@ -38,10 +42,21 @@ def alter_table(
         SchemaChangedError: they do not fit, and cannot, or must not, be made to.
     """
     wanted = allowed_changes(stream.spec, stream.paths, is_ours=is_ours)
+    _widen(stream.paths, [each.column for each in wanted if each.is_wider and each.column])
     for change in wanted:
-        if change.column is not None:
+        if change.column is not None and not change.is_wider:
             stream.paths.table.alter(change.column, is_new=change.is_new, spark=spark)
     return wanted
+
+
+def _widen(paths: StreamPaths, columns: Sequence[DeclaredColumn]) -> None:
+    """Widen the table's columns, and first those of its deletes, which only a table tells of."""
+    if columns and is_delta(paths.tombstones):
+        there = set(read_delta(paths.tombstones).schema().to_arrow().names)
+        if remembered := [column for column in columns if column.name in there]:
+            widen(paths.tombstones, remembered)
+    if columns:
+        paths.table.widen(columns)
 
 
 def evolve_schema(

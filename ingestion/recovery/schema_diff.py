@@ -1,13 +1,10 @@
 """What a changed declaration would do to the table: known before it happens, and without Spark.
 
-    nothing   the table stays as it is
-    evolve    a commit of its own makes the table fit: a column more, a NOT NULL less
-    onward    records say something else from the next run on; the rows that are there stay
-    epoch     keys, order or mode say something else of every row: the topic must be read again
-    refused   rows that are there cannot be what the declaration says
-
-Delta can widen types, too; delta-rs, which audits the books, cannot read such a table, so here that
-is refused.
+nothing   the table stays as it is
+evolve    a commit of its own makes the table fit: a column more, a NOT NULL less, a wider type
+onward    records say something else from the next run on; the rows that are there stay
+epoch     keys, order or mode say something else of every row: the topic must be read again
+refused   rows that are there cannot be what the declaration says
 """
 
 from __future__ import annotations
@@ -41,6 +38,7 @@ class SchemaChange:
         statement: What makes the table fit, where anything does: SQL, as far as its sink has any.
         column: The column that it is about, then.
         is_new: Whether the table gets it.
+        is_wider: Whether it gets a type that holds more.
         remedy: What a person can do, where nothing is done.
     """
 
@@ -50,6 +48,7 @@ class SchemaChange:
     statement: str | None = None
     column: DeclaredColumn | None = None
     is_new: bool = False
+    is_wider: bool = False
     remedy: str | None = None
 
 
@@ -194,7 +193,8 @@ def column_changes(
             yield from _filled(column, found[name], table)
             another = f"give the new type another column, or {instead}"
             ways = another if is_ours else _ways_to_type(column, found[name], table)
-            yield from _altered(column, found[name], paths, ways)
+            may_widen = is_ours and _may_widen(column, found[name], spec)
+            yield from _altered(column, found[name], paths, ways, may_widen=may_widen)
     for name in found.keys() - declared.keys():
         if how := found[name].filled_by:
             what = f"is not declared, and is filled by the table ({how})"
@@ -300,18 +300,38 @@ def _ways_to_type(column: DeclaredColumn, found: DeclaredColumn, table: SinkTabl
     return f"declare it as {found.type}; or {refit}" if is_declarable else refit
 
 
+def _may_widen(column: DeclaredColumn, found: DeclaredColumn, spec: StreamSpec) -> bool:
+    """Tell whether all that was counted and remembered by a column holds by its wider type.
+
+    Groups are folded by theirs, and a key is known again by as many places behind the point.
+    """
+    is_same_key = column.name not in spec.keys or column.type.scale == found.type.scale
+    return spec.mode != "aggregate" and is_same_key
+
+
 def _altered(
-    column: DeclaredColumn, found: DeclaredColumn, paths: StreamPaths, ways: str
+    column: DeclaredColumn, found: DeclaredColumn, paths: StreamPaths, ways: str, *, may_widen: bool
 ) -> Iterator[SchemaChange]:
     is_, due = found.type, paths.sink.kind.stored_type(column.type)
-    if is_ != due:
+    is_wider = is_ != due and may_widen and paths.table.can_widen(is_, due)
+    if is_wider:
+        yield SchemaChange(
+            field=column.name,
+            what=f"is {is_}, becomes {due}",
+            effect="evolve",
+            statement=paths.table.widening(column),
+            column=column,
+            is_wider=True,
+        )
+    elif is_ != due:
         yield SchemaChange(
             field=column.name,
             what=f"is {is_} in the table, declared {column.type.without_required()}",
             effect="refused",
             remedy=ways,
         )
-    elif column.nullable and not found.nullable:
+        return
+    if column.nullable and not found.nullable:
         yield SchemaChange(
             field=column.name,
             what="may be null from now on",

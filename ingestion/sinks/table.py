@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from oncelake.ingestion.declaration.ddl import DeclaredColumn
+from oncelake.ingestion.declaration.types import SqlType
 from oncelake.ingestion.errors import (
     CommitConflictError,
     ForeignTableError,
@@ -199,6 +200,25 @@ class SinkTable(ABC):
             f"{self.where} cannot be changed, and {column.name} differs.",
             remedy=f"oncelake rebuild {self.stream}",
         )
+
+    def can_widen(self, found: SqlType, wider: SqlType) -> bool:
+        """Tell whether `widen` can give a column of a type another, which holds all its values."""
+        del found, wider
+        return False
+
+    def widening(self, column: DeclaredColumn) -> str:
+        """Write, for people, what gives a column that is there a wider type."""
+        return f"the files of {self.where} are written anew, {column.name} as {column.type}"
+
+    def widen(self, columns: Sequence[DeclaredColumn]) -> None:
+        """Give columns that are there their wider types, at once; the values stay as they are.
+
+        Raises:
+            DamagedTableError: a file that would be copied is not as it was written.
+            RefusedError: the sink refuses it; says why.
+            TableBusyError: somebody else changed the table meanwhile.
+        """
+        raise NotImplementedError
 
     @abstractmethod
     def begin(self, seq: int) -> Transaction:

@@ -108,7 +108,8 @@ def _crash(*_: Any) -> None:
         ({"schema": "id INT NOT NULL, name STRING NOT NULL, at INT"}, "nothing", "name: is req"),
         ({"extra_fields": "keep"}, "evolve", "_extra_fields: VARIANT is new"),
         ({"schema": f"{COLUMNS}, city STRING NOT NULL"}, "refused", "and NOT NULL, which"),
-        ({"schema": "id BIGINT NOT NULL, name STRING, at INT"}, "refused", "id: is INT in the"),
+        ({"schema": "id BIGINT NOT NULL, name STRING, at INT"}, "evolve", "id: is INT, becomes"),
+        ({"schema": "id SMALLINT NOT NULL, name STRING, at INT"}, "refused", "id: is INT in the"),
         ({"schema": "id INT NOT NULL, name STRING"}, "refused", "at: INT is in the table, and not"),
         ({"keys": ["id", "name"]}, "epoch", "keys: was id, becomes id, name"),
         ({"sequence_by": ["at"]}, "epoch", "sequence_by: was not there, becomes at"),
@@ -122,7 +123,16 @@ def _crash(*_: Any) -> None:
     ],
     ids=[
         *("the same", "added", "key relaxed", "required", "kept", "added and required"),
-        *("another type", "removed", "keys", "order", "mode", "leniency", "condition"),
+        *(
+            "wider type",
+            "narrower type",
+            "removed",
+            "keys",
+            "order",
+            "mode",
+            "leniency",
+            "condition",
+        ),
     ],
 )
 def test_the_plan_says_what_a_declaration_would_do(

@@ -17,12 +17,14 @@ from urllib.parse import unquote
 
 from deltalake import DeltaTable
 
+from oncelake.ingestion.declaration.ddl import DeclaredColumn
 from oncelake.ingestion.sinks.delta.commits import (
     EXACTLY,
     append_nothing,
     put_metadata,
     translate_conflicts,
 )
+from oncelake.ingestion.sinks.delta.description import retention_properties
 from oncelake.ingestion.sinks.delta.durability import seal_commits
 from oncelake.ingestion.sinks.delta.files import data_files, open_delta, read_delta
 from oncelake.ingestion.sinks.delta.log import all_files
@@ -38,21 +40,10 @@ from oncelake.ingestion.storage.location import Location
 _KEPT: Final = re.compile(r"_delta_log/.*|(.*/)?[._][^/]*")
 _SIDECAR: Final = re.compile(r"\.(.+)\.crc")
 _HOUR: Final = dt.timedelta(hours=1)
-# Delta's own; commits must outlive the files that they name.
-_LOG_DAYS: Final = 30
 # Clustering rewrites the whole table: not for a share of its bytes that is smaller than this.
 _CLUSTERED_SHARE: Final = 0.25
 # A file with a larger share of its rows marked as gone is written anew.
 _MOST_GONE: Final = 0.1
-
-
-def retention_properties(window: dt.timedelta) -> dict[str, str]:
-    """Return the properties of a table that can be rewound so far back."""
-    days = window // dt.timedelta(days=1)
-    return {
-        "delta.deletedFileRetentionDuration": f"interval {days} days",
-        "delta.logRetentionDuration": f"interval {max(_LOG_DAYS, days + 1)} days",
-    }
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -111,6 +102,24 @@ def compact(path: Location, *, target_bytes: int, cluster_by: Sequence[str] = ()
             table.optimize.z_order(cluster_by, target_size=target_bytes)
         else:
             table.optimize.compact(target_size=target_bytes)
+    seal_commits(path)
+    hit(Failpoint.COMPACTED)
+
+
+def widen(path: Location, columns: Sequence[DeclaredColumn]) -> None:
+    """Write every file anew, by the wider types of some columns, in one commit.
+
+    Delta can note wider types beside the old files; delta-rs reads no such table.
+
+    Raises:
+        DamagedTableError: a file that would be copied is not as it was written.
+        TableBusyError: somebody else changed the table meanwhile.
+    """
+    begun = DeltaTransaction.upkeep(path)
+    names = [unquote(file.path) for file in begun.files]
+    _refuse_altered(path, (*names, *vector_files(file.vector for file in begun.files)))
+    with translate_conflicts(path.name):
+        begun.widen(columns)
     seal_commits(path)
     hit(Failpoint.COMPACTED)
 

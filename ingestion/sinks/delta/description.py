@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import time
 import uuid
@@ -16,7 +17,6 @@ from oncelake.ingestion.declaration.sql import quoted
 from oncelake.ingestion.declaration.types import SqlType
 from oncelake.ingestion.sinks.arrow_types import arrow_schema
 from oncelake.ingestion.sinks.delta.commits import metadata_of
-from oncelake.ingestion.sinks.delta.compaction import retention_properties
 from oncelake.ingestion.sinks.delta.files import EXACT_DIGITS
 from oncelake.ingestion.sinks.delta.vectors import FEATURE, PROPERTY
 from oncelake.ingestion.sinks.table import TableDefinition
@@ -36,6 +36,8 @@ _OF_VERSIONS: Final = (
 _OF_TYPES: Final = {"timestamp_ntz": "timestampNtz", "variant": "variantType"}
 # Where Spark notes a type with a VARCHAR in it.
 _VARCHAR: Final = "__CHAR_VARCHAR_TYPE_STRING"
+# Delta's own; commits must outlive the files that they name.
+_LOG_DAYS: Final = 30
 
 
 def first_commit(wanted: TableDefinition) -> bytes:
@@ -103,6 +105,18 @@ def row_json(columns: Sequence[DeclaredColumn]) -> dict[str, Any]:
     return row
 
 
+def widened(table: DeltaTable, columns: Sequence[DeclaredColumn]) -> str:
+    """Return a table's columns as JSON, of which some have other types."""
+    row = json.loads(table.schema().to_json())
+    wider = {field["name"]: field for field in row_json(columns)["fields"]}
+    for field in row["fields"]:
+        if new := wider.get(field["name"]):
+            of_type = {k: v for k, v in new["metadata"].items() if k == _VARCHAR}
+            kept = {k: v for k, v in field["metadata"].items() if k != _VARCHAR}
+            field |= {"type": new["type"], "metadata": {**kept, **of_type}}
+    return json.dumps(row)
+
+
 def stored_type(field: Any) -> SqlType:
     """Read the type of a field of Delta's log.
 
@@ -110,6 +124,15 @@ def stored_type(field: Any) -> SqlType:
     """
     as_sql = (field.metadata or {}).get(_VARCHAR)
     return _type_of(as_sql or json.loads(field.type.to_json()))
+
+
+def retention_properties(window: dt.timedelta) -> dict[str, str]:
+    """Return the properties of a table that can be rewound so far back."""
+    days = window // dt.timedelta(days=1)
+    return {
+        "delta.deletedFileRetentionDuration": f"interval {days} days",
+        "delta.logRetentionDuration": f"interval {max(_LOG_DAYS, days + 1)} days",
+    }
 
 
 def with_columns(table: DeltaTable, columns: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -21,6 +21,7 @@ from deltalake.exceptions import DeltaError
 from oncelake.ingestion.declaration.ddl import DeclaredColumn
 from oncelake.ingestion.declaration.sinks import DeltaSink
 from oncelake.ingestion.declaration.sql import quoted
+from oncelake.ingestion.declaration.types import SqlType
 from oncelake.ingestion.errors import (
     DamagedTableError,
     RefusedError,
@@ -37,7 +38,7 @@ from oncelake.ingestion.sinks.delta.commits import (
     put_metadata,
     restore_version,
 )
-from oncelake.ingestion.sinks.delta.compaction import remove_unreferenced
+from oncelake.ingestion.sinks.delta.compaction import remove_unreferenced, widen
 from oncelake.ingestion.sinks.delta.description import (
     first_commit,
     row_json,
@@ -218,6 +219,18 @@ class DeltaSinkTable(ErasableTable, RewindableTable, MarkableTable):
             more=protocol,
             operation="ADD COLUMNS" if is_new else "CHANGE COLUMN",
         )
+
+    def can_widen(self, found: SqlType, wider: SqlType) -> bool:
+        """Tell whether files can be written anew: not where only Spark writes them."""
+        table = read_delta(self.path)
+        is_spark_only = unwritable_features(table) or any(
+            column.type.contains("VARIANT") for column in self.columns()
+        )
+        return found.widens_to(wider) and not is_spark_only and not self.generated()
+
+    def widen(self, columns: Sequence[DeclaredColumn]) -> None:
+        """Write every file anew."""
+        widen(self.path, columns)
 
     def scan(
         self, names: Sequence[str], version: int | None = None, *, since_seq: int | None = None

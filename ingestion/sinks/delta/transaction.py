@@ -20,15 +20,23 @@ from urllib.parse import unquote
 import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
-from deltalake import CommitProperties, DeltaTable
+from deltalake import CommitProperties, DeltaTable, Schema
 from deltalake.exceptions import CommitFailedError, DeltaError
 from pyarrow import types
 
+from oncelake.ingestion.declaration.ddl import DeclaredColumn
 from oncelake.ingestion.declaration.sql import equal, identifier, quoted
 from oncelake.ingestion.sinks.commit_log import INSERTED, UPDATED, Commit
 from oncelake.ingestion.sinks.commit_metadata import CommitMetadata, app_id
-from oncelake.ingestion.sinks.delta.commits import fenced_commit, overtaken, put_commit, removing
+from oncelake.ingestion.sinks.delta.commits import (
+    fenced_commit,
+    metadata_of,
+    overtaken,
+    put_commit,
+    removing,
+)
 from oncelake.ingestion.sinks.delta.data_files import AddedFile, DeltaFileWriter, is_ordered
+from oncelake.ingestion.sinks.delta.description import widened
 from oncelake.ingestion.sinks.delta.files import arrows_files, open_delta, read_delta
 from oncelake.ingestion.sinks.delta.log import DeltaLog
 from oncelake.ingestion.sinks.delta.log_files import log_files
@@ -75,6 +83,8 @@ class DeltaTransaction(FilesTransaction[AddedFile]):
         """Open the table that was read, if any was, which must stand at the seq before."""
         super().__init__(stream, str(path), seq)
         self._path, self._snapshot = path, read_delta(path)
+        # The action that gives the table other columns.
+        self._wider: list[dict[str, Any]] = []
         recorded = self._snapshot.transaction_version(app_id(stream))
         is_another = table_id not in (None, str(self._snapshot.metadata().id))
         if is_another or recorded not in (None, seq - 1):
@@ -279,16 +289,26 @@ class DeltaTransaction(FilesTransaction[AddedFile]):
         fenced = fenced_commit(self._snapshot, self.stream, metadata)
         put_commit(self._path, self._snapshot, fenced, actions, **made)
 
+    def widen(self, columns: Sequence[DeclaredColumn]) -> None:
+        """Commit all files anew, by wider types of some columns."""
+        schema = widened(self._snapshot, columns)
+        self._wider = [metadata_of(self._snapshot, schema=schema)]
+        before, self.schema = self.schema, pa.schema(Schema.from_json(schema).to_arrow())
+        if before == self.schema:
+            self.commit_moved([], [])
+        else:
+            self.rewrite(self.files, target_bytes=TARGET_BYTES)
+
     def commit_moved(self, added: Collection[AddedFile], removed: Collection[AddedFile]) -> None:
-        """Put a commit without a change into the log, by Delta's word for it."""
+        """Put a commit without a change of rows into the log, by Delta's word for it."""
         now = time.time_ns() // 1_000_000
         counts = {"numAddedFiles": str(len(added)), "numRemovedFiles": str(len(removed))}
         put_commit(
             self._path,
             self._snapshot,
             CommitProperties(),
-            _actions(added, removed, now, is_change=False),
-            operation="OPTIMIZE",
+            [*self._wider, *_actions(added, removed, now, is_change=False)],
+            operation="CHANGE COLUMN" if self._wider else "OPTIMIZE",
             operationParameters={"predicate": "[]"},
             operationMetrics=counts,
         )

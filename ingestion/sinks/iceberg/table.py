@@ -178,6 +178,29 @@ class IcebergTable(ErasableTable, RewindableTable):
             elif column.name not in table.schema().column_names:
                 update.add_column(column.name, type_, doc=column.comment or None)
 
+    def can_widen(self, found: SqlType, wider: SqlType) -> bool:
+        """Tell whether the format has the wider type for files that have the narrower."""
+        if found.parts:
+            return found.parts.keys() == wider.parts.keys() and all(
+                self.can_widen(part, wider.parts[name]) for name, part in found.parts.items()
+            )
+        return found.widens_to(wider) and found.scale == wider.scale
+
+    def widening(self, column: DeclaredColumn) -> str:
+        """Write the statement of Spark SQL."""
+        type_ = _KIND.stored_type(column.type)
+        return f"ALTER TABLE {self._entry.name} ALTER COLUMN {quoted(column.name)} TYPE {type_}"
+
+    def widen(self, columns: Sequence[DeclaredColumn]) -> None:
+        """Commit the types to the catalog; no file changes."""
+        table = self._entry.loaded()
+        found = {column.name: column.type for column in self.columns()}
+        with self._entry.session(), table.update_schema() as update:
+            for column in columns:
+                wider = _KIND.stored_type(column.type)
+                for path, type_ in _wider_parts((column.name,), found[column.name], wider):
+                    update.update_column(path, field_type=_iceberg_type(type_, count(1)))
+
     def refuse_fixed_name(self) -> None:
         """Refuse a table with rows that is not of this stream, whoever's it is."""
         if not (self._is_ours(self._entry.load()) or self.log().is_empty):
@@ -439,6 +462,16 @@ def _settings_error(entry: CatalogEntry, table: Table) -> TableSettingsError | N
     return TableSettingsError(
         entry.stream, f"{entry.where} {problem}.", remedy=f"undo that, or {again}"
     )
+
+
+def _wider_parts(
+    path: tuple[str, ...], found: SqlType, wider: SqlType
+) -> Iterator[tuple[tuple[str, ...], SqlType]]:
+    """Yield what is no longer of the same type within one, by its path."""
+    if not found.parts and found != wider:
+        yield path, wider
+    for name, part in found.parts.items():
+        yield from _wider_parts((*path, name), part, wider.parts[name])
 
 
 class IcebergTransaction(FilesTransaction[DataFile]):

@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from oncelake.ingestion.declaration.ddl import DeclaredColumn
 from oncelake.ingestion.declaration.sinks import BESIDE, SINKS, PostgresSink
+from oncelake.ingestion.declaration.types import SqlType
 from oncelake.ingestion.errors import (
     DamagedTableError,
     InvalidSpecError,
@@ -275,6 +276,26 @@ class PostgresTable(ErasableTable):
             connection.execute(self._alteration(column, is_new=is_new))
             if is_new:
                 self._comment(connection, column)
+            self._place.commit(connection)
+
+    def can_widen(self, found: SqlType, wider: SqlType) -> bool:
+        """Tell whether the server casts each value to what it is."""
+        return found.widens_to(wider)
+
+    def widening(self, column: DeclaredColumn) -> str:
+        """Write the statement."""
+        return self._widening(column).as_string()
+
+    def _widening(self, column: DeclaredColumn) -> Composed:
+        type_ = SQL(server_type(_KIND.stored_type(column.type)))
+        name = Identifier(column.name)
+        return self._place.sql("ALTER TABLE {table} ALTER COLUMN {} TYPE {}", name, type_)
+
+    def widen(self, columns: Sequence[DeclaredColumn]) -> None:
+        """Execute the statements in one transaction; the server writes the table anew."""
+        with self._place.session() as connection:
+            for column in columns:
+                connection.execute(self._widening(column))
             self._place.commit(connection)
 
     def refuse_fixed_name(self) -> None:

@@ -16,7 +16,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from pydantic import ValidationError
 
@@ -444,10 +444,18 @@ class Classifiers:
         seq: int,
     ) -> Classified:
         result = classifier.classify(records, seq=seq, constraints=constraints)
-        names, names_today = list(classifier.types), list(self.today.types)
-        if names != names_today:
-            at = [names.index(name) if name in names else None for name in names_today]
+        types, types_today = classifier.types, self.today.types
+        if [*types.items()] != [*types_today.items()]:
+            names = list(types)
+            at = [names.index(name) if name in names else None for name in types_today]
             result.changes = [_widened(change, at, len(names)) for change in result.changes]
+            fields = {
+                i: partial(_with_fields, then=types[name], now=now)
+                for i, (name, now) in enumerate(types_today.items())
+                if name in types and now.contains("STRUCT") and types[name] != now
+            }
+            if fields:
+                result.changes = [_with_nested(change, fields) for change in result.changes]
         return result
 
     def _under(self, columns: str, evaluated_by: str | None) -> Classifier:
@@ -468,6 +476,34 @@ class Classifiers:
             raise UnprovableError(
                 f"earlier batches had the columns {columns}, which the declaration contradicts now"
             ) from error
+
+
+def _with_nested(change: RowChange, fields: Mapping[int, Callable[[Any], Any]]) -> RowChange:
+    """Give the values of a row the fields that their columns have today."""
+    if change.row is None:
+        return change
+    row = tuple(fields[i](value) if i in fields else value for i, value in enumerate(change.row))
+    return change._replace(row=row)
+
+
+def _with_fields(value: Any, *, then: SqlType, now: SqlType) -> Any:
+    """Give a value the fields, in a STRUCT, that its type got later: they are null."""
+    if value is None or then == now:
+        return value
+    if now.word == "STRUCT":
+        return {
+            name: _with_fields(value[name], then=then.parts[name], now=part)
+            if name in value
+            else None
+            for name, part in now.parts.items()
+        }
+    if now.word == "ARRAY":
+        of_items = {"then": then.parts["element"], "now": now.parts["element"]}
+        return [_with_fields(each, **of_items) for each in value]
+    if now.word == "MAP":
+        of_values = {"then": then.parts["value"], "now": now.parts["value"]}
+        return {key: _with_fields(each, **of_values) for key, each in value.items()}
+    return value
 
 
 def _widened(change: RowChange, at: Sequence[int | None], width: int) -> RowChange:

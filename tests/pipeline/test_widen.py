@@ -1,0 +1,171 @@
+"""A wider type makes the table wider, and changes no value of it."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+
+from oncelake.ingestion.declaration.ddl import parse_type
+from oncelake.ingestion.errors import SchemaChangedError
+from oncelake.ingestion.operations.rewind import rewind
+from oncelake.ingestion.pipeline import evolve_schema
+from tests.support.long import twins
+from tests.support.proof import find_problems, prove
+from tests.support.world import World
+
+NARROW = (
+    "id INT NOT NULL, n SMALLINT, f FLOAT, d DECIMAL(5, 2), v VARCHAR(3), "
+    "s STRUCT<a: INT, b: ARRAY<FLOAT>>, at INT"
+)
+WIDE = (
+    "id BIGINT NOT NULL, n INT, f DOUBLE, d DECIMAL(12, 4), v STRING, "
+    "s STRUCT<a: BIGINT, b: ARRAY<DOUBLE>, c: STRING>, at BIGINT"
+)
+LARGE = 2**40
+
+
+def record(id_: int, at: int, **more: Any) -> dict[str, Any]:
+    """Return a record that fits the narrow columns."""
+    nested = {"a": id_, "b": [0.5, None]}
+    return {"id": id_, "n": id_, "f": 0.5, "d": 1.25, "v": "abc", "s": nested, "at": at} | more
+
+
+@pytest.mark.parametrize(
+    ("engine", "vectors"),
+    [
+        pytest.param("delta_rs", False, id="files"),
+        pytest.param("delta_rs", True, id="vectors"),
+        pytest.param("spark", False, id="Spark"),
+        *twins(pytest.param("spark", True, id="Spark and vectors")),
+    ],
+)
+def test_a_wider_type_takes_what_the_narrow_one_did_not(
+    world: World, engine: str, vectors: bool
+) -> None:
+    """Rows and remembered deletes stay what they are; what was put aside comes in by a redrive."""
+    world.settings = world.settings.model_copy(update={"merge_engine": engine})
+    declared = {
+        "sequence_by": ["at"], "apply_as_deletes": "n = 0", "schema_change": "evolve",
+        "deletion_vectors": vectors,
+    }  # fmt: skip
+    world.declare(schema=NARROW, **declared)
+    world.send(record(1, 1), record(2, 1), record(3, 5), record(LARGE, 1, n=1, s=None))
+    world.run()
+    world.send(record(2, 2, n=0), record(1, 2, f=None))
+    world.run()
+    before = {each["id"]: each for each in world.rows()}
+    world.declare(schema=WIDE, **declared)
+    # Older than the delete, which is remembered by the narrow type.
+    world.send(record(2, 1), record(4, LARGE, s={"a": LARGE, "b": [0.5], "c": "new"}))
+
+    report = world.run()
+
+    after = {each["id"]: each for each in world.rows()}
+    assert [batch.kind for batch in world.ledger][-2:] == ["schema", "ingest"]
+    assert "id: is INT, becomes BIGINT" in "; ".join(report.notices)
+    assert set(after) == {1, 3, 4}
+    assert after[4]["s"] == {"a": LARGE, "b": [0.5], "c": "new"}
+    for id_ in (1, 3):
+        expected = before[id_] | {"s": {**before[id_]["s"], "c": None}}
+        assert {name: after[id_][name] for name in expected} == expected
+    assert after[3]["d"] == Decimal("1.2500")
+    assert world.redrive().redriven == 1
+    assert LARGE in {each["id"] for each in world.rows()}
+    assert find_problems(world) == ()
+    assert prove(world).differences == ()
+
+
+def test_the_table_goes_back_over_it(world: World) -> None:
+    """Rows and columns are those of then; the next run widens them again."""
+    world.declare(schema="id INT NOT NULL, at INT", schema_change="evolve")
+    world.send({"id": 1, "at": 1})
+    world.run()
+    world.declare(schema="id INT NOT NULL, at BIGINT", schema_change="evolve")
+    world.send({"id": 1, "at": LARGE})
+    world.run()
+
+    rewind(world.spec, world.settings, to="seq:1", reason="a test", run_id="r")
+
+    world.declare(schema="id INT NOT NULL, at INT", schema_change="evolve")
+    assert world.rows()[0]["at"] == 1
+    assert str(DeltaTable(world.paths.data.path).schema().fields[1].type.type) == "integer"
+    world.declare(schema="id INT NOT NULL, at BIGINT", schema_change="evolve")
+    world.run()
+    assert world.rows()[0]["at"] == LARGE
+    assert prove(world).differences == ()
+
+
+def test_a_run_that_dies_between_the_tables_is_healed(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is remembered of deletes is wider first: the table tells what is left to do."""
+    declared = {"apply_as_deletes": "at < 0", "schema_change": "evolve"}
+    world.declare(schema="id INT NOT NULL, at INT", **declared)
+    world.send({"id": 1, "at": 1}, {"id": 2, "at": -1})
+    world.run()
+    world.declare(schema="id BIGINT NOT NULL, at INT", **declared)
+    world.send({"id": LARGE, "at": 1}, {"id": LARGE + 1, "at": -1})
+    with monkeypatch.context() as broken:
+        honest = evolve_schema.widen
+
+        def widen(*given: Any) -> None:
+            honest(*given)
+            raise RuntimeError("crash")
+
+        broken.setattr(evolve_schema, "widen", widen)
+        with pytest.raises(RuntimeError, match="crash"):
+            world.run()
+
+    world.run()
+
+    assert {each["id"] for each in world.rows()} == {1, LARGE}
+    assert find_problems(world) == ()
+    assert prove(world).differences == ()
+
+
+def test_without_leave_nothing_is_widened(world: World) -> None:
+    """The refusal says what would be done, and what lets it be."""
+    world.declare(schema="id INT NOT NULL")
+    world.send({"id": 1})
+    world.run()
+    world.declare(schema="id BIGINT NOT NULL")
+    version = DeltaTable(world.paths.data.path).version()
+
+    with pytest.raises(SchemaChangedError, match=r"id is INT, becomes BIGINT.*schema_change: evol"):
+        world.run()
+    assert DeltaTable(world.paths.data.path).version() == version
+
+
+@pytest.mark.parametrize(
+    ("narrow", "wide", "is_wider"),
+    [
+        ("INT", "BIGINT", True),
+        ("BIGINT", "INT", False),
+        ("INT", "DOUBLE", False),
+        ("FLOAT", "DOUBLE", True),
+        ("DECIMAL(10, 2)", "DECIMAL(14, 2)", True),
+        ("DECIMAL(10, 2)", "DECIMAL(12, 4)", True),
+        ("DECIMAL(10, 2)", "DECIMAL(11, 4)", False),
+        ("DECIMAL(10, 2)", "DECIMAL(14, 1)", False),
+        ("VARCHAR(3)", "VARCHAR(5)", True),
+        ("VARCHAR(5)", "VARCHAR(3)", False),
+        ("VARCHAR(3)", "STRING", True),
+        ("STRING", "VARCHAR(3)", False),
+        ("DATE", "TIMESTAMP", False),
+        ("STRUCT<a: INT>", "STRUCT<a: BIGINT, b: STRING>", True),
+        ("STRUCT<a: INT>", "STRUCT<b: STRING, a: INT>", True),
+        ("STRUCT<a: INT, b: INT>", "STRUCT<b: INT, a: INT>", False),
+        ("STRUCT<a: INT, b: INT>", "STRUCT<a: INT>", False),
+        ("ARRAY<INT>", "ARRAY<BIGINT>", True),
+        ("MAP<STRING, INT>", "MAP<STRING, BIGINT>", True),
+        ("MAP<STRING, BIGINT>", "MAP<STRING, INT>", False),
+    ],
+)
+def test_only_a_type_that_holds_every_value_is_wider(
+    narrow: str, wide: str, is_wider: bool
+) -> None:
+    """As what it is: a whole number is not one with a fraction."""
+    assert parse_type(narrow).widens_to(parse_type(wide)) is is_wider
