@@ -34,7 +34,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pytest
 
-from oncelake.ingestion.declaration.ddl import parse_columns, system_columns
+from oncelake.ingestion.declaration.ddl import parse_columns, parse_type, system_columns
 from oncelake.ingestion.declaration.sinks import SinkKind
 from oncelake.ingestion.declaration.sql import quoted
 from oncelake.ingestion.errors import (
@@ -356,6 +356,33 @@ class SinkConformance:
             {"more": None, "id": 1, "name": "a"},
             {"more": 5, "id": 2, "name": None},
         ]
+
+    def test_a_column_takes_a_wider_type(self, opened: Opener) -> None:
+        """Rows that are there keep their values, and are found by them; or the sink cannot."""
+        begin(opened)
+        commit(opened(), 1, inserted={1: "a", 2: "b", 3: "c"})
+        commit(opened(), 2, updated={2: "B"}, deleted=(3,))
+        wide = parse_columns("id BIGINT NOT NULL")
+        found, wider = (self.kind.stored_type(parse_type(name)) for name in ("INT", "BIGINT"))
+        if not opened().can_widen(found, wider):
+            return
+
+        opened().widen(wide)
+
+        columns = opened().columns()
+        assert (columns[0].type, columns[0].nullable) == (wider, False)
+        assert rows_in(opened()) == {1: "a", 2: "B"}
+        rows = pa.Table.from_pylist(
+            [{"id": id_, "name": "new", **origin(3, id_)} for id_ in (1, 2**40)],
+            arrow_schema(columns),
+        )
+        with closing(opened().begin(3)) as transaction:
+            keys_of_rows = pa.table({"id": pa.array([1, 2**40], pa.int64())})
+            assert transaction.rows_of(keys_of_rows)["name"].to_pylist() == ["a"]
+            given = Change(inserted=rows.slice(1), updated=rows.slice(0, 1), deleted=keys())
+            transaction.commit(given, note(3))
+        assert rows_in(opened()) == {1: "new", 2: "B", 2**40: "new"}
+        assert opened().log().last_seq("orders") == 3
 
     def test_an_earlier_version_is_restored(self, opened: Opener) -> None:
         """Its rows are back by one commit, and the seq goes on."""

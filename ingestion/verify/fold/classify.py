@@ -22,6 +22,7 @@ from pydantic import ValidationError
 
 from oncelake.ingestion.declaration.ddl import parse_columns
 from oncelake.ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.declaration.types import SqlType
 from oncelake.ingestion.settings import Settings
 from oncelake.ingestion.verify.decode import Decode, DecodedRecord, Expected, reading
 from oncelake.ingestion.verify.decode.coerce import (
