@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -154,6 +155,33 @@ def test_a_redrive_and_a_replay_find_what_is_there(world: World) -> None:
     assert redriven.total("inserted") == 1
     assert replayed.total("inserted") == 0
     assert [each["id"] for each in world.rows()] == [1, 2]
+    assert find_problems(world) == ()
+
+
+@pytest.mark.parametrize("sink", MERGING)
+def test_a_wider_type_makes_the_table_wider(world: World) -> None:
+    """Rows, and deletes that are remembered, are found by their keys, whichever type these had."""
+    narrow = "id INT NOT NULL, f FLOAT, d DECIMAL(6, 2), at INT, gone BOOLEAN"
+    wide = "id BIGINT NOT NULL, f DOUBLE, d DECIMAL(12, 2), at BIGINT, gone BOOLEAN"
+    declared = {"sequence_by": ["at"], "apply_as_deletes": "gone", "schema_change": "evolve"}
+    world.declare(schema=narrow, **declared)
+    world.send(*({"id": n, "f": 0.5, "d": 1.25, "at": 5} for n in (1, 2, 3, 2**40)))
+    world.run()
+    world.send({"id": 2, "at": 6, "gone": True})
+    world.run()
+    world.declare(schema=wide, **declared)
+    world.send({"id": 2, "f": 1.0, "at": 5}, {"id": 3, "f": 0.1, "d": 1e9, "at": 2**40})
+
+    report = world.run()
+
+    assert report.notices
+    assert world.redrive().redriven == 1
+    rows = {each["id"]: (each["f"], each["d"], each["at"]) for each in world.rows()}
+    assert rows == {
+        1: (0.5, Decimal("1.25"), 5),
+        3: (0.1, Decimal(10**9), 2**40),
+        2**40: (0.5, Decimal("1.25"), 5),
+    }
     assert find_problems(world) == ()
 
 
