@@ -70,12 +70,14 @@ class StreamTask:
     Attributes:
         spark: Returns a session for the records to read; not asked when there are none.
         run_id: Names it in commits, in the ledger, and to whoever finds the stream locked.
+        tell: Called with a sentence for each step, for whoever waits.
     """
 
     spec: StreamSpec
     settings: Settings
     spark: SessionFor
     run_id: str
+    tell: Tell = lambda text: None
 
     def start_committer(
         self, stream: Stream, planned: Start | None, lock: CommitterLock, *, backlog: int
@@ -105,7 +107,9 @@ class StreamTask:
             assert begun is not None, "the table that was just opened is not there"
         # Told until a first batch is in the table: the run that made it may have failed after that.
         to_decide = () if begun.position.seq else notices_of(stream.spec)
-        position, changes = evolve_schema(spark, stream, begun.position, run_id=self.run_id)
+        position, changes = evolve_schema(
+            spark, stream, begun.position, run_id=self.run_id, tell=self.tell
+        )
         was_asked = stream.settings.merge_engine == "delta_rs"
         why = [f"Spark merged, and not delta_rs: {obstacle}"] if obstacle and was_asked else []
         # What the first plan has healed, the second does not find.
@@ -127,13 +131,11 @@ class Run(StreamTask):
     Attributes:
         inherited: What was erased from the table that this one will replace, as its commits say.
         on_batch: Called after each batch with its ledger row and the lag that is left.
-        tell: Called with a sentence for each step, for whoever waits.
         stop: Set it to end the run within seconds; an open batch is as if never begun.
     """
 
     inherited: Sequence[Mapping[str, Any]] = ()
     on_batch: OnBatch = lambda row, lag: None
-    tell: Tell = lambda text: None
     stop: threading.Event = field(default_factory=threading.Event)
 
     def execute(self) -> RunReport:

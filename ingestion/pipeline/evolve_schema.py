@@ -7,7 +7,7 @@ fits already, and the next run writes the metadata.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from pyspark.sql import SparkSession
@@ -31,7 +31,11 @@ from oncelake.ingestion.sinks.table import MarkableTable
 
 
 def alter_table(
-    spark: SparkSession, stream: Stream, *, is_ours: bool = True
+    spark: SparkSession,
+    stream: Stream,
+    *,
+    is_ours: bool = True,
+    tell: Callable[[str], None] = lambda text: None,
 ) -> tuple[SchemaChange, ...]:
     """Make the columns of a table that is there fit, where the declaration lets us.
 
@@ -42,7 +46,9 @@ def alter_table(
         SchemaChangedError: they do not fit, and cannot, or must not, be made to.
     """
     wanted = allowed_changes(stream.spec, stream.paths, is_ours=is_ours)
-    _widen(stream.paths, [each.column for each in wanted if each.is_wider and each.column])
+    if wider := [each.column for each in wanted if each.is_wider and each.column]:
+        tell(f"{', '.join(each.name for each in wider)}: a wider type…")
+        _widen(stream.paths, wider)
     for change in wanted:
         if change.column is not None and not change.is_wider:
             stream.paths.table.alter(change.column, is_new=change.is_new, spark=spark)
@@ -51,16 +57,20 @@ def alter_table(
 
 def _widen(paths: StreamPaths, columns: Sequence[DeclaredColumn]) -> None:
     """Widen the table's columns, and first those of its deletes, which only a table tells of."""
-    if columns and is_delta(paths.tombstones):
+    if is_delta(paths.tombstones):
         there = set(read_delta(paths.tombstones).schema().to_arrow().names)
         if remembered := [column for column in columns if column.name in there]:
             widen(paths.tombstones, remembered)
-    if columns:
-        paths.table.widen(columns)
+    paths.table.widen(columns)
 
 
 def evolve_schema(
-    spark: SparkSession, stream: Stream, position: Position, *, run_id: str
+    spark: SparkSession,
+    stream: Stream,
+    position: Position,
+    *,
+    run_id: str,
+    tell: Callable[[str], None] = lambda text: None,
 ) -> tuple[Position, tuple[str, ...]]:
     """Make a table fit its declaration, where the declaration lets us.
 
@@ -73,7 +83,7 @@ def evolve_schema(
     spec, paths = stream.spec, stream.paths
     if isinstance(paths.table, MarkableTable):
         paths.table.use_deletion_vectors(spec.deletion_vectors)
-    before, wanted = position.columns, alter_table(spark, stream)
+    before, wanted = position.columns, alter_table(spark, stream, tell=tell)
     asked = constraints_of(spec, paths.table)
     refuse_bad_constraints(spark, spec, asked)
     types = (position.declaration or {}).get(RECORD_TYPES)
