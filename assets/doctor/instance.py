@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
@@ -23,6 +23,8 @@ _STOPPED: Final = "STOPPED"
 _HEARTBEAT_PATIENCE_SECONDS: Final = 120.0
 _WORKSPACE: Final = "workspace.yaml"
 _NEWEST_BATCHES: Final = 50
+# Of runs that nobody started by hand: what did. Automation conditions are a sensor's, too.
+_STARTED_BY: Final = ("dagster/sensor_name", "dagster/schedule_name")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,7 +37,7 @@ class InstanceFacts:
         now: When this was looked up, in seconds since 1970.
         heartbeat: The daemon's latest sign of life, in seconds since 1970.
         switched_on: Sensors and schedules that only the daemon can evaluate.
-        sensed: The streams whose runs the sensor is to start.
+        sensed: The streams whose runs the sensor is to start, and nothing else has started.
         locations: The code locations whose runs wrote the newest batches of each stream, in turn.
     """
 
@@ -63,6 +65,12 @@ def read_instance(instance: dg.DagsterInstance, home: str, settings: Settings) -
     runs = Runs(instance, settings, [each.name for each in streams])
     heartbeats = instance.get_daemon_heartbeats()
     latest = max((beat.timestamp for beat in heartbeats.values()), default=None)
+    switched_on = {
+        state.instigator_name
+        for state in instance.all_instigator_state()
+        if state.status.value != _STOPPED
+    }
+    of_batches = {each.name: _runs_of_batches(instance, each, settings) for each in streams}
     place = shlex.quote(str(project_root()))
     return InstanceFacts(
         prefix=f"cd {place} && DAGSTER_HOME={shlex.quote(home)} ",
@@ -71,32 +79,41 @@ def read_instance(instance: dg.DagsterInstance, home: str, settings: Settings) -
         runs=tuple(map(runs.facts, instance.get_run_records(dg.RunsFilter(statuses=UNDER_WAY)))),
         slots=tuple(runs.slots()),
         heartbeat=latest,
-        switched_on=tuple(
-            sorted(
-                state.instigator_name
-                for state in instance.all_instigator_state()
-                if state.status.value != _STOPPED
-            )
+        switched_on=tuple(sorted(switched_on)),
+        sensed=tuple(
+            each.name
+            for each in streams
+            if each.spec
+            and each.spec.is_sensed
+            and not any(is_started_by(run, switched_on) for run in of_batches[each.name])
         ),
-        sensed=tuple(each.name for each in streams if each.spec and each.spec.is_sensed),
-        locations={each.name: _locations(instance, each, settings) for each in streams},
+        locations={name: _turns(runs) for name, runs in of_batches.items()},
     )
 
 
-def _locations(
+def _runs_of_batches(
     instance: dg.DagsterInstance, declared: DeclaredStream, settings: Settings
-) -> list[str]:
-    """Return the code locations whose runs wrote a stream's newest batches, each turn once.
-
-    A stream that moved to another one has two; one that both run has more turns than locations.
-    """
+) -> list[dg.DagsterRun]:
+    """Return the runs that wrote a stream's newest batches, in their order."""
     ledger = load_ledger(StreamPaths.of(declared.name, settings, declared.sink))
     ids = dict.fromkeys(row.run_id for row in ledger.rows[-_NEWEST_BATCHES:])
     if not ids:
         return []
     runs = {run.run_id: run for run in instance.get_runs(dg.RunsFilter(run_ids=[*ids]))}
-    found = (location_of(runs[run_id]) for run_id in ids if run_id in runs)
-    return [location for location, _ in groupby(filter(None, found))]
+    return [runs[run_id] for run_id in ids if run_id in runs]
+
+
+def is_started_by(run: dg.DagsterRun, switched_on: Collection[str]) -> bool:
+    """Tell whether something started a run that is still on: a condition, a schedule, a sensor."""
+    return any(run.tags.get(tag) in switched_on for tag in _STARTED_BY)
+
+
+def _turns(runs: Iterable[dg.DagsterRun]) -> list[str]:
+    """Return the code locations of runs, each turn once.
+
+    A stream that moved to another one has two; one that both run has more turns than locations.
+    """
+    return [location for location, _ in groupby(filter(None, map(location_of, runs)))]
 
 
 def _workspace(project: Path, home: Path) -> str:
