@@ -17,6 +17,7 @@ OPERATIONS = {
     "rebuild": 1,
     "erase": 1,
     "evolve": 1,
+    "widen": 1,
     "restore": 2,
     "lose": 1,
     "harm": 2,

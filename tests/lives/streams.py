@@ -10,6 +10,7 @@ import json
 import random
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from re import sub
 from typing import Any
 
 from tests.trials.oracle import KnownRecord, Row, by_key, newest_per_key
@@ -87,13 +88,16 @@ class Kind:
         """Tell whether it explodes arrays, and rows have no key."""
         return "explode" in self.declared
 
-    def declared_with(self, added: Collection[str]) -> dict[str, Any]:
-        """Return the declaration with columns more, which the next run gives the table."""
+    def declared_with(self, added: Collection[str], *, is_wide: bool) -> dict[str, Any]:
+        """Return the declaration with columns more, or wider ones, as the next run has them."""
         more = "".join(f", {name} {ADDED[name]}" for name in added)
         fields = self.declared.keys() & {"schema", "value_schema"}
         return {
             **self.declared,
-            **{field: self.declared[field] + more for field in fields},
+            **{
+                field: sub(r"\bINT\b", "BIGINT" if is_wide else "INT", self.declared[field] + more)
+                for field in fields
+            },
             "schema_change": "evolve",
         }
 

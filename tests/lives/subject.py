@@ -82,6 +82,7 @@ class Subject:
         clock: The second of the newest record.
         lenient: Columns that the declaration is lenient about by now.
         added: Columns that the declaration has got by now.
+        is_wide: Whether its numbers are wide by now.
         entries: What is in the archive, and whether a key was erased since.
         is_hurt: Whether something is gone that the next run makes again.
     """
@@ -96,6 +97,7 @@ class Subject:
     records: dict[Place, Record] = field(default_factory=dict)
     lenient: tuple[str, ...] = ()
     added: tuple[str, ...] = ()
+    is_wide: bool = False
     entries: dict[str, bool] = field(default_factory=dict)
     is_hurt: bool = False
     life: Life = field(init=False)
@@ -124,6 +126,8 @@ class Subject:
         os.environ["ONCELAKE_MERGE_ENGINE"] = step.engine
         if step.operation == "evolve":
             self.added = tuple(ADDED)[: len(self.added) + 1]
+        self.is_wide |= step.operation == "widen"
+        if step.operation in {"evolve", "widen"}:
             self._declare()
         self._send(step.records)
 
@@ -136,6 +140,10 @@ class Subject:
 
     def evolve(self) -> None:
         """Read what was sent, with one column more."""
+        self._do("run")
+
+    def widen(self) -> None:
+        """Read what was sent, with wider numbers."""
         self._do("run")
 
     def lose(self) -> None:
@@ -348,7 +356,7 @@ class Subject:
 
     def _declare(self) -> None:
         types = {"types": dict.fromkeys(self.lenient, "lenient")} if self.lenient else {}
-        declared = self.kind.declared_with(self.added)
+        declared = self.kind.declared_with(self.added, is_wide=self.is_wide)
         self.world.declare(**declared, **types, name=self.name, quarantine_rate={"stop_above": 1})
         self.world.write_declaration()
 
