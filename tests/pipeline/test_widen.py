@@ -140,6 +140,33 @@ def test_without_leave_nothing_is_widened(world: World) -> None:
 
 
 @pytest.mark.parametrize(
+    ("narrow", "wide", "declared"),
+    [
+        pytest.param("DECIMAL(6, 1)", "DECIMAL(8, 2)", {}, id="places of a key"),
+        pytest.param(
+            "INT",
+            "BIGINT",
+            {"mode": "aggregate", "aggregates": {"n": "count(*)"}},
+            id="groups",
+            marks=[pytest.mark.spark, pytest.mark.kafka],
+        ),
+    ],
+)
+def test_what_was_folded_or_remembered_by_a_type_keeps_it(
+    world: World, narrow: str, wide: str, declared: dict[str, Any]
+) -> None:
+    """A key of other places behind the point is another text, and groups were made by theirs."""
+    world.declare(schema=f"id {narrow} NOT NULL, n INT", schema_change="evolve", **declared)
+    world.send({"id": 1, "n": 1})
+    world.run()
+    world.declare(schema=f"id {wide} NOT NULL, n INT", schema_change="evolve", **declared)
+    world.send({"id": 2, "n": 1})
+
+    with pytest.raises(SchemaChangedError, match="rebuild"):
+        world.run()
+
+
+@pytest.mark.parametrize(
     ("narrow", "wide", "is_wider"),
     [
         ("INT", "BIGINT", True),
