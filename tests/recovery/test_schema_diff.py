@@ -61,7 +61,7 @@ def test_the_type_that_was_declared_is_found_in_the_log(
     ("declared", "stored", "metadata", "what"),
     [
         ("INT", "long", {}, "is BIGINT in the table, declared INT"),
-        ("STRING", "string", {"__CHAR_VARCHAR_TYPE_STRING": "varchar(3)"}, "is VARCHAR(3) in"),
+        ("VARCHAR(2)", "string", {"__CHAR_VARCHAR_TYPE_STRING": "varchar(3)"}, "is VARCHAR(3) in"),
         ("STRUCT<`y-z`: DECIMAL(5, 2), x: INT>", POINT, {}, "is STRUCT<x: INT, `y-z`: DECIMAL(5, "),
     ],
     ids=["width", "length", "order of fields"],
