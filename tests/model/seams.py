@@ -67,7 +67,7 @@ def _seams() -> tuple[tuple[Any, dict[str, Any]], ...]:
                 "refuse_missing_jars": nothing,
                 "refuse_bad_condition": nothing,
                 "refuse_bad_transformation": nothing,
-                "evolve_schema": lambda spark, stream, position, run_id: (position, ()),
+                "evolve_schema": lambda spark, stream, position, run_id, tell: (position, ()),
                 "open_generation": open_generation,
                 "probe_storage": nothing,
                 "translate_engine_errors": lambda stream: nullcontext(),
