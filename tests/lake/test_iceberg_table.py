@@ -46,7 +46,7 @@ from pyiceberg.transforms import IdentityTransform
 from pyiceberg.typedef import Record
 from sqlalchemy.exc import OperationalError
 
-from oncelake.ingestion.declaration.ddl import DeclaredColumn
+from oncelake.ingestion.declaration.ddl import DeclaredColumn, parse_type
 from oncelake.ingestion.declaration.sinks import SINKS, IcebergSink
 from oncelake.ingestion.errors import (
     CommitConflictError,
@@ -1259,3 +1259,14 @@ def test_what_was_committed_outlives_a_power_cut(tmp_path: Path) -> None:
         disk.lose_power()
 
         assert names_in(opened(disk.path)) == {1: "a", 2: "b"}
+
+
+def test_fields_in_another_order_are_no_wider_type(table: IcebergTable) -> None:
+    """The table would stay as it is, and every run would change it again."""
+    found, wider, turned = map(
+        parse_type,
+        ("STRUCT<a: INT, b: INT>", "STRUCT<a: BIGINT, b: INT>", "STRUCT<b: INT, a: INT>"),
+    )
+
+    assert table.can_widen(found, wider)
+    assert not table.can_widen(found, turned)

@@ -180,11 +180,13 @@ class IcebergTable(ErasableTable, RewindableTable):
 
     def can_widen(self, found: SqlType, wider: SqlType) -> bool:
         """Tell whether the format has the wider type for files that have the narrower."""
+        if not found.widens_to(wider):
+            return False
         if found.parts:
             return found.parts.keys() == wider.parts.keys() and all(
                 self.can_widen(part, wider.parts[name]) for name, part in found.parts.items()
             )
-        return found.widens_to(wider) and found.scale == wider.scale
+        return found.scale == wider.scale
 
     def widening(self, column: DeclaredColumn) -> str:
         """Write the statement of Spark SQL."""
