@@ -193,6 +193,7 @@ class _Erasing:
 
     spec: StreamSpec
     paths: StreamPaths
+    table: ErasableTable
     key: pa.Table
     written: frozenset[str]
     beside: Mapping[Location, frozenset[str]]
@@ -200,14 +201,10 @@ class _Erasing:
     @classmethod
     def of(cls, spec: StreamSpec, paths: StreamPaths, key: pa.Table) -> _Erasing:
         """Look at what is there, before anything is committed."""
-        assert isinstance(paths.table, ErasableTable), "a sink that cannot erase was refused"
+        table = paths.table
+        assert isinstance(table, ErasableTable), "a sink that cannot erase was refused"
         beside = {side: frozenset(side.files()) for side in paths.sides.values()}
-        return cls(spec, paths, key, paths.table.written_files(), beside)
-
-    @property
-    def _table(self) -> ErasableTable:
-        assert isinstance(self.paths.table, ErasableTable), "a sink that cannot erase was refused"
-        return self.paths.table
+        return cls(spec, paths, table, key, table.written_files(), beside)
 
     def commit(self, position: Position, *, reason: str, run_id: str) -> LedgerRow:
         """Commit the table without the key's rows; return the ledger row so far."""
@@ -218,7 +215,7 @@ class _Erasing:
             reason=reason,
             erased=said_of(self.key.to_pylist()[0], position.next),
         )
-        commit = self._table.erase(self.key, metadata)
+        commit = self.table.erase(self.key, metadata)
         hit(Failpoint.DECIDED)
         row = LedgerRow.of(commit, position.table_id)
         erased = {
@@ -250,7 +247,7 @@ class _Erasing:
         """Remove all that is left of the versions that held the key."""
         refuse_lost_lease(self.paths)
         files = sum(_remove_unreferenced(*each) for each in self.beside.items())
-        files += self._table.remove_older_versions(self.written)
+        files += self.table.remove_older_versions(self.written)
         # There, whole batches may be left of runs that were killed.
         state = self.paths.settings.state
         sweep_scratch(state, even_if_young=True)

@@ -1,10 +1,12 @@
 """What a changed declaration would do to the table: known before it happens, and without Spark.
 
-nothing   the table stays as it is
-evolve    a commit of its own makes the table fit: a column more, a NOT NULL less, a wider type
-onward    records say something else from the next run on; the rows that are there stay
-epoch     keys, order or mode say something else of every row: the topic must be read again
-refused   rows that are there cannot be what the declaration says
+    nothing   the table stays as it is
+    evolve    a commit of its own makes the table fit: a column more, a NOT NULL less, a wider type
+    onward    records say something else from the next run on; the rows that are there stay
+    epoch     keys, order or mode say something else of every row: the topic must be read again
+    refused   rows that are there cannot be what the declaration says
+
+Which type is a wider one, ``SqlType.widens_to`` says, and its sink whether a table can get it.
 """
 
 from __future__ import annotations

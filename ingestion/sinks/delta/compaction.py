@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime as dt
 import re
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Final
@@ -24,6 +24,7 @@ from oncelake.ingestion.sinks.delta.commits import (
     put_metadata,
     translate_conflicts,
 )
+from oncelake.ingestion.sinks.delta.data_files import AddedFile
 from oncelake.ingestion.sinks.delta.description import retention_properties
 from oncelake.ingestion.sinks.delta.durability import seal_commits
 from oncelake.ingestion.sinks.delta.files import data_files, open_delta, read_delta
@@ -116,12 +117,7 @@ def widen(path: Location, columns: Sequence[DeclaredColumn]) -> None:
         TableBusyError: somebody else changed the table meanwhile.
     """
     begun = DeltaTransaction.upkeep(path)
-    names = [unquote(file.path) for file in begun.files]
-    _refuse_altered(path, (*names, *vector_files(file.vector for file in begun.files)))
-    with translate_conflicts(path.name):
-        begun.widen(columns)
-    seal_commits(path)
-    hit(Failpoint.COMPACTED)
+    _copy(path, begun.files, lambda: begun.widen(columns))
 
 
 def _compact_with_vectors(path: Location, *, target_bytes: int, is_all: bool) -> None:
@@ -138,10 +134,15 @@ def _compact_with_vectors(path: Location, *, target_bytes: int, is_all: bool) ->
         files = [*files, *(file for file in small if file not in files)]
     if not any(file in marked for file in files):
         return
+    _copy(path, files, lambda: begun.rewrite(files, target_bytes=target_bytes))
+
+
+def _copy(path: Location, files: Sequence[AddedFile], commit: Callable[[], object]) -> None:
+    """Commit the rows of some files in others, if they, and their vectors, are as written."""
     names = [unquote(file.path) for file in files]
     _refuse_altered(path, (*names, *vector_files(file.vector for file in files)))
     with translate_conflicts(path.name):
-        begun.rewrite(files, target_bytes=target_bytes)
+        commit()
     seal_commits(path)
     hit(Failpoint.COMPACTED)
 

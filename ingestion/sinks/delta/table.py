@@ -222,11 +222,12 @@ class DeltaSinkTable(ErasableTable, RewindableTable, MarkableTable):
 
     def can_widen(self, found: SqlType, wider: SqlType) -> bool:
         """Tell whether files can be written anew: not where only Spark writes them."""
-        table = read_delta(self.path)
-        is_spark_only = unwritable_features(table) or any(
-            column.type.contains("VARIANT") for column in self.columns()
+        return (
+            found.widens_to(wider)
+            and not unwritable_features(read_delta(self.path))
+            and not any(column.type.contains("VARIANT") for column in self.columns())
+            and not self.generated()
         )
-        return found.widens_to(wider) and not is_spark_only and not self.generated()
 
     def widen(self, columns: Sequence[DeclaredColumn]) -> None:
         """Write every file anew."""

@@ -435,28 +435,20 @@ class Classifiers:
         """
         if not (found := self._made.get((columns, evaluated_by))):
             found = self._made[columns, evaluated_by] = self._under(columns, evaluated_by)
-        return partial(self._with_columns_of_today, found, constraints)
+        fit = _fit_of(found.types, self.today.types)
+        return partial(self._with_columns_of_today, found, fit, constraints)
 
     def _with_columns_of_today(
         self,
         classifier: Classifier,
+        fit: Callable[[RowChange], RowChange] | None,
         constraints: Constraints | None,
         records: Iterable[Record],
         seq: int,
     ) -> Classified:
         result = classifier.classify(records, seq=seq, constraints=constraints)
-        types, types_today = classifier.types, self.today.types
-        if [*types.items()] != [*types_today.items()]:
-            names = list(types)
-            at = [names.index(name) if name in names else None for name in types_today]
-            result.changes = [_widened(change, at, len(names)) for change in result.changes]
-            fields = {
-                i: partial(_with_fields, then=types[name], now=now)
-                for i, (name, now) in enumerate(types_today.items())
-                if name in types and now.contains("STRUCT") and types[name] != now
-            }
-            if fields:
-                result.changes = [_with_nested(change, fields) for change in result.changes]
+        if fit is not None:
+            result.changes = [*map(fit, result.changes)]
         return result
 
     def _under(self, columns: str, evaluated_by: str | None) -> Classifier:
@@ -479,12 +471,30 @@ class Classifiers:
             ) from error
 
 
-def _with_nested(change: RowChange, fields: Mapping[int, Callable[[Any], Any]]) -> RowChange:
-    """Give the values of a row the fields that their columns have today."""
-    if change.row is None:
-        return change
-    row = tuple(fields[i](value) if i in fields else value for i, value in enumerate(change.row))
-    return change._replace(row=row)
+def _fit_of(
+    then: Mapping[str, SqlType], now: Mapping[str, SqlType]
+) -> Callable[[RowChange], RowChange] | None:
+    """Return what gives a row of earlier columns those of today; nothing where it has them."""
+    names = list(then)
+    at = [names.index(name) if name in then else None for name in now]
+    fields = {
+        n: partial(_with_fields, then=then[name], now=type_)
+        for n, (name, type_) in enumerate(now.items())
+        if name in then and type_.contains("STRUCT") and then[name] != type_
+    }
+    if names == list(now) and not fields:
+        return None
+
+    def fit(change: RowChange) -> RowChange:
+        if change.row is None:
+            return change
+        values = [None if i is None else change.row[i] for i in at]
+        for n, with_fields in fields.items():
+            values[n] = with_fields(values[n])
+        left_out = tuple(n for n, i in enumerate(at) if i in change.left_out)
+        return change._replace(row=(*values, *change.row[len(names) :]), left_out=left_out)
+
+    return fit
 
 
 def _with_fields(value: Any, *, then: SqlType, now: SqlType) -> Any:
@@ -505,12 +515,3 @@ def _with_fields(value: Any, *, then: SqlType, now: SqlType) -> Any:
         of_values = {"then": then.parts["value"], "now": now.parts["value"]}
         return {key: _with_fields(each, **of_values) for key, each in value.items()}
     return value
-
-
-def _widened(change: RowChange, at: Sequence[int | None], width: int) -> RowChange:
-    """Give a row of ``width`` earlier columns those of today, each from its index or null."""
-    if change.row is None:
-        return change
-    values = [None if i is None else change.row[i] for i in at]
-    left_out = tuple(i for i, then in enumerate(at) if then in change.left_out)
-    return change._replace(row=(*values, *change.row[width:]), left_out=left_out)
