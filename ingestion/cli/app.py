@@ -14,6 +14,7 @@ from oncelake.ingestion.cli import (
     archive,
     audit,
     decisions,
+    discover,
     erase,
     init,
     jars,
@@ -47,6 +48,9 @@ kafka_app = typer.Typer(
     no_args_is_help=True,
 )
 
+schema_app = typer.Typer(
+    help="Print the JSON Schema of a declaration, for editors; or show the columns of a stream."
+)
 archive_app = typer.Typer(
     help="What resets, rebuilds and acceptances took away from a stream: list it, bring it back, "
     "delete it.",
@@ -78,19 +82,22 @@ def oncelake(
 
 
 for command in (
-    *(init.init, run.run, run.follow),
+    *(init.init, discover.discover, run.run, run.follow),
     *(status.status, status.ledger, status.doctor, verify.verify, audit.audit),
     *(quarantine.quarantine, quarantine.redrive, plan.plan, plan.rebuild),
     *(rewind.history, rewind.rewind, rewind.replay, maintain.maintain, erase.erase),
-    *(streams.validate, streams.schema, jars.jars),
+    *(streams.validate, jars.jars),
     *(decisions.accept, decisions.adopt_topic, decisions.reset, decisions.unlock),
 ):
     app.command(cls=OncelakeCommand)(command)
-for command in (kafka.up, kafka.down, kafka.status):
-    kafka_app.command(cls=OncelakeCommand)(command)
+for of_kafka in (kafka.up, kafka.down, kafka.status):
+    kafka_app.command(cls=OncelakeCommand)(of_kafka)
 archive_app.command("list", cls=OncelakeCommand)(archive.list_)
 archive_app.command(cls=OncelakeCommand)(archive.restore)
 archive_app.command(cls=OncelakeCommand)(archive.prune)
+schema_app.callback(invoke_without_command=True)(streams.schema)
+schema_app.command(cls=OncelakeCommand)(discover.show)
+app.add_typer(schema_app, name="schema")
 app.add_typer(kafka_app, name="kafka")
 app.add_typer(archive_app, name="archive")
 

@@ -50,8 +50,10 @@ def validate(streams: AnyStreams = None, as_json: AsJson = False) -> None:
     raise typer.Exit(USAGE if broken else DONE)
 
 
-def schema() -> None:
+def schema(ctx: typer.Context) -> None:
     """Print the JSON Schema of a declaration, for editors that complete and check YAML."""
+    if ctx.invoked_subcommand is not None:
+        return
     from oncelake.ingestion.declaration.spec import json_schema
 
     output.document(json_schema())

@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationInfo, field_validator
 
 from oncelake.ingestion.declaration.ddl import DeclaredColumn, parse_columns
+from oncelake.ingestion.declaration.derived import SchemaSource
 from oncelake.ingestion.declaration.modes import (
     COORDINATES,
     INDEX_COLUMN,
@@ -71,13 +72,33 @@ class Declaration(Part):
         None, description="Every topic whose whole name matches, as of each run's start."
     )
     table_per_topic: Flag = Field(
-        False, description="A table, and a stream, of its own for each of `topics`."
+        False, description="A table, and a stream, of its own for each topic."
+    )
+    table: str | None = Field(
+        None,
+        description="With `table_per_topic`: the name, of groups of `topic_pattern`: '{1}_{2}'.",
+    )
+    discover: Literal["manual", "auto"] = Field(
+        "manual",
+        description="Who writes down new topics and schemas: `oncelake discover` alone, or also "
+        "whoever meets one.",
     )
     format: FormatSpec = Field(FormatSpec(), description="How a value is encoded.")
     record: tuple[Annotated[str, Field(min_length=1)], ...] = Field(
         (), description="Full name of the record type that is meant, in a topic of several."
     )
     ddl: str = Field(alias="schema", description="The table's columns, as Spark DDL.")
+    schema_from: SchemaSource | None = Field(
+        None, description="What gave the columns, where `schema` is no DDL."
+    )
+    overrides: Mapping[str, str] = Field(
+        {},
+        alias="columns",
+        description="Types, as DDL, of single columns, where `schema` comes with the records.",
+    )
+    exclude: tuple[str, ...] = Field(
+        (), description="Fields that get no column, where `schema` comes with the records."
+    )
     leniency: Mapping[str, Literal["lenient"]] = Field(
         {},
         alias="types",
@@ -132,6 +153,16 @@ class Declaration(Part):
     )
     schema_change: Literal["freeze", "evolve"] = Field(
         "freeze", description="What a changed `schema` does to the table: see oncelake plan."
+    )
+    on_new_field: Literal["evolve", "ignore", "quarantine"] | None = Field(
+        None,
+        description="What a new field in a schema that comes with the records does. Left out: as "
+        "`schema_change` says; a field that is ignored is counted.",
+    )
+    on_wider_type: Literal["evolve", "quarantine"] | None = Field(
+        None,
+        description="What a wider type there does: the column gets it, or what does not fit goes "
+        "to quarantine. Left out: as `schema_change` says.",
     )
     gaps: Literal["auto", "always", "never"] = Field(
         "auto", description="Whether offsets without a record are proven empty during the run."
@@ -211,7 +242,7 @@ class Declaration(Part):
         key = "at" if validated.field_name == "starting" else "type"
         return {key: value} if isinstance(value, str) else value
 
-    @field_validator("keys", "record", "sequence_by", "topics", mode="before")
+    @field_validator("exclude", "keys", "record", "sequence_by", "topics", mode="before")
     @classmethod
     def _one_is_a_list(cls, value: Any) -> Any:
         return (value,) if isinstance(value, str) else value

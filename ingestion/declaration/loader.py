@@ -8,19 +8,30 @@ from __future__ import annotations
 
 import re
 import stat
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from pydantic import ValidationError
 
+from oncelake.ingestion.declaration.ddl import DeclaredColumn, parse_columns
+from oncelake.ingestion.declaration.derived import (
+    FROM_KEY,
+    SchemaSource,
+    adjusted,
+    as_ddl,
+    schema_source,
+    united,
+)
+from oncelake.ingestion.declaration.fields import Declaration
 from oncelake.ingestion.declaration.messages import Problem, problems_in
 from oncelake.ingestion.declaration.names import name_problem, nearest_allowed, suggest
 from oncelake.ingestion.declaration.sink_rules import sink_violations
 from oncelake.ingestion.declaration.sinks import SinkSpec
 from oncelake.ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.declaration.topics_file import SUFFIX, FoundTopic, read_topics
 from oncelake.ingestion.declaration.yaml_reader import BadYamlError, YamlTree, read_tree
 from oncelake.ingestion.errors import BadFieldError, InvalidSpecError
 from oncelake.ingestion.settings import project_root
@@ -51,6 +62,49 @@ _AT_LEAST: Final = """write at least
     topic: {name}
     schema: id BIGINT NOT NULL, name STRING
     keys: [id]"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outline:
+    """A file whose topics, or columns, stand in another beside it (``topics_file``).
+
+    Attributes:
+        declared: Its fields, each by itself; its `schema` is none where ``source`` gives it.
+        source: What gives the columns; ``None`` where the file has them.
+    """
+
+    path: Path
+    tree: YamlTree
+    declared: Declaration
+    source: SchemaSource | None
+
+    @property
+    def takes_keys(self) -> bool:
+        """Tell whether the schema of the Kafka keys names the key columns."""
+        declared = self.declared
+        is_by_default = declared.format.type == "debezium" and declared.write_mode.has_keys
+        says = declared.keys == (FROM_KEY,)
+        return self.source is not None and (says or (is_by_default and not declared.keys))
+
+    def matches(self, topic: str) -> bool:
+        """Tell whether a topic belongs to it."""
+        declared = self.declared
+        if declared.topic_pattern is not None:
+            return re.fullmatch(declared.topic_pattern, topic) is not None
+        return topic in (declared.topic, *declared.topics)
+
+    def name_of(self, topic: str) -> str:
+        """Return the name of the stream of a topic; it may be none that is allowed."""
+        declared = self.declared
+        if not declared.table_per_topic:
+            return declared.name
+        match = re.fullmatch(declared.topic_pattern or "", topic)
+        groups = [each or "" for each in match.groups()] if match else []
+        if declared.table is None:
+            return _stream_name(declared.name, *(groups or [topic]))
+        numbered = {str(number): each for number, each in enumerate(groups, 1)}
+        filled = re.sub(r"\{(\d+)\}", lambda at: numbered.get(at[1], at[0]), declared.table)
+        return _stream_name(filled)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -129,23 +183,32 @@ def find_stream(folder: Path, name: str) -> StreamSpec:
 
 
 def load_stream(path: Path) -> StreamSpec:
-    """Read one declaration.
+    """Read one declaration, which has its topics and columns itself.
 
     Raises:
         InvalidSpecError: the file is broken; one line for each problem, with file, line, field
             and what to write instead.
     """
-    if problem := _file_name_problem(path):
-        raise _invalid(path, [(1, problem)])
-    try:
-        tree = read_tree(_text_of(path))
-    except BadYamlError as error:
-        raise _invalid(path, [(error.line, error.reason)]) from error
-    if not isinstance(tree.content, dict):
-        is_empty = tree.content is None
-        problem = "the file is empty" if is_empty else "a declaration is a map of keys to values"
-        raise _invalid(path, [(1, f"{problem}; {_AT_LEAST.format(name=path.stem)}")])
-    return _spec_of(path, tree)
+    tree = _tree_of(path)
+    return _spec_of(path, tree, tree.content, path.stem)
+
+
+def read_outline(path: Path) -> Outline | None:
+    """Read a declaration whose topics, or columns, stand in a file beside it; else ``None``.
+
+    Raises:
+        InvalidSpecError: the file is broken.
+    """
+    return _outline_of(path, _tree_of(path))
+
+
+def outlines_in(folder: Path) -> list[Outline]:
+    """Return those of the files of a folder that are sound."""
+    outlines = []
+    for path in _files_in(folder):
+        with suppress(InvalidSpecError):
+            outlines.append(read_outline(path))
+    return [outline for outline in outlines if outline is not None]
 
 
 def reload_stream(declared: DeclaredStream) -> DeclaredStream | None:
@@ -168,7 +231,8 @@ def locating_problems(folder: Path) -> Iterator[None]:
     try:
         yield
     except BadFieldError as error:
-        path = _file_of(error.stream, folder)
+        files = (each.path for each in load_streams(folder) if each.name == error.stream)
+        path = next(files, None)
         if path is None:
             raise
         try:
@@ -200,15 +264,8 @@ def _files_in(folder: Path) -> list[Path]:
     if not folder.is_dir():
         raise InvalidSpecError(f"{shown_path(folder)} is not a folder; correct ONCELAKE_STREAMS")
     files = (path for path in folder.iterdir() if path.suffix.lower() in {".yaml", ".yml"})
-    visible = (path for path in files if not path.name.startswith("."))
+    visible = (p for p in files if not p.name.startswith(".") and not p.name.endswith(SUFFIX))
     return sorted(visible, key=lambda path: (path.stem, path.suffix == ".yaml", path.name))
-
-
-def _file_of(stream: str, folder: Path) -> Path | None:
-    """Return the file that declares a stream; one of several topics has more in its name."""
-    words = stream.split("_")
-    names = ("_".join(words[:count]) for count in range(len(words), 0, -1))
-    return next((path for name in names if (path := folder / f"{name}.yaml").is_file()), None)
 
 
 def _file_name_problem(path: Path) -> str | None:
@@ -222,18 +279,152 @@ def _file_name_problem(path: Path) -> str | None:
 def _streams_of(path: Path, name: str, others: set[str]) -> list[DeclaredStream]:
     """Read one file: a stream, one for each of its topics, or what is wrong with it."""
     try:
-        spec = load_stream(path)
+        tree = _tree_of(path)
+        if (outline := _outline_of(path, tree)) is not None:
+            return _found_streams(outline, others)
+        spec = _spec_of(path, tree, tree.content, name)
         specs = _one_per_topic(path, spec, others) if spec.table_per_topic else [spec]
     except InvalidSpecError as error:
         return [DeclaredStream(name=name, path=path, spec=None, error=error)]
     return [DeclaredStream(name=spec.name, path=path, spec=spec, error=None) for spec in specs]
 
 
+def _tree_of(path: Path) -> YamlTree:
+    if problem := _file_name_problem(path):
+        raise _invalid(path, [(1, problem)])
+    try:
+        tree = read_tree(_text_of(path))
+    except BadYamlError as error:
+        raise _invalid(path, [(error.line, error.reason)]) from error
+    if not isinstance(tree.content, dict):
+        is_empty = tree.content is None
+        problem = "the file is empty" if is_empty else "a declaration is a map of keys to values"
+        raise _invalid(path, [(1, f"{problem}; {_AT_LEAST.format(name=path.stem)}")])
+    return tree
+
+
+def _outline_of(path: Path, tree: YamlTree) -> Outline | None:
+    content = tree.content
+    is_per_topic = content.get("table_per_topic") is True and "topic_pattern" in content
+    try:
+        source = schema_source(content.get("schema"))
+        if source is None and not is_per_topic:
+            return None
+        columns = {"schema": "_ STRING"} if source else {}
+        declared = Declaration.model_validate({**content, **columns, "name": path.stem})
+    except ValidationError as error:
+        problems = problems_in(error)
+        lines = [(tree.line_of(one.field), _line_for(one, tree)) for one in problems]
+        raise _invalid(path, lines) from None
+    return Outline(path=path, tree=tree, declared=declared, source=source)
+
+
+def _found_streams(outline: Outline, taken: set[str]) -> list[DeclaredStream]:
+    """Return a stream of all topics that were found for a file, or one for each."""
+    path, is_per_topic = outline.path, outline.declared.table_per_topic
+    topics = [each for name, each in read_topics(path).items() if outline.matches(name)]
+    if not topics:
+        raise InvalidSpecError(
+            f"{shown_path(path)}: what it reads is not known yet. Next: oncelake discover "
+            f"{path.stem}, which asks Kafka and writes {path.stem}{SUFFIX}"
+        )
+    if not is_per_topic:
+        return [_found_stream(outline, path.stem, topics)]
+    names: dict[str, FoundTopic] = {}
+    for topic in topics:
+        name = outline.name_of(topic.name)
+        subject = f"{shown_path(path)}: topic {topic.name!r} would be the stream {name!r}"
+        if problem := name_problem(name):
+            raise InvalidSpecError(f"{subject}: {problem}")
+        if name in names or name in taken:
+            other = f"topic {names[name].name!r}" if name in names else f"{name}.yaml"
+            remedy = "say by `table`, of the groups of `topic_pattern`, what its name is"
+            raise InvalidSpecError(f"{subject}, and so is {other}; {remedy}")
+        names[name] = topic
+    return [_found_stream(outline, name, [topic]) for name, topic in names.items()]
+
+
+def _found_stream(outline: Outline, name: str, topics: Sequence[FoundTopic]) -> DeclaredStream:
+    try:
+        content = _found_content(outline, topics)
+        spec = _spec_of(outline.path, outline.tree, content, name)
+    except InvalidSpecError as error:
+        return DeclaredStream(name=name, path=outline.path, spec=None, error=error)
+    return DeclaredStream(name=name, path=outline.path, spec=spec, error=None)
+
+
+def _found_content(outline: Outline, topics: Sequence[FoundTopic]) -> dict[str, Any]:
+    """Return what a file would say of these topics if it had them, and their columns, itself."""
+    content, declared, source = dict(outline.tree.content), outline.declared, outline.source
+    if declared.table_per_topic:
+        for field in ("topics", "topic_pattern", "table_per_topic", "table"):
+            content.pop(field, None)
+        content["topic"] = topics[0].name
+    if source is None:
+        return content
+    content |= _followed(declared)
+    if outline.takes_keys:
+        content["keys"] = list(_keys_of(outline, topics[0]))
+    if declared.on_new_field == "quarantine":
+        content.setdefault("extra_fields", "reject")
+    try:
+        own = adjusted(
+            _columns_of(outline, topics),
+            overrides=declared.overrides,
+            exclude=declared.exclude,
+            required=_listed(content.get("keys", ())),
+        )
+    except ValueError as error:
+        raise _invalid_at(outline, "columns", str(error)) from None
+    return {**content, "schema": as_ddl(own), "schema_from": source.model_dump()}
+
+
+def _followed(declared: Declaration) -> dict[str, Any]:
+    """Return what a newer schema does, in full."""
+    evolves = declared.schema_change == "evolve"
+    on_new = declared.on_new_field or ("evolve" if evolves else "ignore")
+    on_wider = declared.on_wider_type or ("evolve" if evolves else "quarantine")
+    is_evolving = "evolve" in (on_new, on_wider)
+    schema_change = "evolve" if is_evolving else declared.schema_change
+    return {
+        "on_new_field": on_new,
+        "on_wider_type": on_wider,
+        "schema_change": schema_change,
+    }
+
+
+def _columns_of(outline: Outline, topics: Sequence[FoundTopic]) -> tuple[DeclaredColumn, ...]:
+    """Return the columns that hold the records of all these topics."""
+    columns: tuple[DeclaredColumn, ...] = ()
+    for topic in topics:
+        if not topic.schema:
+            problem = f"no columns are known of topic {topic.name!r}"
+            remedy = f"Next: oncelake discover {outline.path.stem}, once it holds records"
+            raise _invalid_at(outline, "schema", f"{problem}. {remedy}")
+        columns = united(columns, {each.name: each.type for each in parse_columns(topic.schema)})
+    return columns
+
+
+def _keys_of(outline: Outline, topic: FoundTopic) -> Sequence[str]:
+    if not topic.keys:
+        problem = f"the Kafka keys of topic {topic.name!r} name no columns"
+        raise _invalid_at(outline, "keys", f"{problem}; write for example `keys: [id]`")
+    return topic.keys
+
+
+def _listed(value: Any) -> Sequence[str]:
+    return (value,) if isinstance(value, str) else value
+
+
+def _invalid_at(outline: Outline, field: str, problem: str) -> InvalidSpecError:
+    return _invalid(outline.path, [(outline.tree.line_of((field,)), f"{field}: {problem}")])
+
+
 def _one_per_topic(path: Path, spec: StreamSpec, taken: set[str]) -> list[StreamSpec]:
     """Return a stream for each topic, none under a name that another file has."""
     topics: dict[str, str] = {}
     for topic in spec.topics:
-        name = f"{spec.name}_{re.sub(r'[^a-z0-9]+', '_', topic.lower()).strip('_')}"
+        name = _stream_name(spec.name, topic)
         subject = f"{shown_path(path)}: topics: topic {topic!r} would be the stream {name!r}"
         if problem := name_problem(name):
             raise InvalidSpecError(f"{subject}: {problem}")
@@ -248,6 +439,10 @@ def _one_per_topic(path: Path, spec: StreamSpec, taken: set[str]) -> list[Stream
             subject = f"{shown_path(path)}: {at}: topic {stream.topic!r} would be the stream "
             raise InvalidSpecError(f"{subject}{stream.name!r}: {problem}")
     return streams
+
+
+def _stream_name(*parts: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "_", "_".join(parts).lower()).strip("_")
 
 
 def _of_topic(spec: StreamSpec, name: str, topic: str) -> StreamSpec:
@@ -279,8 +474,8 @@ def _text_of(path: Path) -> str:
         raise BadYamlError(line, "the text is not UTF-8; save the file as UTF-8") from error
 
 
-def _spec_of(path: Path, tree: YamlTree) -> StreamSpec:
-    content, name = dict(tree.content), path.stem
+def _spec_of(path: Path, tree: YamlTree, content: Mapping[str, Any], name: str) -> StreamSpec:
+    content = dict(content)
     mistakes = [
         (line, f"{_dotted(field)}: given twice, first in line {tree.line_of(field)}; remove one")
         for field, line in tree.repeated
@@ -288,6 +483,9 @@ def _spec_of(path: Path, tree: YamlTree) -> StreamSpec:
     if content.pop("name", tree) is not tree:
         problem = "name: the file's name is the stream's; remove it"
         mistakes.append((tree.line_of(("name",)), problem))
+    if "schema_from" in tree.content:
+        problem = "schema_from: unknown key; write `schema: registry`, or `schema: embedded`"
+        mistakes.append((tree.line_of(("schema_from",)), problem))
     try:
         spec = StreamSpec.model_validate({**content, "name": name})
     except ValidationError as error:

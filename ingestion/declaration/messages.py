@@ -34,7 +34,6 @@ _FIELDS_OF: Final[Mapping[FieldPath, tuple[str, ...]]] = {
 }
 _RENAMED: Final = {
     "ddl": "schema",
-    "columns": "schema",
     "primary_key": "keys",
     "value_ddl": "value_schema",
 }

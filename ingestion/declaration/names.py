@@ -47,6 +47,13 @@ def name_problem(name: str) -> str | None:
     return None
 
 
+def name_trouble(name: str) -> str:
+    """Say why a file cannot name this field; empty if it can."""
+    # With quotes and escapes, a key of YAML has at most 1,024 characters.
+    is_named = bool(name) and name.isprintable() and len(name) <= 255
+    return "" if is_named else "a file cannot have this name in one line"
+
+
 def nearest_allowed(name: str, taken: Collection[str] = ()) -> str:
     """Return a name that is allowed, not in ``taken``, and as like to ``name`` as can be."""
     plain = re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")[: MAX_LENGTH - 10]

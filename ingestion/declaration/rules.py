@@ -64,6 +64,7 @@ def _by_select(name: str, text: str) -> str:
 def rule_violations(spec: Declaration) -> Iterator[Violation]:
     """Yield every disagreement between the fields of ``spec``."""
     yield from _topic_violations(spec)
+    yield from _derived_violations(spec)
     yield from _reserved_violations(spec)
     yield from _column_violations("keys", spec.keys, spec.types)
     yield from _column_violations("sequence_by", spec.sequence_by, spec.sequence_types)
@@ -110,11 +111,32 @@ def _topic_violations(spec: Declaration) -> Iterator[Violation]:
         problem = "the partitions of a pattern are not known in advance; write a time"
         yield ("starting", "offsets"), problem
     if spec.table_per_topic and not spec.topics:
-        named = "each table is named for its topic when the file is loaded"
-        yield "table_per_topic", f"{named}; write `topics: [a, b]`"
+        yield "table_per_topic", "which topics? Write `topics: [a, b]`, or `topic_pattern`"
     if spec.topic is not None and spec.topics:
         yield "topics", "declare either `topic` or `topics`, not both"
     yield from _repetitions("topics", spec.topics)
+
+
+def _derived_violations(spec: Declaration) -> Iterator[Violation]:
+    """Refuse what is said of a schema that comes with the records, where none does."""
+    if spec.schema_from is None:
+        said: dict[str, object] = {"columns": spec.overrides, "exclude": spec.exclude}
+        said |= {"on_new_field": spec.on_new_field, "on_wider_type": spec.on_wider_type}
+        for field, value in said.items():
+            if value:
+                yield field, "the file has the columns itself; write them there, or no `schema: …`"
+        return
+    options, kind = spec.format.options, spec.schema_from.kind
+    if kind == "registry" and not options.uses_registry:
+        yield "schema", f"`format: {spec.format.type}` does not use a registry; write the columns"
+    if kind == "embedded" and not getattr(options, "schemas", False):
+        problem = "only `format: {type: debezium, schemas: true}` has its schema in each record"
+        yield "schema", f"{problem}; write the columns"
+    if spec.value_ddl or spec.select or spec.transform:
+        problem = "computed columns need `schema` as DDL"
+        yield "schema", f"{problem}; remove `value_schema`, `select` and `transform`, or write it"
+    if spec.exclude and spec.on_new_field == "quarantine":
+        yield "exclude", "with `on_new_field: quarantine` each record with such a field would go"
 
 
 def _reserved_violations(spec: Declaration) -> Iterator[Violation]:

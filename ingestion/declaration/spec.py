@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, cached_property
 from importlib.metadata import PackageNotFoundError, version
@@ -18,6 +18,7 @@ from pydantic import model_validator
 
 from oncelake.ingestion.declaration.aggregates import aggregate_columns, aggregate_rule
 from oncelake.ingestion.declaration.ddl import DeclaredColumn, parse_columns
+from oncelake.ingestion.declaration.derived import as_ddl, united
 from oncelake.ingestion.declaration.fields import Declaration
 from oncelake.ingestion.declaration.mode_rules import mode_violations
 from oncelake.ingestion.declaration.modes import (
@@ -42,6 +43,9 @@ ABOUT_RUNS: Final = frozenset(
     {
         *("name", "description", "owners", "group", "tags"),
         *("topic", "topics", "topic_pattern", "table_per_topic", "starting"),
+        *("table", "discover", "on_new_field", "on_wider_type"),
+        # What these come to are columns.
+        *("schema_from", "overrides", "exclude"),
         *("max_offsets_per_trigger", "gaps", "schema_change", "delivery"),
         *("rewind_window_days", "quarantine_rate", "deletion_vectors"),
         *("freshness_minutes", "expectations", "verify", "schedule"),
@@ -64,7 +68,7 @@ RECORD_TYPES: Final = "record_types"
 EVALUATED_BY: Final = "evaluated_by"
 _OF_EVERY_TABLE: Final = (*COORDINATES, "_timestamp", "_epoch", "_seq")
 # Fields in which one name needs no list around it.
-_LISTS_OR_ONE: Final = ("topics", "record", "keys", "sequence_by")
+_LISTS_OR_ONE: Final = ("topics", "record", "exclude", "keys", "sequence_by")
 
 
 class StreamSpec(Declaration):
@@ -85,6 +89,56 @@ class StreamSpec(Declaration):
         if violations:
             raise RuleViolationsError(violations)
         return self
+
+    @property
+    def follows_schema(self) -> bool:
+        """Tell whether a schema that comes with the records may change the columns."""
+        evolves = "evolve" in (self.on_new_field, self.on_wider_type)
+        return self.schema_from is not None and self.schema_from.is_followed and evolves
+
+    def following(self, types: Mapping[str, SqlType]) -> StreamSpec:
+        """Return the declaration with columns that hold the values of another schema, too.
+
+        As far as it lets them be followed; those that it says itself stay.
+        """
+        own = {*self.exclude, *self.overrides}
+        columns = united(
+            self.columns,
+            {name: type_ for name, type_ in types.items() if name not in own},
+            with_new=self.on_new_field == "evolve",
+            with_wider=self.on_wider_type == "evolve",
+        )
+        return self.with_columns(columns)
+
+    def as_of(self, ddl: str) -> StreamSpec:
+        """Return the declaration with the columns that its table got from a newer schema.
+
+        Their order is the table's.
+
+        Args:
+            ddl: The table's columns, as its last commit has them.
+        """
+        own = {**self.overrides, **dict.fromkeys(self.exclude)}
+        columns = [column for column in parse_columns(ddl) if column.name not in self.exclude]
+        columns = [
+            next(each for each in self.columns if each.name == column.name)
+            if column.name in own
+            else column
+            for column in columns
+        ]
+        return self.with_columns(united(columns, self.types))
+
+    def with_columns(self, columns: Sequence[DeclaredColumn]) -> StreamSpec:
+        """Return the declaration with other columns; itself where they are the same.
+
+        Raises:
+            pydantic.ValidationError: they contradict the other fields.
+        """
+        ddl = as_ddl(columns)
+        if ddl == self.ddl:
+            return self
+        fields = self.model_dump(by_alias=True, exclude_unset=True)
+        return StreamSpec.model_validate({**fields, "schema": ddl})
 
     @property
     def table_ddl(self) -> str:
@@ -203,6 +257,13 @@ def json_schema() -> dict[str, Any]:
     fields["starting"]["default"] = "earliest"
     for name in _LISTS_OR_ONE:
         fields[name] = _with_short_form(fields[name], fields[name]["items"])
+    # The file says it in `schema`.
+    del fields["schema_from"]
+    source = parts.pop("SchemaSource")
+    of_registry = {name: source["properties"][name] for name in ("subject", "version")}
+    pinned = {"additionalProperties": False, "properties": of_registry, "type": "object"}
+    registry = {"properties": {"registry": pinned}, "required": ["registry"], "type": "object"}
+    fields["schema"] = _with_short_form(fields["schema"], registry)
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "A stream of Oncelake",

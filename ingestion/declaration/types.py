@@ -15,6 +15,8 @@ from oncelake.ingestion.declaration.sql import quoted
 
 # Each holds every value of those before it.
 _INTEGERS: Final = ("TINYINT", "SMALLINT", "INT", "BIGINT")
+# A DECIMAL has no more.
+_DIGITS: Final = 38
 # A name that DDL takes without backticks.
 PLAIN_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -103,6 +105,30 @@ class SqlType:
             and [name for name in wider.parts if name not in added] == [*self.parts]
             and all(part.widens_to(wider.parts[name]) for name, part in self.parts.items())
         )
+
+    def united_with(self, other: SqlType) -> SqlType | None:
+        """Return the narrowest type that both widen to; ``None`` where a value would be changed.
+
+        A STRUCT has the fields of both, this one's first.
+        """
+        if other.widens_to(self):
+            return self
+        if self.widens_to(other):
+            return other
+        if self.word == other.word == "DECIMAL":
+            scale = max(self.scale, other.scale)
+            digits = max(self.precision - self.scale, other.precision - other.scale) + scale
+            return replace(self, precision=digits, scale=scale) if digits <= _DIGITS else None
+        if self.word != other.word or not self.parts:
+            return None
+        parts: dict[str, SqlType] = {}
+        for name in {**self.parts, **other.parts}:
+            both = [type_.parts[name] for type_ in (self, other) if name in type_.parts]
+            united = both[0].united_with(both[-1])
+            if united is None:
+                return None
+            parts[name] = united
+        return SqlType(word=self.word, parts=parts, required=self.required & other.required)
 
     def with_words(self, words: Mapping[str, str]) -> SqlType:
         """Return the type with other types, by their words, in the places of some in it."""

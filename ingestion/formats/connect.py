@@ -102,6 +102,15 @@ class ConnectJson:
                 self._known[front] = schema
 
 
+def schema_before_payload(front: bytes) -> Any:
+    """Return the schema of the bytes before a document's payload; ``None`` if there is none."""
+    try:
+        found = parse(front + b"}")
+    except ValueError:
+        return None
+    return found.get("schema") if isinstance(found, dict) else None
+
+
 def hints(schema: Any, *path: str) -> Mapping[str, Hint]:
     """Return the hints of a schema for the fields of a struct inside it, by name."""
     for name in path:

@@ -13,7 +13,8 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from importlib import import_module
@@ -78,7 +79,7 @@ _KINDS: Final = {
     Field.CPPTYPE_STRING: "string",
 }
 _NANOS: Final = 10**9
-_WRAPPERS: Final = frozenset(
+WRAPPERS: Final = frozenset(
     f"google.protobuf.{each}Value"
     for each in ("Bool", "Int32", "Int64", "UInt32", "UInt64", "Float", "Double", "String", "Bytes")
 )
@@ -100,15 +101,7 @@ class _Messages:
 
     def __init__(self, schema: WriterSchema, encoded: Encoded) -> None:
         self._encoded, self._reader = encoded, cache(self._opened)
-        try:
-            found = FileDescriptorSet.FromString(base64.b64decode(schema.text))
-            pool = descriptor_pool.DescriptorPool()
-            for each in found.file:
-                pool.Add(each)
-            self._main = pool.FindFileByName(found.file[-1].name)
-        except (DecodeError, TypeError, KeyError) as error:
-            raise BadBytesError("unusable_schema", f"{error!s:.200}") from None
-        self._in_order = [each.name for each in found.file[-1].message_type]
+        self._main, self._in_order = _main_file(schema)
 
     def __call__(self, payload: bytes) -> Decoded:
         path, rest = _message_path(payload)
@@ -140,6 +133,36 @@ class _Messages:
             return Decoded(to_row(_View(found)), [*extra, *_unknown(found)])
 
         return read
+
+
+def message_of(schema: WriterSchema, record: Sequence[str] = ()) -> Any:
+    """Return the descriptor of the first message of a prepared schema that is meant, or ``None``.
+
+    Raises:
+        BadBytesError: the schema cannot be used.
+    """
+    if schema.problem:
+        raise BadBytesError("unusable_schema", schema.problem)
+    main, in_order = _main_file(schema)
+    if not record:
+        return main.message_types_by_name[in_order[0]] if in_order else None
+    for name in record:
+        with suppress(KeyError):
+            return main.pool.FindMessageTypeByName(name)
+    return None
+
+
+def _main_file(schema: WriterSchema) -> tuple[Any, list[str]]:
+    """Return the descriptor of the main file of a prepared schema, and its messages in order."""
+    try:
+        found = FileDescriptorSet.FromString(base64.b64decode(schema.text))
+        pool = descriptor_pool.DescriptorPool()
+        for each in found.file:
+            pool.Add(each)
+        main = pool.FindFileByName(found.file[-1].name)
+    except (DecodeError, TypeError, KeyError) as error:
+        raise BadBytesError("unusable_schema", f"{error!s:.200}") from None
+    return main, [each.name for each in found.file[-1].message_type]
 
 
 def _message_path(payload: bytes) -> tuple[tuple[int, ...], bytes]:
@@ -231,7 +254,7 @@ def _message(message: Any, target: DataType) -> Convert:
     if message.full_name == "google.protobuf.Timestamp" and isinstance(target, TimestampType):
         moment = exact_ticks(_NANOS, target)
         return lambda value: moment(value.seconds * _NANOS + value.nanos)
-    if message.full_name in _WRAPPERS and not isinstance(target, StructType):
+    if message.full_name in WRAPPERS and not isinstance(target, StructType):
         inner = _converter(_Node(message.fields_by_name["value"]), target)
         return lambda value: inner(value.value)
     to_struct = struct_of(_nodes(message), target, _converter)

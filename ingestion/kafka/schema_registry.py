@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 
 _NOT_FOUND: Final = 40403
+# The registry has no such subject, or no such version of it.
+_NO_SUBJECT: Final = (40401, 40402)
 # By HTTP: the registry has no such subject, or no such version of it.
 _GONE: Final = 404
 # By HTTP: a schema that is incompatible with the subject's, or none to the registry.
@@ -86,6 +88,35 @@ class Registry:
                 if not schema.problem:
                     self._known[each] = schema
         return found
+
+    def version(self, subject: str, number: int | None = None) -> WriterSchema | None:
+        """Return a version of a subject, the newest by default; ``None`` if it has none such.
+
+        Raises:
+            DependencyError: it does not answer, or not as a schema registry does.
+        """
+        from confluent_kafka.schema_registry.error import SchemaRegistryError
+
+        # The client would go on returning what was the newest once.
+        self._client.clear_latest_caches()
+        try:
+            if number is None:
+                found = self._client.get_latest_version(subject)
+            else:
+                found = self._client.get_version(subject, number)
+            id_ = int(found.schema_id or 0)
+            written = self._known.get(id_) or self._ask(id_)
+        except SchemaRegistryError as error:
+            if error.error_code in _NO_SUBJECT:
+                return None
+            raise self._unreachable(error) from error
+        except DependencyError:
+            raise
+        except Exception as error:
+            raise self._unreachable(error) from error
+        if written is not None:
+            self._known[written.id] = written
+        return written
 
     def register(self, stream: str, subject: str, text: str) -> int:
         """Register a schema of Avro that a stream writes by, unless it is there; return its id.

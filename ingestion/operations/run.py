@@ -36,12 +36,14 @@ from oncelake.ingestion.lake.probe import probe_storage
 from oncelake.ingestion.lake.stream import Stream
 from oncelake.ingestion.modes.engines.choose import choose_engine
 from oncelake.ingestion.operations.decisions import accept, adopt_topic
+from oncelake.ingestion.operations.discover import keep_columns
 from oncelake.ingestion.operations.progress import Progress, Tell
 from oncelake.ingestion.operations.telemetry import observed
 from oncelake.ingestion.pipeline.batch import BatchWriter, Committer
 from oncelake.ingestion.pipeline.checkpoint import Checkpoint, open_generation
 from oncelake.ingestion.pipeline.create_table import create_table, inherit_erasures
 from oncelake.ingestion.pipeline.evolve_schema import evolve_schema
+from oncelake.ingestion.pipeline.follow_schema import SchemaMovedError
 from oncelake.ingestion.pipeline.query import drain
 from oncelake.ingestion.pipeline.report import RunReport, absent_columns
 from oncelake.ingestion.pipeline.schema import refuse_bad_condition
@@ -165,6 +167,8 @@ class Run(StreamTask):
         execute = partial(self._execute, list[LedgerRow]())
         with translate_engine_errors(stream):
             stream = resolve_topics(stream)
+            is_newer = stream.spec.ddl != self.spec.ddl
+            unwritten = keep_columns(stream.spec, self.settings) if is_newer else None
             try:
                 report, notice = on_fitting_engine(stream, execute)
             except RefusedError as refusal:
@@ -172,7 +176,7 @@ class Run(StreamTask):
                 if decision is None:
                     raise
                 report, notice = on_fitting_engine(stream, execute)
-        notices = (*filter(None, (decision, notice)), *report.notices)
+        notices = (*filter(None, (unwritten, decision, notice)), *report.notices)
         return replace(report, notices=notices, seconds=time.monotonic() - began)
 
     def _execute(self, committed: list[LedgerRow], stream: Stream) -> RunReport:
@@ -270,12 +274,16 @@ class Run(StreamTask):
 def on_fitting_engine(
     stream: Stream, execute: Callable[[Stream], Report]
 ) -> tuple[Report, str | None]:
-    """Execute, once more by Spark where a batch is too large for this process; say so then.
+    """Execute, once more where a batch needs other columns, or Spark; say so then.
 
     What was committed before that stays, so ``execute`` must go on behind it.
     """
     try:
         return execute(stream), None
+    except SchemaMovedError as moved:
+        unwritten = keep_columns(moved.spec, stream.settings)
+        report, notice = on_fitting_engine(replace(stream, spec=moved.spec), execute)
+        return report, "; ".join(filter(None, (unwritten, notice))) or None
     except BatchTooLargeError as too_large:
         if stream.spec.sink.name != "delta":
             raise

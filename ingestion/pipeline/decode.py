@@ -21,6 +21,7 @@ from oncelake.ingestion.formats.decoder import Encoded
 from oncelake.ingestion.lake.stream import Stream
 from oncelake.ingestion.modes.engines.frame_cache import FrameCache
 from oncelake.ingestion.modes.engines.rows import InWorker, Rows, Work
+from oncelake.ingestion.pipeline.follow_schema import refuse_moved_embedded, refuse_moved_schema
 from oncelake.ingestion.pipeline.schema import row_type, type_of_columns, value_type
 
 _TOMBSTONE_KEY = "_tombstone_key"
@@ -32,12 +33,19 @@ def decode(records: DataFrame, stream: Stream, frames: FrameCache) -> Rows:
     Args:
         records: As the source returns them; see ``ingestion.pipeline.columns``.
         stream: The declaration, and where a schema registry is.
-        frames: Keeps the bytes where schema ids must be known before decoding.
+        frames: Keeps the bytes where schemas must be known before decoding.
+
+    Raises:
+        SchemaMovedError: a schema says more than the columns hold, and they follow it.
     """
     spec = stream.spec
     if spec.format.options.uses_registry or spec.key_format.options.uses_registry:
         records = frames.keep_bytes(records)
+    elif spec.follows_schema:
+        records = frames.keep_bytes(records)
+        refuse_moved_embedded(stream, records)
     value = _plan_values(records, stream, value_type(spec))
+    refuse_moved_schema(stream, value.encoded.writer_schemas.values())
     if spec.tombstone_policy != "delete":
         return _decoded(records, value, None)
     # Of keys without schema ids the records are not asked, and a frame costs a call of the JVM.

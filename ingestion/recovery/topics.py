@@ -21,12 +21,12 @@ from oncelake.ingestion.errors import (
 from oncelake.ingestion.kafka.admin import Kafka, Topics
 from oncelake.ingestion.lake.ledger import load_ledger
 from oncelake.ingestion.lake.stream import Stream
-from oncelake.ingestion.recovery.position import read_position
+from oncelake.ingestion.recovery.position import Position, read_position
 from oncelake.ingestion.sinks.commit_metadata import UNKNOWN, Identity
 
 
 def resolve_topics(stream: Stream) -> Stream:
-    """Return the stream with its topics by name.
+    """Return the stream with its topics by name, and with the columns that a schema gave its table.
 
     Raises:
         TopicMissingError: no topic matches the pattern.
@@ -34,30 +34,48 @@ def resolve_topics(stream: Stream) -> Stream:
             was left.
         DependencyError: Kafka does not answer.
     """
-    spec, kafka = stream.spec, stream.kafka
-    if spec.topic_pattern is None:
+    spec = stream.spec
+    if spec.topic_pattern is None and not spec.follows_schema:
         return stream
-    pattern, known, refusal = re.compile(spec.topic_pattern), UNKNOWN, None
+    known, refusal = UNKNOWN, None
     try:
         at = read_position(stream.paths, RefusedError)
         known = at.identity if at else UNKNOWN
+        spec = as_of_table(spec, at)
     except RefusedError as error:
         # Who takes the lock heals that, or refuses it; a rebuild reads a table of another sink.
         refusal = error
         known = next((row.identity for row in reversed(load_ledger(stream.paths).rows)), UNKNOWN)
-    matching = sorted(
-        name for name in {*kafka.names(), *known.topic_ids} if pattern.fullmatch(name)
+    if spec.topic_pattern is not None:
+        matching = _matching(spec.topic_pattern, stream, known)
+        if not matching:
+            raise refusal or _none_matches(spec, stream.kafka)
+        spec = spec.model_copy(update={"topics": matching, "topic_pattern": None})
+    return replace(stream, spec=spec)
+
+
+def as_of_table(spec: StreamSpec, position: Position | None) -> StreamSpec:
+    """Return a declaration with the columns of its table where a schema gave it more.
+
+    What was found is kept beside the file of the declaration, but another host, or a container
+    that is gone, may have written that.
+    """
+    if position is None or not position.columns or not spec.follows_schema:
+        return spec
+    return spec.as_of(position.columns)
+
+
+def _matching(pattern: str, stream: Stream, known: Identity) -> tuple[str, ...]:
+    names = {*stream.kafka.names(), *known.topic_ids}
+    return tuple(sorted(name for name in names if re.fullmatch(pattern, name)))
+
+
+def _none_matches(spec: StreamSpec, kafka: Kafka) -> TopicMissingError:
+    return TopicMissingError(
+        spec.name,
+        f"no topic at {kafka.address} that may be seen matches {spec.topic_pattern!r}.",
+        remedy=f"create one, or correct `topic_pattern` in {spec.name}.yaml",
     )
-    if not matching:
-        if refusal:
-            raise refusal
-        raise TopicMissingError(
-            spec.name,
-            f"no topic at {kafka.address} that may be seen matches {spec.topic_pattern!r}.",
-            remedy=f"create one, or correct `topic_pattern` in {spec.name}.yaml",
-        )
-    named = spec.model_copy(update={"topics": tuple(matching), "topic_pattern": None})
-    return replace(stream, spec=named)
 
 
 def identity_of(spec: StreamSpec, topics: Topics) -> Identity:

@@ -438,6 +438,8 @@ def test_what_spark_finds_has_file_and_line(
 ) -> None:
     """A problem that only a run can find is said as if the file's reader had found it."""
     text = f"{ORDERS}where: nosuch(id)\nselect:\n  amount: id + 'x'\n"
+    if stream != file:
+        text = text.replace("topic: orders", "topics: [eu.paid]") + "table_per_topic: true\n"
     (folder / f"{file}.yaml").write_text(text)
 
     with pytest.raises(InvalidSpecError) as raised, locating_problems(folder):

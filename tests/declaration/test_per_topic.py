@@ -59,8 +59,8 @@ def test_every_topic_becomes_a_stream(folder: Path) -> None:
         pytest.param("topics: [a.b, a_b]", "and so is topic 'a.b'", id="one name for two"),
         pytest.param("topics: [paid]", "and so is orders_paid.yaml", id="another file"),
         pytest.param(f"topics: [{'x' * 120}]", "at most 100 characters", id="long"),
-        pytest.param("topic: a", "write `topics: [a, b]`", id="one topic"),
-        pytest.param("topic_pattern: a.*", "write `topics: [a, b]`", id="pattern"),
+        pytest.param("topic: a", "Write `topics: [a, b]`", id="one topic"),
+        pytest.param("topic_pattern: a.*", "Next: oncelake discover orders", id="not known"),
     ],
 )
 def test_a_topic_without_a_name_of_its_own_is_refused(folder: Path, topics: str, says: str) -> None:

@@ -41,10 +41,6 @@ from oncelake.ingestion.operations.init.json_types import (
 )
 from oncelake.ingestion.operations.init.propose import propose
 from oncelake.ingestion.operations.init.sample import SampledRecord, TopicSample, newest_records
-from oncelake.ingestion.operations.init.schema_types import (
-    guess_avro_columns,
-    guess_connect_columns,
-)
 from oncelake.ingestion.settings import Settings
 from tests.formats.test_capture import events
 from tests.support.registry import framed
@@ -273,68 +269,6 @@ def test_the_deletes_of_unwrapped_events_are_proposed(
 
     assert (spec.keys, spec.apply_as_deletes) == (("id",), condition)
     assert spec.sequence_by == ("__source_ts_ms",)
-
-
-def test_the_types_of_avro_are_its_schemas() -> None:
-    """Logical types and names of Kafka Connect count; what no column holds is left out."""
-    plain = {
-        "id": "long",
-        "n": ["null", "int"],
-        "either": ["null", "int", "string"],
-        "when": {"type": "long", "oncelakeLogicalType": "timestamp-micros"},
-        "nanos": {"type": "long", "oncelakeLogicalType": "timestamp-nanos"},
-        "price": {"type": "bytes", "oncelakeLogicalType": "decimal", "precision": 9, "scale": 2},
-        "huge": {"type": "bytes", "oncelakeLogicalType": "decimal", "precision": 60, "scale": 2},
-        "at": {"type": "long", "connect.name": "io.debezium.time.MicroTimestamp"},
-        "tags": {"type": "array", "items": ["null", "string"]},
-        "more": {"type": "map", "values": "double"},
-        "inner": {"type": "record", "name": "I", "fields": [{"name": "x", "type": "float"}]},
-        "kind": {"type": "enum", "name": "E", "symbols": ["A"]},
-    }
-    fields = [{"name": name, "type": type_} for name, type_ in plain.items()]
-
-    found = guess_avro_columns({"type": "record", "name": "R", "fields": fields})
-
-    assert {name: str(each.type) for name, each in found.items() if each.type} == {
-        "id": "BIGINT",
-        "n": "BIGINT",
-        "when": "TIMESTAMP",
-        "nanos": "BIGINT",
-        "price": "DECIMAL(9, 2)",
-        "at": "TIMESTAMP_NTZ",
-        "tags": "ARRAY<STRING>",
-        "more": "MAP<STRING, DOUBLE>",
-        "inner": "STRUCT<x: FLOAT>",
-        "kind": "STRING",
-    }
-
-
-def test_the_types_of_connect_are_its_schemas() -> None:
-    """Kafka Connect's words, and maps with other keys than text, which no column holds."""
-    text = {"type": "string"}
-    of_fields = [
-        {"field": "a", "type": "int16"},
-        {"field": "b", "type": "float64"},
-        {"field": "c", "type": "map", "keys": text, "values": {"type": "int64"}},
-        {"field": "d", "type": "map", "keys": {"type": "int32"}, "values": text},
-        {"field": "e", "type": "struct", "fields": [{"field": "x", "type": "bytes"}]},
-    ]
-
-    found = guess_connect_columns(of_fields)
-
-    assert [each.type and str(each.type) for each in found.values()] == [
-        *("BIGINT", "DOUBLE", "MAP<STRING, BIGINT>", None, "STRUCT<x: BINARY>")
-    ]
-
-
-@pytest.mark.parametrize("word", ["array", "map", "struct"])
-def test_a_schema_of_connect_that_lacks_its_parts_has_no_type(word: str) -> None:
-    """A field without a name is none, and a type without its parts is left out."""
-    found = guess_connect_columns(
-        [{"type": "string"}, {"field": "a", "type": word, "fields": [{"type": "string"}]}]
-    )
-
-    assert [(name, each.type) for name, each in found.items()] == [("a", None)]
 
 
 @pytest.mark.parametrize(

@@ -8,18 +8,22 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NoReturn
 
+from oncelake.ingestion.declaration.names import name_trouble
 from oncelake.ingestion.errors import InvalidSpecError, counted
 from oncelake.ingestion.formats import avro, json_schema
 from oncelake.ingestion.formats.avro.types import fields, is_record, record_in
 from oncelake.ingestion.formats.decoder import BadBytesError
+from oncelake.ingestion.formats.schema_columns import Types, avro_types, connect_types, row_fields
 from oncelake.ingestion.formats.wire_format import HEADER_BYTES, id_headers, schema_id_of
 from oncelake.ingestion.kafka.schema_registry import WriterSchema, registry_of
-from oncelake.ingestion.operations.init.json_types import DEBEZIUM, Guess, guess_columns, parse
-from oncelake.ingestion.operations.init.sample import SampledRecord, TopicSample
-from oncelake.ingestion.operations.init.schema_types import (
-    guess_avro_columns,
-    guess_connect_columns,
+from oncelake.ingestion.operations.init.json_types import (
+    DEBEZIUM,
+    Guess,
+    guess_columns,
+    is_storable,
+    parse,
 )
+from oncelake.ingestion.operations.init.sample import SampledRecord, TopicSample
 from oncelake.ingestion.settings import Settings, variable
 
 # Most of a batch must be good, or its run stops.
@@ -29,6 +33,8 @@ _TEXT, _BYTES = "text that is no JSON", "bytes that are no text"
 _IN_HEADER: Final = "payloads whose schema id is in a header"
 _RAW: Final = "{{topic: {topic}, format: {format}, schema: value {type} NOT NULL, mode: append}}"
 _DELIMITERS: Final = (",", ";", "\t", "|")
+_WHOLE: Final = dict.fromkeys(("TINYINT", "SMALLINT", "INT"), "BIGINT")
+_NO_TYPE: Final = "no column type holds all of its values"
 # Each is a request. Bytes that only look framed have a random one in every record.
 _MOST_IDS: Final = 100
 # What a registry calls its schemas, and the format of their records.
@@ -139,7 +145,7 @@ def _json(objects: Sequence[dict[str, Any]], found: str) -> Detected:
     with_schemas = sum(map(_is_envelope, payloads))
     if with_schemas >= _SHARE * len(objects):
         schemas = [each["schema"] for each in reversed(objects) if "schema" in each]
-        columns = _merged(guess_connect_columns(_row_fields(each)) for each in schemas)
+        columns = _merged(_guesses(connect_types(row_fields(each))) for each in schemas)
         why = f"{found} with a schema beside a change of Debezium; the types are that schema's"
         return Detected(type="debezium", why=why, columns=columns, options={"schemas": True})
     envelopes = [each for each in objects if _is_envelope(each)]
@@ -159,11 +165,15 @@ def _is_envelope(value: Any) -> bool:
     return "op" in names and bool({"before", "after", "source"} & set(names))
 
 
-def _row_fields(schema: Any) -> Sequence[Mapping[str, Any]]:
-    """Return the fields of a row, as the schema of an envelope describes them."""
-    sides = schema.get("fields") if type(schema) is dict else None
-    of_side = {each.get("field"): each.get("fields", ()) for each in sides or ()}
-    return of_side.get("after") or of_side.get("before") or ()
+def _guesses(types: Types) -> dict[str, Guess]:
+    """Propose columns for the fields of a schema, whole numbers as BIGINT, which they all fit."""
+    guesses = {}
+    for name, type_ in types.items():
+        trouble = name_trouble(name)
+        is_held = type_ is not None and is_storable(type_)
+        guess = type_.with_words(_WHOLE) if type_ is not None and is_held else None
+        guesses[name] = Guess(None, trouble) if trouble else Guess(guess, "" if guess else _NO_TYPE)
+    return guesses
 
 
 def _framed(values: Sequence[bytes], sample: TopicSample, settings: Settings) -> Detected:
@@ -231,11 +241,13 @@ def _avro(schemas: Sequence[WriterSchema], sample: TopicSample, why: str) -> Det
         _refuse(sample, problem, _by_hand(sample, "raw", "BINARY"))
     if {"op", "before", "after"} <= fields(roots[0]).keys():
         rows = (record_in(fields(root).get("after")) for root in roots)
-        columns = _merged(guess_avro_columns(row) for row in rows if row is not None)
+        columns = _merged(_guesses(avro_types(row)) for row in rows if row is not None)
         options = {"encoding": "avro"}
         why += ", which is Debezium's (`op`, `before`, `after`)"
         return Detected(type="debezium", why=why, columns=columns, options=options)
-    return Detected(type="avro", why=why, columns=_merged(map(guess_avro_columns, roots)))
+    return Detected(
+        type="avro", why=why, columns=_merged(_guesses(avro_types(root)) for root in roots)
+    )
 
 
 def _merged(newest_first: Iterable[Mapping[str, Guess]]) -> dict[str, Guess]:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from oncelake.ingestion.declaration.ddl import parse_type
+from oncelake.ingestion.declaration.names import name_trouble
 from oncelake.ingestion.declaration.sinks import SINKS
 from oncelake.ingestion.declaration.types import SqlType
 from oncelake.ingestion.errors import counted
@@ -103,13 +104,6 @@ def without_twins(columns: Mapping[str, Guess]) -> dict[str, Guess]:
     spellings = Counter(name.lower() for name in columns)
     twin = Guess(None, "another name differs only in case, and Spark ignores case")
     return {name: twin if spellings[name.lower()] > 1 else columns[name] for name in columns}
-
-
-def name_trouble(name: str) -> str:
-    """Say why a file cannot name this field; empty if it can."""
-    # With quotes and escapes, a key of YAML has at most 1,024 characters.
-    is_named = bool(name) and name.isprintable() and len(name) <= 255
-    return "" if is_named else "a file cannot have this name in one line"
 
 
 def is_storable(struct: SqlType) -> bool:

@@ -1,0 +1,110 @@
+"""The topics that were found for a declaration, and their columns: ``shop.topics.yaml``.
+
+It lies beside ``shop.yaml``, is written by ``oncelake discover`` and by runs that meet a newer
+schema, and belongs into version control: a declaration is read with it, and without Kafka. Each
+topic is one line, so that a change shows as one, and a thousand of them are read at once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Final
+
+from oncelake.ingestion.errors import InvalidSpecError
+
+SUFFIX: Final = ".topics.yaml"
+_HEAD: Final = """\
+# Written by `oncelake discover {name}`: the topics of {name}.yaml, and their columns. Keep it in
+# version control with that file; it is read instead of Kafka and the schema registry.
+topics:
+"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FoundTopic:
+    """One topic that belongs to a declaration.
+
+    Attributes:
+        name: The topic.
+        id: Kafka's id of it, which another topic of that name does not have.
+        first_seen: When it was first found, in ISO format.
+        is_gone: Whether Kafka has it no longer; its table stays.
+        schema: The columns that its schemas give, as DDL; empty where none are known.
+        keys: The columns that the schema of its Kafka keys names.
+        origin: Which schemas gave the columns, for people.
+        left_out: Why a field has no column, by its name.
+    """
+
+    name: str
+    id: str
+    first_seen: str
+    is_gone: bool = False
+    schema: str = ""
+    keys: tuple[str, ...] = ()
+    origin: str = ""
+    left_out: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, line: str) -> FoundTopic:
+        """Read one line of a file; raise ``ValueError`` if it is not one."""
+        values = json.loads(line.removeprefix("- "))
+        try:
+            return cls(**{**values, "keys": tuple(values.get("keys", ()))})
+        except (TypeError, AttributeError) as error:
+            raise ValueError(str(error)) from None
+
+    def line(self) -> str:
+        """Write it as an item of a list; what says nothing is left out."""
+        said = {name: value for name, value in asdict(self).items() if value}
+        return f"- {json.dumps(said, ensure_ascii=False)}\n"
+
+
+def topics_file(declaration: Path) -> Path:
+    """Return the file of the topics of a declaration."""
+    return declaration.with_suffix(SUFFIX)
+
+
+def read_topics(declaration: Path) -> dict[str, FoundTopic]:
+    """Return the topics that were found for a declaration, by name; none without a file.
+
+    Raises:
+        InvalidSpecError: the file is not as it was written.
+    """
+    path = topics_file(declaration)
+    try:
+        text = path.read_text("utf-8")
+    except FileNotFoundError:
+        return {}
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidSpecError(f"{path.name} cannot be read: {error}") from error
+    topics = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.startswith("- "):
+            try:
+                topic = FoundTopic.read(line)
+            except ValueError as error:
+                remedy = f"Next: restore it, or delete it and run oncelake discover {path.stem}"
+                problem = f"{path.name}:{number}: not as it was written: {error}"
+                raise InvalidSpecError(f"{problem}. {remedy.removesuffix('.topics')}") from None
+            topics[topic.name] = topic
+    return topics
+
+
+def write_topics(declaration: Path, topics: Iterable[FoundTopic]) -> None:
+    """Write the file whole, or not at all.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+    path = topics_file(declaration)
+    lines = [topic.line() for topic in sorted(topics, key=lambda topic: topic.name)]
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        partial.write_text("".join([_HEAD.format(name=declaration.stem), *lines]), "utf-8")
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)

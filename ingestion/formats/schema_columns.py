@@ -1,0 +1,279 @@
+"""Column types for the fields of a schema that comes with the records.
+
+Avro's, Protobuf's, JSON Schema's, and Kafka Connect's own. A type holds every value of its field,
+and is the narrowest that does; a field without one gets ``None``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Final
+
+from google.protobuf.descriptor import FieldDescriptor as Field
+
+from oncelake.ingestion.declaration.formats import DebeziumOptions
+from oncelake.ingestion.declaration.parts import FormatSpec
+from oncelake.ingestion.declaration.types import SqlType
+from oncelake.ingestion.formats import avro, protobuf
+from oncelake.ingestion.formats.avro.types import fields, is_record, kind, logical_type, record_in
+from oncelake.ingestion.kafka.schema_registry import WriterSchema
+
+Types = Mapping[str, SqlType | None]
+
+_PLAIN: Final[Mapping[str, str]] = {
+    "boolean": "BOOLEAN",
+    "int8": "TINYINT",
+    "int16": "SMALLINT",
+    **dict.fromkeys(("int", "int32"), "INT"),
+    **dict.fromkeys(("long", "int64"), "BIGINT"),
+    **dict.fromkeys(("float", "float32"), "FLOAT"),
+    **dict.fromkeys(("double", "float64"), "DOUBLE"),
+    **dict.fromkeys(("string", "enum"), "STRING"),
+    **dict.fromkeys(("bytes", "fixed"), "BINARY"),
+}
+_LOGICAL: Final[Mapping[str, str]] = {
+    "date": "DATE",
+    "timestamp-millis": "TIMESTAMP",
+    "timestamp-micros": "TIMESTAMP",
+    "local-timestamp-millis": "TIMESTAMP_NTZ",
+    "local-timestamp-micros": "TIMESTAMP_NTZ",
+    "uuid": "STRING",
+}
+# What Kafka Connect and Debezium call a type, whatever it is encoded as.
+_NAMED: Final[Mapping[str, str]] = {
+    "io.debezium.time.Date": "DATE",
+    "io.debezium.time.Timestamp": "TIMESTAMP_NTZ",
+    "io.debezium.time.MicroTimestamp": "TIMESTAMP_NTZ",
+    "io.debezium.time.ZonedTimestamp": "TIMESTAMP",
+    "io.debezium.data.VariableScaleDecimal": "STRING",
+    "org.apache.kafka.connect.data.Date": "DATE",
+    "org.apache.kafka.connect.data.Timestamp": "TIMESTAMP_NTZ",
+}
+_FORMATS: Final = {"PROTOBUF": "protobuf", "JSON": "json_schema"}
+_CONNECT_DECIMAL: Final = "org.apache.kafka.connect.data.Decimal"
+_STRING: Final = SqlType(word="STRING")
+_PROTOBUF: Final[Mapping[int, str]] = {
+    Field.CPPTYPE_BOOL: "BOOLEAN",
+    Field.CPPTYPE_INT32: "INT",
+    Field.CPPTYPE_INT64: "BIGINT",
+    Field.CPPTYPE_UINT32: "BIGINT",
+    Field.CPPTYPE_FLOAT: "FLOAT",
+    Field.CPPTYPE_DOUBLE: "DOUBLE",
+    Field.CPPTYPE_ENUM: "STRING",
+}
+_JSON: Final[Mapping[str, str]] = {"integer": "BIGINT", "number": "DOUBLE", "boolean": "BOOLEAN"}
+_JSON_TEXTS: Final[Mapping[str, str]] = {"date": "DATE", "date-time": "TIMESTAMP"}
+# Any value of JSON.
+_VARIANT: Final = SqlType(word="VARIANT")
+
+
+def column_types(schema: WriterSchema, format_: FormatSpec, record: Sequence[str] = ()) -> Types:
+    """Return the types of the fields of a registry's schema, by name, in its order.
+
+    Args:
+        schema: The schema; one of Protobuf as it is prepared for executors.
+        format_: The format of the records.
+        record: Full names of the record types that are meant; none where any is.
+
+    Raises:
+        BadBytesError: the schema cannot be used, or is not one of the format.
+    """
+    if schema.type == "JSON":
+        root = json.loads(schema.text)
+        is_meant = not record or root.get("title") in record
+        return _json_properties(root, root, ()) if is_meant else {}
+    if schema.type == "PROTOBUF":
+        message = protobuf.message_of(schema, record)
+        return {} if message is None else _messages(message.fields, ())
+    if record and avro.record_name(schema)(b"") not in record:
+        return {}
+    root = avro.parsed(schema)[1]
+    if isinstance(format_.options, DebeziumOptions):
+        root = record_in(fields(root).get("after"))
+    return avro_types(root) if is_record(root) else {}
+
+
+def key_names(schema: WriterSchema) -> tuple[str, ...]:
+    """Return the names of the fields of a key's schema; none where it is no record.
+
+    Raises:
+        BadBytesError: the schema cannot be used.
+    """
+    if schema.type == "AVRO":
+        root = avro.parsed(schema)[1]
+        return tuple(fields(root)) if is_record(root) else ()
+    return tuple(column_types(schema, FormatSpec(type=_FORMATS[schema.type])))
+
+
+def avro_types(record: Any) -> Types:
+    """Return the types of the fields of an expanded record type."""
+    return {name: _avro(node) for name, node in fields(record).items()}
+
+
+def embedded_types(schema: Any) -> Types:
+    """Return the types of the columns of a row, by the schema in an envelope of Debezium's."""
+    return connect_types(row_fields(schema))
+
+
+def connect_types(of_fields: Iterable[Mapping[str, Any]]) -> Types:
+    """Return the types of the fields of a struct, as Kafka Connect's converter describes it."""
+    return {name: _connect(each) for name, each in _by_field(of_fields).items()}
+
+
+def row_fields(schema: Any) -> Sequence[Mapping[str, Any]]:
+    """Return the fields of a row, as the schema of Debezium's envelope describes them."""
+    sides = schema.get("fields") if isinstance(schema, dict) else None
+    of_side = {each.get("field"): each.get("fields", ()) for each in sides or ()}
+    return of_side.get("after") or of_side.get("before") or ()
+
+
+def _by_field(of_fields: Iterable[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+    return {str(each["field"]): each for each in of_fields if "field" in each}
+
+
+def _avro(node: Any) -> SqlType | None:
+    word, found = kind(node)
+    logical, name = logical_type(node), found.get("connect.name")
+    if word == "union":
+        return _union([_avro(each) for each in node if each != "null"])
+    if logical == "decimal":
+        return _decimal(int(found.get("precision", 0)), int(found.get("scale", 0)))
+    if logical in _LOGICAL or name in _NAMED:
+        return SqlType(word=_LOGICAL.get(logical) or _NAMED[str(name)])
+    if word == "record":
+        return _struct({n: _avro(each) for n, each in fields(node).items()})
+    if word == "array":
+        return _nested("ARRAY", element=_avro(found["items"]))
+    if word == "map":
+        return _nested("MAP", key=_STRING, value=_avro(found["values"]))
+    return _scalar(str(found.get("connect.type", word)))
+
+
+def _union(branches: Sequence[SqlType | None]) -> SqlType | None:
+    """Return the type that holds the values of each branch as what they are."""
+    known = [each for each in branches if each is not None]
+    if not known or len(known) < len(branches):
+        return None
+    of_all: SqlType | None = known[0]
+    for each in known[1:]:
+        of_all = of_all and of_all.united_with(each)
+    return of_all
+
+
+def _connect(schema: Mapping[str, Any]) -> SqlType | None:
+    word, name = str(schema.get("type")), str(schema.get("name"))
+    if name in _NAMED:
+        return SqlType(word=_NAMED[name])
+    if name == _CONNECT_DECIMAL:
+        of_decimal = schema.get("parameters", {})
+        precision = int(of_decimal.get("connect.decimal.precision", 38))
+        return _decimal(precision, int(of_decimal.get("scale", 0)))
+    if word == "struct":
+        parts = _by_field(schema.get("fields", ()))
+        return _struct({name: _connect(each) for name, each in parts.items()})
+    if word == "array":
+        return _nested("ARRAY", element=_connect(schema.get("items", {})))
+    if word == "map":
+        key, value = (_connect(schema.get(part, {})) for part in ("keys", "values"))
+        is_text = key is not None and key.word == "STRING"
+        return _nested("MAP", key=key if is_text else None, value=value)
+    return _scalar(word)
+
+
+def _messages(of_fields: Iterable[Any], around: tuple[str, ...]) -> Types:
+    return {each.name: _protobuf(each, around) for each in of_fields}
+
+
+def _protobuf(field: Any, around: tuple[str, ...]) -> SqlType | None:
+    """Return the type of a field; ``around`` are the messages that it is in."""
+    message = field.message_type
+    if message is not None and message.GetOptions().map_entry:
+        key, value = (message.fields_by_name[name] for name in ("key", "value"))
+        is_text = key.type == Field.TYPE_STRING
+        return _nested("MAP", key=_STRING if is_text else None, value=_protobuf(value, around))
+    item = _protobuf_item(field, around)
+    return _nested("ARRAY", element=item) if field.is_repeated else item
+
+
+def _protobuf_item(field: Any, around: tuple[str, ...]) -> SqlType | None:
+    message = field.message_type
+    if message is None:
+        if field.cpp_type == Field.CPPTYPE_UINT64:
+            return _decimal(20, 0)
+        is_binary = field.type == Field.TYPE_BYTES
+        return SqlType(word=_PROTOBUF.get(field.cpp_type, "BINARY" if is_binary else "STRING"))
+    if message.full_name == "google.protobuf.Timestamp":
+        return SqlType(word="TIMESTAMP")
+    if message.full_name in protobuf.WRAPPERS:
+        return _protobuf_item(message.fields_by_name["value"], around)
+    if message.full_name in around:
+        return None
+    return _struct(_messages(message.fields, (*around, message.full_name)))
+
+
+def _json_properties(schema: Any, root: Any, around: tuple[str, ...]) -> Types:
+    found = schema.get("properties", {}) if isinstance(schema, dict) else {}
+    return {name: _json(each, root, around) for name, each in found.items()}
+
+
+def _json(schema: Any, root: Any, around: tuple[str, ...]) -> SqlType:
+    """Return the type of what a schema allows; a VARIANT where that may be of several."""
+    schema, around = _resolved(schema, root, around)
+    if not isinstance(schema, dict):
+        return _VARIANT
+    said: Any = schema.get("type", ())
+    words = {said} if isinstance(said, str) else {*said} - {"null"}
+    branches: Any = schema.get("oneOf", schema.get("anyOf", ()))
+    options = [each for each in branches if each != _NULL]
+    if not words and len(options) == 1:
+        return _json(options[0], root, around)
+    if words == {"string"}:
+        return SqlType(word=_JSON_TEXTS.get(str(schema.get("format")), "STRING"))
+    if words == {"array"} and isinstance(schema.get("items"), dict):
+        return SqlType(word="ARRAY", parts={"element": _json(schema["items"], root, around)})
+    if words == {"object"} and (struct := _struct(_json_properties(schema, root, around))):
+        return struct
+    if words == {"object"} and isinstance(schema.get("additionalProperties"), dict):
+        value = _json(schema["additionalProperties"], root, around)
+        return SqlType(word="MAP", parts={"key": _STRING, "value": value})
+    return SqlType(word=_JSON[words.pop()]) if len(words) == 1 and words <= {*_JSON} else _VARIANT
+
+
+_NULL: Final = {"type": "null"}
+
+
+def _resolved(schema: Any, root: Any, around: tuple[str, ...]) -> tuple[Any, tuple[str, ...]]:
+    """Follow a reference within the schema; what leads to itself, or out of it, has no type."""
+    while isinstance(schema, dict) and "$ref" in schema:
+        path = str(schema["$ref"])
+        if path in around or not path.startswith("#"):
+            return None, around
+        around, schema = (*around, path), root
+        with suppress(LookupError, TypeError):
+            for name in path.removeprefix("#").split("/")[1:]:
+                schema = schema[name]
+            continue
+        return None, around
+    return schema, around
+
+
+def _scalar(word: str) -> SqlType | None:
+    return SqlType(word=_PLAIN[word]) if word in _PLAIN else None
+
+
+def _decimal(precision: int, scale: int) -> SqlType | None:
+    is_held = 0 <= scale <= precision <= 38 and precision > 0
+    return SqlType(word="DECIMAL", precision=precision, scale=scale) if is_held else None
+
+
+def _struct(parts: Types) -> SqlType | None:
+    """Return the STRUCT of fields; ``None`` where one of them has no type, or there is none."""
+    known = {name: part for name, part in parts.items() if part is not None}
+    return SqlType(word="STRUCT", parts=known) if known and len(known) == len(parts) else None
+
+
+def _nested(word: str, **parts: SqlType | None) -> SqlType | None:
+    known = {name: part for name, part in parts.items() if part}
+    return SqlType(word=word, parts=known) if len(known) == len(parts) else None

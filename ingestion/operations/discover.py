@@ -1,0 +1,246 @@
+"""``oncelake discover``: the topics of a declaration and their columns, written down beside it.
+
+What is there stays: a topic that is gone keeps its table, and a column that a newer schema lacks
+its place. New topics are added, and columns of the newest schemas united with those that are known.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from oncelake.ingestion.declaration.ddl import DeclaredColumn, parse_columns
+from oncelake.ingestion.declaration.derived import Derived, SchemaSource, as_ddl, united
+from oncelake.ingestion.declaration.loader import Outline, outlines_in, shown_path
+from oncelake.ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.declaration.topics_file import (
+    FoundTopic,
+    read_topics,
+    topics_file,
+    write_topics,
+)
+from oncelake.ingestion.errors import InvalidSpecError
+from oncelake.ingestion.formats import protobuf
+from oncelake.ingestion.formats.connect import ConnectJson
+from oncelake.ingestion.formats.decoder import BadBytesError
+from oncelake.ingestion.formats.schema_columns import (
+    Types,
+    column_types,
+    embedded_types,
+    key_names,
+)
+from oncelake.ingestion.kafka.admin import Kafka
+from oncelake.ingestion.kafka.schema_registry import registry_of
+from oncelake.ingestion.operations.init.sample import read_sample
+from oncelake.ingestion.settings import Settings
+
+# Of each topic whose records have their schema with them.
+_SAMPLED: Final = 100
+# Streams of one file may meet new schemas at once.
+_WRITING: Final = threading.Lock()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Discovery:
+    """What was found for one declaration.
+
+    Attributes:
+        before: The topics that were known, by name.
+        topics: Those that are known now.
+        unknown: Why no columns are known of a topic, by its name.
+    """
+
+    outline: Outline
+    before: Mapping[str, FoundTopic]
+    topics: Mapping[str, FoundTopic]
+    unknown: Mapping[str, str]
+
+    @property
+    def added(self) -> tuple[str, ...]:
+        """Topics that were not known before."""
+        return tuple(name for name in self.topics if name not in self.before)
+
+    @property
+    def gone(self) -> tuple[str, ...]:
+        """Topics that Kafka has no longer."""
+        return tuple(name for name, topic in self.topics.items() if topic.is_gone)
+
+    @property
+    def changed(self) -> tuple[str, ...]:
+        """Topics whose columns are others now."""
+        known = self.before
+        return tuple(
+            name
+            for name, topic in self.topics.items()
+            if name in known and topic.schema != known[name].schema
+        )
+
+    def write(self) -> None:
+        """Write the file, where anything is new.
+
+        Raises:
+            InvalidSpecError: it cannot be written.
+        """
+        if self.topics == self.before:
+            return
+        try:
+            write_topics(self.outline.path, self.topics.values())
+        except OSError as error:
+            raise InvalidSpecError(f"{_unwritable(self.outline, error)}") from error
+
+
+def discover(outline: Outline, settings: Settings) -> Discovery:
+    """Find the topics of a declaration, and their columns; nothing is written yet.
+
+    Raises:
+        InvalidSpecError: no topic matches, or the file of the topics is not as it was written.
+        DependencyError: Kafka or the schema registry does not answer.
+    """
+    kafka, before = Kafka(settings), read_topics(outline.path)
+    names = [name for name in kafka.names() if outline.matches(name)]
+    known = [name for name in before if outline.matches(name) and name not in names]
+    if not names and not known:
+        what = outline.declared.topic_pattern or outline.declared.topic
+        raise InvalidSpecError(
+            f"{shown_path(outline.path)}: no topic at {kafka.address} that may be seen matches "
+            f"{what!r}. Next: create one, or correct the file"
+        )
+    ids = kafka.known_topics(names).ids
+    now = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
+    topics = {name: replace(before[name], is_gone=True) for name in known}
+    unknown = {}
+    for name in names:
+        there = before.get(name) or FoundTopic(name=name, id="", first_seen=now)
+        there = replace(there, id=ids.get(name, ""), is_gone=False)
+        try:
+            topics[name] = _with_columns(outline, there, settings)
+        except _UnknownSchemaError as error:
+            topics[name] = there
+            unknown[name] = str(error)
+    return Discovery(outline=outline, before=before, topics=topics, unknown=unknown)
+
+
+def keep_columns(spec: StreamSpec, settings: Settings) -> str | None:
+    """Write down the columns that a run has met; say why where that was not possible.
+
+    Nothing hangs on it: the table has them, and so does whoever reads it.
+    """
+    topics = {*spec.subscribed}
+    for outline in outlines_in(settings.streams):
+        if outline.source is None or not any(map(outline.matches, topics)):
+            continue
+        with _WRITING:
+            known = read_topics(outline.path)
+            changed = {
+                name: replace(topic, schema=_united(topic, spec.types))
+                for name, topic in known.items()
+                if name in topics and outline.name_of(name) == spec.name
+            }
+            if not changed or known == {**known, **changed}:
+                continue
+            try:
+                write_topics(outline.path, {**known, **changed}.values())
+            except OSError as error:
+                return _unwritable(outline, error)
+    return None
+
+
+def topics_of(spec: StreamSpec, settings: Settings) -> tuple[FoundTopic, ...]:
+    """Return what is written down of the topics of a stream; none where its file has all itself."""
+    return tuple(
+        topic
+        for outline in outlines_in(settings.streams)
+        for topic in read_topics(outline.path).values()
+        if outline.matches(topic.name) and outline.name_of(topic.name) == spec.name
+    )
+
+
+def waiting_topics(outline: Outline, kafka: Kafka) -> tuple[str, ...]:
+    """Return the topics of Kafka that belong to a declaration, and are not written down."""
+    known = read_topics(outline.path)
+    return tuple(name for name in kafka.names() if outline.matches(name) and name not in known)
+
+
+class _UnknownSchemaError(Exception):
+    """Nothing tells what the records of a topic look like."""
+
+
+def _with_columns(outline: Outline, topic: FoundTopic, settings: Settings) -> FoundTopic:
+    source = outline.source
+    if source is None:
+        return topic
+    of = _of_registry if source.kind == "registry" else _of_records
+    types, keys, origin = of(outline, source, topic.name, settings)
+    derived = Derived.of(types, outline.declared.sink.name)
+    if not derived.types:
+        why = "; ".join(f"{name}: {what}" for name, what in derived.left_out.items())
+        raise _UnknownSchemaError(f"{origin} gives no column ({why or 'it has no fields'})")
+    known = replace(topic, schema="") if source.version else topic
+    return replace(
+        topic,
+        schema=_united(known, derived.types),
+        keys=tuple(keys) if keys else topic.keys,
+        origin=origin,
+        left_out=derived.left_out,
+    )
+
+
+def _united(topic: FoundTopic, types: Mapping[str, Any]) -> str:
+    known: Sequence[DeclaredColumn] = parse_columns(topic.schema) if topic.schema else ()
+    return as_ddl(united(known, types))
+
+
+def _of_registry(
+    outline: Outline, source: SchemaSource, topic: str, settings: Settings
+) -> tuple[Types, Sequence[str], str]:
+    """Return the types of a subject's version, the names in the key's, and which it was."""
+    declared, registry = outline.declared, registry_of(settings)
+    subject = source.subject or f"{topic}-value"
+    schema = registry.version(subject, source.version)
+    if schema is None:
+        of_version = f"version {source.version} of " if source.version else ""
+        raise _UnknownSchemaError(
+            f"the schema registry has no {of_version}subject {subject}; name it by `schema: "
+            "{registry: {subject: …}}`"
+        )
+    try:
+        types = column_types(protobuf.prepared(schema), declared.format, declared.record)
+    except BadBytesError as error:
+        raise _UnknownSchemaError(f"subject {subject}, schema {schema.id}: {error}") from error
+    key = registry.version(f"{topic}-key")
+    names: Sequence[str] = ()
+    if key is not None:
+        with suppress(BadBytesError):
+            names = key_names(protobuf.prepared(key))
+    return types, names, f"subject {subject}, schema {schema.id}"
+
+
+def _of_records(
+    outline: Outline, source: SchemaSource, topic: str, settings: Settings
+) -> tuple[Types, Sequence[str], str]:
+    """Return the types that the newest records of a topic say, and the names in their keys."""
+    try:
+        sample = read_sample(topic, _SAMPLED, settings)
+    except InvalidSpecError as error:
+        raise _UnknownSchemaError(f"topic {topic} holds no record yet") from error
+    split, types, names = ConnectJson().split, dict[str, Any](), tuple[str, ...]()
+    for record in sorted(sample.records, key=lambda each: each.timestamp_micros):
+        with suppress(ValueError):
+            if record.value is not None:
+                types |= embedded_types(split(record.value)[0])
+            if record.key is not None:
+                key = split(record.key)[0]
+                names = tuple(str(each["field"]) for each in key.get("fields", ()))
+    return types, names, f"the last {len(sample.records)} records"
+
+
+def _unwritable(outline: Outline, error: OSError) -> str:
+    path = shown_path(topics_file(outline.path))
+    return (
+        f"{path} cannot be written: {error.strerror}. Next: run oncelake discover "
+        f"{outline.path.stem} where it can, and keep the file with the declaration"
+    )

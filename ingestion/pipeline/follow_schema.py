@@ -1,0 +1,102 @@
+"""A schema that comes with the records gives the table columns before its first batch is decoded.
+
+The schemas of a batch are known before it is decoded. One that says more than the columns hold
+ends the batch; the run begins again with the columns of both, which are committed first, as those
+of a changed declaration are. What no table of the sink can become is left as it is: such values go
+to quarantine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import cache
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from oncelake.ingestion.declaration.derived import Derived
+from oncelake.ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.formats.connect import schema_before_payload
+from oncelake.ingestion.formats.decoder import BadBytesError
+from oncelake.ingestion.formats.schema_columns import Types, column_types, embedded_types
+from oncelake.ingestion.kafka.schema_registry import WriterSchema
+from oncelake.ingestion.lake.stream import Stream
+from oncelake.ingestion.recovery.schema_diff import column_changes
+
+# Connectors write one schema for years; bytes that are none would be one a record.
+_MOST_SCHEMAS = 1_000
+
+
+class SchemaMovedError(Exception):
+    """A batch has a schema of which the columns do not hold all; ``spec`` is one that does."""
+
+    def __init__(self, spec: StreamSpec) -> None:
+        super().__init__(spec.name)
+        self.spec = spec
+
+
+def refuse_moved_schema(stream: Stream, schemas: Iterable[WriterSchema]) -> None:
+    """Compare the columns with the schemas of a registry that a batch was written by.
+
+    Raises:
+        SchemaMovedError: they do not hold all that these say.
+    """
+    spec = stream.spec
+    if not spec.follows_schema:
+        return
+    _refuse_moved(stream, (_types_of(each, spec) for each in schemas if not each.problem))
+
+
+def refuse_moved_embedded(stream: Stream, records: DataFrame) -> None:
+    """Compare the columns with the schemas that stand in the records; costs a job of Spark's.
+
+    Raises:
+        SchemaMovedError: they do not hold all that these say.
+    """
+    spec = stream.spec
+    if not spec.follows_schema or spec.schema_from is None or spec.schema_from.kind != "embedded":
+        return
+    front = F.substring_index(F.col("_value").cast("string"), ',"payload":', 1).alias("front")
+    fronts = records.where(F.col("_value").isNotNull()).select(front).distinct()
+    found = [row["front"] for row in fronts.limit(_MOST_SCHEMAS).collect()]
+    _refuse_moved(stream, map(_embedded_types, found))
+
+
+def _refuse_moved(stream: Stream, of_schemas: Iterable[Types]) -> None:
+    spec, sink = stream.spec, stream.spec.sink.name
+    for types in of_schemas:
+        spec = spec.following(Derived.of(types, sink).types)
+    if spec is stream.spec or spec.ddl == stream.spec.ddl:
+        return
+    spec = _without_refused(stream, spec)
+    if spec.ddl != stream.spec.ddl:
+        raise SchemaMovedError(spec)
+
+
+def _without_refused(stream: Stream, wanted: StreamSpec) -> StreamSpec:
+    """Return the declaration without those new columns and types that its table cannot get."""
+    if not stream.paths.table.log().exists:
+        return wanted
+    refused = {
+        change.field
+        for change in column_changes(wanted, stream.paths)
+        if change.effect == "refused"
+    }
+    own = {column.name: column for column in stream.spec.columns}
+    kept = (own.get(c.name) if c.name in refused else c for c in wanted.columns)
+    return wanted.with_columns([column for column in kept if column is not None])
+
+
+def _types_of(schema: WriterSchema, spec: StreamSpec) -> Types:
+    try:
+        return column_types(schema, spec.format, spec.record)
+    except BadBytesError:
+        # Its records go to quarantine, with the reason.
+        return {}
+
+
+@cache
+def _embedded_types(front: str) -> Types:
+    schema: Mapping[str, Any] | None = schema_before_payload(front.encode())
+    return embedded_types(schema) if schema else {}

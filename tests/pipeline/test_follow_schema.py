@@ -1,0 +1,215 @@
+"""Columns that a schema gives which comes with the records: found, followed, and proven."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from oncelake.ingestion.declaration.loader import find_stream, load_streams, read_outline
+from oncelake.ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.errors import InvalidSpecError
+from oncelake.ingestion.kafka.admin import Kafka
+from oncelake.ingestion.lake.ledger import Ledger
+from oncelake.ingestion.lake.paths import StreamPaths
+from oncelake.ingestion.operations.discover import Discovery, discover, waiting_topics
+from oncelake.ingestion.operations.run import Run
+from oncelake.ingestion.verify.verify import verify
+from tests.support.long import twins
+from tests.support.registry import Subject
+from tests.support.world import World
+
+FIRST = {"id": "int", "name": ["null", "string"], "price": ["null", "float"]}
+LATER = {**FIRST, "id": "long", "price": ["null", "double"], "note": ["null", "string"]}
+
+
+def avro(fields: dict[str, Any], name: str = "Order") -> dict[str, Any]:
+    """Return a record type of Avro."""
+    return {
+        "type": "record",
+        "name": name,
+        "fields": [{"name": n, "type": t} for n, t in fields.items()],
+    }
+
+
+class Written:
+    """A declaration in a file, the topic that it reads, and the registry's subject."""
+
+    def __init__(self, world: World, subject: Subject) -> None:
+        """Take the topic and the subject."""
+        self.world, self.subject = world, subject
+        self.path = world.settings.streams / "orders.yaml"
+        self.path.parent.mkdir(exist_ok=True)
+
+    def declare(self, **fields: Any) -> None:
+        """Write the file."""
+        declared = {"topic": self.world.topic, "format": "avro", "schema": "registry"} | fields
+        text = "".join(f"{name}: {json.dumps(each)}\n" for name, each in declared.items())
+        self.path.write_text(text)
+
+    def discover(self) -> Discovery:
+        """Write down what Kafka and the registry say."""
+        outline = read_outline(self.path)
+        assert outline is not None
+        found = discover(outline, self.world.settings)
+        found.write()
+        return found
+
+    def spec(self, name: str = "orders") -> StreamSpec:
+        """Return the declaration as it is read now."""
+        return find_stream(self.world.settings.streams, name)
+
+    def run(self, spec: StreamSpec | None = None) -> Any:
+        """Run the stream once."""
+        world = self.world
+        return Run(
+            spec=spec or self.spec(),
+            settings=world.settings,
+            spark=lambda _: world.spark,
+            run_id="r",
+        ).execute()
+
+    def send(self, fields: dict[str, Any], *records: dict[str, Any]) -> None:
+        """Write records by a schema."""
+        for raw in self.subject.avro(avro(fields), *records):
+            self.world.send(raw)
+
+    @property
+    def paths(self) -> StreamPaths:
+        """Where the stream's tables lie."""
+        return StreamPaths.of("orders", self.world.settings, self.spec().sink)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Read the user's columns of the table, by key."""
+        names = [column.name for column in self.spec().columns]
+        found = [row for each in self.paths.table.scan(names) for row in each.to_pylist()]
+        return sorted(found, key=lambda row: row["id"])
+
+    def differences(self) -> tuple[Any, ...]:
+        """Return what the proof finds wrong; nothing may be left out."""
+        verdict = verify(self.spec(), self.world.settings)
+        assert verdict.limits == ()
+        return tuple(verdict.differences)
+
+
+@pytest.fixture
+def written(world: World, registry_address: str) -> Iterator[Written]:
+    """A stream whose columns a registry has."""
+    world.settings = world.settings.model_copy(update={"schema_registry": registry_address})
+    with Subject(registry_address, f"{world.topic}-value") as subject:
+        yield Written(world, subject)
+
+
+@pytest.mark.parametrize("engine", ["delta_rs", *twins("spark")])
+def test_a_registrys_schema_gives_the_columns_and_a_newer_one_more(
+    written: Written, engine: str
+) -> None:
+    """A wider type and a new field are there before the batch that has them; old rows stay."""
+    world = written.world
+    world.settings = world.settings.model_copy(update={"merge_engine": engine})
+    written.declare(keys=["id"], schema_change="evolve")
+    written.send(FIRST, {"id": 1, "name": "a", "price": 0.5})
+    with pytest.raises(InvalidSpecError, match="Next: oncelake discover orders"):
+        written.spec()
+    written.discover()
+    first = written.spec()
+    written.run()
+    written.send(LATER, {"id": 2**40, "name": None, "price": 0.1, "note": "new"})
+    written.send(FIRST, {"id": 3, "name": "c", "price": 1.5})
+
+    report = written.run(first)
+
+    assert first.ddl == "`id` INT NOT NULL, `name` STRING, `price` FLOAT"
+    assert written.spec().ddl == (
+        "`id` BIGINT NOT NULL, `name` STRING, `price` DOUBLE, `note` STRING"
+    )
+    assert report.total("quarantined") == 0
+    assert written.rows() == [
+        {"id": 1, "name": "a", "price": 0.5, "note": None},
+        {"id": 3, "name": "c", "price": 1.5, "note": None},
+        {"id": 2**40, "name": None, "price": 0.1, "note": "new"},
+    ]
+    assert [each.kind for each in Ledger(written.paths.ledger).rows()] == [
+        *("ingest", "schema", "ingest")
+    ]
+    assert written.differences() == ()
+
+
+def test_what_a_schema_says_is_followed_as_far_as_declared(written: Written) -> None:
+    """Columns and types can be kept out singly; what is kept out is counted or put aside."""
+    written.declare(
+        keys=["id"], on_new_field="evolve", on_wider_type="quarantine", exclude=["price"],
+        columns={"name": "VARCHAR(3)"},
+    )  # fmt: skip
+    written.send(FIRST, {"id": 1, "name": "abc", "price": 0.5})
+    written.discover()
+    written.run()
+    written.send(LATER, {"id": 2**40, "name": "abc", "price": 0.1, "note": "new"})
+    written.send(LATER, {"id": 2, "name": "abcd", "price": 0.1, "note": "new"})
+    written.send(LATER, {"id": 3, "name": "abc", "price": 0.1, "note": "new"})
+
+    report = written.run()
+
+    assert written.spec().ddl == "`id` INT NOT NULL, `name` VARCHAR(3), `note` STRING"
+    assert report.total("quarantined") == 2
+    assert report.total("inserted") == 1
+    assert written.differences() == ()
+
+
+def test_a_frozen_schema_stays(written: Written) -> None:
+    """With a version, a newer schema changes nothing, whatever `schema_change` says."""
+    written.declare(keys=["id"], schema={"registry": {"version": 1}}, schema_change="evolve")
+    written.send(FIRST, {"id": 1, "name": "a", "price": 0.5})
+    written.discover()
+    before = written.spec().ddl
+    written.send(LATER, {"id": 2, "name": "b", "price": 0.1, "note": "new"})
+
+    report = written.run()
+
+    assert written.discover().changed == ()
+    assert written.spec().ddl == before
+    assert report.total("inserted") == 2 - report.total("quarantined")
+    assert written.differences() == ()
+
+
+def test_a_host_with_an_older_file_goes_by_the_table(written: Written) -> None:
+    """What another host has found is in the table; a run with nothing to read starts no Spark."""
+    written.declare(keys=["id"], schema_change="evolve")
+    written.send(FIRST, {"id": 1, "name": "a", "price": 0.5})
+    written.discover()
+    old = written.path.with_name("orders.topics.yaml").read_text()
+    written.send(LATER, {"id": 2, "name": "b", "price": 0.1, "note": "new"})
+    written.run()
+    written.path.with_name("orders.topics.yaml").write_text(old)
+    written.send(FIRST, {"id": 3, "name": "c", "price": 0.5})
+    assert "note" not in written.spec().types
+
+    report = written.run()
+
+    assert [each["note"] for each in written.rows()] == [None, "new", None]
+    assert "note" in written.spec().types
+    assert report.notices == ()
+    assert written.differences() == ()
+
+
+def test_every_topic_of_a_pattern_is_a_table(written: Written) -> None:
+    """New topics wait until they are written down; the name is made of the pattern's groups."""
+    world = written.world
+    topic = world.add_topic(".public.users")
+    written.declare(
+        topic_pattern=rf"{world.topic}\.(\w+)\.(.*)", table="{1}_{2}", table_per_topic=True,
+        schema="id BIGINT NOT NULL, name STRING", keys=["id"], format="json",
+    )  # fmt: skip
+    text = written.path.read_text()
+    written.path.write_text(text.replace(f'topic: "{world.topic}"\n', ""))
+    outline = read_outline(written.path)
+    assert outline is not None
+    assert waiting_topics(outline, Kafka(world.settings)) == (topic,)
+
+    found = written.discover()
+
+    assert found.added == (topic,)
+    assert [each.name for each in load_streams(world.settings.streams)] == ["public_users"]
+    assert waiting_topics(outline, Kafka(world.settings)) == ()
