@@ -22,7 +22,7 @@ from oncelake.ingestion.formats.decoder import BadBytesError
 from oncelake.ingestion.formats.schema_columns import Types, column_types, embedded_types
 from oncelake.ingestion.kafka.schema_registry import WriterSchema
 from oncelake.ingestion.lake.stream import Stream
-from oncelake.ingestion.recovery.schema_diff import column_changes
+from oncelake.ingestion.recovery.topics import without_refused
 
 # Connectors write one schema for years; bytes that are none would be one a record.
 _MOST_SCHEMAS = 1_000
@@ -69,23 +69,9 @@ def _refuse_moved(stream: Stream, of_schemas: Iterable[Types]) -> None:
         spec = spec.following(Derived.of(types, sink).types)
     if spec is stream.spec or spec.ddl == stream.spec.ddl:
         return
-    spec = _without_refused(stream, spec)
+    spec = without_refused(spec, stream.spec.ddl, stream.paths)
     if spec.ddl != stream.spec.ddl:
         raise SchemaMovedError(spec)
-
-
-def _without_refused(stream: Stream, wanted: StreamSpec) -> StreamSpec:
-    """Return the declaration without those new columns and types that its table cannot get."""
-    if not stream.paths.table.log().exists:
-        return wanted
-    refused = {
-        change.field
-        for change in column_changes(wanted, stream.paths)
-        if change.effect == "refused"
-    }
-    own = {column.name: column for column in stream.spec.columns}
-    kept = (own.get(c.name) if c.name in refused else c for c in wanted.columns)
-    return wanted.with_columns([column for column in kept if column is not None])
 
 
 def _types_of(schema: WriterSchema, spec: StreamSpec) -> Types:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
+from oncelake.ingestion.declaration.ddl import parse_columns
 from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.errors import (
     ClusterChangedError,
@@ -20,8 +21,10 @@ from oncelake.ingestion.errors import (
 )
 from oncelake.ingestion.kafka.admin import Kafka, Topics
 from oncelake.ingestion.lake.ledger import load_ledger
+from oncelake.ingestion.lake.paths import StreamPaths
 from oncelake.ingestion.lake.stream import Stream
 from oncelake.ingestion.recovery.position import Position, read_position
+from oncelake.ingestion.recovery.schema_diff import column_changes
 from oncelake.ingestion.sinks.commit_metadata import UNKNOWN, Identity
 
 
@@ -41,7 +44,7 @@ def resolve_topics(stream: Stream) -> Stream:
     try:
         at = read_position(stream.paths, RefusedError)
         known = at.identity if at else UNKNOWN
-        spec = as_of_table(spec, at)
+        spec = as_of_table(spec, at, stream.paths)
     except RefusedError as error:
         # Who takes the lock heals that, or refuses it; a rebuild reads a table of another sink.
         refusal = error
@@ -54,15 +57,34 @@ def resolve_topics(stream: Stream) -> Stream:
     return replace(stream, spec=spec)
 
 
-def as_of_table(spec: StreamSpec, position: Position | None) -> StreamSpec:
+def as_of_table(spec: StreamSpec, position: Position | None, paths: StreamPaths) -> StreamSpec:
     """Return a declaration with the columns of its table where a schema gave it more.
 
     What was found is kept beside the file of the declaration, but another host, or a container
-    that is gone, may have written that.
+    that is gone, may have written that. What the table cannot become is left out: values that do
+    not fit go to quarantine.
     """
     if position is None or not position.columns or not spec.follows_schema:
         return spec
-    return spec.as_of(position.columns)
+    wanted = spec.as_of(position.columns)
+    return without_refused(wanted, position.columns, paths)
+
+
+def without_refused(wanted: StreamSpec, ddl: str, paths: StreamPaths) -> StreamSpec:
+    """Return a declaration without those new columns and wider types that its table cannot get.
+
+    Args:
+        wanted: The declaration, whose columns a schema gives.
+        ddl: The columns that the table has, as declared.
+        paths: Where the table is.
+    """
+    if wanted.ddl == ddl or not paths.table.log().exists:
+        return wanted
+    changes = column_changes(wanted, paths)
+    refused = {change.field for change in changes if change.effect == "refused"}
+    own = {column.name: column for column in parse_columns(ddl)}
+    kept = (own.get(each.name) if each.name in refused else each for each in wanted.columns)
+    return wanted.with_columns([column for column in kept if column is not None])
 
 
 def _matching(pattern: str, stream: Stream, known: Identity) -> tuple[str, ...]:

@@ -82,7 +82,7 @@ def verify(
     make = partial(Classifier, settings=settings, apply=apply_transformation)
     if spec.follows_schema:
         paths = StreamPaths.of(spec.name, settings, spec.sink)
-        spec = as_of_table(spec, read_position(paths, RefusedError))
+        spec = as_of_table(spec, read_position(paths, RefusedError), paths)
     proof = _Proof(spec, settings, DifferenceLog(limit), tell)
     try:
         verdict = proof.verdict(make)

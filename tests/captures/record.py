@@ -1,10 +1,10 @@
 """Record what Debezium says of a PostgreSQL that is started for it, and what the tables hold then.
 
-    python -m tests.captures.record
+    python -m tests.captures.record [altered]
 
 It needs PostgreSQL 15 (`pg_config` says where), a JDK and Maven Central, and replaces the recording
-that `tests/formats/test_capture.py` replays. `before.sql` and `after.sql` are what happens to the
-tables.
+that `tests/formats/test_capture.py` replays, or with a word that of `test_altered_tables.py`.
+`before.sql` and `after.sql` are what happens to the tables.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ import os
 import shutil
 import socket
 import subprocess
+import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,10 +72,10 @@ class Postgres:
         server = ["-h", "127.0.0.1", "-p", str(self.port), "-U", _USER, "-d", "postgres"]
         return self.run("psql", "-XqAt", "-v", "ON_ERROR_STOP=1", *server, *arguments)
 
-    def execute(self, script: str) -> None:
+    def execute(self, script: Path) -> None:
         """Run a file of SQL."""
-        copy = self.folder / script
-        shutil.copy(HERE / script, copy)
+        copy = self.folder / script.name
+        shutil.copy(script, copy)
         self.sql("-f", str(copy))
 
     def rows(self, table: str) -> str:
@@ -113,41 +114,51 @@ def postgres(folder: Path) -> Iterator[Postgres]:
         server.run("pg_ctl", "stop", "-D", data, "-m", "immediate")
 
 
-def record(server: Postgres, into: Path) -> None:
+def record(server: Postgres, story: Path, into: Path) -> None:
     """Follow the server's log while the story is told."""
     jars = load_settings().jars
     for line in fetch(jars, CAPTURE_CONFIGURATIONS):
         print(line, flush=True)
     classes = str(jars / CAPTURE_CONFIGURATIONS[0] / "*")
     command = [find_java(), "-cp", classes, str(HERE / "Capture.java"), str(server.port), str(into)]
-    server.execute("before.sql")
+    server.execute(story / "before.sql")
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as connector:
         try:
             assert connector.stdout
             if connector.stdout.readline().strip() != "snapshot":
                 raise SystemExit("the connector came to no end of its snapshot")
-            server.execute("after.sql")
+            server.execute(story / "after.sql")
             if connector.wait(_SLOWEST_SECONDS):
                 raise SystemExit("the connector failed")
         finally:
             connector.kill()
 
 
-def main() -> None:
-    """Replace the recording."""
+def main(*words: str) -> None:
+    """Replace a recording."""
+    story = HERE.joinpath(*words)
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
         if _PLAIN_USER:
             shutil.chown(folder, _PLAIN_USER["user"])
         with postgres(folder) as server:
-            record(server, folder)
-            texts = {name: (folder / f"{name}.jsonl").read_text("utf-8") for name in EVENTS}
-            texts |= {table: server.rows(table) for table in TABLES}
+            record(server, story, folder)
+            names = EVENTS[:1] if words else EVENTS
+            texts = {name: (folder / f"{name}.jsonl").read_text("utf-8") for name in names}
+            texts |= {table: server.rows(table) for table in _tables(server, *words)}
     for name, text in texts.items():
         lines, packed = text.count("\n"), gzip.compress(text.encode(), mtime=0)
-        (HERE / f"{name}.jsonl.gz").write_bytes(packed)
+        (story / f"{name}.jsonl.gz").write_bytes(packed)
         print(f"{name}: {lines} lines, {len(packed)} bytes", flush=True)
 
 
+def _tables(server: Postgres, *words: str) -> Sequence[str]:
+    """Return the tables whose rows are kept."""
+    if not words:
+        return TABLES
+    found = "SELECT tablename FROM pg_tables WHERE schemaname = 'public' AND tablename <> 'phase'"
+    return server.sql("-c", found).splitlines()
+
+
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])
