@@ -175,7 +175,7 @@ def test_tables_are_altered_as_those_of_the_database(
         if (sink, table) == ("iceberg", "payments"):
             # Iceberg has no more places behind the point: what needs them waits, and is counted.
             waiting = open_rows(shop.paths(spec).quarantine).to_table()
-            assert {*waiting["_reason"].to_pylist()} == {"type_mismatch"}
+            assert {*waiting["reason"].to_pylist()} == {"type_mismatch"}
         elif table != EMPTIED:
             assert by_key(found, spec) == by_key(expected, spec), table
         verdict = verify(spec, world.settings)
