@@ -29,6 +29,7 @@ from oncelake.ingestion.errors import DependencyError, IngestionError, InvalidSp
 from oncelake.ingestion.kafka.transactions import Stall
 from oncelake.ingestion.lake.lock import holder_of
 from oncelake.ingestion.lake.paths import StreamPaths
+from oncelake.ingestion.operations.discover import NewTopics
 from oncelake.ingestion.operations.lag import LagReader
 from oncelake.ingestion.settings import Settings
 from oncelake.ingestion.storage.volumes import translate_disk_errors
@@ -46,6 +47,7 @@ _REPEAT_SECONDS: Final = 3600.0
 _FIRST_PAUSE_SECONDS: Final = 60.0
 _LONGEST_PAUSE_SECONDS: Final = 600.0
 _SENSOR_SECONDS: Final = 60
+_IS_NEW: Final = "is declared, and not loaded. Next: reload the code location"
 # Of streams that a tick passes over, each with its reason.
 _MOST_NAMED: Final = 20
 
@@ -77,7 +79,7 @@ def lag_sensor(
     ) -> Tick:
         try:
             settings = settings_of(oncelake_kafka, oncelake_lake, most_seconds=_MOST_SECONDS)
-            watch = watches.setdefault(settings, _Watch(sensed, settings, translation))
+            watch = watches.setdefault(settings, _Watch(streams, settings, translation))
             return watch.tick(context.instance, context.cursor)
         except IngestionError as error:
             return dg.SkipReason(f"a run would not go through: {error}")
@@ -130,7 +132,9 @@ class _Watch:
     def __init__(
         self, streams: Sequence[DeclaredStream], settings: Settings, translation: Translation
     ) -> None:
-        self._loaded = streams
+        self._declared = streams
+        self._loaded = [each for each in streams if each.spec is not None and each.spec.is_sensed]
+        self._topics = NewTopics(settings)
         self._translation = translation
         self._settings = settings
         self._folder = StreamFolder(settings.streams)
@@ -139,15 +143,19 @@ class _Watch:
 
     def tick(self, instance: dg.DagsterInstance, cursor: str | None) -> Tick:
         """Ask for a run of each stream that is due and can be started; observe their topics."""
+        waiting = self._topics.look(self._folder.read())
         current = {each.name: each for each in self._folder.read()}
         due = [current[each.name] for each in self._loaded if self._is_due(current.get(each.name))]
         lags = self._lags.read([each.spec for each in due if each.spec is not None])
         requests, passed = self._decide(instance, due, lags)
         # In the process of a run there would be no such asset.
         gone = {each.name: _is_gone(each) for each in self._loaded if each.name not in current}
+        loaded = {each.name for each in self._declared}
+        new = {n: _IS_NEW for n, each in current.items() if each.spec and n not in loaded}
+        reason = _summary({**gone, **new, **passed}, len(due), waiting)
         return dg.SensorResult(
             run_requests=requests,
-            skip_reason=None if requests else _summary({**gone, **passed}, len(due)),
+            skip_reason=None if requests else reason,
             **_observations(lags, cursor, self._translation),
         )
 
@@ -202,10 +210,11 @@ def _is_gone(declared: DeclaredStream) -> str:
     return f"{gone}. Next: reload the code location"
 
 
-def _summary(passed: Mapping[str, str], due: int) -> str:
-    """Return why nothing is started: a line for each stream."""
+def _summary(passed: Mapping[str, str], due: int, waiting: Sequence[str] = ()) -> str:
+    """Return why nothing is started: a line for each stream, and for files with new topics."""
     lines = [f"{name}: {reason}" for name, reason in sorted(passed.items())]
     more = [f"and {len(lines) - _MOST_NAMED} more"] if len(lines) > _MOST_NAMED else []
+    more += waiting
     if (quiet := due - len(lines)) > 0:
         more.append(f"nothing new in {counted(quiet, 'stream')}")
     return "\n".join([*lines[:_MOST_NAMED], *more]) or "no stream is due to be looked at"

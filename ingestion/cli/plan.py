@@ -157,8 +157,10 @@ class _Plan:
 def _plan_of(declared: DeclaredStream, settings: Settings, reader: StatusReader) -> _Plan:
     from oncelake.ingestion.declaration.notices import notices_of
     from oncelake.ingestion.lake.paths import StreamPaths
+    from oncelake.ingestion.operations.discover import newer_columns
     from oncelake.ingestion.operations.init.unfilled_columns import unfilled_columns
     from oncelake.ingestion.recovery.schema_diff import plan_schema_change
+    from oncelake.ingestion.recovery.topics import as_of_its_table
     from oncelake.ingestion.storage.volumes import translate_disk_errors
 
     spec, diff, unread = declared.spec, None, ""
@@ -166,7 +168,9 @@ def _plan_of(declared: DeclaredStream, settings: Settings, reader: StatusReader)
     try:
         if spec:
             with translate_disk_errors(spec.name):
-                diff = plan_schema_change(spec, StreamPaths.of(spec.name, settings, spec.sink))
+                paths = StreamPaths.of(spec.name, settings, spec.sink)
+                spec = as_of_its_table(spec, paths)
+                diff = plan_schema_change(spec, paths)
     except IngestionError as error:
         status.add(error)
         unread = str(error)
@@ -178,6 +182,10 @@ def _plan_of(declared: DeclaredStream, settings: Settings, reader: StatusReader)
         for topic in (spec.subscribed if spec and known else ())
         if topic not in known
     )
+    newer = tuple[str, ...]()
+    if spec and spec.schema_from:
+        with suppress(IngestionError):
+            newer = tuple(newer_columns(declared.path, spec, settings))
     if spec and not status.exists and not status.problems:
         # An empty topic says nothing.
         with suppress(IngestionError):
@@ -190,7 +198,13 @@ def _plan_of(declared: DeclaredStream, settings: Settings, reader: StatusReader)
         diff=diff,
         refusals=tuple(each for each in problems if each not in silent),
         unknown=tuple(each.message for each in silent),
-        notices=(*(notices_of(spec) if spec else ()), *added, *status.notices, *sampled),
+        notices=(
+            *(notices_of(spec) if spec else ()),
+            *added,
+            *newer,
+            *status.notices,
+            *sampled,
+        ),
     )
 
 

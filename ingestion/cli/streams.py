@@ -70,6 +70,12 @@ def chosen(names: Iterable[str] | None, settings: Settings) -> list[DeclaredStre
     streams = load_streams(settings.streams)
     if not names:
         return list(streams or _refuse_none(settings))
+    if {*names} - {declared.name for declared in streams if declared.spec is not None}:
+        from oncelake.ingestion.operations.discover import discover_automatically
+
+        # One of them may be of a topic that nobody has written down yet.
+        discover_automatically(streams, settings)
+        streams = load_streams(settings.streams)
     by_name = {declared.name: declared for declared in streams}
     for name in names:
         if name not in by_name:

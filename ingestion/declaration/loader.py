@@ -362,6 +362,7 @@ def _found_content(outline: Outline, topics: Sequence[FoundTopic]) -> dict[str, 
         content["topic"] = topics[0].name
     if source is None:
         return content
+    columns = _columns_of(outline, topics)
     content |= _followed(declared)
     if outline.takes_keys:
         content["keys"] = list(_keys_of(outline, topics[0]))
@@ -369,7 +370,7 @@ def _found_content(outline: Outline, topics: Sequence[FoundTopic]) -> dict[str, 
         content.setdefault("extra_fields", "reject")
     try:
         own = adjusted(
-            _columns_of(outline, topics),
+            columns,
             overrides=declared.overrides,
             exclude=declared.exclude,
             required=_listed(content.get("keys", ())),

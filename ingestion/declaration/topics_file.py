@@ -68,6 +68,11 @@ def topics_file(declaration: Path) -> Path:
     return declaration.with_suffix(SUFFIX)
 
 
+def has_topics(declaration: Path) -> bool:
+    """Tell whether topics were found for a declaration."""
+    return topics_file(declaration).exists()
+
+
 def read_topics(declaration: Path) -> dict[str, FoundTopic]:
     """Return the topics that were found for a declaration, by name; none without a file.
 

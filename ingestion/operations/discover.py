@@ -8,17 +8,26 @@ from __future__ import annotations
 
 import datetime as dt
 import threading
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Final
 
 from oncelake.ingestion.declaration.ddl import DeclaredColumn, parse_columns
 from oncelake.ingestion.declaration.derived import Derived, SchemaSource, as_ddl, united
-from oncelake.ingestion.declaration.loader import Outline, outlines_in, shown_path
+from oncelake.ingestion.declaration.loader import (
+    DeclaredStream,
+    Outline,
+    outlines_in,
+    read_outline,
+    shown_path,
+)
 from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.declaration.topics_file import (
     FoundTopic,
+    has_topics,
     read_topics,
     topics_file,
     write_topics,
@@ -40,6 +49,8 @@ from oncelake.ingestion.settings import Settings
 
 # Of each topic whose records have their schema with them.
 _SAMPLED: Final = 100
+_LOOK_EVERY_SECONDS: Final = 60.0
+_MOST_NAMED: Final = 10
 # Streams of one file may meet new schemas at once.
 _WRITING: Final = threading.Lock()
 
@@ -163,6 +174,71 @@ def waiting_topics(outline: Outline, kafka: Kafka) -> tuple[str, ...]:
     """Return the topics of Kafka that belong to a declaration, and are not written down."""
     known = read_topics(outline.path)
     return tuple(name for name in kafka.names() if outline.matches(name) and name not in known)
+
+
+def newer_columns(path: Path, spec: StreamSpec, settings: Settings) -> Iterator[str]:
+    """Yield what the newest schemas of a stream's topics would add to what is written down.
+
+    Raises:
+        DependencyError: Kafka or the schema registry does not answer.
+    """
+    outline = read_outline(path)
+    if outline is None or outline.source is None:
+        return
+    for name, topic in read_topics(path).items():
+        if name in spec.subscribed and not topic.is_gone:
+            with suppress(_UnknownSchemaError):
+                newest = _with_columns(outline, topic, settings)
+                if newest.schema != topic.schema:
+                    does = "follow it" if spec.follows_schema else "stay as they are"
+                    yield f"{newest.origin} gives {newest.schema}; the columns {does}"
+
+
+class NewTopics:
+    """Looks, now and then, for topics that nobody has written down yet."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings, self._due = settings, 0.0
+
+    def look(self, declared: Iterable[DeclaredStream]) -> tuple[str, ...]:
+        """Write down new topics where `discover: auto` lets it, and say which others wait.
+
+        Raises:
+            DependencyError: Kafka or the schema registry does not answer.
+        """
+        if time.monotonic() < self._due:
+            return ()
+        self._due = time.monotonic() + _LOOK_EVERY_SECONDS
+        return tuple(said for each in _outlines_of(declared) for said in self._look_at(each))
+
+    def _look_at(self, outline: Outline) -> Iterator[str]:
+        path, waiting = outline.path, waiting_topics(outline, Kafka(self._settings))
+        if waiting and outline.declared.discover == "auto":
+            discover(outline, self._settings).write()
+        elif waiting:
+            more = len(waiting) - _MOST_NAMED
+            shown = ", ".join(waiting[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+            remedy = f"Next: oncelake discover {path.stem}"
+            yield f"{path.name}: no stream yet for {shown}. {remedy}"
+
+
+def discover_automatically(declared: Iterable[DeclaredStream], settings: Settings) -> None:
+    """Write down what is new of those files that say `discover: auto`.
+
+    Raises:
+        DependencyError: Kafka or the schema registry does not answer.
+    """
+    for outline in _outlines_of(declared):
+        if outline.declared.discover == "auto":
+            discover(outline, settings).write()
+
+
+def _outlines_of(declared: Iterable[DeclaredStream]) -> Iterator[Outline]:
+    """Yield the sound files among those of some streams that need what was found."""
+    for path in sorted({each.path for each in declared if not each.spec or has_topics(each.path)}):
+        with suppress(InvalidSpecError):
+            if (outline := read_outline(path)) is not None:
+                yield outline
 
 
 class _UnknownSchemaError(Exception):

@@ -25,6 +25,7 @@ from oncelake.ingestion.errors import (
     StreamLockedError,
     first_exit_code,
 )
+from oncelake.ingestion.operations.discover import NewTopics
 from oncelake.ingestion.operations.lag import LagReader
 from oncelake.ingestion.operations.run import Run
 from oncelake.ingestion.operations.telemetry import watching
@@ -66,6 +67,7 @@ class Follow:
     for_seconds: float | None = None
     stop: threading.Event = field(default_factory=threading.Event)
     _lags: LagReader = field(init=False)
+    _topics: NewTopics = field(init=False)
     _followed: list[DeclaredStream] = field(default_factory=list)
     _turns: dict[str, Turn] = field(default_factory=dict)
     _runs: dict[str, tuple[DeclaredStream, Future[RunReport]]] = field(default_factory=dict)
@@ -84,7 +86,7 @@ class Follow:
         """
         end = time.monotonic() + (self.for_seconds or float("inf"))
         folder = StreamFolder(self.settings.streams)
-        self._lags = LagReader(self.settings)
+        self._lags, self._topics = LagReader(self.settings), NewTopics(self.settings)
         pool = ThreadPoolExecutor(self.jobs, thread_name_prefix="follow")
         try:
             with watching(self.settings, lambda: self._followed):
@@ -115,6 +117,7 @@ class Follow:
         if time.monotonic() < self._turn(_SHARED).not_before:
             return
         try:
+            self._topics.look(folder.read())
             declared = [each for each in folder.read() if self._is_followed(each)]
             self._followed = declared
             free = [each for each in declared if each.name not in self._runs]

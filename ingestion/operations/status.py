@@ -39,6 +39,7 @@ from oncelake.ingestion.recovery.snapshot import TableSnapshot
 from oncelake.ingestion.recovery.standing import NOT_PLACED, read_standing
 from oncelake.ingestion.recovery.start import begin_offsets, offsets_to_read, starting_offsets
 from oncelake.ingestion.recovery.topics import (
+    as_of_table,
     changed_identity,
     refuse_another_topic,
     resolve_topics,
@@ -175,6 +176,7 @@ def _compare_declaration(status: StreamStatus, spec: StreamSpec, paths: StreamPa
     ):
         raise finding
     if status.position is not None or (status.exists and not status.problems):
+        spec = as_of_table(spec, status.position, paths)
         allowed_changes(spec, paths, is_ours=status.position is not None)
 
 

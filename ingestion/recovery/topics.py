@@ -8,6 +8,7 @@ filled from, and that is gone, is still asked for: it is then missing, as a decl
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from dataclasses import replace
 
 from oncelake.ingestion.declaration.ddl import parse_columns
@@ -68,6 +69,14 @@ def as_of_table(spec: StreamSpec, position: Position | None, paths: StreamPaths)
         return spec
     wanted = spec.as_of(position.columns)
     return without_refused(wanted, position.columns, paths)
+
+
+def as_of_its_table(spec: StreamSpec, paths: StreamPaths) -> StreamSpec:
+    """Return the same, where its table can be read."""
+    if spec.follows_schema:
+        with suppress(RefusedError):
+            return as_of_table(spec, read_position(paths, RefusedError), paths)
+    return spec
 
 
 def without_refused(wanted: StreamSpec, ddl: str, paths: StreamPaths) -> StreamSpec:

@@ -17,12 +17,11 @@ from functools import cache, partial
 
 from oncelake.ingestion.declaration.modes import EXTRA_COLUMN
 from oncelake.ingestion.declaration.spec import StreamSpec, fingerprint, meaning, meaning_changes
-from oncelake.ingestion.errors import DamagedTableError, RefusedError, TableBusyError, counted
+from oncelake.ingestion.errors import DamagedTableError, TableBusyError, counted
 from oncelake.ingestion.lake.ledger import Ledger, written_seqs
 from oncelake.ingestion.lake.paths import StreamPaths
-from oncelake.ingestion.recovery.position import read_position
 from oncelake.ingestion.recovery.side_tables import read_side_tables
-from oncelake.ingestion.recovery.topics import as_of_table
+from oncelake.ingestion.recovery.topics import as_of_its_table
 from oncelake.ingestion.settings import Settings
 from oncelake.ingestion.sinks.commit_metadata import CONSTRAINTS, UNKNOWN
 from oncelake.ingestion.sinks.delta.integrity import damages_of, translate_read_errors
@@ -80,9 +79,7 @@ def verify(
         TableBusyError: what was to be proven has gone meanwhile.
     """
     make = partial(Classifier, settings=settings, apply=apply_transformation)
-    if spec.follows_schema:
-        paths = StreamPaths.of(spec.name, settings, spec.sink)
-        spec = as_of_table(spec, read_position(paths, RefusedError), paths)
+    spec = as_of_its_table(spec, StreamPaths.of(spec.name, settings, spec.sink))
     proof = _Proof(spec, settings, DifferenceLog(limit), tell)
     try:
         verdict = proof.verdict(make)
