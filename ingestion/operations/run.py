@@ -282,6 +282,7 @@ def on_fitting_engine(
         return execute(stream), None
     except SchemaMovedError as moved:
         unwritten = keep_columns(moved.spec, stream.settings)
+        hit(Failpoint.COLUMNS_KEPT)
         report, notice = on_fitting_engine(replace(stream, spec=moved.spec), execute)
         return report, "; ".join(filter(None, (unwritten, notice))) or None
     except BatchTooLargeError as too_large:

@@ -28,6 +28,7 @@ from oncelake.ingestion.recovery.schema_diff import (
 from oncelake.ingestion.sinks.delta.compaction import widen
 from oncelake.ingestion.sinks.delta.files import is_delta, read_delta
 from oncelake.ingestion.sinks.table import MarkableTable
+from oncelake.ingestion.storage.failpoints import Failpoint, hit
 
 
 def alter_table(
@@ -52,6 +53,7 @@ def alter_table(
     for change in wanted:
         if change.column is not None and not change.is_wider:
             stream.paths.table.alter(change.column, is_new=change.is_new, spark=spark)
+            hit(Failpoint.ALTERED)
     return wanted
 
 
@@ -61,7 +63,9 @@ def _widen(paths: StreamPaths, columns: Sequence[DeclaredColumn]) -> None:
         there = set(read_delta(paths.tombstones).schema().to_arrow().names)
         if remembered := [column for column in columns if column.name in there]:
             widen(paths.tombstones, remembered)
+            hit(Failpoint.ALTERED)
     paths.table.widen(columns)
+    hit(Failpoint.ALTERED)
 
 
 def evolve_schema(
@@ -94,6 +98,7 @@ def evolve_schema(
         return position, ()
     metadata = position.next_metadata(run_id, kind="schema")
     commit = paths.table.commit_note(metadata)
+    hit(Failpoint.SCHEMA_NOTED)
     put_rows(paths, LedgerRow.of(commit, position.table_id))
     return position.after(metadata), tuple(
         f"the table was changed before anything was read: {each.field}: {each.what}"
