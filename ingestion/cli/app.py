@@ -26,6 +26,7 @@ from oncelake.ingestion.cli import (
     run,
     status,
     streams,
+    try_,
     verify,
 )
 from oncelake.ingestion.cli.command import OncelakeCommand
@@ -97,6 +98,7 @@ archive_app.command(cls=OncelakeCommand)(archive.restore)
 archive_app.command(cls=OncelakeCommand)(archive.prune)
 schema_app.callback(invoke_without_command=True)(streams.schema)
 schema_app.command(cls=OncelakeCommand)(discover.show)
+app.command("try", cls=OncelakeCommand)(try_.try_)
 app.add_typer(schema_app, name="schema")
 app.add_typer(kafka_app, name="kafka")
 app.add_typer(archive_app, name="archive")

@@ -84,14 +84,14 @@ def _print(proposed: Initialized) -> None:
     output.say(proposed.text)
     columns = [column.name for column in spec.columns]
     shown = (_shown(row, spec) for row in _newest(proposed))
-    output.table(columns, ([_cell(row.get(n, "deleted")) for n in columns] for row in shown))
+    output.table(columns, ([as_cell(row.get(n, "deleted")) for n in columns] for row in shown))
     output.say(f"\n{len(proposed.good):,} of {counted(total, 'record')} would be applied")
     if ignored := sum(row["_disposition"] == "ignored" for row in proposed.records):
         output.say(f"  {counted(ignored, 'null value')} would be ignored")
     for reason, rows in _by_reason(proposed):
         first = rows[0]
         at = f"{first['_topic']}-{first['_partition']} offset {first['_offset']}"
-        detail = f" ({_cell(first['_detail'])})" if first["_detail"] else ""
+        detail = f" ({as_cell(first['_detail'])})" if first["_detail"] else ""
         output.say(f"  {len(rows):,} quarantined as {reason}, first at {at}{detail}", "yellow")
     output.say(f"\nNext: check the file; oncelake validate {spec.name}; oncelake run {spec.name}")
 
@@ -119,7 +119,8 @@ def _by_reason(proposed: Initialized) -> list[tuple[str, list[dict[str, Any]]]]:
     ]
 
 
-def _cell(value: Any, longest: int = _LONGEST) -> str:
+def as_cell(value: Any, longest: int = _LONGEST) -> str:
+    """Write a value for a cell of a table: one line, cut."""
     from oncelake.ingestion.declaration.messages import printable
 
     if isinstance(value, dict | list):
@@ -128,15 +129,15 @@ def _cell(value: Any, longest: int = _LONGEST) -> str:
     return printable(text, longest=longest)
 
 
-def _json(value: Any) -> Any:
+def as_json_value(value: Any) -> Any:
     """Return a value as a JSON document can hold it."""
     if isinstance(value, dict):
-        return {name: _json(each) for name, each in value.items()}
+        return {name: as_json_value(each) for name, each in value.items()}
     if isinstance(value, list):
-        return [_json(each) for each in value]
+        return [as_json_value(each) for each in value]
     is_plain = value is None or isinstance(value, bool | int)
     is_number = isinstance(value, float) and math.isfinite(value)
-    return value if is_plain or is_number else _cell(value, _IN_DOCUMENT)
+    return value if is_plain or is_number else as_cell(value, _IN_DOCUMENT)
 
 
 def _document(proposed: Initialized, *, is_written: bool) -> dict[str, Any]:
@@ -154,13 +155,13 @@ def _document(proposed: Initialized, *, is_written: bool) -> dict[str, Any]:
         "sampled": len(proposed.records),
         "applied": len(proposed.good),
         "rows": [
-            {name: _json(value) for name, value in _shown(row, spec).items()}
+            {name: as_json_value(value) for name, value in _shown(row, spec).items()}
             for row in _newest(proposed)
         ],
         "quarantined": [
             {
                 **{name: row[f"_{name}"] for name in ("partition", "offset", "reason", "detail")},
-                "value": _cell(row["_value"], _IN_DOCUMENT),
+                "value": as_cell(row["_value"], _IN_DOCUMENT),
             }
             for row in proposed.quarantined
         ],

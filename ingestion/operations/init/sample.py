@@ -58,13 +58,7 @@ def read_sample(topic: str, limit: int, settings: Settings) -> TopicSample:
     partitions = [at for at in kafka.partitions() if at.topic == topic]
     if not partitions:
         _refuse_absent(topic, kafka)
-    first, end = kafka.earliest(partitions), kafka.stable_end(partitions)
-    shares = _shares({at: end[at] - first[at] for at in partitions}, limit)
-    asked = [
-        Range(topic=topic, partition=at.partition, start=end[at] - share, end=end[at])
-        for at, share in sorted(shares.items())
-        if share
-    ]
+    asked = last_ranges(kafka, partitions, limit)
     read = [
         newest_records(kafka.messages_in([each]), each, _MOST_BYTES // len(asked)) for each in asked
     ]
@@ -78,6 +72,21 @@ def read_sample(topic: str, limit: int, settings: Settings) -> TopicSample:
             + (", or with a larger --sample" if ranges else "")
         )
     return TopicSample(topic=topic, partitions=len(partitions), ranges=ranges, records=records)
+
+
+def last_ranges(kafka: Kafka, partitions: Sequence[TopicPartition], limit: int) -> list[Range]:
+    """Return the last stable offsets, at most ``limit`` of all partitions together.
+
+    Raises:
+        DependencyError: Kafka does not answer.
+    """
+    first, end = kafka.earliest(partitions), kafka.stable_end(partitions)
+    shares = _shares({at: end[at] - first[at] for at in partitions}, limit)
+    return [
+        Range(topic=at.topic, partition=at.partition, start=end[at] - share, end=end[at])
+        for at, share in sorted(shares.items())
+        if share
+    ]
 
 
 def _refuse_absent(topic: str, kafka: Kafka) -> None:

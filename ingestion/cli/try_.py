@@ -1,0 +1,78 @@
+"""``oncelake try``: today's declaration on real records, without writing anything."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from oncelake.ingestion.cli import output
+from oncelake.ingestion.cli.command import AsJson, Stream
+from oncelake.ingestion.cli.init import as_cell, as_json_value
+from oncelake.ingestion.cli.output import progress, session
+from oncelake.ingestion.cli.streams import load_stream
+from oncelake.ingestion.errors import DONE, WRONG, counted
+
+if TYPE_CHECKING:
+    from oncelake.ingestion.operations.try_stream import Trial
+
+
+def try_(
+    stream: Stream,
+    records: Annotated[
+        int, typer.Option("--records", min=1, max=100_000, help="How many to look at, at most.")
+    ] = 1_000,
+    as_json: AsJson = False,
+) -> None:
+    """Show what a run would make of a topic's last records. Writes nothing.
+
+    The records pass decoding, transformation and validation, by the declaration as it is now:
+    how many would be applied, filtered or quarantined, and why; the last rows; which fields have
+    no column; and what would change in the table first. Exits with 1 when a record would be
+    quarantined.
+    """
+    from oncelake.ingestion.operations.try_stream import try_stream
+
+    spec, settings = load_stream(stream)
+    with progress() as tell:
+        trial = try_stream(
+            spec, settings, lambda backlog: session(settings, tell, backlog), records=records
+        )
+    if as_json:
+        output.document(_document(trial))
+    else:
+        _print(trial)
+    raise typer.Exit(WRONG if trial.bad else DONE)
+
+
+def _print(trial: Trial) -> None:
+    spec, total = trial.spec, sum(trial.dispositions.values())
+    output.say(f"{spec.name}: {counted(total, 'row')} of {', '.join(map(str, trial.ranges))}")
+    for disposition, rows in sorted(trial.dispositions.items()):
+        output.say(f"  {disposition}: {rows:,}")
+    for name, count in sorted(trial.extras.items()):
+        output.say(f"  {name}: {count:,}", "yellow")
+    for bad in trial.bad:
+        at = f"{bad['topic']}-{bad['partition']} offset {bad['offset']}"
+        detail = f" ({as_cell(bad['detail'])})" if bad["detail"] else ""
+        output.say(f"  {bad['records']:,} as {bad['reason']}, first at {at}{detail}", "bold red")
+    output.table([*spec.types], ([as_cell(row[n]) for n in spec.types] for row in trial.rows))
+    if trial.plan is not None and trial.plan.changes:
+        output.say("The table would be changed first: oncelake plan " + spec.name, "yellow")
+        for change in trial.plan.changes:
+            output.say(f"  {change.field}: {change.what}")
+
+
+def _document(trial: Trial) -> dict[str, Any]:
+    return {
+        "stream": trial.spec.name,
+        "schema": trial.spec.ddl,
+        "ranges": [
+            output.fields_of(each, "topic", "partition", "start", "end") for each in trial.ranges
+        ],
+        "dispositions": trial.dispositions,
+        "extras": trial.extras,
+        "bad": trial.bad,
+        "rows": [as_json_value(row) for row in trial.rows],
+        "changes": trial.plan.changes if trial.plan else None,
+    }

@@ -1,0 +1,151 @@
+"""``oncelake try``: what a run would make of a topic's last records; writes nothing anywhere.
+
+They pass the steps of a batch, by the declaration of now, up to where it would be committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from oncelake.ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.errors import InvalidSpecError, RefusedError
+from oncelake.ingestion.kafka.offsets import Offsets, Range
+from oncelake.ingestion.lake.stream import Stream
+from oncelake.ingestion.modes import sql
+from oncelake.ingestion.modes.engines.choose import choose_engine, open_engine
+from oncelake.ingestion.modes.engines.engine import Engine
+from oncelake.ingestion.modes.engines.frame_cache import FrameCache
+from oncelake.ingestion.operations.init.sample import last_ranges
+from oncelake.ingestion.pipeline.counts import IS_GOOD, BatchCounts, count_records, extra_counts
+from oncelake.ingestion.pipeline.decode import decode
+from oncelake.ingestion.pipeline.explode import explode
+from oncelake.ingestion.pipeline.follow_schema import SchemaMovedError
+from oncelake.ingestion.pipeline.schema import refuse_bad_condition
+from oncelake.ingestion.pipeline.session import SessionFor
+from oncelake.ingestion.pipeline.source import read_ranges
+from oncelake.ingestion.pipeline.spark_errors import translate_expression_errors
+from oncelake.ingestion.pipeline.transform import (
+    plan_transformation,
+    refuse_bad_transformation,
+    transform,
+)
+from oncelake.ingestion.pipeline.validate import validate
+from oncelake.ingestion.recovery.position import read_position
+from oncelake.ingestion.recovery.schema_diff import SchemaPlan, plan_schema_change
+from oncelake.ingestion.recovery.topics import resolve_topics
+from oncelake.ingestion.settings import Settings
+
+_SHOWN: Final = 10
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Trial:
+    """What a run would make of some records.
+
+    Attributes:
+        spec: The declaration, with the columns that the records' schemas gave it.
+        ranges: The offsets that were read.
+        dispositions: Rows by what would become of their record.
+        extras: What would be counted beside them, such as fields without a column.
+        rows: The last rows that would be applied, as their columns.
+        bad: For each reason how many records there are, and one of them.
+        plan: What would change in the table first; ``None`` where that is not known.
+    """
+
+    spec: StreamSpec
+    ranges: tuple[Range, ...]
+    dispositions: Mapping[str, int]
+    extras: Mapping[str, int]
+    rows: Sequence[Mapping[str, Any]]
+    bad: Sequence[Mapping[str, Any]]
+    plan: SchemaPlan | None
+
+
+def try_stream(spec: StreamSpec, settings: Settings, spark: SessionFor, *, records: int) -> Trial:
+    """Take the last records of a stream's topics through the steps of a batch.
+
+    Args:
+        spark: Returns a session; the records are read by it.
+        records: How many offsets are read at most, of all partitions together.
+
+    Raises:
+        InvalidSpecError: the topics hold no record there, or the declaration does not fit them.
+        RefusedError: a topic is not there.
+        DependencyError: Kafka, or the schema registry, does not answer.
+    """
+    stream = resolve_topics(Stream(spec=spec, settings=settings))
+    partitions = stream.kafka.topics(spec.name, stream.spec.subscribed).partitions
+    ranges = last_ranges(stream.kafka, partitions, records)
+    if not ranges:
+        raise InvalidSpecError(
+            f"{spec.name}: its topics hold no record at {stream.kafka.address}. Next: run the same "
+            "command once there are some"
+        )
+    while True:
+        try:
+            return _tried(stream, spark, ranges)
+        except SchemaMovedError as moved:
+            stream = replace(stream, spec=moved.spec)
+
+
+def _tried(stream: Stream, spark: SessionFor, ranges: Sequence[Range]) -> Trial:
+    spec, session = stream.spec, spark(sum(map(len, ranges)))
+    refuse_bad_condition(session, spec)
+    refuse_bad_transformation(session, spec)
+    name, _ = choose_engine(stream)
+    with closing(open_engine(name, session, stream)) as engine, closing(FrameCache()) as frames:
+        read = read_ranges(session, stream.settings, ranges)
+        exploded = explode(decode(read, stream, frames), spec)
+        planned = plan_transformation(session, spec) if name == "delta_rs" else None
+        transformed = transform(exploded, spec, frames, planned)
+        validated = validate(transformed, spec, Offsets(), {})
+        with translate_expression_errors(spec, ranges, {}):
+            engine.materialize(validated)
+        counts = count_records(engine)
+        return Trial(
+            spec=spec,
+            ranges=tuple(ranges),
+            dispositions=counts.dispositions,
+            extras=_extras(engine, counts, spec),
+            rows=_last_rows(engine, spec),
+            bad=list(_bad_records(engine)),
+            plan=_plan(stream),
+        )
+
+
+def _extras(engine: Engine, counts: BatchCounts, spec: StreamSpec) -> Mapping[str, int]:
+    return extra_counts(engine, counts, [column.name for column in spec.value_columns])
+
+
+def _last_rows(engine: Engine, spec: StreamSpec) -> Sequence[Mapping[str, Any]]:
+    columns = sql.names((*spec.types, "_disposition"))
+    last = "ORDER BY _timestamp DESC, _partition, _offset DESC"
+    rows = engine.rows(f"SELECT {columns} FROM batch WHERE {IS_GOOD} {last} LIMIT {_SHOWN}")
+    return rows[::-1]
+
+
+def _bad_records(engine: Engine) -> Iterator[Mapping[str, Any]]:
+    """Yield each reason, the most frequent first, with its first record."""
+    yield from engine.rows("""
+        WITH bad AS (
+            SELECT *, row_number() OVER (
+                PARTITION BY _reason ORDER BY _topic, _partition, _offset
+            ) AS nth, count(*) OVER (PARTITION BY _reason) AS records
+            FROM batch WHERE _disposition = 'quarantined'
+        )
+        SELECT _reason AS reason, records, _detail AS detail,
+            _topic AS topic, _partition AS partition, _offset AS `offset`
+        FROM bad WHERE nth = 1 ORDER BY records DESC, reason
+    """)
+
+
+def _plan(stream: Stream) -> SchemaPlan | None:
+    """Say what a run would do to the table; ``None`` where it would be refused before that."""
+    try:
+        read_position(stream.paths, RefusedError)
+        return plan_schema_change(stream.spec, stream.paths)
+    except RefusedError:
+        return None
