@@ -137,7 +137,7 @@ def _bad_records(engine: Engine) -> Iterator[Mapping[str, Any]]:
             FROM batch WHERE _disposition = 'quarantined'
         )
         SELECT _reason AS reason, records, _detail AS detail,
-            _topic AS topic, _partition AS partition, _offset AS `offset`
+            _topic AS topic, _partition AS partition, _offset AS "offset"
         FROM bad WHERE nth = 1 ORDER BY records DESC, reason
     """)
 

@@ -1,4 +1,4 @@
-"""Four streams, the records that are sent to them, and the rows that these make.
+"""Five streams, the records that are sent to them, and the rows that these make.
 
 Whoever makes a record knows what must become of it, so the folds here decode nothing: plain Python
 over what was sent, which shares no line with engine or proof.
@@ -55,7 +55,9 @@ class Record(KnownRecord):
     @property
     def readable_key(self) -> str | None:
         """The key of a row, as far as it can be read of the raw bytes."""
-        is_in_value = b'"id": "k' in (self.value or b"") and self.fault not in _UNREADABLE
+        written = (b'"id": "k', b'"id":"k')
+        is_in_value = any(each in (self.value or b"") for each in written)
+        is_in_value = is_in_value and self.fault not in {*_UNREADABLE, "malformed_debezium"}
         return self.values["id"] if self.key or is_in_value else None
 
     @property
@@ -66,7 +68,7 @@ class Record(KnownRecord):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Kind:
-    """One of the four.
+    """One of the five.
 
     Attributes:
         declared: Its declaration, without the topic.
@@ -74,6 +76,7 @@ class Kind:
         fold: Makes the rows of good records.
         faults: Why a null value, a record without ``at``, and one without its key are quarantined.
         is_partial: Whether the order of arrival decides, so that nothing can be sent in again.
+        is_followed: Whether the columns come from a schema in each record, as Debezium writes it.
     """
 
     name: str
@@ -82,6 +85,7 @@ class Kind:
     columns: tuple[str, ...] = ()
     faults: tuple[str, str, str] = ("", "missing_required", "missing_key")
     is_partial: bool = False
+    is_followed: bool = False
 
     @property
     def is_append(self) -> bool:
@@ -102,7 +106,13 @@ class Kind:
         }
 
     def record(
-        self, dice: random.Random, clock: int, *, may_be_late: bool, added: Collection[str]
+        self,
+        dice: random.Random,
+        clock: int,
+        *,
+        may_be_late: bool,
+        added: Collection[str],
+        is_wide: bool = False,
     ) -> Record:
         """Make a record of the second ``clock``, or of an earlier one."""
         at = clock - dice.randrange(1, 60) if may_be_late and dice.random() < 0.25 else clock
@@ -115,6 +125,8 @@ class Kind:
         }
         wire |= {"items": items} if self.is_append else {}
         raw, fields = self._changed(dice, values, wire)
+        if self.is_followed and raw is not None:
+            raw, fields = _enveloped(raw, fields, wide_columns=is_wide)
         has_key, anywhere = raw is None or dice.random() < 0.5, dice.randrange(PARTITIONS)
         return Record(
             place=(KEYS.index(values["id"]) % PARTITIONS if self.is_partial else anywhere, -1),
@@ -150,6 +162,25 @@ class Kind:
             # An array without elements would be left out before its record is found wanting.
             wire |= {"items": [1]} if self.is_append else {}
         return json.dumps(wire).encode(), fields
+
+
+def _enveloped(
+    raw: bytes, fields: dict[str, Any], *, wide_columns: bool
+) -> tuple[bytes, dict[str, Any]]:
+    """Write a record as a change of Debezium's, with its schema; nothing here is lenient."""
+    if fields.get("fault") in _UNREADABLE:
+        return raw, {"fault": "malformed_debezium"}
+    if fields.get("fault") == "wrong_type":
+        fields = {"fault": "type_mismatch"}
+    row, whole = json.loads(raw), "int64" if wide_columns else "int32"
+    types = {name: "string" if name in {"id", "name", "colour"} else whole for name in row}
+    described = [{"field": name, "type": type_, "optional": True} for name, type_ in types.items()]
+    side = {"type": "struct", "field": "after", "fields": described, "optional": True}
+    document = {
+        "schema": {"type": "struct", "fields": [side]},
+        "payload": {"op": "c", "after": row},
+    }
+    return json.dumps(document, separators=(",", ":")).encode(), fields
 
 
 def _newest(records: Iterable[Record]) -> Iterable[Row]:
@@ -217,5 +248,17 @@ KINDS = (
         declared=_KEYED | {"ignore_null_updates": True},
         fold=_last_values,
         is_partial=True,
+    ),
+    Kind(
+        name="followed",
+        declared={
+            **_KEYED,
+            "format": {"type": "debezium", "schemas": True},
+            "sequence_by": ["_timestamp"],
+            "tombstones": "delete",
+        },
+        fold=_newest,
+        is_partial=True,
+        is_followed=True,
     ),
 )

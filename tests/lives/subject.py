@@ -107,6 +107,9 @@ class Subject:
         self.life = Life(kind=self.kind)
         self._declare()
         self._send(20)
+        if self.kind.is_followed:
+            answer = self.type("discover", self.name)
+            self.expect(answer.code == DONE, "discover finds the columns of a schema", answer)
         self._do("run")
 
     @property
@@ -264,7 +267,7 @@ class Subject:
         self._equal("ledger", ledger_of(self._healthy("ledger"), self.life), self.life.ledger)
         for name in ("history", "doctor"):
             self._healthy(name)
-        if self._columns() >= set(self.added):
+        if self._columns() >= self._declared_columns():
             self._healthy("verify")
         else:
             # Behind a rewind or a restore, a column comes with the next run.
@@ -299,6 +302,13 @@ class Subject:
 
     def _columns(self) -> set[str]:
         return {each.name for each in DeltaTable(self.path("data")).schema().fields}
+
+    def _declared_columns(self) -> set[str]:
+        """Return the columns that were added to the declaration, by the file if that has them."""
+        if not self.kind.is_followed:
+            return {*self.added}
+        text = (self.world.settings.streams / f"{self.name}.topics.yaml").read_text()
+        return {name for name in ADDED if f"`{name}`" in text}
 
     @contextmanager
     def _archiving(self) -> Iterator[None]:
@@ -355,10 +365,16 @@ class Subject:
             self.chronicle.counts["commits not readable"] += 1
 
     def _declare(self) -> None:
+        if self.kind.is_followed:
+            self.lenient = ()
         types = {"types": dict.fromkeys(self.lenient, "lenient")} if self.lenient else {}
         declared = self.kind.declared_with(self.added, is_wide=self.is_wide)
         self.world.declare(**declared, **types, name=self.name, quarantine_rate={"stop_above": 1})
         self.world.write_declaration()
+        if self.kind.is_followed:
+            file = self.world.settings.streams / f"{self.name}.yaml"
+            of_schema = {"schema": "embedded", "columns": {"at": "INT NOT NULL"}}
+            file.write_text(json.dumps({**json.loads(file.read_text()), **of_schema}))
 
     def _deletes(self) -> int:
         path = str(self.path("tombstones"))
@@ -369,7 +385,9 @@ class Subject:
         for _ in range(count):
             self.clock += 1
             late = not self.life.has_forgotten
-            record = self.kind.record(self.dice, self.clock, may_be_late=late, added=self.added)
+            record = self.kind.record(
+                self.dice, self.clock, may_be_late=late, added=self.added, is_wide=self.is_wide
+            )
             self.world.producer.produce(
                 self.world.topic,
                 key=record.key,

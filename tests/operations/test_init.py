@@ -185,7 +185,7 @@ CASES = {
         records=nested,
         schema="cart STRING NOT NULL, buyer STRUCT<name: STRING, age: BIGINT>, "
         "lines ARRAY<STRUCT<sku: STRING, price: DECIMAL(18, 2)>>, "
-        "prices MAP<STRING, DECIMAL(18, 2)>, extra VARIANT",
+        "prices MAP<STRING, DECIMAL(18, 2)>, extra VARIANT, odd_name BIGINT, _own BIGINT",
         fields={"keys": ("cart",), "sequence_by": ()},
         rows=20,
     ),
