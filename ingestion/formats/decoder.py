@@ -230,7 +230,7 @@ def _assembled(records: Sequence[_Outcome], type_: pa.StructType) -> pa.StructAr
         type_,
         row=_rows([each and each.row for each in good], row_type),
         reason=[each and each.reason for each in bad],
-        detail=[None if each is None else _printable(each) for each in bad],
+        detail=[None if each is None else printable(each) for each in bad],
         extra=[each and (each.extra or None) for each in good],
         is_delete=[each and each.is_delete for each in good],
         kept=[each and each.kept for each in good],
@@ -268,6 +268,6 @@ def merged(parts: Sequence[tuple[NDArray[np.int64], pa.StructArray]]) -> pa.Stru
     return pa.concat_arrays([decoded for _, decoded in parts]).take(pa.array(order))
 
 
-def _printable(error: BadBytesError) -> str:
+def printable(error: Exception) -> str:
     """Return the error's text; it may quote bytes that are not text."""
     return str(error)[:1000].encode("utf-8", "backslashreplace").decode()

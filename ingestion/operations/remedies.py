@@ -12,9 +12,13 @@ _SERIALIZER: Final = (
 _FOUND: Final = "declare the column as the type that the detail names behind `found`"
 
 REMEDIES: Final[Mapping[str, str]] = {
+    "bad_header": "declare the column as a type that holds the header's text, such as STRING, or "
+    "correct the producer",
+    "bad_key": "declare the `key_format` that the topic's keys have, and in `from_key` the columns "
+    "that they give",
     "missing_key": "name columns in `keys` that every record has, take what only the Kafka key "
-    "has from there (docs/transform.md, A key that only the Kafka key has), or correct the "
-    "producer; for objects of `schema` and `payload`, see docs/json.md, Kafka Connect",
+    "has by `from_key` (docs/transform.md, Columns of headers and of the Kafka key), or correct "
+    "the producer; for objects of `schema` and `payload`, see docs/json.md, Kafka Connect",
     "key_too_long": "identify rows by a digest: `key STRING NOT NULL` in `schema`, `select: {key: "
     "sha2(NAME, 256)}`, `keys: [key]`, and the long one in `value_schema`; or declare another "
     "`sink`; then oncelake rebuild",

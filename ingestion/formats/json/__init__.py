@@ -73,7 +73,7 @@ def opened(encoded: Encoded) -> Decode:
 
     A field that is absent is null. A key that is a single column may be a bare value.
     """
-    if encoded.is_key or any(map(_UNREADABLE.search, paths_of(encoded.schema))):
+    if any(map(_UNREADABLE.search, paths_of(encoded.schema))):
         return by_record(StrictReader(encoded), encoded)
     return _JsonDecoder(encoded)
 
