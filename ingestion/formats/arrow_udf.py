@@ -22,8 +22,14 @@ from oncelake.ingestion.declaration.formats import FORMATS
 from oncelake.ingestion.errors import InvalidSpecError
 from oncelake.ingestion.formats.decoder import Decode, Encoded, decoded_struct
 from oncelake.ingestion.formats.metadata import MetadataDecoder, without_columns
-from oncelake.ingestion.formats.wire_format import HEADER_BYTES, id_headers, schema_ids_in
-from oncelake.ingestion.kafka.schema_registry import WriterSchema, registry_of
+from oncelake.ingestion.formats.wire_format import (
+    GUID_HEADER_BYTES,
+    HEADER_BYTES,
+    id_headers,
+    ids_of,
+    schema_ids_in,
+)
+from oncelake.ingestion.kafka.schema_registry import SchemaId, WriterSchema, registry_of
 from oncelake.ingestion.settings import Settings
 
 # More than any topic has; random bytes that start with a zero would have one per record.
@@ -150,8 +156,8 @@ def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
 
 
 def _writer_schemas(
-    module: ModuleType, ids: Sequence[int], *, settings: Settings
-) -> Mapping[int, WriterSchema]:
+    module: ModuleType, ids: Sequence[SchemaId], *, settings: Settings
+) -> Mapping[SchemaId, WriterSchema]:
     """Return the schemas of some ids.
 
     The format's module may offer ``prepared``: what the driver makes of a schema, so that executors
@@ -166,17 +172,24 @@ def _writer_schemas(
     return {number: prepared(each) for number, each in registry_of(settings).schemas(ids).items()}
 
 
-def _ids_in(records: DataFrame | pa.Table, column: str, *, is_key: bool) -> list[int]:
-    """Return the schema ids at the start of framed bytes, of a frame with one Spark job."""
+def _ids_in(records: DataFrame | pa.Table, column: str, *, is_key: bool) -> list[SchemaId]:
+    """Return the schema ids in front of bytes, or in a header, of a frame with one Spark job."""
     if isinstance(records, pa.Table):
         return schema_ids_in(records, column, is_key=is_key)
     raw, names = F.col(column), id_headers(is_key=is_key)
+    of_confluent = F.filter("_headers", lambda header: header["key"] == names[0])
+    # Message indexes may follow; what has them here, too, is the same id.
+    header = F.substring(F.try_element_at(of_confluent, F.lit(-1))["value"], 1, GUID_HEADER_BYTES)
+    header = F.when(raw.isNotNull(), header)
     in_header = F.exists("_headers", lambda header: header["key"].isin(names))
     is_framed = (F.octet_length(raw) >= HEADER_BYTES) & (F.substring(raw, 1, 1) == F.lit(b"\0"))
     is_framed &= ~F.coalesce(in_header, F.lit(False))
     number = F.when(is_framed, F.conv(F.hex(F.substring(raw, 2, 4)), 16, 10).cast("long"))
-    found = records.where(number.isNotNull()).select(number.alias("id")).distinct()
-    return [row["id"] for row in found.limit(_MOST_IDS).collect()]
+    found = records.select(number.alias("id"), header.alias("header")).distinct()
+    found = found.where("id IS NOT NULL OR header IS NOT NULL").limit(_MOST_IDS)
+    rows = found.collect()
+    numbers = [row["id"] for row in rows if row["id"] is not None]
+    return [*numbers, *ids_of(bytes(row["header"] or b"") for row in rows)]
 
 
 def _has_variants(type_: DataType) -> bool:

@@ -19,7 +19,7 @@ from pyspark.sql.pandas.types import to_arrow_type
 
 from oncelake.ingestion.declaration.formats import Options
 from oncelake.ingestion.declaration.parts import ExtraFields, Unavailable
-from oncelake.ingestion.kafka.schema_registry import WriterSchema
+from oncelake.ingestion.kafka.schema_registry import SchemaId, WriterSchema
 
 REASONS: Final[dict[str, str]] = {
     "undecodable": "decoding failed in an unexpected way; please report its `detail`",
@@ -46,7 +46,7 @@ class Encoded:
         movable: Columns that a row takes along to another key.
         lenient: Columns that take a value of another type; only in JSON's formats.
         record: Full names of the record types that are meant; none where any is.
-        writer_schemas: The registry's schemas of all ids in the bytes.
+        writer_schemas: The registry's schemas of all ids in the bytes, or in headers.
     """
 
     schema: sql.StructType
@@ -60,7 +60,7 @@ class Encoded:
     movable: Sequence[str] = ()
     lenient: frozenset[str] = frozenset()
     record: Sequence[str] = ()
-    writer_schemas: Mapping[int, WriterSchema] = field(default_factory=dict)
+    writer_schemas: Mapping[SchemaId, WriterSchema] = field(default_factory=dict)
 
 
 # Takes values, then the Kafka keys and the headers where the format's options ask for them; returns

@@ -11,11 +11,11 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import types as sql
 
+from oncelake.ingestion.formats.arrays import last_of
 from oncelake.ingestion.formats.csv import from_text
 from oncelake.ingestion.formats.decoder import (
     UNFORESEEN,
@@ -65,7 +65,8 @@ class MetadataDecoder:
             fault = _joined(key["reason"], key["detail"])
             parts = _refused(parts, "bad_key", pc.if_else(is_asked, fault, None))
         for name, header in self._headers.items():
-            given[name], fault = self._converts[name](last_values(headers, header, len(values)))
+            raws = headers.flatten().field("value").take(last_of(headers, [header]))
+            given[name], fault = self._converts[name](raws)
             fault = pc.if_else(is_asked, _joined(f"header {header}", fault), None)
             parts = _refused(parts, "bad_header", fault)
         is_good = pc.and_(is_asked, pc.is_null(parts["reason"]))
@@ -89,17 +90,6 @@ def without_columns(encoded: Encoded, names: Collection[str]) -> Encoded:
         keys=[name for name in encoded.keys if name not in names],
         lenient=encoded.lenient.difference(names),
     )
-
-
-def last_values(headers: pa.Array, name: str, length: int) -> pa.Array:
-    """Return for each record the value of its last header of a name; null without one."""
-    last = np.full(length, -1)
-    pairs = headers.flatten()
-    at = np.flatnonzero(pc.equal(pairs.field("key"), name).fill_null(False))
-    lengths = np.asarray(headers.value_lengths().fill_null(0))
-    # Of places that are repeated numpy keeps what is assigned last.
-    last[np.repeat(np.arange(length), lengths)[at]] = at
-    return pairs.field("value").take(pa.array(last, mask=last < 0))
 
 
 def _conversion(target: sql.DataType) -> Callable[[pa.Array], tuple[pa.Array, pa.Array]]:

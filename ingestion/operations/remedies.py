@@ -61,8 +61,8 @@ REMEDIES: Final[Mapping[str, str]] = {
     "its own by `select` (docs/json.md, Names in another case)",
     "unknown_field": "declare the field in `schema`, or write `extra_fields: ignore`",
     "not_framed": f"{_SERIALIZER}; where the detail names a header, let it put the schema id in "
-    "front of the payload: `value.schema.id.serializer` of Confluent, `headers.enabled` of "
-    "Apicurio (docs/formats.md, Ids in headers); JSON can be declared as `format: json`",
+    "front of the payload: `headers.enabled` of Apicurio, `store.schema.version.id.in.header` of "
+    "Cloudera (docs/formats.md, Ids in headers); JSON can be declared as `format: json`",
     "short_header": _SERIALIZER,
     "unknown_schema_id": "point ONCELAKE_SCHEMA_REGISTRY to the registry that has this schema, or "
     "register it there again; where the detail names an id of eight bytes, let the producer write "
