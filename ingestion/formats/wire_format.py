@@ -39,10 +39,11 @@ _MOST_INDEXES: Final = 100
 _MANY: Final = 32
 REASONS: Final[dict[str, str]] = {
     **decoder.REASONS,
-    "not_framed": "the first byte is not 0, or a header has the schema id in a form that is not "
-    "read",
-    "short_header": "fewer than five bytes, so that there is no schema id",
-    "unknown_schema_id": "the registry does not know the schema id",
+    "not_framed": "the first bytes are not those of the framing, or a header has the schema id in "
+    "a form that is not read",
+    "short_header": "too few bytes, so that there is no schema id",
+    "unknown_schema_id": "the registry does not know the schema id, or `schemas` has no schema of "
+    "the fingerprint",
     "wrong_schema_type": "the schema id is one of another format",
     "unusable_schema": "the schema cannot be understood, contains itself, has no bound, or refers "
     "to one that is gone",
@@ -60,12 +61,25 @@ DecodeMany = Callable[[Bytes, Numbers, Numbers], tuple[pa.StructArray, Flags]]
 CompileMany = Callable[[WriterSchema, Encoded], DecodeMany | None]
 
 
+class Fingerprint(int):
+    """A schema's CRC-64-AVRO, which names it in Avro's single-object encoding; it has a sign."""
+
+    def __str__(self) -> str:
+        """Write it as hexadecimal digits."""
+        return f"{self % 2**64:016x}"
+
+
 class FramedDecoder:
     """Decodes framed bytes and headers, each record by its writer's schema.
 
     Many records of one schema are decoded at once where that is possible, others one by one, and
     those of another type than those that are meant no further than their type.
+
+    Attributes:
+        payload_at: How many bytes are before a payload.
     """
+
+    payload_at = HEADER_BYTES
 
     def __init__(
         self,
@@ -93,7 +107,7 @@ class FramedDecoder:
         columns = [values, header, name, *([headers] if is_read else [])]
         content, starts, ends = spans(values)
         is_done, parts = np.zeros(len(values), np.bool_), []
-        numbers = _schema_ids(values, content, starts, ends)
+        numbers = self.ids_of(values, content, starts, ends)
         for number, at, payload_at in self._groups(numbers, header, name):
             # Nothing in a schema or a record may stop the stream: one by one has the last word.
             with suppress(UNFORESEEN):
@@ -107,6 +121,21 @@ class FramedDecoder:
         rest = (each.take(pa.array(others)) for each in columns)
         return merged([*parts, (others, self._one_by_one(*rest))])
 
+    def ids_of(self, values: pa.Array, content: Bytes, starts: Numbers, ends: Numbers) -> Numbers:
+        """Return the schema id of each value, -1 where it is not framed."""
+        is_framed = np.asarray(values.is_valid()) & (ends - starts >= HEADER_BYTES)
+        header = content[starts[:, None] + np.arange(HEADER_BYTES)]
+        ids = header[:, 1:].copy().view(">u4").ravel().astype(np.int64)
+        return np.where(is_framed & (header[:, 0] == 0), ids, -1)
+
+    def split(self, raw: bytes) -> tuple[SchemaId, bytes]:
+        """Return the schema id of one framed value, and the payload."""
+        if raw[:1] not in {b"", b"\0"}:
+            raise BadBytesError("not_framed", f"the first byte is {raw[0]}, not 0")
+        if len(raw) < HEADER_BYTES:
+            raise BadBytesError("short_header", counted(len(raw), "byte"))
+        return int.from_bytes(raw[1:HEADER_BYTES]), raw[HEADER_BYTES:]
+
     def _groups(
         self, numbers: Numbers, header: pa.Array, name: pa.Array
     ) -> Iterator[tuple[SchemaId, Numbers, int]]:
@@ -114,7 +143,7 @@ class FramedDecoder:
         known = self._encoded.writer_schemas
         numbers = np.where(name.is_null(), numbers, -1)
         for number in known.keys() & set(np.unique(numbers).tolist()):
-            yield number, np.flatnonzero(numbers == number), HEADER_BYTES
+            yield number, np.flatnonzero(numbers == number), self.payload_at
         distinct = header.dictionary_encode()
         codes = np.asarray(distinct.indices.fill_null(-1))
         for code in np.flatnonzero(np.bincount(codes[codes >= 0]) >= _MANY).tolist():
@@ -131,7 +160,7 @@ class FramedDecoder:
         elif name is not None:
             raise BadBytesError("not_framed", f"its schema id is in a header, {name}")
         else:
-            number, payload = _split_frame(raw)
+            number, payload = self.split(raw)
         _refuse_unusable(number, payload, self._encoded, self._type)
         wanted = self._encoded.record
         try:
@@ -265,28 +294,12 @@ def ids_of(headers: Iterable[bytes | None]) -> list[SchemaId]:
     return [each for each in {_id_at_start(raw) for raw in {*headers} if raw} if each is not None]
 
 
-def _schema_ids(values: pa.Array, content: Bytes, starts: Numbers, ends: Numbers) -> Numbers:
-    """Return the schema id of each value, -1 where it is not framed."""
-    is_framed = np.asarray(values.is_valid()) & (ends - starts >= HEADER_BYTES)
-    header = content[starts[:, None] + np.arange(HEADER_BYTES)]
-    ids = header[:, 1:].copy().view(">u4").ravel().astype(np.int64)
-    return np.where(is_framed & (header[:, 0] == 0), ids, -1)
-
-
-def _split_frame(raw: bytes) -> tuple[int, bytes]:
-    """Return the schema id of framed bytes, and the payload."""
-    if raw[:1] not in {b"", b"\0"}:
-        raise BadBytesError("not_framed", f"the first byte is {raw[0]}, not 0")
-    if len(raw) < HEADER_BYTES:
-        raise BadBytesError("short_header", counted(len(raw), "byte"))
-    return int.from_bytes(raw[1:HEADER_BYTES]), raw[HEADER_BYTES:]
-
-
 def _refuse_unusable(number: SchemaId, payload: bytes, encoded: Encoded, schema_type: str) -> None:
     """Refuse a schema that the registry does not know, or by which nothing can be read."""
     schema = encoded.writer_schemas.get(number)
     if schema is None:
-        detail = "the registry does not know it"
+        is_declared = isinstance(number, Fingerprint)
+        detail = f"{'`schemas` has none' if is_declared else 'the registry does not know it'}"
         if number == 0 and len(payload) >= _LONG_HEADER_BYTES - HEADER_BYTES:
             # No registry has an id 0.
             long = int.from_bytes(payload[: _LONG_HEADER_BYTES - HEADER_BYTES])
@@ -299,5 +312,5 @@ def _refuse_unusable(number: SchemaId, payload: bytes, encoded: Encoded, schema_
 
 
 def _bad_schema(reason: str, number: SchemaId, detail: str) -> BadBytesError:
-    what = "GUID" if isinstance(number, UUID) else "id"
+    what = {UUID: "GUID", Fingerprint: "fingerprint"}.get(type(number), "id")
     return BadBytesError(reason, f"schema {what} {number}: {detail}")

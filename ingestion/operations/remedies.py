@@ -64,7 +64,8 @@ REMEDIES: Final[Mapping[str, str]] = {
     "front of the payload: `headers.enabled` of Apicurio, `store.schema.version.id.in.header` of "
     "Cloudera (docs/formats.md, Ids in headers); JSON can be declared as `format: json`",
     "short_header": _SERIALIZER,
-    "unknown_schema_id": "point ONCELAKE_SCHEMA_REGISTRY to the registry that has this schema, or "
+    "unknown_schema_id": "where the detail names a fingerprint, add that schema to `schemas`, and "
+    "redrive; else point ONCELAKE_SCHEMA_REGISTRY to the registry that has this schema, or "
     "register it there again; where the detail names an id of eight bytes, let the producer write "
     "four (docs/formats.md, Ids of eight bytes)",
     "wrong_schema_type": "declare the `format` of the schema that the detail names",
