@@ -145,6 +145,9 @@ class DebeziumOptions(Options):
         description="The connector's decimal.handling.mode, without schemas; base64 is precise, "
         "where digits alone are base64, too.",
     )
+    on_truncate: Literal["quarantine", "stop"] = Field(
+        "quarantine", description="Whether a TRUNCATE of the source only waits, or stops the run."
+    )
 
     @property
     def uses_registry(self) -> bool:

@@ -82,8 +82,12 @@ REMEDIES: Final[Mapping[str, str]] = {
     "unavailable_value": "let the source send the column in every event (REPLICA IDENTITY FULL), "
     "or name others in `keys`, `sequence_by` and expressions",
     "truncate": "decide: declare `where` with the position after it, and oncelake rebuild "
-    "(docs/debezium.md, When the source is truncated); or leave its rows",
-    "not_a_change": "nothing is lost; leave such messages out by the connector's settings",
+    "(docs/debezium.md, When the source is truncated); or leave its rows; to stop before the next "
+    "one, declare `on_truncate: stop` in `format`",
+    "not_a_change": "nothing is lost; leave such messages out by the connector's settings, or "
+    "their topic by `topics` or a narrower `topic_pattern`",
+    "source_schema_change": "nothing is lost; leave the connector's topic of schema changes out by "
+    "`topics` or a narrower `topic_pattern`; for a new column, declare it in `schema`",
 }
 
 

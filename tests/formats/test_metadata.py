@@ -16,6 +16,7 @@ from oncelake.ingestion.declaration.spec import meaning
 from oncelake.ingestion.settings import Settings
 from oncelake.ingestion.verify.fold.transform import NOT_INDEPENDENT
 from tests.support.both_readers import Headers, Sent, classified, declared, judged
+from tests.support.debezium import MISSING
 from tests.support.proof import prove
 from tests.support.registry import framed
 from tests.support.small_registry import SmallRegistry, small_registry
@@ -347,3 +348,82 @@ def test_columns_of_headers_and_key_arrive_in_the_table(world: World, engine: st
     verdict = prove(world)
     limits = (NOT_INDEPENDENT,) if engine == "spark" else ()
     assert (verdict.holds, verdict.limits) == (True, limits), verdict.differences
+
+
+@pytest.mark.kafka
+@pytest.mark.spark
+def test_a_key_in_quarantine_is_sent_in_again_with_its_headers(world: World) -> None:
+    """Once the declaration has the format of the keys, their records are applied."""
+    world.declare(
+        schema="id INT, name STRING, tenant STRING",
+        from_headers={"tenant": "t"},
+        from_key="id",
+        key_format="int",
+        quarantine_rate={"fail_above": 1},
+    )
+    for id in (1, 2):
+        key, headers = str(id).encode(), [("t", b"u")]
+        world.producer.produce(world.topic, b'{"name": "a"}', key, partition=0, headers=headers)
+    assert world.producer.flush(30) == 0
+    world.run()
+    waiting = [(row["reason"], row["detail"]) for row in world.quarantined()]
+
+    world.declare(key_format="json")
+    world.redrive()
+
+    assert waiting == [("bad_key", "malformed_key: 1 byte, not 4")] * 2
+    assert world.rows() == [{"id": id, "name": "a", "tenant": "u"} for id in (1, 2)]
+    assert prove(world).holds
+
+
+@pytest.mark.kafka
+@pytest.mark.spark
+@pytest.mark.parametrize("engine", ["auto", "spark"])
+def test_a_row_of_debezium_moves_within_its_tenant(world: World, engine: str) -> None:
+    """The header is a part of both keys, and what the update leaves out comes from the old row."""
+    world.settings = world.settings.model_copy(update={"merge_engine": engine})
+    world.declare(
+        schema="tenant STRING, id INT, name STRING, text STRING",
+        format="debezium",
+        from_headers={"tenant": "t"},
+        keys=["tenant", "id"],
+    )
+    old, new = {"id": 1, "name": "a", "text": "long"}, {"id": 2, "name": "b", "text": MISSING}
+    changes = [
+        ({"op": "c", "before": None, "after": old}, "t"),
+        ({"op": "c", "before": None, "after": {**old, "text": "other"}}, "u"),
+        ({"op": "u", "before": old, "after": new}, "t"),
+    ]
+    for change, tenant in changes:
+        value, headers = json.dumps(change).encode(), [("t", tenant.encode())]
+        world.producer.produce(world.topic, value, partition=0, headers=headers)
+        assert world.producer.flush(30) == 0
+        world.run()
+
+    assert world.rows() == [
+        {"tenant": "t", "id": 2, "name": "b", "text": "long"},
+        {"tenant": "u", "id": 1, "name": "a", "text": "other"},
+    ]
+    assert prove(world).holds
+
+
+@pytest.mark.kafka
+@pytest.mark.spark
+def test_each_element_has_the_columns_of_its_record(world: World) -> None:
+    """Header and key are the record's, in each row that it gives."""
+    world.declare(
+        schema="tenant STRING, id INT, sku STRING",
+        value_schema="items ARRAY<STRUCT<sku: STRING>>",
+        explode="items",
+        select={"sku": "items.sku"},
+        from_headers={"tenant": "t"},
+        from_key="id",
+        keys=["id", "sku"],
+    )
+    value = b'{"items": [{"sku": "a"}, {"sku": "b"}]}'
+    world.producer.produce(world.topic, value, b"7", partition=0, headers=[("t", b"u")])
+    assert world.producer.flush(30) == 0
+    world.run()
+
+    assert world.rows() == [{"tenant": "u", "id": 7, "sku": sku} for sku in ("a", "b")]
+    assert prove(world).holds
