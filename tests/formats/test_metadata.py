@@ -427,3 +427,26 @@ def test_each_element_has_the_columns_of_its_record(world: World) -> None:
 
     assert world.rows() == [{"tenant": "u", "id": 7, "sku": sku} for sku in ("a", "b")]
     assert prove(world).holds
+
+
+@pytest.mark.kafka
+@pytest.mark.spark
+def test_a_column_of_a_header_may_be_added_later(world: World) -> None:
+    """It is null in the rows that are there, whatever headers their records have."""
+    sent = [("t", b"u")]
+
+    def send(id: int) -> None:
+        value = json.dumps({"id": id, "name": "a"}).encode()
+        world.producer.produce(world.topic, value, partition=0, headers=sent)
+        assert world.producer.flush(30) == 0
+        world.run()
+
+    world.declare(schema="id INT, name STRING")
+    send(1)
+    world.declare(schema="id INT, name STRING, tenant STRING", schema_change="evolve")
+    world.declare(from_headers={"tenant": "t"})
+    send(2)
+
+    assert [row["tenant"] for row in world.rows()] == [None, "u"]
+    verdict = prove(world)
+    assert verdict.holds, (verdict.differences, verdict.obstacles)

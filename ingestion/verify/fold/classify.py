@@ -452,15 +452,23 @@ class Classifiers:
         earlier = parse_columns(columns) if columns else self._spec.columns
         if earlier == self._spec.columns:
             return self._make(self._spec, evaluated_by=evaluated_by) if evaluated_by else self.today
-        names = [column.name for column in earlier]
+        names = {column.name for column in earlier}
         selected = {name: sql for name, sql in self._spec.select.items() if name in names}
+        if self._spec.value_ddl:
+            names |= {column.name for column in parse_columns(self._spec.value_ddl)}
+        headers = {name: of for name, of in self._spec.from_headers.items() if name in names}
+        then = {
+            "schema": columns,
+            "select": selected,
+            "from_headers": headers,
+            "from_key": [name for name in self._spec.from_key if name in names],
+        }
         # Of the columns of then, what is expected of the rows of today says nothing.
         about_rows = {"expectations"}
         declared = self._spec.model_dump(by_alias=True, exclude_unset=True, exclude=about_rows)
         try:
             return self._make(
-                StreamSpec.model_validate({**declared, "schema": columns, "select": selected}),
-                evaluated_by=evaluated_by,
+                StreamSpec.model_validate({**declared, **then}), evaluated_by=evaluated_by
             )
         except ValidationError as error:
             raise UnprovableError(
