@@ -58,18 +58,18 @@ class MetadataDecoder:
     def __call__(self, values: pa.Array, keys: pa.Array, headers: pa.Array) -> pa.StructArray:
         """Decode a batch."""
         parts, given = self._parts(values, keys, headers), dict[str, pa.Array]()
-        is_asked = _is_asked(values, parts, self._encoded)
+        is_meant = _is_meant(values, parts, self._encoded)
         if self._decode_key is not None:
             key = _fields_of(self._decode_key(keys))
             given |= _fields_of(key["row"])
             fault = _joined(key["reason"], key["detail"])
-            parts = _refused(parts, "bad_key", pc.if_else(is_asked, fault, None))
+            parts = _refused(parts, "bad_key", pc.if_else(is_meant, fault, None))
         for name, header in self._headers.items():
             raws = headers.flatten().field("value").take(last_of(headers, [header]))
             given[name], fault = self._converts[name](raws)
-            fault = pc.if_else(is_asked, _joined(f"header {header}", fault), None)
+            fault = pc.if_else(is_meant, _joined(f"header {header}", fault), None)
             parts = _refused(parts, "bad_header", fault)
-        is_good = pc.and_(is_asked, pc.is_null(parts["reason"]))
+        is_good = pc.and_(is_meant, pc.is_null(parts["reason"]))
         return _assembled(self._type, parts, given, is_good)
 
     def _parts(self, values: pa.Array, keys: pa.Array, headers: pa.Array) -> Parts:
@@ -119,13 +119,13 @@ def _joined(what: pa.Array | str, detail: pa.Array) -> pa.Array:
     return pc.binary_join_element_wise(what, detail, ": ")
 
 
-def _is_asked(values: pa.Array, parts: Parts, encoded: Encoded) -> pa.Array:
+def _is_meant(values: pa.Array, parts: Parts, encoded: Encoded) -> pa.Array:
     """Tell which bytes are there, and not of another record type than those that are meant."""
     is_there = pc.is_valid(values)
     if not encoded.record:
         return is_there
-    is_meant = pc.is_in(parts["record"], pa.array(encoded.record, pa.string()))
-    return pc.and_(is_there, pc.or_(is_meant, pc.is_null(parts["record"])))
+    is_of_type = pc.is_in(parts["record"], pa.array(encoded.record, pa.string()))
+    return pc.and_(is_there, pc.or_(is_of_type, pc.is_null(parts["record"])))
 
 
 def _refused(parts: Parts, reason: str, fault: pa.Array) -> Parts:

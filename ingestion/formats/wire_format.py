@@ -298,8 +298,9 @@ def _refuse_unusable(number: SchemaId, payload: bytes, encoded: Encoded, schema_
     """Refuse a schema that the registry does not know, or by which nothing can be read."""
     schema = encoded.writer_schemas.get(number)
     if schema is None:
-        is_declared = isinstance(number, Fingerprint)
-        detail = f"{'`schemas` has none' if is_declared else 'the registry does not know it'}"
+        detail = "the registry does not know it"
+        if isinstance(number, Fingerprint):
+            detail = "`schemas` has none with it"
         if number == 0 and len(payload) >= _LONG_HEADER_BYTES - HEADER_BYTES:
             # No registry has an id 0.
             long = int.from_bytes(payload[: _LONG_HEADER_BYTES - HEADER_BYTES])

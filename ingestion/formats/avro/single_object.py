@@ -48,9 +48,9 @@ class SingleObjectDecoder(FramedDecoder):
 
 def schemas_by_fingerprint(texts: Iterable[str]) -> dict[SchemaId, WriterSchema]:
     """Return schemas by their fingerprints."""
-    found: dict[SchemaId, WriterSchema] = {}
+    schemas: dict[SchemaId, WriterSchema] = {}
     for text in texts:
         raw = bytes.fromhex(fingerprint(to_parsing_canonical_form(json.loads(text)), "CRC-64-AVRO"))
         number = Fingerprint(int.from_bytes(raw, "little", signed=True))
-        found[number] = WriterSchema(id=number, type="AVRO", text=text)
-    return found
+        schemas[number] = WriterSchema(id=number, type="AVRO", text=text)
+    return schemas

@@ -151,10 +151,10 @@ class ReadFramed:
             raise BadRecordError(f"schema id {number}: {error}") from None
 
     def _split(self, raw: bytes, headers: Headers) -> tuple[SchemaId, bytes]:
-        found = [value or b"" for name, value in headers if name == self._id_header]
-        if found:
-            size = {b"\0": 5, b"\1": 17}.get(found[-1][:1], 0)
-            start, rest = found[-1][1:size], found[-1][size:]
+        values = [value or b"" for name, value in headers if name == self._id_header]
+        if values:
+            size = {b"\0": 5, b"\1": 17}.get(values[-1][:1], 0)
+            start, rest = values[-1][1:size], values[-1][size:]
             if not size or len(start) < size - 1 or not self._is_whole(rest):
                 raise BadRecordError("a header that is no schema id as Confluent writes it")
             number = int.from_bytes(start) if size == 5 else UUID(bytes=start)
