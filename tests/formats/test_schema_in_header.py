@@ -11,6 +11,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from confluent_kafka.schema_registry.serde import SchemaId
 
 from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.errors import DependencyError
@@ -106,13 +107,19 @@ def test_bytes_behind_an_id_in_a_header_are_not_read_as_framed(
 
 
 def of_id(registry: SmallRegistry, number: int) -> bytes:
-    """What a serializer puts before a payload by a schema's id."""
-    return framed(number, b"")
+    """Return what Confluent's serializers put before a payload by a schema's id."""
+    return _schema_id(registry, number).id_to_bytes()
 
 
 def of_guid(registry: SmallRegistry, number: int) -> bytes:
-    """What one writes by a schema's GUID."""
-    return b"\1" + registry.guid(number).bytes
+    """Return what they put into a header by its GUID."""
+    return _schema_id(registry, number).guid_to_bytes()
+
+
+def _schema_id(registry: SmallRegistry, number: int) -> SchemaId:
+    type_ = registry.schemas[number]["schemaType"]
+    indexes = [0] if type_ == "PROTOBUF" else None
+    return SchemaId(type_, number, str(registry.guid(number)), indexes)
 
 
 @pytest.mark.parametrize("start", [of_id, of_guid])
@@ -124,8 +131,8 @@ def test_every_format_reads_ids_in_headers(
     format_, type_, text, payload = FORMATS[name]
     number = registry.add(text, type_)
     # Message indexes are before a payload of Protobuf, wherever the id is.
-    indexes, bare = (payload[:1], payload[1:]) if name == "protobuf" else (b"", payload)
-    header = start(registry, number) + indexes
+    bare = payload[1:] if name == "protobuf" else payload
+    header = start(registry, number)
     plain: Headers = (("trace", b"1"), ("__key_schema_id", GUID), (NAME, b"?"), (NAME, header))
     in_header, in_front = Sent(bare, headers=plain), Sent(framed(number, payload))
     bad = in_front._replace(headers=(("apicurio.value.globalId", b"1"),))
