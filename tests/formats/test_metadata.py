@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from oncelake.ingestion.declaration.notices import notices_of
 from oncelake.ingestion.declaration.spec import meaning
 from oncelake.ingestion.settings import Settings
 from oncelake.ingestion.verify.fold.transform import NOT_INDEPENDENT
@@ -298,6 +299,20 @@ def test_what_headers_and_key_cannot_give_is_refused(fields: Any, message: str) 
     """When the file is loaded, with what to write instead."""
     with pytest.raises(ValidationError, match=message):
         declared(schema="id BIGINT, name STRING, tags ARRAY<STRING>", **fields)
+
+
+def test_a_null_value_without_a_key_is_told_when_the_file_is_loaded() -> None:
+    """It goes to quarantine by default, for the reason that the notice names."""
+    fields = {"schema": "id INT, part STRING, name STRING", "from_key": "part"}
+    spec = declared(**fields, keys=["id", "part"])
+
+    (notice,) = notices_of(spec)
+    (found,) = judged(spec, Settings(), [Sent(None, b"a")])
+
+    assert notice.startswith("a null value has no id, so that it deletes nothing: ")
+    assert found["_reason"] == "tombstone_without_key"
+    assert "as tombstone_without_key. Next" in notice
+    assert len(classified(spec, Settings(), [Sent(None, b"a")]).bad) == 1
 
 
 def test_the_note_of_a_commit_tells_where_columns_came_from() -> None:
