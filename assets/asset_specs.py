@@ -160,7 +160,7 @@ def column_lineage(
         sql = spec.select.get(column)
         # SQL does not tell capitals from small letters.
         used = names_in(sql) if sql else {column.lower()}
-        fields = [name for name in spec.value_types if name.lower() in used]
+        fields = [c.name for c in spec.payload_columns if c.name.lower() in used]
         if fields:
             lineage[column] = [
                 dg.TableColumnDep(topic, name) for topic in topics for name in fields

@@ -28,7 +28,7 @@ from oncelake.ingestion.declaration.loader import load_stream
 from oncelake.ingestion.formats import avro
 from oncelake.ingestion.formats import json as json_format
 from oncelake.ingestion.formats.decoder import Decode, Encoded
-from oncelake.ingestion.kafka.schema_registry import WriterSchema
+from oncelake.ingestion.kafka.schema_registry import SchemaId, WriterSchema
 from oncelake.ingestion.pipeline.schema import row_type
 
 RECORDS: Final = 100_000
@@ -69,7 +69,7 @@ def cases(count: int) -> Iterator[DecodeCase]:
     yield DecodeCase(f"flights, {undeclared} fields undeclared", of_flights, _encoded(fewer))
     yield DecodeCase("orders, with DECIMAL and objects", orders(count), _encoded(row_type(ORDERS)))
     text, framed = in_avro(of_flights, demo)
-    schemas = {1: WriterSchema(id=1, type="AVRO", text=text)}
+    schemas: dict[SchemaId, WriterSchema] = {1: WriterSchema(id=1, type="AVRO", text=text)}
     yield DecodeCase(f"flights in Avro, {len(demo)} columns", framed, _encoded(demo, schemas))
 
 
@@ -90,7 +90,7 @@ def plain_orders(count: int) -> Iterator[bytes]:
         yield json.dumps(order).encode()
 
 
-def _encoded(schema: StructType, schemas: Mapping[int, WriterSchema] | None = None) -> Encoded:
+def _encoded(schema: StructType, schemas: Mapping[SchemaId, WriterSchema] | None = None) -> Encoded:
     return Encoded(
         schema=schema,
         is_key=False,

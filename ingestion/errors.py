@@ -234,6 +234,10 @@ class TooManyBadRecordsError(RefusedError):
     """More of a batch's records are bad than may go to quarantine."""
 
 
+class SourceTruncatedError(RefusedError):
+    """The source has emptied a table, and a person must decide what becomes of its rows here."""
+
+
 class OffsetHoleError(RefusedError):
     """A batch would skip offsets that the table does not hold."""
 

@@ -109,6 +109,12 @@ class Declaration(Part):
         alias="value_schema",
         description="The value's columns, where they are not the table's.",
     )
+    from_headers: Mapping[str, Annotated[str, Field(min_length=1)]] = Field(
+        {}, description="Columns that a header of the record gives, each by the header's name."
+    )
+    from_key: tuple[str, ...] = Field(
+        (), description="Columns that the record's Kafka key gives, in its order."
+    )
     explode: str | None = Field(
         None, description="Array column of the value, each of whose elements gives a row."
     )
@@ -138,7 +144,7 @@ class Declaration(Part):
     )
     tombstones: TombstonePolicy | None = Field(None, description="What a null value means.")
     key_format: KeyFormatSpec = Field(
-        KeyFormatSpec(), description="How a tombstone's Kafka key is encoded."
+        KeyFormatSpec(), description="How a Kafka key is encoded, where columns come from it."
     )
     starting: Starting = Field(Starting(), description="Where the very first run begins.")
     max_offsets_per_trigger: Count = Field(
@@ -242,7 +248,9 @@ class Declaration(Part):
         key = "at" if validated.field_name == "starting" else "type"
         return {key: value} if isinstance(value, str) else value
 
-    @field_validator("exclude", "keys", "record", "sequence_by", "topics", mode="before")
+    @field_validator(
+        "exclude", "from_key", "keys", "record", "sequence_by", "topics", mode="before"
+    )
     @classmethod
     def _one_is_a_list(cls, value: Any) -> Any:
         return (value,) if isinstance(value, str) else value
@@ -280,8 +288,34 @@ class Declaration(Part):
 
     @cached_property
     def value_columns(self) -> tuple[DeclaredColumn, ...]:
-        """The columns of a value as it is decoded, in order."""
-        return parse_columns(self.value_ddl) if self.value_ddl else self.columns
+        """The columns of a record as it is decoded, in order."""
+        declared = parse_columns(self.value_ddl) if self.value_ddl else self.columns
+        names = {column.name for column in declared}
+        added = self.metadata_columns - names
+        return (*declared, *(column for column in self.columns if column.name in added))
+
+    @cached_property
+    def metadata_columns(self) -> frozenset[str]:
+        """Columns that headers and the Kafka key give, and not the value."""
+        return frozenset((*self.from_headers, *self.from_key))
+
+    @property
+    def payload_columns(self) -> tuple[DeclaredColumn, ...]:
+        """The columns that the bytes of a value give, in order."""
+        names = self.metadata_columns
+        return tuple(column for column in self.value_columns if column.name not in names)
+
+    @property
+    def key_columns(self) -> tuple[str, ...]:
+        """The columns that a Kafka key gives, in order."""
+        return self.from_key or tuple(name for name in self.keys if name not in self.from_headers)
+
+    @property
+    def tombstone_columns(self) -> tuple[str, ...]:
+        """The columns of key and order that a null value has, by its Kafka key and its headers."""
+        given = self.metadata_columns - self.select.keys()
+        ordering = (name for name in self.sequence_by if name in given)
+        return tuple(dict.fromkeys((*self.keys, *ordering)))
 
     @cached_property
     def value_types(self) -> Mapping[str, SqlType]:
@@ -367,13 +401,14 @@ class Declaration(Part):
             return ()
         taken = {name.lower() for name in self.keys if name not in self.select}
         made_of = taken.union(*(names_in(self.select.get(name)) for name in self.keys))
-        names = (column.name for column in self.value_columns if column.name != self.explode)
+        names = (column.name for column in self.payload_columns if column.name != self.explode)
         return tuple(name for name in names if name.lower() in made_of)
 
     @property
     def movable(self) -> tuple[str, ...]:
         """Columns that a row takes along to another key."""
-        fixed = {*self.keys, *self.never_left_out, *self.format.options.of_envelope}
+        of_record = {*self.format.options.of_envelope, *self.metadata_columns}
+        fixed = {*self.keys, *self.never_left_out, *of_record}
         return tuple(name for name in self.types if name not in fixed)
 
     @cached_property
@@ -474,9 +509,15 @@ class Declaration(Part):
             return "ignore"
         if not self.write_mode.has_deletes:
             return "quarantine"
-        return "delete" if self.tombstones_have_an_order else "quarantine"
+        is_placed = self.tombstones_have_a_key and self.tombstones_have_an_order
+        return "delete" if is_placed else "quarantine"
 
     @property
     def tombstones_have_an_order(self) -> bool:
-        """Tell whether a null value, which has only its key and time, can be placed."""
-        return set(self.sequence_by) <= {*self.keys, "_timestamp"}
+        """Tell whether a null value, which has only key, headers and time, can be placed."""
+        return set(self.sequence_by) <= {*self.tombstone_columns, "_timestamp"}
+
+    @property
+    def tombstones_have_a_key(self) -> bool:
+        """Tell whether Kafka key and headers give all columns of ``keys``."""
+        return not self.from_key or self.metadata_columns.issuperset(self.keys)

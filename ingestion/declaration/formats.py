@@ -6,15 +6,27 @@ here and imported when a run needs it, so that loading a declaration imports no 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    field_validator,
+    model_validator,
+)
 
 EnvelopePath = Annotated[
     str, StringConstraints(pattern=r"^(op|ts_(ms|us|ns)|(source|transaction)\.\w+)$")
 ]
+
+
+# What parsing a text raises that is no schema.
+_NO_SCHEMA: Final = (ValueError, TypeError, LookupError, AttributeError, RecursionError)
 
 
 class Options(BaseModel):
@@ -58,6 +70,55 @@ class RegistryOptions(Options):
         return True
 
 
+class AvroOptions(RegistryOptions):
+    """How a record names its schema."""
+
+    framing: Literal["confluent", "single_object"] = Field(
+        "confluent", description="By an id of the registry, or by a fingerprint in front of it."
+    )
+    schemas: tuple[str, ...] = Field(
+        (), description="Schemas of Avro by which records are written, for `single_object`."
+    )
+
+    @property
+    def uses_registry(self) -> bool:
+        """Whether records name their schema by its id in a registry."""
+        return self.framing == "confluent"
+
+    @field_validator("schemas", mode="before")
+    @classmethod
+    def _are_texts(cls, value: Any) -> Any:
+        """Take schemas as JSON's texts, or as the file's own maps and lists."""
+        if not isinstance(value, list | tuple):
+            return value
+        return tuple(each if isinstance(each, str) else json.dumps(each) for each in value)
+
+    @field_validator("schemas")
+    @classmethod
+    def _can_be_told_apart(cls, texts: tuple[str, ...]) -> tuple[str, ...]:
+        from fastavro.schema import SchemaParseException, to_parsing_canonical_form
+
+        forms = []
+        for text in texts:
+            try:
+                forms.append(to_parsing_canonical_form(json.loads(text)))
+            except (*_NO_SCHEMA, SchemaParseException) as error:
+                problem = f"no schema of Avro: {type(error).__name__}: {error}"
+                raise ValueError(f"{text:.60} is {problem:.200}") from None
+        for text, form in zip(texts, forms, strict=True):
+            if forms.count(form) > 1:
+                raise ValueError(f"{text:.60} has the fingerprint of another one; remove one")
+        return texts
+
+    @model_validator(mode="after")
+    def _has_schemas_only_without_registry(self) -> AvroOptions:
+        if self.uses_registry and self.schemas:
+            raise ValueError("the registry has the `schemas`; remove them, or `single_object`")
+        if not self.uses_registry and not self.schemas:
+            raise ValueError("`single_object` needs the `schemas` by which records are written")
+        return self
+
+
 Unit = Literal["millis", "micros", "nanos"]
 
 
@@ -83,6 +144,9 @@ class DebeziumOptions(Options):
         "precise",
         description="The connector's decimal.handling.mode, without schemas; base64 is precise, "
         "where digits alone are base64, too.",
+    )
+    on_truncate: Literal["quarantine", "stop"] = Field(
+        "quarantine", description="Whether a TRUNCATE of the source only waits, or stops the run."
     )
 
     @property
@@ -174,7 +238,7 @@ def _of_java(options: type[Options], *fills: str) -> Format:
 
 FORMATS: Final[dict[str, Format]] = {
     "json": Format(module="oncelake.ingestion.formats.json"),
-    "avro": Format(module="oncelake.ingestion.formats.avro", options=RegistryOptions),
+    "avro": Format(module="oncelake.ingestion.formats.avro", options=AvroOptions),
     "protobuf": Format(module="oncelake.ingestion.formats.protobuf", options=RegistryOptions),
     "json_schema": Format(module="oncelake.ingestion.formats.json_schema", options=RegistryOptions),
     "csv": Format(module="oncelake.ingestion.formats.csv", options=CsvOptions),

@@ -141,8 +141,9 @@ class FormatSpec(BaseModel):
             return f"`{self.type}` has no option `{name}`; {options}"
         if details["type"] == "missing":
             return f"`{self.type}` needs the option `{name}`"
-        says = _OF_OPTIONS.get(details["type"], details["msg"].removeprefix("Value error, "))
-        problem = says.format(**details.get("ctx", {}))
+        says = _OF_OPTIONS.get(details["type"])
+        problem = details["msg"].removeprefix("Value error, ")
+        problem = says.format(**details.get("ctx", {})) if says else problem
         return f"option `{name}`: {problem}" if name else problem
 
     @property

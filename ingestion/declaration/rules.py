@@ -70,6 +70,7 @@ def rule_violations(spec: Declaration) -> Iterator[Violation]:
     yield from _column_violations("sequence_by", spec.sequence_by, spec.sequence_types)
     yield from _type_violations(spec)
     yield from _maintenance_violations(spec)
+    yield from _metadata_violations(spec)
     yield from _transformation_violations(spec)
     yield from _sql_violations(spec)
     yield from _format_violations(spec)
@@ -86,6 +87,13 @@ def rule_violations(spec: Declaration) -> Iterator[Violation]:
             "tombstones",
             f"{problem}, so that a delete could not be placed; write `ignore` or `quarantine`, or "
             "sequence by _timestamp or by columns of `keys`",
+        )
+    if spec.tombstones == "delete" and not spec.tombstones_have_a_key:
+        unknown = ", ".join(name for name in spec.keys if name not in spec.metadata_columns)
+        problem = f"neither `from_key` nor `from_headers` gives {unknown}"
+        yield (
+            "tombstones",
+            f"{problem}, so that no row could be found; write `quarantine`, or add it",
         )
     warn, fail = spec.quarantine_rate.warn_above, spec.quarantine_rate.fail_above
     if warn > fail:
@@ -189,6 +197,28 @@ def _type_violations(spec: Declaration) -> Iterator[Violation]:
             )
 
 
+def _metadata_violations(spec: Declaration) -> Iterator[Violation]:
+    """Refuse columns that headers and Kafka key cannot give."""
+    types = spec.value_types
+    for name in spec.from_headers:
+        at = ("from_headers", name)
+        if name not in types:
+            yield at, unknown_column(name, types)
+        elif types[name].contains(*_NO_ORDER):
+            problem = f"{name} is {types[name]}, and a header is one text"
+            yield at, f"{problem}; declare STRING, and convert it by `select`"
+        elif name in spec.from_key:
+            yield at, f"`from_key` gives {name}, too; remove one"
+    yield from _column_violations("from_key", spec.from_key, types)
+    if spec.from_key and spec.format.options.may_lack_columns:
+        yield "from_key", "the rows of an envelope have the columns of their key; remove it"
+    if spec.explode in spec.metadata_columns:
+        yield "explode", f"{spec.explode} does not come from the value; name an array that does"
+    if not spec.payload_columns:
+        field = "from_key" if spec.from_key else "from_headers"
+        yield field, "no column is left for the value; declare one, or remove this"
+
+
 def _transformation_violations(spec: Declaration) -> Iterator[Violation]:
     for name in spec.select:
         if name not in spec.types:
@@ -255,16 +285,16 @@ def _explode_violations(spec: Declaration, name: str) -> Iterator[Violation]:
 
 def _format_violations(spec: Declaration) -> Iterator[Violation]:
     name, fills = spec.format.type, FORMATS[spec.format.type].fills
-    if spec.tombstone_policy == "delete":
+    if spec.tombstone_policy == "delete" or spec.from_key:
         yield from _key_violations(spec)
     if name not in JSON_FORMATS:
         yield from _json_only_violations(spec)
     yield from _leniency_violations(spec)
-    if fills and not _is_one([column.type for column in spec.value_columns], fills):
+    if fills and not _is_one([column.type for column in spec.payload_columns], fills):
         problem = f"`format: {name}` fills exactly one column, a {fills[0]}"
         yield "schema", f"{problem}; write for example `value {fills[0]} NOT NULL`"
     if name == "csv":
-        for column in spec.value_columns:
+        for column in spec.payload_columns:
             if column.type.word in _NESTED_OR_BYTES:
                 problem = f"column {column.name}: a field of CSV is no {column.type}"
                 yield "schema", f"{problem}; declare STRING"
@@ -284,11 +314,13 @@ def _leniency_violations(spec: Declaration) -> Iterator[Violation]:
         elif types[name].word not in _LENIENT:
             problem = f"{name} is {types[name]}; only a number or a STRING can be lenient"
             yield ("types", name), f"{problem}; remove it"
+        elif name in spec.from_headers:
+            yield ("types", name), f"{name} comes from a header, which is a text; remove it"
 
 
 def _json_only_violations(spec: Declaration) -> Iterator[Violation]:
     name = spec.format.type
-    for column in spec.value_columns:
+    for column in spec.payload_columns:
         if column.type.contains("VARIANT"):
             problem = f"column {column.name}: `format: {name}` cannot fill a VARIANT"
             yield "schema", f"{problem}; write the type that it has"
@@ -302,15 +334,17 @@ def _is_one(types: Sequence[SqlType], fills: Collection[str]) -> bool:
 
 def _key_violations(spec: Declaration) -> Iterator[Violation]:
     """Refuse keys that no Kafka key could give, or not as the values do."""
-    name, types = spec.key_format.type, spec.types
-    of_keys = [types[key] for key in spec.keys if key in types]
+    name, types = spec.key_format.type, {**spec.value_types, **spec.types}
+    of_keys = [types[key] for key in spec.key_columns if key in types]
     fills = FORMATS[name].fills
-    if fills and not _is_one(of_keys, fills):
+    if fills and spec.key_columns and not _is_one(of_keys, fills):
         problem = f"`{name}` reads exactly one key column, a {' or '.join(fills)}"
         yield "key_format", f"{problem}; the keys are {', '.join(map(str, of_keys))}"
     if name == "csv" and any(type_.word in _NESTED_OR_BYTES for type_ in of_keys):
         yield "key_format", "a field of CSV is none of these keys; write `json`"
-    for key in spec.keys:
+    if any(type_.contains("VARIANT") for type_ in of_keys):
+        yield "from_key", "a Kafka key fills no VARIANT; write the type that it has"
+    for key in spec.keys if spec.tombstone_policy == "delete" else ():
         if key in spec.select and key in spec.value_types:
             yield (
                 ("select", key),
@@ -321,7 +355,7 @@ def _key_violations(spec: Declaration) -> Iterator[Violation]:
 
 
 def _debezium_violations(spec: Declaration, options: DebeziumOptions) -> Iterator[Violation]:
-    known = spec.value_types
+    known = {column.name: column.type for column in spec.payload_columns}
     units = options.timestamps if isinstance(options.timestamps, dict) else {}
     for option, names in (("columns", options.columns), ("timestamps", units)):
         for name in names:

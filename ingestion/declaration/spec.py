@@ -68,7 +68,7 @@ RECORD_TYPES: Final = "record_types"
 EVALUATED_BY: Final = "evaluated_by"
 _OF_EVERY_TABLE: Final = (*COORDINATES, "_timestamp", "_epoch", "_seq")
 # Fields in which one name needs no list around it.
-_LISTS_OR_ONE: Final = ("topics", "record", "exclude", "keys", "sequence_by")
+_LISTS_OR_ONE: Final = ("topics", "record", "exclude", "from_key", "keys", "sequence_by")
 
 
 class StreamSpec(Declaration):

@@ -30,6 +30,16 @@ def spans(values: pa.Array) -> tuple[Bytes, Numbers, Numbers]:
     return np.concatenate([np.frombuffer(content, np.uint8), zeros]), ends[:-1], ends[1:]
 
 
+def last_of(headers: pa.Array, names: Collection[str]) -> pa.Array:
+    """Return for each record where, among all headers, its last one of some names is, if any."""
+    last = np.full(len(headers), -1)
+    at = np.flatnonzero(pc.is_in(headers.flatten().field("key"), pa.array(names, pa.string())))
+    lengths = np.asarray(headers.value_lengths().fill_null(0))
+    # Of places that are repeated numpy keeps what is assigned last.
+    last[np.repeat(np.arange(len(headers)), lengths)[at]] = at
+    return pa.array(last, mask=last < 0)
+
+
 def cast_or_null(values: pa.Array, type_: pa.DataType) -> pa.Array:
     """Cast values; those that do not fit become null."""
     try:

@@ -7,10 +7,10 @@ schemas first: executors need no access to the registry, and none of them can st
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from types import ModuleType
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
@@ -20,9 +20,16 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructT
 
 from oncelake.ingestion.declaration.formats import FORMATS
 from oncelake.ingestion.errors import InvalidSpecError
-from oncelake.ingestion.formats.decoder import Encoded, decoded_struct
-from oncelake.ingestion.formats.wire_format import HEADER_BYTES, id_headers, schema_ids_in
-from oncelake.ingestion.kafka.schema_registry import WriterSchema, registry_of
+from oncelake.ingestion.formats.decoder import Decode, Encoded, decoded_struct
+from oncelake.ingestion.formats.metadata import MetadataDecoder, without_columns
+from oncelake.ingestion.formats.wire_format import (
+    GUID_HEADER_BYTES,
+    HEADER_BYTES,
+    id_headers,
+    ids_of,
+    schema_ids_in,
+)
+from oncelake.ingestion.kafka.schema_registry import SchemaId, WriterSchema, registry_of
 from oncelake.ingestion.settings import Settings
 
 # More than any topic has; random bytes that start with a zero would have one per record.
@@ -39,11 +46,15 @@ class Decoding:
         module: The format's module.
         encoded: The expected content.
         column: Name of the bytes' column; ``_key`` has the Kafka keys, ``_headers`` the headers.
+        headers: Columns that headers give, and not the bytes, each by its header's name.
+        key: How the Kafka keys are decoded, where they give columns of a value.
     """
 
     module: str
     encoded: Encoded
     column: str
+    headers: Mapping[str, str] = field(default_factory=dict)
+    key: Decoding | None = None
 
     @property
     def into(self) -> str:
@@ -53,9 +64,25 @@ class Decoding:
     @property
     def columns(self) -> tuple[str, ...]:
         """The columns that are read."""
+        if self.headers or self.key:
+            return (self.column, "_key", "_headers")
         options, columns = self.encoded.options, [self.column]
         columns += ["_key"] if options.reads_key else []
         return (*columns, "_headers") if options.reads_headers else tuple(columns)
+
+    def opened(self) -> Decode:
+        """Open the decoding, once per task; it takes ``columns``."""
+        open_format = import_module(self.module).opened
+        if not (self.headers or self.key):
+            return cast("Decode", open_format(self.encoded))
+        of_key = self.key.encoded.schema.names if self.key else ()
+        own = without_columns(self.encoded, {*self.headers, *of_key})
+        return MetadataDecoder(
+            self.encoded,
+            open_format(own) if len(own.schema) else None,
+            headers=self.headers,
+            decode_key=self.key.opened() if self.key else None,
+        )
 
 
 def plan_decoding(
@@ -83,7 +110,7 @@ def decode_in_spark(records: DataFrame, decoding: Decoding) -> DataFrame:
     """Add the decoded column to a frame, by a UDF that Spark computes once a record."""
 
     def decode_batches(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
-        decode = import_module(decoding.module).opened(decoding.encoded)
+        decode = decoding.opened()
         for batch in batches:
             yield decode(*batch) if isinstance(batch, tuple) else decode(batch)
 
@@ -102,7 +129,7 @@ def decode_in_worker(
     batches: Iterator[pa.RecordBatch], decoding: Decoding
 ) -> Iterator[pa.RecordBatch]:
     """Add the decoded column to Arrow batches, without Spark; VARIANTs stay the JSON they are."""
-    decode = import_module(decoding.module).opened(decoding.encoded)
+    decode = decoding.opened()
     for batch in _gathered(batches):
         decoded = decode(*(batch.column(name) for name in decoding.columns))
         yield batch.append_column(decoding.into, decoded)
@@ -129,8 +156,8 @@ def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
 
 
 def _writer_schemas(
-    module: ModuleType, ids: Sequence[int], *, settings: Settings
-) -> Mapping[int, WriterSchema]:
+    module: ModuleType, ids: Sequence[SchemaId], *, settings: Settings
+) -> Mapping[SchemaId, WriterSchema]:
     """Return the schemas of some ids.
 
     The format's module may offer ``prepared``: what the driver makes of a schema, so that executors
@@ -145,17 +172,24 @@ def _writer_schemas(
     return {number: prepared(each) for number, each in registry_of(settings).schemas(ids).items()}
 
 
-def _ids_in(records: DataFrame | pa.Table, column: str, *, is_key: bool) -> list[int]:
-    """Return the schema ids at the start of framed bytes, of a frame with one Spark job."""
+def _ids_in(records: DataFrame | pa.Table, column: str, *, is_key: bool) -> list[SchemaId]:
+    """Return the schema ids in front of bytes, or in a header, of a frame with one Spark job."""
     if isinstance(records, pa.Table):
         return schema_ids_in(records, column, is_key=is_key)
     raw, names = F.col(column), id_headers(is_key=is_key)
+    of_confluent = F.filter("_headers", lambda header: header["key"] == names[0])
+    # Message indexes may follow; what has them here, too, is the same id.
+    header = F.substring(F.try_element_at(of_confluent, F.lit(-1))["value"], 1, GUID_HEADER_BYTES)
+    header = F.when(raw.isNotNull(), header)
     in_header = F.exists("_headers", lambda header: header["key"].isin(names))
     is_framed = (F.octet_length(raw) >= HEADER_BYTES) & (F.substring(raw, 1, 1) == F.lit(b"\0"))
     is_framed &= ~F.coalesce(in_header, F.lit(False))
     number = F.when(is_framed, F.conv(F.hex(F.substring(raw, 2, 4)), 16, 10).cast("long"))
-    found = records.where(number.isNotNull()).select(number.alias("id")).distinct()
-    return [row["id"] for row in found.limit(_MOST_IDS).collect()]
+    found = records.select(number.alias("id"), header.alias("header")).distinct()
+    found = found.where("id IS NOT NULL OR header IS NOT NULL").limit(_MOST_IDS)
+    rows = found.collect()
+    numbers = [row["id"] for row in rows if row["id"] is not None]
+    return [*numbers, *ids_of(bytes(row["header"] or b"") for row in rows)]
 
 
 def _has_variants(type_: DataType) -> bool:

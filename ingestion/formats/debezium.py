@@ -40,7 +40,9 @@ REASONS: Final[dict[str, str]] = {
     "unavailable_value": "such a column decides what becomes of the record: it is of `keys` or "
     "`sequence_by`, or a declared expression reads it",
     "truncate": "the whole table was emptied, which a person must apply",
-    "not_a_change": "a message of the log that changes no row",
+    "not_a_change": "a message of the log, a heartbeat or the boundary of a transaction, which "
+    "changes no row",
+    "source_schema_change": "a change of the source's schema, which changes no row",
 }
 _UNITS: Final = {"millis": 10**3, "micros": 10**6, "nanos": 10**9}
 
@@ -148,6 +150,7 @@ def _avro_reader(options: DebeziumOptions, schema: WriterSchema, encoded: Encode
     read, root = avro.parsed(schema)
     nodes = fields(root) if is_record(root) else {}
     if not {"op", "before", "after"} <= nodes.keys():
+        _refuse_control(dict.fromkeys(nodes))
         raise BadBytesError("malformed_debezium", "the schema has no op, before and after")
     paths = _paths_of(options)
     plans, extra = {}, {}
@@ -287,6 +290,7 @@ def _bare(value: Any) -> Any:
 def _row_of(envelope: Any) -> tuple[str, Mapping[str, Any]]:
     """Return the side of an envelope that has its row, and the row."""
     if not isinstance(envelope, dict) or "op" not in envelope:
+        _refuse_control(envelope if isinstance(envelope, dict) else {})
         raise BadBytesError("malformed_debezium", _described(envelope))
     op = envelope["op"]
     if op == "t":
@@ -308,6 +312,16 @@ def _row_of(envelope: Any) -> tuple[str, Mapping[str, Any]]:
     if not isinstance(row, dict):
         raise BadBytesError("malformed_debezium", f"op {op} without `{side}`")
     return side, row
+
+
+def _refuse_control(event: Mapping[str, Any]) -> None:
+    """Refuse what a connector writes of itself, in topics of its own, by its fields' names."""
+    if event.keys() == {"ts_ms"}:
+        raise BadBytesError("not_a_change", "a heartbeat of the connector")
+    if {"status", "id", "event_count"} <= event.keys():
+        raise BadBytesError("not_a_change", "the begin or end of a transaction")
+    if {"ddl", "databaseName"} <= event.keys():
+        raise BadBytesError("source_schema_change", f"DDL: {event['ddl'] or 'not told'}")
 
 
 def _described(document: Any) -> str:

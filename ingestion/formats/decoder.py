@@ -19,7 +19,7 @@ from pyspark.sql.pandas.types import to_arrow_type
 
 from oncelake.ingestion.declaration.formats import Options
 from oncelake.ingestion.declaration.parts import ExtraFields, Unavailable
-from oncelake.ingestion.kafka.schema_registry import WriterSchema
+from oncelake.ingestion.kafka.schema_registry import SchemaId, WriterSchema
 
 REASONS: Final[dict[str, str]] = {
     "undecodable": "decoding failed in an unexpected way; please report its `detail`",
@@ -46,7 +46,7 @@ class Encoded:
         movable: Columns that a row takes along to another key.
         lenient: Columns that take a value of another type; only in JSON's formats.
         record: Full names of the record types that are meant; none where any is.
-        writer_schemas: The registry's schemas of all ids in the bytes.
+        writer_schemas: The registry's schemas of all ids in the bytes, or in headers.
     """
 
     schema: sql.StructType
@@ -60,7 +60,7 @@ class Encoded:
     movable: Sequence[str] = ()
     lenient: frozenset[str] = frozenset()
     record: Sequence[str] = ()
-    writer_schemas: Mapping[int, WriterSchema] = field(default_factory=dict)
+    writer_schemas: Mapping[SchemaId, WriterSchema] = field(default_factory=dict)
 
 
 # Takes values, then the Kafka keys and the headers where the format's options ask for them; returns
@@ -230,7 +230,7 @@ def _assembled(records: Sequence[_Outcome], type_: pa.StructType) -> pa.StructAr
         type_,
         row=_rows([each and each.row for each in good], row_type),
         reason=[each and each.reason for each in bad],
-        detail=[None if each is None else _printable(each) for each in bad],
+        detail=[None if each is None else printable(each) for each in bad],
         extra=[each and (each.extra or None) for each in good],
         is_delete=[each and each.is_delete for each in good],
         kept=[each and each.kept for each in good],
@@ -268,6 +268,6 @@ def merged(parts: Sequence[tuple[NDArray[np.int64], pa.StructArray]]) -> pa.Stru
     return pa.concat_arrays([decoded for _, decoded in parts]).take(pa.array(order))
 
 
-def _printable(error: BadBytesError) -> str:
+def printable(error: Exception) -> str:
     """Return the error's text; it may quote bytes that are not text."""
     return str(error)[:1000].encode("utf-8", "backslashreplace").decode()

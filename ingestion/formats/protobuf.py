@@ -50,14 +50,13 @@ from oncelake.ingestion.formats.decoder import (
     Read,
     text_of,
 )
-from oncelake.ingestion.formats.wire_format import FramedDecoder
+from oncelake.ingestion.formats.wire_format import FramedDecoder, message_path
 from oncelake.ingestion.kafka.schema_registry import WriterSchema
 
 REASONS: Final[dict[str, str]] = {
     **wire_format.REASONS,
     "malformed_protobuf": "the bytes are not what the schema says, or name no message of it",
 }
-_MOST_INDEXES: Final = 100
 _MAIN: Final = "oncelake_main.proto"
 # Packages whose modules have compiled files that no schema needs to bring along.
 _KNOWN: Final = (
@@ -104,12 +103,12 @@ class _Messages:
         self._main, self._in_order = _main_file(schema)
 
     def __call__(self, payload: bytes) -> Decoded:
-        path, rest = _message_path(payload)
+        path, rest = message_path(payload)
         return self._reader(path)(rest)
 
     def full_name(self, payload: bytes) -> str:
         """Return the full name of the message that a payload is."""
-        return str(self._message(_message_path(payload)[0]).full_name)
+        return str(self._message(message_path(payload)[0]).full_name)
 
     def _message(self, path: tuple[int, ...]) -> Any:
         try:
@@ -163,31 +162,6 @@ def _main_file(schema: WriterSchema) -> tuple[Any, list[str]]:
     except (DecodeError, TypeError, KeyError) as error:
         raise BadBytesError("unusable_schema", f"{error!s:.200}") from None
     return main, [each.name for each in found.file[-1].message_type]
-
-
-def _message_path(payload: bytes) -> tuple[tuple[int, ...], bytes]:
-    """Return the message indexes of a payload, and the bytes after them."""
-    count, at = _zigzag(payload, 0)
-    if not 0 <= count <= _MOST_INDEXES:
-        raise BadBytesError("malformed_protobuf", f"{count} message indexes")
-    path = []
-    for _ in range(count):
-        index, at = _zigzag(payload, at)
-        if index < 0:
-            raise BadBytesError("malformed_protobuf", f"a message index of {index}")
-        path.append(index)
-    return tuple(path) or (0,), payload[at:]
-
-
-def _zigzag(payload: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while at < len(payload) and shift < 35:
-        byte = payload[at]
-        value |= (byte & 0x7F) << shift
-        at, shift = at + 1, shift + 7
-        if byte < 0x80:
-            return (value >> 1) ^ -(value & 1), at
-    raise BadBytesError("malformed_protobuf", "no message indexes")
 
 
 def _unknown(message: Any) -> list[str]:

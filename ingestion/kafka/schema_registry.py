@@ -1,6 +1,6 @@
-"""The schema registry: the schemas that records are written with, by id.
+"""The schema registry: the schemas that records are written with, by id or GUID.
 
-The schema of an id never changes, so each is requested once per process. A registry that does not
+The schema of either never changes, so each is requested once per process. A registry that does not
 answer stops the run, and nothing is lost; a record is bad only if the registry itself answers that
 the id is unknown.
 """
@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+from uuid import UUID
 
 from oncelake.ingestion.errors import DependencyError, InvalidSpecError, RefusedError, first_line
 from oncelake.ingestion.kafka.security import redact
@@ -24,11 +25,21 @@ _NOT_FOUND: Final = 40403
 _NO_SUBJECT: Final = (40401, 40402)
 # By HTTP: the registry has no such subject, or no such version of it.
 _GONE: Final = 404
+# By HTTP: the registry has no such GUID, or knows nothing of GUIDs.
+_NO_GUIDS: Final = (404, 405)
 # By HTTP: a schema that is incompatible with the subject's, or none to the registry.
 _REFUSALS: Final = (409, 422)
 _RETRIES: Final = 2
 # Ids are Java ints.
 _MOST_ID: Final = 2**31 - 1
+
+# What a record names its schema by.
+SchemaId = int | UUID
+_Id = TypeVar("_Id", int, UUID, SchemaId)
+
+
+class _UnknownGuidError(Exception):
+    """The registry does not know a GUID, or has no API for GUIDs."""
 
 
 class _ReferenceGoneError(Exception):
@@ -48,7 +59,7 @@ class WriterSchema:
             can.
     """
 
-    id: int
+    id: SchemaId
     type: str
     text: str
     references: tuple[tuple[str, str], ...] = ()
@@ -70,9 +81,9 @@ class Registry:
             )
         self._settings = settings
         self._client = _client(settings)
-        self._known: dict[int, WriterSchema] = {}
+        self._known: dict[SchemaId, WriterSchema] = {}
 
-    def schemas(self, ids: Iterable[int]) -> Mapping[int, WriterSchema]:
+    def schemas(self, ids: Iterable[_Id]) -> Mapping[_Id, WriterSchema]:
         """Return the schemas of these ids; ids that the registry does not know are left out.
 
         Raises:
@@ -80,7 +91,8 @@ class Registry:
         """
         found = {}
         # Larger ids do not exist, and a registry may answer them with any error.
-        for each in sorted({each for each in ids if each <= _MOST_ID}):
+        possible = {each for each in ids if isinstance(each, UUID) or each <= _MOST_ID}
+        for each in sorted(possible, key=str):
             schema = self._known.get(each) or self._ask(each)
             if schema is not None:
                 found[each] = schema
@@ -140,11 +152,11 @@ class Registry:
                 remedy="change the declaration, the subject's compatibility, or the topic's name",
             ) from error
 
-    def _ask(self, number: int) -> WriterSchema | None:
+    def _ask(self, number: SchemaId) -> WriterSchema | None:
         from confluent_kafka.schema_registry.error import SchemaRegistryError
 
         try:
-            schema = self._client.get_schema(number)
+            schema = self._schema(number)
             written = WriterSchema(
                 id=number, type=schema.schema_type or "AVRO", text=schema.schema_str or ""
             )
@@ -153,6 +165,8 @@ class Registry:
             return replace(written, references=tuple(dict(self._referred(schema, set())).items()))
         except _ReferenceGoneError as error:
             return replace(written, problem=str(error))
+        except _UnknownGuidError:
+            return None
         except SchemaRegistryError as error:
             # Any other 404 comes from a server that is not a registry.
             if error.error_code == _NOT_FOUND:
@@ -160,6 +174,20 @@ class Registry:
             raise self._unreachable(error) from error
         except Exception as error:
             raise self._unreachable(error) from error
+
+    def _schema(self, number: SchemaId) -> Schema:
+        from confluent_kafka.schema_registry.error import SchemaRegistryError
+
+        if not isinstance(number, UUID):
+            return self._client.get_schema(number)
+        try:
+            return self._client.get_schema_by_guid(str(number))
+        except SchemaRegistryError as error:
+            if error.http_status_code not in _NO_GUIDS:
+                raise
+            # A server that is no registry answers alike, and fails here.
+            self._client.get_schema_types()
+            raise _UnknownGuidError from error
 
     def _referred(
         self, schema: Schema, known: set[tuple[str, str, int]]

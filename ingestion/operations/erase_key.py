@@ -70,7 +70,8 @@ def is_of_key(
     spec: StreamSpec, key: pa.Table, *, raw_key: bytes | None, raw_value: bytes | None
 ) -> bool | None:
     """Tell whether a raw record is of a key; ``None`` where that cannot be read of it."""
-    if spec.transform or not {*spec.select, spec.explode}.isdisjoint(key.column_names):
+    elsewhere = {*spec.select, spec.explode, *spec.metadata_columns}
+    if spec.transform or not elsewhere.isdisjoint(key.column_names):
         # A key that is computed is not what the record says under that name.
         return None
     of_key, of_value = (
@@ -173,6 +174,11 @@ def _bad_key(spec: StreamSpec, problem: str, values: Iterable[str]) -> InvalidSp
     return InvalidSpecError(f"{spec.name}: --key: {problem}. Next: write for example '{example}'")
 
 
+def _metadata_of(declared: Mapping[str, Any]) -> Mapping[str, str]:
+    """Return the columns that Kafka key and headers give, with the headers' names."""
+    return {**dict.fromkeys(declared.get("from_key", ()), ""), **declared.get("from_headers", {})}
+
+
 def refuse_other_keys(spec: StreamSpec, row: LedgerRow) -> None:
     """Make sure that the columns of an erased key are made of a record as they were then.
 
@@ -187,6 +193,8 @@ def refuse_other_keys(spec: StreamSpec, row: LedgerRow) -> None:
     if before is not None:
         was, becomes = before.get("select", {}), now.get("select", {})
         changed |= {name for name in names if was.get(name) != becomes.get(name)}
+        sources = [_metadata_of(declared) for declared in (before, now)]
+        changed |= {name for name in names if sources[0].get(name) != sources[1].get(name)}
         changed |= {"transform"} & {n for n, _ in meaning_changes(before, now)}
     if changed:
         raise RefusedError(

@@ -12,9 +12,13 @@ _SERIALIZER: Final = (
 _FOUND: Final = "declare the column as the type that the detail names behind `found`"
 
 REMEDIES: Final[Mapping[str, str]] = {
+    "bad_header": "declare the column as a type that holds the header's text, such as STRING, or "
+    "correct the producer",
+    "bad_key": "declare the `key_format` that the topic's keys have, and in `from_key` the columns "
+    "that they give",
     "missing_key": "name columns in `keys` that every record has, take what only the Kafka key "
-    "has from there (docs/transform.md, A key that only the Kafka key has), or correct the "
-    "producer; for objects of `schema` and `payload`, see docs/json.md, Kafka Connect",
+    "has by `from_key` (docs/transform.md, Columns of headers and of the Kafka key), or correct "
+    "the producer; for objects of `schema` and `payload`, see docs/json.md, Kafka Connect",
     "key_too_long": "identify rows by a digest: `key STRING NOT NULL` in `schema`, `select: {key: "
     "sha2(NAME, 256)}`, `keys: [key]`, and the long one in `value_schema`; or declare another "
     "`sink`; then oncelake rebuild",
@@ -57,10 +61,11 @@ REMEDIES: Final[Mapping[str, str]] = {
     "its own by `select` (docs/json.md, Names in another case)",
     "unknown_field": "declare the field in `schema`, or write `extra_fields: ignore`",
     "not_framed": f"{_SERIALIZER}; where the detail names a header, let it put the schema id in "
-    "front of the payload: `value.schema.id.serializer` of Confluent, `headers.enabled` of "
-    "Apicurio (docs/formats.md, Ids in headers); JSON can be declared as `format: json`",
+    "front of the payload: `headers.enabled` of Apicurio, `store.schema.version.id.in.header` of "
+    "Cloudera (docs/formats.md, Ids in headers); JSON can be declared as `format: json`",
     "short_header": _SERIALIZER,
-    "unknown_schema_id": "point ONCELAKE_SCHEMA_REGISTRY to the registry that has this schema, or "
+    "unknown_schema_id": "where the detail names a fingerprint, add that schema to `schemas`, and "
+    "redrive; else point ONCELAKE_SCHEMA_REGISTRY to the registry that has this schema, or "
     "register it there again; where the detail names an id of eight bytes, let the producer write "
     "four (docs/formats.md, Ids of eight bytes)",
     "wrong_schema_type": "declare the `format` of the schema that the detail names",
@@ -77,8 +82,12 @@ REMEDIES: Final[Mapping[str, str]] = {
     "unavailable_value": "let the source send the column in every event (REPLICA IDENTITY FULL), "
     "or name others in `keys`, `sequence_by` and expressions",
     "truncate": "decide: declare `where` with the position after it, and oncelake rebuild "
-    "(docs/debezium.md, When the source is truncated); or leave its rows",
-    "not_a_change": "nothing is lost; leave such messages out by the connector's settings",
+    "(docs/debezium.md, When the source is truncated); or leave its rows; to stop before the next "
+    "one, declare `on_truncate: stop` in `format`",
+    "not_a_change": "nothing is lost; leave such messages out by the connector's settings, or "
+    "their topic by `topics` or a narrower `topic_pattern`",
+    "source_schema_change": "nothing is lost; leave the connector's topic of schema changes out by "
+    "`topics` or a narrower `topic_pattern`; for a new column, declare it in `schema`",
 }
 
 

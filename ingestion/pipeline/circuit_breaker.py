@@ -1,4 +1,4 @@
-"""The breaker: a batch of which too much is bad is not written at all.
+"""The breaker: a batch of which too much is bad, or one record says all, is not written at all.
 
 A few bad records belong in quarantine; when most of a batch is bad, it is the declaration that is
 wrong, or the topic, and quarantining a topic would only move it. So the run stops before anything
@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from oncelake.ingestion.declaration.formats import DebeziumOptions
 from oncelake.ingestion.declaration.messages import printable
 from oncelake.ingestion.declaration.spec import StreamSpec
-from oncelake.ingestion.errors import TooManyBadRecordsError, counted
+from oncelake.ingestion.errors import SourceTruncatedError, TooManyBadRecordsError, counted
 from oncelake.ingestion.modes.engines.engine import Engine
 from oncelake.ingestion.pipeline.counts import BatchCounts
 
@@ -22,7 +23,7 @@ _FEWEST: Final = 100
 
 
 def refuse_too_many_bad(engine: Engine, counts: BatchCounts, spec: StreamSpec) -> None:
-    """Make sure that the share of bad records in a batch is one that may go to quarantine.
+    """Make sure that the bad records of a batch may go to quarantine, by their share and reasons.
 
     One query more, and only when it is not.
 
@@ -33,8 +34,11 @@ def refuse_too_many_bad(engine: Engine, counts: BatchCounts, spec: StreamSpec) -
 
     Raises:
         TooManyBadRecordsError: there are more; names the reasons.
+        SourceTruncatedError: the source was emptied, and the declaration stops there.
     """
     bad = counts.dispositions.get("quarantined", 0)
+    if bad:
+        _refuse_truncate(engine, spec)
     new = counts.read - counts.dispositions.get("overlap", 0)
     declared = spec.quarantine_rate.stop_above
     if not bad or (declared is None and new < _FEWEST):
@@ -51,6 +55,22 @@ def refuse_too_many_bad(engine: Engine, counts: BatchCounts, spec: StreamSpec) -
         "or, if these records are meant to go to quarantine, declare "
         "`quarantine_rate: {stop_above: 1}` there",
     )
+
+
+def _refuse_truncate(engine: Engine, spec: StreamSpec) -> None:
+    options = spec.format.options
+    if not isinstance(options, DebeziumOptions) or options.on_truncate != "stop":
+        return
+    for row in _reasons(engine):
+        if row["_reason"] == "truncate":
+            raise SourceTruncatedError(
+                spec.name,
+                f"the source has emptied its table: {_describe(row)}. Nothing was written, and no "
+                "offset moved.",
+                remedy="declare `where` with the position after that, and in `format` "
+                f"`on_truncate: quarantine`, and oncelake rebuild {spec.name} (docs/debezium.md, "
+                "When the source is truncated)",
+            )
 
 
 def _reasons(engine: Engine) -> list[dict[str, Any]]:

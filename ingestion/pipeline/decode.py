@@ -1,8 +1,12 @@
-"""Decode a batch: its values, and the keys where a null value could say something by its key."""
+"""Decode a batch: its values, and the Kafka keys where they give columns.
+
+Headers and the key give a value the columns that are declared so, and a null value its key columns.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -52,7 +56,8 @@ def decode(records: DataFrame, stream: Stream, frames: FrameCache) -> Rows:
     with_keys = records
     if spec.key_format.options.uses_registry:
         with_keys = _with_tombstone_keys(records)
-    return _decoded(records, value, _plan_keys(with_keys, stream, row_type(spec.ddl)))
+    schema = StructType([*value_type(spec), *row_type(spec.ddl)])
+    return _decoded(records, value, _plan_tombstones(with_keys, stream, schema))
 
 
 def decode_here(records: pa.Table, stream: Stream) -> Work:
@@ -62,7 +67,8 @@ def decode_here(records: pa.Table, stream: Stream) -> Work:
     if spec.tombstone_policy != "delete":
         return _work(value, None)
     with_keys = pa.Table.from_batches(map(_with_tombstone_key, records.to_batches()))
-    return _work(value, _plan_keys(with_keys, stream, type_of_columns(spec.columns)))
+    schema = type_of_columns((*spec.value_columns, *spec.columns))
+    return _work(value, _plan_tombstones(with_keys, stream, schema))
 
 
 def _plan_values(records: DataFrame | pa.Table, stream: Stream, schema: StructType) -> Decoding:
@@ -80,20 +86,39 @@ def _plan_values(records: DataFrame | pa.Table, stream: Stream, schema: StructTy
         lenient=spec.lenient,
         record=spec.record,
     )
-    return plan_decoding(records, spec.format.type, encoded, stream.settings, column="_value")
+    plan = plan_decoding(records, spec.format.type, encoded, stream.settings, column="_value")
+    key = _plan_keys(records, stream, schema, column="_key") if spec.from_key else None
+    return replace(plan, headers=spec.from_headers, key=key)
 
 
-def _plan_keys(records: DataFrame | pa.Table, stream: Stream, schema: StructType) -> Decoding:
+def _plan_tombstones(records: DataFrame | pa.Table, stream: Stream, schema: StructType) -> Decoding:
+    """Plan how to decode key and order of null values, among columns of values and the table."""
+    spec = stream.spec
+    headers = {n: h for n, h in spec.from_headers.items() if n in spec.tombstone_columns}
+    plan = _plan_keys(records, stream, schema, column=_TOMBSTONE_KEY)
+    whole = StructType([*plan.encoded.schema, *_fields(schema, headers)])
+    return replace(plan, encoded=replace(plan.encoded, schema=whole), headers=headers)
+
+
+def _plan_keys(
+    records: DataFrame | pa.Table, stream: Stream, schema: StructType, *, column: str
+) -> Decoding:
     spec = stream.spec
     type_, is_json = spec.key_format.type, spec.key_format.type in JSON_FORMATS
     encoded = Encoded(
-        schema=StructType([schema[name] for name in spec.keys]),
+        schema=_fields(schema, spec.key_columns),
         is_key=True,
         options=spec.key_format.options,
         extra_fields="ignore",
-        lenient=spec.lenient & set(spec.keys) if is_json else frozenset(),
+        lenient=spec.lenient & set(spec.key_columns) if is_json else frozenset(),
     )
-    return plan_decoding(records, type_, encoded, stream.settings, column=_TOMBSTONE_KEY)
+    return plan_decoding(records, type_, encoded, stream.settings, column=column)
+
+
+def _fields(schema: StructType, names: Iterable[str]) -> StructType:
+    """Return the fields of some names, of those that share one the last."""
+    fields = {each.name: each for each in schema}
+    return StructType([fields[name] for name in names])
 
 
 def _with_tombstone_keys(records: DataFrame) -> DataFrame:

@@ -49,7 +49,9 @@ def row_type(ddl: str) -> StructType:
 
 def value_type(spec: StreamSpec) -> StructType:
     """Return the type of a value as it is decoded."""
-    return row_type(spec.value_ddl or spec.ddl)
+    columns = [*row_type(spec.ddl), *(row_type(spec.value_ddl) if spec.value_ddl else ())]
+    fields = {field.name: field for field in columns}
+    return StructType([fields[column.name] for column in spec.value_columns])
 
 
 def type_of_columns(columns: Iterable[DeclaredColumn]) -> StructType:

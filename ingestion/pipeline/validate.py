@@ -40,6 +40,8 @@ from oncelake.ingestion.pipeline.schema import declared_row
 
 GOOD = ("row", "delete")
 REASONS: Final = {
+    "bad_header": "a header of `from_headers` is no value that its column can hold without a loss",
+    "bad_key": "the Kafka key cannot be read by `key_format`, and `from_key` takes columns from it",
     "missing_key": "a key column, or the column of `window`, is null or absent",
     "key_too_long": "texts and bytes of the key have more bytes together than an index of "
     "PostgreSQL takes for sure, 2,000",
@@ -122,7 +124,8 @@ def _flat_in_spark(rows: DataFrame, spec: StreamSpec) -> DataFrame:
     columns["_is_tombstone"] = F.col("_value").isNull()
     columns["_bytes"] = F.coalesce(F.octet_length("_value"), F.lit(0))
     if spec.tombstone_policy == "delete":
-        by_key = {name: F.col(f"_decoded_key.row.{quoted(name)}") for name in spec.keys}
+        names = spec.tombstone_columns
+        by_key = {name: F.col(f"_decoded_key.row.{quoted(name)}") for name in names}
         row = F.when(F.col("_value").isNull(), declared_row(spec, by_key)).otherwise(row)
         # What the format says of a bad value or, where there is none, of a bad key.
         of_key = F.concat_ws(": ", "_decoded_key.reason", "_decoded_key.detail")
@@ -197,7 +200,7 @@ def _flat_in_worker(decode: Work, spec: StreamSpec) -> Work:
     findings, needed, measured = _findings(spec), _needed(spec), spec.measured_keys
     # Of several, one alone is longer than its part.
     part = spec.sink.kind.longest_key // max(1, len(measured))
-    keys = spec.keys if spec.tombstone_policy == "delete" else ()
+    keys = spec.tombstone_columns if spec.tombstone_policy == "delete" else ()
     has_deletes, is_timed = spec.write_mode.has_deletes, _has_no_time(spec) != "FALSE"
     is_transformed, required = spec.is_transformed, spec.required_value_columns
     transformed = ["_index", "_selected", *(["_ended"] if spec.moved_by else [])]
@@ -279,6 +282,7 @@ def _judged(spec: StreamSpec, reached: Offsets, *, has_constraints: bool = False
     is_selected = "coalesce(_is_selected, FALSE)" if spec.apply_as_deletes else "FALSE"
     policy, has_deletes = spec.tombstone_policy, spec.write_mode.has_deletes
     why = "tombstone_quarantined" if spec.tombstones_have_an_order else "tombstone_without_order"
+    why = why if spec.tombstones_have_a_key else "tombstone_without_key"
     why = why if has_deletes else "unexpected_tombstone"
     nulls = [f"{sql.name(name)} IS NULL" for name in needed]
     if spec.unavailable == "keep":

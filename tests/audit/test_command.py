@@ -197,3 +197,30 @@ def _mapped(columns: list[tuple[str, str]], file: Any) -> list[dict[str, Any]]:
     }
     features = {"readerFeatures": feature, "writerFeatures": feature}
     return [{"protocol": protocol | features}, {"metaData": metadata}, {"add": add}]
+
+
+def test_columns_of_headers_and_key_are_read_from_there(
+    kafka_address: str, settings: Settings, tmp_path: Path
+) -> None:
+    """A file that declares them is enough, and the value has other things to say."""
+    file = tmp_path / "parts.yaml"
+    with source(kafka_address) as made:
+        for id, tenant in ((1, b"t"), (2, b"u")):
+            headers = [("tenant", tenant)]
+            made.producer.produce(made.topic, b'{"name": "a"}', str(id).encode(), headers=headers)
+        made.flush()
+        declared = {
+            "topic": made.topic,
+            "schema": "id BIGINT, name STRING, tenant STRING",
+            "from_headers": {"tenant": "tenant"},
+            "from_key": ["id"],
+            "keys": ["id"],
+        }
+        file.write_text(json.dumps(declared))
+        rows = [{"id": 1, "name": "a", "tenant": "t"}, {"id": 2, "name": "a", "tenant": "x"}]
+        schema = pa.schema({"id": pa.int64(), "name": pa.string(), "tenant": pa.string()})
+        table = saved(rows, settings, schema)["table"]
+
+        report = audit(AuditRequest(table=table, file=file), settings)
+
+    assert counts(report) == {"different": 1}

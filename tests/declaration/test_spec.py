@@ -47,8 +47,8 @@ def test_how_often_a_stream_is_run_decides_nothing_about_its_records() -> None:
 def test_every_field_is_known_to_decide_about_records_or_not_to() -> None:
     """A field that is added later is not taken for one that makes earlier records another's."""
     deciding = {
-        *("format", "record", "ddl", "leniency", "value_ddl", "explode", "where", "select"),
-        "transform",
+        *("format", "record", "ddl", "leniency", "value_ddl", "from_headers", "from_key"),
+        *("explode", "where", "select", "transform"),
         *("mode", "keys", "sequence_by", "aggregates", "window", "apply_as_deletes", "deletes"),
         *("ignore_null_updates", "tombstones", "key_format", "extra_fields", "sink"),
     }

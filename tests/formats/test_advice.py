@@ -324,7 +324,7 @@ def outcome_of_unknown(spec: StreamSpec, sent: Sent, registry: SmallRegistry) ->
 def test_json_with_its_id_in_a_header_is_read_as_json(registry: SmallRegistry) -> None:
     """The remedy's second way: there is no frame, and the document says all."""
     registry.add(JSON, "JSON")
-    sent = Sent(b'{"id": 1, "name": "a"}', headers=(("__value_schema_id", b"\1" + b"g" * 16),))
+    sent = Sent(b'{"id": 1, "name": "a"}', headers=(("apicurio.value.globalId", b"1"),))
 
     assert outcome(declared(format="json_schema"), sent, registry.settings)["_reason"] == (
         "not_framed"

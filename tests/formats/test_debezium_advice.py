@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -130,11 +129,10 @@ def test_a_delete_without_its_row_is_applied_by_its_null_value(
 def test_a_key_that_only_the_kafka_key_has_is_taken_from_there(
     registered: World, subject: Subject, registry_address: str
 ) -> None:
-    """The remedy of a missing key names the page, whose function reads a key of Avro."""
-    heading = "A key that only the Kafka key has"
-    assert f"docs/transform.md, {heading}" in remedy_of("missing_key")
-    (code,) = re.findall(r"(@F.udf.*?)\n\n\ndef", section("transform.md", heading), re.DOTALL)
-    assert code in Path(ROOT / "tests" / "support" / "transforms.py").read_text()
+    """The remedy of a missing key names the field and the page, by which a key of Avro is read."""
+    heading = "Columns of headers and of the Kafka key"
+    assert f"by `from_key` (docs/transform.md, {heading})" in remedy_of("missing_key")
+    assert "`from_key`" in section("transform.md", heading)
     value = {"type": "record", "name": "V", "fields": [{"name": "name", "type": "string"}]}
     ids = (1, -1, 300, 2**62)
     with Subject(registry_address, f"{registered.topic}-key") as subject_of_keys:
@@ -145,31 +143,11 @@ def test_a_key_that_only_the_kafka_key_has_is_taken_from_there(
 
     registered.declare(
         schema="id BIGINT NOT NULL, name STRING",
-        value_schema="name STRING",
         format="avro",
         key_format="avro",
-        transform="tests.support.transforms.with_id",
+        from_key="id",
     )
     registered.run()
 
     assert {row["id"]: row["name"] for row in registered.rows()} == {id: str(id) for id in ids[1:]}
     assert prove(registered).holds
-
-
-@pytest.mark.spark
-@pytest.mark.parametrize(
-    ("kind", "raw"),
-    [
-        ("JSON", b'{"id": -7}'),
-        ("text", b"-7"),
-        ("a number of Java's LongSerializer", (-7).to_bytes(8, signed=True)),
-    ],
-)
-def test_an_expression_of_the_docs_reads_a_kafka_key(spark: Any, kind: str, raw: bytes) -> None:
-    """Each row of the table gives the key that the bytes have."""
-    text = section("transform.md", "A key that only the Kafka key has")
-    (expression,) = re.findall(rf"^\| {kind} \| `id: (.*?)` \|$", text, re.MULTILINE)
-
-    (found,) = spark.createDataFrame([(raw,)], "_key BINARY").selectExpr(expression).first()
-
-    assert str(found) == "-7"

@@ -647,7 +647,7 @@ def test_values_whose_ids_are_in_headers_are_not_taken_for_framed(header: str) -
     with pytest.raises(InvalidSpecError, match="schema id is in a header") as refused:
         detect_format(sample(bare), SETTINGS)
 
-    assert "let the producer put the id in front of the payload" in str(refused.value)
+    assert "declare the format by hand (docs/formats.md, Ids in headers)" in str(refused.value)
     assert detect_format(sample(text), SETTINGS).type == "json"
 
 

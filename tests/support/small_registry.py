@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
-from uuid import uuid4
+from uuid import NAMESPACE_OID, UUID, uuid4, uuid5
 
 from oncelake.ingestion.settings import Settings
 from tests.support.http_server import Handler, served
@@ -24,12 +24,14 @@ class SmallRegistry:
     Attributes:
         address: Where it answers.
         hidden: Subjects and versions that are deleted, but not for good.
+        has_guids: Whether it answers by GUIDs, as newer registries do.
     """
 
     address: str = ""
     schemas: dict[int, dict[str, Any]] = field(default_factory=dict)
     versions: dict[tuple[str, int], int] = field(default_factory=dict)
     hidden: set[tuple[str, int]] = field(default_factory=set)
+    has_guids: bool = True
 
     @property
     def settings(self) -> Settings:
@@ -55,12 +57,25 @@ class SmallRegistry:
         self.versions[at or (f"subject-{number}", 1)] = number
         return number
 
-    def answer(self, path: str) -> tuple[int, dict[str, Any]]:
+    @staticmethod
+    def guid(number: int) -> UUID:
+        """Return the GUID of a schema."""
+        return uuid5(NAMESPACE_OID, str(number))
+
+    def answer(self, path: str) -> tuple[int, dict[str, Any] | list[str]]:
         """Return status and body of a GET."""
         asked = urlsplit(path)
         parts = [unquote(part) for part in asked.path.strip("/").split("/")[1:]]
         if parts[:2] == ["schemas", "ids"]:
             schema = self.schemas.get(int(parts[2]))
+            return (200, schema) if schema else (404, _error(40403, "Schema not found"))
+        if parts == ["schemas", "types"]:
+            return 200, ["AVRO", "JSON", "PROTOBUF"]
+        if parts[:2] == ["schemas", "guids"]:
+            known = {str(self.guid(number)): each for number, each in self.schemas.items()}
+            if not self.has_guids:
+                return 404, _error(404, "HTTP 404 Not Found")
+            schema = known.get(parts[2])
             return (200, schema) if schema else (404, _error(40403, "Schema not found"))
         at = (parts[1], int(parts[3]))
         is_shown = at not in self.hidden or parse_qs(asked.query).get("deleted") == ["true"]

@@ -41,22 +41,6 @@ def unchanged(values: DataFrame) -> DataFrame:
     return values
 
 
-@F.udf("bigint")
-def first_number(key):
-    """Read an int or a long: seven bits a byte, the lowest first, the sign in the last one."""
-    number = 0
-    for at, byte in enumerate((key or b"")[5:]):
-        number |= (byte & 127) << 7 * at
-        if byte < 128:
-            return number >> 1 ^ -(number & 1)
-    return None
-
-
-def with_id(values: DataFrame) -> DataFrame:
-    """Take the id from the Kafka key, which is Avro."""
-    return values.withColumn("id", first_number("_key"))
-
-
 def same(values: DataFrame) -> DataFrame:
     """Take id and code as they are."""
     return values.select("_topic", "_partition", "_offset", "id", "code")

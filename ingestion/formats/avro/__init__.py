@@ -11,14 +11,20 @@ import math
 import struct
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from io import BytesIO
 from typing import Any, Final
 
 from fastavro import parse_schema, schemaless_reader
 
+from oncelake.ingestion.declaration.formats import AvroOptions
 from oncelake.ingestion.errors import counted
 from oncelake.ingestion.formats import wire_format
 from oncelake.ingestion.formats.avro.columns import flat_decoding
+from oncelake.ingestion.formats.avro.single_object import (
+    SingleObjectDecoder,
+    schemas_by_fingerprint,
+)
 from oncelake.ingestion.formats.avro.types import (
     as_written,
     converter,
@@ -49,7 +55,11 @@ _MALFORMED = (EOFError, LookupError, ValueError, OverflowError, MemoryError, str
 
 def opened(encoded: Encoded) -> Decode:
     """Decode each value with its writer's schema; a key may be a bare value."""
-    return FramedDecoder(encoded, "AVRO", compiled, compiled_flat, name=record_name)
+    decoder, options = FramedDecoder, encoded.options
+    if isinstance(options, AvroOptions) and not options.uses_registry:
+        encoded = replace(encoded, writer_schemas=schemas_by_fingerprint(options.schemas))
+        decoder = SingleObjectDecoder
+    return decoder(encoded, "AVRO", compiled, compiled_flat, name=record_name)
 
 
 def record_name(schema: WriterSchema) -> Callable[[bytes], str | None]:

@@ -73,7 +73,7 @@ def opened(encoded: Encoded) -> Decode:
 
     A field that is absent is null. A key that is a single column may be a bare value.
     """
-    if encoded.is_key or any(map(_UNREADABLE.search, paths_of(encoded.schema))):
+    if any(map(_UNREADABLE.search, paths_of(encoded.schema))):
         return by_record(StrictReader(encoded), encoded)
     return _JsonDecoder(encoded)
 
@@ -87,6 +87,9 @@ class _JsonDecoder:
         self._is_new = True
 
     def __call__(self, values: pa.Array) -> pa.StructArray:
+        if values.null_count == len(values):
+            # As most keys of tombstones are.
+            return self._one_by_one(values)
         if self._is_new and len(values) > _SAMPLE:
             # Names are learnt from a sample, before all others are decoded.
             self._is_new = False

@@ -266,6 +266,7 @@ def _decoded(
     formats = (spec.format.options, spec.key_format.options)
     # To ask each record for its headers costs as much as half of its decoding.
     has_headers = any(each.reads_headers or each.uses_registry for each in formats)
+    has_headers |= bool(spec.from_headers)
     columns = {
         "_topic": [spec.topic] * len(messages),
         "_partition": [each.partition() for each in messages],

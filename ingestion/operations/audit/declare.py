@@ -141,7 +141,7 @@ def plan_reading(request: AuditRequest, table: ForeignTable, settings: Settings)
     ddl = ", ".join(replace(c, nullable=c.name not in required).as_ddl() for c in columns)
     more = {
         name: fields[name]
-        for name in ("format", "key_format", "types", "record")
+        for name in ("format", "key_format", "types", "record", "from_headers", "from_key")
         if fields.get(name)
     }
     spec = _valid(

@@ -89,7 +89,7 @@ def detect_format(sample: TopicSample, settings: Settings) -> Detected:
         return _json([parse(each) for each in values if _kind(each) == kind], found)
     remedy = _by_hand(sample, "raw", "BINARY")
     if kind == _IN_HEADER:
-        remedy = f"let the producer put the id in front of the payload, or {remedy}"
+        remedy = f"declare the format by hand (docs/formats.md, Ids in headers), or {remedy}"
     elif kind != _BYTES:
         remedy = f"{_by_hand(sample, 'string', 'STRING')}{_as_csv(sample.topic, values)}"
     return _refuse(sample, f"the values are {kind}", remedy)

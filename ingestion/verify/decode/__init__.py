@@ -10,11 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any, Final, cast
+from uuid import UUID
 
 from oncelake.ingestion.declaration.ddl import DeclaredColumn
 from oncelake.ingestion.declaration.formats import Options
 from oncelake.ingestion.declaration.parts import ExtraFields, FormatSpec
-from oncelake.ingestion.kafka.schema_registry import WriterSchema, fresh_registry
+from oncelake.ingestion.kafka.schema_registry import SchemaId, WriterSchema, fresh_registry
 from oncelake.ingestion.settings import Settings
 from oncelake.ingestion.verify.decode.coerce import (
     BadRecordError,
@@ -85,10 +86,13 @@ Headers = Sequence[tuple[str, bytes | None]]
 
 # Names the record type of the bytes behind a schema's id, where their format has names.
 Name = Callable[[bytes], str | None]
-# Headers that have a schema's id, or what else says which it is: of Confluent's serializers,
-# Apicurio's and Cloudera's.
-_ID_HEADERS: Final = (
-    *("__{}_schema_id", "{}.schema.version.id", "apicurio.{}.globalId", "apicurio.{}.contentId"),
+# Whether bytes of a header are all that a format's payloads have behind the schema's id.
+IsWhole = Callable[[bytes], bool]
+# The header of Confluent's serializers that has a schema's id.
+_ID_HEADER: Final = "__{}_schema_id"
+# Those of Apicurio's and Cloudera's, or what else says which schema it is.
+_OTHER_ID_HEADERS: Final = (
+    *("{}.schema.version.id", "apicurio.{}.globalId", "apicurio.{}.contentId"),
     *("apicurio.{}.contentHash", "apicurio.{}.artifactId"),
 )
 # Reads a value, or the bytes behind a schema's id; most ignore the Kafka key and the headers that
@@ -106,7 +110,8 @@ def reading(format_spec: FormatSpec, expected: Expected) -> Decode:
 class ReadFramed:
     """Reads Confluent's wire format: a zero, four bytes of schema id, the payload.
 
-    Each schema is requested and compiled once.
+    What is before the payload may be in a header, or a one and a GUID of 16 bytes there. Each
+    schema is requested and compiled once.
     """
 
     def __init__(
@@ -115,14 +120,16 @@ class ReadFramed:
         type_: str,
         compile_schema: Callable[[WriterSchema], Decode],
         name: Callable[[WriterSchema], Name],
+        is_whole: IsWhole = lambda rest: not rest,
     ) -> None:
         assert expected.settings is not None, "only settings say where the registry is"
         self._registry = fresh_registry(expected.settings)
         self._type, self._compile, self._name = type_, compile_schema, name
         self._is_key, self._wanted = expected.is_key, expected.record
         part = "key" if expected.is_key else "value"
-        self._id_headers = {each.format(part) for each in _ID_HEADERS}
-        self._readers: dict[int, Decode] = {}
+        self._id_header, self._is_whole = _ID_HEADER.format(part), is_whole
+        self._other_headers = {each.format(part) for each in _OTHER_ID_HEADERS}
+        self._readers: dict[SchemaId, Decode] = {}
 
     def __call__(
         self, raw: bytes, key: bytes | None = None, headers: Headers = ()
@@ -133,21 +140,32 @@ class ReadFramed:
             UnknownSchemaError: it belongs in quarantine if its schema was unknown then, too.
             DependencyError: the registry does not answer.
         """
-        if not self._id_headers.isdisjoint(name for name, _ in headers):
-            raise BadRecordError("its schema id is in a header")
-        if len(raw) < 5 or raw[0] != 0:
-            raise BadRecordError("no schema id in front")
-        number = int.from_bytes(raw[1:5])
+        number, payload = self._split(raw, headers)
         if number not in self._readers:
             self._readers[number] = self._reader(number)
         try:
-            return self._readers[number](raw[5:], key, headers)
+            return self._readers[number](payload, key, headers)
         except UnknownSchemaError:
             raise
         except BadRecordError as error:
             raise BadRecordError(f"schema id {number}: {error}") from None
 
-    def _reader(self, number: int) -> Decode:
+    def _split(self, raw: bytes, headers: Headers) -> tuple[SchemaId, bytes]:
+        values = [value or b"" for name, value in headers if name == self._id_header]
+        if values:
+            size = {b"\0": 5, b"\1": 17}.get(values[-1][:1], 0)
+            start, rest = values[-1][1:size], values[-1][size:]
+            if not size or len(start) < size - 1 or not self._is_whole(rest):
+                raise BadRecordError("a header that is no schema id as Confluent writes it")
+            number = int.from_bytes(start) if size == 5 else UUID(bytes=start)
+            return number, rest + raw
+        if not self._other_headers.isdisjoint(name for name, _ in headers):
+            raise BadRecordError("its schema id is in a header")
+        if len(raw) < 5 or raw[0] != 0:
+            raise BadRecordError("no schema id in front")
+        return int.from_bytes(raw[1:5]), raw[5:]
+
+    def _reader(self, number: SchemaId) -> Decode:
         schema = self._registry.schemas([number]).get(number)
         if schema is None:
             return _refuse(UnknownSchemaError, f"the registry does not know schema id {number}")

@@ -10,6 +10,7 @@ import json
 import math
 import uuid
 from collections.abc import Mapping
+from functools import cache
 from io import BytesIO
 from typing import Any, Final
 
@@ -19,6 +20,7 @@ from avro.io import BinaryDecoder, DatumReader
 from avro.name import Names
 from avro.schema import Schema, UnionSchema, make_avsc_object
 
+from oncelake.ingestion.declaration.formats import AvroOptions
 from oncelake.ingestion.declaration.types import SqlType
 from oncelake.ingestion.errors import counted
 from oncelake.ingestion.kafka.schema_registry import WriterSchema
@@ -29,6 +31,7 @@ from oncelake.ingestion.verify.decode import (
     Name,
     ReadFramed,
     coerce,
+    single_object,
 )
 from oncelake.ingestion.verify.decode.coerce import BROKEN, TICKS, BadRecordError, Read, refuse
 
@@ -38,10 +41,22 @@ _LOGICAL: Final = "logical"
 _MOST_TYPES: Final = 10_000
 
 
-def reading(expected: Expected) -> ReadFramed:
+def reading(expected: Expected) -> Decode:
     """Return what reads one framed Avro datum."""
     wanted = coerce.provable_types(expected.columns)
     is_key, rejects = expected.is_key, expected.extra_fields == "reject"
+    options = expected.options
+    if isinstance(options, AvroOptions) and options.framing == "single_object":
+        schemas = {single_object.fingerprint(text): text for text in options.schemas}
+
+        @cache
+        def reader(fingerprint: bytes) -> Decode:
+            if fingerprint not in schemas:
+                raise BadRecordError(f"no schema has the fingerprint {fingerprint.hex()}")
+            schema = WriterSchema(id=0, type="AVRO", text=schemas[fingerprint])
+            return opened(schema, wanted, is_key=is_key, rejects=rejects)
+
+        return single_object.reading(reader)
     return ReadFramed(
         expected,
         "AVRO",

@@ -27,7 +27,7 @@ def reading(expected: Expected) -> Decode:
     """Return what reads one line."""
     options = expected.options
     assert isinstance(options, CsvOptions), "options are of the format's own model"
-    readers = [_reader(type_) for type_ in coerce.provable_types(expected.columns).values()]
+    readers = [of_text(type_) for type_ in coerce.provable_types(expected.columns).values()]
 
     def read(raw: bytes, *_: object) -> DecodedRecord:
         found = _fields(coerce.utf8(raw), options.delimiter, options.quote)
@@ -75,7 +75,8 @@ def _quoted(rest: str, quote: str) -> tuple[str, str]:
         at = end + 2
 
 
-def _reader(type_: SqlType) -> Callable[[str], Any]:
+def of_text(type_: SqlType) -> Callable[[str], Any]:
+    """Return what takes a field as a declared type."""
     if as_text := coerce.text(type_):
         return as_text
     if type_.word == "BOOLEAN":

@@ -56,8 +56,20 @@ def reading(expected: Expected) -> ReadFramed:
     """Return what reads one framed message."""
     wanted = coerce.provable_types(expected.columns)
     return ReadFramed(
-        expected, "PROTOBUF", lambda s: opened(s, wanted, expected.extra_fields), naming
+        expected,
+        "PROTOBUF",
+        lambda s: opened(s, wanted, expected.extra_fields),
+        naming,
+        _are_indexes,
     )
+
+
+def _are_indexes(rest: bytes) -> bool:
+    """Tell whether bytes are message indexes, and nothing more."""
+    try:
+        return not _path_in(rest)[1]
+    except BadRecordError:
+        return False
 
 
 def naming(written: WriterSchema) -> Name:
@@ -130,6 +142,17 @@ def _message(message: Any, type_: SqlType) -> Read:
 
 def _which(messages: Sequence[Any], payload: bytes) -> tuple[Any, bytes]:
     """Follow the message indexes to a message; none of them means the first."""
+    path, rest = _path_in(payload)
+    message = None
+    for number in path or [0]:
+        if number >= len(messages):
+            raise BadRecordError(f"no message at {path}")
+        message = messages[number]
+        messages = message.nested_types
+    return message, rest
+
+
+def _path_in(payload: bytes) -> tuple[list[int], bytes]:
     path: list[int] = []
     count, at = _index(payload, 0)
     if count > _MOST_INDEXES:
@@ -137,13 +160,7 @@ def _which(messages: Sequence[Any], payload: bytes) -> tuple[Any, bytes]:
     for _ in range(count):
         number, at = _index(payload, at)
         path.append(number)
-    message = None
-    for number in path or [0]:
-        if number >= len(messages):
-            raise BadRecordError(f"no message at {path}")
-        message = messages[number]
-        messages = message.nested_types
-    return message, payload[at:]
+    return path, payload[at:]
 
 
 def _index(payload: bytes, at: int) -> tuple[int, int]:

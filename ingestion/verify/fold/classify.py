@@ -31,6 +31,7 @@ from oncelake.ingestion.verify.decode.coerce import (
     UnknownSchemaError,
     UnprovableError,
 )
+from oncelake.ingestion.verify.decode.metadata import ReadRecord
 from oncelake.ingestion.verify.fold.transform import (
     TIME,
     ApplyTransformation,
@@ -96,7 +97,7 @@ class Classifier:
         self._epoch = epoch
         self.types = spec.types
         value = Expected(
-            columns=spec.value_columns,
+            columns=spec.payload_columns,
             options=spec.format.options,
             settings=settings,
             extra_fields=spec.extra_fields,
@@ -104,7 +105,9 @@ class Classifier:
             record=spec.record,
             moved_by=spec.moved_by,
         )
-        self._read = reading(spec.format, value)
+        needs_key = spec.tombstone_policy == "delete" or spec.from_key
+        read_key = _reading_of_keys(spec, settings) if needs_key and spec.key_columns else None
+        self._read = ReadRecord(spec, reading(spec.format, value), read_key)
         self.transformation = transformation(spec, settings, apply, evaluated_by=evaluated_by)
         value_names = [column.name for column in spec.value_columns]
         self._array_at = value_names.index(spec.explode) if spec.explode else None
@@ -131,9 +134,6 @@ class Classifier:
         self._is_delete = None
         if spec.apply_as_deletes:
             self._is_delete = Condition("apply_as_deletes", spec.apply_as_deletes, spec.columns)
-        self._read_key = None
-        if self._tombstones == "delete":
-            self._read_key = _reading_of_keys(spec, settings)
         self._make_filter = partial(_filter_of_rows, spec, settings, apply)
         self._constraints = dict[str, Transformation]()
 
@@ -275,16 +275,13 @@ class Classifier:
 
     def _decoded(self, record: Record) -> DecodedRecord:
         if record.value is not None:
-            return self._read(record.value, record.key, record.headers or ())
+            return self._read.value(record)
         if self._tombstones == "quarantine":
             raise BadRecordError("a tombstone is not for this stream")
         if record.key is None:
             raise BadRecordError("a tombstone without a key")
-        assert self._read_key is not None, "tombstones are read by their keys"
-        keys = dict(
-            zip(self._key_at, self._read_key(record.key, None, record.headers).values, strict=True)
-        )
-        values = tuple([keys.get(at) for at in range(len(self.types))])
+        known = self._read.tombstone(record)
+        values = tuple([known.get(name) for name in self.types])
         return DecodedRecord(values=values, is_delete=True)
 
     def _change(self, row: Value, *, is_delete: bool, seq: int) -> RowChange:
@@ -348,9 +345,9 @@ class Classifier:
 
 
 def _reading_of_keys(spec: StreamSpec, settings: Settings | None) -> Decode:
-    by_name = {column.name: column for column in spec.columns}
+    by_name = {column.name: column for column in (*spec.value_columns, *spec.columns)}
     expected = Expected(
-        columns=[by_name[name] for name in spec.keys],
+        columns=[by_name[name] for name in spec.key_columns],
         options=spec.key_format.options,
         settings=settings,
         is_key=True,
@@ -455,15 +452,23 @@ class Classifiers:
         earlier = parse_columns(columns) if columns else self._spec.columns
         if earlier == self._spec.columns:
             return self._make(self._spec, evaluated_by=evaluated_by) if evaluated_by else self.today
-        names = [column.name for column in earlier]
+        names = {column.name for column in earlier}
         selected = {name: sql for name, sql in self._spec.select.items() if name in names}
+        if self._spec.value_ddl:
+            names |= {column.name for column in parse_columns(self._spec.value_ddl)}
+        headers = {name: of for name, of in self._spec.from_headers.items() if name in names}
+        then = {
+            "schema": columns,
+            "select": selected,
+            "from_headers": headers,
+            "from_key": [name for name in self._spec.from_key if name in names],
+        }
         # Of the columns of then, what is expected of the rows of today says nothing.
         about_rows = {"expectations"}
         declared = self._spec.model_dump(by_alias=True, exclude_unset=True, exclude=about_rows)
         try:
             return self._make(
-                StreamSpec.model_validate({**declared, "schema": columns, "select": selected}),
-                evaluated_by=evaluated_by,
+                StreamSpec.model_validate({**declared, **then}), evaluated_by=evaluated_by
             )
         except ValidationError as error:
             raise UnprovableError(

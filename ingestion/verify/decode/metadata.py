@@ -1,0 +1,72 @@
+"""Columns that a record's headers and its Kafka key give, whatever the value says of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from oncelake.ingestion.declaration.ddl import DeclaredColumn
+from oncelake.ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.verify.decode import Decode, DecodedRecord, csv
+from oncelake.ingestion.verify.decode.coerce import utf8
+from oncelake.ingestion.verify.read.record import Record
+
+
+class ReadRecord:
+    """Reads the columns of a record from its value, its headers and its Kafka key."""
+
+    def __init__(self, spec: StreamSpec, read_value: Decode, read_key: Decode | None) -> None:
+        """Take what reads the bytes of values, and of Kafka keys where any column needs them."""
+        self._read_value, self._read_key = read_value, read_key
+        self._names = [column.name for column in spec.value_columns]
+        self._of_value = [column.name for column in spec.payload_columns]
+        self._of_key, self._takes_key = spec.key_columns, bool(spec.from_key)
+        types = {column.name: column for column in spec.value_columns}
+        self._headers = [(n, h, _reader(types[n])) for n, h in spec.from_headers.items()]
+
+    def value(self, record: Record) -> DecodedRecord:
+        """Read a record that has a value."""
+        assert record.value is not None, "a null value is read by its key"
+        decoded = self._read_value(record.value, record.key, record.headers or ())
+        if decoded.is_other or len(self._names) == len(self._of_value):
+            return decoded
+        given = dict(self._of_headers(record))
+        if self._takes_key and record.key is not None:
+            given |= self._key(record)
+        return self._with(decoded, given)
+
+    def tombstone(self, record: Record) -> Mapping[str, Any]:
+        """Read what a null value has by its Kafka key and its headers."""
+        return {**self._key(record), **dict(self._of_headers(record))}
+
+    def _key(self, record: Record) -> Mapping[str, Any]:
+        if not self._of_key:
+            return {}
+        assert self._read_key is not None, "a column needs the Kafka key"
+        values = self._read_key(record.key, None, record.headers or ()).values
+        return dict(zip(self._of_key, values, strict=True))
+
+    def _of_headers(self, record: Record) -> Iterator[tuple[str, Any]]:
+        for name, header, take in self._headers:
+            raw = next((v for each, v in reversed(record.headers or ()) if each == header), None)
+            yield name, None if raw is None else take(raw)
+
+    def _with(self, decoded: DecodedRecord, given: Mapping[str, Any]) -> DecodedRecord:
+        """Put columns among those of the value, and of the row before it where that is told."""
+        columns = {**dict(zip(self._of_value, decoded.values, strict=True)), **given}
+        moved_from = decoded.moved_from
+        return replace(
+            decoded,
+            values=tuple([columns.get(name) for name in self._names]),
+            moved_from=None if moved_from is None else {**moved_from, **given},
+            ended=decoded.ended and self._with(decoded.ended, given),
+        )
+
+
+def _reader(column: DeclaredColumn) -> Callable[[bytes], Any]:
+    """Return what takes the bytes of a header: text as a field of CSV has it, or bytes."""
+    if column.type.word == "BINARY":
+        return lambda raw: raw
+    take = csv.of_text(column.type)
+    return lambda raw: take(utf8(raw))
