@@ -10,7 +10,7 @@ import re
 import stat
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,6 +18,7 @@ from pydantic import ValidationError
 
 from oncelake.ingestion.declaration.messages import Problem, problems_in
 from oncelake.ingestion.declaration.names import name_problem, nearest_allowed, suggest
+from oncelake.ingestion.declaration.routes import Route, RoutedFile
 from oncelake.ingestion.declaration.sink_rules import sink_violations
 from oncelake.ingestion.declaration.sinks import SinkSpec
 from oncelake.ingestion.declaration.spec import StreamSpec
@@ -135,17 +136,7 @@ def load_stream(path: Path) -> StreamSpec:
         InvalidSpecError: the file is broken; one line for each problem, with file, line, field
             and what to write instead.
     """
-    if problem := _file_name_problem(path):
-        raise _invalid(path, [(1, problem)])
-    try:
-        tree = read_tree(_text_of(path))
-    except BadYamlError as error:
-        raise _invalid(path, [(error.line, error.reason)]) from error
-    if not isinstance(tree.content, dict):
-        is_empty = tree.content is None
-        problem = "the file is empty" if is_empty else "a declaration is a map of keys to values"
-        raise _invalid(path, [(1, f"{problem}; {_AT_LEAST.format(name=path.stem)}")])
-    return _spec_of(path, tree)
+    return _spec_of(path, _tree_of(path), path.stem)
 
 
 def reload_stream(declared: DeclaredStream) -> DeclaredStream | None:
@@ -222,11 +213,50 @@ def _file_name_problem(path: Path) -> str | None:
 def _streams_of(path: Path, name: str, others: set[str]) -> list[DeclaredStream]:
     """Read one file: a stream, one for each of its topics, or what is wrong with it."""
     try:
-        spec = load_stream(path)
-        specs = _one_per_topic(path, spec, others) if spec.table_per_topic else [spec]
+        specs = _specs_in(path, others)
     except InvalidSpecError as error:
         return [DeclaredStream(name=name, path=path, spec=None, error=error)]
     return [DeclaredStream(name=spec.name, path=path, spec=spec, error=None) for spec in specs]
+
+
+def _specs_in(path: Path, others: set[str]) -> list[StreamSpec]:
+    tree = _tree_of(path)
+    if "tables" in tree.content or "route_by" in tree.content:
+        return _one_per_table(path, tree, others)
+    spec = _spec_of(path, tree, path.stem)
+    return _one_per_topic(path, spec, others) if spec.table_per_topic else [spec]
+
+
+def _one_per_table(path: Path, tree: YamlTree, taken: set[str]) -> list[StreamSpec]:
+    """Return a stream for each table, none under a name that another file has."""
+    fields = {key: tree.content.get(key) for key in RoutedFile.model_fields if key in tree.content}
+    try:
+        routed = RoutedFile.model_validate(fields)
+    except ValidationError as error:
+        lines = ((tree.line_of(one.field), _line_for(one, tree)) for one in problems_in(error))
+        raise _invalid(path, lines) from None
+    if clash := taken & {f"{path.stem}_{table}" for table in routed.tables}:
+        problem = f"tables: {min(clash)}.yaml is a stream of that name; call one of them otherwise"
+        raise _invalid(path, [(tree.line_of(("tables",)), problem)])
+    trees = {
+        table: _tree_of_table(tree, table, content)
+        for table, content in routed.declarations(tree.content)
+    }
+    named = {table: f"{path.stem}_{table}" for table in trees}
+    specs = {table: _spec_of(path, each, named[table]) for table, each in trees.items()}
+    policies = {table: spec.tombstone_policy for table, spec in specs.items()}
+    return [
+        _spec_of(path, each, named[table], route=routed.route_of(table, policies))
+        for table, each in trees.items()
+    ]
+
+
+def _tree_of_table(tree: YamlTree, table: str, content: dict[str, Any]) -> YamlTree:
+    """Return what declares one table, with the lines of its own fields and of the file's."""
+    at = ("tables", table)
+    own = {path[2:]: line for path, line in tree.lines.items() if path[:2] == at}
+    shared = {p: n for p, n in tree.lines.items() if p[:1] not in {path[:1] for path in own}}
+    return replace(tree, content=content, lines={**shared, **own})
 
 
 def _one_per_topic(path: Path, spec: StreamSpec, taken: set[str]) -> list[StreamSpec]:
@@ -259,6 +289,21 @@ def _of_topic(spec: StreamSpec, name: str, topic: str) -> StreamSpec:
     return spec.model_copy(update={**changed, "starting": starting})
 
 
+def _tree_of(path: Path) -> YamlTree:
+    """Read a file that has a map in it."""
+    if problem := _file_name_problem(path):
+        raise _invalid(path, [(1, problem)])
+    try:
+        tree = read_tree(_text_of(path))
+    except BadYamlError as error:
+        raise _invalid(path, [(error.line, error.reason)]) from error
+    if not isinstance(tree.content, dict):
+        is_empty = tree.content is None
+        problem = "the file is empty" if is_empty else "a declaration is a map of keys to values"
+        raise _invalid(path, [(1, f"{problem}; {_AT_LEAST.format(name=path.stem)}")])
+    return tree
+
+
 def _text_of(path: Path) -> str:
     try:
         if not path.resolve().is_relative_to(path.parent.resolve()):
@@ -279,8 +324,8 @@ def _text_of(path: Path) -> str:
         raise BadYamlError(line, "the text is not UTF-8; save the file as UTF-8") from error
 
 
-def _spec_of(path: Path, tree: YamlTree) -> StreamSpec:
-    content, name = dict(tree.content), path.stem
+def _spec_of(path: Path, tree: YamlTree, name: str, *, route: Route | None = None) -> StreamSpec:
+    content = dict(tree.content)
     mistakes = [
         (line, f"{_dotted(field)}: given twice, first in line {tree.line_of(field)}; remove one")
         for field, line in tree.repeated
@@ -288,6 +333,11 @@ def _spec_of(path: Path, tree: YamlTree) -> StreamSpec:
     if content.pop("name", tree) is not tree:
         problem = "name: the file's name is the stream's; remove it"
         mistakes.append((tree.line_of(("name",)), problem))
+    if content.pop("route", tree) is not tree:
+        problem = "route: unknown key; did you mean `route_by`, beside `tables`?"
+        mistakes.append((tree.line_of(("route",)), problem))
+    if route is not None:
+        content["route"] = route
     try:
         spec = StreamSpec.model_validate({**content, "name": name})
     except ValidationError as error:

@@ -20,7 +20,8 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructT
 
 from oncelake.ingestion.declaration.formats import FORMATS
 from oncelake.ingestion.errors import InvalidSpecError
-from oncelake.ingestion.formats.decoder import Encoded, decoded_struct
+from oncelake.ingestion.formats.decoder import Decode, Encoded, decoded_struct
+from oncelake.ingestion.formats.route import Routing, routed
 from oncelake.ingestion.formats.wire_format import HEADER_BYTES, id_headers, schema_ids_in
 from oncelake.ingestion.kafka.schema_registry import WriterSchema, registry_of
 from oncelake.ingestion.settings import Settings
@@ -39,11 +40,13 @@ class Decoding:
         module: The format's module.
         encoded: The expected content.
         column: Name of the bytes' column; ``_key`` has the Kafka keys, ``_headers`` the headers.
+        routing: Which records are decoded at all; ``None`` where all are.
     """
 
     module: str
     encoded: Encoded
     column: str
+    routing: Routing | None = None
 
     @property
     def into(self) -> str:
@@ -55,7 +58,16 @@ class Decoding:
         """The columns that are read."""
         options, columns = self.encoded.options, [self.column]
         columns += ["_key"] if options.reads_key else []
-        return (*columns, "_headers") if options.reads_headers else tuple(columns)
+        are_headers_read = options.reads_headers or self.routing
+        return (*columns, "_headers") if are_headers_read else tuple(columns)
+
+    def opened(self) -> Decode:
+        """Return what decodes these columns: once per task, since it keeps state."""
+        module = import_module(self.module)
+        decode: Decode = module.opened(self.encoded)
+        if self.routing is None:
+            return decode
+        return routed(decode, module.opened(self.routing.encoded), self.routing)
 
 
 def plan_decoding(
@@ -83,7 +95,7 @@ def decode_in_spark(records: DataFrame, decoding: Decoding) -> DataFrame:
     """Add the decoded column to a frame, by a UDF that Spark computes once a record."""
 
     def decode_batches(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
-        decode = import_module(decoding.module).opened(decoding.encoded)
+        decode = decoding.opened()
         for batch in batches:
             yield decode(*batch) if isinstance(batch, tuple) else decode(batch)
 
@@ -102,7 +114,7 @@ def decode_in_worker(
     batches: Iterator[pa.RecordBatch], decoding: Decoding
 ) -> Iterator[pa.RecordBatch]:
     """Add the decoded column to Arrow batches, without Spark; VARIANTs stay the JSON they are."""
-    decode = import_module(decoding.module).opened(decoding.encoded)
+    decode = decoding.opened()
     for batch in _gathered(batches):
         decoded = decode(*(batch.column(name) for name in decoding.columns))
         yield batch.append_column(decoding.into, decoded)

@@ -35,7 +35,9 @@ def refuse_too_many_bad(engine: Engine, counts: BatchCounts, spec: StreamSpec) -
         TooManyBadRecordsError: there are more; names the reasons.
     """
     bad = counts.dispositions.get("quarantined", 0)
-    new = counts.read - counts.dispositions.get("overlap", 0)
+    # Records of a sibling's say nothing about this stream.
+    others = ("overlap", "routed_elsewhere")
+    new = counts.read - sum(counts.dispositions.get(each, 0) for each in others)
     declared = spec.quarantine_rate.stop_above
     if not bad or (declared is None and new < _FEWEST):
         return

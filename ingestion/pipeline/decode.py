@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,6 +19,7 @@ from oncelake.ingestion.formats.arrow_udf import (
     plan_decoding,
 )
 from oncelake.ingestion.formats.decoder import Encoded
+from oncelake.ingestion.formats.route import plan_routing
 from oncelake.ingestion.lake.stream import Stream
 from oncelake.ingestion.modes.engines.frame_cache import FrameCache
 from oncelake.ingestion.modes.engines.rows import InWorker, Rows, Work
@@ -71,8 +73,13 @@ def _plan_values(records: DataFrame | pa.Table, stream: Stream, schema: StructTy
         movable=spec.movable,
         lenient=spec.lenient,
         record=spec.record,
+        shares_tombstones=spec.shares_tombstones,
     )
-    return plan_decoding(records, spec.format.type, encoded, stream.settings, column="_value")
+    decoding = plan_decoding(records, spec.format.type, encoded, stream.settings, column="_value")
+    if spec.route is None:
+        return decoding
+    of_route = type_of_columns(spec.route.columns)
+    return replace(decoding, routing=plan_routing(spec.route, decoding.encoded, of_route))
 
 
 def _plan_keys(records: DataFrame | pa.Table, stream: Stream, schema: StructType) -> Decoding:

@@ -303,8 +303,9 @@ def _other_meanings(spec: StreamSpec, batches: Iterable[Batch]) -> Iterator[str]
     """Name the batches that the declaration of then has read otherwise: it may explain them."""
     seqs: dict[str, list[int]] = {}
     for batch in (batch for batch in batches if batch.kind in ledger.FOLDED):
-        # What the table asked of its rows is compared by that of then.
-        asked = {n: what for n, what in (batch.declaration or {}).items() if n == CONSTRAINTS}
+        # What the table asked of its rows, and whose records were, is compared by that of then.
+        by_then = {CONSTRAINTS, "route"}
+        asked = {n: what for n, what in (batch.declaration or {}).items() if n in by_then}
         for field, what in meaning_changes(batch.declaration, {**meaning(spec), **asked}):
             seqs.setdefault(f"`{field}` {what}", []).append(batch.seq)
     for change, of_change in seqs.items():
