@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from oncelake.ingestion.declaration.loader import load_streams
+from oncelake.ingestion.lake.lock import Holder, held_by_python
+from oncelake.ingestion.operations.together import SharedReading
+from oncelake.ingestion.pipeline.report import RunReport
+from oncelake.ingestion.storage.failpoints import Failpoint
+from tests.support import arrow_source
 from tests.support.proof import find_problems
 from tests.support.world import World
+from tests.trials.failpoints import crashing_at
 
 KEYS: dict[str, Any] = {"keys": ["id"], "sequence_by": ["_timestamp"]}
 TABLES: dict[str, Any] = {
@@ -53,6 +61,20 @@ class Shop:
             table: [sum(row.counts.get(name, 0) for row in stream.ledger) for name in names]
             for table, stream in self.streams.items()
         }
+
+    def run_together(self, *tables: str, **parts: Any) -> dict[str, RunReport | Exception]:
+        """Run streams as one command does; return the report of each, or what it raised."""
+        names = {table: self.streams[table] for table in tables or self.streams}
+        together = SharedReading(stream.name for stream in names.values())
+
+        def run(stream: World) -> RunReport | Exception:
+            try:
+                return stream.run(together=together, **parts)
+            except Exception as error:  # noqa: BLE001 (the test looks at it)
+                return error
+
+        with ThreadPoolExecutor(len(names)) as threads:
+            return dict(zip(names, threads.map(run, names.values()), strict=True))
 
     def problems(self) -> list[str]:
         """Return what is wrong with any of the streams."""
@@ -100,3 +122,85 @@ def test_each_record_is_in_one_table_and_the_proof_finds_it_there(
     assert [found[table][3] for table in TABLES] == [1, 1, 0]
     own = sum(read - other - none - shared for read, other, none, shared in found.values())
     assert own + 1 + found["clicks"][2] == 13
+
+
+def ranges_of(world: World) -> list[list[tuple[int, int, int]]]:
+    """Return partition, start and end of each range of each batch."""
+    return [
+        [(it.range.partition, it.range.start, it.range.end) for it in row.ranges]
+        for row in world.ledger
+    ]
+
+
+def test_streams_that_run_together_read_each_batch_once(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One query hands the same ranges to each, in batches as one stream alone would read them."""
+    shop = Shop(world, max_offsets_per_trigger=5)
+    world.send(*MIXED, *(record("paid", id) for id in range(2, 8)))
+    read = []
+    monkeypatch.setattr(arrow_source, "records_in", noting(arrow_source.records_in, read))
+
+    reports = shop.run_together()
+
+    assert [len(part) for batch in read for part in batch if len(part)] == [5, 5, 2]
+    assert {table: getattr(each, "lag", each) for table, each in reports.items()} == dict.fromkeys(
+        TABLES, 0
+    )
+    assert all(
+        ranges_of(each) == ranges_of(shop.streams["orders"]) for each in shop.streams.values()
+    )
+    assert shop.problems() == []
+
+
+@pytest.mark.parametrize("place", [Failpoint.PREPARED, Failpoint.COMMITTED])
+@pytest.mark.parametrize("is_alone", [False, True], ids=["with the others", "alone"])
+def test_a_stream_that_fell_behind_catches_up(
+    world: World, place: Failpoint, *, is_alone: bool
+) -> None:
+    """The others have gone on; what they hold already is their overlap, and counted once."""
+    shop = Shop(world, max_offsets_per_trigger=4)
+    world.send(*MIXED, record("paid", 2))
+    with crashing_at(place, nth=2):
+        first = shop.run_together()
+    (behind,) = (table for table, each in first.items() if isinstance(each, Exception))
+    world.send(record("paid", 3), record("orders", 5, total=1))
+
+    second = shop.run_together(*([behind] if is_alone else []))
+
+    assert [each for each in second.values() if isinstance(each, Exception)] == []
+    overlap = {table: counts[0] for table, counts in shop.counts("overlap").items()}
+    assert overlap == {table: 0 if is_alone or table == behind else 3 for table in TABLES}
+    shop.run_together()
+    assert shop.problems() == []
+
+
+@pytest.mark.parametrize("problem", ["locked", "refused"])
+def test_a_stream_that_cannot_go_on_keeps_no_sibling_back(world: World, problem: str) -> None:
+    """Its siblings commit as if it were not there, and it says itself what is wrong."""
+    shop = Shop(world)
+    world.send(*MIXED)
+    shop.run_together()
+    world.send(record("paid", 7), record("orders", 7, total=7))
+    orders = shop.streams["orders"]
+    held: AbstractContextManager[None] = nullcontext()
+    if problem == "refused":
+        orders.declare(keys=["id", "total"])
+    if problem == "locked":
+        held = held_by_python(orders.paths, Holder.me("another"))
+
+    with held:
+        reports = shop.run_together()
+
+    assert isinstance(reports["orders"], Exception)
+    assert {"id": 7} in rows_of(shop.streams["payments"])
+
+
+def noting(function: Any, calls: list[Any]) -> Any:
+    """Return a function that keeps what its last argument was."""
+
+    def noted(*given: Any) -> Any:
+        calls.append(given[-1])
+        return function(*given)
+
+    return noted
