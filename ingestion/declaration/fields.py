@@ -432,7 +432,7 @@ class Declaration(Part):
     @property
     def shares_tombstones(self) -> bool:
         """Tell whether a null value may belong to sibling streams, too."""
-        return self.route is not None and self.route.tombstones == "share"
+        return self.route is not None and self.route.of_tombstones == "share"
 
     @property
     def is_sensed(self) -> bool:

@@ -245,9 +245,9 @@ def _one_per_table(path: Path, tree: YamlTree, taken: set[str]) -> list[StreamSp
     named = {table: f"{path.stem}_{table}" for table in trees}
     specs = {table: _spec_of(path, each, named[table]) for table, each in trees.items()}
     policies = {table: spec.tombstone_policy for table, spec in specs.items()}
+    routes = routed.routes(path.stem, policies)
     return [
-        _spec_of(path, each, named[table], route=routed.route_of(table, policies))
-        for table, each in trees.items()
+        _spec_of(path, each, named[table], route=routes[table]) for table, each in trees.items()
     ]
 
 

@@ -1,6 +1,6 @@
 """One topic, many tables: each table of a file is a stream, and each record belongs to one of them.
 
-The file says by what records are routed. What a stream must know of it, its own values and those of
+The file says by what records are routed. What a stream must know of it, its own routes and those of
 its siblings, is its ``Route``, which every commit keeps.
 """
 
@@ -43,23 +43,53 @@ RouteBy = Annotated[
 RouteValue = str | bool | int
 
 
+Treatment = Literal["take", "share", "quarantine", "ignore", "elsewhere"]
+
+
 class Route(Part):
-    """Which records of a routed topic are a stream's own.
+    """Which records of a routed topic are a stream's own; all but ``stream`` is its siblings', too.
 
     Attributes:
         by: Where a record has its route.
-        own: Routes that are this stream's.
-        others: Routes that are its siblings'.
-        unrouted: What the stream does with a record of no route: one stream takes or quarantines
-            it, to the others it is elsewhere; or all of them ignore it.
-        tombstones: Likewise with a null value of no route, which several streams may share.
+        stream: The stream itself.
+        tables: The routes of each stream of the file, in its order.
+        otherwise: Who takes a record of no route: `quarantine`, `ignore` or a stream.
+        tombstones: The streams that take a null value of no route.
     """
 
     by: RouteBy
-    own: tuple[RouteValue, ...]
-    others: tuple[RouteValue, ...] = ()
-    unrouted: Literal["take", "quarantine", "ignore", "elsewhere"] = "quarantine"
-    tombstones: Literal["take", "share", "elsewhere", "unrouted"] = "unrouted"
+    stream: str
+    tables: tuple[tuple[str, tuple[RouteValue, ...]], ...]
+    otherwise: str = "quarantine"
+    tombstones: tuple[str, ...] = ()
+
+    @cached_property
+    def own(self) -> tuple[RouteValue, ...]:
+        """The routes that are this stream's."""
+        return dict(self.tables)[self.stream]
+
+    @cached_property
+    def others(self) -> tuple[RouteValue, ...]:
+        """The routes that are its siblings'."""
+        return tuple(v for name, values in self.tables if name != self.stream for v in values)
+
+    @property
+    def of_unrouted(self) -> Treatment:
+        """What the stream does with a record of no route."""
+        if self.otherwise == "ignore":
+            return "ignore"
+        if self.otherwise == "quarantine":
+            return "quarantine" if self.stream == self.tables[0][0] else "elsewhere"
+        return "take" if self.stream == self.otherwise else "elsewhere"
+
+    @property
+    def of_tombstones(self) -> Treatment:
+        """What it does with a null value of no route, which several streams may take."""
+        if not self.tombstones:
+            return self.of_unrouted
+        if self.stream not in self.tombstones:
+            return "elsewhere"
+        return "share" if len(self.tombstones) > 1 else "take"
 
     @property
     def header(self) -> str | None:
@@ -69,7 +99,7 @@ class Route(Part):
     @property
     def record_types(self) -> tuple[str, ...]:
         """Full names of the record types that are this stream's; none where any may be."""
-        is_named = self.by == BY_SCHEMA and self.unrouted != "take"
+        is_named = self.by == BY_SCHEMA and self.of_unrouted != "take"
         return tuple(map(str, self.own)) if is_named else ()
 
     @cached_property
@@ -154,39 +184,22 @@ class RoutedFile(Part):
         for table, fields in self.tables.items():
             yield table, {**shared, **{key: each for key, each in fields.items() if key != "when"}}
 
-    def route_of(self, table: str, tombstones: Mapping[str, str]) -> Route:
-        """Return the route of one table, given what each does with a null value."""
-        others = (value for name in self.tables if name != table for value in self.routes_of(name))
-        return Route(
-            by=self.route_by,
-            own=self.routes_of(table),
-            others=tuple(others),
-            unrouted=self._unrouted(table),
-            tombstones=_of_tombstones(table, tombstones),
-        )
+    def routes(self, file: str, tombstones: Mapping[str, str]) -> dict[str, Route]:
+        """Return the route of each table, given what each does with a null value.
 
-    def _unrouted(self, table: str) -> Literal["take", "quarantine", "ignore", "elsewhere"]:
-        if self.otherwise == "ignore":
-            return "ignore"
-        if self.otherwise == "quarantine":
-            return "quarantine" if table == next(iter(self.tables)) else "elsewhere"
-        return "take" if table == self.otherwise else "elsewhere"
-
-
-def _of_tombstones(
-    table: str, policies: Mapping[str, str]
-) -> Literal["take", "share", "elsewhere", "unrouted"]:
-    """Give null values without a route to all tables that delete by them, else to who ignores them.
-
-    The key may be of any table, and a delete of a key that is not there changes nothing.
-    """
-    takers = [name for name, policy in policies.items() if policy == "delete"]
-    takers = takers or [name for name, policy in policies.items() if policy == "ignore"][:1]
-    if not takers:
-        return "unrouted"
-    if table not in takers:
-        return "elsewhere"
-    return "share" if len(takers) > 1 else "take"
+        One without a route is for all tables that delete by it, else for the first that ignores it:
+        its key may be of any table, and a delete of a key that is not there changes nothing.
+        """
+        named = {table: f"{file}_{table}" for table in self.tables}
+        takers = [named[table] for table, policy in tombstones.items() if policy == "delete"]
+        ignoring = [named[table] for table, policy in tombstones.items() if policy == "ignore"]
+        of_all: dict[str, Any] = {
+            "by": self.route_by,
+            "tables": tuple((named[table], self.routes_of(table)) for table in self.tables),
+            "otherwise": named.get(self.otherwise, self.otherwise),
+            "tombstones": tuple(takers or ignoring[:1]),
+        }
+        return {table: Route(stream=stream, **of_all) for table, stream in named.items()}
 
 
 def route_violations(spec: Declaration) -> Iterator[Violation]:

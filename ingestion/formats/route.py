@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import StructType
 
-from oncelake.ingestion.declaration.routes import BY_SCHEMA, Route
+from oncelake.ingestion.declaration.routes import BY_SCHEMA, Route, Treatment
 from oncelake.ingestion.formats.decoder import Decode, Encoded
 
 # What stands as the reason of a record that is not decoded.
@@ -73,7 +73,7 @@ def routed(decode: Decode, read: Decode, routing: Routing) -> Decode:
         found, wrong = _routes(routing, read, values, inner, more[-1])
         is_own, is_others = _are_in(found, route.own), _are_in(found, route.others)
         is_none, is_null = pc.invert(pc.or_(is_own, is_others)), pc.is_null(values)
-        of_none = pc.if_else(is_null, _reason(_of_null(route)), _reason(route.unrouted))
+        of_none = pc.if_else(is_null, _reason(route.of_tombstones), _reason(route.of_unrouted))
         reasons = pc.if_else(is_none, of_none, pc.if_else(is_others, ELSEWHERE, _NONE))
         decoded = decode(pc.if_else(pc.is_null(reasons), values, None), *inner)
         added = {"reason": reasons, "detail": _details(found, wrong, reasons)}
@@ -82,15 +82,11 @@ def routed(decode: Decode, read: Decode, routing: Routing) -> Decode:
     return decode_own
 
 
-def _reason(treatment: str) -> pa.StringScalar:
+def _reason(treatment: Treatment) -> pa.StringScalar:
     """Return the reason that keeps a record from being decoded; null of one that is."""
     if treatment in {"take", "share"}:
         return _NONE
     return pa.scalar(ELSEWHERE if treatment == "elsewhere" else UNROUTED)
-
-
-def _of_null(route: Route) -> str:
-    return route.unrouted if route.tombstones == "unrouted" else route.tombstones
 
 
 def _routes(

@@ -259,7 +259,7 @@ def _not_own(spec: StreamSpec) -> list[str]:
     """Return the reasons of records that are no business of this stream."""
     if spec.route is None:
         return []
-    return [ELSEWHERE, *([UNROUTED] if spec.route.unrouted == "ignore" else [])]
+    return [ELSEWHERE, *([UNROUTED] if spec.route.of_unrouted == "ignore" else [])]
 
 
 def _lacking_in_worker(rows: pa.StructArray, required: Sequence[str]) -> pa.Array:

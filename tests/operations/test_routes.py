@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 
 from oncelake.ingestion.declaration.loader import load_streams
+from oncelake.ingestion.formats import route
 from oncelake.ingestion.lake.lock import Holder, held_by_python
 from oncelake.ingestion.operations.together import SharedReading
 from oncelake.ingestion.pipeline.report import RunReport
 from oncelake.ingestion.storage.failpoints import Failpoint
 from tests.support import arrow_source
-from tests.support.proof import find_problems
+from tests.support.proof import find_problems, prove
 from tests.support.world import World
 from tests.trials.failpoints import crashing_at
 
@@ -173,6 +174,74 @@ def test_a_stream_that_fell_behind_catches_up(
     assert overlap == {table: 0 if is_alone or table == behind else 3 for table in TABLES}
     shop.run_together()
     assert shop.problems() == []
+
+
+def test_the_proof_adds_up_what_all_tables_have_read(world: World) -> None:
+    """Of the records that they have read together, each is of one table, or of none."""
+    shop = Shop(world, otherwise="ignore", max_offsets_per_trigger=4)
+    world.send(*MIXED)
+    world.send(None, id=1)
+    shop.run_together()
+    world.send(record("paid", 2), record("paid", 3))
+    shop.streams["payments"].run()
+
+    verdict = prove(shop.streams["orders"])
+
+    assert verdict.equation == (
+        f"routes: 7 records = {world.topic}_orders 2 + {world.topic}_payments 1"
+        f" + {world.topic}_clicks 1 + unrouted 2 + tombstones_shared 1"
+    )
+    assert prove(shop.streams["payments"]).routes == verdict.routes
+    assert verdict.holds
+
+
+def test_the_proof_compares_nothing_that_other_routes_have_written(world: World) -> None:
+    """A table that is added later begins at the start, where its records were of nobody."""
+    few = {name: TABLES[name] for name in ("orders", "payments")}
+    shop = Shop(world, tables=few)
+    world.send(*MIXED)
+    shop.run_together()
+    shop.declare(tables=TABLES)
+    alone = shop.run_together()
+    nothing = prove(shop.streams["orders"]).routes
+    world.send(*MIXED)
+
+    shop.run_together()
+
+    assert (nothing, alone["clicks"].total("inserted")) == ({}, 1)
+    verdict = prove(shop.streams["clicks"])
+    assert verdict.routes is not None
+    assert verdict.routes["records"] == 6
+    assert {table: prove(each).difference_count for table, each in shop.streams.items()} == (
+        {table: {} for table in TABLES}
+    )
+
+
+@pytest.mark.parametrize("place", ["in no table", "in two tables"])
+def test_the_proof_finds_a_record_that_was_routed_wrongly(
+    world: World, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    """Its stream's own proof names it, and that of a sibling that the sums are wrong."""
+    shop, honest = Shop(world), route._are_in
+    mistaken: dict[Any, Any] = {
+        "in no table": {("paid", "refunded"): ("refunded",)},
+        "in two tables": {
+            ("orders",): ("orders", "paid"),
+            ("paid", "refunded", "clicks"): ("refunded", "clicks"),
+        },
+    }[place]
+    monkeypatch.setattr(
+        route, "_are_in", lambda found, routes: honest(found, mistaken.get(routes, routes))
+    )
+    world.send(*MIXED)
+    shop.run_together()
+    monkeypatch.undo()
+
+    verdicts = {table: prove(stream) for table, stream in shop.streams.items()}
+
+    table = "payments" if place == "in no table" else "orders"
+    assert verdicts[table].difference_count["rows"] == 1
+    assert "nowhere or twice" in str(verdicts["clicks"].differences)
 
 
 @pytest.mark.parametrize("problem", ["locked", "refused"])

@@ -44,13 +44,19 @@ class RouteReader:
             found = self._value_of(record)
         except BROKEN:
             found = None
-        if found is not None and found in route.own:
-            return "own"
-        if found is not None and found in route.others:
-            return "elsewhere"
-        if record.value is None and route.tombstones != "unrouted":
-            return _TOMBSTONES[route.tombstones]
-        return _UNROUTED[route.unrouted]
+        for stream, routes in route.tables if found is not None else ():
+            if found in routes:
+                return "own" if stream == route.stream else "elsewhere"
+        if record.value is None and route.tombstones:
+            if route.stream not in route.tombstones:
+                return "elsewhere"
+            return "own" if route.tombstones == (route.stream,) else "shared"
+        first, _ = route.tables[0]
+        if route.otherwise == "quarantine":
+            return "bad" if route.stream == first else "elsewhere"
+        if route.otherwise == "ignore":
+            return "unrouted"
+        return "own" if route.otherwise == route.stream else "elsewhere"
 
     def _in_header(self, record: Record) -> str | None:
         """Return the last header of the name."""
@@ -67,12 +73,3 @@ class RouteReader:
         for name in self._route.by.split(".")[1:]:
             value = value.get(name) if isinstance(value, dict) else None
         return value
-
-
-_TOMBSTONES: dict[str, Owner] = {"take": "own", "share": "shared", "elsewhere": "elsewhere"}
-_UNROUTED: dict[str, Owner] = {
-    "take": "own",
-    "quarantine": "bad",
-    "ignore": "unrouted",
-    "elsewhere": "elsewhere",
-}
