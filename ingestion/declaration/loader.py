@@ -235,6 +235,9 @@ def _one_per_table(path: Path, tree: YamlTree, taken: set[str]) -> list[StreamSp
     except ValidationError as error:
         lines = ((tree.line_of(one.field), _line_for(one, tree)) for one in problems_in(error))
         raise _invalid(path, lines) from None
+    if tree.content.get("table_per_topic"):
+        problem = "table_per_topic: a file has tables by topic or by route; remove it, or `tables`"
+        raise _invalid(path, [(tree.line_of(("table_per_topic",)), problem)])
     if clash := taken & {f"{path.stem}_{table}" for table in routed.tables}:
         problem = f"tables: {min(clash)}.yaml is a stream of that name; call one of them otherwise"
         raise _invalid(path, [(tree.line_of(("tables",)), problem)])

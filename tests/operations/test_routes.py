@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,12 +16,13 @@ import pytest
 from oncelake.ingestion.declaration.loader import load_streams
 from oncelake.ingestion.formats import route
 from oncelake.ingestion.lake.lock import Holder, held_by_python
+from oncelake.ingestion.operations.follow import Follow
 from oncelake.ingestion.operations.together import SharedReading
 from oncelake.ingestion.pipeline.report import RunReport
 from oncelake.ingestion.storage.failpoints import Failpoint
 from tests.support import arrow_source
 from tests.support.proof import find_problems, prove
-from tests.support.world import World
+from tests.support.world import World, wait_until
 from tests.trials.failpoints import crashing_at
 
 KEYS: dict[str, Any] = {"keys": ["id"], "sequence_by": ["_timestamp"]}
@@ -215,6 +218,55 @@ def test_the_proof_compares_nothing_that_other_routes_have_written(world: World)
     assert {table: prove(each).difference_count for table, each in shop.streams.items()} == (
         {table: {} for table in TABLES}
     )
+
+
+def test_old_offsets_are_routed_again_by_the_routes_of_now(world: World) -> None:
+    """What a table has gained comes by a replay, and a rebuild leaves out what it has lost."""
+    shop = Shop(world)
+    world.send(*MIXED, record("refunded", 8))
+    shop.run_together()
+    tables = {**TABLES, "payments": {**TABLES["payments"], "when": "paid"}}
+    shop.declare(tables={**tables, "clicks": {**TABLES["clicks"], "when": ["clicks", "views"]}})
+
+    redriven = shop.streams["orders"].redrive()
+    shop.streams["payments"].rebuild()
+    replayed = shop.streams["clicks"].replay()
+
+    assert redriven.total("routed_elsewhere") == 1
+    assert rows_of(shop.streams["payments"]) == [{"id": 1}]
+    assert replayed.total("quarantined") == 1, "a view has no page"
+    assert shop.problems() == []
+
+
+def test_following_runs_siblings_together(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one job, so that no other stream waits for more than one of them."""
+    shop, reports, groups = Shop(world), dict[str, RunReport](), list[int]()
+    world.send(*MIXED)
+    lead = SharedReading._lead
+    monkeypatch.setattr(
+        SharedReading,
+        "_lead",
+        lambda self, leader: (groups.append(len(self._readings)), lead(self, leader))[1],
+    )
+    spark: Any = SimpleNamespace(of=lambda name: lambda backlog: world.spark, has_died=False)
+    following = Follow(
+        settings=world.settings,
+        spark=spark,
+        run_id="f",
+        jobs=1,
+        every_seconds=0.1,
+        for_seconds=8,
+        on_report=lambda declared, report: reports.update({declared.name: report}),
+        on_failure=lambda declared, error: pytest.fail(str(error)),
+    )
+    threading.Thread(
+        target=lambda: (wait_until(lambda: len(reports) == 3, "no reports"), following.stop.set())
+    ).start()
+
+    assert following.execute() == 0
+
+    assert groups == [3]
+    assert shop.problems() == []
 
 
 @pytest.mark.parametrize("place", ["in no table", "in two tables"])
