@@ -8,10 +8,11 @@ next offset, and what a table holds already is its overlap. A run that fails end
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 from pyspark.sql import DataFrame
@@ -72,44 +73,54 @@ class SharedReading:
             Exception: whatever ended this run's part, and no other's.
         """
         with self._changed:
-            if stream not in self._awaited:
-                return reading.execute()
-            self._readings[stream] = reading
-            self._awaited.discard(stream)
-            self._changed.notify_all()
-            while self._awaited and not reading.stop.is_set():
-                self._changed.wait(_LOOK_EVERY_SECONDS)
-        if stream == next(iter(self._readings)):
-            self._lead(reading)
+            is_late = stream not in self._awaited
+            if not is_late:
+                self._join(stream, reading)
+            # Nobody else begins the query, and nobody joins it any more, unless all are to stop.
+            readings = dict(self._readings)
+        if is_late:
+            reading.execute()
+            return
+        if stream == next(iter(readings)):
+            self._lead(reading, readings)
         # Also when it is to stop: until the query has ended it may be writing for this run.
         self._is_over.wait()
         if failure := self._ended.get(stream):
             raise failure
-        return None
 
-    def _lead(self, leader: Reading) -> None:
+    def _join(self, stream: str, reading: Reading) -> None:
+        """Wait until each of the others has joined, too, or has ended."""
+        self._readings[stream] = reading
+        self._awaited.discard(stream)
+        self._changed.notify_all()
+        while self._awaited and not reading.stop.is_set():
+            self._changed.wait(_LOOK_EVERY_SECONDS)
+
+    def _lead(self, leader: Reading, readings: Mapping[str, Reading]) -> None:
         """Run the query for all, in the session of the leader."""
-        starting = _lowest(each.starting for each in self._readings.values())
+        starting = _lowest(each.starting for each in readings.values())
+        lag = max(each.lag for each in readings.values())
         try:
-            leader.query(starting, max(each.lag for each in self._readings.values()), self._write)
+            leader.query(starting, lag, partial(self._write, readings))
         except _NobodyLeftError:
             pass
         except Exception as error:  # noqa: BLE001 (each run raises it in its own thread)
-            self._ended = {**dict.fromkeys(self._readings, error), **self._ended}
+            self._ended = {**dict.fromkeys(readings, error), **self._ended}
         finally:
             self._is_over.set()
 
-    def _write(self, records: DataFrame, planned: Sequence[Range]) -> None:
+    def _write(
+        self, readings: Mapping[str, Reading], records: DataFrame, planned: Sequence[Range]
+    ) -> None:
         """Hand one copy of a batch to each run that has not ended."""
         with closing(FrameCache()) as frames:
-            copy = frames.keep_bytes(records) if len(self._readings) > 1 else records
-            for stream, reading in tuple(self._readings.items()):
-                if stream not in self._ended:
-                    try:
-                        reading.write(copy, planned)
-                    except Exception as error:  # noqa: BLE001 (its own thread raises it)
-                        self._ended[stream] = error
-        if self._ended.keys() == self._readings.keys():
+            copy = frames.keep_bytes(records) if len(readings) > 1 else records
+            for stream in [each for each in readings if each not in self._ended]:
+                try:
+                    readings[stream].write(copy, planned)
+                except Exception as error:  # noqa: BLE001 (its own thread raises it)
+                    self._ended[stream] = error
+        if self._ended.keys() >= readings.keys():
             raise _NobodyLeftError
 
 

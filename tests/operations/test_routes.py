@@ -246,7 +246,7 @@ def test_following_runs_siblings_together(world: World, monkeypatch: pytest.Monk
     monkeypatch.setattr(
         SharedReading,
         "_lead",
-        lambda self, leader: (groups.append(len(self._readings)), lead(self, leader))[1],
+        lambda self, leader, all_: (groups.append(len(all_)), lead(self, leader, all_))[1],
     )
     spark: Any = SimpleNamespace(of=lambda name: lambda backlog: world.spark, has_died=False)
     following = Follow(
