@@ -235,23 +235,35 @@ def _one_per_table(path: Path, tree: YamlTree, taken: set[str]) -> list[StreamSp
     except ValidationError as error:
         lines = ((tree.line_of(one.field), _line_for(one, tree)) for one in problems_in(error))
         raise _invalid(path, lines) from None
-    if tree.content.get("table_per_topic"):
-        problem = "table_per_topic: a file has tables by topic or by route; remove it, or `tables`"
-        raise _invalid(path, [(tree.line_of(("table_per_topic",)), problem)])
-    if clash := taken & {f"{path.stem}_{table}" for table in routed.tables}:
-        problem = f"tables: {min(clash)}.yaml is a stream of that name; call one of them otherwise"
-        raise _invalid(path, [(tree.line_of(("tables",)), problem)])
+    named = {table: f"{path.stem}_{table}" for table in routed.tables}
     trees = {
         table: _tree_of_table(tree, table, content)
         for table, content in routed.declarations(tree.content)
     }
-    named = {table: f"{path.stem}_{table}" for table in trees}
     specs = {table: _spec_of(path, each, named[table]) for table, each in trees.items()}
+    if problem := _clash_of_tables(specs.values(), taken):
+        field, text = problem
+        raise _invalid(path, [(tree.line_of((field,)), f"{field}: {text}")])
     policies = {table: spec.tombstone_policy for table, spec in specs.items()}
     routes = routed.routes(path.stem, policies)
     return [
         _spec_of(path, each, named[table], route=routes[table]) for table, each in trees.items()
     ]
+
+
+def _clash_of_tables(specs: Iterable[StreamSpec], taken: set[str]) -> tuple[str, str] | None:
+    """Say why the tables of a file cannot stand beside one another, or beside other files."""
+    places: dict[tuple[str, str], str] = {}
+    for spec in specs:
+        if spec.table_per_topic:
+            return "table_per_topic", "a file has tables by topic, or by route; remove one of them"
+        if spec.name in taken:
+            return "tables", f"{spec.name}.yaml is a stream of that name; call one otherwise"
+        place = spec.sink.name, spec.sink.table_of(spec.name)
+        if other := places.get(place):
+            return "sink", f"{other} and {spec.name} would share {place[1]}; give each its own"
+        places[place] = spec.name
+    return None
 
 
 def _tree_of_table(tree: YamlTree, table: str, content: dict[str, Any]) -> YamlTree:

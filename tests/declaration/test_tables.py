@@ -83,6 +83,7 @@ def test_the_name_of_the_file_stands_for_all_of_its_tables(folder: Path) -> None
         ("route_by: type", "route_by: x\nformat: csv", "2: route_by: csv has no field"),
         ("route_by: type", "route_by: x\nroute: {by: x}", "3: route: unknown key"),
         ("topic: events", "topics: [a]\ntable_per_topic: true", "2: table_per_topic: a file has"),
+        ("topic: events", "topic: e\nsink: {postgres: {table: s.x}}", "2: sink: events_placed and"),
         ("  payment:", "  pay__ment:", "tables.pay__ment: a table's name holds no `__`"),
         ("    mode: append", "    mode: appnd", "9: mode: there is no"),
     ],
