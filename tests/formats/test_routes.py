@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
@@ -14,6 +15,7 @@ from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.settings import Settings
 from tests.formats.test_record_types import TOPICS, Topic, avro_schema
 from tests.support.both_readers import Sent, classified, judged
+from tests.support.long import IS_LONG
 from tests.support.protobuf import Compiled
 from tests.support.registry import framed
 from tests.support.small_registry import SmallRegistry, small_registry
@@ -123,6 +125,30 @@ def test_each_record_is_in_one_place_and_its_fields_are_asked_of_its_table_alone
     assert [at for at in bad["orders"] if at < count] == [4, *unrouted]
     assert [at for at in bad["clicks"] if at < count] == [5]
     assert whose.places("unrouted") == {}
+
+
+@pytest.mark.parametrize("seed", range(20 if IS_LONG else 2))
+def test_whatever_is_done_to_a_record_engine_and_proof_agree_whose_it_is(
+    declare: Any, seed: int
+) -> None:
+    """Of sound records a byte or two are changed, added or left out."""
+    dice = random.Random(seed)
+    sound = [
+        b'{"type": "orders", "id": 12, "total": 3, "more": {"type": "paid"}, "a": [":", null]}',
+        b'{"payment_id": 7, "type":"refunded", "\\u0074ype2": "\\ud83d\\ude00", "n": 1.50}',
+        b'{"type": "clicks", "page": "/\xc3\xa9", "id": {"x": [{"type": 1}]}}',
+    ]
+
+    def harmed() -> Sent:
+        raw = bytearray(dice.choice(sound))
+        for _ in range(dice.randint(0, 2)):
+            at, byte = dice.randrange(len(raw)), dice.choice(b'{}[]",:\\ tyoe01-.\xff\0u')
+            raw[at : at + dice.randint(0, 1)] = bytes([byte]) * dice.randint(0, 1)
+        return Sent(bytes(raw))
+
+    whose = both(declare(), Settings(), *(harmed() for _ in range(400)))
+
+    assert {*whose.places("row")} == {"orders", "payments", "clicks"}
 
 
 @pytest.mark.parametrize(
