@@ -123,7 +123,9 @@ def quarantine_rate(evidence: Evidence) -> dg.AssetCheckResult:
     quarantined = total_of(rows, "quarantined")
     if waiting is not None:
         quarantined = min(quarantined, waiting)
-    rate = quarantined / max(total_of(rows, "read"), 1)
+    # Nor are the records of a sibling any of its own.
+    read = total_of(rows, "read") - total_of(rows, "routed_elsewhere")
+    rate = quarantined / max(read, 1)
     why = ", ".join(f"{reason} {count:,}" for reason, count in sorted(evidence.reasons.items()))
     return _result(
         evidence,

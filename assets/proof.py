@@ -76,7 +76,8 @@ def prove(declared: DeclaredStream, settings: Settings) -> Verdict | str:
 def sentences(verdict: Verdict) -> list[str]:
     """Say what came out: the headline, what is wrong, and what is not proven."""
     unproven = (f"not proven: {each}" for each in (*verdict.obstacles, *verdict.limits))
-    return [verdict.headline, *map(str, verdict.differences), *unproven]
+    equation = [verdict.equation] if verdict.equation else []
+    return [verdict.headline, *equation, *map(str, verdict.differences), *unproven]
 
 
 def metadata_of(verdict: Verdict, sink: str) -> dict[str, Any]:

@@ -33,6 +33,7 @@ from oncelake.ingestion.operations.failure import Failure
 if TYPE_CHECKING:
     from oncelake.ingestion.declaration.loader import DeclaredStream
     from oncelake.ingestion.operations.progress import Tell
+    from oncelake.ingestion.operations.together import SharedReading
     from oncelake.ingestion.pipeline.report import RunReport
     from oncelake.ingestion.pipeline.session import SharedSpark
     from oncelake.ingestion.settings import Settings
@@ -66,7 +67,8 @@ AsLines = Annotated[
 def run(ctx: typer.Context, streams: Streams, as_json: AsJson = False, jobs: Jobs = 2) -> None:
     """Read what Kafka holds now into the tables of these streams, and balance the books.
 
-    The streams share one JVM and run side by side, at most --jobs at once, and one that fails does
+    The streams share one JVM and run side by side, at most --jobs at once; those of one file with
+    `tables` count as one, and read Kafka once. The file's name stands for all. One that fails does
     not keep the others from running: the exit code is then the first of 1 (red books), 3
     (refused), 5 (a dependency), 4 (locked), 2 (a broken declaration) that occurred. A name that is
     not declared at all is a mistyped command: nothing runs, and it exits with 2. Ctrl-C or SIGTERM
@@ -161,20 +163,22 @@ class _Runs:
 
     def execute(self, streams: list[DeclaredStream], jobs: int) -> list[RunResult]:
         """Run streams side by side, whatever becomes of each, and return them in their order."""
+        from oncelake.ingestion.operations.together import siblings_of, submit
         from oncelake.ingestion.pipeline.session import SharedSpark
 
-        pool = ThreadPoolExecutor(min(jobs, len(streams)))
+        pool, groups = ThreadPoolExecutor(min(jobs, len(streams))), siblings_of(streams)
         with self.interrupt.listening(), progress(of_many=len(streams) > 1) as tell:
             spark = SharedSpark(
                 lambda backlog: session(self.settings, tell, backlog * len(streams))
             )
-            runs = [pool.submit(self._outcome, each, spark, tell) for each in streams]
+            run = partial(self._outcome, spark=spark, tell=tell)
+            runs = dict(it for group in groups for it in submit(pool, group, run).items())
             with suppress(KeyboardInterrupt):
-                for ended in as_completed(runs):
+                for ended in as_completed(runs.values()):
                     self._print(ended.result())
         pool.shutdown(wait=False, cancel_futures=True)
-        self.is_cut_off = any(run.running() for run in runs)
-        return [self._end_of(each, run) for each, run in zip(streams, runs, strict=True)]
+        self.is_cut_off = any(run.running() for run in runs.values())
+        return [self._end_of(each, runs[each.name]) for each in streams]
 
     def _end_of(self, declared: DeclaredStream, run: Future[RunResult]) -> RunResult:
         if run.done() and not run.cancelled():
@@ -189,7 +193,14 @@ class _Runs:
             if not self.as_json:
                 outcome.print_books()
 
-    def _outcome(self, declared: DeclaredStream, spark: SharedSpark, tell: Tell) -> RunResult:
+    def _outcome(
+        self,
+        declared: DeclaredStream,
+        together: SharedReading | None,
+        *,
+        spark: SharedSpark,
+        tell: Tell,
+    ) -> RunResult:
         name, stop = declared.name, self.interrupt.stop
         if stop.is_set():
             return RunResult(stream=name, interrupted_by=self.interrupt.exit_code)
@@ -203,6 +214,7 @@ class _Runs:
                 run_id=self.run_id,
                 tell=lambda text: tell(f"{name}: {text}"),
                 stop=stop,
+                together=together,
             ).execute()
             code = self.interrupt.exit_code if stop.is_set() and report.lag > 0 else DONE
             return RunResult.of(report, self.settings, interrupted_by=code)

@@ -62,6 +62,8 @@ def schema(ctx: typer.Context) -> None:
 def chosen(names: Iterable[str] | None, settings: Settings) -> list[DeclaredStream]:
     """Return the declarations of these names, sound or broken; of all when none is named.
 
+    The name of a file that declares several stands for all of them.
+
     Raises:
         InvalidSpecError: there is none of a name, or none at all: nothing to look at is not green.
     """
@@ -70,17 +72,21 @@ def chosen(names: Iterable[str] | None, settings: Settings) -> list[DeclaredStre
     streams = load_streams(settings.streams)
     if not names:
         return list(streams or _refuse_none(settings))
-    if {*names} - {declared.name for declared in streams if declared.spec is not None}:
+    sound = (each for each in streams if each.spec is not None)
+    if {*names} - {name for each in sound for name in (each.name, each.path.stem)}:
         from oncelake.ingestion.operations.discover import discover_automatically
 
         # One of them may be of a topic that nobody has written down yet.
         discover_automatically(streams, settings)
         streams = load_streams(settings.streams)
-    by_name = {declared.name: declared for declared in streams}
+    by_name: dict[str, list[DeclaredStream]] = {}
+    for declared in streams:
+        for name in {declared.name, declared.path.stem}:
+            by_name.setdefault(name, []).append(declared)
     for name in names:
         if name not in by_name:
             find_stream(settings.streams, name)
-    return [by_name[name] for name in dict.fromkeys(names)]
+    return list({each.name: each for name in names for each in by_name[name]}.values())
 
 
 def _refuse_none(settings: Settings) -> NoReturn:

@@ -57,6 +57,8 @@ def verify(
 
 def _report(verdict: Verdict) -> None:
     output.say(verdict.headline, "" if verdict.holds else "bold red")
+    if verdict.equation:
+        output.say(f"  {verdict.equation}")
     for each in verdict.differences:
         output.say(f"  {each}")
     if verdict.total > len(verdict.differences):

@@ -56,6 +56,7 @@ from oncelake.ingestion.declaration.parts import (
     one_of,
     seconds_of,
 )
+from oncelake.ingestion.declaration.routes import Route
 from oncelake.ingestion.declaration.sinks import SINKS, SinkSpec
 from oncelake.ingestion.declaration.sql import names_in, refuse_absent_module
 from oncelake.ingestion.declaration.types import SqlType
@@ -82,6 +83,9 @@ class Declaration(Part):
         "manual",
         description="Who writes down new topics and schemas: `oncelake discover` alone, or also "
         "whoever meets one.",
+    )
+    route: Route | None = Field(
+        None, description="Of a file with `tables`: which records are this one's."
     )
     format: FormatSpec = Field(FormatSpec(), description="How a value is encoded.")
     record: tuple[Annotated[str, Field(min_length=1)], ...] = Field(
@@ -485,6 +489,16 @@ class Declaration(Part):
     def subscribed(self) -> tuple[str, ...]:
         """The topics to read, in order; of a pattern, none until ``resolve_topics`` does."""
         return (self.topic,) if self.topic else self.topics
+
+    @property
+    def record_types(self) -> tuple[str, ...]:
+        """The record types that are meant, as declared or as the route says; none where any is."""
+        return self.record or (self.route.record_types if self.route else ())
+
+    @property
+    def shares_tombstones(self) -> bool:
+        """Tell whether a null value may belong to sibling streams, too."""
+        return self.route is not None and self.route.of_tombstones == "share"
 
     @property
     def is_sensed(self) -> bool:

@@ -10,7 +10,7 @@ import re
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,6 +28,7 @@ from oncelake.ingestion.declaration.derived import (
 from oncelake.ingestion.declaration.fields import Declaration
 from oncelake.ingestion.declaration.messages import Problem, problems_in
 from oncelake.ingestion.declaration.names import name_problem, nearest_allowed, suggest
+from oncelake.ingestion.declaration.routes import Route, RoutedFile
 from oncelake.ingestion.declaration.sink_rules import sink_violations
 from oncelake.ingestion.declaration.sinks import SinkSpec
 from oncelake.ingestion.declaration.spec import StreamSpec
@@ -189,8 +190,7 @@ def load_stream(path: Path) -> StreamSpec:
         InvalidSpecError: the file is broken; one line for each problem, with file, line, field
             and what to write instead.
     """
-    tree = _tree_of(path)
-    return _spec_of(path, tree, tree.content, path.stem)
+    return _spec_of(path, _tree_of(path), path.stem)
 
 
 def read_outline(path: Path) -> Outline | None:
@@ -282,8 +282,7 @@ def _streams_of(path: Path, name: str, others: set[str]) -> list[DeclaredStream]
         tree = _tree_of(path)
         if (outline := _outline_of(path, tree)) is not None:
             return _found_streams(outline, others)
-        spec = _spec_of(path, tree, tree.content, name)
-        specs = _one_per_topic(path, spec, others) if spec.table_per_topic else [spec]
+        specs = _specs_in(path, tree, others)
     except InvalidSpecError as error:
         return [DeclaredStream(name=name, path=path, spec=None, error=error)]
     return [DeclaredStream(name=spec.name, path=path, spec=spec, error=None) for spec in specs]
@@ -305,6 +304,8 @@ def _tree_of(path: Path) -> YamlTree:
 
 def _outline_of(path: Path, tree: YamlTree) -> Outline | None:
     content = tree.content
+    if "tables" in content or "route_by" in content:
+        return None
     is_per_topic = content.get("table_per_topic") is True and "topic_pattern" in content
     try:
         source = schema_source(content.get("schema"))
@@ -347,7 +348,8 @@ def _found_streams(outline: Outline, taken: set[str]) -> list[DeclaredStream]:
 def _found_stream(outline: Outline, name: str, topics: Sequence[FoundTopic]) -> DeclaredStream:
     try:
         content = _found_content(outline, topics)
-        spec = _spec_of(outline.path, outline.tree, content, name)
+        tree = replace(outline.tree, content=content)
+        spec = _spec_of(outline.path, tree, name)
     except InvalidSpecError as error:
         return DeclaredStream(name=name, path=outline.path, spec=None, error=error)
     return DeclaredStream(name=name, path=outline.path, spec=spec, error=None)
@@ -377,7 +379,7 @@ def _found_content(outline: Outline, topics: Sequence[FoundTopic]) -> dict[str, 
         )
     except ValueError as error:
         raise _invalid_at(outline, "columns", str(error)) from None
-    return {**content, "schema": as_ddl(own), "schema_from": source.model_dump()}
+    return {**content, "schema": as_ddl(own), "schema_from": source}
 
 
 def _followed(declared: Declaration) -> dict[str, Any]:
@@ -419,6 +421,60 @@ def _listed(value: Any) -> Sequence[str]:
 
 def _invalid_at(outline: Outline, field: str, problem: str) -> InvalidSpecError:
     return _invalid(outline.path, [(outline.tree.line_of((field,)), f"{field}: {problem}")])
+
+
+def _specs_in(path: Path, tree: YamlTree, others: set[str]) -> list[StreamSpec]:
+    if "tables" in tree.content or "route_by" in tree.content:
+        return _one_per_table(path, tree, others)
+    spec = _spec_of(path, tree, path.stem)
+    return _one_per_topic(path, spec, others) if spec.table_per_topic else [spec]
+
+
+def _one_per_table(path: Path, tree: YamlTree, taken: set[str]) -> list[StreamSpec]:
+    """Return a stream for each table, none under a name that another file has."""
+    fields = {key: tree.content.get(key) for key in RoutedFile.model_fields if key in tree.content}
+    try:
+        routed = RoutedFile.model_validate(fields)
+    except ValidationError as error:
+        lines = ((tree.line_of(one.field), _line_for(one, tree)) for one in problems_in(error))
+        raise _invalid(path, lines) from None
+    named = {table: f"{path.stem}_{table}" for table in routed.tables}
+    trees = {
+        table: _tree_of_table(tree, table, content)
+        for table, content in routed.declarations(tree.content)
+    }
+    specs = {table: _spec_of(path, each, named[table]) for table, each in trees.items()}
+    if problem := _clash_of_tables(specs.values(), taken):
+        field, text = problem
+        raise _invalid(path, [(tree.line_of((field,)), f"{field}: {text}")])
+    policies = {table: spec.tombstone_policy for table, spec in specs.items()}
+    routes = routed.routes(path.stem, policies)
+    return [
+        _spec_of(path, each, named[table], route=routes[table]) for table, each in trees.items()
+    ]
+
+
+def _clash_of_tables(specs: Iterable[StreamSpec], taken: set[str]) -> tuple[str, str] | None:
+    """Say why the tables of a file cannot stand beside one another, or beside other files."""
+    places: dict[tuple[str, str], str] = {}
+    for spec in specs:
+        if spec.table_per_topic:
+            return "table_per_topic", "a file has tables by topic, or by route; remove one of them"
+        if spec.name in taken:
+            return "tables", f"{spec.name}.yaml is a stream of that name; call one otherwise"
+        place = spec.sink.name, spec.sink.table_of(spec.name)
+        if other := places.get(place):
+            return "sink", f"{other} and {spec.name} would share {place[1]}; give each its own"
+        places[place] = spec.name
+    return None
+
+
+def _tree_of_table(tree: YamlTree, table: str, content: dict[str, Any]) -> YamlTree:
+    """Return what declares one table, with the lines of its own fields and of the file's."""
+    at = ("tables", table)
+    own = {path[2:]: line for path, line in tree.lines.items() if path[:2] == at}
+    shared = {p: n for p, n in tree.lines.items() if p[:1] not in {path[:1] for path in own}}
+    return replace(tree, content=content, lines={**shared, **own})
 
 
 def _one_per_topic(path: Path, spec: StreamSpec, taken: set[str]) -> list[StreamSpec]:
@@ -475,8 +531,8 @@ def _text_of(path: Path) -> str:
         raise BadYamlError(line, "the text is not UTF-8; save the file as UTF-8") from error
 
 
-def _spec_of(path: Path, tree: YamlTree, content: Mapping[str, Any], name: str) -> StreamSpec:
-    content = dict(content)
+def _spec_of(path: Path, tree: YamlTree, name: str, *, route: Route | None = None) -> StreamSpec:
+    content = dict(tree.content)
     mistakes = [
         (line, f"{_dotted(field)}: given twice, first in line {tree.line_of(field)}; remove one")
         for field, line in tree.repeated
@@ -484,9 +540,16 @@ def _spec_of(path: Path, tree: YamlTree, content: Mapping[str, Any], name: str) 
     if content.pop("name", tree) is not tree:
         problem = "name: the file's name is the stream's; remove it"
         mistakes.append((tree.line_of(("name",)), problem))
-    if "schema_from" in tree.content:
+    if isinstance(content.get("schema_from"), SchemaSource):
+        content["schema_from"] = content["schema_from"].model_dump()
+    elif "schema_from" in content:
         problem = "schema_from: unknown key; write `schema: registry`, or `schema: embedded`"
         mistakes.append((tree.line_of(("schema_from",)), problem))
+    if content.pop("route", tree) is not tree:
+        problem = "route: unknown key; did you mean `route_by`, beside `tables`?"
+        mistakes.append((tree.line_of(("route",)), problem))
+    if route is not None:
+        content["route"] = route
     try:
         spec = StreamSpec.model_validate({**content, "name": name})
     except ValidationError as error:

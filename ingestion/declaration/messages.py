@@ -17,6 +17,7 @@ from oncelake.ingestion.declaration.parts import (
     Starting,
     Window,
 )
+from oncelake.ingestion.declaration.routes import RoutedFile
 from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.declaration.violations import RuleViolationsError
 from oncelake.ingestion.declaration.yaml_reader import FieldPath
@@ -24,7 +25,9 @@ from oncelake.ingestion.errors import harmless
 
 _FIELDS_OF: Final[Mapping[FieldPath, tuple[str, ...]]] = {
     (): tuple(
-        field.alias or name for name, field in StreamSpec.model_fields.items() if name != "name"
+        field.alias or name
+        for name, field in {**StreamSpec.model_fields, **RoutedFile.model_fields}.items()
+        if name not in {"name", "route"}
     ),
     ("follow",): tuple(FollowPace.model_fields),
     ("maintenance",): tuple(Maintenance.model_fields),

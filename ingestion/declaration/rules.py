@@ -21,6 +21,7 @@ from oncelake.ingestion.declaration.modes import (
     RESERVED,
 )
 from oncelake.ingestion.declaration.names import nearest, plain_name, suggest
+from oncelake.ingestion.declaration.routes import route_violations
 from oncelake.ingestion.declaration.sql import literal, quoted
 from oncelake.ingestion.declaration.types import SqlType
 from oncelake.ingestion.declaration.violations import Violation
@@ -74,6 +75,7 @@ def rule_violations(spec: Declaration) -> Iterator[Violation]:
     yield from _transformation_violations(spec)
     yield from _sql_violations(spec)
     yield from _format_violations(spec)
+    yield from route_violations(spec)
     if spec.record and not spec.format.options.uses_registry:
         problem = "only schemas of a registry name types"
         yield "record", f"{problem}; remove it, or leave records out by `where`"

@@ -33,6 +33,7 @@ from oncelake.ingestion.declaration.modes import (
     Mode,
 )
 from oncelake.ingestion.declaration.parts import FormatSpec, KeyFormatSpec
+from oncelake.ingestion.declaration.routes import RoutedFile
 from oncelake.ingestion.declaration.rules import column_violations, rule_violations
 from oncelake.ingestion.declaration.sink_rules import sink_violations
 from oncelake.ingestion.declaration.types import SqlType
@@ -244,9 +245,12 @@ def json_schema() -> dict[str, Any]:
     schema = StreamSpec.model_json_schema(by_alias=True)
     _without_titles(schema)
     fields, parts = schema["properties"], schema["$defs"]
-    # The file's name gives it.
-    del fields["name"]
-    schema["required"].remove("name")
+    # The file's name gives the one, and its tables give the other.
+    del fields["name"], fields["route"], parts["Route"]
+    schema["required"] = []
+    routed = RoutedFile.model_json_schema()["properties"]
+    _without_titles({"$defs": {}, "properties": routed})
+    fields |= {name: routed[name] for name in ("route_by", "tables", "otherwise")}
     fields["mode"]["enum"] = list(MODES)
     for name, model in {"format": FormatSpec, "key_format": KeyFormatSpec}.items():
         parts[model.__name__]["properties"]["type"]["enum"] = model.names()
@@ -270,7 +274,14 @@ def json_schema() -> dict[str, Any]:
         **schema,
         "description": "One Kafka topic (or several) into one Delta table.",
         "oneOf": [{"required": [name]} for name in ("topic", "topics", "topic_pattern")],
-        "allOf": [_of_mode(name, mode) for name, mode in MODES.items()],
+        # What one table must have, another may have of its own.
+        "if": {"anyOf": [{"required": [name]} for name in ("route_by", "tables")]},
+        "then": {"required": ["route_by", "tables"]},
+        "else": {
+            "required": ["schema"],
+            "properties": {"otherwise": False},
+            "allOf": [_of_mode(name, mode) for name, mode in MODES.items()],
+        },
     }
 
 

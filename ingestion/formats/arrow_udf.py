@@ -22,6 +22,7 @@ from oncelake.ingestion.declaration.formats import FORMATS
 from oncelake.ingestion.errors import InvalidSpecError
 from oncelake.ingestion.formats.decoder import Decode, Encoded, decoded_struct
 from oncelake.ingestion.formats.metadata import MetadataDecoder, without_columns
+from oncelake.ingestion.formats.route import Routing, routed
 from oncelake.ingestion.formats.wire_format import (
     GUID_HEADER_BYTES,
     HEADER_BYTES,
@@ -48,6 +49,7 @@ class Decoding:
         column: Name of the bytes' column; ``_key`` has the Kafka keys, ``_headers`` the headers.
         headers: Columns that headers give, and not the bytes, each by its header's name.
         key: How the Kafka keys are decoded, where they give columns of a value.
+        routing: Which records are decoded at all; ``None`` where all are.
     """
 
     module: str
@@ -55,6 +57,7 @@ class Decoding:
     column: str
     headers: Mapping[str, str] = field(default_factory=dict)
     key: Decoding | None = None
+    routing: Routing | None = None
 
     @property
     def into(self) -> str:
@@ -68,10 +71,29 @@ class Decoding:
             return (self.column, "_key", "_headers")
         options, columns = self.encoded.options, [self.column]
         columns += ["_key"] if options.reads_key else []
-        return (*columns, "_headers") if options.reads_headers else tuple(columns)
+        are_headers_read = options.reads_headers or self.routing
+        return (*columns, "_headers") if are_headers_read else tuple(columns)
 
     def opened(self) -> Decode:
-        """Open the decoding, once per task; it takes ``columns``."""
+        """Open the decoding, once per task, since it keeps state; it takes ``columns``."""
+        decode, read = self._opened_columns(), import_module(self.module).opened
+        if self.routing is None:
+            return decode
+        options, takes_all = self.encoded.options, bool(self.headers or self.key)
+        read_route = read(self.routing.encoded)
+
+        def read_of_all(values: pa.Array, keys: pa.Array, headers: pa.Array) -> pa.StructArray:
+            more = [keys] if options.reads_key else []
+            return read_route(values, *more, *([headers] if options.reads_headers else []))
+
+        return routed(
+            decode,
+            read_of_all if takes_all else read_route,
+            self.routing.route,
+            takes_headers=takes_all or options.reads_headers,
+        )
+
+    def _opened_columns(self) -> Decode:
         open_format = import_module(self.module).opened
         if not (self.headers or self.key):
             return cast("Decode", open_format(self.encoded))

@@ -46,6 +46,7 @@ class Encoded:
         movable: Columns that a row takes along to another key.
         lenient: Columns that take a value of another type; only in JSON's formats.
         record: Full names of the record types that are meant; none where any is.
+        shares_tombstones: Whether null bytes may belong to other streams of the topic, too.
         writer_schemas: The registry's schemas of all ids in the bytes, or in headers.
     """
 
@@ -60,6 +61,7 @@ class Encoded:
     movable: Sequence[str] = ()
     lenient: frozenset[str] = frozenset()
     record: Sequence[str] = ()
+    shares_tombstones: bool = False
     writer_schemas: Mapping[SchemaId, WriterSchema] = field(default_factory=dict)
 
 
@@ -80,7 +82,8 @@ def decoded_struct(encoded: Encoded) -> sql.StructType:
     that has them, if that is not the record's own; where rows may move, ``ended`` has the row that
     an update ends under another key; where a column is lenient, ``coerced`` has the names of those
     whose value was of another type; where values are by a registry's schemas, ``record`` has the
-    full name of their record type, if it has one.
+    full name of their record type, if it has one; where streams share null bytes, ``is_shared``
+    tells those.
 
     All may be null, and texts have any length: decoding and the writer of the row check both. A
     VARIANT is its JSON, for Spark to parse.
@@ -106,6 +109,8 @@ def decoded_struct(encoded: Encoded) -> sql.StructType:
         struct = struct.add("coerced", sql.ArrayType(sql.StringType()))
     if encoded.options.uses_registry and not encoded.is_key:
         struct = struct.add("record", sql.StringType())
+    if encoded.shares_tombstones:
+        struct = struct.add("is_shared", sql.BooleanType())
     return struct
 
 

@@ -2,7 +2,8 @@
 
     offsets in ranges = records read + gaps
     records read      = inserted + updated + deleted + deleted_absent + superseded + stale
-                        + unchanged + ignored + filtered + quarantined + overlap - exploded
+                        + unchanged + ignored + filtered + quarantined + overlap
+                        + routed_elsewhere + unrouted - exploded
     rows of this seq  = inserted + updated
 
 `exploded` are the rows beyond the first of their record: elements of an array, and the row that an
@@ -20,6 +21,8 @@ from typing import Final
 
 from oncelake.ingestion.errors import counted
 
+# Of a stream whose topic fills several tables: records of its siblings, and of nobody.
+ROUTED: Final = ("routed_elsewhere", "unrouted")
 DISPOSITIONS: Final = (
     "inserted",
     "updated",
@@ -32,6 +35,7 @@ DISPOSITIONS: Final = (
     "filtered",
     "quarantined",
     "overlap",
+    *ROUTED,
 )
 COUNTS: Final = ("offsets", "read", "gaps", *DISPOSITIONS)
 

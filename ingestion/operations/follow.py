@@ -29,6 +29,7 @@ from oncelake.ingestion.operations.discover import NewTopics
 from oncelake.ingestion.operations.lag import LagReader
 from oncelake.ingestion.operations.run import Run
 from oncelake.ingestion.operations.telemetry import watching
+from oncelake.ingestion.operations.together import SharedReading, siblings_of, submit
 from oncelake.ingestion.operations.turns import Turn
 from oncelake.ingestion.pipeline.report import RunReport
 from oncelake.ingestion.pipeline.session import SharedSpark
@@ -128,10 +129,12 @@ class Follow:
         self._turns = {each.name: self._turn(each.name) for each in declared}
         self._find_stalls(lag)
         due = [each for each in free if self._is_due(each, lag.get(each.name))]
-        for each in sorted(due, key=lambda each: self._turn(each.name).began):
-            self._turns[each.name] = self._turn(each.name).begun(time.monotonic())
-            self._stalled.discard(each.name)
-            self._runs[each.name] = (each, pool.submit(self._run, each))
+        for group in siblings_of(sorted(due, key=lambda each: self._turn(each.name).began)):
+            for each in group:
+                self._turns[each.name] = self._turn(each.name).begun(time.monotonic())
+                self._stalled.discard(each.name)
+            runs = submit(pool, group, self._run)
+            self._runs |= {each.name: (each, runs[each.name]) for each in group}
 
     def _find_stalls(self, lags: Mapping[str, Mapping[str, int] | None]) -> None:
         """Note which streams without lag a transaction holds back; a run tells of each once."""
@@ -159,7 +162,7 @@ class Follow:
         condition = self._condition(declared)
         return turn.is_due(declared.spec.follow, lag=lag, condition=condition, now=now)
 
-    def _run(self, declared: DeclaredStream) -> RunReport:
+    def _run(self, declared: DeclaredStream, together: SharedReading | None) -> RunReport:
         if self.stop.is_set():
             raise InterruptedError(declared.name)
         assert declared.spec is not None
@@ -169,6 +172,7 @@ class Follow:
             spark=self.spark.of(declared.name),
             run_id=self.run_id,
             stop=self.stop,
+            together=together,
         ).execute()
         self.on_report(declared, report)
         return report

@@ -34,6 +34,8 @@ REMEDIES: Final[Mapping[str, str]] = {
     "in `keys` that `before` has",
     "unexpected_delete": "declare a mode that deletes, such as upsert, or leave such records out "
     "by `where`",
+    "unrouted": "declare a table of its kind beside the others, which reads it from the topic, "
+    "or `otherwise: ignore` where nobody needs it",
     "violates_constraint": "correct the producer, or drop the constraint that the detail names, "
     "and redrive",
     "nothing_to_keep": "let the source send the row in full, by a snapshot, and redrive",

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
@@ -28,10 +28,10 @@ from oncelake.ingestion.errors import (
     TopicRecreatedError,
     TopicTruncatedError,
 )
+from oncelake.ingestion.kafka.offsets import Offsets, Range
 from oncelake.ingestion.kafka.transactions import find_stalls
 from oncelake.ingestion.lake.ledger import LedgerRow
 from oncelake.ingestion.lake.lock import CommitterLock, Holder, held_by_committer
-from oncelake.ingestion.lake.paths import StreamPaths
 from oncelake.ingestion.lake.probe import probe_storage
 from oncelake.ingestion.lake.stream import Stream
 from oncelake.ingestion.modes.engines.choose import choose_engine
@@ -39,6 +39,7 @@ from oncelake.ingestion.operations.decisions import accept, adopt_topic
 from oncelake.ingestion.operations.discover import keep_columns
 from oncelake.ingestion.operations.progress import Progress, Tell
 from oncelake.ingestion.operations.telemetry import observed
+from oncelake.ingestion.operations.together import Reading, SharedReading, Write
 from oncelake.ingestion.pipeline.batch import BatchWriter, Committer
 from oncelake.ingestion.pipeline.checkpoint import Checkpoint, open_generation
 from oncelake.ingestion.pipeline.create_table import create_table, inherit_erasures
@@ -134,11 +135,13 @@ class Run(StreamTask):
         inherited: What was erased from the table that this one will replace, as its commits say.
         on_batch: Called after each batch with its ledger row and the lag that is left.
         stop: Set it to end the run within seconds; an open batch is as if never begun.
+        together: Reads for the siblings that run now, too.
     """
 
     inherited: Sequence[Mapping[str, Any]] = ()
     on_batch: OnBatch = lambda row, lag: None
     stop: threading.Event = field(default_factory=threading.Event)
+    together: SharedReading | None = None
 
     def execute(self) -> RunReport:
         """Read what the topic holds now into the table, and balance the books.
@@ -152,10 +155,18 @@ class Run(StreamTask):
             StreamLockedError: another run holds the stream.
             DependencyError: Kafka does not answer, or a volume is full or read-only.
         """
-        with observed(self.spec, self.settings, self.stop) as observed_run:
+        with self._leaving(), observed(self.spec, self.settings, self.stop) as observed_run:
             run = replace(self, on_batch=observed_run.batches(self.on_batch))
             observed_run.report = report = run.execute_unobserved()
             return report
+
+    @contextmanager
+    def _leaving(self) -> Iterator[None]:
+        try:
+            yield
+        finally:
+            if self.together:
+                self.together.leave(self.spec.name)
 
     def execute_unobserved(self) -> RunReport:
         """Execute as a part of something else, of which metrics and lineage tell as a whole.
@@ -196,7 +207,7 @@ class Run(StreamTask):
             start = inherit_erasures(stream, start, self.inherited, run_id=self.run_id)
             committer = replace(committer, start=start)
             hit(Failpoint.TABLE_READ)
-            checkpoint, notices = _open_checkpoint(stream.paths, start)
+            checkpoint, notices = _open_checkpoint(stream, start)
             hit(Failpoint.GENERATION_OPENED)
             writer = BatchWriter(committer, run_id=self.run_id, on_merge=progress.merge)
             with recheck_kafka_on_failure(lambda: recheck_start(stream, writer.position)):
@@ -217,8 +228,8 @@ class Run(StreamTask):
         """Read up to the ends, and add the batches that were committed."""
         spark, stream, start = committer.spark, committer.stream, committer.start
 
-        def write(frame: DataFrame, batch_id: int) -> None:
-            for row in writer.write(frame, checkpoint.planned(batch_id)):
+        def write(frame: DataFrame, planned: Sequence[Range]) -> None:
+            for row in writer.write(frame, planned):
                 committed.append(row)
                 lag = writer.position.next.lag_to(start.ends)
                 progress.commit(row, lag)
@@ -227,17 +238,24 @@ class Run(StreamTask):
                 if row.is_red or self.stop.is_set():
                     raise _EndOfRunError
 
+        def query(starting: Offsets, lag: int, each: Write) -> None:
+            drain(
+                read_stream(spark, stream.spec, stream.settings, starting=starting, lag=lag),
+                lambda frame, batch_id: each(frame, checkpoint.planned(batch_id)),
+                name=f"{stream.name} {self.run_id}",
+                checkpoint=checkpoint.path,
+                stop=self.stop,
+            )
+
         if start.lag:
+            progress.read(start.lag)
             at, lag = start.starting, start.lag
-            progress.read(lag)
+            mine = Reading(starting=at, lag=lag, query=query, write=write, stop=self.stop)
             with suppress(_EndOfRunError):
-                drain(
-                    read_stream(spark, stream.spec, stream.settings, starting=at, lag=lag),
-                    write,
-                    name=f"{stream.name} {self.run_id}",
-                    checkpoint=checkpoint.path,
-                    stop=self.stop,
-                )
+                if self.together:
+                    self.together.execute(stream.name, mine)
+                else:
+                    mine.execute()
 
     def _report(
         self,
@@ -298,17 +316,18 @@ class _EndOfRunError(Exception):
     """Ends the query behind a batch that is in the ledger: it is red, or the run is to stop."""
 
 
-def _open_checkpoint(paths: StreamPaths, start: Start) -> tuple[Checkpoint, tuple[str, ...]]:
+def _open_checkpoint(stream: Stream, start: Start) -> tuple[Checkpoint, tuple[str, ...]]:
     """Begin the checkpoint's generation, and say what a person may want to know."""
     checkpoint, disagreement = open_generation(
-        paths.checkpoints, start.starting, had_one=start.position.seq > 0
+        stream.paths.checkpoints, start.starting, had_one=start.position.seq > 0
     )
     notices, source = [], start.position.source
     if source != "commit":
         notices.append(
             f"our commits have aged out of the table's log; the {source} gave the offsets"
         )
-    if disagreement is not None:
+    # The query of a sibling may have read for this stream.
+    if disagreement is not None and stream.spec.route is None:
         notices.append(
             f"the last Spark checkpoint was not as the table says ({disagreement}); generation "
             f"{checkpoint.path.name} began at the table's offsets"

@@ -18,6 +18,7 @@ from oncelake.ingestion.declaration.spec import EVALUATED_BY
 from oncelake.ingestion.errors import CommitConflictError, OffsetHoleError
 from oncelake.ingestion.kafka.last_record import LastRecord, LastRecords
 from oncelake.ingestion.kafka.offsets import Fit, Offsets, Range, fit
+from oncelake.ingestion.lake.books import ROUTED
 from oncelake.ingestion.lake.ledger import Ledger, LedgerRow
 from oncelake.ingestion.lake.lock import refuse_lost_lease
 from oncelake.ingestion.lake.quarantine import quarantine_rows
@@ -221,11 +222,12 @@ class BatchWriter:
         gaps: Gaps,
     ) -> CommitMetadata:
         """Write down what is known before the write mode has its say."""
+        spec = self._spec
         empty = sum(len(hole) for hole in gaps.holes)
         counts = {"offsets": sum(map(len, planned)), "read": counted.read, "gaps": empty}
         counts |= {
             disposition: counted.dispositions.get(disposition, 0)
-            for disposition in ("overlap", "ignored", "filtered")
+            for disposition in ("overlap", "ignored", "filtered", *(ROUTED if spec.route else ()))
         }
         counts |= self.count_extras(engine, counted)
         if not gaps.proven:
@@ -277,6 +279,8 @@ class BatchWriter:
         counts = extra_counts(engine, counted, declared)
         if self._spec.explode or counted.exploded:
             counts["exploded"] = counted.exploded
+        if counted.shared:
+            counts["tombstones_shared"] = counted.shared
         if counted.coerced:
             counts["values_coerced"] = counted.coerced
         if counted.unavailable:

@@ -39,19 +39,23 @@ def refuse_too_many_bad(engine: Engine, counts: BatchCounts, spec: StreamSpec) -
     bad = counts.dispositions.get("quarantined", 0)
     if bad:
         _refuse_truncate(engine, spec)
-    new = counts.read - counts.dispositions.get("overlap", 0)
+    # Records of a sibling's say nothing about this stream.
+    others = ("overlap", "routed_elsewhere")
+    new = counts.read - sum(counts.dispositions.get(each, 0) for each in others)
     declared = spec.quarantine_rate.stop_above
     if not bad or (declared is None and new < _FEWEST):
         return
     above = STOP_ABOVE if declared is None else declared
     if bad <= above * new:
         return
+    unrouted = "declare the kinds that are none of a table's, or `otherwise: ignore`; "
     raise TooManyBadRecordsError(
         spec.name,
         f"{bad:,} of the {counted(new, 'record')} of a batch cannot be applied, which is more than "
         f"{above:.0%}: {'; '.join(map(_describe, _reasons(engine)))}. Nothing was written, and no "
         "offset moved.",
-        remedy=f"correct `schema` or `format` in {spec.name}.yaml, or the producer, and run again; "
+        remedy=f"{unrouted if spec.route else ''}correct `schema` or `format` in "
+        f"{spec.name}.yaml, or the producer, and run again; "
         "or, if these records are meant to go to quarantine, declare "
         "`quarantine_rate: {stop_above: 1}` there",
     )

@@ -14,6 +14,7 @@
                 + _coerced             columns whose value was of another type; only where lenient
                 + _unavailable         columns that the record left out; only where its format may
                 + _moved_from          the key of the row that has them, if it is another
+                + _is_shared           null value that sibling streams may take, too; only there
                 + _record              full name of its record type; only where a registry has it
 
 Behind ``validate`` a batch is the table ``batch`` of an engine, and of it what can be applied is
@@ -38,7 +39,16 @@ TRANSFORMED: Final = (*EXPLODED, "_transformed", "_selected", "_misfit")
 JUDGED: Final = ("_disposition", "_extra", "_bytes", "_digest", "_reason", "_detail", *RAW)
 # Behind the judgement nobody needs these of a row that can be applied.
 NOT_APPLIED: Final = (
-    *("_extra", "_digest", "_reason", "_detail", "_moved_from", "_coerced", "_record"),
+    *(
+        "_extra",
+        "_digest",
+        "_reason",
+        "_detail",
+        "_moved_from",
+        "_coerced",
+        "_record",
+        "_is_shared",
+    ),
     *RAW,
 )
 

@@ -64,6 +64,7 @@ class BatchCounts:
         exploded: Rows beyond the first of their record.
         unavailable: Columns that the rows applied left out, in all.
         coerced: Values of records applied that were of another type than their lenient columns.
+        shared: Null values that sibling streams may take, too.
         types: Rows applied by topic and record type, where a registry names types.
     """
 
@@ -74,6 +75,7 @@ class BatchCounts:
     exploded: int = 0
     unavailable: int = 0
     coerced: int = 0
+    shared: int = 0
     types: Mapping[tuple[str, str], int] = field(default_factory=dict)
 
     @property
@@ -93,6 +95,7 @@ def count_records(engine: Engine) -> BatchCounts:
     record_type = "_record" if "_record" in columns else "CAST(NULL AS STRING)"
     unavailable = "array_length(_unavailable)" if "_unavailable" in columns else "0"
     coerced = "array_length(_coerced)" if "_coerced" in columns else "0"
+    is_shared = "_is_shared" if "_is_shared" in columns else "FALSE"
     rows = engine.rows(f"""
         SELECT _topic, _partition, _disposition, {record_type} AS record_type,
             count(*) AS "rows",
@@ -107,7 +110,8 @@ def count_records(engine: Engine) -> BatchCounts:
                 AS with_extra,
             CAST(sum(coalesce({unavailable}, 0)) AS BIGINT) AS unavailable,
             CAST(sum(CASE WHEN _index = 0 THEN coalesce({coerced}, 0) ELSE 0 END) AS BIGINT)
-                AS coerced
+                AS coerced,
+            CAST(sum(CASE WHEN {is_shared} THEN 1 ELSE 0 END) AS BIGINT) AS shared
         FROM batch GROUP BY _topic, _partition, _disposition, {record_type}
     """)
     good = [row for row in rows if row["_disposition"] in GOOD]
@@ -128,6 +132,7 @@ def count_records(engine: Engine) -> BatchCounts:
         exploded=sum(row["rows"] - row["records"] for row in rows),
         unavailable=sum(row["unavailable"] for row in rows if row["_disposition"] == "row"),
         coerced=sum(row["coerced"] for row in good),
+        shared=sum(row["shared"] for row in rows if row["_disposition"] != "overlap"),
         types=types,
     )
 

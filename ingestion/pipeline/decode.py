@@ -22,6 +22,7 @@ from oncelake.ingestion.formats.arrow_udf import (
     plan_decoding,
 )
 from oncelake.ingestion.formats.decoder import Encoded
+from oncelake.ingestion.formats.route import plan_routing
 from oncelake.ingestion.lake.stream import Stream
 from oncelake.ingestion.modes.engines.frame_cache import FrameCache
 from oncelake.ingestion.modes.engines.rows import InWorker, Rows, Work
@@ -85,10 +86,15 @@ def _plan_values(records: DataFrame | pa.Table, stream: Stream, schema: StructTy
         movable=spec.movable,
         lenient=spec.lenient,
         record=spec.record,
+        shares_tombstones=spec.shares_tombstones,
     )
     plan = plan_decoding(records, spec.format.type, encoded, stream.settings, column="_value")
     key = _plan_keys(records, stream, schema, column="_key") if spec.from_key else None
-    return replace(plan, headers=spec.from_headers, key=key)
+    plan = replace(plan, headers=spec.from_headers, key=key)
+    if spec.route is None:
+        return plan
+    of_route = type_of_columns(spec.route.columns)
+    return replace(plan, routing=plan_routing(spec.route, plan.encoded, of_route))
 
 
 def _plan_tombstones(records: DataFrame | pa.Table, stream: Stream, schema: StructType) -> Decoding:

@@ -34,7 +34,7 @@ def learn_record_types(
     Raises:
         SeveralRecordTypesError: there is another type than the one known, or there are several.
     """
-    if spec.record:
+    if spec.record_types:
         return declaration
     known = dict((declaration or {}).get(RECORD_TYPES, {}))
     most_first = sorted(counts.types, key=lambda of: (-counts.types[of], *of))

@@ -3,6 +3,8 @@
 The disposition is what the books count by, so each record has exactly one:
 
     overlap      read again, though the table holds it already
+    routed_elsewhere  it belongs to another stream of its file
+    unrouted     it belongs to no stream of its file, which ignores such records
     quarantined  it cannot be applied; the reason says why
     ignored      a tombstone that the stream ignores
     filtered     ``where``, the declared function, or ``record`` leaves it out
@@ -29,6 +31,7 @@ from oncelake.ingestion.declaration.parts import Window
 from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.declaration.sql import asks_for, quoted
 from oncelake.ingestion.formats.coerce import FIRST_DAY, LAST_DAY
+from oncelake.ingestion.formats.route import ELSEWHERE, UNROUTED
 from oncelake.ingestion.kafka.client import FIRST_MOMENT, LAST_MOMENT, MOMENTS
 from oncelake.ingestion.kafka.offsets import Offsets
 from oncelake.ingestion.modes import sql
@@ -54,6 +57,7 @@ REASONS: Final = {
     "moved_key": "an update moves a row to another key, and which rows are gone is not known: a "
     "part of the old key is missing, or each element of an array is a row",
     "unexpected_delete": "the record is a delete, in a mode that deletes nothing",
+    UNROUTED: "the record's route is none of a table's, or it has none that can be read",
     "violates_constraint": "the row does not meet a constraint of the table, named in the detail",
 }
 # What validation asks of a row beside its own columns, the size of its value and whether that is
@@ -186,6 +190,7 @@ def _findings(spec: StreamSpec) -> dict[str, str]:
         "_moved_from": spec.unavailable == "keep",
         "_record": spec.format.options.uses_registry,
         "_ended": bool(spec.moved_by),
+        "_is_shared": spec.shares_tombstones,
     }
     return _FINDINGS | {name: name.removeprefix("_") for name, is_there in some.items() if is_there}
 
@@ -204,6 +209,7 @@ def _flat_in_worker(decode: Work, spec: StreamSpec) -> Work:
     has_deletes, is_timed = spec.write_mode.has_deletes, _has_no_time(spec) != "FALSE"
     is_transformed, required = spec.is_transformed, spec.required_value_columns
     transformed = ["_index", "_selected", *(["_ended"] if spec.moved_by else [])]
+    not_own = _not_own(spec)
 
     def flat(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in decode(batches):
@@ -243,10 +249,20 @@ def _flat_in_worker(decode: Work, spec: StreamSpec) -> Work:
             if is_transformed:
                 may_be_bad = pc.and_(may_be_bad, columns["_selected"])
             may_be_bad = reduce(pc.or_, firm, may_be_bad)
+            if not_own:
+                is_own = pc.invert(pc.is_in(columns["_wrong"], pa.array(not_own, pa.string())))
+                may_be_bad = pc.and_(may_be_bad, is_own)
             columns |= {name: _only(may_be_bad, batch.column(name)) for name in RAW}
             yield pa.RecordBatch.from_pydict(columns)
 
     return flat
+
+
+def _not_own(spec: StreamSpec) -> list[str]:
+    """Return the reasons of records that are no business of this stream."""
+    if spec.route is None:
+        return []
+    return [ELSEWHERE, *([UNROUTED] if spec.route.of_unrouted == "ignore" else [])]
 
 
 def _lacking_in_worker(rows: pa.StructArray, required: Sequence[str]) -> pa.Array:
@@ -295,6 +311,10 @@ def _judged(spec: StreamSpec, reached: Offsets, *, has_constraints: bool = False
     is_judged = "_selected"
     if spec.transform or _is_time_in(spec.where, spec):
         is_judged = f"_selected OR ({has_no_time} AND {is_meant})"
+    is_not_own = " OR ".join(f"_wrong = {sql.text(why)}" for why in _not_own(spec)) or "FALSE"
+    # A null value that siblings share may have a key that is none of this table's.
+    keyless = "_is_shared AND _reason = 'tombstone_without_key'"
+    keyless = keyless if spec.shares_tombstones else "FALSE"
     overlap = [
         f"_topic = {sql.text(topic)} AND _partition = {partition} AND _offset < {at}"
         for (topic, partition), at in reached.items()
@@ -345,6 +365,8 @@ def _judged(spec: StreamSpec, reached: Offsets, *, has_constraints: bool = False
         )
         SELECT *, CASE
             WHEN {" OR ".join(overlap) or "FALSE"} THEN 'overlap'
+            WHEN {is_not_own} THEN _wrong
+            WHEN {keyless} THEN 'ignored'
             WHEN _reason IS NOT NULL THEN 'quarantined'
             WHEN _is_tombstone AND {policy == "ignore"} THEN 'ignored'
             WHEN NOT _selected THEN 'filtered'

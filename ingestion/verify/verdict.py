@@ -78,6 +78,8 @@ class Verdict:
         differences: What is wrong: the first of them; ``difference_count`` counts all, by part.
         limits: What is no longer covered, or what a person accepted; it is no fault.
         obstacles: What this proof does not understand; then nothing is proven.
+        routes: Of a stream with siblings, the records that all of them have read, and whose they
+            are; empty where they have read none together.
     """
 
     stream: str
@@ -96,6 +98,18 @@ class Verdict:
     limits: tuple[str, ...]
     obstacles: tuple[str, ...]
     sink: str = "delta"
+    routes: Mapping[str, int] | None = None
+
+    @property
+    def equation(self) -> str | None:
+        """Say whose the records are that a stream and its siblings have read, in one line."""
+        if self.routes is None:
+            return None
+        if not self.routes:
+            return "routes: all tables of the file have read no offsets together, by these routes"
+        (_, records), *others = self.routes.items()
+        terms = " + ".join(f"{name} {count:,}" for name, count in others if count)
+        return f"routes: {counted(records, 'record')} = {terms}"
 
     @property
     def holds(self) -> bool:

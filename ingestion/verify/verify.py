@@ -11,7 +11,7 @@ did. What is no longer covered, or not understood, is named, and never counts as
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from functools import cache, partial
 
@@ -30,6 +30,7 @@ from oncelake.ingestion.storage.processes import scratch_of_this_process, sweep_
 from oncelake.ingestion.verify.compare import ledger, quarantine
 from oncelake.ingestion.verify.compare.continuity import refuse_another_log
 from oncelake.ingestion.verify.compare.ledger import miscounts
+from oncelake.ingestion.verify.compare.routes import broken_equation, counts_across, terms_of
 from oncelake.ingestion.verify.compare.rows import RowsProof, tombstones_of
 from oncelake.ingestion.verify.coverage import Coverage, determine_coverage
 from oncelake.ingestion.verify.decode.coerce import UnprovableError
@@ -109,11 +110,13 @@ class _Proof:
         self._last_seq = self._batches[-1].seq if self._batches else 0
         self._limits: list[str] = []
         self._records = self._recounted = self._quarantined = self._rows = 0
+        self._routes: Mapping[str, int] | None = None
 
     def verdict(self, make_classifier: Callable[..., Classifier]) -> Verdict:
         snapshot = self._snapshot
         self._prove_the_ledger(snapshot)
         self._prove_the_side_tables()
+        self._prove_the_routes()
         if snapshot.identity == UNKNOWN:
             self._limits.append("our commits have aged out of the log, so topic ids are not known")
         coverage = determine_coverage(self._spec, self._settings, snapshot)
@@ -143,6 +146,7 @@ class _Proof:
             difference_count=dict(self._differences.counts),
             limits=(*coverage.limits(), *self._limits),
             obstacles=obstacles,
+            routes=self._routes,
         )
 
     def refuse_overtaken(self, parts: Collection[str] = ("rows",)) -> None:
@@ -209,6 +213,21 @@ class _Proof:
             problems = [str(each) for each in found]
             self._damages.update(problems)
             self._differences.add(Difference(part, each) for each in problems)
+
+    def _prove_the_routes(self) -> None:
+        """Compare what the streams of one file have counted of the same records."""
+        if (route := self._spec.route) is None:
+            return
+        ledgers, topics = {}, self._spec.subscribed
+        for stream, _ in route.tables:
+            path = StreamPaths.of(stream, self._settings).ledger
+            with self._damage_is_different("ledger", translate_read_errors(path)):
+                ledgers[stream] = _of_newest_table(read_ledger(path))
+        is_whole = len(ledgers) == len(route.tables)
+        counts = counts_across(route, ledgers) if is_whole else {}
+        self._routes = terms_of(counts) if counts else {}
+        may_be_thinned = partial(any, (is_compacted(self._settings, each) for each in topics))
+        self._differences.add(broken_equation(counts, may_be_thinned=may_be_thinned))
 
     def _prove_the_contents(self, coverage: Coverage, classifiers: Classifiers) -> None:
         sweep_scratch(self._settings.state)
@@ -301,12 +320,17 @@ class _Proof:
                 self._differences.add([Difference(part, str(error))])
 
 
+def _of_newest_table(batches: Sequence[Batch]) -> list[Batch]:
+    return [each for each in batches if each.table_id == batches[-1].table_id]
+
+
 def _other_meanings(spec: StreamSpec, batches: Iterable[Batch]) -> Iterator[str]:
     """Name the batches that the declaration of then has read otherwise: it may explain them."""
     seqs: dict[str, list[int]] = {}
     for batch in (batch for batch in batches if batch.kind in ledger.FOLDED):
-        # What the table asked of its rows is compared by that of then.
-        asked = {n: what for n, what in (batch.declaration or {}).items() if n == CONSTRAINTS}
+        # What the table asked of its rows, and whose records were, is compared by that of then.
+        by_then = {CONSTRAINTS, "route"}
+        asked = {n: what for n, what in (batch.declaration or {}).items() if n in by_then}
         for field, what in meaning_changes(batch.declaration, {**meaning(spec), **asked}):
             seqs.setdefault(f"`{field}` {what}", []).append(batch.seq)
     for change, of_change in seqs.items():

@@ -49,6 +49,7 @@ def test_every_field_is_known_to_decide_about_records_or_not_to() -> None:
     deciding = {
         *("format", "record", "ddl", "leniency", "value_ddl", "from_headers", "from_key"),
         *("explode", "where", "select", "transform"),
+        "route",
         *("mode", "keys", "sequence_by", "aggregates", "window", "apply_as_deletes", "deletes"),
         *("ignore_null_updates", "tombstones", "key_format", "extra_fields", "sink"),
     }

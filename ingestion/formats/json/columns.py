@@ -348,9 +348,12 @@ def count_colons(texts: pa.Array) -> Counts:
 
 def _undeclared(values: list[Any]) -> Column:
     """Count the colons of values that no column takes."""
-    plain = {bool, int, float, type(None)}
-    if plain.issuperset(map(type, values)):
+    nested = {*map(type, values)} - {bool, int, float, type(None)}
+    if not nested:
         return Column(pa.nulls(len(values)))
+    if nested == {str}:
+        texts = [value if type(value) is str else None for value in values]
+        return Column(pa.nulls(len(values)), count_colons(pa.array(texts, pa.string())))
     return Column(pa.nulls(len(values)), np.array([_colons_within(v) for v in values], np.int64))
 
 

@@ -22,7 +22,7 @@ MOVING: Final = ("ingest", "accept")
 FOLDED: Final = ("ingest", "redrive", "replay")
 DISPOSITIONS: Final = (
     *("inserted", "updated", "deleted", "deleted_absent", "superseded", "stale", "unchanged"),
-    *("ignored", "filtered", "quarantined", "overlap"),
+    *("ignored", "filtered", "quarantined", "overlap", "routed_elsewhere", "unrouted"),
 )
 _WITH_IDENTITY: Final = frozenset({"identity", "columns", "erased", "declaration", "last"})
 Begins = Mapping[tuple[int, TopicPartition], int]
@@ -185,6 +185,8 @@ def miscounts(batch: Batch, recount: Recount) -> Iterator[Difference]:
         "gaps": span - in_ranges + (again - overlap) * bool(overlap),
         "ignored": recount.ignored,
         "filtered": recount.filtered,
+        "routed_elsewhere": recount.elsewhere,
+        "unrouted": recount.unrouted,
         "quarantined": recount.quarantined,
         "superseded": recount.superseded,
         "exploded": recount.exploded,

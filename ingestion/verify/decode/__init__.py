@@ -66,7 +66,7 @@ class DecodedRecord:
         moved_from: What could be read of the key that the row had before, if it was another.
         ended: The delete of the row before an update, if the update gives it another key.
         coerced: How many values were of another type than their lenient column.
-        record: Full name of its record type, where the declaration names none.
+        record: Full name of its record type, where it is none of those that are declared.
         is_other: Whether it is of another type than the declaration names.
     """
 
@@ -196,7 +196,7 @@ class ReadFramed:
                 return replace(decode(payload, *more), record=record)
             if record is None or record in wanted:
                 return decode(payload, *more)
-            return DecodedRecord(values=(), is_other=True)
+            return DecodedRecord(values=(), is_other=True, record=record)
 
         return read
 

@@ -21,6 +21,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from oncelake.ingestion.declaration.ddl import parse_columns
+from oncelake.ingestion.declaration.routes import Route
 from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.declaration.types import SqlType
 from oncelake.ingestion.settings import Settings
@@ -32,6 +33,7 @@ from oncelake.ingestion.verify.decode.coerce import (
     UnprovableError,
 )
 from oncelake.ingestion.verify.decode.metadata import ReadRecord
+from oncelake.ingestion.verify.fold.route import RouteReader
 from oncelake.ingestion.verify.fold.transform import (
     TIME,
     ApplyTransformation,
@@ -67,6 +69,9 @@ class Classified:
         unread: Those whose schema the registry does not know today, with its id.
         ignored: How many tombstones the stream ignores.
         filtered: How many rows the declared transformation leaves out.
+        elsewhere: How many records are of other streams of the topic.
+        unrouted: How many are of no stream of it, and ignored.
+        shared: How many tombstones may be of other streams, too.
         exploded: How many rows there are beyond the first of their record.
         types: The first record of each topic and record type among the changes, where the
             declaration names no type.
@@ -77,6 +82,9 @@ class Classified:
     unread: list[tuple[Record, str]] = field(default_factory=list)
     ignored: int = 0
     filtered: int = 0
+    elsewhere: int = 0
+    unrouted: int = 0
+    shared: int = 0
     exploded: int = 0
     types: dict[tuple[str, str], Record] = field(default_factory=dict)
 
@@ -102,12 +110,13 @@ class Classifier:
             settings=settings,
             extra_fields=spec.extra_fields,
             lenient=spec.lenient,
-            record=spec.record,
+            record=spec.record_types,
             moved_by=spec.moved_by,
         )
         needs_key = spec.tombstone_policy == "delete" or spec.from_key
         read_key = _reading_of_keys(spec, settings) if needs_key and spec.key_columns else None
         self._read = ReadRecord(spec, reading(spec.format, value), read_key)
+        self._route = spec.route and RouteReader(spec.route, spec.format, settings)
         self.transformation = transformation(spec, settings, apply, evaluated_by=evaluated_by)
         value_names = [column.name for column in spec.value_columns]
         self._array_at = value_names.index(spec.explode) if spec.explode else None
@@ -186,6 +195,8 @@ class Classifier:
         """Decode records; what is ignored, bad or unreadable goes straight into the result."""
         values: list[Value] = []
         for record in records:
+            if not self._is_own(record, result):
+                continue
             if record.value is None and self._tombstones == "ignore":
                 result.ignored += 1
                 continue
@@ -202,6 +213,29 @@ class Classifier:
             except BROKEN as error:
                 result.bad.append((record, str(error)))
         return values
+
+    def _is_own(self, record: Record, result: Classified) -> bool:
+        """Tell whether a record is this stream's; one that is not is counted, or bad."""
+        owner = self._route.owner_of(record) if self._route else "own"
+        if owner == "bad":
+            result.bad.append((record, "it has no route"))
+        result.elsewhere += owner == "elsewhere"
+        result.unrouted += owner == "unrouted"
+        result.shared += owner == "shared"
+        if owner == "shared" and self._lacks_key(record):
+            result.ignored += 1
+            return False
+        return owner in {"own", "shared"}
+
+    def _lacks_key(self, record: Record) -> bool:
+        """Tell whether a tombstone's key is none of this table's."""
+        if self._is_time_order and not record.has_time:
+            return False
+        try:
+            values = self._decoded(record).values
+        except BROKEN:
+            return True
+        return any(values[at] is None for at in self._key_at)
 
     def _rows(self, values: list[Value]) -> tuple[list[Value], list[Value | None]]:
         """Make rows of values; nothing is ended of a row that keeps its key."""
@@ -409,7 +443,7 @@ class Classifiers:
     def __init__(self, spec: StreamSpec, make: Callable[..., Classifier]) -> None:
         self._spec, self._make = spec, make
         self.today = make(spec)
-        self._made: dict[tuple[str, str | None], Classifier] = {}
+        self._made: dict[tuple[str, str | None, Route | None], Classifier] = {}
 
     @property
     def is_independent(self) -> bool:
@@ -422,6 +456,7 @@ class Classifiers:
         constraints: Constraints | None = None,
         *,
         evaluated_by: str | None = None,
+        route: Mapping[str, Any] | None = None,
     ) -> Classify:
         """Return what classifies records that were written under some columns, as DDL.
 
@@ -429,9 +464,12 @@ class Classifiers:
             columns: Those of then.
             constraints: What the table asked of its rows then, as SQL by name.
             evaluated_by: What evaluated the declared statements then, if not Spark.
+            route: By what the records of then were routed, where it is known.
         """
-        if not (found := self._made.get((columns, evaluated_by))):
-            found = self._made[columns, evaluated_by] = self._under(columns, evaluated_by)
+        routed = Route.model_validate(route) if route else self._spec.route
+        if not (found := self._made.get((columns, evaluated_by, routed))):
+            found = self._under(columns, evaluated_by, routed)
+            self._made[columns, evaluated_by, routed] = found
         fit = _fit_of(found.types, self.today.types)
         return partial(self._with_columns_of_today, found, fit, constraints)
 
@@ -448,9 +486,9 @@ class Classifiers:
             result.changes = [*map(fit, result.changes)]
         return result
 
-    def _under(self, columns: str, evaluated_by: str | None) -> Classifier:
+    def _under(self, columns: str, evaluated_by: str | None, route: Route | None) -> Classifier:
         earlier = parse_columns(columns) if columns else self._spec.columns
-        if earlier == self._spec.columns:
+        if earlier == self._spec.columns and route == self._spec.route:
             return self._make(self._spec, evaluated_by=evaluated_by) if evaluated_by else self.today
         names = {column.name for column in earlier}
         selected = {name: sql for name, sql in self._spec.select.items() if name in names}
@@ -458,7 +496,8 @@ class Classifiers:
             names |= {column.name for column in parse_columns(self._spec.value_ddl)}
         headers = {name: of for name, of in self._spec.from_headers.items() if name in names}
         then = {
-            "schema": columns,
+            "schema": columns or self._spec.ddl,
+            "route": route,
             "select": selected,
             "from_headers": headers,
             "from_key": [name for name in self._spec.from_key if name in names],

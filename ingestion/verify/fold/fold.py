@@ -86,7 +86,10 @@ class Fold:
         recount = Recount(is_replay=batch.kind == "replay")
         kept = batch.declaration or {}
         classify = self._classifiers.of(
-            batch.columns, kept.get(CONSTRAINTS), evaluated_by=kept.get(EVALUATED_BY)
+            batch.columns,
+            kept.get(CONSTRAINTS),
+            evaluated_by=kept.get(EVALUATED_BY),
+            route=kept.get("route"),
         )
         # Of a transformation Spark is asked, which costs something for each chunk.
         for records in _gathered(chunks) if self._is_transformed else chunks:
@@ -132,6 +135,9 @@ class Fold:
         recount.clashes.extend(self._other_types(result.types, seq))
         recount.ignored += result.ignored
         recount.filtered += result.filtered
+        recount.elsewhere += result.elsewhere
+        recount.unrouted += result.unrouted
+        recount.extra["tombstones_shared"] += result.shared
         recount.exploded += result.exploded
         if self._erased:
             left = [change for change in result.changes if not self._is_erased(change)]

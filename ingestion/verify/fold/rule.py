@@ -35,6 +35,8 @@ class Recount:
     Attributes:
         is_replay: Whether earlier batches have read the same records.
         overlap: Records that a replay leaves out, since the quarantine holds them.
+        elsewhere: Records of other streams of the topic.
+        unrouted: Records of no stream of it.
         exploded: Rows beyond the first of their record.
         dispositions: Dispositions of the winners that leave no doubt.
         doubtful: Winners whose disposition depends on what can no longer be seen.
@@ -46,6 +48,8 @@ class Recount:
     records: Counter[TopicPartition] = field(default_factory=Counter)
     ignored: int = 0
     filtered: int = 0
+    elsewhere: int = 0
+    unrouted: int = 0
     quarantined: int = 0
     overlap: int = 0
     exploded: int = 0

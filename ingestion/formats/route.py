@@ -1,0 +1,149 @@
+"""Which records are a stream's own, where several streams share a topic.
+
+What must stay true: a record is routed before it is decoded by the columns of its stream, so that
+the fields of another kind are never called bad. The route itself is read by the same decoder, with
+the one column that has it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.types import StructType
+
+from oncelake.ingestion.declaration.routes import BY_SCHEMA, Route, Treatment
+from oncelake.ingestion.formats.decoder import Decode, Encoded
+
+# What stands as the reason of a record that is not decoded.
+ELSEWHERE: Final = "routed_elsewhere"
+UNROUTED: Final = "unrouted"
+# No record type is called so: nothing is decoded but the name of its type.
+_NO_TYPE: Final = ("\0",)
+_NONE: Final = pa.scalar(None, pa.string())
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Routing:
+    """How records are routed; executors get it.
+
+    Attributes:
+        encoded: What is expected of a value for its route alone.
+    """
+
+    route: Route
+    encoded: Encoded
+
+
+def plan_routing(route: Route, encoded: Encoded, column: StructType) -> Routing:
+    """Plan how the records of a stream are routed that are decoded as ``encoded`` says.
+
+    Args:
+        column: The type of ``route.columns``.
+    """
+    of_route = Encoded(
+        schema=column,
+        is_key=False,
+        options=encoded.options,
+        extra_fields="ignore",
+        unavailable="null" if encoded.unavailable else None,
+        record=_NO_TYPE if route.by == BY_SCHEMA else (),
+        writer_schemas=encoded.writer_schemas,
+    )
+    return Routing(route=route, encoded=of_route)
+
+
+def routed(decode: Decode, read: Decode, route: Route, *, takes_headers: bool) -> Decode:
+    """Return a decoding of the stream's own records; all others get a reason why they are not.
+
+    Args:
+        decode: Decodes values by the columns of the stream.
+        read: Decodes them as ``Routing.encoded`` says.
+        route: The stream's.
+        takes_headers: Whether both take the headers, too.
+
+    Returns:
+        A decoding whose last argument is always the headers.
+    """
+
+    def decode_own(values: pa.Array, *more: pa.Array) -> pa.StructArray:
+        inner = more if takes_headers else more[:-1]
+        found, wrong = _routes(route, read, values, inner, more[-1])
+        is_own, is_others = _are_in(found, route.own), _are_in(found, route.others)
+        is_none, is_null = pc.invert(pc.or_(is_own, is_others)), pc.is_null(values)
+        of_none = pc.if_else(is_null, _reason(route.of_tombstones), _reason(route.of_unrouted))
+        reasons = pc.if_else(is_none, of_none, pc.if_else(is_others, ELSEWHERE, _NONE))
+        decoded = decode(pc.if_else(pc.is_null(reasons), values, None), *inner)
+        added = {"reason": reasons, "detail": _details(found, wrong, reasons)}
+        return _with(decoded, added, is_shared=pc.and_(is_none, is_null))
+
+    return decode_own
+
+
+def _reason(treatment: Treatment) -> pa.StringScalar:
+    """Return the reason that keeps a record from being decoded; null of one that is."""
+    if treatment in {"take", "share"}:
+        return _NONE
+    return pa.scalar(ELSEWHERE if treatment == "elsewhere" else UNROUTED)
+
+
+def _routes(
+    route: Route, read: Decode, values: pa.Array, inner: tuple[pa.Array, ...], headers: pa.Array
+) -> tuple[pa.Array, pa.Array | None]:
+    """Return the route of each record, null without one, and what is wrong with its value."""
+    if route.header is not None:
+        return _in_header(headers, len(values), route.header), None
+    decoded = read(values, *inner)
+    wrong = pc.binary_join_element_wise(decoded.field("reason"), decoded.field("detail"), ": ")
+    if route.by == BY_SCHEMA:
+        return decoded.field("record"), wrong
+    found = decoded.field("row")
+    for name in route.by.split("."):
+        found = pc.struct_field(found, name)
+    return found, wrong
+
+
+def _in_header(headers: pa.Array, length: int, name: str) -> pa.Array:
+    """Return the last header of a name as text; null where there is none, or it is no text."""
+    found: list[str | None] = [None] * length
+    pairs = headers.flatten()
+    at = np.flatnonzero(np.asarray(pc.equal(pairs.field("key"), name).fill_null(False)))
+    lengths = np.asarray(headers.value_lengths().fill_null(0))
+    records = np.repeat(np.arange(length), lengths)[at]
+    texts = pairs.field("value").take(pa.array(at)).to_pylist()
+    for record, raw in zip(records.tolist(), texts, strict=True):
+        found[record] = _text(raw)
+    return pa.array(found, pa.string())
+
+
+def _text(raw: bytes | None) -> str | None:
+    try:
+        return None if raw is None else raw.decode("utf-8")
+    except UnicodeDecodeError:
+        return None
+
+
+def _are_in(found: pa.Array, routes: tuple[Any, ...]) -> pa.BooleanArray:
+    return pc.is_in(found, pa.array(routes, found.type))
+
+
+def _details(found: pa.Array, wrong: pa.Array | None, reasons: pa.Array) -> pa.Array:
+    """Say of a record of no route what stands in its place."""
+    shown = pc.if_else(pc.is_valid(found), pc.cast(found, pa.string()), "no value")
+    shown = shown if wrong is None else pc.coalesce(wrong, shown)
+    return pc.if_else(pc.equal(reasons, UNROUTED), shown, _NONE)
+
+
+def _with(
+    decoded: pa.StructArray, reasons: dict[str, pa.Array], *, is_shared: pa.BooleanArray
+) -> pa.StructArray:
+    """Give records a reason that are not decoded, and say which ones siblings share."""
+    parts = dict(zip((field.name for field in decoded.type), decoded.flatten(), strict=True))
+    is_decoded = pc.is_null(reasons["reason"])
+    parts |= {name: pc.if_else(is_decoded, parts[name], each) for name, each in reasons.items()}
+    if "is_shared" in parts:
+        parts["is_shared"] = pc.and_(is_shared, is_decoded)
+    return pa.StructArray.from_arrays([*parts.values()], fields=list(decoded.type))

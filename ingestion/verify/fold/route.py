@@ -1,0 +1,75 @@
+"""Whose record it is, where several streams share a topic: read a second time, and decided so.
+
+By another reader than the engine's, from the record alone: neither its place in a table nor a count
+says anything of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+from oncelake.ingestion.declaration.parts import FormatSpec
+from oncelake.ingestion.declaration.routes import BY_SCHEMA, Route
+from oncelake.ingestion.settings import Settings
+from oncelake.ingestion.verify.decode import Decode, Expected, reading
+from oncelake.ingestion.verify.decode.coerce import BROKEN
+from oncelake.ingestion.verify.read.record import Record
+
+Owner = Literal["own", "shared", "elsewhere", "unrouted", "bad"]
+
+
+class RouteReader:
+    """Tells for each record of a topic whether it is one stream's own."""
+
+    def __init__(self, route: Route, format_spec: FormatSpec, settings: Settings | None) -> None:
+        self._route = route
+        self._value_of: Callable[[Record], object] = self._in_value
+        if route.header is not None:
+            self._value_of = self._in_header
+            return
+        expected = Expected(
+            columns=route.columns,
+            options=format_spec.options,
+            settings=settings,
+            # No type is called so: nothing but its name is read.
+            record=("\0",) if route.by == BY_SCHEMA else (),
+        )
+        self._read: Decode = reading(format_spec, expected)
+
+    def owner_of(self, record: Record) -> Owner:
+        """Say whose a record is: ``own``, or one that this stream is to count or put aside."""
+        route = self._route
+        try:
+            found = self._value_of(record)
+        except BROKEN:
+            found = None
+        for stream, routes in route.tables if found is not None else ():
+            if found in routes:
+                return "own" if stream == route.stream else "elsewhere"
+        if record.value is None and route.tombstones:
+            if route.stream not in route.tombstones:
+                return "elsewhere"
+            return "own" if route.tombstones == (route.stream,) else "shared"
+        first, _ = route.tables[0]
+        if route.otherwise == "quarantine":
+            return "bad" if route.stream == first else "elsewhere"
+        if route.otherwise == "ignore":
+            return "unrouted"
+        return "own" if route.otherwise == route.stream else "elsewhere"
+
+    def _in_header(self, record: Record) -> str | None:
+        """Return the last header of the name."""
+        found = [raw for name, raw in record.headers or () if name == self._route.header]
+        return found[-1].decode("utf-8") if found and found[-1] is not None else None
+
+    def _in_value(self, record: Record) -> object:
+        if record.value is None:
+            return None
+        decoded = self._read(record.value, record.key, record.headers or ())
+        if self._route.by == BY_SCHEMA:
+            return decoded.record
+        (value,) = decoded.values
+        for name in self._route.by.split(".")[1:]:
+            value = value.get(name) if isinstance(value, dict) else None
+        return value

@@ -1,0 +1,111 @@
+"""One file, a stream for each of the tables that its topic fills."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from oncelake.ingestion.cli.streams import chosen
+from oncelake.ingestion.declaration.loader import load_streams, reload_stream
+from oncelake.ingestion.declaration.spec import StreamSpec, meaning
+from oncelake.ingestion.settings import Settings
+
+EVENTS = """\
+topic: events
+route_by: type
+sensor_seconds: 30
+tables:
+  placed: {schema: id BIGINT NOT NULL, keys: [id]}
+  payment:
+    when: [paid, refunded]
+    schema: n INT
+    mode: append
+    sensor_seconds: 90
+otherwise: ignore
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A streams' folder with one such file."""
+    (tmp_path / "events.yaml").write_text(EVENTS)
+    return tmp_path
+
+
+def specs_in(folder: Path) -> list[StreamSpec]:
+    """Return the streams, which are sound."""
+    return [each.require_spec() for each in load_streams(folder)]
+
+
+def test_every_table_is_a_stream_with_the_defaults_of_the_file(folder: Path) -> None:
+    """Its own fields win; its route, and those of its siblings, are part of what it means."""
+    payment, placed = specs_in(folder)
+
+    assert [payment.name, placed.name] == ["events_payment", "events_placed"]
+    assert [payment.sensor_seconds, placed.sensor_seconds] == [90, 30]
+    assert payment.route is not None
+    assert (payment.route.own, payment.route.others) == (("paid", "refunded"), ("placed",))
+    again = StreamSpec.model_validate(
+        {**meaning(payment), "name": "x", "topic": "t", "schema": "n INT", "mode": "append"}
+    )
+    assert again.route == payment.route
+
+
+def test_the_name_of_the_file_stands_for_all_of_its_tables(folder: Path) -> None:
+    """A command takes it; each stream is read again by its own name."""
+    settings = Settings(streams=folder)
+
+    both = chosen(["events"], settings)
+
+    assert [each.name for each in both] == ["events_payment", "events_placed"]
+    assert chosen(["events_placed", "events"], settings) == [both[1], both[0]]
+    assert reload_stream(both[0]) == both[0]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        (
+            "otherwise: ignore",
+            "otherwise: placd",
+            "11: otherwise: is no table; did you mean `placed`",
+        ),
+        ("    schema: n INT", "    schemma: n INT", "8: schemma: unknown key"),
+        ("[paid, refunded]", "[placed]", '7: tables.payment.when: "placed" is of table placed'),
+        ("[paid, refunded]", "[1]", "4: tables: a route is a text, a number or a boolean"),
+        ("[paid, refunded]", "[1.5]", "7: tables.payment.when: write a text, a whole number"),
+        ("[paid, refunded]", "[]", "7: tables.payment.when: write at least one route"),
+        ("    when: [paid, refunded]", "    topic: other", "7: tables.payment.topic: is for all"),
+        ("route_by: type\n", "", "1: route_by: missing"),
+        ("route_by: type", "route_by: a b", "2: route_by: write a field of the value"),
+        ("route_by: type", "route_by: _schema", "2: route_by: only schemas of a registry"),
+        ("route_by: type", "route_by: x\nformat: csv", "2: route_by: csv has no field"),
+        ("route_by: type", "route_by: x\nroute: {by: x}", "3: route: unknown key"),
+        ("topic: events", "topics: [a]\ntable_per_topic: true", "2: table_per_topic: a file has"),
+        ("topic: events", "topic: e\nsink: {postgres: {table: s.x}}", "2: sink: events_placed and"),
+        ("  payment:", "  pay__ment:", "tables.pay__ment: a table's name holds no `__`"),
+        ("    mode: append", "    mode: appnd", "9: mode: there is no"),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+def test_a_mistake_is_told_with_its_line(folder: Path, old: str, new: str, says: str) -> None:
+    """Whether it stands in a table or beside them; the other files are left alone."""
+    file = folder / "events.yaml"
+    file.write_text(EVENTS.replace(old, new))
+    (folder / "other.yaml").write_text("topic: t\nschema: id INT\nkeys: id\n")
+
+    streams = {each.name: each for each in load_streams(folder)}
+
+    assert says in str(streams["events"].error)
+    assert streams["other"].spec is not None
+
+
+def test_a_table_takes_the_name_of_no_other_file(folder: Path) -> None:
+    """Two streams would share a table."""
+    (folder / "events_placed.yaml").write_text("topic: t\nschema: id INT\nkeys: id\n")
+
+    streams = {each.name: each for each in load_streams(folder)}
+
+    assert "events_placed.yaml is a stream of that name" in str(streams["events"].error)
+    assert streams["events_placed"].spec is not None
