@@ -58,6 +58,7 @@ _RESTS_ON: Final = {
 }
 # Stands for an expectation that is wrong, so that the others keep their numbers.
 _HARMLESS: Final = {"type": "expect_table_row_count_to_be_between", "min_value": 0}
+_NO_SOURCE: Final = "schema_from: unknown key; write `schema: registry`, or `schema: embedded`"
 _MAX_BYTES: Final = 1_000_000
 _AT_LEAST: Final = """write at least
     topic: {name}
@@ -306,6 +307,8 @@ def _outline_of(path: Path, tree: YamlTree) -> Outline | None:
     content = tree.content
     if "tables" in content or "route_by" in content:
         return None
+    if "schema_from" in content:
+        raise _invalid(path, [(tree.line_of(("schema_from",)), _NO_SOURCE)])
     is_per_topic = content.get("table_per_topic") is True and "topic_pattern" in content
     try:
         source = schema_source(content.get("schema"))
@@ -543,8 +546,7 @@ def _spec_of(path: Path, tree: YamlTree, name: str, *, route: Route | None = Non
     if isinstance(content.get("schema_from"), SchemaSource):
         content["schema_from"] = content["schema_from"].model_dump()
     elif "schema_from" in content:
-        problem = "schema_from: unknown key; write `schema: registry`, or `schema: embedded`"
-        mistakes.append((tree.line_of(("schema_from",)), problem))
+        mistakes.append((tree.line_of(("schema_from",)), _NO_SOURCE))
     if content.pop("route", tree) is not tree:
         problem = "route: unknown key; did you mean `route_by`, beside `tables`?"
         mistakes.append((tree.line_of(("route",)), problem))
