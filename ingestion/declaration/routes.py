@@ -26,9 +26,11 @@ HEADER: Final = "header:"
 # Formats in whose values a field has a name.
 _WITH_FIELDS: Final = ("json", "avro", "protobuf", "json_schema", "debezium")
 # Fields that say where records come from: of all tables, or of none.
-OF_THE_FILE: Final = (
-    *("topic", "topics", "topic_pattern", "table_per_topic", "format", "key_format"),
-    *("starting", "max_offsets_per_trigger", "delivery", "route_by", "tables", "otherwise"),
+OF_THE_FILE: Final = frozenset(
+    {
+        *("topic", "topics", "topic_pattern", "table_per_topic", "format", "key_format"),
+        *("starting", "max_offsets_per_trigger", "delivery", "route_by", "tables", "otherwise"),
+    }
 )
 _BY: Final = r"^(_schema|header:.+|[A-Za-z_]\w*(\.[A-Za-z_]\w*)*)$"
 _TYPES: Final[Mapping[type, str]] = {str: "STRING", bool: "BOOLEAN", int: "BIGINT"}
@@ -156,8 +158,8 @@ class RoutedFile(Part):
         has_text = self.route_by == BY_SCHEMA or self.route_by.startswith(HEADER)
         kinds = {type(value) for name in self.tables for value in self.routes_of(name)}
         for name, fields in self.tables.items():
-            for field in OF_THE_FILE:
-                if field in fields:
+            for field in fields:
+                if field in OF_THE_FILE:
                     yield ("tables", name, field), "is for all tables; write it beside `tables`"
             if not self.routes_of(name):
                 yield ("tables", name, "when"), "write at least one route, or remove it"

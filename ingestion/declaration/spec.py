@@ -33,7 +33,7 @@ from oncelake.ingestion.declaration.modes import (
     Mode,
 )
 from oncelake.ingestion.declaration.parts import FormatSpec, KeyFormatSpec
-from oncelake.ingestion.declaration.routes import RoutedFile
+from oncelake.ingestion.declaration.routes import OF_THE_FILE, RoutedFile
 from oncelake.ingestion.declaration.rules import column_violations, rule_violations
 from oncelake.ingestion.declaration.sink_rules import sink_violations
 from oncelake.ingestion.declaration.types import SqlType
@@ -250,6 +250,13 @@ def json_schema() -> dict[str, Any]:
     schema["required"] = []
     routed = RoutedFile.model_json_schema()["properties"]
     _without_titles({"$defs": {}, "properties": routed})
+    of_table = {name: {"$ref": f"#/properties/{name}"} for name in fields.keys() - OF_THE_FILE}
+    of_table |= {"when": {"description": "The routes of the table, one or a list."}}
+    routed["tables"]["additionalProperties"] = {
+        "type": "object",
+        "properties": dict(sorted(of_table.items())),
+        "additionalProperties": False,
+    }
     fields |= {name: routed[name] for name in ("route_by", "tables", "otherwise")}
     fields["mode"]["enum"] = list(MODES)
     for name, model in {"format": FormatSpec, "key_format": KeyFormatSpec}.items():

@@ -70,6 +70,29 @@ def test_what_the_loader_takes_the_editor_takes(fields: dict[str, Any]) -> None:
     assert Draft202012Validator(json_schema()).is_valid({**ORDERS, **fields})
 
 
+SHOP = {"topic": "t", "route_by": "type", "keys": "id"}
+
+
+@pytest.mark.parametrize(
+    ("tables", "is_right"),
+    [
+        (
+            {"a": {"schema": "id INT"}, "b": {"when": [1], "schema": "id INT", "mode": "append"}},
+            True,
+        ),
+        ({"a": {"schemma": "id INT"}}, False),
+        ({"a": {"topic": "other"}}, False),
+        ({"a": {"mode": 7}}, False),
+    ],
+)
+def test_the_editor_knows_the_fields_of_a_table(tables: Any, *, is_right: bool) -> None:
+    """Those of a declaration, without those that say where records come from."""
+    validator = Draft202012Validator(json_schema())
+
+    assert validator.is_valid({**SHOP, "tables": tables}) is is_right
+    assert not validator.is_valid({"topic": "t", "tables": tables})
+
+
 @pytest.mark.parametrize(
     "fields",
     [

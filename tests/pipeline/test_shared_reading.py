@@ -17,12 +17,14 @@ from pyspark.sql import SparkSession
 
 from oncelake.ingestion.local import broker
 from oncelake.ingestion.sinks.delta.files import is_delta, open_rows
-from tests.operations.test_routes import Shop
+from oncelake.ingestion.storage.failpoints import Failpoint
+from tests.operations.test_routes import MIXED, Shop, record
 from tests.support.long import twins
 from tests.support.protobuf import Compiled
 from tests.support.registry import framed
 from tests.support.small_registry import SmallRegistry, small_registry
 from tests.support.world import JARS, World
+from tests.trials.failpoints import crashing_at
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -201,6 +203,24 @@ def test_a_header_routes_and_siblings_share_what_has_none(world: World, engine: 
 
     names = ("read", "filtered", "routed_elsewhere", "unrouted", "tombstones_shared")
     assert shop.counts(*names) == {"a": [8, 1, 2, 1, 2], "b": [8, 0, 3, 1, 2]}
+    assert shop.problems() == []
+
+
+@pytest.mark.parametrize("engine", ["spark", *twins("delta_rs")])
+def test_a_stream_behind_its_siblings_catches_up(world: World, engine: str) -> None:
+    """What the others hold already is their overlap, whoever the record is of."""
+    world.settings = world.settings.model_copy(update={"merge_engine": engine})
+    shop = Shop(world, max_offsets_per_trigger=4)
+    world.send(*MIXED, record("paid", 2))
+    with crashing_at(Failpoint.PREPARED, nth=2):
+        first = shop.run_together()
+    (behind,) = (table for table, each in first.items() if isinstance(each, Exception))
+    world.send(record("paid", 3), record("orders", 5, total=1))
+
+    shop.run_together()
+
+    overlap = {table: counts[0] for table, counts in shop.counts("overlap").items()}
+    assert overlap == {table: 0 if table == behind else 3 for table in shop.streams}
     assert shop.problems() == []
 
 
