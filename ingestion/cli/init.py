@@ -16,6 +16,8 @@ from oncelake.ingestion.declaration.names import sink_names
 from oncelake.ingestion.errors import counted
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from oncelake.ingestion.declaration.spec import StreamSpec
     from oncelake.ingestion.operations.init.initialize import Initialized
 
@@ -31,7 +33,13 @@ def _known_sink(name: str) -> str:
 
 
 def init(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Name of a Kafka topic.")],
+    topic: Annotated[
+        str | None, typer.Argument(metavar="TOPIC", help="Name of a Kafka topic.")
+    ] = None,
+    pattern: Annotated[
+        str | None,
+        typer.Option("--pattern", help="One file for all topics that match it, a table each."),
+    ] = None,
     sample: Annotated[
         int, typer.Option("--sample", min=1, max=10_000, help="How many records to look at.")
     ] = 1_000,
@@ -56,15 +64,23 @@ def init(
     Comments in the file say why each line is proposed, and what to check. The report shows ten
     records as its rows, and which would go to quarantine. The file validates and runs as it is;
     one that is there already is never overwritten. Exits with 2 when the topic is empty, or when
-    no declaration fits what is in it, and says what to write instead.
+    no declaration fits what is in it, and says what to write instead. With --pattern, the file
+    declares every topic that matches, with the columns of its own schema, and the topics found
+    are written beside it, as `oncelake discover` does.
     """
     from oncelake.ingestion.declaration.names import nearest_allowed
     from oncelake.ingestion.operations.init.initialize import initialize, path_of, refuse_existing
 
     settings = load_settings()
-    path = path_of(nearest_allowed(topic) if stream is None else stream, settings)
+    meant = topic or pattern
+    if meant is None or (topic and pattern):
+        raise typer.BadParameter("name a TOPIC, or several by --pattern.")
+    path = path_of(nearest_allowed(meant) if stream is None else stream, settings)
     if not dry_run:
         refuse_existing(path)
+    if topic is None:
+        _init_family(meant, path, sample, sink, is_written=not dry_run)
+        return
     proposed = initialize(topic, path, limit=sample, settings=settings, sink=sink)
     if not dry_run:
         proposed.write()
@@ -74,6 +90,20 @@ def init(
         output.say(proposed.text.rstrip("\n"))
     else:
         _print(proposed)
+
+
+def _init_family(pattern: str, path: Path, sample: int, sink: str, *, is_written: bool) -> None:
+    from oncelake.ingestion.cli.discover import discover
+    from oncelake.ingestion.declaration.loader import shown_path
+    from oncelake.ingestion.operations.init.family import propose_family
+    from oncelake.ingestion.operations.init.initialize import write_file
+
+    text = propose_family(pattern, path, limit=sample, settings=load_settings(), sink=sink)
+    output.say(text.rstrip("\n"))
+    if is_written:
+        write_file(path, text)
+        output.say(f"\n{shown_path(path)}: written")
+        discover([path.stem])
 
 
 def _print(proposed: Initialized) -> None:

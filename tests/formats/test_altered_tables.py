@@ -11,7 +11,9 @@ from zlib import crc32
 
 import pytest
 from confluent_kafka.admin import NewTopic
+from typer.testing import CliRunner
 
+from oncelake.ingestion.cli.app import app
 from oncelake.ingestion.declaration.loader import load_streams, read_outline
 from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.kafka.admin import Kafka
@@ -186,3 +188,27 @@ def test_tables_are_altered_as_those_of_the_database(
     assert str(types["orders"]["total"]) == "DECIMAL(14, 2)"
     assert [*types["products"]][:4] == ["id", "label", "price", "title"]
     assert "note" in types["stock"]
+
+
+@pytest.mark.kafka
+def test_one_file_is_proposed_for_a_family_of_topics(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What init writes declares each table of the database, with its own columns and keys."""
+    shop = Shop(world, "delta", 1)
+    shop.file.unlink()
+    shop.deliver(next(phases()))
+    world.set_environment(monkeypatch)
+    pattern = rf"{world.topic}\.public\.(.*)"
+
+    answer = CliRunner().invoke(app, ["init", "--pattern", pattern, "--stream", "shop"])
+
+    assert answer.exit_code == 0, answer.output
+    specs = {each.name: each.require_spec() for each in load_streams(world.settings.streams)}
+    assert len(specs) == 11
+    assert specs["shop_items"].keys == ("order_id", "line")
+    assert str(specs["shop_orders"].types["total"]) == "DECIMAL(10, 2)"
+    assert all(spec.follows_schema for spec in specs.values())
+    without = CliRunner().invoke(app, ["init", "--pattern", "nothing.*", "--stream", "none"])
+    assert without.exit_code == 2
+    assert "no topic that may be seen matches" in without.output

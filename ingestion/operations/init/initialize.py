@@ -54,22 +54,27 @@ class Initialized:
         return [each for each in self.records if each["_disposition"] == "quarantined"]
 
     def write(self) -> None:
-        """Write the file.
+        """Write the file; see ``write_file``."""
+        write_file(self.path, self.text)
 
-        Raises:
-            InvalidSpecError: there is one by now, or it cannot be written.
-        """
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            with self.path.open("x", encoding="utf-8") as file:
-                file.write(self.text)
-        except FileExistsError:
-            raise _exists(self.path) from None
-        except OSError as error:
-            raise InvalidSpecError(
-                f"{shown_path(self.path)} cannot be written: {error.strerror}. Next: make the "
-                "folder writable, or set ONCELAKE_STREAMS to another one"
-            ) from error
+
+def write_file(path: Path, text: str) -> None:
+    """Write a new file of a declaration.
+
+    Raises:
+        InvalidSpecError: there is one by now, or it cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        raise _exists(path) from None
+    except OSError as error:
+        raise InvalidSpecError(
+            f"{shown_path(path)} cannot be written: {error.strerror}. Next: make the "
+            "folder writable, or set ONCELAKE_STREAMS to another one"
+        ) from error
 
 
 def path_of(stream: str, settings: Settings) -> Path:
@@ -116,19 +121,19 @@ def write_text(proposal: Proposal, sample: TopicSample, *, has_schema: bool = Fa
     lines = ["# yaml-language-server: $schema=../stream.schema.json"] if has_schema else []
     places = ", ".join(map(str, sample.ranges))
     read = counted(len(sample.records), "record")
-    lines += _comment(f"Proposed by `oncelake init` from the last {read}: {places}.")
-    lines += _comment("Check what the comments say; all fields: docs/streams.md")
+    lines += comment(f"Proposed by `oncelake init` from the last {read}: {places}.")
+    lines += comment("Check what the comments say; all fields: docs/streams.md")
     for name, notes in proposal.notes.items():
         lines += [""] if notes else []
         for note in notes:
             is_first_of_absent = name not in proposal.fields and note is notes[0]
-            lines += _comment(f"{name} {note}" if is_first_of_absent else note)
+            lines += comment(f"{name} {note}" if is_first_of_absent else note)
         if name in proposal.fields:
             lines += _field(name, proposal.fields[name])
     return "\n".join([*lines, ""])
 
 
-def _comment(text: str) -> Iterator[str]:
+def comment(text: str) -> Iterator[str]:
     """Write a sentence as comment, its first line marked where it takes more than one."""
     line = "#"
     for word in printable(text, longest=2_000).split(" "):
@@ -144,15 +149,15 @@ def _field(name: str, value: Any) -> Iterator[str]:
         yield f"{name}: |"
         yield from (f"  {line}" for line in value.splitlines())
     else:
-        yield f"{name}: {_flow(value)}"
+        yield f"{name}: {flow(value)}"
 
 
-def _flow(value: Any) -> str:
+def flow(value: Any) -> str:
     """Write a value in one line; text in quotes unless it is a plain name."""
     if isinstance(value, dict):
-        return f"{{{', '.join(f'{_flow(n)}: {_flow(each)}' for n, each in value.items())}}}"
+        return f"{{{', '.join(f'{flow(n)}: {flow(each)}' for n, each in value.items())}}}"
     if isinstance(value, list):
-        return f"[{', '.join(map(_flow, value))}]"
+        return f"[{', '.join(map(flow, value))}]"
     if isinstance(value, str) and _PLAIN.fullmatch(value) and value.lower() not in _RESERVED:
         return value
     return json.dumps(value, ensure_ascii=False)
