@@ -178,6 +178,10 @@ def find_stream(folder: Path, name: str) -> StreamSpec:
     """
     by_name = {stream.name: stream for stream in load_streams(folder)}
     if name not in by_name:
+        for stream in by_name.values():
+            # A stream of a file of several is not known while that is broken.
+            if stream.error and name.startswith(f"{stream.path.stem}_"):
+                raise stream.error
         how = f"declare it in {shown_path(folder)}/<stream>.yaml"
         hint = suggest(name, by_name) if by_name else how
         raise InvalidSpecError(f"no stream is called {name!r} in {shown_path(folder)}; {hint}")

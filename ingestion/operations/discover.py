@@ -190,8 +190,8 @@ def newer_columns(path: Path, spec: StreamSpec, settings: Settings) -> Iterator[
             with suppress(_UnknownSchemaError):
                 newest = _with_columns(outline, topic, settings)
                 if newest.schema != topic.schema:
-                    does = "follow it" if spec.follows_schema else "stay as they are"
-                    yield f"{newest.origin} gives {newest.schema}; the columns {does}"
+                    does = "will follow" if spec.follows_schema else "stay"
+                    yield f"the columns by {newest.origin} are {newest.schema}: those here {does}"
 
 
 class NewTopics:

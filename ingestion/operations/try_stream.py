@@ -10,6 +10,8 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from pyspark.sql import SparkSession
+
 from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.errors import InvalidSpecError, RefusedError
 from oncelake.ingestion.kafka.offsets import Offsets, Range
@@ -84,15 +86,16 @@ def try_stream(spec: StreamSpec, settings: Settings, spark: SessionFor, *, recor
             f"{spec.name}: its topics hold no record at {stream.kafka.address}. Next: run the same "
             "command once there are some"
         )
+    session = spark(sum(map(len, ranges)))
     while True:
         try:
-            return _tried(stream, spark, ranges)
+            return _tried(stream, session, ranges)
         except SchemaMovedError as moved:
             stream = replace(stream, spec=moved.spec)
 
 
-def _tried(stream: Stream, spark: SessionFor, ranges: Sequence[Range]) -> Trial:
-    spec, session = stream.spec, spark(sum(map(len, ranges)))
+def _tried(stream: Stream, session: SparkSession, ranges: Sequence[Range]) -> Trial:
+    spec = stream.spec
     refuse_bad_condition(session, spec)
     refuse_bad_transformation(session, spec)
     name, _ = choose_engine(stream)

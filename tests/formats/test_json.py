@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -304,6 +305,26 @@ def test_a_detail_names_the_column_and_what_it_should_be() -> None:
         "who.name: null, and NOT NULL",
         "counts{}: expected INT, found STRING",
     ]
+
+
+@pytest.mark.parametrize("scale", [0, 2, 10, 37, 38])
+def test_a_number_with_too_many_digits_is_never_another(scale: int) -> None:
+    """Whatever Arrow makes of it: more digits before the point than the column has are refused."""
+    ddl = f"id INT, wide DECIMAL(38, {scale})"
+    digits = "12345678901234567890123456710123456789"
+    texts = [sign + digits[:length] for length in range(1, 39) for sign in ("", "-")]
+    texts += [f"{text}.5" for text in texts if 0 < scale < 38 and len(text) < 36]
+    texts += ["0", "5", "0.5"]
+
+    structs = decoded(
+        opened("json", ddl), [f'{{"id": 1, "wide": {text}}}'.encode() for text in texts]
+    )
+
+    for text, struct in zip(texts, structs, strict=True):
+        number = Decimal(text)
+        is_held = abs(number) < Decimal(10) ** (38 - scale) and (scale or number == int(number))
+        assert (struct["reason"] is None) == bool(is_held), text
+        assert not is_held or struct["row"]["wide"] == number
 
 
 @pytest.mark.parametrize("is_often", [False, True], ids=["read once more", "learnt"])

@@ -279,7 +279,10 @@ def _decimals(values: list[Any], type_: pa.DataType) -> Column:
     raws = pa.array(map(_bytes, values), pa.binary(), size=len(values))
     texts = pc.if_else(pc.equal(raws, b"null"), None, raws).cast(pa.string())
     is_short = pc.less_equal(pc.binary_length(texts), MOST_DIGITS)
-    numbers = pc.if_else(is_short, _matching(texts, strict.NUMBER), None)
+    # With more digits before the point, Arrow's own conversion may overflow without an error.
+    before = type_.precision - type_.scale
+    number = strict.NUMBER.replace(r"\d+", rf"\d{{1,{before}}}" if before else "0", 1)
+    numbers = pc.if_else(is_short, _matching(texts, number), None)
     return _certain(cast_or_null(numbers, type_), texts)
 
 
