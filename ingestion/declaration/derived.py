@@ -24,6 +24,8 @@ from oncelake.ingestion.declaration.types import SqlType
 # What `keys` says where the Kafka key's schema names the columns.
 FROM_KEY: Final = "from_key"
 _WORDS: Final = ("registry", "embedded")
+# Who writes records, or their schemas, may not give a table columns without end.
+MOST_COLUMNS: Final = 2_000
 
 
 class SchemaSource(Part):
@@ -114,9 +116,13 @@ def united(
         if name in known:
             wider = known[name].type.united_with(type_) if with_wider else None
             known[name] = replace(known[name], type=wider or known[name].type)
-        elif with_new and name.lower() not in {each.lower() for each in known}:
+        elif with_new and _is_free(name, known):
             known[name] = DeclaredColumn(name=name, type=type_, nullable=True, comment="")
     return tuple(known.values())
+
+
+def _is_free(name: str, known: Mapping[str, DeclaredColumn]) -> bool:
+    return len(known) < MOST_COLUMNS and name.lower() not in {each.lower() for each in known}
 
 
 def adjusted(

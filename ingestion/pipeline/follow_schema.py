@@ -8,9 +8,9 @@ to quarantine.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import cache
-from typing import Any
+from typing import Final
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -18,14 +18,16 @@ from pyspark.sql import functions as F
 from oncelake.ingestion.declaration.derived import Derived
 from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.formats.connect import schema_before_payload
-from oncelake.ingestion.formats.decoder import BadBytesError
+from oncelake.ingestion.formats.decoder import UNFORESEEN
 from oncelake.ingestion.formats.schema_columns import Types, column_types, embedded_types
 from oncelake.ingestion.kafka.schema_registry import WriterSchema
 from oncelake.ingestion.lake.stream import Stream
 from oncelake.ingestion.recovery.topics import without_refused
 
 # Connectors write one schema for years; bytes that are none would be one a record.
-_MOST_SCHEMAS = 1_000
+_MOST_SCHEMAS: Final = 300
+_LONGEST_SCHEMA: Final = 1_000_000
+_SPLIT: Final = ',"payload":'
 
 
 class SchemaMovedError(Exception):
@@ -57,8 +59,11 @@ def refuse_moved_embedded(stream: Stream, records: DataFrame) -> None:
     spec = stream.spec
     if not spec.follows_schema or spec.schema_from is None or spec.schema_from.kind != "embedded":
         return
-    front = F.substring_index(F.col("_value").cast("string"), ',"payload":', 1).alias("front")
-    fronts = records.where(F.col("_value").isNotNull()).select(front).distinct()
+    text = F.col("_value").cast("string")
+    fronts = records.where(text.contains(_SPLIT)).select(
+        F.substring_index(text, _SPLIT, 1).alias("front")
+    )
+    fronts = fronts.where(F.length("front") <= _LONGEST_SCHEMA).distinct()
     found = [row["front"] for row in fronts.limit(_MOST_SCHEMAS).collect()]
     _refuse_moved(stream, map(_embedded_types, found))
 
@@ -77,12 +82,14 @@ def _refuse_moved(stream: Stream, of_schemas: Iterable[Types]) -> None:
 def _types_of(schema: WriterSchema, spec: StreamSpec) -> Types:
     try:
         return column_types(schema, spec.format, spec.record)
-    except BadBytesError:
-        # Its records go to quarantine, with the reason.
+    except UNFORESEEN:
+        # Nothing in a schema may stop the stream: decoding says what is wrong, of each record.
         return {}
 
 
 @cache
 def _embedded_types(front: str) -> Types:
-    schema: Mapping[str, Any] | None = schema_before_payload(front.encode())
-    return embedded_types(schema) if schema else {}
+    try:
+        return embedded_types(schema_before_payload(front.encode()))
+    except UNFORESEEN:
+        return {}

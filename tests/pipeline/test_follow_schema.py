@@ -213,3 +213,45 @@ def test_every_topic_of_a_pattern_is_a_table(written: Written) -> None:
     assert found.added == (topic,)
     assert [each.name for each in load_streams(world.settings.streams)] == ["public_users"]
     assert waiting_topics(outline, Kafka(world.settings)) == ()
+
+
+NESTED = '{"fields": [{"field": "after", "fields": ' + '[{"fields": ' * 200 + "1" + "}]" * 200
+
+
+@pytest.mark.kafka
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    "schema",
+    [
+        *twins("1"),
+        *twins('{"fields": 1}'),
+        '{"fields": [1, null, {}]}',
+        '{"fields": [{"field": "after", "fields": [{"field": 1, "type": {}}]}]}',
+        '{"fields": [{"field": "after", "fields": '
+        + '[{"fields": ' * 200
+        + "1"
+        + "}]" * 200
+        + "}]}",
+    ],
+)
+def test_no_schema_in_a_record_stops_its_stream(written: Written, schema: str) -> None:
+    """The record goes to quarantine, or is one without columns; the others are applied."""
+    world = written.world
+    good = {
+        "schema": {"fields": [{"field": "after", "fields": [{"field": "id", "type": "int32"}]}]},
+        "payload": {"op": "c", "after": {"id": 1}},
+    }
+    raw = json.dumps(good, separators=(",", ":")).encode()
+    world.send(raw)
+    written.declare(
+        format={"type": "debezium", "schemas": True}, schema="embedded", keys=["id"],
+        schema_change="evolve", quarantine_rate={"stop_above": 1},
+    )  # fmt: skip
+    written.discover()
+    world.send(f'{{"schema":{schema},"payload":{{"op":"c","after":{{"id":2}}}}}}'.encode())
+
+    report = written.run()
+
+    assert report.is_balanced
+    assert 1 in {each["id"] for each in written.rows()}
+    assert written.differences() == ()
