@@ -6,7 +6,8 @@ the Kafka key.
 
 A batch that was written before the declared columns changed is classified by the columns of then.
 A column that was added since is null in its rows, whatever their records have: at the time it was
-an undeclared field.
+an undeclared field. One that was renamed since is the column of then, by its name of today; one
+that was dropped is no column of today, nor is another that got its name later.
 """
 
 from __future__ import annotations
@@ -16,12 +17,14 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from pydantic import ValidationError
 
-from oncelake.ingestion.declaration.ddl import parse_columns
+from oncelake.ingestion.declaration.ddl import DeclaredColumn, parse_columns
+from oncelake.ingestion.declaration.derived import as_ddl
 from oncelake.ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.declaration.sql import with_names
 from oncelake.ingestion.declaration.types import SqlType
 from oncelake.ingestion.settings import Settings
 from oncelake.ingestion.verify.decode import Decode, DecodedRecord, Expected, reading
@@ -406,13 +409,35 @@ def _refuse_unmet(constraint: str | None, change: RowChange) -> None:
 Classify = Callable[[Iterable[Record], int], Classified]
 
 
+class Alteration(NamedTuple):
+    """A batch that has renamed and dropped columns: the old names by the new, and those gone."""
+
+    seq: int
+    renamed: Mapping[str, str]
+    dropped: Sequence[str]
+
+    def name_before(self, name: str) -> str | None:
+        """Return what a column was called before, if it was there."""
+        if name in self.renamed:
+            return self.renamed[name]
+        return None if name in {*self.renamed.values(), *self.dropped} else name
+
+
 class Classifiers:
     """Classifies by each declaration that batches of a stream were written under."""
 
-    def __init__(self, spec: StreamSpec, make: Callable[..., Classifier]) -> None:
+    def __init__(
+        self,
+        spec: StreamSpec,
+        make: Callable[..., Classifier],
+        alterations: Sequence[Alteration] = (),
+    ) -> None:
+        """Take today's declaration, and the batches that altered columns, oldest first."""
         self._spec, self._make = spec, make
+        self._alterations = alterations
         self.today = make(spec)
-        self._made: dict[tuple[str, str | None], Classifier] = {}
+        self._names: dict[str, str | None] = {name: name for name in spec.types}
+        self._made: dict[tuple[str, str | None, str], Classifier] = {}
 
     @property
     def is_independent(self) -> bool:
@@ -424,6 +449,7 @@ class Classifiers:
         columns: str,
         constraints: Constraints | None = None,
         *,
+        seq: int = 0,
         evaluated_by: str | None = None,
     ) -> Classify:
         """Return what classifies records that were written under some columns, as DDL.
@@ -431,11 +457,18 @@ class Classifiers:
         Args:
             columns: Those of then.
             constraints: What the table asked of its rows then, as SQL by name.
+            seq: The batch.
             evaluated_by: What evaluated the declared statements then, if not Spark.
         """
-        if not (found := self._made.get((columns, evaluated_by))):
-            found = self._made[columns, evaluated_by] = self._under(columns, evaluated_by)
-        fit = _fit_of(found.types, self.today.types)
+        names = self._names_then(seq) if columns else self._names
+        earlier = parse_columns(columns) if columns else self._spec.columns
+        known_by = (columns, evaluated_by, str(names))
+        if (self._spec.value_ddl or self._spec.transform) and names != self._names:
+            # What makes the columns gives them their names of today.
+            earlier, names = _as_named_today(earlier, names), self._names
+        if not (found := self._made.get(known_by)):
+            found = self._made[known_by] = self._under(earlier, evaluated_by, names)
+        fit = _fit_of(found.types, self.today.types, names)
         return partial(self._with_columns_of_today, found, fit, constraints)
 
     def _with_columns_of_today(
@@ -451,15 +484,28 @@ class Classifiers:
             result.changes = [*map(fit, result.changes)]
         return result
 
-    def _under(self, columns: str, evaluated_by: str | None) -> Classifier:
-        earlier = parse_columns(columns) if columns else self._spec.columns
-        if earlier == self._spec.columns:
+    def _names_then(self, seq: int) -> dict[str, str | None]:
+        """Return what today's columns were called in a batch; ``None`` of those to come."""
+        names = self._names
+        for each in reversed(self._alterations):
+            if each.seq > seq:
+                names = {n: then and each.name_before(then) for n, then in names.items()}
+        return names
+
+    def _under(
+        self,
+        earlier: Sequence[DeclaredColumn],
+        evaluated_by: str | None,
+        then: Mapping[str, str | None],
+    ) -> Classifier:
+        if tuple(earlier) == self._spec.columns:
             return self._make(self._spec, evaluated_by=evaluated_by) if evaluated_by else self.today
-        names = [column.name for column in earlier]
-        selected = {name: sql for name, sql in self._spec.select.items() if name in names}
+        columns, names = as_ddl(earlier), {column.name for column in earlier}
         # Of the columns of then, what is expected of the rows of today says nothing.
-        about_rows = {"expectations"}
+        about_rows = {"expectations", "renamed_from"}
         declared = self._spec.model_dump(by_alias=True, exclude_unset=True, exclude=about_rows)
+        declared |= _by_names_of_then(self._spec, then)
+        selected = {name: sql for name, sql in declared["select"].items() if name in names}
         try:
             return self._make(
                 StreamSpec.model_validate({**declared, "schema": columns, "select": selected}),
@@ -471,18 +517,38 @@ class Classifiers:
             ) from error
 
 
+def _as_named_today(
+    earlier: Sequence[DeclaredColumn], then: Mapping[str, str | None]
+) -> tuple[DeclaredColumn, ...]:
+    """Return columns of then that are there today, by their names of today."""
+    today = {old: new for new, old in then.items() if old}
+    return tuple(replace(each, name=today[each.name]) for each in earlier if each.name in today)
+
+
+def _by_names_of_then(spec: StreamSpec, then: Mapping[str, str | None]) -> dict[str, Any]:
+    """Return the fields that name columns, by the names of then, which their values had, too."""
+    renamed = {name: old for name, old in then.items() if old not in (None, name)}
+    again = {name: with_names(sql, renamed) for name, sql in spec.select.items()}
+    texts = {name: getattr(spec, name) for name in ("where", "apply_as_deletes")}
+    return {
+        **{name: with_names(text, renamed) for name, text in texts.items() if text},
+        "select": {then.get(name) or name: sql for name, sql in again.items()},
+        "types": {then.get(name) or name: how for name, how in spec.leniency.items()},
+    }
+
+
 def _fit_of(
-    then: Mapping[str, SqlType], now: Mapping[str, SqlType]
+    then: Mapping[str, SqlType], now: Mapping[str, SqlType], names_then: Mapping[str, str | None]
 ) -> Callable[[RowChange], RowChange] | None:
     """Return what gives a row of earlier columns those of today; nothing where it has them."""
-    names = list(then)
-    at = [names.index(name) if name in then else None for name in now]
+    names, earlier = list(then), [names_then[name] or "" for name in now]
+    at = [names.index(name) if name in then else None for name in earlier]
     fields = {
         n: partial(_with_fields, then=then[name], now=type_)
-        for n, (name, type_) in enumerate(now.items())
+        for n, (name, type_) in enumerate(zip(earlier, now.values(), strict=True))
         if name in then and type_.contains("STRUCT") and then[name] != type_
     }
-    if names == list(now) and not fields:
+    if names == earlier and not fields:
         return None
 
     def fit(change: RowChange) -> RowChange:

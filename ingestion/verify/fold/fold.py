@@ -86,7 +86,10 @@ class Fold:
         recount = Recount(is_replay=batch.kind == "replay")
         kept = batch.declaration or {}
         classify = self._classifiers.of(
-            batch.columns, kept.get(CONSTRAINTS), evaluated_by=kept.get(EVALUATED_BY)
+            batch.columns,
+            kept.get(CONSTRAINTS),
+            seq=batch.seq,
+            evaluated_by=kept.get(EVALUATED_BY),
         )
         # Of a transformation Spark is asked, which costs something for each chunk.
         for records in _gathered(chunks) if self._is_transformed else chunks:
