@@ -174,7 +174,7 @@ class _Proof:
             newest, _ = table.log().since_our_newest(stream)
             if newest and newest.metadata and newest.version > since:
                 kinds.append(newest.metadata.kind)
-        goes = {"rewind", "erase", "accept"}
+        goes = {"rewind", "erase", "accept", "schema"}
         if (
             "time travel" in self._spec.sink.kind.cannot
             and self._spec.keys
@@ -309,7 +309,7 @@ class _Proof:
 
 
 def _alterations(batches: Iterable[Batch]) -> Iterator[Alteration]:
-    """Yield what batches have renamed and dropped; a later note may repeat it, and does nothing."""
+    """Yield what batches have renamed and dropped; notes of other kinds may repeat it."""
     for batch in batches:
         if batch.kind == "schema" and (done := (batch.declaration or {}).get(ALTERED)):
             yield Alteration(batch.seq, done["renamed"], done["dropped"])
