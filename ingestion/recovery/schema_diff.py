@@ -3,7 +3,7 @@
     nothing   the table stays as it is
     evolve    a commit of its own makes the table fit: a column more, a NOT NULL less, a wider type
     onward    records say something else from the next run on; the rows that are there stay
-    alter     ``oncelake alter`` makes the table fit, without the topic, as a column goes, or moves
+    alter     ``oncelake alter`` makes the table fit: a column gets another name, or goes, or moves
     epoch     keys, order or mode say something else of every row: the topic must be read again
     refused   rows that are there cannot be what the declaration says
 
@@ -215,14 +215,14 @@ def column_changes(
             yield SchemaChange(field=name, what=what, effect="nothing")
             continue
         is_kept = not is_ours or why_fixed(spec, table, name) is not None
-        drops = "" if is_kept else f"; or {_alter(spec)} drops it, and its values"
+        drops = f"; or {_alter(spec)} drops it, and its values, or by `renamed_from` renames it"
         yield SchemaChange(
             field=name,
             what=f"{found[name].type} is in the table, and not declared",
             effect="refused" if is_kept else "alter",
             column=None if is_kept else found[name],
             is_dropped=not is_kept,
-            remedy=f"{_how_to_keep(found[name], table)}{drops}; or {instead}",
+            remedy=f"{_how_to_keep(found[name], table)}{'' if is_kept else drops}; or {instead}",
         )
     yield from _constraint_changes(spec, table, instead)
 

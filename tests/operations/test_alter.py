@@ -241,7 +241,7 @@ def test_what_a_table_cannot_take_is_refused_with_the_remedy(world: World) -> No
     for fields, says in (
         ({"schema": key, "keys": ["key"], "renamed_from": {"key": "id"}}, "identifies or orders"),
         ({"renamed_from": {"title": "lable"}, "schema": f"{BEFORE}, title STRING"}, "lable is no"),
-        ({"schema": BEFORE.replace("SMALLINT", "STRING")}, "n: is SMALLINT in the table"),
+        ({"schema": BEFORE.replace("SMALLINT", "STRING")}, "in the table, declared STRING"),
     ):
         before = dict(world.declared)
         plan = planned(world, **fields)
