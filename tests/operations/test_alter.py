@@ -17,6 +17,7 @@ from oncelake.ingestion.operations.alter import AlterReport, alter, dropped_colu
 from oncelake.ingestion.operations.rewind import rewind
 from oncelake.ingestion.recovery.schema_diff import SchemaPlan, plan_schema_change
 from oncelake.ingestion.storage.failpoints import Failpoint
+from tests.support.long import twins
 from tests.support.proof import find_problems, prove
 from tests.support.world import World
 from tests.trials.failpoints import PlannedCrash, PlannedError, crashing_at
@@ -101,6 +102,22 @@ def test_a_table_is_altered_and_lives_on(world: World) -> None:
     assert world.replay().total("inserted") == 0
     assert titles(world) == LABELS | {1: "t1", 7: "t7", 9: None}
     assert altered(world) == AlterReport(changes=())
+    assert find_problems(world) == ()
+
+
+@pytest.mark.kafka
+@pytest.mark.spark
+@pytest.mark.parametrize("world", ["files", *twins("vectors", "iceberg")], indirect=True)
+def test_spark_merges_into_an_altered_table(world: World) -> None:
+    """What the other engine has written, and what this command wrote anew, is read by it."""
+    world.settings = world.settings.model_copy(update={"merge_engine": "spark"})
+    declare_after(world)
+    altered(world)
+    world.send({"id": 7, "title": "t7", "at": 3}, {"id": 1, "title": "t1", "at": 3})
+
+    assert world.run().total("updated") == 1
+    assert world.redrive().redriven == 1
+    assert titles(world) == LABELS | {1: "t1", 7: "t7", 9: None}
     assert find_problems(world) == ()
 
 

@@ -528,12 +528,13 @@ def _as_named_today(
 def _by_names_of_then(spec: StreamSpec, then: Mapping[str, str | None]) -> dict[str, Any]:
     """Return the fields that name columns, by the names of then, which their values had, too."""
     renamed = {name: old for name, old in then.items() if old not in (None, name)}
-    again = {name: with_names(sql, renamed) for name, sql in spec.select.items()}
+    selected = {name: with_names(sql, renamed) for name, sql in spec.select.items()}
     texts = {name: getattr(spec, name) for name in ("where", "apply_as_deletes")}
     return {
         **{name: with_names(text, renamed) for name, text in texts.items() if text},
-        "select": {then.get(name) or name: sql for name, sql in again.items()},
-        "types": {then.get(name) or name: how for name, how in spec.leniency.items()},
+        # A name that another column had then is not this one's.
+        "select": {old: sql for n, sql in selected.items() if (old := then.get(n, n))},
+        "types": {old: how for n, how in spec.leniency.items() if (old := then.get(n, n))},
     }
 
 
