@@ -253,7 +253,7 @@ def _print_plan(plan: SchemaPlan, *, is_stopped: bool) -> None:
     if is_stopped and plan.effect == "evolve":
         output.say(
             "  `schema_change: evolve` lets the next run do so; "
-            f"`oncelake alter {plan.stream}` does it now"
+            f"`oncelake alter {plan.stream} --yes` does it now"
         )
 
 

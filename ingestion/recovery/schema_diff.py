@@ -158,8 +158,8 @@ def schema_changed(
     if all(each.effect == "evolve" for each in changes):
         remedy = (
             f"oncelake plan {spec.name} shows the statements; `schema_change: evolve` in "
-            f"{spec.name}.yaml lets the next run make them, oncelake alter {spec.name} makes them "
-            "now, or put `schema` back"
+            f"{spec.name}.yaml lets the next run make them, oncelake alter {spec.name} --yes does "
+            "so now, or put `schema` back"
         )
     else:
         gravest = sorted(changes, key=lambda each: _WORST.index(each.effect))
@@ -270,7 +270,7 @@ def layout_changes(spec: StreamSpec, table: SinkTable) -> Iterator[SchemaChange]
 
 
 def _alter(spec: StreamSpec) -> str:
-    return f"`oncelake alter {spec.name}`"
+    return f"`oncelake alter {spec.name} --yes`"
 
 
 def _renamed(spec: StreamSpec, table: SinkTable, new: str, old: str, instead: str) -> SchemaChange:
@@ -284,7 +284,7 @@ def _renamed(spec: StreamSpec, table: SinkTable, new: str, old: str, instead: st
         remedy = f"declare it as {old}; or {instead}"
     else:
         what = f"is {old} in the table: {_alter(spec)} renames it"
-        remedy = f"oncelake alter {spec.name}, which keeps its values; or declare it as {old}"
+        remedy = f"oncelake alter {spec.name} --yes, which keeps its values; or declare it as {old}"
         return SchemaChange(field=new, what=what, effect="alter", remedy=remedy)
     return SchemaChange(field=new, what=what, effect="refused", remedy=remedy)
 
