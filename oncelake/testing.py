@@ -48,6 +48,7 @@ from oncelake.ingestion.sinks.arrow_types import arrow_schema
 from oncelake.ingestion.sinks.commit_log import DELETED, ROW_COUNTS
 from oncelake.ingestion.sinks.commit_metadata import CommitMetadata, Identity, app_id
 from oncelake.ingestion.sinks.table import (
+    AlterableTable,
     Change,
     ErasableTable,
     MarkableTable,
@@ -383,6 +384,29 @@ class SinkConformance:
             transaction.commit(given, note(3))
         assert rows_in(opened()) == {1: "new", 2: "B", 2**40: "new"}
         assert opened().log().last_seq("orders") == 3
+
+    def test_columns_are_renamed_and_dropped_with_a_note(self, opened: Opener) -> None:
+        """Values stay under the other name, and are found by it; or the sink cannot."""
+        begin(opened)
+        commit(opened(), 1, inserted={1: "a", 2: "b", 3: "c"})
+        commit(opened(), 2, updated={2: "B"}, deleted=(3,))
+        table = opened()
+        if not isinstance(table, AlterableTable):
+            return
+
+        more = (*parse_columns("id INT NOT NULL, title STRING, more INT"), *system_columns())
+        assert table.reshape(more, {"title": "name"}, metadata=note(3)).metadata == note(3)
+        with pytest.raises(CommitConflictError):
+            table.reshape(more, {}, metadata=note(3, reason="another's"))
+        plain = parse_columns("id INT NOT NULL, title STRING")
+        table.reshape((*plain, *system_columns()), {}, metadata=note(4))
+        names = [each.name for each in opened().columns()]
+        assert names == [each.name for each in (*plain, *system_columns())]
+        found = [row for batch in opened().scan(["id", "title"]) for row in batch.to_pylist()]
+        assert {row["id"]: row["title"] for row in found} == {1: "a", 2: "B"}
+        with closing(opened().begin(5)) as transaction:
+            assert transaction.rows_of(keys(2))["title"].to_pylist() == ["B"]
+        assert opened().log().last_seq("orders") == 4
 
     def test_an_earlier_version_is_restored(self, opened: Opener) -> None:
         """Its rows are back by one commit, and the seq goes on."""

@@ -85,7 +85,7 @@ def oncelake(
 for command in (
     *(init.init, discover.discover, run.run, run.follow),
     *(status.status, status.ledger, status.doctor, verify.verify, audit.audit),
-    *(quarantine.quarantine, quarantine.redrive, plan.plan, plan.rebuild),
+    *(quarantine.quarantine, quarantine.redrive, plan.plan, plan.alter, plan.rebuild),
     *(rewind.history, rewind.rewind, rewind.replay, maintain.maintain, erase.erase),
     *(streams.validate, jars.jars),
     *(decisions.accept, decisions.adopt_topic, decisions.reset, decisions.unlock),

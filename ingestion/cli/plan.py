@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from oncelake.ingestion.cli import output
-from oncelake.ingestion.cli.command import AnyStreams, AsJson, Stream, new_run_id
+from oncelake.ingestion.cli.command import AnyStreams, AsJson, Stream, Yes, confirm, new_run_id
 from oncelake.ingestion.cli.decisions import Why, note_waiting
 from oncelake.ingestion.cli.output import progress, session
 from oncelake.ingestion.cli.signals import Interrupt
@@ -32,11 +32,12 @@ if TYPE_CHECKING:
     from oncelake.ingestion.settings import Settings
 
 _SHOWN_AS_DIFF = ("IdentityChangedError", "SchemaChangedError")
-_SIGNS = {"nothing": "=", "evolve": "+", "onward": "~", "epoch": "!", "refused": "!"}
+_SIGNS = {"nothing": "=", "evolve": "+", "onward": "~", "alter": "*", "epoch": "!", "refused": "!"}
 _SAYS = {
     "nothing": "the table stays as it is",
     "evolve": "the table can be made to fit",
     "onward": "records say something else from the next run on; the rows that are there stay",
+    "alter": "`oncelake alter` makes the table fit, without the topic",
     "epoch": "every row would mean something else: the topic has to be read again",
     "refused": "the table cannot be made to fit",
 }
@@ -46,10 +47,11 @@ def plan(streams: AnyStreams = None, as_json: AsJson = False) -> None:
     """Show what the declarations, as they are now, would do to their tables. Changes nothing.
 
     Nothing; onward (records say something else from the next run on); evolve (by the statements
-    shown, before the next run reads, where the declaration says `schema_change: evolve`); a new
-    epoch, or refused, with what to do instead. Exits with 3 when the next run would be refused,
-    for this or any other reason that `oncelake status` shows, and with 2 when a file is broken.
-    Says so when Kafka does not answer; that alone does not change the exit code.
+    shown, before the next run reads, where the declaration says `schema_change: evolve`); alter
+    (`oncelake alter` renames, drops or moves columns); a new epoch, or refused, with what to do
+    instead. Exits with 3 when the next run would be refused, for this or any other reason that
+    `oncelake status` shows, and with 2 when a file is broken. Says so when Kafka does not answer;
+    that alone does not change the exit code.
     """
     from oncelake.ingestion.operations.status import StatusReader
 
@@ -108,6 +110,35 @@ def rebuild(
     if rebuilt.old.named:
         raise typer.Exit(DONE)
     raise typer.Exit(WRONG if not rebuilt.report.is_balanced else interrupt.exit_code)
+
+
+def alter(stream: Stream, yes: Yes = False, as_json: AsJson = False) -> None:
+    """Give a table the columns of its file, without the topic: rows stay, and their values.
+
+    Renames by `renamed_from`, drops what the file no longer declares (asks first), adds, widens,
+    and sets order and comments where the sink can, in one commit; needs neither Spark nor Kafka.
+    `oncelake plan STREAM` shows what it would do. If it is killed, run it again. Refuses (exit 3)
+    what only a rebuild can do. `rewind` goes back over it.
+    """
+    from oncelake.ingestion.operations.alter import alter as alter_stream
+    from oncelake.ingestion.operations.alter import dropped_columns
+
+    spec, settings = load_stream(stream)
+    if drops := dropped_columns(spec, settings):
+        what = f"{', '.join(drops)} of {stream}, with all values"
+        confirm(f"Drop {what}?", yes=yes, refusal=f"{stream}: alter would drop {what}")
+    done = alter_stream(spec, settings, drops=drops, run_id=new_run_id())
+    if as_json:
+        changes = output.fields_of(done, "changes")
+        row = output.row_document(done.row) if done.row else {}
+        output.document({"stream": stream, **changes, **row})
+        return
+    if done.row is None:
+        output.say(f"{stream}: the table has its columns as declared")
+        return
+    output.say(f"{stream}: altered (seq {done.row.seq})")
+    for change in done.changes:
+        output.say(f"  {_SIGNS[change.effect]} {change.field}: {change.what}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -220,7 +251,10 @@ def _print_plan(plan: SchemaPlan, *, is_stopped: bool) -> None:
         if change.remedy:
             output.say(f"      {'' if change.effect == 'onward' else 'instead: '}{change.remedy}")
     if is_stopped and plan.effect == "evolve":
-        output.say("  `schema_change: evolve` lets the next run do so")
+        output.say(
+            "  `schema_change: evolve` lets the next run do so; "
+            f"`oncelake alter {plan.stream} --yes` does it now"
+        )
 
 
 def _rebuild_document(rebuilt: RebuildReport) -> dict[str, object]:

@@ -103,6 +103,11 @@ class Declaration(Part):
     exclude: tuple[str, ...] = Field(
         (), description="Fields that get no column, where `schema` comes with the records."
     )
+    renamed_from: Mapping[str, str] = Field(
+        {},
+        description="Columns that `oncelake alter` renames: what the table calls each until then, "
+        "by its name in `schema`.",
+    )
     leniency: Mapping[str, Literal["lenient"]] = Field(
         {},
         alias="types",

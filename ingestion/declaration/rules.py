@@ -66,6 +66,7 @@ def rule_violations(spec: Declaration) -> Iterator[Violation]:
     """Yield every disagreement between the fields of ``spec``."""
     yield from _topic_violations(spec)
     yield from _derived_violations(spec)
+    yield from _rename_violations(spec)
     yield from _reserved_violations(spec)
     yield from _column_violations("keys", spec.keys, spec.types)
     yield from _column_violations("sequence_by", spec.sequence_by, spec.sequence_types)
@@ -147,6 +148,21 @@ def _derived_violations(spec: Declaration) -> Iterator[Violation]:
         yield "schema", f"{problem}; remove `value_schema`, `select` and `transform`, or write it"
     if spec.exclude and spec.on_new_field == "quarantine":
         yield "exclude", "with `on_new_field: quarantine` each record with such a field would go"
+
+
+def _rename_violations(spec: Declaration) -> Iterator[Violation]:
+    if spec.renamed_from and spec.schema_from:
+        yield "renamed_from", "the records name the columns; write `schema` as DDL, or remove this"
+        return
+    for new, old in spec.renamed_from.items():
+        if new not in spec.types:
+            yield ("renamed_from", new), unknown_column(new, spec.types)
+        if old in spec.types:
+            yield (
+                ("renamed_from", new),
+                f"{old!r} is still a column of `schema`; remove one of them",
+            )
+    yield from _repetitions("renamed_from", tuple(spec.renamed_from.values()))
 
 
 def _reserved_violations(spec: Declaration) -> Iterator[Violation]:

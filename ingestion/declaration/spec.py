@@ -46,7 +46,7 @@ ABOUT_RUNS: Final = frozenset(
         *("topic", "topics", "topic_pattern", "table_per_topic", "starting"),
         *("table", "discover", "on_new_field", "on_wider_type"),
         # What these come to are columns.
-        *("schema_from", "overrides", "exclude"),
+        *("schema_from", "overrides", "exclude", "renamed_from"),
         *("max_offsets_per_trigger", "gaps", "schema_change", "delivery"),
         *("rewind_window_days", "quarantine_rate", "deletion_vectors"),
         *("freshness_minutes", "expectations", "verify", "schedule"),
@@ -67,6 +67,8 @@ _SHAPING: Final = frozenset({"schema", "mode", "keys", "sequence_by", "aggregate
 RECORD_TYPES: Final = "record_types"
 # Likewise what evaluated ``where`` and ``select`` for its rows, if that was not Spark.
 EVALUATED_BY: Final = "evaluated_by"
+# Likewise, of a commit that alters the table, which columns it has renamed and dropped.
+ALTERED: Final = "altered"
 _OF_EVERY_TABLE: Final = (*COORDINATES, "_timestamp", "_epoch", "_seq")
 # Fields in which one name needs no list around it.
 _LISTS_OR_ONE: Final = ("topics", "record", "exclude", "from_key", "keys", "sequence_by")
@@ -226,7 +228,7 @@ def meaning_changes(
     """
     if before is None:
         return
-    for name in sorted({**before, **now}.keys() - {RECORD_TYPES, EVALUATED_BY}):
+    for name in sorted({**before, **now}.keys() - {RECORD_TYPES, EVALUATED_BY, ALTERED}):
         if before.get(name) != now.get(name):
             yield name, f"was {_written(before.get(name))}, becomes {_written(now.get(name))}"
 

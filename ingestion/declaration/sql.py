@@ -98,6 +98,21 @@ def names_in(text: str | None) -> frozenset[str]:
     return frozenset(each.name.lower() for each in found)
 
 
+def with_names(text: str, names: Mapping[str, str]) -> str:
+    """Return an expression whose columns have other names, by those that they have in it."""
+    if not names:
+        return text
+    from sqlglot import exp, parse_one
+
+    by_lower = {name.lower(): other for name, other in names.items()}
+    parsed = parse_one(text, read="spark")
+    for column in list(parsed.find_all(exp.Column)):
+        first = column.parts[0]
+        if other := by_lower.get(first.name.lower()):
+            first.replace(exp.to_identifier(other, quoted=True))
+    return parsed.sql(dialect="spark")
+
+
 def asks_for(column: str, text: str | None) -> bool:
     """Tell whether an expression reads a column, and not a field of another that is named so."""
     return text is not None and column in _columns_of(text)

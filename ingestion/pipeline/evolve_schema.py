@@ -59,13 +59,18 @@ def alter_table(
 
 def _widen(paths: StreamPaths, columns: Sequence[DeclaredColumn]) -> None:
     """Widen the table's columns, and first those of its deletes, which only a table tells of."""
+    widen_tombstones(paths, columns)
+    paths.table.widen(columns)
+    hit(Failpoint.ALTERED)
+
+
+def widen_tombstones(paths: StreamPaths, columns: Sequence[DeclaredColumn]) -> None:
+    """Widen the columns by which deletes are remembered, those that are among some."""
     if is_delta(paths.tombstones):
         there = set(read_delta(paths.tombstones).schema().to_arrow().names)
         if remembered := [column for column in columns if column.name in there]:
             widen(paths.tombstones, remembered)
             hit(Failpoint.ALTERED)
-    paths.table.widen(columns)
-    hit(Failpoint.ALTERED)
 
 
 def evolve_schema(

@@ -3,6 +3,7 @@
     nothing   the table stays as it is
     evolve    a commit of its own makes the table fit: a column more, a NOT NULL less, a wider type
     onward    records say something else from the next run on; the rows that are there stay
+    alter     ``oncelake alter`` makes the table fit: a column gets another name, or goes, or moves
     epoch     keys, order or mode say something else of every row: the topic must be read again
     refused   rows that are there cannot be what the declaration says
 
@@ -12,7 +13,8 @@ Which type is a wider one, ``SqlType.widens_to`` says, and its sink whether a ta
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
@@ -24,10 +26,10 @@ from oncelake.ingestion.errors import RefusedError, SchemaChangedError
 from oncelake.ingestion.lake.paths import StreamPaths
 from oncelake.ingestion.recovery.position import Position, read_position
 from oncelake.ingestion.sinks.commit_metadata import CONSTRAINTS, UNKNOWN, Identity
-from oncelake.ingestion.sinks.table import SinkTable
+from oncelake.ingestion.sinks.table import AlterableTable, SinkTable
 
-Effect = Literal["nothing", "evolve", "onward", "epoch", "refused"]
-_WORST: Final = ("refused", "epoch", "evolve", "onward", "nothing")
+Effect = Literal["nothing", "evolve", "onward", "alter", "epoch", "refused"]
+_WORST: Final = ("refused", "epoch", "alter", "evolve", "onward", "nothing")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,6 +43,7 @@ class SchemaChange:
         column: The column that it is about, then.
         is_new: Whether the table gets it.
         is_wider: Whether it gets a type that holds more.
+        is_dropped: Whether it goes, and its values.
         remedy: What a person can do, where nothing is done.
     """
 
@@ -51,6 +54,7 @@ class SchemaChange:
     column: DeclaredColumn | None = None
     is_new: bool = False
     is_wider: bool = False
+    is_dropped: bool = False
     remedy: str | None = None
 
 
@@ -93,6 +97,7 @@ def plan_schema_change(spec: StreamSpec, paths: StreamPaths) -> SchemaPlan:
     changes = (
         *identity_changes(spec, position.identity),
         *column_changes(spec, paths),
+        *layout_changes(spec, paths.table),
         *_onward_changes(spec, position, paths.table),
     )
     return SchemaPlan(stream=spec.name, table=paths.table.where, changes=changes)
@@ -141,21 +146,24 @@ def allowed_changes(
     changes = tuple(column_changes(spec, paths, is_ours=is_ours))
     wanted = tuple(each for each in changes if each.effect != "nothing")
     if wanted and (spec.schema_change != "evolve" or any(c.effect != "evolve" for c in wanted)):
-        raise _changed(spec, paths, wanted)
+        raise schema_changed(spec, paths, wanted)
     return wanted
 
 
-def _changed(
+def schema_changed(
     spec: StreamSpec, paths: StreamPaths, changes: tuple[SchemaChange, ...]
 ) -> SchemaChangedError:
+    """Return the refusal of a table that does not fit, with what a person can do about it."""
     said = "; ".join(f"{each.field} {each.what}" for each in changes)
     if all(each.effect == "evolve" for each in changes):
         remedy = (
             f"oncelake plan {spec.name} shows the statements; `schema_change: evolve` in "
-            f"{spec.name}.yaml lets the next run make them, or put `schema` back"
+            f"{spec.name}.yaml lets the next run make them, oncelake alter {spec.name} --yes does "
+            "so now, or put `schema` back"
         )
     else:
-        remedy = next(f"{each.field}: {each.remedy}" for each in changes if each.remedy)
+        gravest = sorted(changes, key=lambda each: _WORST.index(each.effect))
+        remedy = next(f"{each.field}: {each.remedy}" for each in gravest if each.remedy)
     return SchemaChangedError(
         spec.name,
         f"{paths.table.where} does not fit the declaration: {said}.",
@@ -185,6 +193,10 @@ def column_changes(
         declared |= {
             n: replace(c, nullable=n not in found or found[n].nullable) for n, c in ours.items()
         }
+    for new, old in pending_renames(spec, found).items() if is_ours else ():
+        yield _renamed(spec, table, new, old, instead)
+        if old in found and new not in found:
+            found[new] = replace(found.pop(old), name=new)
     for name, column in declared.items():
         if name not in found:
             yield _added(column, table)
@@ -202,13 +214,85 @@ def column_changes(
             what = f"is not declared, and is filled by the table ({how})"
             yield SchemaChange(field=name, what=what, effect="nothing")
             continue
+        is_kept = not is_ours or why_fixed(spec, table, name) is not None
+        drops = f"; or {_alter(spec)} drops it, and its values, or by `renamed_from` renames it"
         yield SchemaChange(
             field=name,
             what=f"{found[name].type} is in the table, and not declared",
-            effect="refused",
-            remedy=f"{_how_to_keep(found[name], table)}; or {instead}",
+            effect="refused" if is_kept else "alter",
+            column=None if is_kept else found[name],
+            is_dropped=not is_kept,
+            remedy=f"{_how_to_keep(found[name], table)}{'' if is_kept else drops}; or {instead}",
         )
     yield from _constraint_changes(spec, table, instead)
+
+
+def pending_renames(spec: StreamSpec, names: Collection[str]) -> dict[str, str]:
+    """Return the declared renames that a table of columns has not seen: the old by the new name."""
+    pairs = spec.renamed_from.items()
+    return {new: old for new, old in pairs if old in names or new not in names}
+
+
+def why_fixed(spec: StreamSpec, table: SinkTable, *names: str) -> str | None:
+    """Say why the table cannot rename or drop a column, by any name it has, if so."""
+    if not isinstance(table, AlterableTable):
+        return "its sink does neither rename nor drop columns"
+    if spec.mode == "aggregate":
+        return "it is of a group, which was folded by it"
+    if spec.unavailable == "keep":
+        return "deletes are remembered with all columns"
+    if {*names} & {*spec.never_null, *spec.sequence_by, spec.explode}:
+        return "it identifies or orders rows"
+    if any(name.startswith("_") for name in names):
+        return "it is one of Oncelake's own"
+    for rule, sql in {**table.constraints(), **table.generated()}.items():
+        with suppress(ValueError):
+            if columns_in(sql).isdisjoint(name.lower() for name in names):
+                continue
+        return f"{rule} of the table may rest on it ({sql})"
+    return table.fixed_by
+
+
+def layout_changes(spec: StreamSpec, table: SinkTable) -> Iterator[SchemaChange]:
+    """Yield how the table shows its columns otherwise than declared, which no run depends on."""
+    if not isinstance(table, AlterableTable) or table.fixed_by:
+        return
+    found, declared = {each.name: each for each in table.columns()}, spec.table_columns
+    for column in declared:
+        if column.name in found and column.comment not in ("", found[column.name].comment):
+            what = f"has another comment: {_alter(spec)} sets it"
+            yield SchemaChange(field=column.name, what=what, effect="alter")
+    there = [name for name in found if name in {each.name for each in declared}]
+    due = [each.name for each in declared if each.name in found]
+    if table.has_order and there != due:
+        what = f"the table has its columns in another order: {_alter(spec)} puts them as declared"
+        yield SchemaChange(field="schema", what=what, effect="alter")
+
+
+def _alter(spec: StreamSpec) -> str:
+    return f"`oncelake alter {spec.name} --yes`"
+
+
+def _renamed(spec: StreamSpec, table: SinkTable, new: str, old: str, instead: str) -> SchemaChange:
+    there = {column.name for column in table.columns()} & {new, old}
+    if there != {old}:
+        which = "both are columns" if there else f"{old} is no column"
+        what = f"is {old} so far by `renamed_from`, and {which} of the table"
+        remedy = f"correct `renamed_from` in {spec.name}.yaml; or {instead}"
+    elif why := _why_named(spec) or why_fixed(spec, table, new, old):
+        what = f"is {old} in the table, which cannot rename it: {why}"
+        remedy = f"declare it as {old}; or {instead}"
+    else:
+        what = f"is {old} in the table: {_alter(spec)} renames it"
+        remedy = f"oncelake alter {spec.name} --yes, which keeps its values; or declare it as {old}"
+        return SchemaChange(field=new, what=what, effect="alter", remedy=remedy)
+    return SchemaChange(field=new, what=what, effect="refused", remedy=remedy)
+
+
+def _why_named(spec: StreamSpec) -> str | None:
+    if spec.transform and not spec.value_ddl:
+        return "`transform` takes columns by the same names; declare those in `value_schema` first"
+    return None
 
 
 def _constraint_changes(spec: StreamSpec, table: SinkTable, instead: str) -> Iterator[SchemaChange]:

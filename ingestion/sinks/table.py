@@ -432,6 +432,46 @@ class RewindableTable(SinkTable):
         """
 
 
+class AlterableTable(SinkTable):
+    """The table of a sink whose columns can be renamed, dropped and typed anew, all at once.
+
+    Its transactions have ``reshape(columns, renamed, metadata)``, too, which commits as ``commit``.
+
+    Attributes:
+        has_order: Whether columns that are there can be put into another order.
+    """
+
+    has_order = True
+
+    @property
+    def fixed_by(self) -> str | None:
+        """Say what keeps the columns of this table as they are, if anything does."""
+        return None
+
+    def reshape(
+        self,
+        columns: Sequence[DeclaredColumn],
+        renamed: Mapping[str, str],
+        *,
+        metadata: CommitMetadata,
+    ) -> Commit:
+        """Commit other columns and a note as one act; values stay. Needs the stream's lock.
+
+        Args:
+            columns: All that the table has from then on, in order; any other is dropped.
+            renamed: What the table calls columns so far, by their new names.
+            metadata: The note.
+
+        Raises:
+            DamagedTableError: a file that would be copied is not as it was written.
+            RefusedError: the sink refuses it; says why.
+            TableBusyError: somebody else changed the table meanwhile.
+        """
+        return self._commit(
+            metadata, lambda begun: begun.reshape(columns, renamed, metadata=metadata)
+        )
+
+
 class MarkableTable(SinkTable):
     """The table of a sink that can mark rows as gone (``SinkKind.marks_rows``)."""
 

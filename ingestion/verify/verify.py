@@ -16,7 +16,13 @@ from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from functools import cache, partial
 
 from oncelake.ingestion.declaration.modes import EXTRA_COLUMN
-from oncelake.ingestion.declaration.spec import StreamSpec, fingerprint, meaning, meaning_changes
+from oncelake.ingestion.declaration.spec import (
+    ALTERED,
+    StreamSpec,
+    fingerprint,
+    meaning,
+    meaning_changes,
+)
 from oncelake.ingestion.errors import DamagedTableError, TableBusyError, counted
 from oncelake.ingestion.lake.ledger import Ledger, written_seqs
 from oncelake.ingestion.lake.paths import StreamPaths
@@ -34,7 +40,7 @@ from oncelake.ingestion.verify.compare.routes import broken_equation, counts_acr
 from oncelake.ingestion.verify.compare.rows import RowsProof, tombstones_of
 from oncelake.ingestion.verify.coverage import Coverage, determine_coverage
 from oncelake.ingestion.verify.decode.coerce import UnprovableError
-from oncelake.ingestion.verify.fold.classify import Classifier, Classifiers
+from oncelake.ingestion.verify.fold.classify import Alteration, Classifier, Classifiers
 from oncelake.ingestion.verify.fold.fold import Fold
 from oncelake.ingestion.verify.fold.redrives import Redrives
 from oncelake.ingestion.verify.fold.rule import FoldContext
@@ -123,7 +129,8 @@ class _Proof:
         obstacles: tuple[str, ...] = ()
         try:
             ledger.refuse_unknown_kinds(self._batches)
-            classifiers = Classifiers(self._spec, partial(make_classifier, epoch=coverage.epoch))
+            make = partial(make_classifier, epoch=coverage.epoch)
+            classifiers = Classifiers(self._spec, make, [*_alterations(self._batches)])
             self._prove_the_contents(coverage, classifiers)
         except UnprovableError as error:
             obstacles = (str(error),)
@@ -171,7 +178,7 @@ class _Proof:
             newest, _ = table.log().since_our_newest(stream)
             if newest and newest.metadata and newest.version > since:
                 kinds.append(newest.metadata.kind)
-        goes = {"rewind", "erase", "accept"}
+        goes = {"rewind", "erase", "accept", "schema"}
         if (
             "time travel" in self._spec.sink.kind.cannot
             and self._spec.keys
@@ -322,6 +329,13 @@ class _Proof:
 
 def _of_newest_table(batches: Sequence[Batch]) -> list[Batch]:
     return [each for each in batches if each.table_id == batches[-1].table_id]
+
+
+def _alterations(batches: Iterable[Batch]) -> Iterator[Alteration]:
+    """Yield what batches have renamed and dropped; notes of other kinds may repeat it."""
+    for batch in batches:
+        if batch.kind == "schema" and (done := (batch.declaration or {}).get(ALTERED)):
+            yield Alteration(batch.seq, done["renamed"], done["dropped"])
 
 
 def _other_meanings(spec: StreamSpec, batches: Iterable[Batch]) -> Iterator[str]:

@@ -70,6 +70,12 @@ def test_every_field_is_known_to_decide_about_records_or_not_to() -> None:
             "starting.offsets: the partitions of a pattern are not known",
             id="offsets of a pattern",
         ),
+        pytest.param(
+            {"renamed_from": {"x": "old"}}, "'x' is not a column", id="renamed to nothing"
+        ),
+        pytest.param(
+            {"renamed_from": {"id": "at"}}, "'at' is still a column", id="renamed and there"
+        ),
         pytest.param({"starting": "first"}, "'earliest' or 'latest'", id="starting"),
         pytest.param({"starting": {"timestamp": "2024-01-01"}}, "timezone", id="time without zone"),
         pytest.param(

@@ -110,7 +110,7 @@ def _crash(*_: Any) -> None:
         ({"schema": f"{COLUMNS}, city STRING NOT NULL"}, "refused", "and NOT NULL, which"),
         ({"schema": "id BIGINT NOT NULL, name STRING, at INT"}, "evolve", "id: is INT, becomes"),
         ({"schema": "id SMALLINT NOT NULL, name STRING, at INT"}, "refused", "id: is INT in the"),
-        ({"schema": "id INT NOT NULL, name STRING"}, "refused", "at: INT is in the table, and not"),
+        ({"schema": "id INT NOT NULL, name STRING"}, "alter", "at: INT is in the table, and not"),
         ({"keys": ["id", "name"]}, "epoch", "keys: was id, becomes id, name"),
         ({"sequence_by": ["at"]}, "epoch", "sequence_by: was not there, becomes at"),
         ({"mode": "insert_only"}, "epoch", "mode: was upsert, becomes insert_only"),

@@ -117,7 +117,7 @@ def widen(path: Location, columns: Sequence[DeclaredColumn]) -> None:
         TableBusyError: somebody else changed the table meanwhile.
     """
     begun = DeltaTransaction.upkeep(path)
-    _copy(path, begun.files, lambda: begun.widen(columns))
+    copy_files(path, begun.files, lambda: begun.widen(columns))
 
 
 def _compact_with_vectors(path: Location, *, target_bytes: int, is_all: bool) -> None:
@@ -134,10 +134,10 @@ def _compact_with_vectors(path: Location, *, target_bytes: int, is_all: bool) ->
         files = [*files, *(file for file in small if file not in files)]
     if not any(file in marked for file in files):
         return
-    _copy(path, files, lambda: begun.rewrite(files, target_bytes=target_bytes))
+    copy_files(path, files, lambda: begun.rewrite(files, target_bytes=target_bytes))
 
 
-def _copy(path: Location, files: Sequence[AddedFile], commit: Callable[[], object]) -> None:
+def copy_files(path: Location, files: Sequence[AddedFile], commit: Callable[[], object]) -> None:
     """Commit the rows of some files in others, if they, and their vectors, are as written."""
     names = [unquote(file.path) for file in files]
     _refuse_altered(path, (*names, *vector_files(file.vector for file in files)))

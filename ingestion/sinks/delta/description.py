@@ -117,6 +117,24 @@ def widened(table: DeltaTable, columns: Sequence[DeclaredColumn]) -> str:
     return json.dumps(row)
 
 
+def reshaped(
+    table: DeltaTable, columns: Sequence[DeclaredColumn], renamed: Mapping[str, str]
+) -> tuple[str, list[dict[str, Any]]]:
+    """Return columns as JSON, with what the table's own say, and the actions that set them."""
+    known = {each.name: (each, json.loads(each.to_json())) for each in table.schema().fields}
+    row = row_json(columns)
+    for field, column in zip(row["fields"], columns, strict=True):
+        if found := known.get(renamed.get(column.name, column.name)):
+            if stored_type(found[0]) == column.type:
+                field["type"] = found[1]["type"]
+            else:
+                found[1]["metadata"].pop(_VARCHAR, None)
+            field["metadata"] = {**found[1]["metadata"], **field["metadata"]}
+    schema = json.dumps(row)
+    needed = with_features(table, *_features_of(schema)) if _features_of(schema) else []
+    return schema, [*needed, metadata_of(table, schema=schema)]
+
+
 def stored_type(field: Any) -> SqlType:
     """Read the type of a field of Delta's log.
 

@@ -6,7 +6,7 @@ Of Spark's engine, the commits with rows are Delta's own: see ``ingestion.modes.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from functools import partial
@@ -38,7 +38,7 @@ from oncelake.ingestion.sinks.delta.commits import (
     put_metadata,
     restore_version,
 )
-from oncelake.ingestion.sinks.delta.compaction import remove_unreferenced, widen
+from oncelake.ingestion.sinks.delta.compaction import copy_files, remove_unreferenced, widen
 from oncelake.ingestion.sinks.delta.description import (
     first_commit,
     row_json,
@@ -59,6 +59,7 @@ from oncelake.ingestion.sinks.delta.log_files import COMMIT, commit_file, log_fi
 from oncelake.ingestion.sinks.delta.transaction import DeltaTransaction
 from oncelake.ingestion.sinks.delta.vectors import FEATURE, PROPERTY
 from oncelake.ingestion.sinks.table import (
+    AlterableTable,
     Altered,
     ErasableTable,
     MarkableTable,
@@ -94,7 +95,7 @@ def open_table(stream: str, sink: DeltaSink, settings: Settings, lake: Location)
     return DeltaSinkTable(stream, lake / stream)
 
 
-class DeltaSinkTable(ErasableTable, RewindableTable, MarkableTable):
+class DeltaSinkTable(AlterableTable, ErasableTable, RewindableTable, MarkableTable):
     """A stream's Delta table; see ``SinkTable``."""
 
     def __init__(self, stream: str, path: Location) -> None:
@@ -156,7 +157,10 @@ class DeltaSinkTable(ErasableTable, RewindableTable, MarkableTable):
         """Return the table's columns, as its log has them."""
         return tuple(
             DeclaredColumn(
-                name=each.name, type=stored_type(each), nullable=each.nullable, comment=""
+                name=each.name,
+                type=stored_type(each),
+                nullable=each.nullable,
+                comment=(each.metadata or {}).get("comment", ""),
             )
             for each in read_delta(self.path).schema().fields
         )
@@ -222,12 +226,30 @@ class DeltaSinkTable(ErasableTable, RewindableTable, MarkableTable):
 
     def can_widen(self, found: SqlType, wider: SqlType) -> bool:
         """Tell whether files can be written anew: not where only Spark writes them."""
-        return (
-            found.widens_to(wider)
-            and not unwritable_features(read_delta(self.path))
-            and not any(column.type.contains("VARIANT") for column in self.columns())
-            and not self.generated()
-        )
+        return found.widens_to(wider) and self.fixed_by is None
+
+    @property
+    def fixed_by(self) -> str | None:
+        """Name what only Spark writes into the files of a table."""
+        features = unwritable_features(read_delta(self.path))
+        features += ["VARIANT"] * any(each.type.contains("VARIANT") for each in self.columns())
+        features += ["generated columns"] * bool(self.generated())
+        return f"only Spark writes its files ({', '.join(features)})" if features else None
+
+    def reshape(
+        self,
+        columns: Sequence[DeclaredColumn],
+        renamed: Mapping[str, str],
+        *,
+        metadata: CommitMetadata,
+    ) -> Commit:
+        """Write every file anew, if any column of it has another name or type, or goes."""
+
+        def act(begun: DeltaTransaction) -> None:
+            again = partial(begun.reshape, columns, renamed, metadata=metadata)
+            copy_files(self.path, begun.files, again)
+
+        return self._commit(metadata, act)
 
     def widen(self, columns: Sequence[DeclaredColumn]) -> None:
         """Write every file anew."""

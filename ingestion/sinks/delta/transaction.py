@@ -36,7 +36,7 @@ from oncelake.ingestion.sinks.delta.commits import (
     removing,
 )
 from oncelake.ingestion.sinks.delta.data_files import AddedFile, DeltaFileWriter, is_ordered
-from oncelake.ingestion.sinks.delta.description import widened
+from oncelake.ingestion.sinks.delta.description import reshaped, widened
 from oncelake.ingestion.sinks.delta.files import arrows_files, open_delta, read_delta
 from oncelake.ingestion.sinks.delta.log import DeltaLog
 from oncelake.ingestion.sinks.delta.log_files import log_files
@@ -83,8 +83,10 @@ class DeltaTransaction(FilesTransaction[AddedFile]):
         """Open the table that was read, if any was, which must stand at the seq before."""
         super().__init__(stream, str(path), seq)
         self._path, self._snapshot = path, read_delta(path)
-        # The action that gives the table other columns.
-        self._wider: list[dict[str, Any]] = []
+        # The actions that give the table other columns, and what its files call those.
+        self._columns: list[dict[str, Any]] = []
+        self._renamed: Mapping[str, str] = {}
+        self._fenced = CommitProperties()
         recorded = self._snapshot.transaction_version(app_id(stream))
         is_another = table_id not in (None, str(self._snapshot.metadata().id))
         if is_another or recorded not in (None, seq - 1):
@@ -150,7 +152,8 @@ class DeltaTransaction(FilesTransaction[AddedFile]):
         schema = pa.schema([self.schema.field(name) for name in names])
         with self._open(file.path) as parquet:
             there = {*parquet.schema_arrow.names}
-            yield from read_columns(parquet, [n if n in there else None for n in names], schema)
+            stored = [self._renamed.get(name, name) for name in names]
+            yield from read_columns(parquet, [n if n in there else None for n in stored], schema)
 
     def measure(self, file: AddedFile) -> tuple[int, int]:
         """Ask the log."""
@@ -292,9 +295,26 @@ class DeltaTransaction(FilesTransaction[AddedFile]):
     def widen(self, columns: Sequence[DeclaredColumn]) -> None:
         """Commit all files anew, by wider types of some columns."""
         schema = widened(self._snapshot, columns)
-        self._wider = [metadata_of(self._snapshot, schema=schema)]
-        before, self.schema = self.schema, pa.schema(Schema.from_json(schema).to_arrow())
-        if before == self.schema:
+        self._give_columns(schema, [metadata_of(self._snapshot, schema=schema)])
+
+    def reshape(
+        self,
+        columns: Sequence[DeclaredColumn],
+        renamed: Mapping[str, str],
+        *,
+        metadata: CommitMetadata,
+    ) -> None:
+        """Commit other columns, and a note; all files anew where they have any otherwise."""
+        schema, actions = reshaped(self._snapshot, columns, renamed)
+        self._fenced = fenced_commit(self._snapshot, self.stream, metadata)
+        self._renamed = renamed
+        self._give_columns(schema, actions)
+
+    def _give_columns(self, schema: str, actions: list[dict[str, Any]]) -> None:
+        before, self._columns = self.schema, actions
+        self.schema = pa.schema(Schema.from_json(schema).to_arrow())
+        types_now = {field.name: field.type for field in self.schema}
+        if all(types_now.get(field.name) == field.type for field in before):
             self.commit_moved([], [])
         else:
             self.rewrite(self.files, target_bytes=TARGET_BYTES)
@@ -306,9 +326,9 @@ class DeltaTransaction(FilesTransaction[AddedFile]):
         put_commit(
             self._path,
             self._snapshot,
-            CommitProperties(),
-            [*self._wider, *_actions(added, removed, now, is_change=False)],
-            operation="CHANGE COLUMN" if self._wider else "OPTIMIZE",
+            self._fenced,
+            [*self._columns, *_actions(added, removed, now, is_change=False)],
+            operation="CHANGE COLUMN" if self._columns else "OPTIMIZE",
             operationParameters={"predicate": "[]"},
             operationMetrics=counts,
         )

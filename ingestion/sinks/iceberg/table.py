@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from functools import cached_property, partial
-from itertools import chain, count
+from itertools import chain, count, pairwise
 from typing import Any, Final
 
 import pyarrow as pa
@@ -41,7 +41,13 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Operation, Snapshot
-from pyiceberg.table.update import RemoveSnapshotsUpdate, SetPropertiesUpdate
+from pyiceberg.table.update import (
+    AddSchemaUpdate,
+    RemoveSnapshotsUpdate,
+    SetPropertiesUpdate,
+    TableUpdate,
+)
+from pyiceberg.table.update.schema import UpdateSchema
 from sqlalchemy.exc import SQLAlchemyError
 
 from oncelake.ingestion.declaration.ddl import DeclaredColumn
@@ -63,6 +69,7 @@ from oncelake.ingestion.sinks.iceberg.files import IcebergFileWriter
 from oncelake.ingestion.sinks.table import (
     REPLACED,
     WAY_OUT,
+    AlterableTable,
     ErasableTable,
     RewindableTable,
     TableDefinition,
@@ -106,7 +113,7 @@ def open_table(stream: str, sink: IcebergSink, settings: Settings, lake: Locatio
     return IcebergTable(CatalogEntry.of(stream, sink, lake))
 
 
-class IcebergTable(ErasableTable, RewindableTable):
+class IcebergTable(AlterableTable, ErasableTable, RewindableTable):
     """A stream's Iceberg table; see ``SinkTable``."""
 
     def __init__(self, entry: CatalogEntry) -> None:
@@ -476,6 +483,36 @@ def _wider_parts(
         yield from _wider_parts((*path, name), part, wider.parts[name])
 
 
+def _reshape(
+    update: UpdateSchema,
+    schema: Schema,
+    columns: Sequence[DeclaredColumn],
+    renamed: Mapping[str, str],
+) -> None:
+    """Stage the columns that a table is to have; it knows each by its earlier name until then."""
+    found = {field.name: field for field in schema.fields}
+    earlier = {renamed.get(column.name, column.name): column for column in columns}
+    for name in found.keys() - earlier.keys():
+        update.delete_column(name)
+    for name, column in earlier.items():
+        if name not in found:
+            added = _iceberg_type(column.type, count(1))
+            update.add_column((name,), added, doc=column.comment or None)
+            continue
+        for path, type_ in _wider_parts((name,), _sql_type(found[name].field_type), column.type):
+            update.update_column(path, field_type=_iceberg_type(type_, count(1)))
+        if column.nullable and found[name].required:
+            update.make_column_optional((name,))
+        if column.comment != (found[name].doc or ""):
+            update.update_column((name,), doc=column.comment)
+        if column.name != name:
+            update.rename_column((name,), column.name)
+    first, *_ = earlier
+    update.move_first((first,))
+    for before, name in pairwise(earlier):
+        update.move_after((name,), (before,))
+
+
 class IcebergTransaction(FilesTransaction[DataFile]):
     """One snapshot to be, on top of the one that was current when it was begun."""
 
@@ -491,6 +528,8 @@ class IcebergTransaction(FilesTransaction[DataFile]):
         if problem := _settings_error(entry, table):
             raise problem
         self._entry, self._table = entry, table
+        # What gives the table other columns.
+        self._schema: tuple[TableUpdate, ...] = ()
 
     @cached_property
     def files(self) -> list[DataFile]:
@@ -529,6 +568,26 @@ class IcebergTransaction(FilesTransaction[DataFile]):
         """Do so, unless a branch or tag would keep the rows."""
         _refuse_named(self._entry, self._table)
         super().erase(keys, metadata)
+
+    def reshape(
+        self,
+        columns: Sequence[DeclaredColumn],
+        renamed: Mapping[str, str],
+        *,
+        metadata: CommitMetadata,
+    ) -> None:
+        """Commit another schema with the snapshot of the note; no file changes."""
+        update = self._table.update_schema()
+        _reshape(update, self._table.schema(), columns, renamed)
+        schema = update._apply()
+        known = (each.schema_id for each in self._table.metadata.schemas if each == schema)
+        schema_id = next(known, None)
+        if schema_id is None:
+            self._schema, schema_id = (AddSchemaUpdate(schema_=schema),), schema.schema_id
+        with self.translated():
+            self.commit_files(
+                metadata, counts=counts_of(None), added=(), removed=(), schema_id=schema_id
+            )
 
     def commit_moved(self, added: Collection[DataFile], removed: Collection[DataFile]) -> None:
         """Commit a snapshot without a note."""
@@ -594,7 +653,7 @@ class IcebergTransaction(FilesTransaction[DataFile]):
         with discarding(staged.discard):
             kind = Operation.OVERWRITE if removed else Operation.APPEND
             try:
-                updates = (*staged.write(kind, schema_id), properties)
+                updates = (*self._schema, *staged.write(kind, schema_id), properties)
                 entry.commit(table, updates, staged.snapshot_id)
             except TableBusyError as error:
                 # Another run of the stream may have changed it.

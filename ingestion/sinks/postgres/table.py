@@ -43,6 +43,7 @@ from oncelake.ingestion.sinks.commit_log import (
 from oncelake.ingestion.sinks.commit_metadata import CommitMetadata, DamagedMetadataError, app_id
 from oncelake.ingestion.sinks.table import (
     REPLACED,
+    AlterableTable,
     Change,
     ErasableTable,
     TableDefinition,
@@ -152,8 +153,10 @@ def open_table(
     return PostgresTable(place)
 
 
-class PostgresTable(ErasableTable):
+class PostgresTable(AlterableTable, ErasableTable):
     """A stream's table of PostgreSQL; see ``SinkTable``."""
+
+    has_order = False
 
     def __init__(self, place: PostgresPlace) -> None:
         self._place, self.stream = place, place.stream
@@ -235,9 +238,11 @@ class PostgresTable(ErasableTable):
 
     def _comment(self, connection: Connection, column: DeclaredColumn) -> None:
         if column.comment:
-            at = Identifier(self._place.schema, self._place.name, column.name)
-            statement = SQL("COMMENT ON COLUMN {} IS {}").format(at, Literal(column.comment))
-            connection.execute(statement)
+            connection.execute(self._commenting(column))
+
+    def _commenting(self, column: DeclaredColumn) -> Composed:
+        at = Identifier(self._place.schema, self._place.name, column.name)
+        return SQL("COMMENT ON COLUMN {} IS {}").format(at, Literal(column.comment))
 
     def columns(self) -> tuple[DeclaredColumn, ...]:
         """Return the columns by the server's catalog."""
@@ -297,6 +302,37 @@ class PostgresTable(ErasableTable):
             for column in columns:
                 connection.execute(self._widening(column))
             self._place.commit(connection)
+
+    def reshape(
+        self,
+        columns: Sequence[DeclaredColumn],
+        renamed: Mapping[str, str],
+        *,
+        metadata: CommitMetadata,
+    ) -> Commit:
+        """Execute the statements, and note them, in one transaction."""
+        statements = [*self._reshaping(columns, renamed)]
+        return self._commit(metadata, lambda begun: begun.alter(statements, metadata))
+
+    def _reshaping(
+        self, columns: Sequence[DeclaredColumn], renamed: Mapping[str, str]
+    ) -> Iterator[Composed]:
+        now = {old: new for new, old in renamed.items()}
+        found = {now.get(each.name, each.name): each for each in self.columns()}
+        for name in found.keys() - {each.name for each in columns}:
+            yield self._place.sql("ALTER TABLE {table} DROP COLUMN {}", Identifier(name))
+        for new, old in renamed.items():
+            names = Identifier(old), Identifier(new)
+            yield self._place.sql("ALTER TABLE {table} RENAME COLUMN {} TO {}", *names)
+        for column in columns:
+            if (known := found.get(column.name)) is None:
+                yield self._alteration(column, is_new=True)
+            elif known.type != column.type:
+                yield self._widening(column)
+            if known and column.nullable and not known.nullable:
+                yield self._alteration(column, is_new=False)
+            if column.comment != (known.comment if known else ""):
+                yield self._commenting(column)
 
     def refuse_fixed_name(self) -> None:
         """Refuse a table with rows that is not of this stream, whoever's it is."""
@@ -475,6 +511,16 @@ class PostgresTransaction(Transaction):
     def erase(self, keys: pa.Table, metadata: CommitMetadata) -> None:
         """Let the server delete the rows, and commit as ``commit`` does."""
         self._commit(metadata, lambda: {**counts_of(None), DELETED: self._rows.delete(keys)})
+
+    def alter(self, statements: Sequence[Composed], metadata: CommitMetadata) -> None:
+        """Execute statements about columns, and commit as ``commit`` does."""
+
+        def execute() -> Mapping[str, int]:
+            for statement in statements:
+                self._connection.execute(statement)
+            return counts_of(None)
+
+        self._commit(metadata, execute)
 
     def _commit(
         self, metadata: CommitMetadata, change_rows: Callable[[], Mapping[str, int]]

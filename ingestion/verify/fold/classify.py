@@ -6,7 +6,8 @@ the Kafka key.
 
 A batch that was written before the declared columns changed is classified by the columns of then.
 A column that was added since is null in its rows, whatever their records have: at the time it was
-an undeclared field.
+an undeclared field. One that was renamed since is the column of then, by its name of today; one
+that was dropped is no column of today, nor is another that got its name later.
 """
 
 from __future__ import annotations
@@ -16,13 +17,15 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from pydantic import ValidationError
 
-from oncelake.ingestion.declaration.ddl import parse_columns
+from oncelake.ingestion.declaration.ddl import DeclaredColumn, parse_columns
+from oncelake.ingestion.declaration.derived import as_ddl
 from oncelake.ingestion.declaration.routes import Route
 from oncelake.ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.declaration.sql import with_names
 from oncelake.ingestion.declaration.types import SqlType
 from oncelake.ingestion.settings import Settings
 from oncelake.ingestion.verify.decode import Decode, DecodedRecord, Expected, reading
@@ -437,13 +440,35 @@ def _refuse_unmet(constraint: str | None, change: RowChange) -> None:
 Classify = Callable[[Iterable[Record], int], Classified]
 
 
+class Alteration(NamedTuple):
+    """A batch that has renamed and dropped columns: the old names by the new, and those gone."""
+
+    seq: int
+    renamed: Mapping[str, str]
+    dropped: Sequence[str]
+
+    def name_before(self, name: str) -> str | None:
+        """Return what a column was called before, if it was there."""
+        if name in self.renamed:
+            return self.renamed[name]
+        return None if name in {*self.renamed.values(), *self.dropped} else name
+
+
 class Classifiers:
     """Classifies by each declaration that batches of a stream were written under."""
 
-    def __init__(self, spec: StreamSpec, make: Callable[..., Classifier]) -> None:
+    def __init__(
+        self,
+        spec: StreamSpec,
+        make: Callable[..., Classifier],
+        alterations: Sequence[Alteration] = (),
+    ) -> None:
+        """Take today's declaration, and the batches that altered columns, oldest first."""
         self._spec, self._make = spec, make
+        self._alterations = alterations
         self.today = make(spec)
-        self._made: dict[tuple[str, str | None, Route | None], Classifier] = {}
+        self._names: dict[str, str | None] = {name: name for name in spec.types}
+        self._made: dict[tuple[str, str | None, Route | None, str], Classifier] = {}
 
     @property
     def is_independent(self) -> bool:
@@ -455,6 +480,7 @@ class Classifiers:
         columns: str,
         constraints: Constraints | None = None,
         *,
+        seq: int = 0,
         evaluated_by: str | None = None,
         route: Mapping[str, Any] | None = None,
     ) -> Classify:
@@ -463,14 +489,21 @@ class Classifiers:
         Args:
             columns: Those of then.
             constraints: What the table asked of its rows then, as SQL by name.
+            seq: The batch.
             evaluated_by: What evaluated the declared statements then, if not Spark.
             route: By what the records of then were routed, where it is known.
         """
         routed = Route.model_validate(route) if route else self._spec.route
-        if not (found := self._made.get((columns, evaluated_by, routed))):
-            found = self._under(columns, evaluated_by, routed)
-            self._made[columns, evaluated_by, routed] = found
-        fit = _fit_of(found.types, self.today.types)
+        names = self._names_then(seq) if columns else self._names
+        earlier = parse_columns(columns) if columns else self._spec.columns
+        known_by = (columns, evaluated_by, routed, str(names))
+        if (self._spec.value_ddl or self._spec.transform) and names != self._names:
+            # What makes the columns gives them their names of today.
+            earlier, names = _as_named_today(earlier, names), self._names
+        if not (found := self._made.get(known_by)):
+            found = self._under(earlier, names, evaluated_by=evaluated_by, route=routed)
+            self._made[known_by] = found
+        fit = _fit_of(found.types, self.today.types, names)
         return partial(self._with_columns_of_today, found, fit, constraints)
 
     def _with_columns_of_today(
@@ -486,47 +519,78 @@ class Classifiers:
             result.changes = [*map(fit, result.changes)]
         return result
 
-    def _under(self, columns: str, evaluated_by: str | None, route: Route | None) -> Classifier:
-        earlier = parse_columns(columns) if columns else self._spec.columns
-        if earlier == self._spec.columns and route == self._spec.route:
+    def _names_then(self, seq: int) -> dict[str, str | None]:
+        """Return what today's columns were called in a batch; ``None`` of those to come."""
+        names = self._names
+        for each in reversed(self._alterations):
+            if each.seq > seq:
+                names = {n: then and each.name_before(then) for n, then in names.items()}
+        return names
+
+    def _under(
+        self,
+        earlier: Sequence[DeclaredColumn],
+        then: Mapping[str, str | None],
+        *,
+        evaluated_by: str | None,
+        route: Route | None,
+    ) -> Classifier:
+        if tuple(earlier) == self._spec.columns and route == self._spec.route:
             return self._make(self._spec, evaluated_by=evaluated_by) if evaluated_by else self.today
-        names = {column.name for column in earlier}
-        selected = {name: sql for name, sql in self._spec.select.items() if name in names}
-        if self._spec.value_ddl:
-            names |= {column.name for column in parse_columns(self._spec.value_ddl)}
-        headers = {name: of for name, of in self._spec.from_headers.items() if name in names}
-        then = {
-            "schema": columns or self._spec.ddl,
-            "route": route,
-            "select": selected,
-            "from_headers": headers,
-            "from_key": [name for name in self._spec.from_key if name in names],
-        }
         # Of the columns of then, what is expected of the rows of today says nothing.
-        about_rows = {"expectations"}
+        about_rows = {"expectations", "renamed_from"}
         declared = self._spec.model_dump(by_alias=True, exclude_unset=True, exclude=about_rows)
+        declared |= _by_names_of_then(self._spec, then)
+        declared |= {"schema": as_ddl(earlier), "route": route}
+        names = {column.name for column in earlier}
+        of_value = {column.name for column in parse_columns(self._spec.value_ddl or "_ INT")}
+        for by_name, known in {"select": names, "from_headers": names | of_value}.items():
+            declared[by_name] = {n: each for n, each in declared[by_name].items() if n in known}
+        declared["from_key"] = [n for n in declared["from_key"] if n in names | of_value]
         try:
-            return self._make(
-                StreamSpec.model_validate({**declared, **then}), evaluated_by=evaluated_by
-            )
+            return self._make(StreamSpec.model_validate(declared), evaluated_by=evaluated_by)
         except ValidationError as error:
             raise UnprovableError(
-                f"earlier batches had the columns {columns}, which the declaration contradicts now"
+                f"earlier batches had the columns {declared['schema']}, which the declaration "
+                "contradicts now"
             ) from error
 
 
+def _as_named_today(
+    earlier: Sequence[DeclaredColumn], then: Mapping[str, str | None]
+) -> tuple[DeclaredColumn, ...]:
+    """Return columns of then that are there today, by their names of today."""
+    today = {old: new for new, old in then.items() if old}
+    return tuple(replace(each, name=today[each.name]) for each in earlier if each.name in today)
+
+
+def _by_names_of_then(spec: StreamSpec, then: Mapping[str, str | None]) -> dict[str, Any]:
+    """Return the fields that name columns, by the names of then, which their values had, too."""
+    renamed = {name: old for name, old in then.items() if old not in (None, name)}
+    selected = {name: with_names(sql, renamed) for name, sql in spec.select.items()}
+    texts = {name: getattr(spec, name) for name in ("where", "apply_as_deletes")}
+    return {
+        **{name: with_names(text, renamed) for name, text in texts.items() if text},
+        # A name that another column had then is not this one's.
+        "select": {old: sql for n, sql in selected.items() if (old := then.get(n, n))},
+        "types": {old: how for n, how in spec.leniency.items() if (old := then.get(n, n))},
+        "from_headers": {old: of for n, of in spec.from_headers.items() if (old := then.get(n, n))},
+        "from_key": [old for n in spec.from_key if (old := then.get(n, n))],
+    }
+
+
 def _fit_of(
-    then: Mapping[str, SqlType], now: Mapping[str, SqlType]
+    then: Mapping[str, SqlType], now: Mapping[str, SqlType], names_then: Mapping[str, str | None]
 ) -> Callable[[RowChange], RowChange] | None:
     """Return what gives a row of earlier columns those of today; nothing where it has them."""
-    names = list(then)
-    at = [names.index(name) if name in then else None for name in now]
+    names, earlier = list(then), [names_then[name] or "" for name in now]
+    at = [names.index(name) if name in then else None for name in earlier]
     fields = {
         n: partial(_with_fields, then=then[name], now=type_)
-        for n, (name, type_) in enumerate(now.items())
+        for n, (name, type_) in enumerate(zip(earlier, now.values(), strict=True))
         if name in then and type_.contains("STRUCT") and then[name] != type_
     }
-    if names == list(now) and not fields:
+    if names == earlier and not fields:
         return None
 
     def fit(change: RowChange) -> RowChange:

@@ -88,6 +88,7 @@ class Fold:
         classify = self._classifiers.of(
             batch.columns,
             kept.get(CONSTRAINTS),
+            seq=batch.seq,
             evaluated_by=kept.get(EVALUATED_BY),
             route=kept.get("route"),
         )

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from oncelake.ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.declaration.spec import ALTERED, StreamSpec
 from oncelake.ingestion.errors import (
     ForeignTableError,
     InvalidSpecError,
@@ -371,6 +371,9 @@ def _unfinished(
 def _refuse_past(paths: StreamPaths, unfinished: LoggedCommit, holder: Holder | None) -> None:
     """Refuse where the rows before an unfinished commit cannot be read any more."""
     stream, table, why = paths.stream, paths.table, paths.sink.kind.cannot.get("time travel")
+    note = unfinished.metadata or {}
+    if note.get("kind") == "schema" and ALTERED in (note.get("declaration") or {}):
+        why = "the columns of then had other names"
     if why and holder:
         raise TableBusyError(
             f"{stream}: run {holder.run_id} is committing to {table.where} right now, and {why}. "

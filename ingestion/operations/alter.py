@@ -1,0 +1,184 @@
+"""``oncelake alter``: a table gets the columns of its declaration, without the topic.
+
+    lock → where does the table stand? → heal, or refuse → what differs? → deletes that are
+         remembered get wider types → one commit: columns, and a note of them → ledger
+
+The note says what was renamed and dropped: the proof compares earlier batches by it. An alter that
+dies before its commit has changed no row; one that dies after it is finished by whoever heals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from oncelake.ingestion.declaration.ddl import DeclaredColumn, system_columns
+from oncelake.ingestion.declaration.spec import ALTERED, RECORD_TYPES, StreamSpec, meaning
+from oncelake.ingestion.errors import RefusedError, SchemaChangedError, no_table_yet
+from oncelake.ingestion.lake.ledger import LedgerRow, put_rows
+from oncelake.ingestion.lake.lock import held
+from oncelake.ingestion.lake.paths import StreamPaths
+from oncelake.ingestion.pipeline.evolve_schema import widen_tombstones
+from oncelake.ingestion.recovery.position import Position
+from oncelake.ingestion.recovery.schema_diff import (
+    SchemaChange,
+    column_changes,
+    constraints_of,
+    layout_changes,
+    pending_renames,
+    schema_changed,
+    with_constraints,
+)
+from oncelake.ingestion.recovery.standing import heal_stream
+from oncelake.ingestion.recovery.topics import as_of_its_table
+from oncelake.ingestion.settings import Settings
+from oncelake.ingestion.sinks.table import AlterableTable
+from oncelake.ingestion.storage.failpoints import Failpoint, hit
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AlterReport:
+    """What was altered.
+
+    Attributes:
+        changes: What differed; empty where the table had its columns as declared.
+        row: The ledger's row of it, if anything was.
+    """
+
+    changes: tuple[SchemaChange, ...]
+    row: LedgerRow | None = None
+
+
+def dropped_columns(spec: StreamSpec, settings: Settings) -> tuple[str, ...]:
+    """Name the columns that an alter would drop now; changes nothing.
+
+    Raises:
+        RefusedError: there is no such table, or it cannot be altered so; says why.
+    """
+    paths = StreamPaths.of(spec.name, settings, spec.sink)
+    if not paths.table.log().exists:
+        raise no_table_yet(spec.name)
+    changes = _alterations(as_of_its_table(spec, paths), paths)
+    return tuple(change.field for change in changes if change.is_dropped)
+
+
+def alter(
+    spec: StreamSpec, settings: Settings, *, drops: Collection[str], run_id: str
+) -> AlterReport:
+    """Give a table the columns that its declaration has, by one commit.
+
+    Args:
+        drops: Columns that a person lets go, with their values.
+
+    Raises:
+        InvalidSpecError: there is no table of the stream.
+        RefusedError: the table cannot be altered so, or another column would go; says why.
+        StreamLockedError: a run holds the stream.
+        TableBusyError: somebody else changed the table meanwhile. Nothing was changed.
+    """
+    paths = StreamPaths.of(spec.name, settings, spec.sink)
+    with held(paths, run_id):
+        standing = heal_stream(spec, paths)
+        if standing.position is None:
+            raise no_table_yet(spec.name)
+        standing.refuse()
+        spec = as_of_its_table(spec, paths)
+        changes = _alterations(spec, paths)
+        _refuse_erased(spec, changes, standing.rows)
+        if others := {each.field for each in changes if each.is_dropped} - {*drops}:
+            raise RefusedError(
+                spec.name,
+                f"{', '.join(sorted(others))} would be dropped, and nobody agreed to that.",
+                remedy="run the same command again",
+            )
+        row = _commit(spec, paths, standing.position, changes, run_id) if changes else None
+        return AlterReport(changes=changes, row=row)
+
+
+def _alterations(spec: StreamSpec, paths: StreamPaths) -> tuple[SchemaChange, ...]:
+    """Return what the table has otherwise than declared, all of which it can take.
+
+    Raises:
+        SchemaChangedError: it cannot; says why.
+    """
+    changes = (*column_changes(spec, paths), *layout_changes(spec, paths.table))
+    wanted = tuple(each for each in changes if each.effect != "nothing")
+    table, known = paths.table, {"alter", "evolve"}
+    refused = tuple(each for each in wanted if each.effect not in known)
+    if refused:
+        raise schema_changed(spec, paths, refused)
+    why = "its sink does not do that"
+    if isinstance(table, AlterableTable):
+        why = table.fixed_by or ""
+    if wanted and why:
+        raise SchemaChangedError(
+            spec.name,
+            f"{table.where} cannot be altered: {why}.",
+            remedy=f"oncelake plan {spec.name} shows what a run can do; or oncelake rebuild "
+            f"{spec.name}, or put `schema` back",
+        )
+    return wanted
+
+
+def _refuse_erased(
+    spec: StreamSpec, changes: Sequence[SchemaChange], rows: Sequence[LedgerRow]
+) -> None:
+    """Make sure that keys which were erased are known again by the columns they had."""
+    erased = {name for row in rows if row.erased for name in row.erased["columns"]}
+    changed = {each.field for each in changes if each.is_dropped}
+    changed |= {spec.renamed_from.get(each.field, "") for each in changes}
+    if both := sorted(erased & changed):
+        raise RefusedError(
+            spec.name,
+            f"a key was erased by {', '.join(both)}: under another name, or without it, its "
+            "records would not be recognised.",
+            remedy=f"declare {', '.join(both)} still; or oncelake rebuild {spec.name}",
+        )
+
+
+def _commit(
+    spec: StreamSpec,
+    paths: StreamPaths,
+    position: Position,
+    changes: Sequence[SchemaChange],
+    run_id: str,
+) -> LedgerRow:
+    table = paths.table
+    assert isinstance(table, AlterableTable), "another was refused"
+    if wider := [each.column for each in changes if each.is_wider and each.column]:
+        widen_tombstones(paths, wider)
+    renamed = pending_renames(spec, {column.name for column in table.columns()})
+    dropped = sorted(each.field for each in changes if each.is_dropped)
+    declaration: dict[str, Any] = with_constraints(meaning(spec), constraints_of(spec, table))
+    if types := (position.declaration or {}).get(RECORD_TYPES):
+        declaration[RECORD_TYPES] = types
+    declaration[ALTERED] = {"renamed": renamed, "dropped": dropped}
+    position = replace(position, columns=spec.ddl, declaration=declaration)
+    commit = table.reshape(
+        [*_columns_to_be(spec, paths, renamed, dropped)],
+        renamed,
+        metadata=position.next_metadata(run_id, kind="schema"),
+    )
+    hit(Failpoint.ALTERED)
+    row = LedgerRow.of(commit, position.table_id)
+    put_rows(paths, row)
+    return row
+
+
+def _columns_to_be(
+    spec: StreamSpec, paths: StreamPaths, renamed: dict[str, str], dropped: Collection[str]
+) -> Iterator[DeclaredColumn]:
+    """Yield the columns as declared, ours behind them, and then what the table fills by itself."""
+    now = {old: new for new, old in renamed.items()}
+    found = {now.get(each.name, each.name): each for each in paths.table.columns()}
+    declared = {each.name: each for each in (*spec.table_columns, *system_columns())}
+    for name, column in declared.items():
+        known = found.get(name, replace(column, nullable=True, comment=""))
+        yield replace(
+            column,
+            type=paths.sink.kind.stored_type(column.type),
+            nullable=known.nullable or (column.nullable and name not in spec.keys),
+            comment=column.comment or known.comment,
+        )
+    yield from (each for name, each in found.items() if name not in {*declared, *dropped})
