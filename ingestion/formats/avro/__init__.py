@@ -18,7 +18,7 @@ from fastavro import parse_schema, schemaless_reader
 
 from oncelake.ingestion.errors import counted
 from oncelake.ingestion.formats import wire_format
-from oncelake.ingestion.formats.avro.columns import flat_decoding
+from oncelake.ingestion.formats.avro.columns import column_decoding
 from oncelake.ingestion.formats.avro.types import (
     as_written,
     converter,
@@ -49,7 +49,7 @@ _MALFORMED = (EOFError, LookupError, ValueError, OverflowError, MemoryError, str
 
 def opened(encoded: Encoded) -> Decode:
     """Decode each value with its writer's schema; a key may be a bare value."""
-    return FramedDecoder(encoded, "AVRO", compiled, compiled_flat, name=record_name)
+    return FramedDecoder(encoded, "AVRO", compiled, compiled_many, name=record_name)
 
 
 def record_name(schema: WriterSchema) -> Callable[[bytes], str | None]:
@@ -83,10 +83,10 @@ def compiled(schema: WriterSchema, encoded: Encoded) -> Read:
     return read_bare
 
 
-def compiled_flat(schema: WriterSchema, encoded: Encoded) -> DecodeMany | None:
+def compiled_many(schema: WriterSchema, encoded: Encoded) -> DecodeMany | None:
     """Return the decoding of many payloads of one schema at once, if there is one."""
     try:
-        return flat_decoding(parsed(schema)[1], encoded)
+        return column_decoding(parsed(schema)[1], encoded)
     except BadBytesError:
         return None
 
