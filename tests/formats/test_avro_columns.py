@@ -18,6 +18,8 @@ from hypothesis import strategies as st
 
 from oncelake.ingestion.declaration.ddl import parse_columns
 from oncelake.ingestion.formats import avro
+from oncelake.ingestion.formats.avro import columns
+from oncelake.ingestion.formats.decoder import Decode
 from oncelake.ingestion.kafka.schema_registry import WriterSchema
 from oncelake.ingestion.verify.compare.rows import values_equal
 from oncelake.ingestion.verify.decode import avro as proof
@@ -255,12 +257,14 @@ def test_what_holds_other_types_is_read_as_each_alone_and_as_by_the_proof(seed: 
     records = [*(framed(1, each) for each in good), *(damaged(each, chance) for each in good)]
     decode = opened("avro", ddl, writer_schemas=[schema])
 
-    together = decoded(decode, records)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(columns, "_MANY_ITEMS", chance.choice([1, 8, 64]))
+        together = decoded(decode, records)
 
     alone = [decoded(decode, [record])[0] for record in records]
     assert [repr(each) for each in together] == [repr(each) for each in alone]
-    columns = {column.name: column.type for column in parse_columns(ddl)}
-    prove = proof.opened(schema, columns, is_key=False, rejects=False)
+    wanted = {column.name: column.type for column in parse_columns(ddl)}
+    prove = proof.opened(schema, wanted, is_key=False, rejects=False)
     for struct_, payload in zip(together, good, strict=False):
         if "cannot be distinguished" in (struct_["detail"] or ""):
             continue
@@ -291,6 +295,93 @@ def test_a_part_of_a_larger_array_is_read_where_it_is(monkeypatch: pytest.Monkey
     rows = decode(pa.array([b"before", *records], pa.binary())[1:]).field("row").to_pylist()
 
     assert rows == [{"a": 1, "b": None}, {"a": None, "b": "x"}] * 50
+
+
+NESTED = [
+    {
+        "name": "inner",
+        "type": {"type": "record", "name": "I", "fields": [{"name": "x", "type": "int"}]},
+    },
+    {"name": "same", "type": ["null", "I"]},
+    {"name": "many", "type": {"type": "array", "items": "I"}},
+    {"name": "words", "type": {"type": "map", "values": "string"}},
+    {"name": "either", "type": ["null", "long", "string", "I"]},
+]
+NESTED_DDL = (
+    "inner STRUCT<x: INT, absent: INT>, same STRUCT<x: INT NOT NULL>, many ARRAY<STRUCT<x: INT>>, "
+    "words MAP<STRING, STRING>, either STRING"
+)
+NESTED_ROW = {
+    "inner": {"x": 1, "absent": None},
+    "same": {"x": 2},
+    "many": [{"x": 3}, {"x": 4}],
+    "words": {"a": "b", "c": ""},
+    "either": "d",
+}
+NESTED_PARTS = [b"\2", b"\2\4", b"\4\6\x08\0", b"\4\2a\2b\2c\0\0", b"\4\2d"]
+SHORT_ROW = {**NESTED_ROW, "same": None, "many": [], "words": {}, "either": None}
+SHORT = b"\2" + b"\0" * 4
+
+
+def nested_decode() -> Decode:
+    """Open the decoding of records that hold every kind of type."""
+    text = json.dumps({"type": "record", "name": "R", "fields": NESTED})
+    schema = WriterSchema(id=1, type="AVRO", text=text)
+    return opened("avro", NESTED_DDL, writer_schemas=[schema])
+
+
+def test_what_holds_other_types_is_read_in_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """None of such records is read one by one, where there are many."""
+    monkeypatch.setattr(avro, "compiled", None)
+    records = [framed(1, b"".join(NESTED_PARTS)), framed(1, SHORT)] * 100
+
+    structs = decoded(nested_decode(), records)
+
+    assert [each["row"] for each in structs] == [NESTED_ROW, SHORT_ROW] * 100
+
+
+@pytest.mark.parametrize(
+    ("at", "part", "value"),
+    [
+        (2, b"\2\6\2\x08\0", NESTED_ROW["many"]),
+        (2, b"\3\x04\6\x08\0", NESTED_ROW["many"]),
+        (2, b"\x80\0", []),
+        (3, b"\4\2a\2x\2a\2b\0", {"a": "b"}),
+        (3, b"\4\2a\2b\2\xff\2b\0", None),
+        (2, b"\xfe\xff\xff\xff\xff\xff\xff\xff\x7f\6\0", None),
+        (4, b"\2\2", None),
+        (4, b"\x08", None),
+    ],
+    ids=[
+        *("blocks", "a block of a known size", "a long zero", "a repeated key", "no text"),
+        *("endless", "a branch that does not fit", "no branch"),
+    ],
+)
+def test_a_doubtful_part_is_read_by_another_reader(at: int, part: bytes, value: Any) -> None:
+    """Its record is what it is alone, and the others of the batch are good."""
+    parts = [part if n == at else each for n, each in enumerate(NESTED_PARTS)]
+    decode, records = nested_decode(), [framed(1, b"".join(parts)), framed(1, SHORT)] * 100
+
+    structs = decoded(decode, records)
+
+    assert structs[::2] == decoded(decode, records[:1]) * 100
+    name = NESTED[at]["name"]
+    assert structs[0]["row"] == (None if value is None else {**NESTED_ROW, name: value})
+    assert [each["row"] for each in structs[1::2]] == [SHORT_ROW] * 100
+
+
+def test_a_deep_type_is_read_one_by_one() -> None:
+    """Arrow would follow it on the stack; fastavro reads it, and so it is read."""
+    node: Any = "int"
+    for level in range(100):
+        node = {"type": "record", "name": f"N{level}", "fields": [{"name": "n", "type": node}]}
+    fields = [{"name": "a", "type": "int"}, {"name": "deep", "type": node}]
+    text = json.dumps({"type": "record", "name": "R", "fields": fields})
+    decode = opened("avro", "a INT", writer_schemas=[WriterSchema(id=1, type="AVRO", text=text)])
+
+    structs = decoded(decode, [framed(1, b"\2\4")] * 100)
+
+    assert [each["row"] for each in structs] == [{"a": 1}] * 100
 
 
 def test_no_schema_stops_a_batch() -> None:

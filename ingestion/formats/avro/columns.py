@@ -22,15 +22,15 @@ from oncelake.ingestion.formats.wire_format import DecodeMany
 _LAST_SHIFT: Final = 56
 # Arrow would follow a deeper type until the stack overflows.
 _MOST_LEVELS: Final = 32
-# For the next items of fewer lists, whole columns are not worth the effort.
-_FEW_LISTS: Final = 32
+# If fewer items are read at once, in the mean, whole columns are not worth the effort.
+_MANY_ITEMS: Final = 64
 
 
 class _Cursors:
     """The position of the reader in each record: never after its end."""
 
     def __init__(self, content: Bytes, at: Numbers, end: Numbers) -> None:
-        self.content, self.at, self._end = content, at, end
+        self.content, self.at, self.end = content, at, end
         self.is_sound: Flags = np.ones(len(at), np.bool_)
 
     def doubt(self, flags: Flags | bool) -> None:
@@ -40,8 +40,8 @@ class _Cursors:
     def step(self, sizes: Any) -> tuple[Numbers, Numbers]:
         """Step over bytes; return where they begin, and how many are really there."""
         at, after = self.at, self.at + sizes
-        self.doubt((after < at) | (after > self._end))
-        self.at = np.where(self.is_sound, after, self._end)
+        self.doubt((after < at) | (after > self.end))
+        self.at = np.where(self.is_sound, after, self.end)
         return at, np.where(self.is_sound, after - at, 0)
 
     def byte(self) -> Bytes:
@@ -67,7 +67,7 @@ class _Cursors:
         """Read on in the records of some places."""
         if len(at) == len(self.at):
             return read(self)
-        some = _Cursors(self.content, self.at[at], self._end[at])
+        some = _Cursors(self.content, self.at[at], self.end[at])
         values = read(some)
         self.at = self.at.copy()
         self.at[at], self.is_sound[at] = some.at, self.is_sound[at] & some.is_sound
@@ -175,19 +175,27 @@ def _items(read: Read) -> Read:
 
     def read_items(cursors: _Cursors) -> pa.Array:
         count = cursors.number()
-        cursors.doubt(count < 0)
-        at = np.flatnonzero(cursors.is_sound & (count > 0))
+        cursors.doubt((count < 0) | (count > cursors.end - cursors.at))
+        count[~cursors.is_sound] = 0
+        cursors.doubt(count > _longest_worthwhile(count))
+        filled = at = np.flatnonzero(cursors.is_sound & (count > 0))
         places, parts = [at], [cursors.some(at, read)]
-        while len(at := at[cursors.is_sound[at] & (count[at] > len(parts))]) >= _FEW_LISTS:
+        while len(at := at[cursors.is_sound[at] & (count[at] > len(parts))]):
             places.append(at)
             parts.append(cursors.some(at, read))
-        cursors.is_sound[at] = False
-        at = np.flatnonzero(cursors.is_sound & (count > 0))
-        ends = cursors.some(at, lambda some: some.byte())
-        cursors.is_sound[at] &= ends == 0
+        no_more = cursors.some(filled, lambda some: some.byte()) == 0
+        cursors.is_sound[filled] &= no_more
         return _in_order(places, parts, len(count))
 
     return read_items
+
+
+def _longest_worthwhile(counts: Numbers) -> Any:
+    """Return the length of the longest lists worth reading: their items are read so many times."""
+    falling = np.sort(counts)[::-1]
+    of_shorter = falling.sum() - np.cumsum(falling)
+    items = np.arange(1, len(counts) + 1) * falling + of_shorter
+    return falling[items >= _MANY_ITEMS * falling].max(initial=0)
 
 
 def _in_order(places: list[Numbers], parts: list[pa.Array], length: int) -> pa.Array:
