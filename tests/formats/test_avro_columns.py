@@ -297,6 +297,7 @@ def test_a_part_of_a_larger_array_is_read_where_it_is(monkeypatch: pytest.Monkey
     assert rows == [{"a": 1, "b": None}, {"a": None, "b": "x"}] * 50
 
 
+INNER = {"type": "record", "name": "I", "fields": [{"name": "x", "type": "int"}]}
 NESTED = [
     {
         "name": "inner",
@@ -370,18 +371,44 @@ def test_a_doubtful_part_is_read_by_another_reader(at: int, part: bytes, value: 
     assert [each["row"] for each in structs[1::2]] == [SHORT_ROW] * 100
 
 
-def test_a_deep_type_is_read_one_by_one() -> None:
-    """Arrow would follow it on the stack; fastavro reads it, and so it is read."""
+@pytest.mark.parametrize(
+    ("payload", "row"),
+    [
+        (b"\1\x0c\2\4\0\4ab", {"many": [{"x": 2}], "text": "ab"}),
+        (b"\2\0\0\4ab", None),
+    ],
+    ids=["a block of a wrong size", "null in what is NOT NULL"],
+)
+def test_what_can_pass_for_another_record_is_read_right(payload: bytes, row: Any) -> None:
+    """A size that ends elsewhere does not divide the bytes; a null is not taken below a column."""
+    inner = {"type": "record", "name": "I", "fields": [{"name": "x", "type": ["null", "int"]}]}
+    items = {"name": "many", "type": {"type": "array", "items": inner}}
+    fields = [items, {"name": "text", "type": "string"}]
+    text = json.dumps({"type": "record", "name": "R", "fields": fields})
+    schema = WriterSchema(id=1, type="AVRO", text=text)
+    ddl = "many ARRAY<STRUCT<x: INT NOT NULL>>, text STRING"
+
+    structs = decoded(opened("avro", ddl, writer_schemas=[schema]), [framed(1, payload)] * 100)
+
+    assert [each["row"] for each in structs] == [row] * 100
+    assert {each["reason"] for each in structs} == {None if row else "type_mismatch"}
+
+
+def test_a_deep_type_is_read_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Arrow would follow it on the stack; fastavro reads it."""
     node: Any = "int"
     for level in range(100):
         node = {"type": "record", "name": f"N{level}", "fields": [{"name": "n", "type": node}]}
     fields = [{"name": "a", "type": "int"}, {"name": "deep", "type": node}]
     text = json.dumps({"type": "record", "name": "R", "fields": fields})
-    decode = opened("avro", "a INT", writer_schemas=[WriterSchema(id=1, type="AVRO", text=text)])
+    schema, records = WriterSchema(id=1, type="AVRO", text=text), [framed(1, b"\2\4")] * 100
 
-    structs = decoded(decode, [framed(1, b"\2\4")] * 100)
+    structs = decoded(opened("avro", "a INT", writer_schemas=[schema]), records)
+    monkeypatch.setattr(avro, "compiled", None)
+    without = decoded(opened("avro", "a INT", writer_schemas=[schema]), records)
 
     assert [each["row"] for each in structs] == [{"a": 1}] * 100
+    assert [each["reason"] for each in without] == ["undecodable"] * 100
 
 
 def test_no_schema_stops_a_batch() -> None:
