@@ -303,7 +303,7 @@ NESTED = [
         "name": "inner",
         "type": {"type": "record", "name": "I", "fields": [{"name": "x", "type": "int"}]},
     },
-    {"name": "same", "type": ["null", "I"]},
+    {"name": "same", "type": [{"type": "null"}, "I"]},
     {"name": "many", "type": {"type": "array", "items": "I"}},
     {"name": "words", "type": {"type": "map", "values": "string"}},
     {"name": "either", "type": ["null", "long", "string", "I"]},
