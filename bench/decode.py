@@ -22,12 +22,13 @@ from pyspark.sql.types import StructType
 from rich.console import Console
 from rich.table import Table
 
-from bench.samples import ORDERS, flights, in_avro, orders
+from bench.samples import NESTED, ORDERS, WITH_UNION, flights, in_avro, nested_in_avro, orders
 from oncelake.ingestion.declaration.formats import FORMATS
 from oncelake.ingestion.declaration.loader import load_stream
 from oncelake.ingestion.formats import avro
 from oncelake.ingestion.formats import json as json_format
 from oncelake.ingestion.formats.decoder import Decode, Encoded
+from oncelake.ingestion.formats.wire_format import FramedDecoder
 from oncelake.ingestion.kafka.schema_registry import SchemaId, WriterSchema
 from oncelake.ingestion.pipeline.schema import row_type
 
@@ -42,14 +43,17 @@ _PLAIN: Final = (
 
 
 class DecodeCase(NamedTuple):
-    """Some values, and what they should hold."""
+    """Some values, what they should hold, and whether each is decoded alone."""
 
     name: str
     values: list[bytes]
     encoded: Encoded
+    one_by_one: bool = False
 
     def opened(self) -> Decode:
         """Open the decoding."""
+        if self.one_by_one:
+            return FramedDecoder(self.encoded, "AVRO", avro.compiled, name=avro.record_name)
         of_avro = bool(self.encoded.writer_schemas)
         return avro.opened(self.encoded) if of_avro else json_format.opened(self.encoded)
 
@@ -68,9 +72,20 @@ def cases(count: int) -> Iterator[DecodeCase]:
     yield DecodeCase(f"flights, {len(demo)} columns", of_flights, _encoded(demo))
     yield DecodeCase(f"flights, {undeclared} fields undeclared", of_flights, _encoded(fewer))
     yield DecodeCase("orders, with DECIMAL and objects", orders(count), _encoded(row_type(ORDERS)))
-    text, framed = in_avro(of_flights, demo)
+    yield of_avro(f"flights in Avro, {len(demo)} columns", demo, in_avro(of_flights, demo))
+    for name, ddl in {"": NESTED, ", with a union": WITH_UNION}.items():
+        nested = nested_in_avro(count, with_union=bool(name))
+        in_columns = of_avro(f"nested orders in Avro{name}", row_type(ddl), nested)
+        yield in_columns
+        alone = f"{in_columns.name}, one by one"
+        yield in_columns._replace(name=alone, values=nested[1][:_BATCH], one_by_one=True)
+
+
+def of_avro(name: str, columns: StructType, written: tuple[str, list[bytes]]) -> DecodeCase:
+    """Return what is decoded by a schema of Avro."""
+    text, values = written
     schemas: dict[SchemaId, WriterSchema] = {1: WriterSchema(id=1, type="AVRO", text=text)}
-    yield DecodeCase(f"flights in Avro, {len(demo)} columns", framed, _encoded(demo, schemas))
+    return DecodeCase(name, values, _encoded(columns, schemas))
 
 
 def plain_orders(count: int) -> Iterator[bytes]:
@@ -124,7 +139,7 @@ def main(count: int = RECORDS, rounds: int = ROUNDS) -> None:
     table = Table("decoded", "bytes a record", "records / CPU s")
     for case in cases(count):
         size = sum(map(len, case.values)) / len(case.values)
-        table.add_row(case.name, f"{size:.0f}", f"{count / seconds(case, rounds):,.0f}")
+        table.add_row(case.name, f"{size:.0f}", f"{len(case.values) / seconds(case, rounds):,.0f}")
     Console(width=100).print(table)
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import random
 import struct
+from collections.abc import Callable, Iterator
 from io import BytesIO
-from typing import Any
+from itertools import count
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pytest
@@ -14,8 +16,13 @@ from fastavro import parse_schema, schemaless_writer
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from oncelake.ingestion.declaration.ddl import parse_columns
 from oncelake.ingestion.formats import avro
+from oncelake.ingestion.formats.avro import columns
+from oncelake.ingestion.formats.decoder import Decode
 from oncelake.ingestion.kafka.schema_registry import WriterSchema
+from oncelake.ingestion.verify.compare.rows import values_equal
+from oncelake.ingestion.verify.decode import avro as proof
 from tests.support.decoding import decoded, opened
 from tests.support.long import IS_LONG
 from tests.support.registry import framed
@@ -40,7 +47,6 @@ TYPES: list[tuple[Any, str]] = [
     ({"type": "fixed", "name": "U%d", "size": 16, "logicalType": "uuid"}, "STRING|BINARY"),
     ({"type": "string", "connect.name": "io.debezium.time.ZonedTimestamp"}, "TIMESTAMP|STRING"),
     ({"type": "long", "connect.name": "io.debezium.time.MicroTimestamp"}, "TIMESTAMP|BIGINT"),
-    ({"type": "array", "items": "int"}, "ARRAY<INT>"),
 ]
 VALUES: dict[str, list[Any]] = {
     "boolean": [True, False],
@@ -56,16 +62,14 @@ VALUES: dict[str, list[Any]] = {
     "bytes": [b"", b"\xff", b"\x01\x00", b"\x00" * 9, b"x" * 300],
     "enum": ["a", "b", "c"],
     "fixed": [b"\0" * 16, bytes(range(16))],
-    "array": [[], [1, 2]],
 }
 
 
 def case(chance: random.Random) -> tuple[str, WriterSchema, list[bytes | None]]:
     """Make up columns, a schema, and framed records of it, some of them damaged."""
     fields, kinds, columns = [], [], ["absent INT"]
-    # Only a rare schema has a list, with which no record is read in columns.
     for at in range(chance.randint(1, 6)):
-        type_, targets = chance.choice(TYPES if chance.random() < 0.05 else TYPES[:-1])
+        type_, targets = chance.choice(TYPES)
         kinds.append(type_ if isinstance(type_, str) else type_["type"])
         type_ = json.loads(json.dumps(type_).replace("%d", str(at)))
         shape = chance.choice([type_, type_, ["null", type_], [type_, "null"], [type_]])
@@ -86,6 +90,112 @@ def case(chance: random.Random) -> tuple[str, WriterSchema, list[bytes | None]]:
         schemaless_writer(stream, parsed, row)
         records.append(damaged(stream.getvalue(), chance))
     return ", ".join(columns), WriterSchema(id=1, type="AVRO", text=json.dumps(schema)), records
+
+
+class MadeUp(NamedTuple):
+    """A type, a column that takes some of its values, and what writes one of them."""
+
+    type: Any
+    column: str
+    written: Callable[[], bytes]
+
+
+def long(number: int) -> bytes:
+    """Write a whole number."""
+    stream = BytesIO()
+    schemaless_writer(stream, "long", number)
+    return stream.getvalue()
+
+
+def made_up(chance: random.Random, numbers: Iterator[int], levels: int = 3) -> MadeUp:
+    """Make up a type of any kind."""
+    kinds = [scalar] if not levels else [scalar, several, struct_of, union, union]
+    return chance.choice(kinds)(chance, numbers, levels - 1)
+
+
+def scalar(chance: random.Random, numbers: Iterator[int], _: int) -> MadeUp:
+    """Make up a scalar."""
+    type_, targets = chance.choice(TYPES)
+    kind = type_ if isinstance(type_, str) else type_["type"]
+    type_ = json.loads(json.dumps(type_).replace("%d", str(next(numbers))))
+    parsed = parse_schema(json.loads(json.dumps(type_).replace("logicalType", "wasLogical")))
+
+    def written() -> bytes:
+        stream = BytesIO()
+        schemaless_writer(stream, parsed, chance.choice(VALUES[kind][:usual]))
+        return stream.getvalue()
+
+    # Few columns take all values of their type, and few records have an extreme one.
+    usual = 2 if chance.random() < 0.8 else None
+    return MadeUp(type_, chance.choice(targets.split("|")), written)
+
+
+def several(chance: random.Random, numbers: Iterator[int], levels: int) -> MadeUp:
+    """Make up an array or a map, now and then in two blocks, or in one that says its size."""
+    items, is_map = made_up(chance, numbers, levels), chance.random() < 0.5
+    shape = chance.choice([1, 1, 1, 5, 40])
+
+    def block(count: int) -> bytes:
+        keys = [
+            long(1) + chance.randbytes(1) if chance.random() < 0.02 else key(n)
+            for n in range(count)
+        ]
+        content = b"".join(k * is_map + items.written() for k in keys)
+        if chance.random() < 0.02:
+            return long(-count) + long(len(content)) + content
+        return long(count) + content if count else b""
+
+    def key(number: int) -> bytes:
+        return long(3) + b"%03d" % number
+
+    def written() -> bytes:
+        more = block(1) if chance.random() < 0.02 else b""
+        return block(chance.randrange(3) * shape) + more + b"\0"
+
+    if is_map:
+        return MadeUp(
+            {"type": "map", "values": items.type}, f"MAP<STRING, {items.column}>", written
+        )
+    return MadeUp({"type": "array", "items": items.type}, f"ARRAY<{items.column}>", written)
+
+
+def struct_of(chance: random.Random, numbers: Iterator[int], levels: int) -> MadeUp:
+    """Make up a record."""
+    parts = [made_up(chance, numbers, levels) for _ in range(chance.randint(1, 3))]
+    fields = [{"name": f"f{n}", "type": each.type} for n, each in enumerate(parts)]
+    columns = [
+        f"f{n}: {each.column}{' NOT NULL' * (chance.random() < 0.1)}"
+        for n, each in enumerate(parts)
+        if chance.random() < 0.9
+    ]
+    name = f"N{next(numbers)}"
+    return MadeUp(
+        {"type": "record", "name": name, "fields": fields},
+        f"STRUCT<{', '.join([*columns, 'absent: INT'])}>",
+        lambda: b"".join(each.written() for each in parts),
+    )
+
+
+def union(chance: random.Random, numbers: Iterator[int], levels: int) -> MadeUp:
+    """Make up a union of one to three types, often with null."""
+    made = [made_up(chance, numbers, max(levels, 0)) for _ in range(chance.choice([1, 1, 1, 2, 3]))]
+    parts = list({json.dumps(word(each.type)): each for each in made}.values())
+    if any(isinstance(each.type, list) for each in parts):
+        return parts[0]
+    null = MadeUp(chance.choice(["null", {"type": "null"}]), "", bytes)
+    branches = [*parts, null] if chance.random() < 0.7 else parts
+    chance.shuffle(branches)
+
+    def written() -> bytes:
+        at = chance.randrange(len(branches))
+        return long(at) + branches[at].written()
+
+    return MadeUp([each.type for each in branches], chance.choice(parts).column, written)
+
+
+def word(type_: Any) -> Any:
+    """Return what distinguishes the branches of a union: a name, or the word of the type."""
+    return type_.get("name", type_["type"]) if isinstance(type_, dict) else type_
 
 
 def damaged(payload: bytes, chance: random.Random) -> bytes | None:
@@ -125,6 +235,51 @@ def test_many_records_are_read_as_each_alone(seed: int, extra_fields: Any) -> No
     assert [repr(each) for each in together] == [repr(each) for each in alone]
 
 
+@settings(
+    max_examples=400 if IS_LONG else 40,
+    deadline=None,
+    phases=[Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
+@given(seed=st.integers(0, 2**32))
+def test_what_holds_other_types_is_read_as_each_alone_and_as_by_the_proof(seed: int) -> None:
+    """Records, arrays, maps and unions give the same rows, reasons and details.
+
+    The proof alone distinguishes two branches of a union that have one type of Python.
+    """
+    chance, numbers = random.Random(seed), count()
+    parts = [made_up(chance, numbers) for _ in range(chance.randint(1, 3))]
+    fields = [{"name": f"c{at}", "type": each.type} for at, each in enumerate(parts)]
+    text = json.dumps({"type": "record", "name": "Row", "fields": fields})
+    schema = WriterSchema(id=1, type="AVRO", text=text)
+    ddl = ", ".join(f"c{at} {each.column}" for at, each in enumerate(parts))
+    good = [b"".join(each.written() for each in parts) for _ in range(80)]
+    records = [*(framed(1, each) for each in good), *(damaged(each, chance) for each in good)]
+    decode = opened("avro", ddl, writer_schemas=[schema])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(columns, "_MANY_ITEMS", chance.choice([1, 8, 64]))
+        together = decoded(decode, records)
+
+    alone = [decoded(decode, [record])[0] for record in records]
+    assert [repr(each) for each in together] == [repr(each) for each in alone]
+    wanted = {column.name: column.type for column in parse_columns(ddl)}
+    prove = proof.opened(schema, wanted, is_key=False, rejects=False)
+    for struct_, payload in zip(together, good, strict=False):
+        if "cannot be distinguished" in (struct_["detail"] or ""):
+            continue
+        row = None if struct_["reason"] else list(struct_["row"].values())
+        assert values_equal(row, proven(prove, payload))
+
+
+def proven(prove: Any, payload: bytes) -> list[Any] | None:
+    """Read a payload as the proof does; nothing where it refuses it."""
+    try:
+        return list(prove(payload).values)
+    except (ValueError, OverflowError):
+        return None
+
+
 def test_a_part_of_a_larger_array_is_read_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """Spark may hand over a slice; schemas of a batch may be several. None is read one by one."""
     monkeypatch.setattr(avro, "compiled", None)
@@ -140,6 +295,120 @@ def test_a_part_of_a_larger_array_is_read_where_it_is(monkeypatch: pytest.Monkey
     rows = decode(pa.array([b"before", *records], pa.binary())[1:]).field("row").to_pylist()
 
     assert rows == [{"a": 1, "b": None}, {"a": None, "b": "x"}] * 50
+
+
+INNER = {"type": "record", "name": "I", "fields": [{"name": "x", "type": "int"}]}
+NESTED = [
+    {
+        "name": "inner",
+        "type": {"type": "record", "name": "I", "fields": [{"name": "x", "type": "int"}]},
+    },
+    {"name": "same", "type": [{"type": "null"}, "I"]},
+    {"name": "many", "type": {"type": "array", "items": "I"}},
+    {"name": "words", "type": {"type": "map", "values": "string"}},
+    {"name": "either", "type": ["null", "long", "string", "I"]},
+]
+NESTED_DDL = (
+    "inner STRUCT<x: INT, absent: INT>, same STRUCT<x: INT NOT NULL>, many ARRAY<STRUCT<x: INT>>, "
+    "words MAP<STRING, STRING>, either STRING"
+)
+NESTED_ROW = {
+    "inner": {"x": 1, "absent": None},
+    "same": {"x": 2},
+    "many": [{"x": 3}, {"x": 4}],
+    "words": {"a": "b", "c": ""},
+    "either": "d",
+}
+NESTED_PARTS = [b"\2", b"\2\4", b"\4\6\x08\0", b"\4\2a\2b\2c\0\0", b"\4\2d"]
+SHORT_ROW = {**NESTED_ROW, "same": None, "many": [], "words": {}, "either": None}
+SHORT = b"\2" + b"\0" * 4
+
+
+def nested_decode() -> Decode:
+    """Open the decoding of records that hold every kind of type."""
+    text = json.dumps({"type": "record", "name": "R", "fields": NESTED})
+    schema = WriterSchema(id=1, type="AVRO", text=text)
+    return opened("avro", NESTED_DDL, writer_schemas=[schema])
+
+
+def test_what_holds_other_types_is_read_in_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """None of such records is read one by one, where there are many."""
+    monkeypatch.setattr(avro, "compiled", None)
+    records = [framed(1, b"".join(NESTED_PARTS)), framed(1, SHORT)] * 100
+
+    structs = decoded(nested_decode(), records)
+
+    assert [each["row"] for each in structs] == [NESTED_ROW, SHORT_ROW] * 100
+
+
+@pytest.mark.parametrize(
+    ("at", "part", "value"),
+    [
+        (2, b"\2\6\2\x08\0", NESTED_ROW["many"]),
+        (2, b"\3\x04\6\x08\0", NESTED_ROW["many"]),
+        (2, b"\x80\0", []),
+        (3, b"\4\2a\2x\2a\2b\0", {"a": "b"}),
+        (3, b"\4\2a\2b\2\xff\2b\0", None),
+        (2, b"\xfe\xff\xff\xff\xff\xff\xff\xff\x7f\6\0", None),
+        (4, b"\2\2", None),
+        (4, b"\x08", None),
+    ],
+    ids=[
+        *("blocks", "a block of a known size", "a long zero", "a repeated key", "no text"),
+        *("endless", "a branch that does not fit", "no branch"),
+    ],
+)
+def test_a_doubtful_part_is_read_by_another_reader(at: int, part: bytes, value: Any) -> None:
+    """Its record is what it is alone, and the others of the batch are good."""
+    parts = [part if n == at else each for n, each in enumerate(NESTED_PARTS)]
+    decode, records = nested_decode(), [framed(1, b"".join(parts)), framed(1, SHORT)] * 100
+
+    structs = decoded(decode, records)
+
+    assert structs[::2] == decoded(decode, records[:1]) * 100
+    name = NESTED[at]["name"]
+    assert structs[0]["row"] == (None if value is None else {**NESTED_ROW, name: value})
+    assert [each["row"] for each in structs[1::2]] == [SHORT_ROW] * 100
+
+
+@pytest.mark.parametrize(
+    ("payload", "row"),
+    [
+        (b"\1\x0c\2\4\0\4ab", {"many": [{"x": 2}], "text": "ab"}),
+        (b"\2\0\0\4ab", None),
+    ],
+    ids=["a block of a wrong size", "null in what is NOT NULL"],
+)
+def test_what_can_pass_for_another_record_is_read_right(payload: bytes, row: Any) -> None:
+    """A size that ends elsewhere does not divide the bytes; a null is not taken below a column."""
+    inner = {"type": "record", "name": "I", "fields": [{"name": "x", "type": ["null", "int"]}]}
+    items = {"name": "many", "type": {"type": "array", "items": inner}}
+    fields = [items, {"name": "text", "type": "string"}]
+    text = json.dumps({"type": "record", "name": "R", "fields": fields})
+    schema = WriterSchema(id=1, type="AVRO", text=text)
+    ddl = "many ARRAY<STRUCT<x: INT NOT NULL>>, text STRING"
+
+    structs = decoded(opened("avro", ddl, writer_schemas=[schema]), [framed(1, payload)] * 100)
+
+    assert [each["row"] for each in structs] == [row] * 100
+    assert {each["reason"] for each in structs} == {None if row else "type_mismatch"}
+
+
+def test_a_deep_type_is_read_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Arrow would follow it on the stack; fastavro reads it."""
+    node: Any = "int"
+    for level in range(100):
+        node = {"type": "record", "name": f"N{level}", "fields": [{"name": "n", "type": node}]}
+    fields = [{"name": "a", "type": "int"}, {"name": "deep", "type": node}]
+    text = json.dumps({"type": "record", "name": "R", "fields": fields})
+    schema, records = WriterSchema(id=1, type="AVRO", text=text), [framed(1, b"\2\4")] * 100
+
+    structs = decoded(opened("avro", "a INT", writer_schemas=[schema]), records)
+    monkeypatch.setattr(avro, "compiled", None)
+    without = decoded(opened("avro", "a INT", writer_schemas=[schema]), records)
+
+    assert [each["row"] for each in structs] == [{"a": 1}] * 100
+    assert [each["reason"] for each in without] == ["undecodable"] * 100
 
 
 def test_no_schema_stops_a_batch() -> None:

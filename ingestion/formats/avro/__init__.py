@@ -20,7 +20,7 @@ from fastavro import parse_schema, schemaless_reader
 from oncelake.ingestion.declaration.formats import AvroOptions
 from oncelake.ingestion.errors import counted
 from oncelake.ingestion.formats import wire_format
-from oncelake.ingestion.formats.avro.columns import flat_decoding
+from oncelake.ingestion.formats.avro.columns import column_decoding
 from oncelake.ingestion.formats.avro.single_object import (
     SingleObjectDecoder,
     schemas_by_fingerprint,
@@ -59,7 +59,7 @@ def opened(encoded: Encoded) -> Decode:
     if isinstance(options, AvroOptions) and not options.uses_registry:
         encoded = replace(encoded, writer_schemas=schemas_by_fingerprint(options.schemas))
         decoder = SingleObjectDecoder
-    return decoder(encoded, "AVRO", compiled, compiled_flat, name=record_name)
+    return decoder(encoded, "AVRO", compiled, compiled_many, name=record_name)
 
 
 def record_name(schema: WriterSchema) -> Callable[[bytes], str | None]:
@@ -93,10 +93,10 @@ def compiled(schema: WriterSchema, encoded: Encoded) -> Read:
     return read_bare
 
 
-def compiled_flat(schema: WriterSchema, encoded: Encoded) -> DecodeMany | None:
+def compiled_many(schema: WriterSchema, encoded: Encoded) -> DecodeMany | None:
     """Return the decoding of many payloads of one schema at once, if there is one."""
     try:
-        return flat_decoding(parsed(schema)[1], encoded)
+        return column_decoding(parsed(schema)[1], encoded)
     except BadBytesError:
         return None
 

@@ -1,7 +1,8 @@
-"""Flat records of Avro, decoded column by column for a whole batch.
+"""Records of Avro, decoded column by column for a whole batch.
 
-Each field is read from all records before the next one is; numpy keeps where each record stands. A
-doubtful record is read once more by fastavro, which decides.
+Each field is read from all records before the next one is; numpy keeps where each record stands.
+Of lists, the first items of all records are read, then the second ones, and so on. A doubtful
+record is read once more by fastavro, which decides.
 """
 
 from __future__ import annotations
@@ -11,49 +12,36 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-from pyspark.sql import types as sql
 
-from oncelake.ingestion.formats.arrays import (
-    Bytes,
-    Flags,
-    Numbers,
-    are_lost,
-    cast_or_null,
-    converted,
-    within,
-)
-from oncelake.ingestion.formats.avro.types import converter, fields, is_record, kind, source
-from oncelake.ingestion.formats.coerce import FIRST_DAY, FIRST_MOMENT, LAST_DAY, LAST_MOMENT
+from oncelake.ingestion.formats.arrays import Bytes, Flags, Numbers, cast_or_null
+from oncelake.ingestion.formats.avro.conversion import conversion
+from oncelake.ingestion.formats.avro.types import fields, has_unlike_twins, is_record, kind
 from oncelake.ingestion.formats.decoder import Encoded, arrow_type, decoded_struct, struct_of_parts
 from oncelake.ingestion.formats.wire_format import DecodeMany
 
-_MICROS: Final = 10**6
 _LAST_SHIFT: Final = 56
-_AS_THEY_ARE: Final = {
-    *(("integer", t) for t in (sql.ByteType, sql.ShortType, sql.IntegerType, sql.LongType)),
-    *(("float", sql.FloatType), ("float", sql.DoubleType), ("double", sql.DoubleType)),
-    *(("boolean", sql.BooleanType), ("string", sql.StringType), ("bytes", sql.BinaryType)),
-}
-_MOMENTS: Final = {("timestamp", sql.TimestampType), ("local_timestamp", sql.TimestampNTZType)}
+# Arrow would follow a deeper type until the stack overflows.
+_MOST_LEVELS: Final = 32
+# If fewer items are read at once, in the mean, whole columns are not worth the effort.
+_MANY_ITEMS: Final = 64
 
 
 class _Cursors:
     """The position of the reader in each record: never after its end."""
 
     def __init__(self, content: Bytes, at: Numbers, end: Numbers) -> None:
-        self.content, self.at, self._end = content, at, end
+        self.content, self.at, self.end = content, at, end
         self.is_sound: Flags = np.ones(len(at), np.bool_)
 
-    def doubt(self, flags: Flags) -> None:
+    def doubt(self, flags: Flags | bool) -> None:
         """Leave records to another reader."""
-        self.is_sound &= ~flags
+        self.is_sound &= np.logical_not(flags)
 
     def step(self, sizes: Any) -> tuple[Numbers, Numbers]:
         """Step over bytes; return where they begin, and how many are really there."""
         at, after = self.at, self.at + sizes
-        self.doubt((after < at) | (after > self._end))
-        self.at = np.where(self.is_sound, after, self._end)
+        self.doubt((after < at) | (after > self.end))
+        self.at = np.where(self.is_sound, after, self.end)
         return at, np.where(self.is_sound, after - at, 0)
 
     def byte(self) -> Bytes:
@@ -75,44 +63,47 @@ class _Cursors:
         self.step(behind - self.at)
         return (number >> 1) ^ -(number & 1)
 
-    def some(self, which: Flags, read: Callable[[_Cursors], pa.Array]) -> pa.Array:
-        """Read on in some records; the others have null."""
-        if which.all():
+    def some(self, at: Numbers, read: Read) -> pa.Array:
+        """Read on in the records of some places."""
+        if len(at) == len(self.at):
             return read(self)
-        at = np.flatnonzero(which)
-        some = _Cursors(self.content, self.at[at], self._end[at])
+        some = _Cursors(self.content, self.at[at], self.end[at])
         values = read(some)
         self.at = self.at.copy()
         self.at[at], self.is_sound[at] = some.at, self.is_sound[at] & some.is_sound
-        return values.take(pa.array(np.cumsum(which) - 1, mask=~which))
+        return values
+
+    def where(self, which: Flags, read: Read) -> pa.Array:
+        """Read on in some records; the others have null."""
+        values = self.some(np.flatnonzero(which), read)
+        return values if which.all() else values.take(pa.array(np.cumsum(which) - 1, mask=~which))
 
 
 Read = Callable[[_Cursors], pa.Array]
 
 
-def flat_decoding(root: Any, encoded: Encoded) -> DecodeMany | None:
+def column_decoding(root: Any, encoded: Encoded) -> DecodeMany | None:
     """Return the decoding of one schema's payloads; ``None`` where one by one is the only way."""
     nodes = fields(root) if is_record(root) else {}
-    readers = [(name, reader) for name, node in nodes.items() if (reader := _reader(node))]
+    read = _reader(root, _MOST_LEVELS)
     extra = [name for name in nodes if name not in encoded.schema.names]
-    if len(readers) < len(nodes) or not nodes or (extra and encoded.extra_fields == "reject"):
+    if read is None or not nodes or (extra and encoded.extra_fields == "reject"):
         return None
     type_ = arrow_type(decoded_struct(encoded))
     row_type = type_.field("row").type
     converts = {
-        column.name: _conversion(nodes[column.name], column.dataType)
+        column.name: conversion(nodes[column.name], column.dataType)
         for column in encoded.schema
         if column.name in nodes
     }
 
     def decode(content: Bytes, at: Numbers, end: Numbers) -> tuple[pa.StructArray, Flags]:
         cursors, columns = _Cursors(content, at, end), {}
-        for name, read in readers:
-            values = read(cursors)
-            if convert := converts.get(name):
-                columns[name] = convert(values)
-                cursors.doubt(np.asarray(are_lost(columns[name], values)))
+        record = read(cursors)
         cursors.doubt(cursors.at != end)
+        for name, convert in converts.items():
+            columns[name], are_lost = convert(record.field(name))
+            cursors.doubt(are_lost)
         arrays = [columns.get(f.name, pa.nulls(len(at), f.type)) for f in row_type]
         row = pa.StructArray.from_arrays(arrays, fields=list(row_type))
         names = pa.array([extra], pa.list_(pa.string())).take(pa.array(np.zeros(len(at), int)))
@@ -121,30 +112,100 @@ def flat_decoding(root: Any, encoded: Encoded) -> DecodeMany | None:
     return decode
 
 
-def _reader(node: Any) -> Read | None:
-    if isinstance(node, list):
-        return _nullable(node)
+def _reader(node: Any, levels: int) -> Read | None:
+    """Return what reads a type so many levels deep, if it can be read in columns."""
     word, found = kind(node)
     if word == "fixed":
         return lambda cursors: _gathered(cursors, found["size"])
-    return _enum(found["symbols"]) if word == "enum" else _READERS.get(word)
+    if word == "enum":
+        return _enum(found["symbols"])
+    make = {"union": _union, "record": _record, "array": _list, "map": _map}.get(word)
+    return make(node, levels - 1) if make and levels else _READERS.get(word)
 
 
-def _nullable(branches: list[Any]) -> Read | None:
-    others = [at for at, branch in enumerate(branches) if branch != "null"]
-    if len(branches) != 2 or len(others) != 1:
+def _union(branches: list[Any], levels: int) -> Read | None:
+    """Return what reads the only branch that is not null, or a struct of one field a branch."""
+    readers = [(2 * at, _reader(node, levels)) for at, node in enumerate(branches)]
+    some = [
+        (byte, read)
+        for (byte, read), node in zip(readers, branches, strict=True)
+        if read and node != "null"
+    ]
+    if len(some) + branches.count("null") < len(branches) or not some or has_unlike_twins(branches):
         return None
-    (other,) = others
-    read = _reader(branches[other])
-    if read is None:
+    most = min(2 * len(branches), 128)
+
+    def read_union(cursors: _Cursors) -> pa.Array:
+        byte = cursors.byte()
+        cursors.doubt((byte % 2 == 1) | (byte >= most))
+        values = [cursors.where(byte == branch, read) for branch, read in some]
+        names = [str(at) for at in range(len(values))]
+        return values[0] if len(some) == 1 else pa.StructArray.from_arrays(values, names)
+
+    return read_union
+
+
+def _record(node: Any, levels: int) -> Read | None:
+    nodes = fields(node)
+    readers = [reader for each in nodes.values() if (reader := _reader(each, levels))]
+    if len(readers) < len(nodes) or not nodes:
         return None
+    return lambda cursors: pa.StructArray.from_arrays(
+        [read(cursors) for read in readers], list(nodes)
+    )
 
-    def read_nullable(cursors: _Cursors) -> pa.Array:
-        branch = cursors.byte()
-        cursors.doubt((branch != 0) & (branch != 2))
-        return cursors.some(branch == 2 * other, read)
 
-    return read_nullable
+def _list(node: Any, levels: int) -> Read | None:
+    read = _reader(node["items"], levels)
+    return read and _items(read)
+
+
+def _map(node: Any, levels: int) -> Read | None:
+    """Return what reads a list of keys and values."""
+    read = _reader(node["values"], levels)
+    return read and _items(
+        lambda cursors: pa.StructArray.from_arrays(
+            [_text(cursors), read(cursors)], ["key", "value"]
+        )
+    )
+
+
+def _items(read: Read) -> Read:
+    """Return what reads lists of one block; a list of several, or of a known size, is doubtful."""
+
+    def read_items(cursors: _Cursors) -> pa.Array:
+        count = cursors.number()
+        cursors.doubt((count < 0) | (count > cursors.end - cursors.at))
+        count[~cursors.is_sound] = 0
+        cursors.doubt(count > _longest_worthwhile(count))
+        filled = at = np.flatnonzero(cursors.is_sound & (count > 0))
+        places, parts = [at], [cursors.some(at, read)]
+        while len(at := at[cursors.is_sound[at] & (count[at] > len(parts))]):
+            places.append(at)
+            parts.append(cursors.some(at, read))
+        no_more = cursors.some(filled, lambda some: some.byte()) == 0
+        cursors.is_sound[filled] &= no_more
+        return _in_order(places, parts, len(count))
+
+    return read_items
+
+
+def _longest_worthwhile(counts: Numbers) -> Any:
+    """Return the length of the longest lists worth reading: their items are read so many times."""
+    falling = np.sort(counts)[::-1]
+    of_shorter = falling.sum() - np.cumsum(falling)
+    items = np.arange(1, len(counts) + 1) * falling + of_shorter
+    return falling[items >= _MANY_ITEMS * falling].max(initial=0)
+
+
+def _in_order(places: list[Numbers], parts: list[pa.Array], length: int) -> pa.Array:
+    """Return lists of the first items of the lists at some places, the second ones, and so on."""
+    sizes = np.bincount(np.concatenate(places), minlength=length)
+    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
+    order = np.empty(offsets[-1], np.int64)
+    order[np.concatenate([offsets[at] + n for n, at in enumerate(places)])] = np.arange(len(order))
+    items = pa.concat_arrays(parts).take(pa.array(order))
+    return pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), items)
 
 
 def _boolean(cursors: _Cursors) -> pa.Array:
@@ -185,6 +246,7 @@ def _enum(symbols: list[str]) -> Read:
 
 
 _READERS: Final[dict[str, Read]] = {
+    "null": lambda cursors: pa.nulls(len(cursors.at)),
     "boolean": _boolean,
     "int": lambda cursors: pa.array(cursors.number()),
     "long": lambda cursors: pa.array(cursors.number()),
@@ -193,28 +255,3 @@ _READERS: Final[dict[str, Read]] = {
     "bytes": lambda cursors: _gathered(cursors, cursors.number()),
     "string": _text,
 }
-
-
-def _conversion(node: Any, target: sql.DataType) -> Callable[[pa.Array], Any]:
-    """Return the conversion to the declared type; what does not fit becomes null."""
-    node = next(each for each in node if each != "null") if isinstance(node, list) else node
-    found, type_ = source(node, target), arrow_type(target)
-    way = (found.kind, type(target)) if found else None
-    if way in _AS_THEY_ARE:
-        return lambda values: cast_or_null(values, type_)
-    if way == ("date", sql.DateType):
-        return lambda values: _days(values, type_)
-    if found and way in _MOMENTS and _MICROS % found.unit == 0:
-        micros = _MICROS // found.unit
-        return lambda values: _moments(values, micros, type_)
-    convert = converter(node, target)
-    return lambda values: converted(values.to_pylist(), convert, type_)
-
-
-def _days(values: pa.Array, type_: pa.DataType) -> pa.Array:
-    return within(values, pa.int64(), FIRST_DAY, LAST_DAY).cast(pa.int32()).cast(type_)
-
-
-def _moments(values: pa.Array, micros: int, type_: pa.DataType) -> pa.Array:
-    sane = within(values, pa.int64(), -(-FIRST_MOMENT // micros), LAST_MOMENT // micros)
-    return pc.multiply(sane, micros).cast(type_)

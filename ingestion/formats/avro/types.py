@@ -70,7 +70,8 @@ def as_written(schema: Any) -> Any:
             _refuse_ambiguous(schema[part])
     renamed = {_LOGICAL if name == "logicalType" else name: each for name, each in schema.items()}
     kept = renamed.keys() - {"default", "aliases"}
-    return {name: as_written(each) for name, each in renamed.items() if name in kept}
+    written = {name: as_written(each) for name, each in renamed.items() if name in kept}
+    return "null" if written.get("type") == "null" and "name" not in written else written
 
 
 def _refuse_ambiguous(union: list[Any]) -> None:
@@ -154,6 +155,14 @@ def _takes_no_bytes(node: Any) -> bool:
     word, found = kind(node)
     is_empty_record = word == "record" and all(map(_takes_no_bytes, parts_of(node)))
     return word == "null" or found.get("size") == 0 or is_empty_record
+
+
+def has_unlike_twins(branches: list[Any]) -> bool:
+    """Tell whether two branches, which Python's types do not distinguish, mean different things."""
+    kinds = [kind(each) for each in branches if each != "null"]
+    plain = [(_PYTHON[word], found) for word, found in kinds if word in _PYTHON]
+    names = [found.get(name) for _, found in plain for name in (_LOGICAL, "connect.name")]
+    return len({python for python, _ in plain}) < len(plain) and any(names)
 
 
 def converter(node: Any, target: sql.DataType) -> Convert:
