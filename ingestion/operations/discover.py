@@ -32,7 +32,7 @@ from oncelake.ingestion.declaration.topics_file import (
     topics_file,
     write_topics,
 )
-from oncelake.ingestion.errors import InvalidSpecError
+from oncelake.ingestion.errors import InvalidSpecError, counted
 from oncelake.ingestion.formats import protobuf
 from oncelake.ingestion.formats.connect import ConnectJson
 from oncelake.ingestion.formats.decoder import BadBytesError
@@ -311,7 +311,7 @@ def _of_records(
             if record.key is not None:
                 key = split(record.key)[0]
                 names = tuple(str(each["field"]) for each in key.get("fields", ()))
-    return types, names, f"the last {len(sample.records)} records"
+    return types, names, f"the last {counted(len(sample.records), 'record')}"
 
 
 def _unwritable(outline: Outline, error: OSError) -> str:
