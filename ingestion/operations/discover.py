@@ -141,13 +141,14 @@ def keep_columns(spec: StreamSpec, settings: Settings) -> str | None:
     Nothing hangs on it: the table has them, and so does whoever reads it.
     """
     topics = {*spec.subscribed}
+    types = {name: type_ for name, type_ in spec.types.items() if name not in spec.overrides}
     for outline in outlines_in(settings.streams):
         if outline.source is None or not any(map(outline.matches, topics)):
             continue
         with _WRITING:
             known = read_topics(outline.path)
             changed = {
-                name: replace(topic, schema=_united(topic, spec.types))
+                name: replace(topic, schema=_united(topic, types))
                 for name, topic in known.items()
                 if name in topics and outline.name_of(name) == spec.name
             }
