@@ -176,7 +176,9 @@ class Subject:
             self._declare()
         waiting = self.life.waiting
         reason = self.dice.choice(["", *waiting])
-        code = REFUSED if self.kind.is_partial and waiting else DONE
+        # Of what is followed nothing is mended, so that there is nothing to refuse.
+        is_refused = self.kind.is_partial and not self.kind.is_followed
+        code = REFUSED if is_refused and waiting else DONE
         self._do("redrive", *(["--reason", reason] if reason else []), reason=reason, code=code)
 
     def erase(self) -> None:
