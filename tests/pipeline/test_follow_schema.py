@@ -14,7 +14,12 @@ from oncelake.ingestion.errors import InvalidSpecError
 from oncelake.ingestion.kafka.admin import Kafka
 from oncelake.ingestion.lake.ledger import Ledger
 from oncelake.ingestion.lake.paths import StreamPaths
-from oncelake.ingestion.operations.discover import Discovery, discover, waiting_topics
+from oncelake.ingestion.operations.discover import (
+    Discovery,
+    NewTopics,
+    discover,
+    waiting_topics,
+)
 from oncelake.ingestion.operations.run import Run
 from oncelake.ingestion.verify.verify import verify
 from tests.support.long import twins
@@ -213,6 +218,31 @@ def test_every_topic_of_a_pattern_is_a_table(written: Written) -> None:
     assert found.added == (topic,)
     assert [each.name for each in load_streams(world.settings.streams)] == ["public_users"]
     assert waiting_topics(outline, Kafka(world.settings)) == ()
+
+
+@pytest.mark.parametrize("who", ["manual", "auto"])
+def test_a_new_topic_is_named_or_written_down(written: Written, who: str) -> None:
+    """By whoever looks, at most once a minute; a broken file beside it keeps nobody from it."""
+    world = written.world
+    topic = world.add_topic(".public.users")
+    written.declare(
+        topic_pattern=rf"{world.topic}\.public\.(.*)", table_per_topic=True, discover=who,
+        schema="id BIGINT NOT NULL", keys=["id"], format="json",
+    )  # fmt: skip
+    written.path.write_text(written.path.read_text().replace(f'topic: "{world.topic}"\n', ""))
+    written.path.with_name("broken.yaml").write_text("schema: registry\nnope: 1\n")
+    folder, watch = world.settings.streams, NewTopics(world.settings)
+
+    waiting = watch.look(load_streams(folder))
+
+    sound = [each.name for each in load_streams(folder) if each.spec is not None]
+    assert sound == (["orders_users"] if who == "auto" else [])
+    assert waiting == (
+        ()
+        if who == "auto"
+        else (f"orders.yaml: no stream yet for {topic}. Next: oncelake discover orders",)
+    )
+    assert watch.look(load_streams(folder)) == ()
 
 
 NESTED = '{"fields": [{"field": "after", "fields": ' + '[{"fields": ' * 200 + "1" + "}]" * 200
