@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
@@ -155,18 +155,10 @@ class Run(StreamTask):
             StreamLockedError: another run holds the stream.
             DependencyError: Kafka does not answer, or a volume is full or read-only.
         """
-        with self._leaving(), observed(self.spec, self.settings, self.stop) as observed_run:
+        with observed(self.spec, self.settings, self.stop) as observed_run:
             run = replace(self, on_batch=observed_run.batches(self.on_batch))
             observed_run.report = report = run.execute_unobserved()
             return report
-
-    @contextmanager
-    def _leaving(self) -> Iterator[None]:
-        try:
-            yield
-        finally:
-            if self.together:
-                self.together.leave(self.spec.name)
 
     def execute_unobserved(self) -> RunReport:
         """Execute as a part of something else, of which metrics and lineage tell as a whole.

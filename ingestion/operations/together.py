@@ -161,6 +161,8 @@ def submit(
             runs[stream.name].set_result(run(stream, together))
         except BaseException as error:  # noqa: BLE001 (whoever asks for the result raises it)
             runs[stream.name].set_exception(error)
+        finally:
+            together.leave(stream.name)
 
     def run_all() -> None:
         with ThreadPoolExecutor(len(group)) as threads:

@@ -76,6 +76,8 @@ class Shop:
                 return stream.run(together=together, **parts)
             except Exception as error:  # noqa: BLE001 (the test looks at it)
                 return error
+            finally:
+                together.leave(stream.name)
 
         with ThreadPoolExecutor(len(names)) as threads:
             return dict(zip(names, threads.map(run, names.values()), strict=True))
