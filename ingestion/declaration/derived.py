@@ -23,6 +23,7 @@ from oncelake.ingestion.declaration.types import SqlType
 
 # What `keys` says where the Kafka key's schema names the columns.
 FROM_KEY: Final = "from_key"
+NO_TYPE: Final = "no column type holds all of its values"
 _WORDS: Final = ("registry", "embedded")
 # Who writes records, or their schemas, may not give a table columns without end.
 MOST_COLUMNS: Final = 2_000
@@ -78,7 +79,7 @@ class Derived:
 def _problem(name: str, type_: SqlType | None, taken: set[str], sink: str) -> str | None:
     """Say why a field cannot be a column of its own name."""
     if type_ is None:
-        return "no column type holds all of its values"
+        return NO_TYPE
     kind = SINKS[sink]
     try:
         parse_type(str(type_))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import stat
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,7 +28,7 @@ from oncelake.ingestion.declaration.derived import (
 from oncelake.ingestion.declaration.fields import Declaration
 from oncelake.ingestion.declaration.messages import Problem, problems_in
 from oncelake.ingestion.declaration.names import name_problem, nearest_allowed, suggest
-from oncelake.ingestion.declaration.routes import Route, RoutedFile
+from oncelake.ingestion.declaration.routes import RoutedFile
 from oncelake.ingestion.declaration.sink_rules import sink_violations
 from oncelake.ingestion.declaration.sinks import SinkSpec
 from oncelake.ingestion.declaration.spec import StreamSpec
@@ -58,7 +58,12 @@ _RESTS_ON: Final = {
 }
 # Stands for an expectation that is wrong, so that the others keep their numbers.
 _HARMLESS: Final = {"type": "expect_table_row_count_to_be_between", "min_value": 0}
-_NO_SOURCE: Final = "schema_from: unknown key; write `schema: registry`, or `schema: embedded`"
+# Fields of a stream that follow from the file, and what to do about them in it.
+_NOT_WRITTEN: Final = {
+    "name": "the file's name is the stream's; remove it",
+    "schema_from": "unknown key; write `schema: registry`, or `schema: embedded`",
+    "route": "unknown key; did you mean `route_by`, beside `tables`?",
+}
 _MAX_BYTES: Final = 1_000_000
 _AT_LEAST: Final = """write at least
     topic: {name}
@@ -309,21 +314,18 @@ def _tree_of(path: Path) -> YamlTree:
 
 def _outline_of(path: Path, tree: YamlTree) -> Outline | None:
     content = tree.content
-    if "tables" in content or "route_by" in content:
+    if _is_routed(tree):
         return None
-    if "schema_from" in content:
-        raise _invalid(path, [(tree.line_of(("schema_from",)), _NO_SOURCE)])
     is_per_topic = content.get("table_per_topic") is True and "topic_pattern" in content
     try:
         source = schema_source(content.get("schema"))
         if source is None and not is_per_topic:
             return None
         columns = {"schema": "_ STRING"} if source else {}
-        declared = Declaration.model_validate({**content, **columns, "name": path.stem})
+        written = {name: each for name, each in content.items() if name not in _NOT_WRITTEN}
+        declared = Declaration.model_validate({**written, **columns, "name": path.stem})
     except ValidationError as error:
-        problems = problems_in(error)
-        lines = [(tree.line_of(one.field), _line_for(one, tree)) for one in problems]
-        raise _invalid(path, lines) from None
+        raise _invalid(path, _lines_of(problems_in(error), tree)) from None
     return Outline(path=path, tree=tree, declared=declared, source=source)
 
 
@@ -338,25 +340,39 @@ def _found_streams(outline: Outline, taken: set[str]) -> list[DeclaredStream]:
         )
     if not is_per_topic:
         return [_found_stream(outline, path.stem, topics)]
-    names: dict[str, FoundTopic] = {}
-    for topic in topics:
-        name = outline.name_of(topic.name)
-        subject = f"{shown_path(path)}: topic {topic.name!r} would be the stream {name!r}"
+    remedy = "say by `table`, of the groups of `topic_pattern`, what its name is"
+    names = {topic.name: outline.name_of(topic.name) for topic in topics}
+    _refuse_clash(shown_path(path), names, taken, remedy=remedy)
+    return [_found_stream(outline, names[topic.name], [topic]) for topic in topics]
+
+
+def _refuse_clash(
+    where: str, names: Mapping[str, str], taken: Collection[str], *, remedy: str
+) -> None:
+    """Refuse names of streams, by topic, that are not allowed, or are another's already.
+
+    Args:
+        where: The file, and the field where there is one.
+        names: The name of the stream of each topic.
+        taken: Names that other files have.
+        remedy: What to do about two of one name.
+    """
+    topics: dict[str, str] = {}
+    for topic, name in names.items():
+        subject = f"{where}: topic {topic!r} would be the stream {name!r}"
         if problem := name_problem(name):
             raise InvalidSpecError(f"{subject}: {problem}")
-        if name in names or name in taken:
-            other = f"topic {names[name].name!r}" if name in names else f"{name}.yaml"
-            remedy = "say by `table`, of the groups of `topic_pattern`, what its name is"
+        if name in topics or name in taken:
+            other = f"topic {topics[name]!r}" if name in topics else f"{name}.yaml"
             raise InvalidSpecError(f"{subject}, and so is {other}; {remedy}")
-        names[name] = topic
-    return [_found_stream(outline, name, [topic]) for name, topic in names.items()]
+        topics[name] = topic
 
 
 def _found_stream(outline: Outline, name: str, topics: Sequence[FoundTopic]) -> DeclaredStream:
     try:
-        content = _found_content(outline, topics)
-        tree = replace(outline.tree, content=content)
-        spec = _spec_of(outline.path, tree, name)
+        tree = replace(outline.tree, content=_found_content(outline, topics))
+        source = outline.source and outline.source.model_dump()
+        spec = _spec_of(outline.path, tree, name, given={"schema_from": source})
     except InvalidSpecError as error:
         return DeclaredStream(name=name, path=outline.path, spec=None, error=error)
     return DeclaredStream(name=name, path=outline.path, spec=spec, error=None)
@@ -386,7 +402,7 @@ def _found_content(outline: Outline, topics: Sequence[FoundTopic]) -> dict[str, 
         )
     except ValueError as error:
         raise _invalid_at(outline, "columns", str(error)) from None
-    return {**content, "schema": as_ddl(own), "schema_from": source}
+    return {**content, "schema": as_ddl(own)}
 
 
 def _followed(declared: Declaration) -> dict[str, Any]:
@@ -430,8 +446,12 @@ def _invalid_at(outline: Outline, field: str, problem: str) -> InvalidSpecError:
     return _invalid(outline.path, [(outline.tree.line_of((field,)), f"{field}: {problem}")])
 
 
+def _is_routed(tree: YamlTree) -> bool:
+    return not {"tables", "route_by"}.isdisjoint(tree.content)
+
+
 def _specs_in(path: Path, tree: YamlTree, others: set[str]) -> list[StreamSpec]:
-    if "tables" in tree.content or "route_by" in tree.content:
+    if _is_routed(tree):
         return _one_per_table(path, tree, others)
     spec = _spec_of(path, tree, path.stem)
     return _one_per_topic(path, spec, others) if spec.table_per_topic else [spec]
@@ -443,8 +463,7 @@ def _one_per_table(path: Path, tree: YamlTree, taken: set[str]) -> list[StreamSp
     try:
         routed = RoutedFile.model_validate(fields)
     except ValidationError as error:
-        lines = ((tree.line_of(one.field), _line_for(one, tree)) for one in problems_in(error))
-        raise _invalid(path, lines) from None
+        raise _invalid(path, _lines_of(problems_in(error), tree)) from None
     named = {table: f"{path.stem}_{table}" for table in routed.tables}
     trees = {
         table: _tree_of_table(tree, table, content)
@@ -457,7 +476,8 @@ def _one_per_table(path: Path, tree: YamlTree, taken: set[str]) -> list[StreamSp
     policies = {table: spec.tombstone_policy for table, spec in specs.items()}
     routes = routed.routes(path.stem, policies)
     return [
-        _spec_of(path, each, named[table], route=routes[table]) for table, each in trees.items()
+        _spec_of(path, each, named[table], given={"route": routes[table]})
+        for table, each in trees.items()
     ]
 
 
@@ -486,18 +506,10 @@ def _tree_of_table(tree: YamlTree, table: str, content: dict[str, Any]) -> YamlT
 
 def _one_per_topic(path: Path, spec: StreamSpec, taken: set[str]) -> list[StreamSpec]:
     """Return a stream for each topic, none under a name that another file has."""
-    topics: dict[str, str] = {}
-    for topic in spec.topics:
-        name = _stream_name(spec.name, topic)
-        subject = f"{shown_path(path)}: topics: topic {topic!r} would be the stream {name!r}"
-        if problem := name_problem(name):
-            raise InvalidSpecError(f"{subject}: {problem}")
-        if name in topics or name in taken:
-            other = f"topic {topics[name]!r}" if name in topics else f"{name}.yaml"
-            remedy = "give it a file of its own, under another name"
-            raise InvalidSpecError(f"{subject}, and so is {other}; {remedy}")
-        topics[name] = topic
-    streams = [_of_topic(spec, name, topic) for name, topic in topics.items()]
+    names = {topic: _stream_name(spec.name, topic) for topic in spec.topics}
+    remedy = "give it a file of its own, under another name"
+    _refuse_clash(f"{shown_path(path)}: topics", names, taken, remedy=remedy)
+    streams = [_of_topic(spec, name, topic) for topic, name in names.items()]
     for stream in streams:
         for at, problem in sink_violations(stream, stream.table_columns):
             subject = f"{shown_path(path)}: {at}: topic {stream.topic!r} would be the stream "
@@ -538,30 +550,25 @@ def _text_of(path: Path) -> str:
         raise BadYamlError(line, "the text is not UTF-8; save the file as UTF-8") from error
 
 
-def _spec_of(path: Path, tree: YamlTree, name: str, *, route: Route | None = None) -> StreamSpec:
+def _spec_of(
+    path: Path, tree: YamlTree, name: str, *, given: Mapping[str, Any] | None = None
+) -> StreamSpec:
+    """Make a stream of what a person wrote, and of fields that a person does not write."""
     content = dict(tree.content)
     mistakes = [
         (line, f"{_dotted(field)}: given twice, first in line {tree.line_of(field)}; remove one")
         for field, line in tree.repeated
     ]
-    if content.pop("name", tree) is not tree:
-        problem = "name: the file's name is the stream's; remove it"
-        mistakes.append((tree.line_of(("name",)), problem))
-    if isinstance(content.get("schema_from"), SchemaSource):
-        content["schema_from"] = content["schema_from"].model_dump()
-    elif "schema_from" in content:
-        mistakes.append((tree.line_of(("schema_from",)), _NO_SOURCE))
-    if content.pop("route", tree) is not tree:
-        problem = "route: unknown key; did you mean `route_by`, beside `tables`?"
-        mistakes.append((tree.line_of(("route",)), problem))
-    if route is not None:
-        content["route"] = route
+    for field, problem in _NOT_WRITTEN.items():
+        if content.pop(field, tree) is not tree:
+            mistakes.append((tree.line_of((field,)), f"{field}: {problem}"))
+    content |= given or {}
     try:
         spec = StreamSpec.model_validate({**content, "name": name})
     except ValidationError as error:
         problems = problems_in(error)
         problems += _further_problems(content, name, problems)
-        mistakes += [(tree.line_of(one.field), _line_for(one, tree)) for one in problems]
+        mistakes += _lines_of(problems, tree)
         raise _invalid(path, mistakes) from None
     if mistakes:
         raise _invalid(path, mistakes)
@@ -600,6 +607,10 @@ def _good_parts(content: Mapping[str, Any], problems: Iterable[Problem]) -> dict
             _HARMLESS if ("expectations", nth) in bad else each for nth, each in enumerate(of)
         ]
     return parts
+
+
+def _lines_of(problems: Iterable[Problem], tree: YamlTree) -> list[tuple[int, str]]:
+    return [(tree.line_of(one.field), _line_for(one, tree)) for one in problems]
 
 
 def _line_for(problem: Problem, tree: YamlTree) -> str:

@@ -121,15 +121,9 @@ class StreamSpec(Declaration):
         Args:
             ddl: The table's columns, as its last commit has them.
         """
-        own = {**self.overrides, **dict.fromkeys(self.exclude)}
-        columns = [column for column in parse_columns(ddl) if column.name not in self.exclude]
-        columns = [
-            next(each for each in self.columns if each.name == column.name)
-            if column.name in own
-            else column
-            for column in columns
-        ]
-        return self.with_columns(united(columns, self.types))
+        own = {each.name: each for each in self.columns if each.name in self.overrides}
+        columns = (c for c in parse_columns(ddl) if c.name not in self.exclude)
+        return self.with_columns(united((own.get(c.name, c) for c in columns), self.types))
 
     def with_columns(self, columns: Sequence[DeclaredColumn]) -> StreamSpec:
         """Return the declaration with other columns; itself where they are the same.

@@ -10,12 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import StructType
 
 from oncelake.ingestion.declaration.routes import BY_SCHEMA, Route, Treatment
+from oncelake.ingestion.formats.arrays import last_of
 from oncelake.ingestion.formats.decoder import Decode, Encoded
 
 # What stands as the reason of a record that is not decoded.
@@ -95,7 +95,7 @@ def _routes(
 ) -> tuple[pa.Array, pa.Array | None]:
     """Return the route of each record, null without one, and what is wrong with its value."""
     if route.header is not None:
-        return _in_header(headers, len(values), route.header), None
+        return _in_header(headers, route.header), None
     decoded = read(values, *inner)
     wrong = pc.binary_join_element_wise(decoded.field("reason"), decoded.field("detail"), ": ")
     if route.by == BY_SCHEMA:
@@ -106,17 +106,10 @@ def _routes(
     return found, wrong
 
 
-def _in_header(headers: pa.Array, length: int, name: str) -> pa.Array:
+def _in_header(headers: pa.Array, name: str) -> pa.Array:
     """Return the last header of a name as text; null where there is none, or it is no text."""
-    found: list[str | None] = [None] * length
-    pairs = headers.flatten()
-    at = np.flatnonzero(np.asarray(pc.equal(pairs.field("key"), name).fill_null(False)))
-    lengths = np.asarray(headers.value_lengths().fill_null(0))
-    records = np.repeat(np.arange(length), lengths)[at]
-    texts = pairs.field("value").take(pa.array(at)).to_pylist()
-    for record, raw in zip(records.tolist(), texts, strict=True):
-        found[record] = _text(raw)
-    return pa.array(found, pa.string())
+    raws = headers.flatten().field("value").take(last_of(headers, [name]))
+    return pa.array(map(_text, raws.to_pylist()), pa.string(), size=len(raws))
 
 
 def _text(raw: bytes | None) -> str | None:

@@ -117,6 +117,11 @@ def embedded_types(schema: Any) -> Types:
     return connect_types(row_fields(schema))
 
 
+def struct_types(schema: Any) -> Types:
+    """Return the types of the fields of a struct, such as a key; none of any other schema."""
+    return connect_types(schema.get("fields", ()) if isinstance(schema, dict) else ())
+
+
 def connect_types(of_fields: Iterable[Mapping[str, Any]]) -> Types:
     """Return the types of the fields of a struct, as Kafka Connect's converter describes it."""
     return {name: _connect(each) for name, each in _by_field(of_fields).items()}

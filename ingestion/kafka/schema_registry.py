@@ -117,18 +117,13 @@ class Registry:
             else:
                 found = self._client.get_version(subject, number)
             id_ = int(found.schema_id or 0)
-            written = self._known.get(id_) or self._ask(id_)
         except SchemaRegistryError as error:
             if error.error_code in _NO_SUBJECT:
                 return None
             raise self._unreachable(error) from error
-        except DependencyError:
-            raise
         except Exception as error:
             raise self._unreachable(error) from error
-        if written is not None:
-            self._known[written.id] = written
-        return written
+        return self.schemas([id_]).get(id_)
 
     def register(self, stream: str, subject: str, text: str) -> int:
         """Register a schema of Avro that a stream writes by, unless it is there; return its id.

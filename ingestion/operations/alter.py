@@ -11,15 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from oncelake.ingestion.declaration.ddl import DeclaredColumn, system_columns
-from oncelake.ingestion.declaration.spec import ALTERED, RECORD_TYPES, StreamSpec, meaning
+from oncelake.ingestion.declaration.spec import ALTERED, StreamSpec
 from oncelake.ingestion.errors import RefusedError, SchemaChangedError, no_table_yet
 from oncelake.ingestion.lake.ledger import LedgerRow, put_rows
 from oncelake.ingestion.lake.lock import held
 from oncelake.ingestion.lake.paths import StreamPaths
-from oncelake.ingestion.pipeline.evolve_schema import widen_tombstones
+from oncelake.ingestion.pipeline.evolve_schema import under_declaration, widen_tombstones
 from oncelake.ingestion.recovery.position import Position
 from oncelake.ingestion.recovery.schema_diff import (
     SchemaChange,
@@ -28,7 +27,6 @@ from oncelake.ingestion.recovery.schema_diff import (
     layout_changes,
     pending_renames,
     schema_changed,
-    with_constraints,
 )
 from oncelake.ingestion.recovery.standing import heal_stream
 from oncelake.ingestion.recovery.topics import as_of_its_table
@@ -150,11 +148,8 @@ def _commit(
         widen_tombstones(paths, wider)
     renamed = pending_renames(spec, {column.name for column in table.columns()})
     dropped = sorted(each.field for each in changes if each.is_dropped)
-    declaration: dict[str, Any] = with_constraints(meaning(spec), constraints_of(spec, table))
-    if types := (position.declaration or {}).get(RECORD_TYPES):
-        declaration[RECORD_TYPES] = types
-    declaration[ALTERED] = {"renamed": renamed, "dropped": dropped}
-    position = replace(position, columns=spec.ddl, declaration=declaration)
+    done = {ALTERED: {"renamed": renamed, "dropped": dropped}}
+    position = under_declaration(position, spec, constraints_of(spec, table), **done)
     commit = table.reshape(
         [*_columns_to_be(spec, paths, renamed, dropped)],
         renamed,

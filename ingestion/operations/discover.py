@@ -41,6 +41,7 @@ from oncelake.ingestion.formats.schema_columns import (
     column_types,
     embedded_types,
     key_names,
+    struct_types,
 )
 from oncelake.ingestion.kafka.admin import Kafka
 from oncelake.ingestion.kafka.schema_registry import registry_of
@@ -101,7 +102,7 @@ class Discovery:
         try:
             write_topics(self.outline.path, self.topics.values())
         except OSError as error:
-            raise InvalidSpecError(f"{_unwritable(self.outline, error)}") from error
+            raise InvalidSpecError(_unwritable(self.outline, error)) from error
 
 
 def discover(outline: Outline, settings: Settings) -> Discovery:
@@ -140,17 +141,15 @@ def keep_columns(spec: StreamSpec, settings: Settings) -> str | None:
 
     Nothing hangs on it: the table has them, and so does whoever reads it.
     """
-    topics = {*spec.subscribed}
     types = {name: type_ for name, type_ in spec.types.items() if name not in spec.overrides}
     for outline in outlines_in(settings.streams):
-        if outline.source is None or not any(map(outline.matches, topics)):
+        if outline.source is None:
             continue
         with _WRITING:
             known = read_topics(outline.path)
             changed = {
                 name: replace(topic, schema=_united(topic, types))
-                for name, topic in known.items()
-                if name in topics and outline.name_of(name) == spec.name
+                for name, topic in _own(outline, known, spec).items()
             }
             if not changed or known == {**known, **changed}:
                 continue
@@ -166,15 +165,25 @@ def topics_of(spec: StreamSpec, settings: Settings) -> tuple[FoundTopic, ...]:
     return tuple(
         topic
         for outline in outlines_in(settings.streams)
-        for topic in read_topics(outline.path).values()
-        if outline.matches(topic.name) and outline.name_of(topic.name) == spec.name
+        for topic in _own(outline, read_topics(outline.path), spec).values()
     )
 
 
-def waiting_topics(outline: Outline, kafka: Kafka) -> tuple[str, ...]:
-    """Return the topics of Kafka that belong to a declaration, and are not written down."""
+def _own(
+    outline: Outline, topics: Mapping[str, FoundTopic], spec: StreamSpec
+) -> dict[str, FoundTopic]:
+    """Return those of the topics of a file that are a stream's."""
+    return {
+        name: topic
+        for name, topic in topics.items()
+        if outline.matches(name) and outline.name_of(name) == spec.name
+    }
+
+
+def waiting_topics(outline: Outline, names: Iterable[str]) -> tuple[str, ...]:
+    """Return those of some topics that belong to a declaration, and are not written down."""
     known = read_topics(outline.path)
-    return tuple(name for name in kafka.names() if outline.matches(name) and name not in known)
+    return tuple(name for name in names if outline.matches(name) and name not in known)
 
 
 def newer_columns(path: Path, spec: StreamSpec, settings: Settings) -> Iterator[str]:
@@ -186,8 +195,8 @@ def newer_columns(path: Path, spec: StreamSpec, settings: Settings) -> Iterator[
     outline = read_outline(path)
     if outline is None or outline.source is None:
         return
-    for name, topic in read_topics(path).items():
-        if name in spec.subscribed and not topic.is_gone:
+    for topic in _own(outline, read_topics(path), spec).values():
+        if not topic.is_gone:
             with suppress(_UnknownSchemaError):
                 newest = _with_columns(outline, topic, settings)
                 if newest.schema != topic.schema:
@@ -210,10 +219,12 @@ class NewTopics:
         if time.monotonic() < self._due:
             return ()
         self._due = time.monotonic() + _LOOK_EVERY_SECONDS
-        return tuple(said for each in _outlines_of(declared) for said in self._look_at(each))
+        outlines = [*_outlines_of(declared)]
+        names = Kafka(self._settings).names() if outlines else ()
+        return tuple(said for each in outlines for said in self._look_at(each, names))
 
-    def _look_at(self, outline: Outline) -> Iterator[str]:
-        path, waiting = outline.path, waiting_topics(outline, Kafka(self._settings))
+    def _look_at(self, outline: Outline, names: Iterable[str]) -> Iterator[str]:
+        path, waiting = outline.path, waiting_topics(outline, names)
         if waiting and outline.declared.discover == "auto":
             discover(outline, self._settings).write()
         elif waiting:
@@ -310,8 +321,7 @@ def _of_records(
             if record.value is not None:
                 types |= embedded_types(split(record.value)[0])
             if record.key is not None:
-                key = split(record.key)[0]
-                names = tuple(str(each["field"]) for each in key.get("fields", ()))
+                names = tuple(struct_types(split(record.key)[0]))
     return types, names, f"the last {counted(len(sample.records), 'record')}"
 
 

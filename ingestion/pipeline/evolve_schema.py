@@ -7,13 +7,14 @@ fits already, and the next run writes the metadata.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from pyspark.sql import SparkSession
 
 from oncelake.ingestion.declaration.ddl import DeclaredColumn, parse_columns
-from oncelake.ingestion.declaration.spec import RECORD_TYPES, meaning
+from oncelake.ingestion.declaration.spec import RECORD_TYPES, StreamSpec, meaning
 from oncelake.ingestion.lake.ledger import LedgerRow, put_rows
 from oncelake.ingestion.lake.paths import StreamPaths
 from oncelake.ingestion.lake.stream import Stream
@@ -95,10 +96,7 @@ def evolve_schema(
     before, wanted = position.columns, alter_table(spark, stream, tell=tell)
     asked = constraints_of(spec, paths.table)
     refuse_bad_constraints(spark, spec, asked)
-    types = (position.declaration or {}).get(RECORD_TYPES)
-    learned = {RECORD_TYPES: types} if types else {}
-    declaration = {**with_constraints(meaning(spec), asked), **learned}
-    position = replace(position, columns=spec.ddl, declaration=declaration)
+    position = under_declaration(position, spec, asked)
     if not wanted and not _columns_differ(before, spec.ddl):
         return position, ()
     metadata = position.next_metadata(run_id, kind="schema")
@@ -109,6 +107,21 @@ def evolve_schema(
         f"the table was changed before anything was read: {each.field}: {each.what}"
         for each in wanted
     )
+
+
+def under_declaration(
+    position: Position, spec: StreamSpec, asked: Mapping[str, str], **more: Any
+) -> Position:
+    """Return where a table stands, with what its next commits keep of today's declaration.
+
+    Args:
+        asked: What the table asks of its rows, as conditions by name.
+        more: What else a note keeps beside the declared fields.
+    """
+    types = (position.declaration or {}).get(RECORD_TYPES)
+    learned = {RECORD_TYPES: types} if types else {}
+    declaration = {**with_constraints(meaning(spec), asked), **learned, **more}
+    return replace(position, columns=spec.ddl, declaration=declaration)
 
 
 def _columns_differ(before: str, now: str) -> bool:

@@ -72,8 +72,6 @@ def _refuse_moved(stream: Stream, of_schemas: Iterable[Types]) -> None:
     spec, sink = stream.spec, stream.spec.sink.name
     for types in of_schemas:
         spec = spec.following(Derived.of(types, sink).types)
-    if spec is stream.spec or spec.ddl == stream.spec.ddl:
-        return
     spec = without_refused(spec, stream.spec.ddl, stream.paths)
     if spec.ddl != stream.spec.ddl:
         raise SchemaMovedError(spec)

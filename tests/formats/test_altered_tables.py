@@ -101,7 +101,7 @@ class Shop:
         """Return the topics that wait to be written down."""
         outline = read_outline(self.file)
         assert outline is not None
-        return waiting_topics(outline, Kafka(self.world.settings))
+        return waiting_topics(outline, Kafka(self.world.settings).names())
 
     def discover(self) -> None:
         """Write down what topics there are, and their columns."""

@@ -211,13 +211,13 @@ def test_every_topic_of_a_pattern_is_a_table(written: Written) -> None:
     written.path.write_text(text.replace(f'topic: "{world.topic}"\n', ""))
     outline = read_outline(written.path)
     assert outline is not None
-    assert waiting_topics(outline, Kafka(world.settings)) == (topic,)
+    assert waiting_topics(outline, Kafka(world.settings).names()) == (topic,)
 
     found = written.discover()
 
     assert found.added == (topic,)
     assert [each.name for each in load_streams(world.settings.streams)] == ["public_users"]
-    assert waiting_topics(outline, Kafka(world.settings)) == ()
+    assert waiting_topics(outline, Kafka(world.settings).names()) == ()
 
 
 @pytest.mark.parametrize("who", ["manual", "auto"])

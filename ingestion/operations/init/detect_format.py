@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NoReturn
 
+from oncelake.ingestion.declaration.derived import NO_TYPE
 from oncelake.ingestion.declaration.names import name_trouble
 from oncelake.ingestion.errors import InvalidSpecError, counted
 from oncelake.ingestion.formats import avro, json_schema
@@ -34,7 +35,6 @@ _IN_HEADER: Final = "payloads whose schema id is in a header"
 _RAW: Final = "{{topic: {topic}, format: {format}, schema: value {type} NOT NULL, mode: append}}"
 _DELIMITERS: Final = (",", ";", "\t", "|")
 _WHOLE: Final = dict.fromkeys(("TINYINT", "SMALLINT", "INT"), "BIGINT")
-_NO_TYPE: Final = "no column type holds all of its values"
 # Each is a request. Bytes that only look framed have a random one in every record.
 _MOST_IDS: Final = 100
 # What a registry calls its schemas, and the format of their records.
@@ -172,7 +172,7 @@ def _guesses(types: Types) -> dict[str, Guess]:
         trouble = name_trouble(name)
         is_held = type_ is not None and is_storable(type_)
         guess = type_.with_words(_WHOLE) if type_ is not None and is_held else None
-        guesses[name] = Guess(None, trouble) if trouble else Guess(guess, "" if guess else _NO_TYPE)
+        guesses[name] = Guess(None, trouble) if trouble else Guess(guess, "" if guess else NO_TYPE)
     return guesses
 
 
