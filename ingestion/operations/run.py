@@ -127,6 +127,19 @@ class StreamTask:
         return Committer(stream=stream, spark=spark, engine=engine, start=begun)
 
 
+@dataclass(kw_only=True)
+class _Attempts:
+    """What one run has done so far, on any engine and by any columns.
+
+    Attributes:
+        committed: The ledger's row of each batch.
+        have_read: Whether there is a checkpoint of it.
+    """
+
+    committed: list[LedgerRow] = field(default_factory=list)
+    have_read: bool = False
+
+
 @dataclass(frozen=True, kw_only=True)
 class Run(StreamTask):
     """One run of one stream, until the lag that Kafka had when it began is gone.
@@ -167,7 +180,7 @@ class Run(StreamTask):
         """
         began, decision = time.monotonic(), None
         stream = Stream(spec=self.spec, settings=self.settings)
-        execute = partial(self._execute, list[LedgerRow]())
+        execute = partial(self._execute, _Attempts())
         with translate_engine_errors(stream):
             stream = resolve_topics(stream)
             is_newer = stream.spec.ddl != self.spec.ddl
@@ -182,8 +195,8 @@ class Run(StreamTask):
         notices = (*filter(None, (unwritten, decision, notice)), *report.notices)
         return replace(report, notices=notices, seconds=time.monotonic() - began)
 
-    def _execute(self, committed: list[LedgerRow], stream: Stream) -> RunReport:
-        """Execute on one engine; ``committed`` gets the ledger's row of each batch."""
+    def _execute(self, attempts: _Attempts, stream: Stream) -> RunReport:
+        """Execute on one engine, and by the columns of one declaration."""
         me, progress = Holder.me(self.run_id), Progress(self.tell)
         progress.look()
         hit(Failpoint.BEFORE_LOCK)
@@ -199,13 +212,13 @@ class Run(StreamTask):
             start = inherit_erasures(stream, start, self.inherited, run_id=self.run_id)
             committer = replace(committer, start=start)
             hit(Failpoint.TABLE_READ)
-            checkpoint, notices = _open_checkpoint(stream, start)
+            checkpoint, notices = _open_checkpoint(stream, start, attempts)
             hit(Failpoint.GENERATION_OPENED)
             writer = BatchWriter(committer, run_id=self.run_id, on_merge=progress.merge)
             with recheck_kafka_on_failure(lambda: recheck_start(stream, writer.position)):
-                self._read(committer, writer, checkpoint, committed, progress)
+                self._read(committer, writer, checkpoint, attempts.committed, progress)
             report = self._report(
-                stream, writer.position, start, batches=tuple(committed), notices=notices
+                stream, writer.position, start, batches=tuple(attempts.committed), notices=notices
             )
             return replace(report, engine=committer.engine)
 
@@ -308,7 +321,9 @@ class _EndOfRunError(Exception):
     """Ends the query behind a batch that is in the ledger: it is red, or the run is to stop."""
 
 
-def _open_checkpoint(stream: Stream, start: Start) -> tuple[Checkpoint, tuple[str, ...]]:
+def _open_checkpoint(
+    stream: Stream, start: Start, attempts: _Attempts
+) -> tuple[Checkpoint, tuple[str, ...]]:
     """Begin the checkpoint's generation, and say what a person may want to know."""
     checkpoint, disagreement = open_generation(
         stream.paths.checkpoints, start.starting, had_one=start.position.seq > 0
@@ -318,8 +333,10 @@ def _open_checkpoint(stream: Stream, start: Start) -> tuple[Checkpoint, tuple[st
         notices.append(
             f"our commits have aged out of the table's log; the {source} gave the offsets"
         )
-    # The query of a sibling may have read for this stream.
-    if disagreement is not None and stream.spec.route is None:
+    # This run itself may have left a batch, or the query of a sibling read for this stream.
+    is_expected = attempts.have_read or stream.spec.route is not None
+    attempts.have_read = True
+    if disagreement is not None and not is_expected:
         notices.append(
             f"the last Spark checkpoint was not as the table says ({disagreement}); generation "
             f"{checkpoint.path.name} began at the table's offsets"
