@@ -13,7 +13,7 @@ from oncelake.ingestion.cli.streams import load_settings, load_stream
 from oncelake.ingestion.errors import DONE, WRONG, InvalidSpecError, counted
 
 if TYPE_CHECKING:
-    from oncelake.ingestion.declaration.loader import Outline
+    from oncelake.ingestion.declaration.outlines import Outline
     from oncelake.ingestion.operations.discover import Discovery
     from oncelake.ingestion.settings import Settings
 
@@ -77,24 +77,25 @@ def show(stream: Stream, as_json: AsJson = False) -> None:
 
 def _outlines(names: list[str] | None, settings: Settings) -> Iterator[Outline]:
     """Yield the files that need what was found; of all without names."""
-    from oncelake.ingestion.declaration.loader import outlines_in, read_outline, shown_path
+    from oncelake.ingestion.declaration.drafts import shown_path
+    from oncelake.ingestion.declaration.loader import outlines_in, read_outlines
 
     if not names:
         yield from outlines_in(settings.streams)
         return
     for name in names:
         path = settings.streams / f"{name.removesuffix('.yaml')}.yaml"
-        outline = read_outline(path)
-        if outline is None:
+        outlines = read_outlines(path)
+        if not outlines:
             raise InvalidSpecError(
                 f"{shown_path(path)} names its topics and columns itself: there is nothing to "
                 "discover. Next: oncelake plan"
             )
-        yield outline
+        yield from outlines
 
 
 def _print(found: Discovery, *, is_written: bool) -> None:
-    name = found.outline.path.stem
+    name = found.outline.declared.name
     verb = "" if is_written else "would be "
     output.say(f"{name}: {counted(len(found.topics), 'topic')}")
     for topic in found.added:
@@ -113,6 +114,7 @@ def _print(found: Discovery, *, is_written: bool) -> None:
 def _document(found: Discovery) -> dict[str, Any]:
     return {
         "file": found.outline.path.stem,
+        "table": found.outline.table or None,
         "topics": list(found.topics.values()),
         "added": found.added,
         "changed": found.changed,

@@ -94,7 +94,7 @@ def init(
 
 def _init_family(pattern: str, path: Path, sample: int, sink: str, *, is_written: bool) -> None:
     from oncelake.ingestion.cli.discover import discover
-    from oncelake.ingestion.declaration.loader import shown_path
+    from oncelake.ingestion.declaration.drafts import shown_path
     from oncelake.ingestion.operations.init.family import propose_family
     from oncelake.ingestion.operations.init.initialize import write_file
 
@@ -107,7 +107,7 @@ def _init_family(pattern: str, path: Path, sample: int, sink: str, *, is_written
 
 
 def _print(proposed: Initialized) -> None:
-    from oncelake.ingestion.declaration.loader import shown_path
+    from oncelake.ingestion.declaration.drafts import shown_path
 
     spec, total = proposed.spec, len(proposed.records)
     output.say(f"{shown_path(proposed.path)}: written, from {counted(total, 'record')}\n")

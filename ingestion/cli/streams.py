@@ -32,7 +32,7 @@ def validate(streams: AnyStreams = None, as_json: AsJson = False) -> None:
     instead. Exits with 2 when there is one, or no declaration at all. A notice names what is
     allowed, and probably not meant.
     """
-    from oncelake.ingestion.declaration.loader import shown_path
+    from oncelake.ingestion.declaration.drafts import shown_path
     from oncelake.ingestion.declaration.notices import notices_of
 
     checked = chosen(streams, load_settings())
@@ -90,7 +90,7 @@ def chosen(names: Iterable[str] | None, settings: Settings) -> list[DeclaredStre
 
 
 def _refuse_none(settings: Settings) -> NoReturn:
-    from oncelake.ingestion.declaration.loader import shown_path
+    from oncelake.ingestion.declaration.drafts import shown_path
 
     folder = shown_path(settings.streams)
     is_there = settings.streams.exists()

@@ -29,12 +29,22 @@ _WORDS: Final = ("registry", "embedded")
 MOST_COLUMNS: Final = 2_000
 
 
-class SchemaSource(Part):
-    """Where the columns come from, and what is made of them."""
+class _Registered(Part):
+    """What a person may say of a registry's schema."""
 
-    kind: Literal["registry", "embedded"]
     subject: str | None = Field(None, description="Left out: the topic's name and `-value`.")
     version: Count | None = Field(None, description="Left out: the newest, and those to come.")
+
+
+class SchemaSource(_Registered):
+    """Where the columns come from, and what is made of them.
+
+    Attributes:
+        records: Full names of the record types that the columns are of; none where any is.
+    """
+
+    kind: Literal["registry", "embedded"]
+    records: tuple[str, ...] = ()
 
     @property
     def is_followed(self) -> bool:
@@ -47,7 +57,8 @@ def schema_source(schema: Any) -> SchemaSource | None:
     if schema in _WORDS:
         return SchemaSource(kind=schema)
     if isinstance(schema, dict) and schema.keys() == {"registry"}:
-        return SchemaSource.model_validate({"kind": "registry", **(schema["registry"] or {})})
+        registered = _Registered.model_validate(schema["registry"] or {})
+        return SchemaSource(kind="registry", **registered.model_dump())
     return None
 
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
@@ -61,11 +61,20 @@ from oncelake.ingestion.declaration.sinks import SINKS, SinkSpec
 from oncelake.ingestion.declaration.sql import names_in, refuse_absent_module
 from oncelake.ingestion.declaration.types import SqlType
 
+# Fields of a stream that follow from the file, and what to do about them in it.
+NOT_WRITTEN: Final = {
+    "name": "the file's name is the stream's; remove it",
+    "declared_in": "the file's name says it; remove it",
+    "schema_from": "unknown key; write `schema: registry`, or `schema: embedded`",
+    "route": "unknown key; did you mean `route_by`, beside `tables`?",
+}
+
 
 class Declaration(Part):
     """The fields of a stream's file, in the order in which a person would write them."""
 
     name: str = Field(description="The file's name; also the asset's and the table's.")
+    declared_in: str | None = Field(None, description="The file, where it declares several.")
     description: str = Field("", description="What the table holds, for people.")
     topic: Topic | None = Field(None, description="The Kafka topic to read.")
     topics: tuple[Topic, ...] = Field((), description="Several topics into the one table.")
@@ -289,6 +298,11 @@ class Declaration(Part):
     @classmethod
     def _mode_is_known(cls, mode: str) -> str:
         return one_of(MODES, mode)
+
+    @property
+    def file(self) -> str:
+        """The name of the file that declares it, for people."""
+        return self.declared_in or f"{self.name}.yaml"
 
     @cached_property
     def columns(self) -> tuple[DeclaredColumn, ...]:

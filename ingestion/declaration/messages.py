@@ -9,6 +9,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from oncelake.ingestion.declaration.fields import NOT_WRITTEN
 from oncelake.ingestion.declaration.names import nearest
 from oncelake.ingestion.declaration.parts import (
     FollowPace,
@@ -27,7 +28,7 @@ _FIELDS_OF: Final[Mapping[FieldPath, tuple[str, ...]]] = {
     (): tuple(
         field.alias or name
         for name, field in {**StreamSpec.model_fields, **RoutedFile.model_fields}.items()
-        if name not in {"name", "route"}
+        if name not in NOT_WRITTEN
     ),
     ("follow",): tuple(FollowPace.model_fields),
     ("maintenance",): tuple(Maintenance.model_fields),

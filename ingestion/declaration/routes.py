@@ -187,21 +187,21 @@ class RoutedFile(Part):
             yield table, {**shared, **{key: each for key, each in fields.items() if key != "when"}}
 
     def routes(self, file: str, tombstones: Mapping[str, str]) -> dict[str, Route]:
-        """Return the route of each table, given what each does with a null value.
+        """Return the route of each stream, given what those known do with a null value.
 
         One without a route is for all tables that delete by it, else for the first that ignores it:
         its key may be of any table, and a delete of a key that is not there changes nothing.
         """
         named = {table: f"{file}_{table}" for table in self.tables}
-        takers = [named[table] for table, policy in tombstones.items() if policy == "delete"]
-        ignoring = [named[table] for table, policy in tombstones.items() if policy == "ignore"]
+        takers = [stream for stream, policy in tombstones.items() if policy == "delete"]
+        ignoring = [stream for stream, policy in tombstones.items() if policy == "ignore"]
         of_all: dict[str, Any] = {
             "by": self.route_by,
             "tables": tuple((named[table], self.routes_of(table)) for table in self.tables),
             "otherwise": named.get(self.otherwise, self.otherwise),
             "tombstones": tuple(takers or ignoring[:1]),
         }
-        return {table: Route(stream=stream, **of_all) for table, stream in named.items()}
+        return {stream: Route(stream=stream, **of_all) for stream in named.values()}
 
 
 def route_violations(spec: Declaration) -> Iterator[Violation]:

@@ -19,7 +19,7 @@ from pydantic import model_validator
 from oncelake.ingestion.declaration.aggregates import aggregate_columns, aggregate_rule
 from oncelake.ingestion.declaration.ddl import DeclaredColumn, parse_columns
 from oncelake.ingestion.declaration.derived import as_ddl, united
-from oncelake.ingestion.declaration.fields import Declaration
+from oncelake.ingestion.declaration.fields import NOT_WRITTEN, Declaration
 from oncelake.ingestion.declaration.mode_rules import mode_violations
 from oncelake.ingestion.declaration.modes import (
     COORDINATES,
@@ -42,7 +42,7 @@ from oncelake.ingestion.declaration.violations import RuleViolationsError
 # Fields that decide nothing about a single record. One that is added later counts until named.
 ABOUT_RUNS: Final = frozenset(
     {
-        *("name", "description", "owners", "group", "tags"),
+        *("name", "declared_in", "description", "owners", "group", "tags"),
         *("topic", "topics", "topic_pattern", "table_per_topic", "starting"),
         *("table", "discover", "on_new_field", "on_wider_type"),
         # What these come to are columns.
@@ -241,8 +241,9 @@ def json_schema() -> dict[str, Any]:
     schema = StreamSpec.model_json_schema(by_alias=True)
     _without_titles(schema)
     fields, parts = schema["properties"], schema["$defs"]
-    # The file's name gives the one, and its tables give the other.
-    del fields["name"], fields["route"], parts["Route"]
+    for name in NOT_WRITTEN:
+        del fields[name]
+    del parts["Route"]
     schema["required"] = []
     routed = RoutedFile.model_json_schema()["properties"]
     _without_titles({"$defs": {}, "properties": routed})
@@ -265,7 +266,6 @@ def json_schema() -> dict[str, Any]:
     for name in _LISTS_OR_ONE:
         fields[name] = _with_short_form(fields[name], fields[name]["items"])
     # The file says it in `schema`.
-    del fields["schema_from"]
     source = parts.pop("SchemaSource")
     of_registry = {name: source["properties"][name] for name in ("subject", "version")}
     pinned = {"additionalProperties": False, "properties": of_registry, "type": "object"}

@@ -2,7 +2,8 @@
 
 It lies beside ``shop.yaml``, is written by ``oncelake discover`` and by runs that meet a newer
 schema, and belongs into version control: a declaration is read with it, and without Kafka. Each
-topic is one line, so that a change shows as one, and a thousand of them are read at once.
+topic is one line, or one for each table that it fills, so that a change shows as one, and a
+thousand of them are read at once.
 """
 
 from __future__ import annotations
@@ -32,9 +33,11 @@ class FoundTopic:
         name: The topic.
         id: Kafka's id of it, which another topic of that name does not have.
         first_seen: When it was first found, in ISO format.
+        table: The table of a routed file that the columns are of; empty of any other file.
         is_gone: Whether Kafka has it no longer; its table stays.
         schema: The columns that its schemas give, as DDL; empty where none are known.
         keys: The columns that the schema of its Kafka keys names.
+        record: Full name of the record type that gave the columns, of the last where several did.
         origin: Which schemas gave the columns, for people.
         left_out: Why a field has no column, by its name.
     """
@@ -42,9 +45,11 @@ class FoundTopic:
     name: str
     id: str
     first_seen: str
+    table: str = ""
     is_gone: bool = False
     schema: str = ""
     keys: tuple[str, ...] = ()
+    record: str = ""
     origin: str = ""
     left_out: Mapping[str, str] = field(default_factory=dict)
 
@@ -73,8 +78,8 @@ def has_topics(declaration: Path) -> bool:
     return topics_file(declaration).exists()
 
 
-def read_topics(declaration: Path) -> dict[str, FoundTopic]:
-    """Return the topics that were found for a declaration, by name; none without a file.
+def read_topics(declaration: Path) -> list[FoundTopic]:
+    """Return the topics that were found for a declaration; none without a file.
 
     Raises:
         InvalidSpecError: the file is not as it was written.
@@ -83,33 +88,40 @@ def read_topics(declaration: Path) -> dict[str, FoundTopic]:
     try:
         text = path.read_text("utf-8")
     except FileNotFoundError:
-        return {}
+        return []
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidSpecError(f"{path.name} cannot be read: {error}") from error
-    topics = {}
+    topics = []
     for number, line in enumerate(text.splitlines(), 1):
         if line.startswith("- "):
             try:
-                topic = FoundTopic.read(line)
+                topics.append(FoundTopic.read(line))
             except ValueError as error:
                 remedy = f"Next: restore it, or delete it and run oncelake discover {path.stem}"
                 problem = f"{path.name}:{number}: not as it was written: {error}"
                 raise InvalidSpecError(f"{problem}. {remedy.removesuffix('.topics')}") from None
-            topics[topic.name] = topic
     return topics
 
 
-def write_topics(declaration: Path, topics: Iterable[FoundTopic]) -> None:
-    """Write the file whole, or not at all.
+def write_topics(declaration: Path, topics: Iterable[FoundTopic], *, table: str = "") -> None:
+    """Write the file whole, or not at all, where anything is new.
+
+    Args:
+        topics: All of a declaration, or of a table; those of other tables stay.
+        table: The table of a routed file.
 
     Raises:
         OSError: the folder cannot be written.
     """
-    path = topics_file(declaration)
-    lines = [topic.line() for topic in sorted(topics, key=lambda topic: topic.name)]
+    path, known = topics_file(declaration), read_topics(declaration)
+    kept = (each for each in known if table and each.table not in ("", table))
+    found = sorted((*topics, *kept), key=lambda topic: (topic.name, topic.table))
+    if found == known:
+        return
+    lines = [_HEAD.format(name=declaration.stem), *(topic.line() for topic in found)]
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        partial.write_text("".join([_HEAD.format(name=declaration.stem), *lines]), "utf-8")
+        partial.write_text("".join(lines), "utf-8")
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)

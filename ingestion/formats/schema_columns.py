@@ -16,7 +16,7 @@ from google.protobuf.descriptor import FieldDescriptor as Field
 from oncelake.ingestion.declaration.formats import DebeziumOptions
 from oncelake.ingestion.declaration.parts import FormatSpec
 from oncelake.ingestion.declaration.types import SqlType
-from oncelake.ingestion.formats import avro, protobuf
+from oncelake.ingestion.formats import avro, json_schema, protobuf
 from oncelake.ingestion.formats.avro.types import fields, is_record, kind, logical_type, record_in
 from oncelake.ingestion.kafka.schema_registry import WriterSchema
 
@@ -93,6 +93,15 @@ def column_types(schema: WriterSchema, format_: FormatSpec, record: Sequence[str
     if isinstance(format_.options, DebeziumOptions):
         root = record_in(fields(root).get("after"))
     return avro_types(root) if is_record(root) else {}
+
+
+def record_name(schema: WriterSchema) -> str:
+    """Return the full name of a schema's first record type; empty where it has none."""
+    if schema.type == "PROTOBUF":
+        message = protobuf.message_of(schema)
+        return "" if message is None else str(message.full_name)
+    named = json_schema.title if schema.type == "JSON" else avro.record_name
+    return named(schema)(b"") or ""
 
 
 def key_names(schema: WriterSchema) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ the id is unknown.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -30,6 +30,8 @@ _NO_GUIDS: Final = (404, 405)
 # By HTTP: a schema that is incompatible with the subject's, or none to the registry.
 _REFUSALS: Final = (409, 422)
 _RETRIES: Final = 2
+# A subject of several record types is looked through for one of them, so far.
+_MOST_VERSIONS: Final = 100
 # Ids are Java ints.
 _MOST_ID: Final = 2**31 - 1
 
@@ -101,29 +103,30 @@ class Registry:
                     self._known[each] = schema
         return found
 
-    def version(self, subject: str, number: int | None = None) -> WriterSchema | None:
-        """Return a version of a subject, the newest by default; ``None`` if it has none such.
+    def versions(self, subject: str, number: int | None = None) -> Iterator[WriterSchema]:
+        """Yield the schemas of a subject, the newest first, or one version; none if it has none.
 
         Raises:
             DependencyError: it does not answer, or not as a schema registry does.
         """
+        found = [number] if number else self._of_subject(self._client.get_versions, subject) or ()
+        for each in sorted(found, reverse=True)[:_MOST_VERSIONS]:
+            version = self._of_subject(self._client.get_version, subject, each)
+            if version is not None:
+                yield from self.schemas([int(version.schema_id or 0)]).values()
+
+    def _of_subject(self, request: Callable[..., Any], *of: object) -> Any:
+        """Return what is registered under a subject; ``None`` if it has no such thing."""
         from confluent_kafka.schema_registry.error import SchemaRegistryError
 
-        # The client would go on returning what was the newest once.
-        self._client.clear_latest_caches()
         try:
-            if number is None:
-                found = self._client.get_latest_version(subject)
-            else:
-                found = self._client.get_version(subject, number)
-            id_ = int(found.schema_id or 0)
+            return request(*of)
         except SchemaRegistryError as error:
             if error.error_code in _NO_SUBJECT:
                 return None
             raise self._unreachable(error) from error
         except Exception as error:
             raise self._unreachable(error) from error
-        return self.schemas([id_]).get(id_)
 
     def register(self, stream: str, subject: str, text: str) -> int:
         """Register a schema of Avro that a stream writes by, unless it is there; return its id.

@@ -12,23 +12,19 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
-from oncelake.ingestion.declaration.ddl import DeclaredColumn, parse_columns
+from oncelake.ingestion.declaration.ddl import parse_columns
 from oncelake.ingestion.declaration.derived import Derived, SchemaSource, as_ddl, united
-from oncelake.ingestion.declaration.loader import (
-    DeclaredStream,
-    Outline,
-    outlines_in,
-    read_outline,
-    shown_path,
-)
+from oncelake.ingestion.declaration.drafts import shown_path
+from oncelake.ingestion.declaration.loader import DeclaredStream, outlines_in, read_outlines
+from oncelake.ingestion.declaration.outlines import Outline
 from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.declaration.topics_file import (
     FoundTopic,
     has_topics,
-    read_topics,
     topics_file,
     write_topics,
 )
@@ -41,10 +37,11 @@ from oncelake.ingestion.formats.schema_columns import (
     column_types,
     embedded_types,
     key_names,
+    record_name,
     struct_types,
 )
 from oncelake.ingestion.kafka.admin import Kafka
-from oncelake.ingestion.kafka.schema_registry import registry_of
+from oncelake.ingestion.kafka.schema_registry import Registry, registry_of
 from oncelake.ingestion.operations.init.sample import read_sample
 from oncelake.ingestion.settings import Settings
 
@@ -97,12 +94,11 @@ class Discovery:
         Raises:
             InvalidSpecError: it cannot be written.
         """
-        if self.topics == self.before:
-            return
+        outline = self.outline
         try:
-            write_topics(self.outline.path, self.topics.values())
+            write_topics(outline.path, self.topics.values(), table=outline.table)
         except OSError as error:
-            raise InvalidSpecError(_unwritable(self.outline, error)) from error
+            raise InvalidSpecError(_unwritable(outline, error)) from error
 
 
 def discover(outline: Outline, settings: Settings) -> Discovery:
@@ -112,9 +108,9 @@ def discover(outline: Outline, settings: Settings) -> Discovery:
         InvalidSpecError: no topic matches, or the file of the topics is not as it was written.
         DependencyError: Kafka or the schema registry does not answer.
     """
-    kafka, before = Kafka(settings), read_topics(outline.path)
+    kafka, before = Kafka(settings), outline.found()
     names = [name for name in kafka.names() if outline.matches(name)]
-    known = [name for name in before if outline.matches(name) and name not in names]
+    known = [name for name in before if name not in names]
     if not names and not known:
         what = outline.declared.topic_pattern or outline.declared.topic
         raise InvalidSpecError(
@@ -126,7 +122,8 @@ def discover(outline: Outline, settings: Settings) -> Discovery:
     topics = {name: replace(before[name], is_gone=True) for name in known}
     unknown = {}
     for name in names:
-        there = before.get(name) or FoundTopic(name=name, id="", first_seen=now)
+        new = FoundTopic(name=name, id="", first_seen=now, table=outline.table)
+        there = before.get(name, new)
         there = replace(there, id=ids.get(name, ""), is_gone=False)
         try:
             topics[name] = _with_columns(outline, there, settings)
@@ -146,15 +143,14 @@ def keep_columns(spec: StreamSpec, settings: Settings) -> str | None:
         if outline.source is None:
             continue
         with _WRITING:
-            known = read_topics(outline.path)
+            known = outline.found()
             changed = {
-                name: replace(topic, schema=_united(topic, types))
-                for name, topic in _own(outline, known, spec).items()
+                name: replace(topic, schema=_united(topic.schema, types))
+                for name, topic in _own(outline, spec).items()
             }
-            if not changed or known == {**known, **changed}:
-                continue
             try:
-                write_topics(outline.path, {**known, **changed}.values())
+                if changed:
+                    write_topics(outline.path, {**known, **changed}.values(), table=outline.table)
             except OSError as error:
                 return _unwritable(outline, error)
     return None
@@ -163,26 +159,19 @@ def keep_columns(spec: StreamSpec, settings: Settings) -> str | None:
 def topics_of(spec: StreamSpec, settings: Settings) -> tuple[FoundTopic, ...]:
     """Return what is written down of the topics of a stream; none where its file has all itself."""
     return tuple(
-        topic
-        for outline in outlines_in(settings.streams)
-        for topic in _own(outline, read_topics(outline.path), spec).values()
+        topic for outline in outlines_in(settings.streams) for topic in _own(outline, spec).values()
     )
 
 
-def _own(
-    outline: Outline, topics: Mapping[str, FoundTopic], spec: StreamSpec
-) -> dict[str, FoundTopic]:
-    """Return those of the topics of a file that are a stream's."""
-    return {
-        name: topic
-        for name, topic in topics.items()
-        if outline.matches(name) and outline.name_of(name) == spec.name
-    }
+def _own(outline: Outline, spec: StreamSpec) -> dict[str, FoundTopic]:
+    """Return what was found of those topics of a file that are a stream's."""
+    found = outline.found()
+    return {name: topic for name, topic in found.items() if outline.name_of(name) == spec.name}
 
 
 def waiting_topics(outline: Outline, names: Iterable[str]) -> tuple[str, ...]:
     """Return those of some topics that belong to a declaration, and are not written down."""
-    known = read_topics(outline.path)
+    known = outline.found()
     return tuple(name for name in names if outline.matches(name) and name not in known)
 
 
@@ -192,11 +181,10 @@ def newer_columns(path: Path, spec: StreamSpec, settings: Settings) -> Iterator[
     Raises:
         DependencyError: Kafka or the schema registry does not answer.
     """
-    outline = read_outline(path)
-    if outline is None or outline.source is None:
-        return
-    for topic in _own(outline, read_topics(path), spec).values():
-        if not topic.is_gone:
+    for outline in read_outlines(path):
+        for topic in _own(outline, spec).values():
+            if topic.is_gone:
+                continue
             with suppress(_UnknownSchemaError):
                 newest = _with_columns(outline, topic, settings)
                 if newest.schema != topic.schema:
@@ -221,7 +209,8 @@ class NewTopics:
         self._due = time.monotonic() + _LOOK_EVERY_SECONDS
         outlines = [*_outlines_of(declared)]
         names = Kafka(self._settings).names() if outlines else ()
-        return tuple(said for each in outlines for said in self._look_at(each, names))
+        # The tables of one file wait for the same topics.
+        return tuple({said: None for each in outlines for said in self._look_at(each, names)})
 
     def _look_at(self, outline: Outline, names: Iterable[str]) -> Iterator[str]:
         path, waiting = outline.path, waiting_topics(outline, names)
@@ -249,12 +238,25 @@ def _outlines_of(declared: Iterable[DeclaredStream]) -> Iterator[Outline]:
     """Yield the sound files among those of some streams that need what was found."""
     for path in sorted({each.path for each in declared if not each.spec or has_topics(each.path)}):
         with suppress(InvalidSpecError):
-            if (outline := read_outline(path)) is not None:
-                yield outline
+            yield from read_outlines(path)
 
 
 class _UnknownSchemaError(Exception):
     """Nothing tells what the records of a topic look like."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Described:
+    """What one schema says of the columns of a topic.
+
+    Attributes:
+        origin: Which it is, for people.
+        record: Full name of the record type; empty where it has none.
+    """
+
+    types: Types
+    origin: str
+    record: str = ""
 
 
 def _with_columns(outline: Outline, topic: FoundTopic, settings: Settings) -> FoundTopic:
@@ -262,55 +264,81 @@ def _with_columns(outline: Outline, topic: FoundTopic, settings: Settings) -> Fo
     if source is None:
         return topic
     of = _of_registry if source.kind == "registry" else _of_records
-    types, keys, origin = of(outline, source, topic.name, settings)
-    derived = Derived.of(types, outline.declared.sink.name)
-    if not derived.types:
-        why = "; ".join(f"{name}: {what}" for name, what in derived.left_out.items())
-        raise _UnknownSchemaError(f"{origin} gives no column ({why or 'it has no fields'})")
-    known = replace(topic, schema="") if source.version else topic
+    schemas, keys = of(outline, source, topic.name, settings)
+    ddl, left_out = "" if source.version else topic.schema, dict[str, str]()
+    for schema in schemas:
+        derived = Derived.of(schema.types, outline.declared.sink.name)
+        if not derived.types:
+            why = "; ".join(f"{name}: {what}" for name, what in derived.left_out.items())
+            raise _UnknownSchemaError(
+                f"{schema.origin} gives no column ({why or 'it has no fields'})"
+            )
+        ddl, left_out = _united(ddl, derived.types), {**left_out, **derived.left_out}
     return replace(
         topic,
-        schema=_united(known, derived.types),
-        keys=tuple(keys) if keys else topic.keys,
-        origin=origin,
-        left_out=derived.left_out,
+        schema=ddl,
+        keys=tuple(keys) or topic.keys,
+        record=schemas[-1].record if outline.table else "",
+        origin="; ".join(schema.origin for schema in schemas),
+        left_out=left_out,
     )
 
 
-def _united(topic: FoundTopic, types: Mapping[str, Any]) -> str:
-    known: Sequence[DeclaredColumn] = parse_columns(topic.schema) if topic.schema else ()
-    return as_ddl(united(known, types))
+def _united(ddl: str, types: Mapping[str, Any]) -> str:
+    return as_ddl(united(parse_columns(ddl) if ddl else (), types))
 
 
 def _of_registry(
     outline: Outline, source: SchemaSource, topic: str, settings: Settings
-) -> tuple[Types, Sequence[str], str]:
-    """Return the types of a subject's version, the names in the key's, and which it was."""
-    declared, registry = outline.declared, registry_of(settings)
-    subject = source.subject or f"{topic}-value"
-    schema = registry.version(subject, source.version)
-    if schema is None:
+) -> tuple[Sequence[_Described], Sequence[str]]:
+    """Return the newest schema of each record type, and the names in the key's schema."""
+    registry, records = registry_of(settings), outline.records or ("",)
+    described = [_registered(outline, source, topic, record, registry) for record in records]
+    if not any(described):
+        subjects = dict.fromkeys(s for each in records for s in _subjects(source, topic, each))
         of_version = f"version {source.version} of " if source.version else ""
+        of_records = f" with a schema of {' or '.join(records)}" if outline.records else ""
         raise _UnknownSchemaError(
-            f"the schema registry has no {of_version}subject {subject}; name it by `schema: "
-            "{registry: {subject: …}}`"
+            f"the schema registry has no {of_version}subject {' or '.join(subjects)}{of_records}; "
+            "name it by `schema: {registry: {subject: …}}`"
         )
-    try:
-        types = column_types(protobuf.prepared(schema), declared.format, declared.record)
-    except BadBytesError as error:
-        raise _UnknownSchemaError(f"subject {subject}, schema {schema.id}: {error}") from error
-    key = registry.version(f"{topic}-key")
     names: Sequence[str] = ()
-    if key is not None:
+    for key in islice(registry.versions(f"{topic}-key"), 1):
         with suppress(BadBytesError):
             names = key_names(protobuf.prepared(key))
-    return types, names, f"subject {subject}, schema {schema.id}"
+    return [each for each in described if each is not None], names
+
+
+def _subjects(source: SchemaSource, topic: str, record: str) -> tuple[str, ...]:
+    """Return the subjects that the strategies of serializers give a record type, or any."""
+    if source.subject:
+        return (source.subject,)
+    return (*((f"{topic}-{record}", record) if record else ()), f"{topic}-value")
+
+
+def _registered(
+    outline: Outline, source: SchemaSource, topic: str, record: str, registry: Registry
+) -> _Described | None:
+    """Return the newest schema of a record type, or of any, under the first subject with one."""
+    declared = outline.declared
+    for subject in _subjects(source, topic, record):
+        for schema in map(protobuf.prepared, registry.versions(subject, source.version)):
+            origin = f"subject {subject}, schema {schema.id}"
+            try:
+                types = column_types(schema, declared.format, (record,) if record else ())
+                name = record or record_name(schema)
+            except BadBytesError as error:
+                raise _UnknownSchemaError(f"{origin}: {error}") from error
+            # A subject may have schemas of other record types, too.
+            if types or not record:
+                return _Described(types=types, origin=origin, record=name)
+    return None
 
 
 def _of_records(
     outline: Outline, source: SchemaSource, topic: str, settings: Settings
-) -> tuple[Types, Sequence[str], str]:
-    """Return the types that the newest records of a topic say, and the names in their keys."""
+) -> tuple[Sequence[_Described], Sequence[str]]:
+    """Return what the schemas in the newest records of a topic say, and the names in their keys."""
     try:
         sample = read_sample(topic, _SAMPLED, settings)
     except InvalidSpecError as error:
@@ -322,7 +350,8 @@ def _of_records(
                 types |= embedded_types(split(record.value)[0])
             if record.key is not None:
                 names = tuple(struct_types(split(record.key)[0]))
-    return types, names, f"the last {counted(len(sample.records), 'record')}"
+    origin = f"the last {counted(len(sample.records), 'record')}"
+    return [_Described(types=types, origin=origin)], names
 
 
 def _unwritable(outline: Outline, error: OSError) -> str:

@@ -8,7 +8,7 @@ to quarantine.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Final
 
@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from oncelake.ingestion.declaration.derived import Derived
+from oncelake.ingestion.declaration.parts import FormatSpec
 from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.formats.connect import schema_before_payload
 from oncelake.ingestion.formats.decoder import UNFORESEEN
@@ -44,10 +45,11 @@ def refuse_moved_schema(stream: Stream, schemas: Iterable[WriterSchema]) -> None
     Raises:
         SchemaMovedError: they do not hold all that these say.
     """
-    spec = stream.spec
-    if not spec.follows_schema:
+    spec, source = stream.spec, stream.spec.schema_from
+    if source is None or not spec.follows_schema:
         return
-    _refuse_moved(stream, (_types_of(each, spec) for each in schemas if not each.problem))
+    sound = (each for each in schemas if not each.problem)
+    _refuse_moved(stream, (_types_of(each, spec.format, source.records) for each in sound))
 
 
 def refuse_moved_embedded(stream: Stream, records: DataFrame) -> None:
@@ -77,9 +79,9 @@ def _refuse_moved(stream: Stream, of_schemas: Iterable[Types]) -> None:
         raise SchemaMovedError(spec)
 
 
-def _types_of(schema: WriterSchema, spec: StreamSpec) -> Types:
+def _types_of(schema: WriterSchema, format_: FormatSpec, records: Sequence[str]) -> Types:
     try:
-        return column_types(schema, spec.format, spec.record)
+        return column_types(schema, format_, records)
     except UNFORESEEN:
         # Nothing in a schema may stop the stream: decoding says what is wrong, of each record.
         return {}

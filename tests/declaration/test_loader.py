@@ -452,7 +452,7 @@ def test_what_spark_finds_has_file_and_line(
 def test_without_its_file_a_problem_names_the_stream(folder: Path) -> None:
     """A declaration that was made in Python has no line; nothing is made up."""
     with (
-        pytest.raises(BadFieldError, match=r"^orders\.yaml: where: no$"),
+        pytest.raises(BadFieldError, match=r"^orders: where: no$"),
         locating_problems(folder),
     ):
         raise BadFieldError("orders", ("where",), "no")

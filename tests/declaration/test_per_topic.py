@@ -80,7 +80,7 @@ def test_a_table_of_a_topic_has_a_name_that_its_sink_takes(folder: Path) -> None
 
     (declared, *_) = load_streams(folder)
 
-    assert "orders.yaml: sink: topic 'xxx" in str(declared.error)
+    assert "orders.yaml:5: sink: the table orders_xxx" in str(declared.error)
     assert "has 55 bytes, and may have 54" in str(declared.error)
     (folder / "orders.yaml").write_text(f"{EACH}sink: postgres\n".replace("eu.paid", "x" * 47))
     assert all(each.spec for each in load_streams(folder))

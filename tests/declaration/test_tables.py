@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,10 @@ import pytest
 from oncelake.ingestion.cli.streams import chosen
 from oncelake.ingestion.declaration.loader import load_streams, reload_stream
 from oncelake.ingestion.declaration.spec import StreamSpec, meaning
+from oncelake.ingestion.declaration.topics_file import FoundTopic, write_topics
+from oncelake.ingestion.recovery.topics import changed_identity
 from oncelake.ingestion.settings import Settings
+from oncelake.ingestion.sinks.commit_metadata import UNKNOWN
 
 EVENTS = """\
 topic: events
@@ -107,5 +111,38 @@ def test_a_table_takes_the_name_of_no_other_file(folder: Path) -> None:
 
     streams = {each.name: each for each in load_streams(folder)}
 
-    assert "events_placed.yaml is a stream of that name" in str(streams["events"].error)
+    assert "'events_placed', and so is events_placed.yaml; call one otherwise" in str(
+        streams["events"].error
+    )
     assert streams["events_placed"].spec is not None
+
+
+def test_messages_name_the_file_that_declares_the_stream(folder: Path) -> None:
+    """A person edits that one; there is none of the stream's own name."""
+    (folder / "shop.yaml").write_text(
+        "topic_pattern: 'shop\\.(.*)'\ntable_per_topic: true\nschema: id INT\nkeys: id\n"
+    )
+    found = FoundTopic(name="shop.orders", id="x", first_seen="2026")
+    write_topics(folder / "shop.yaml", [found])
+    _, of_table, of_topic = specs_in(folder)
+    written = replace(UNKNOWN, cluster_id="c", rule="append")
+
+    said = [changed_identity(each, written) for each in (of_table, of_topic)]
+
+    assert [each and each.remedy.split(",")[0] for each in said] == [
+        "restore events.yaml",
+        "restore shop.yaml",
+    ]
+
+
+def test_two_files_declare_no_stream_of_one_name(folder: Path) -> None:
+    """The second of them is refused, with the file of the first."""
+    (folder / "events_b.yaml").write_text(
+        "topics: [b, c]\ntable_per_topic: true\nschema: id INT\nkeys: id\n"
+    )
+    (folder / "events.yaml").write_text(EVENTS.replace("placed:", "b_c:"))
+
+    streams = {each.name: each for each in load_streams(folder)}
+
+    assert streams["events_b_c"].spec is not None
+    assert "'events_b_c', and so is events.yaml" in str(streams["events_b"].error)

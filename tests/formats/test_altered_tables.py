@@ -15,7 +15,7 @@ from pydantic import SecretStr
 from typer.testing import CliRunner
 
 from oncelake.ingestion.cli.app import app
-from oncelake.ingestion.declaration.loader import load_streams, read_outline
+from oncelake.ingestion.declaration.loader import load_streams, read_outlines
 from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.kafka.admin import Kafka
 from oncelake.ingestion.lake.paths import StreamPaths
@@ -99,14 +99,12 @@ class Shop:
 
     def unknown(self) -> tuple[str, ...]:
         """Return the topics that wait to be written down."""
-        outline = read_outline(self.file)
-        assert outline is not None
+        (outline,) = read_outlines(self.file)
         return waiting_topics(outline, Kafka(self.world.settings).names())
 
     def discover(self) -> None:
         """Write down what topics there are, and their columns."""
-        outline = read_outline(self.file)
-        assert outline is not None
+        (outline,) = read_outlines(self.file)
         discovery = discover(outline, self.world.settings)
         assert discovery.unknown == {}
         discovery.write()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from oncelake.ingestion.declaration.loader import find_stream, load_streams, read_outline
+from oncelake.ingestion.declaration.loader import find_stream, load_streams, read_outlines
 from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.errors import InvalidSpecError
 from oncelake.ingestion.kafka.admin import Kafka
@@ -56,8 +56,7 @@ class Written:
 
     def discover(self) -> Discovery:
         """Write down what Kafka and the registry say."""
-        outline = read_outline(self.path)
-        assert outline is not None
+        (outline,) = read_outlines(self.path)
         found = discover(outline, self.world.settings)
         found.write()
         return found
@@ -131,6 +130,7 @@ def test_a_registrys_schema_gives_the_columns_and_a_newer_one_more(
         "`id` BIGINT NOT NULL, `name` STRING, `price` DOUBLE, `note` STRING"
     )
     assert report.total("quarantined") == 0
+    assert not any("checkpoint" in notice for notice in report.notices)
     assert written.rows() == [
         {"id": 1, "name": "a", "price": 0.5, "note": None},
         {"id": 3, "name": "c", "price": 1.5, "note": None},
@@ -209,8 +209,7 @@ def test_every_topic_of_a_pattern_is_a_table(written: Written) -> None:
     )  # fmt: skip
     text = written.path.read_text()
     written.path.write_text(text.replace(f'topic: "{world.topic}"\n', ""))
-    outline = read_outline(written.path)
-    assert outline is not None
+    (outline,) = read_outlines(written.path)
     assert waiting_topics(outline, Kafka(world.settings).names()) == (topic,)
 
     found = written.discover()

@@ -13,7 +13,8 @@ import pyarrow as pa
 from pydantic import ValidationError
 
 from oncelake.ingestion.declaration.ddl import DeclaredColumn, parse_columns
-from oncelake.ingestion.declaration.loader import load_stream, shown_path
+from oncelake.ingestion.declaration.drafts import shown_path
+from oncelake.ingestion.declaration.loader import load_stream
 from oncelake.ingestion.declaration.names import hint, nearest_allowed
 from oncelake.ingestion.declaration.rules import JSON_FORMATS
 from oncelake.ingestion.declaration.sinks import SINKS

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from oncelake.ingestion.declaration.loader import shown_path
+from oncelake.ingestion.declaration.drafts import shown_path
 from oncelake.ingestion.declaration.messages import printable
 from oncelake.ingestion.declaration.names import name_problem, nearest_allowed
 from oncelake.ingestion.declaration.spec import StreamSpec
