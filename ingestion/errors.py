@@ -68,7 +68,7 @@ class BadFieldError(InvalidSpecError):
     """A field of a declaration is wrong, as Spark has found; its line is looked up later."""
 
     def __init__(self, stream: str, field: tuple[str, ...], problem: str) -> None:
-        super().__init__(f"{stream}.yaml: {'.'.join(field)}: {problem}")
+        super().__init__(f"{stream}: {'.'.join(field)}: {problem}")
         self.stream = stream
         self.field = field
         self.problem = problem

@@ -113,7 +113,7 @@ def _print(stream: str, inspection: Inspection) -> None:
         output.say("\nwhat to do, by reason:")
         for group in inspection.groups:
             output.say(f"  {printable(group.reason)}: {remedy_of(group.reason)}")
-        output.say(f"\nNext: correct {stream}.yaml or the producer; oncelake redrive {stream}")
+        output.say(f"\nNext: correct the declaration or the producer; oncelake redrive {stream}")
 
 
 def _print_sample(sample: Sample) -> None:

@@ -72,7 +72,7 @@ def incomparable_records(
     )
     partitioned = "make the producer partition by key, and read a new topic"
     ordered = (
-        f"declare `sequence_by: [column]` in {spec.name}.yaml, a column that grows with each "
+        f"declare `sequence_by: [column]` in {spec.file}, a column that grows with each "
         f"change of a row, then oncelake rebuild {spec.name}; or "
     )
     return KeyInTwoPartitionsError(

@@ -151,7 +151,7 @@ def _refuse_folds(spec: StreamSpec) -> None:
             spec.name,
             "`mode: aggregate` folds records of many keys into a group, so that one key cannot be "
             "removed from it.",
-            remedy=f"leave it out by `where` in {spec.name}.yaml, and oncelake rebuild {spec.name}",
+            remedy=f"leave it out by `where` in {spec.file}, and oncelake rebuild {spec.name}",
         )
 
 

@@ -202,6 +202,6 @@ def refuse_other_keys(spec: StreamSpec, row: LedgerRow) -> None:
             f"batch {row.seq} erased a key by {', '.join(sorted(names))}, and "
             f"{', '.join(sorted(changed))} has changed since: its records would not be recognised, "
             "and come back.",
-            remedy=f"restore that in {spec.name}.yaml; or oncelake reset {spec.name} --yes, "
+            remedy=f"restore that in {spec.file}; or oncelake reset {spec.name} --yes, "
             "run, and erase again",
         )

@@ -214,7 +214,7 @@ def costly_merges(paths: StreamPaths, log: CommitLog) -> Iterator[str]:
     if copied > _COPIES_A_CHANGE * changed > 0:
         yield (
             f"its newest batches copied {counted(copied, 'row')} to change {changed:,}: with "
-            f"`deletion_vectors: true` in {paths.stream}.yaml they would be marked instead, where "
+            f"`deletion_vectors: true` in its file they would be marked instead, where "
             "every reader of the table heeds that (docs/maintain.md)"
         )
 

@@ -55,7 +55,7 @@ def refuse_too_many_bad(engine: Engine, counts: BatchCounts, spec: StreamSpec) -
         f"{above:.0%}: {'; '.join(map(_describe, _reasons(engine)))}. Nothing was written, and no "
         "offset moved.",
         remedy=f"{unrouted if spec.route else ''}correct `schema` or `format` in "
-        f"{spec.name}.yaml, or the producer, and run again; "
+        f"{spec.file}, or the producer, and run again; "
         "or, if these records are meant to go to quarantine, declare "
         "`quarantine_rate: {stop_above: 1}` there",
     )

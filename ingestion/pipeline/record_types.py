@@ -57,7 +57,7 @@ def _refusal(
         f"topic {topic} has records of several types: {types}. A record of one would "
         "be taken for a row of another, with nulls for the fields that it lacks. Nothing was "
         "written, and no offset moved.",
-        remedy=f"write the type that is meant into {spec.name}.yaml: `record: {name}`; the others "
+        remedy=f"write the type that is meant into {spec.file}: `record: {name}`; the others "
         "are counted as filtered, and another stream may read them. If one table is for several, "
         "name them all: `record: [a, b]`",
     )

@@ -13,7 +13,7 @@ Which type is a wider one, ``SqlType.widens_to`` says, and its sink whether a ta
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
@@ -158,7 +158,7 @@ def schema_changed(
     if all(each.effect == "evolve" for each in changes):
         remedy = (
             f"oncelake plan {spec.name} shows the statements; `schema_change: evolve` in "
-            f"{spec.name}.yaml lets the next run make them, oncelake alter {spec.name} --yes does "
+            f"{spec.file} lets the next run make them, oncelake alter {spec.name} --yes does "
             "so now, or put `schema` back"
         )
     else:
@@ -185,6 +185,35 @@ def column_changes(
         # A topic has columns only once ours are noted.
         return
     instead = f"oncelake rebuild {spec.name}" if is_ours else table.way_out
+    declared, found = _both_sides(spec, columns, is_ours=is_ours)
+    for new, old in pending_renames(spec, found).items() if is_ours else ():
+        yield _renamed(spec, table, new, old, instead)
+        if old in found and new not in found:
+            found[new] = replace(found.pop(old), name=new)
+    for name, column in declared.items():
+        if name not in found:
+            yield _added(column, table)
+            continue
+        if name in spec.keys and column.nullable:
+            # A record without its key is never a row.
+            column = replace(column, nullable=found[name].nullable)
+        yield from _filled(column, found[name], table)
+        another = f"give the new type another column, or {instead}"
+        ways = another if is_ours else _ways_to_type(column, found[name], table)
+        may_widen = is_ours and _may_widen(column, found[name], spec)
+        yield from _altered(column, found[name], paths, ways, may_widen=may_widen)
+    for name in found.keys() - declared.keys():
+        is_kept = not is_ours or why_fixed(spec, table, name) is not None
+        drops = f"; or {_alter(spec)} drops it, and its values, or by `renamed_from` renames it"
+        remedy = f"{_how_to_keep(found[name], table)}{'' if is_kept else drops}; or {instead}"
+        yield _undeclared(found[name], remedy, is_kept=is_kept)
+    yield from _constraint_changes(spec, table, instead)
+
+
+def _both_sides(
+    spec: StreamSpec, columns: Iterable[DeclaredColumn], *, is_ours: bool
+) -> tuple[dict[str, DeclaredColumn], dict[str, DeclaredColumn]]:
+    """Return the columns that are declared, and those that the table has, by name."""
     ours = {column.name: column for column in system_columns()}
     found = {column.name: column for column in columns if not (is_ours and column.name in ours)}
     declared = {column.name: column for column in spec.table_columns}
@@ -193,38 +222,22 @@ def column_changes(
         declared |= {
             n: replace(c, nullable=n not in found or found[n].nullable) for n, c in ours.items()
         }
-    for new, old in pending_renames(spec, found).items() if is_ours else ():
-        yield _renamed(spec, table, new, old, instead)
-        if old in found and new not in found:
-            found[new] = replace(found.pop(old), name=new)
-    for name, column in declared.items():
-        if name not in found:
-            yield _added(column, table)
-        else:
-            if name in spec.keys and column.nullable:
-                # A record without its key is never a row.
-                column = replace(column, nullable=found[name].nullable)
-            yield from _filled(column, found[name], table)
-            another = f"give the new type another column, or {instead}"
-            ways = another if is_ours else _ways_to_type(column, found[name], table)
-            may_widen = is_ours and _may_widen(column, found[name], spec)
-            yield from _altered(column, found[name], paths, ways, may_widen=may_widen)
-    for name in found.keys() - declared.keys():
-        if how := found[name].filled_by:
-            what = f"is not declared, and is filled by the table ({how})"
-            yield SchemaChange(field=name, what=what, effect="nothing")
-            continue
-        is_kept = not is_ours or why_fixed(spec, table, name) is not None
-        drops = f"; or {_alter(spec)} drops it, and its values, or by `renamed_from` renames it"
-        yield SchemaChange(
-            field=name,
-            what=f"{found[name].type} is in the table, and not declared",
-            effect="refused" if is_kept else "alter",
-            column=None if is_kept else found[name],
-            is_dropped=not is_kept,
-            remedy=f"{_how_to_keep(found[name], table)}{'' if is_kept else drops}; or {instead}",
-        )
-    yield from _constraint_changes(spec, table, instead)
+    return declared, found
+
+
+def _undeclared(column: DeclaredColumn, remedy: str, *, is_kept: bool) -> SchemaChange:
+    """Return what a column of the table is that the declaration lacks."""
+    if how := column.filled_by:
+        what = f"is not declared, and is filled by the table ({how})"
+        return SchemaChange(field=column.name, what=what, effect="nothing")
+    return SchemaChange(
+        field=column.name,
+        what=f"{column.type} is in the table, and not declared",
+        effect="refused" if is_kept else "alter",
+        column=None if is_kept else column,
+        is_dropped=not is_kept,
+        remedy=remedy,
+    )
 
 
 def pending_renames(spec: StreamSpec, names: Collection[str]) -> dict[str, str]:
@@ -278,7 +291,7 @@ def _renamed(spec: StreamSpec, table: SinkTable, new: str, old: str, instead: st
     if there != {old}:
         which = "both are columns" if there else f"{old} is no column"
         what = f"is {old} so far by `renamed_from`, and {which} of the table"
-        remedy = f"correct `renamed_from` in {spec.name}.yaml; or {instead}"
+        remedy = f"correct `renamed_from` in {spec.file}; or {instead}"
     elif why := _why_named(spec) or why_fixed(spec, table, new, old):
         what = f"is {old} in the table, which cannot rename it: {why}"
         remedy = f"declare it as {old}; or {instead}"

@@ -105,7 +105,7 @@ def _none_matches(spec: StreamSpec, kafka: Kafka) -> TopicMissingError:
     return TopicMissingError(
         spec.name,
         f"no topic at {kafka.address} that may be seen matches {spec.topic_pattern!r}.",
-        remedy=f"create one, or correct `topic_pattern` in {spec.name}.yaml",
+        remedy=f"create one, or correct `topic_pattern` in {spec.file}",
     )
 
 
@@ -134,7 +134,7 @@ def changed_identity(spec: StreamSpec, known: Identity) -> IdentityChangedError 
     return IdentityChangedError(
         spec.name,
         f"the table was written with {written}; the file declares {declared}.",
-        remedy=f"restore {spec.name}.yaml, or oncelake rebuild {spec.name}, which builds a new "
+        remedy=f"restore {spec.file}, or oncelake rebuild {spec.name}, which builds a new "
         "table beside the old one",
     )
 
