@@ -9,9 +9,10 @@ from __future__ import annotations
 import datetime as dt
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
@@ -41,7 +42,7 @@ from oncelake.ingestion.formats.schema_columns import (
     struct_types,
 )
 from oncelake.ingestion.kafka.admin import Kafka
-from oncelake.ingestion.kafka.schema_registry import Registry, registry_of
+from oncelake.ingestion.kafka.schema_registry import WriterSchema, registry_of
 from oncelake.ingestion.operations.init.sample import read_sample
 from oncelake.ingestion.settings import Settings
 
@@ -292,12 +293,14 @@ def _of_registry(
     outline: Outline, source: SchemaSource, topic: str, settings: Settings
 ) -> tuple[Sequence[_Described], Sequence[str]]:
     """Return the newest schema of each record type, and the names in the key's schema."""
-    registry, records = registry_of(settings), outline.records or ("",)
-    described = [_registered(outline, source, topic, record, registry) for record in records]
+    registry = registry_of(settings)
+    versions = partial(registry.versions, number=source.version)
+    of = {record: _subjects(source, topic, record) for record in outline.records or ("",)}
+    described = [_registered(outline, record, of[record], versions) for record in of]
     if not any(described):
-        subjects = dict.fromkeys(s for each in records for s in _subjects(source, topic, each))
+        subjects = dict.fromkeys(subject for each in of.values() for subject in each)
         of_version = f"version {source.version} of " if source.version else ""
-        of_records = f" with a schema of {' or '.join(records)}" if outline.records else ""
+        of_records = f" with a schema of {' or '.join(of)}" if outline.records else ""
         raise _UnknownSchemaError(
             f"the schema registry has no {of_version}subject {' or '.join(subjects)}{of_records}; "
             "name it by `schema: {registry: {subject: …}}`"
@@ -317,15 +320,18 @@ def _subjects(source: SchemaSource, topic: str, record: str) -> tuple[str, ...]:
 
 
 def _registered(
-    outline: Outline, source: SchemaSource, topic: str, record: str, registry: Registry
+    outline: Outline,
+    record: str,
+    subjects: Iterable[str],
+    versions: Callable[[str], Iterator[WriterSchema]],
 ) -> _Described | None:
     """Return the newest schema of a record type, or of any, under the first subject with one."""
-    declared = outline.declared
-    for subject in _subjects(source, topic, record):
-        for schema in map(protobuf.prepared, registry.versions(subject, source.version)):
+    format_ = outline.declared.format
+    for subject in subjects:
+        for schema in map(protobuf.prepared, versions(subject)):
             origin = f"subject {subject}, schema {schema.id}"
             try:
-                types = column_types(schema, declared.format, (record,) if record else ())
+                types = column_types(schema, format_, (record,) if record else ())
                 name = record or record_name(schema)
             except BadBytesError as error:
                 raise _UnknownSchemaError(f"{origin}: {error}") from error

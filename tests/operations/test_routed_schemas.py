@@ -23,6 +23,7 @@ from oncelake.ingestion.operations.run import Run
 from oncelake.ingestion.operations.together import SharedReading
 from oncelake.ingestion.pipeline.report import RunReport
 from oncelake.ingestion.verify.verify import verify
+from tests.cli.shell import oncelake
 from tests.support.registry import Subject
 from tests.support.world import World
 
@@ -168,6 +169,67 @@ def test_each_table_follows_the_schemas_of_its_own_kind(events: Events) -> None:
     assert events.columns()["placed"] == "`id` BIGINT NOT NULL, `total` BIGINT, `amount` STRING"
     assert [found.changed for found in events.discover()] == [(), (), ()]
     assert events.differences() == []
+
+
+def of_json(name: str, field: str) -> tuple[str, str]:
+    """A JSON Schema, and its type in the registry."""
+    types = {"id": {"type": "integer"}, field: {"type": "integer"}}
+    return json.dumps({"title": name, "type": "object", "properties": types}), "JSON"
+
+
+def of_protobuf(name: str, field: str) -> tuple[str, str]:
+    """A file of Protobuf, whose first message is of another kind."""
+    package, _, message = name.rpartition(".")
+    messages = f"message Other {{}} message {message} {{ int64 id = 1; int64 {field} = 2; }}"
+    return f'syntax = "proto3"; package {package}; {messages}', "PROTOBUF"
+
+
+def of_debezium(name: str, field: str) -> tuple[str, str]:
+    """An envelope of Debezium's in Avro."""
+    fields = [{"name": each, "type": "long"} for each in ("id", field)]
+    row = {"type": "record", "name": f"{name}Value", "fields": fields}
+    sides = [{"name": "before", "type": ["null", row]}]
+    sides.append({"name": "after", "type": ["null", f"{name}Value"]})
+    return json.dumps({"type": "record", "name": name, "fields": sides}), "AVRO"
+
+
+@pytest.mark.parametrize(
+    ("format_", "written"),
+    [
+        ("json_schema", of_json),
+        ("protobuf", of_protobuf),
+        ({"type": "debezium", "encoding": "avro"}, of_debezium),
+    ],
+    ids=["json_schema", "protobuf", "debezium"],
+)
+def test_every_format_of_a_registry_gives_a_table_its_kind(
+    events: Events, format_: Any, written: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both kinds are under one subject, so the newest version is of one of them alone."""
+    for name, field in {"Placed": "total", "Paid": "amount"}.items():
+        events.registry.register(*written(f"{events.package}.{name}", field))
+    tables = {
+        table: {"when": f"{events.package}.{name}", "schema": "registry", "keys": ["id"]}
+        for table, name in {"placed": "Placed", "paid": "Paid"}.items()
+    }
+    events.declare(format=format_, tables=tables)
+
+    found = events.discover()
+
+    assert [each.unknown for each in found] == [{}, {}]
+    assert events.columns() == {
+        "paid": "`id` BIGINT NOT NULL, `amount` BIGINT",
+        "placed": "`id` BIGINT NOT NULL, `total` BIGINT",
+    }
+    events.world.set_environment(monkeypatch)
+    again, shown = (
+        oncelake("discover", "events", "--json"),
+        oncelake("schema", "show", "events_paid"),
+    )
+    documents = json.loads(again.output)["files"]
+    assert [each["table"] for each in documents] == ["placed", "paid"]
+    assert [each["added"] + each["changed"] for each in documents] == [[], []]
+    assert found[1].topics[events.world.topic].origin in shown.output
 
 
 def test_a_kind_that_nobody_has_registered_keeps_no_sibling_back(events: Events) -> None:
