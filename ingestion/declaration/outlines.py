@@ -146,9 +146,10 @@ class Outline:
         if source is None:
             return draft
         records = self.records
-        if self.table and not records:
-            # Of the topic's schemas only those of its own kind may change the columns of a table.
-            records = tuple(topic.record for topic in topics)
+        if self.table:
+            # Not every topic has all kinds, and those of others never change a table's columns.
+            topics = [topic for topic in topics if topic.schema] or topics
+            records = records or tuple(topic.record for topic in topics)
         known_from = {"schema_from": {**source.model_dump(), "records": records}}
         try:
             tree = replace(draft.tree, content=self._content(draft, topics))

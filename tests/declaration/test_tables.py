@@ -10,7 +10,7 @@ import pytest
 from oncelake.ingestion.cli.streams import chosen
 from oncelake.ingestion.declaration.loader import load_streams, reload_stream
 from oncelake.ingestion.declaration.spec import StreamSpec, meaning
-from oncelake.ingestion.declaration.topics_file import FoundTopic, write_topics
+from oncelake.ingestion.declaration.topics_file import FoundTopic, read_topics, write_topics
 from oncelake.ingestion.recovery.topics import changed_identity
 from oncelake.ingestion.settings import Settings
 from oncelake.ingestion.sinks.commit_metadata import UNKNOWN
@@ -133,6 +133,64 @@ def test_messages_name_the_file_that_declares_the_stream(folder: Path) -> None:
         "restore events.yaml",
         "restore shop.yaml",
     ]
+
+
+REGISTERED = """\
+topics: [a, b]
+format: avro
+route_by: {by}
+schema: registry
+tables:
+  placed: {{keys: [id]}}
+  payment: {{when: paid, keys: [id]}}
+  views: {{schema: page STRING, mode: append}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("by", "records"),
+    [("_schema", ("placed",)), ("kind", ("shop.Placed",)), ("header:kind", ("shop.Placed",))],
+)
+def test_what_was_found_of_a_kind_completes_its_table_alone(
+    folder: Path, by: str, records: tuple[str, ...]
+) -> None:
+    """Where one topic lacks the kind, too; a kind that nobody knows keeps no sibling back."""
+    file = folder / "events.yaml"
+    file.write_text(REGISTERED.format(by=by))
+    found = FoundTopic(name="a", id="x", first_seen="2026", table="placed", record="shop.Placed")
+    write_topics(file, [replace(found, schema="id INT")], table="placed")
+    write_topics(file, [replace(found, table="payment", record="")], table="payment")
+    of_both = [replace(found, schema="id INT"), replace(found, name="b", record="")]
+
+    write_topics(file, of_both, table="placed")
+
+    assert [(each.name, each.table) for each in read_topics(file)] == [
+        *(("a", "payment"), ("a", "placed"), ("b", "placed"))
+    ]
+    payment, placed, views = load_streams(folder)
+    assert "no columns are known of topic 'a'" in str(payment.error)
+    spec = placed.require_spec()
+    assert (spec.ddl, spec.file) == ("`id` INT NOT NULL", "events.yaml")
+    assert spec.schema_from is not None
+    assert spec.schema_from.records == records
+    assert spec.route is not None
+    assert [name for name, _ in spec.route.tables] == [
+        *("events_placed", "events_payment", "events_views")
+    ]
+    assert views.require_spec().schema_from is None
+
+
+def test_no_table_has_its_schemas_in_the_records(folder: Path) -> None:
+    """Nothing tells which of them are of its kind."""
+    (folder / "events.yaml").write_text(
+        EVENTS.replace("schema: n INT", "schema: embedded").replace(
+            "topic: events", "topic: events\nformat: {type: debezium, schemas: true}"
+        )
+    )
+
+    (stream,) = load_streams(folder)
+
+    assert "9: schema: nothing tells which schemas are of this table" in str(stream.error)
 
 
 def test_two_files_declare_no_stream_of_one_name(folder: Path) -> None:
