@@ -106,8 +106,9 @@ def parsed(schema: WriterSchema) -> tuple[Callable[[bytes], Any], Any]:
     named: dict[str, Any] = {}
     expanded: dict[str, Any] = {}
     try:
-        for text in [*(text for _, text in schema.references), schema.text]:
-            plain = as_written(json.loads(text))
+        texts = [*(text for _, text in schema.references), schema.text]
+        for at, text in enumerate(texts):
+            plain = as_written(json.loads(text), str(at))
             root = parse_schema(plain, named_schemas=named)
             _refuse_explosion(root, named)
             type_ = parse_schema(plain, named_schemas=expanded, expand=True)

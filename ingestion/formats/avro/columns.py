@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from oncelake.ingestion.formats.arrays import Bytes, Flags, Numbers, cast_or_null
 from oncelake.ingestion.formats.avro.conversion import conversion
-from oncelake.ingestion.formats.avro.types import fields, has_unlike_twins, is_record, kind
+from oncelake.ingestion.formats.avro.types import fields, is_record, kind
 from oncelake.ingestion.formats.decoder import Encoded, arrow_type, decoded_struct, struct_of_parts
 from oncelake.ingestion.formats.wire_format import DecodeMany
 
@@ -131,7 +131,7 @@ def _union(branches: list[Any], levels: int) -> Read | None:
         for (byte, read), node in zip(readers, branches, strict=True)
         if read and node != "null"
     ]
-    if len(some) + branches.count("null") < len(branches) or not some or has_unlike_twins(branches):
+    if len(some) + branches.count("null") < len(branches) or not some:
         return None
     most = min(2 * len(branches), 128)
 

@@ -11,7 +11,6 @@ from pyspark.sql import types as sql
 
 from oncelake.ingestion.formats.coerce import (
     Convert,
-    MisfitError,
     Source,
     array_of,
     decimal_of,
@@ -25,6 +24,10 @@ from oncelake.ingestion.formats.coerce import (
 from oncelake.ingestion.formats.connect import DEBEZIUM_TICKS, Hint, json_value
 
 _LOGICAL: Final = "oncelakeLogicalType"
+# Begins the names of records that stand for the branches of a union.
+_BRANCH: Final = "oncelake_branch"
+# Their only field.
+_VALUE: Final = "value"
 _NAMED: Final = frozenset({"record", "error", "enum", "fixed"})
 _PLAIN: Final = {
     "boolean": Source("boolean"),
@@ -51,27 +54,55 @@ _PYTHON: Final[dict[str, type]] = {
 }
 
 
-def as_written(schema: Any) -> Any:
+def as_written(schema: Any, place: str) -> Any:
     """Return a schema by which fastavro returns the values as they were written.
 
-    ``logicalType`` has another name, and what is for readers is gone: defaults and aliases.
+    ``logicalType`` has another name, and what is for readers is gone: defaults and aliases. A union
+    of several types that are one in Python has each as the only field of a record, which takes the
+    same bytes and has a name.
+
+    Args:
+        schema: The schema, or a part of it.
+        place: Where it is, as letters and digits: what distinguishes it from all other parts.
 
     Raises:
         ValueError, AttributeError: it breaks a rule that fastavro does not know.
     """
     if isinstance(schema, list):
-        return [as_written(each) for each in schema]
+        return [as_written(each, f"{place}_{at}") for at, each in enumerate(schema)]
     if not isinstance(schema, dict):
         return schema
     if "type" in schema:
         _refuse_misnamed(schema)
-    for part in ("type", "items", "values"):
-        if isinstance(schema.get(part), list):
-            _refuse_ambiguous(schema[part])
     renamed = {_LOGICAL if name == "logicalType" else name: each for name, each in schema.items()}
-    kept = renamed.keys() - {"default", "aliases"}
-    written = {name: as_written(each) for name, each in renamed.items() if name in kept}
+    kept = [name for name in renamed if name not in ("default", "aliases")]
+    written = {name: as_written(renamed[name], f"{place}_{at}") for at, name in enumerate(kept)}
+    for at, name in enumerate(kept):
+        if name in ("type", "items", "values") and isinstance(written[name], list):
+            _refuse_ambiguous(written[name])
+            written[name] = _with_names(written[name], f"{place}_{at}")
     return "null" if written.get("type") == "null" and "name" not in written else written
+
+
+def _with_names(branches: list[Any], place: str) -> list[Any]:
+    """Give the branches names by which their values are known, where their types do not do."""
+    if not _has_unlike_twins(branches):
+        return branches
+    return [
+        _named(branch, f"{_BRANCH}_{place}_{at}") if kind(branch)[0] in _PYTHON else branch
+        for at, branch in enumerate(branches)
+    ]
+
+
+def _named(branch: Any, name: str) -> dict[str, Any]:
+    return {"type": "record", "name": name, "fields": [{"name": _VALUE, "type": branch}]}
+
+
+def _has_unlike_twins(branches: list[Any]) -> bool:
+    """Tell whether two branches, which Python's types do not distinguish, mean different things."""
+    plain = [(_PYTHON[word], found) for word, found in map(kind, branches) if word in _PYTHON]
+    names = [found.get(name) for _, found in plain for name in (_LOGICAL, "connect.name")]
+    return len({python for python, _ in plain}) < len(plain) and any(names)
 
 
 def _refuse_ambiguous(union: list[Any]) -> None:
@@ -91,10 +122,16 @@ def _refuse_misnamed(schema: Mapping[str, Any]) -> None:
 
 
 def kind(node: Any) -> tuple[str, Mapping[str, Any]]:
-    """Return the word for an expanded type, and what else its schema says."""
+    """Return the word for a type, and what else its schema says; of a named branch, its type's."""
     if isinstance(node, list):
         return "union", {}
+    if _is_named_branch(node):
+        return kind(node["fields"][0]["type"])
     return (node["type"], node) if isinstance(node, dict) else (node, {})
+
+
+def _is_named_branch(node: Any) -> bool:
+    return isinstance(node, dict) and str(node.get("name")).startswith(_BRANCH)
 
 
 def logical_type(node: Any) -> str:
@@ -157,14 +194,6 @@ def _takes_no_bytes(node: Any) -> bool:
     return word == "null" or found.get("size") == 0 or is_empty_record
 
 
-def has_unlike_twins(branches: list[Any]) -> bool:
-    """Tell whether two branches, which Python's types do not distinguish, mean different things."""
-    kinds = [kind(each) for each in branches if each != "null"]
-    plain = [(_PYTHON[word], found) for word, found in kinds if word in _PYTHON]
-    names = [found.get(name) for _, found in plain for name in (_LOGICAL, "connect.name")]
-    return len({python for python, _ in plain}) < len(plain) and any(names)
-
-
 def converter(node: Any, target: sql.DataType) -> Convert:
     """Return the conversion of a non-null value to the declared type."""
     word, found = kind(node)
@@ -192,17 +221,14 @@ def _union(branches: list[Any], target: sql.DataType) -> Convert:
     """Convert each value by its own branch; fastavro returns named types with their names."""
     named: dict[str, Convert] = {}
     plain: dict[type, Convert] = {}
-    logical: dict[type, Any] = {}
     for branch in branches:
-        word, found = kind(branch)
         convert = converter(branch, target)
-        if word in {"record", "enum", "fixed"}:
-            named[found["name"]] = convert
-            continue
-        python = _PYTHON[word]
-        if python in plain and logical[python] != found.get(_LOGICAL):
-            convert = _ambiguous
-        plain[python], logical[python] = convert, found.get(_LOGICAL)
+        if _is_named_branch(branch):
+            named[branch["name"]] = _of_branch(convert)
+        elif (word := kind(branch)[0]) in _PYTHON:
+            plain[_PYTHON[word]] = convert
+        else:
+            named[branch["name"]] = convert
     if len(branches) == len(plain) == 1:
         return plain.popitem()[1]
 
@@ -215,8 +241,8 @@ def _union(branches: list[Any], target: sql.DataType) -> Convert:
     return convert_branch
 
 
-def _ambiguous(_: Any) -> Any:
-    raise MisfitError("two branches of the union cannot be distinguished")
+def _of_branch(convert: Convert) -> Convert:
+    return lambda record: convert(record[_VALUE])
 
 
 def _source(word: str, found: Mapping[str, Any]) -> Source:
