@@ -18,6 +18,7 @@ from oncelake.ingestion.settings import Settings
 from oncelake.ingestion.verify.fold.transform import NOT_INDEPENDENT
 from tests.support.both_readers import Headers, Sent, classified, declared, judged
 from tests.support.debezium import MISSING
+from tests.support.long import twins
 from tests.support.proof import prove
 from tests.support.registry import framed
 from tests.support.small_registry import SmallRegistry, small_registry
@@ -393,7 +394,7 @@ def test_a_key_in_quarantine_is_sent_in_again_with_its_headers(world: World) -> 
 
 @pytest.mark.kafka
 @pytest.mark.spark
-@pytest.mark.parametrize("engine", ["auto", "spark"])
+@pytest.mark.parametrize("engine", ["auto", *twins("spark")])
 def test_a_row_of_debezium_moves_within_its_tenant(world: World, engine: str) -> None:
     """The header is a part of both keys, and what the update leaves out comes from the old row."""
     world.settings = world.settings.model_copy(update={"merge_engine": engine})

@@ -14,6 +14,7 @@ from oncelake.ingestion.operations.rewind import rewind
 from oncelake.ingestion.operations.status import StatusReader
 from oncelake.ingestion.sinks.delta.files import read_delta
 from oncelake.ingestion.sinks.delta.vectors import vectors_of
+from tests.support.long import twins
 from tests.support.proof import find_problems
 from tests.support.world import World, row
 
@@ -26,7 +27,7 @@ def marked(world: World) -> int:
     return sum(each.rows for each in vectors_of(path, read_delta(path)).values())
 
 
-@pytest.mark.parametrize("engine", ["delta_rs", "spark"])
+@pytest.mark.parametrize("engine", ["delta_rs", *twins("spark")])
 def test_a_table_that_marks_rows_is_proven_like_any(world: World, engine: Any) -> None:
     """Made, merged into, rewound, maintained, erased, switched off and on, and proven each time."""
     world.settings = world.settings.model_copy(update={"merge_engine": engine})

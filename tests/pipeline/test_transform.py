@@ -351,7 +351,7 @@ def test_a_statement_that_cannot_be_trusted_is_refused(
         refuse_bad_transformation(spark, spec)
 
 
-@pytest.mark.parametrize("key", ["id", "code"])
+@pytest.mark.parametrize("key", ["id", *twins("code")])
 def test_both_engines_make_the_same_rows(world: World, key: str) -> None:
     """Rows, quarantine and counts, of good and bad values, deletes and tombstones."""
     world.declare(

@@ -38,8 +38,10 @@ def record(id_: int, at: int, **more: Any) -> dict[str, Any]:
     [
         pytest.param("delta_rs", False, id="files"),
         pytest.param("delta_rs", True, id="vectors"),
-        pytest.param("spark", False, id="Spark"),
-        *twins(pytest.param("spark", True, id="Spark and vectors")),
+        *twins(
+            pytest.param("spark", False, id="Spark"),
+            pytest.param("spark", True, id="Spark and vectors"),
+        ),
     ],
 )
 def test_a_wider_type_takes_what_the_narrow_one_did_not(
