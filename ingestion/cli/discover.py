@@ -45,9 +45,9 @@ def discover(
         if not dry_run:
             each.write()
         if not as_json:
-            _print(each, is_written=not dry_run)
+            print_discovery(each, is_written=not dry_run)
     if as_json:
-        output.document({"files": list(map(_document, found)), "written": not dry_run})
+        output.document({"files": list(map(discovery_document, found)), "written": not dry_run})
     raise typer.Exit(WRONG if any(each.unknown for each in found) else DONE)
 
 
@@ -94,7 +94,8 @@ def _outlines(names: list[str] | None, settings: Settings) -> Iterator[Outline]:
         yield from outlines
 
 
-def _print(found: Discovery, *, is_written: bool) -> None:
+def print_discovery(found: Discovery, *, is_written: bool) -> None:
+    """Print what was found for a file."""
     name = found.outline.declared.name
     verb = "" if is_written else "would be "
     output.say(f"{name}: {counted(len(found.topics), 'topic')}")
@@ -111,7 +112,8 @@ def _print(found: Discovery, *, is_written: bool) -> None:
             output.say(f"  {topic}: {column} has no column: {why}", "yellow")
 
 
-def _document(found: Discovery) -> dict[str, Any]:
+def discovery_document(found: Discovery) -> dict[str, Any]:
+    """Return what was found for a file as a document has it."""
     return {
         "file": found.outline.path.stem,
         "table": found.outline.table or None,

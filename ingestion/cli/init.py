@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections import Counter
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -13,12 +13,11 @@ from oncelake.ingestion.cli import output
 from oncelake.ingestion.cli.command import AsJson
 from oncelake.ingestion.cli.streams import load_settings
 from oncelake.ingestion.declaration.names import sink_names
-from oncelake.ingestion.errors import counted
+from oncelake.ingestion.errors import DONE, WRONG, counted
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from oncelake.ingestion.declaration.spec import StreamSpec
+    from oncelake.ingestion.operations.init.family import Family
     from oncelake.ingestion.operations.init.initialize import Initialized
 
 _SHOWN = 10
@@ -69,6 +68,7 @@ def init(
     are written beside it, as `oncelake discover` does.
     """
     from oncelake.ingestion.declaration.names import nearest_allowed
+    from oncelake.ingestion.operations.init.family import propose_family
     from oncelake.ingestion.operations.init.initialize import initialize, path_of, refuse_existing
 
     settings = load_settings()
@@ -79,7 +79,8 @@ def init(
     if not dry_run:
         refuse_existing(path)
     if topic is None:
-        _init_family(meant, path, sample, sink, is_written=not dry_run)
+        family = propose_family(meant, path, limit=sample, settings=settings, sink=sink)
+        _report_family(family, is_written=not dry_run, as_json=as_json)
         return
     proposed = initialize(topic, path, limit=sample, settings=settings, sink=sink)
     if not dry_run:
@@ -92,18 +93,30 @@ def init(
         _print(proposed)
 
 
-def _init_family(pattern: str, path: Path, sample: int, sink: str, *, is_written: bool) -> None:
-    from oncelake.ingestion.cli.discover import discover
+def _report_family(family: Family, *, is_written: bool, as_json: bool) -> None:
+    from oncelake.ingestion.cli.discover import discovery_document, print_discovery
     from oncelake.ingestion.declaration.drafts import shown_path
-    from oncelake.ingestion.operations.init.family import propose_family
+    from oncelake.ingestion.declaration.loader import read_outlines
+    from oncelake.ingestion.operations.discover import discover
     from oncelake.ingestion.operations.init.initialize import write_file
 
-    text = propose_family(pattern, path, limit=sample, settings=load_settings(), sink=sink)
-    output.say(text.rstrip("\n"))
+    found = None
     if is_written:
-        write_file(path, text)
-        output.say(f"\n{shown_path(path)}: written")
-        discover([path.stem])
+        write_file(family.path, family.text)
+        (outline,) = read_outlines(family.path)
+        found = discover(outline, load_settings())
+        found.write()
+    if as_json:
+        of_family = output.fields_of(family, "pattern", "topics", "sampled", "format", "path")
+        discovered = discovery_document(found) if found else None
+        written = {"written": is_written, "yaml": family.text, "discovered": discovered}
+        output.document({**of_family, **written})
+    else:
+        output.say(family.text.rstrip("\n"))
+    if found and not as_json:
+        output.say(f"\n{shown_path(family.path)}: written")
+        print_discovery(found, is_written=True)
+    raise typer.Exit(WRONG if found and found.unknown else DONE)
 
 
 def _print(proposed: Initialized) -> None:
@@ -113,21 +126,13 @@ def _print(proposed: Initialized) -> None:
     output.say(f"{shown_path(proposed.path)}: written, from {counted(total, 'record')}\n")
     output.say(proposed.text)
     columns = [column.name for column in spec.columns]
-    shown = (_shown(row, spec) for row in _newest(proposed))
+    shown = (_shown(row, spec) for row in proposed.good[-_SHOWN:])
     output.table(columns, ([as_cell(row.get(n, "deleted")) for n in columns] for row in shown))
     output.say(f"\n{len(proposed.good):,} of {counted(total, 'record')} would be applied")
     if ignored := sum(row["_disposition"] == "ignored" for row in proposed.records):
         output.say(f"  {counted(ignored, 'null value')} would be ignored")
-    for reason, rows in _by_reason(proposed):
-        first = rows[0]
-        at = f"{first['_topic']}-{first['_partition']} offset {first['_offset']}"
-        detail = f" ({as_cell(first['_detail'])})" if first["_detail"] else ""
-        output.say(f"  {len(rows):,} quarantined as {reason}, first at {at}{detail}", "yellow")
+    print_quarantined(proposed.bad)
     output.say(f"\nNext: check the file; oncelake validate {spec.name}; oncelake run {spec.name}")
-
-
-def _newest(proposed: Initialized) -> list[dict[str, Any]]:
-    return proposed.good[-_SHOWN:]
 
 
 def _shown(row: dict[str, Any], spec: StreamSpec) -> dict[str, Any]:
@@ -140,13 +145,13 @@ def _shown(row: dict[str, Any], spec: StreamSpec) -> dict[str, Any]:
     }
 
 
-def _by_reason(proposed: Initialized) -> list[tuple[str, list[dict[str, Any]]]]:
-    """Group the records that would go to quarantine, the largest group first."""
-    reasons = Counter(row["_reason"] for row in proposed.quarantined)
-    return [
-        (reason, [row for row in proposed.quarantined if row["_reason"] == reason])
-        for reason, _ in reasons.most_common()
-    ]
+def print_quarantined(bad: Iterable[Mapping[str, Any]]) -> None:
+    """Print for each reason how many records would go to quarantine, and where the first is."""
+    for each in bad:
+        at = f"{each['topic']}-{each['partition']} offset {each['offset']}"
+        detail = f" ({as_cell(each['detail'])})" if each["detail"] else ""
+        many = f"{each['records']:,} quarantined as {each['reason']}"
+        output.say(f"  {many}, first at {at}{detail}", "yellow")
 
 
 def as_cell(value: Any, longest: int = _LONGEST) -> str:
@@ -186,7 +191,7 @@ def _document(proposed: Initialized, *, is_written: bool) -> dict[str, Any]:
         "applied": len(proposed.good),
         "rows": [
             {name: as_json_value(value) for name, value in _shown(row, spec).items()}
-            for row in _newest(proposed)
+            for row in proposed.good[-_SHOWN:]
         ],
         "quarantined": [
             {

@@ -8,7 +8,7 @@ import typer
 
 from oncelake.ingestion.cli import output
 from oncelake.ingestion.cli.command import AsJson, Stream
-from oncelake.ingestion.cli.init import as_cell, as_json_value
+from oncelake.ingestion.cli.init import as_cell, as_json_value, print_quarantined
 from oncelake.ingestion.cli.output import progress, session
 from oncelake.ingestion.cli.streams import load_stream
 from oncelake.ingestion.errors import DONE, WRONG, counted
@@ -52,10 +52,7 @@ def _print(trial: Trial) -> None:
         output.say(f"  {disposition}: {rows:,}")
     for name, count in sorted(trial.extras.items()):
         output.say(f"  {name}: {count:,}", "yellow")
-    for bad in trial.bad:
-        at = f"{bad['topic']}-{bad['partition']} offset {bad['offset']}"
-        detail = f" ({as_cell(bad['detail'])})" if bad["detail"] else ""
-        output.say(f"  {bad['records']:,} as {bad['reason']}, first at {at}{detail}", "bold red")
+    print_quarantined(trial.bad)
     output.table([*spec.types], ([as_cell(row[n]) for n in spec.types] for row in trial.rows))
     if trial.plan is not None and trial.plan.changes:
         output.say("The table would be changed first: oncelake plan " + spec.name, "yellow")

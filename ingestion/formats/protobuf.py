@@ -13,7 +13,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
@@ -86,13 +86,13 @@ WRAPPERS: Final = frozenset(
 
 def opened(encoded: Encoded) -> Decode:
     """Decode each value with its writer's schema, as any of its messages."""
-    messages = cache(lambda schema: _Messages(schema, encoded))
-    return FramedDecoder(
-        encoded,
-        "PROTOBUF",
-        lambda schema, _: messages(schema),
-        name=lambda schema: messages(schema).full_name,
-    )
+    return FramedDecoder(encoded, "PROTOBUF", _Messages, name=full_name)
+
+
+def full_name(schema: WriterSchema) -> Callable[[bytes], str]:
+    """Return what names the message that a payload of a prepared schema is."""
+    find = _finder(schema)
+    return lambda payload: str(find(message_path(payload)[0]).full_name)
 
 
 class _Messages:
@@ -100,27 +100,14 @@ class _Messages:
 
     def __init__(self, schema: WriterSchema, encoded: Encoded) -> None:
         self._encoded, self._reader = encoded, cache(self._opened)
-        self._main, self._in_order = _main_file(schema)
+        self._find = _finder(schema)
 
     def __call__(self, payload: bytes) -> Decoded:
         path, rest = message_path(payload)
         return self._reader(path)(rest)
 
-    def full_name(self, payload: bytes) -> str:
-        """Return the full name of the message that a payload is."""
-        return str(self._message(message_path(payload)[0]).full_name)
-
-    def _message(self, path: tuple[int, ...]) -> Any:
-        try:
-            message = self._main.message_types_by_name[self._in_order[path[0]]]
-            for index in path[1:]:
-                message = message.nested_types[index]
-        except IndexError:
-            raise BadBytesError("malformed_protobuf", f"no message at {list(path)}") from None
-        return message
-
     def _opened(self, path: tuple[int, ...]) -> Read:
-        message = self._message(path)
+        message = self._find(path)
         make = message_factory.GetMessageClass(message)
         to_row, extra = columns_of(_nodes(message), self._encoded.schema, _converter)
 
@@ -140,8 +127,6 @@ def message_of(schema: WriterSchema, record: Sequence[str] = ()) -> Any:
     Raises:
         BadBytesError: the schema cannot be used.
     """
-    if schema.problem:
-        raise BadBytesError("unusable_schema", schema.problem)
     main, in_order = _main_file(schema)
     if not record:
         return main.message_types_by_name[in_order[0]] if in_order else None
@@ -151,8 +136,26 @@ def message_of(schema: WriterSchema, record: Sequence[str] = ()) -> Any:
     return None
 
 
+def _finder(schema: WriterSchema) -> Callable[[tuple[int, ...]], Any]:
+    """Return what finds a message of a prepared schema by its indexes."""
+    main, in_order = _main_file(schema)
+
+    def find(path: tuple[int, ...]) -> Any:
+        try:
+            message = main.message_types_by_name[in_order[path[0]]]
+            for index in path[1:]:
+                message = message.nested_types[index]
+        except IndexError:
+            raise BadBytesError("malformed_protobuf", f"no message at {list(path)}") from None
+        return message
+
+    return find
+
+
 def _main_file(schema: WriterSchema) -> tuple[Any, list[str]]:
     """Return the descriptor of the main file of a prepared schema, and its messages in order."""
+    if schema.problem:
+        raise BadBytesError("unusable_schema", schema.problem)
     try:
         found = FileDescriptorSet.FromString(base64.b64decode(schema.text))
         pool = descriptor_pool.DescriptorPool()

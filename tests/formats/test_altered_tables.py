@@ -207,9 +207,17 @@ def test_one_file_is_proposed_for_a_family_of_topics(
     world.set_environment(monkeypatch)
     pattern = rf"{world.topic}\.public\.(.*)"
 
-    answer = CliRunner().invoke(app, ["init", "--pattern", pattern, "--stream", "shop"])
+    command = ["init", "--pattern", pattern, "--stream", "shop"]
+    printed = json.loads(CliRunner().invoke(app, [*command, "--dry-run", "--json"]).stdout)
+    answer = CliRunner().invoke(app, command)
 
     assert answer.exit_code == 0, answer.output
+    assert (printed["format"], printed["written"], printed["discovered"]) == (
+        *("debezium", False),
+        None,
+    )
+    assert len(printed["topics"]) == 11
+    assert printed["yaml"] in answer.stdout
     specs = {each.name: each.require_spec() for each in load_streams(world.settings.streams)}
     assert len(specs) == 11
     assert specs["shop_items"].keys == ("order_id", "line")

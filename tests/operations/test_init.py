@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka.schema_registry.avro import AvroSerializer
+from confluent_kafka.schema_registry.protobuf import ProtobufSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
 from oncelake.ingestion.declaration.loader import find_stream
@@ -19,6 +20,7 @@ from tests.cli.shell import answer, oncelake
 from tests.support.debezium import postgres
 from tests.support.long import only_long
 from tests.support.proof import find_problems
+from tests.support.protobuf import Compiled
 from tests.support.registry import Subject
 from tests.support.world import World, transactional
 
@@ -244,6 +246,33 @@ def test_a_proposed_file_validates_and_runs_at_once(
     assert len(world.rows()) == case.rows
     problems = find_problems(world)
     assert [each for each in problems if "VARIANT are not provable" not in each] == []
+
+
+@pytest.mark.kafka
+@pytest.mark.spark
+def test_a_family_of_protobuf_has_its_columns_and_keys(registered: World, subject: Subject) -> None:
+    """One file, the columns of the registry, and the keys of the Kafka keys, null values too."""
+    world = registered
+    of_value, of_key = (
+        Compiled(f'syntax = "proto3"; message {name} {{ {fields} }}')
+        for name, fields in (("User", "int32 id = 1; string name = 2;"), ("Key", "int32 id = 1;"))
+    )
+    serialize = ProtobufSerializer(type(of_key.make("Key")), subject.client)
+    context = SerializationContext(world.topic, MessageField.KEY)
+    keys = [serialize(of_key.make("Key", id=id), context) for id in (1, 2)]
+    values = subject.protobuf(*(of_value.make("User", id=id, name="a") for id in (1, 2)))
+    send(world, [(keys[0], values[0], 0), (keys[1], values[1], 0), (keys[1], None, 0)])
+    pattern = f"{world.topic[:-1]}(.)"
+
+    told = answer(oncelake("init", "--pattern", pattern, "--stream", "users", "--json"))
+
+    name = f"users_{world.topic[-1]}"
+    spec = find_stream(world.settings.streams, name)
+    assert (told["topics"], told["format"], told["written"]) == ([world.topic], "protobuf", True)
+    assert told["discovered"]["added"] == [world.topic]
+    assert (spec.format.type, spec.key_format.type, spec.keys) == ("protobuf", "protobuf", ("id",))
+    tried = answer(oncelake("try", name, "--json"))
+    assert tried["dispositions"] == {"row": 2, "delete": 1}
 
 
 def test_garbage_gets_one_sentence(registered: World) -> None:

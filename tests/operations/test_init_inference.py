@@ -651,7 +651,7 @@ def test_values_whose_ids_are_in_headers_are_not_taken_for_framed(header: str) -
     assert detect_format(sample(text), SETTINGS).type == "json"
 
 
-@pytest.mark.parametrize("format_", ["avro", "json_schema"])
+@pytest.mark.parametrize("format_", ["avro", "json_schema", "protobuf"])
 def test_the_record_type_of_most_values_is_proposed(format_: str) -> None:
     """The file names it, has its columns alone, and takes its records; a note names the others."""
     with small_registry() as registry:
@@ -659,6 +659,11 @@ def test_the_record_type_of_most_values_is_proposed(format_: str) -> None:
             user = registry.add(record_of("User", "name"))
             order = registry.add(record_of("Order", "total"))
             body = {user: b"\x02\x02a", order: b"\x04\x02b"}
+        elif format_ == "protobuf":
+            # A payload begins with the index of its message: User is the second one.
+            user = registry.add(MESSAGES, "PROTOBUF")
+            order = registry.add(MESSAGES + "message More {}", "PROTOBUF")
+            body = {user: b"\x02\x02\x08\x01\x12\x01a", order: b"\x00\x08\x02\x12\x01b"}
         else:
             user, order = (registry.add({"title": name}, "JSON") for name in ("User", "Order"))
             body = {user: b'{"id": 1, "name": "a"}', order: b'{"id": 2, "total": "b"}'}
@@ -675,6 +680,49 @@ def test_the_record_type_of_most_values_is_proposed(format_: str) -> None:
     assert "2 are records of type User, and others are filtered: Order (1)" in " ".join(
         proposal.notes["format"]
     )
+
+
+def test_messages_of_protobuf_are_proposed_with_their_keys() -> None:
+    """The columns are those of the message that was sent, and the key's message names the keys."""
+    with small_registry() as registry:
+        number = registry.add(MESSAGES, "PROTOBUF")
+        of_key = registry.add('syntax = "proto3"; message Key { int64 id = 1; }', "PROTOBUF")
+        values = [b"\x08%c\x12\x01a" % at for at in range(1, 4)]
+        sample = sampled(
+            [(framed(of_key, b"\0" + v[:2]), framed(number, b"\x02\x02" + v), 0) for v in values]
+        )
+        proposal = propose("users", sample, registry.settings)
+        text = write_text(proposal, sample)
+        spec = StreamSpec.model_validate({**read_tree(text).content, "name": "users"})
+        judged = validate_sample(sample, spec, registry.settings)
+
+    assert spec.ddl == "id BIGINT NOT NULL,\nname STRING"
+    assert (spec.format.type, spec.key_format.type, spec.keys) == ("protobuf", "protobuf", ("id",))
+    assert "record" not in proposal.fields
+    assert [(row["id"], row["name"]) for row in judged] == [(1, "a"), (2, "a"), (3, "a")]
+
+
+@pytest.mark.parametrize(
+    ("schema", "type_"),
+    [
+        pytest.param('"long"', "AVRO", id="no record"),
+        pytest.param("message {", "PROTOBUF", id="does not compile"),
+    ],
+)
+def test_a_schema_that_describes_no_columns_is_named(schema: str, type_: str) -> None:
+    """The sentence names the schema, and a declaration that keeps the bytes."""
+    with small_registry() as registry:
+        value = framed(registry.add(schema, type_), b"\0\2")
+
+        with pytest.raises(InvalidSpecError, match=r"schema 1 is no record .* Next: .*raw"):
+            detect_format(sampled([(None, value, 0)]), registry.settings)
+
+
+MESSAGES = """
+syntax = "proto3";
+message Order { int64 id = 1; string total = 2; }
+message User { int32 id = 1; string name = 2; }
+"""
 
 
 def record_of(name: str, field: str) -> dict[str, Any]:

@@ -6,15 +6,16 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any, Final, NoReturn
 
 from oncelake.ingestion.declaration.derived import NO_TYPE
 from oncelake.ingestion.declaration.names import name_trouble
+from oncelake.ingestion.declaration.parts import FormatSpec
 from oncelake.ingestion.errors import InvalidSpecError, counted
-from oncelake.ingestion.formats import avro, json_schema
-from oncelake.ingestion.formats.avro.types import fields, is_record, record_in
+from oncelake.ingestion.formats import avro, json_schema, protobuf
 from oncelake.ingestion.formats.decoder import BadBytesError
-from oncelake.ingestion.formats.schema_columns import Types, avro_types, connect_types, row_fields
+from oncelake.ingestion.formats.schema_columns import Types, column_types, embedded_types
 from oncelake.ingestion.formats.wire_format import HEADER_BYTES, id_headers, schema_id_of
 from oncelake.ingestion.kafka.schema_registry import WriterSchema, registry_of
 from oncelake.ingestion.operations.init.json_types import (
@@ -39,6 +40,12 @@ _WHOLE: Final = dict.fromkeys(("TINYINT", "SMALLINT", "INT"), "BIGINT")
 _MOST_IDS: Final = 100
 # What a registry calls its schemas, and the format of their records.
 FORMATS_OF_SCHEMAS: Final = {"AVRO": "avro", "JSON": "json_schema", "PROTOBUF": "protobuf"}
+_NAMES: Final = {
+    "AVRO": avro.record_name,
+    "JSON": json_schema.title,
+    "PROTOBUF": protobuf.full_name,
+}
+_DEBEZIUM_IN_AVRO: Final = {"encoding": "avro"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,6 +70,11 @@ class Detected:
     def lenient(self) -> dict[str, str]:
         """The columns some of whose values are written as another type, as ``types`` has them."""
         return {name: "lenient" for name, guess in self.columns.items() if guess.is_lenient}
+
+    def declared(self, **more: Any) -> Any:
+        """Return what a declaration says of the format, with more options."""
+        options = {**self.options, **more}
+        return {"type": self.type, **options} if options else self.type
 
 
 def detect_format(sample: TopicSample, settings: Settings) -> Detected:
@@ -101,7 +113,7 @@ def writer_schemas(raws: Iterable[bytes | None], settings: Settings) -> dict[int
     if not ids or not settings.schema_registry:
         return {}
     found = registry_of(settings).schemas(number for number, _ in ids.most_common(_MOST_IDS))
-    return {number: found[number] for number in sorted(found, reverse=True)}
+    return {number: protobuf.prepared(found[number]) for number in sorted(found, reverse=True)}
 
 
 def objects_in(raws: Iterable[bytes | None], type_: str) -> Iterator[dict[str, Any]]:
@@ -113,13 +125,6 @@ def objects_in(raws: Iterable[bytes | None], type_: str) -> Iterator[dict[str, A
             found = parse(raw[HEADER_BYTES:] if type_ == "json_schema" else raw)
             if type(found) is dict:
                 yield found
-
-
-def avro_root(schema: WriterSchema) -> Any:
-    """Return the type of a schema of Avro, with all names expanded; ``None`` if it is unusable."""
-    with suppress(BadBytesError):
-        return avro.parsed(schema)[1]
-    return None
 
 
 def _kind_of_record(record: SampledRecord) -> str:
@@ -145,7 +150,7 @@ def _json(objects: Sequence[dict[str, Any]], found: str) -> Detected:
     with_schemas = sum(map(_is_envelope, payloads))
     if with_schemas >= _SHARE * len(objects):
         schemas = [each["schema"] for each in reversed(objects) if "schema" in each]
-        columns = _merged(_guesses(connect_types(row_fields(each))) for each in schemas)
+        columns = _merged(_guesses(embedded_types(each)) for each in schemas)
         why = f"{found} with a schema beside a change of Debezium; the types are that schema's"
         return Detected(type="debezium", why=why, columns=columns, options={"schemas": True})
     envelopes = [each for each in objects if _is_envelope(each)]
@@ -184,6 +189,33 @@ def _framed(values: Sequence[bytes], sample: TopicSample, settings: Settings) ->
         )
         _refuse(sample, problem, f"set {name} to the registry's address, and run the same command")
     schemas = writer_schemas(values, settings)
+    type_, why = _type_of_schemas(values, schemas, sample, settings)
+    names = [*_full_names(values, schemas)]
+    (record, *others) = Counter(filter(None, names)).most_common() or [("", 0)]
+    if others:
+        values = [raw for raw, name in zip(values, names, strict=True) if name == record[0]]
+    ids = {*map(schema_id_of, values)}
+    own = [each for number, each in schemas.items() if number in ids and each.type == type_]
+    if type_ == "JSON":
+        columns = guess_columns(objects_in(values, "json_schema"))
+        found = Detected(type="json_schema", why=why, columns=columns)
+    else:
+        found = _described(own, [*filter(None, record[:1])], sample, why)
+    if not others:
+        return found
+    told = ", ".join(f"{name} ({number:,})" for name, number in others)
+    are = counted(record[1], "is a record", "are records")
+    why = f"{found.why}; {are} of type {record[0]}, and others are filtered: {told}"
+    return replace(found, why=f"{why}; a stream of its own may read each", record=record[0])
+
+
+def _type_of_schemas(
+    values: Sequence[bytes],
+    schemas: dict[int, WriterSchema],
+    sample: TopicSample,
+    settings: Settings,
+) -> tuple[str, str]:
+    """Return the type of the schemas of most values, and how many have one."""
     ids = map(schema_id_of, values)
     types = Counter(schemas[number].type for number in ids if number in schemas)
     (type_, count), *_ = types.most_common() or [("", 0)]
@@ -195,59 +227,47 @@ def _framed(values: Sequence[bytes], sample: TopicSample, settings: Settings) ->
             problem = f"the schemas are of several types: {', '.join(types)}"
         _refuse(sample, problem, _by_hand(sample, "raw", "BINARY"))
     have = counted(len(values), "value has", "values have")
-    why = f"{count:,} of {have} an id of a schema of {type_} in the registry"
-    own = {number: each for number, each in schemas.items() if each.type == type_}
-    own, record, others = _of_one_type(own, values)
-    if type_ == "AVRO":
-        newest = next(iter(own.values()))
-        found = _avro([*own.values()], sample, f"{why}; the types are those of schema {newest.id}")
-        return replace(found, why=found.why + others, record=record)
-    if type_ == "JSON":
-        columns = guess_columns(
-            objects_in((raw for raw in values if schema_id_of(raw) in own), "json_schema")
-        )
-        return Detected(type="json_schema", why=why + others, columns=columns, record=record)
-    remedy = "declare `format: protobuf` and the columns by hand: docs/formats.md#protobuf"
-    return _refuse(sample, f"the schemas are of {type_}, of which no columns are proposed", remedy)
+    return type_, f"{count:,} of {have} an id of a schema of {type_} in the registry"
 
 
-def _of_one_type(
-    schemas: Mapping[int, WriterSchema], values: Sequence[bytes]
-) -> tuple[dict[int, WriterSchema], str | None, str]:
-    """Return the schemas of the record type that most values have, its name, and the others."""
-    names = {number: record_type(each) for number, each in schemas.items()}
-    types = Counter(name for raw in values if (name := names.get(schema_id_of(raw) or 0)))
-    if len(types) < 2:
-        return dict(schemas), None, ""
-    ((record, count), *others) = types.most_common()
-    own = {number: each for number, each in schemas.items() if names[number] == record}
-    told = ", ".join(f"{name} ({number:,})" for name, number in others)
-    are = counted(count, "is a record", "are records")
-    why = f"; {are} of type {record}, and others are filtered: {told}"
-    return own, record, f"{why}; a stream of its own may read each"
+def _full_names(
+    values: Iterable[bytes], schemas: Mapping[int, WriterSchema]
+) -> Iterator[str | None]:
+    """Yield the full name of the record type of each value, where it has one."""
+    naming = cache(lambda number: _NAMES[schemas[number].type](schemas[number]))
+    for raw in values:
+        name = None
+        with suppress(BadBytesError, KeyError):
+            name = naming(schema_id_of(raw))(raw[HEADER_BYTES:])
+        yield name
 
 
-def record_type(schema: WriterSchema) -> str | None:
-    """Return the full name of the records that a schema describes, if it has one."""
-    name = {"AVRO": avro.record_name, "JSON": json_schema.title}.get(schema.type)
-    return name(schema)(b"") if name else None
-
-
-def _avro(schemas: Sequence[WriterSchema], sample: TopicSample, why: str) -> Detected:
+def _described(
+    schemas: Sequence[WriterSchema], names: Sequence[str], sample: TopicSample, why: str
+) -> Detected:
     """Propose the columns of the newest schema, and those that only older ones have."""
-    roots = [root for root in map(avro_root, schemas) if root is not None and is_record(root)]
-    if not roots:
+    format_ = FormatSpec(type=FORMATS_OF_SCHEMAS[schemas[0].type])
+    types = [*_types_of(schemas, format_, names)]
+    why += f"; the types are those of schema {schemas[0].id}"
+    if types and {"op", "before", "after"} <= types[0].keys():
+        format_ = FormatSpec.model_validate({"type": "debezium", **_DEBEZIUM_IN_AVRO})
+        types = [*_types_of(schemas, format_, names)]
+        why += ", which is Debezium's (`op`, `before`, `after`)"
+    if not any(types):
         problem = f"schema {schemas[0].id} is no record that can be read"
         _refuse(sample, problem, _by_hand(sample, "raw", "BINARY"))
-    if {"op", "before", "after"} <= fields(roots[0]).keys():
-        rows = (record_in(fields(root).get("after")) for root in roots)
-        columns = _merged(_guesses(avro_types(row)) for row in rows if row is not None)
-        options = {"encoding": "avro"}
-        why += ", which is Debezium's (`op`, `before`, `after`)"
-        return Detected(type="debezium", why=why, columns=columns, options=options)
-    return Detected(
-        type="avro", why=why, columns=_merged(_guesses(avro_types(root)) for root in roots)
-    )
+    options = _DEBEZIUM_IN_AVRO if format_.type == "debezium" else {}
+    columns = _merged(map(_guesses, types))
+    return Detected(type=format_.type, why=why, columns=columns, options=options)
+
+
+def _types_of(
+    schemas: Iterable[WriterSchema], format_: FormatSpec, names: Sequence[str]
+) -> Iterator[Types]:
+    """Yield the types of the fields by each schema that can be used."""
+    for each in schemas:
+        with suppress(BadBytesError):
+            yield column_types(each, format_, names)
 
 
 def _merged(newest_first: Iterable[Mapping[str, Guess]]) -> dict[str, Guess]:

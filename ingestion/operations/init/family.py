@@ -3,23 +3,47 @@
 from __future__ import annotations
 
 import re
-from contextlib import suppress
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from oncelake.ingestion.errors import InvalidSpecError, counted
 from oncelake.ingestion.kafka.admin import Kafka
 from oncelake.ingestion.operations.init.detect_format import Detected, detect_format
-from oncelake.ingestion.operations.init.initialize import comment, flow
-from oncelake.ingestion.operations.init.sample import read_sample
+from oncelake.ingestion.operations.init.find_keys import names_in_keys
+from oncelake.ingestion.operations.init.initialize import write_yaml
+from oncelake.ingestion.operations.init.propose import Proposal
+from oncelake.ingestion.operations.init.sample import TopicSample, read_sample
 from oncelake.ingestion.settings import Settings
 
 # Topics that are looked into, at most, for one that holds records.
 _MOST_LOOKED_AT = 20
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Family:
+    """A proposed declaration of several topics.
+
+    Attributes:
+        path: Where it belongs.
+        text: The file's text.
+        pattern: What the names match.
+        topics: Those that match.
+        sampled: The topic whose records say how all are encoded.
+        format: The format's name.
+    """
+
+    path: Path
+    text: str
+    pattern: str
+    topics: Sequence[str]
+    sampled: str
+    format: str
+
+
 def propose_family(
     pattern: str, path: Path, *, limit: int, settings: Settings, sink: str = "delta"
-) -> str:
+) -> Family:
     """Propose the declaration of all topics that match, as YAML; nothing is written.
 
     The records of one topic say how all are encoded. Their columns come from their schemas, which
@@ -40,53 +64,72 @@ def propose_family(
         matches = re.compile(pattern).fullmatch
     except re.error as error:
         raise InvalidSpecError(f"--pattern {pattern}: no regular expression: {error}") from error
-    kafka = Kafka(settings)
-    topics = [name for name in kafka.names() if matches(name)]
-    topic, detected = _detected(pattern, topics, limit, settings)
-    source = _source(detected)
-    if source is None:
-        raise InvalidSpecError(
-            f"topic {topic!r} holds {detected.why}: its records have no schema with them, so that "
-            "one file cannot give each topic its own columns. Next: oncelake init TOPIC for each, "
-            "or, where all have the same columns, declare them as `schema` beside "
-            "`table_per_topic: true`"
-        )
-    format_ = {"type": detected.type, **detected.options} if detected.options else detected.type
-    why = f"{counted(len(topics), 'topic matches', 'topics match')}; of {topic}: {detected.why}"
-    lines = [
-        *comment(f"Proposed by `oncelake init --pattern`: {why}."),
-        *comment(f"Its topics and columns are in {path.stem}.topics.yaml: docs/evolve.md"),
-        f"topic_pattern: {flow(pattern)}",
-        "table_per_topic: true",
-        f"format: {flow(format_)}",
-        *([f"sink: {sink}"] if sink != "delta" else []),
-        *comment(
-            "columns and types of newer schemas are followed; no column ever leaves by itself"
-        ),
-        f"schema: {source}",
-        "schema_change: evolve",
-        *comment("the columns that the schema of the Kafka key names; check: one row for each"),
-        "keys: from_key",
-    ]
-    return "\n".join([*lines, ""])
+    topics = [name for name in Kafka(settings).names() if matches(name)]
+    sample, detected = _detected(pattern, topics, limit, settings)
+    proposal = Proposal()
+    proposal.add("topic_pattern", pattern)
+    proposal.add("table_per_topic", True)
+    proposal.add("format", detected.declared())
+    if sink != "delta":
+        proposal.add("sink", sink)
+    follows = "columns and types of newer schemas are followed; no column ever leaves by itself"
+    proposal.add("schema", _source(sample.topic, detected), follows)
+    proposal.add("schema_change", "evolve")
+    _propose_keys(proposal, sample, detected, settings)
+    matching = counted(len(topics), "topic matches", "topics match")
+    text = write_yaml(
+        proposal,
+        f"Proposed by `oncelake init --pattern`: {matching}; of {sample.topic}: {detected.why}.",
+        f"Its topics and columns are in {path.stem}.topics.yaml: docs/evolve.md",
+    )
+    return Family(
+        path=path,
+        text=text,
+        pattern=pattern,
+        topics=topics,
+        sampled=sample.topic,
+        format=detected.type,
+    )
 
 
 def _detected(
-    pattern: str, topics: list[str], limit: int, settings: Settings
-) -> tuple[str, Detected]:
-    """Return the first topic that holds records, and how they are encoded."""
+    pattern: str, topics: Sequence[str], limit: int, settings: Settings
+) -> tuple[TopicSample, Detected]:
+    """Return the records of the first topic that has some of a known format, and that."""
+    problem = "no topic that may be seen matches. Next: correct it"
     for topic in topics[:_MOST_LOOKED_AT]:
-        with suppress(InvalidSpecError):
+        try:
             sample = read_sample(topic, limit, settings)
-            return topic, detect_format(sample, settings)
-    found = f"none of {counted(len(topics), 'topic')} that match holds records of a known format"
-    problem = found if topics else "no topic that may be seen matches"
-    remedy = "Next: correct it, or look at one topic with oncelake init TOPIC"
-    raise InvalidSpecError(f"--pattern {pattern}: {problem}. {remedy}")
+            return sample, detect_format(sample, settings)
+        except InvalidSpecError as error:
+            none = f"none of {counted(len(topics), 'topic')} that match holds records of a known"
+            problem = f"{none} format; {error}"
+    raise InvalidSpecError(f"--pattern {pattern}: {problem}")
 
 
-def _source(detected: Detected) -> str | None:
+def _source(topic: str, detected: Detected) -> str:
+    """Return what gives each topic its columns."""
     if detected.type == "debezium" and detected.options.get("schemas"):
         return "embedded"
     of_registry = detected.type in {"avro", "json_schema", "protobuf"}
-    return "registry" if of_registry or detected.options.get("encoding") == "avro" else None
+    if of_registry or detected.options.get("encoding") == "avro":
+        return "registry"
+    raise InvalidSpecError(
+        f"topic {topic!r} holds {detected.why}: its records have no schema with them, so that "
+        "one file cannot give each topic its own columns. Next: oncelake init TOPIC for each, "
+        "or, where all have the same columns, declare them as `schema` beside "
+        "`table_per_topic: true`"
+    )
+
+
+def _propose_keys(
+    proposal: Proposal, sample: TopicSample, detected: Detected, settings: Settings
+) -> None:
+    format_, names = names_in_keys(sample, detected, settings)
+    if detected.type != "debezium" and not names:
+        proposal.add("mode", "append", "every record is a row: no schema of a Kafka key names keys")
+        return
+    why = "the columns that the schema of the Kafka key names; check: one row for each"
+    proposal.add("keys", "from_key", why)
+    if detected.type != "debezium" and format_ != "json":
+        proposal.add("key_format", format_, "the Kafka keys are encoded so")

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import product
 from typing import Any, Final
 
 from oncelake.ingestion.declaration.ddl import DeclaredColumn
 from oncelake.ingestion.declaration.formats import FORMATS
-from oncelake.ingestion.formats.avro.types import fields, is_record
+from oncelake.ingestion.formats.decoder import BadBytesError
+from oncelake.ingestion.formats.schema_columns import key_names
 from oncelake.ingestion.operations.init.decode_sample import decode_keys
 from oncelake.ingestion.operations.init.detect_format import (
     FORMATS_OF_SCHEMAS,
-    avro_root,
+    Detected,
     objects_in,
     writer_schemas,
 )
 from oncelake.ingestion.operations.init.evidence import TopicEvidence
 from oncelake.ingestion.operations.init.identify import can_be_key, find_key_by_name, is_rarely_null
+from oncelake.ingestion.operations.init.sample import TopicSample
+from oncelake.ingestion.settings import Settings
 
 _JSON: Final = "json"
 # What Java's serializers write.
@@ -42,7 +46,7 @@ class Keys:
 
 def find_keys(stream: str, evidence: TopicEvidence) -> Keys:
     """Find the columns: those that the Kafka key gives, else one that is named like a key."""
-    format_, names = _names_in_keys(evidence)
+    format_, names = names_in_keys(evidence.sample, evidence.detected, evidence.settings)
     if names and _gives(names, format_, evidence):
         why = f"the Kafka key of every record sampled gives {', '.join(names)}"
         return Keys(columns=names, format=format_, why=why)
@@ -64,23 +68,24 @@ def _by_likeness(evidence: TopicEvidence) -> list[str]:
     return sorted(evidence.types, key=lambda name: not name.lower().endswith(("id", "key")))
 
 
-def _names_in_keys(evidence: TopicEvidence) -> tuple[str, tuple[str, ...]]:
+def names_in_keys(
+    sample: TopicSample, detected: Detected, settings: Settings
+) -> tuple[str, tuple[str, ...]]:
     """Return the format of the Kafka keys, and the names in all of them; none in bare values."""
-    raws = [each.key for each in evidence.sample.records]
-    schemas = list(writer_schemas(raws, evidence.settings).values())
-    format_ = FORMATS_OF_SCHEMAS.get(schemas[0].type, _JSON) if schemas else _JSON
-    if format_ == "avro":
-        root = avro_root(schemas[0])
-        return format_, tuple(fields(root)) if is_record(root) else ()
-    objects = [_payload(each, evidence) for each in objects_in(raws, format_)]
+    raws = [record.key for record in sample.records]
+    schemas = list(writer_schemas(raws, settings).values())
+    format_ = FORMATS_OF_SCHEMAS[schemas[0].type] if schemas else _JSON
+    if format_ in ("avro", "protobuf"):
+        with suppress(BadBytesError):
+            return format_, key_names(schemas[0])
+    objects = [_payload(key, detected) for key in objects_in(raws, format_)]
     if len(objects) < len(raws):
         return format_, ()
-    common = set.intersection(*(set(each) for each in objects))
-    return format_, tuple(name for name in objects[0] if name in common)
+    return format_, tuple(name for name in objects[0] if all(name in key for key in objects))
 
 
-def _payload(key: dict[str, Any], evidence: TopicEvidence) -> dict[str, Any]:
-    payload = key.get("payload") if evidence.detected.options.get("schemas") else None
+def _payload(key: dict[str, Any], detected: Detected) -> dict[str, Any]:
+    payload = key.get("payload") if detected.options.get("schemas") else None
     return payload if type(payload) is dict else key
 
 

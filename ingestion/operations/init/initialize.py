@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,6 +53,17 @@ class Initialized:
     def quarantined(self) -> list[dict[str, Any]]:
         """The records that would go to quarantine."""
         return [each for each in self.records if each["_disposition"] == "quarantined"]
+
+    @property
+    def bad(self) -> list[dict[str, Any]]:
+        """For each reason, the most frequent first, how many records there are, and the first."""
+        reasons = Counter(row["_reason"] for row in self.quarantined)
+        first = {row["_reason"]: row for row in reversed(self.quarantined)}
+        place = ("topic", "partition", "offset", "detail")
+        return [
+            {"reason": name, "records": count, **{n: first[name][f"_{n}"] for n in place}}
+            for name, count in reasons.most_common()
+        ]
 
     def write(self) -> None:
         """Write the file; see ``write_file``."""
@@ -117,23 +129,30 @@ def initialize(
 
 
 def write_text(proposal: Proposal, sample: TopicSample, *, has_schema: bool = False) -> str:
+    """Write the proposal for a topic as YAML."""
+    read, places = counted(len(sample.records), "record"), ", ".join(map(str, sample.ranges))
+    text = write_yaml(
+        proposal,
+        f"Proposed by `oncelake init` from the last {read}: {places}.",
+        "Check what the comments say; all fields: docs/streams.md",
+    )
+    return f"# yaml-language-server: $schema=../stream.schema.json\n{text}" if has_schema else text
+
+
+def write_yaml(proposal: Proposal, *about: str) -> str:
     """Write a proposal as YAML, the reasons for each field before it."""
-    lines = ["# yaml-language-server: $schema=../stream.schema.json"] if has_schema else []
-    places = ", ".join(map(str, sample.ranges))
-    read = counted(len(sample.records), "record")
-    lines += comment(f"Proposed by `oncelake init` from the last {read}: {places}.")
-    lines += comment("Check what the comments say; all fields: docs/streams.md")
+    lines = [line for text in about for line in _comment(text)]
     for name, notes in proposal.notes.items():
         lines += [""] if notes else []
         for note in notes:
             is_first_of_absent = name not in proposal.fields and note is notes[0]
-            lines += comment(f"{name} {note}" if is_first_of_absent else note)
+            lines += _comment(f"{name} {note}" if is_first_of_absent else note)
         if name in proposal.fields:
             lines += _field(name, proposal.fields[name])
     return "\n".join([*lines, ""])
 
 
-def comment(text: str) -> Iterator[str]:
+def _comment(text: str) -> Iterator[str]:
     """Write a sentence as comment, its first line marked where it takes more than one."""
     line = "#"
     for word in printable(text, longest=2_000).split(" "):
@@ -145,19 +164,19 @@ def comment(text: str) -> Iterator[str]:
 
 
 def _field(name: str, value: Any) -> Iterator[str]:
-    if name in ("schema", "value_schema"):
+    if name in ("schema", "value_schema") and " " in value:
         yield f"{name}: |"
         yield from (f"  {line}" for line in value.splitlines())
     else:
-        yield f"{name}: {flow(value)}"
+        yield f"{name}: {_flow(value)}"
 
 
-def flow(value: Any) -> str:
+def _flow(value: Any) -> str:
     """Write a value in one line; text in quotes unless it is a plain name."""
     if isinstance(value, dict):
-        return f"{{{', '.join(f'{flow(n)}: {flow(each)}' for n, each in value.items())}}}"
+        return f"{{{', '.join(f'{_flow(n)}: {_flow(each)}' for n, each in value.items())}}}"
     if isinstance(value, list):
-        return f"[{', '.join(map(flow, value))}]"
+        return f"[{', '.join(map(_flow, value))}]"
     if isinstance(value, str) and _PLAIN.fullmatch(value) and value.lower() not in _RESERVED:
         return value
     return json.dumps(value, ensure_ascii=False)

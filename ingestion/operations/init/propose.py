@@ -80,6 +80,11 @@ class _Order:
     paths: Mapping[str, str] = field(default_factory=dict)
     added: Mapping[str, SqlType] = field(default_factory=dict)
 
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """What the format has to know of it."""
+        return {"columns": dict(self.paths)} if self.paths else {}
+
 
 _ANY: Final = SqlType(word="STRING")
 _OTHER_NAME: Final = Guess(
@@ -110,7 +115,7 @@ def propose(
     order = _find_order(stream, keys, evidence) if has_order else _NO_ORDER
     proposal = Proposal()
     proposal.add("topic", sample.topic)
-    proposal.add("format", _format(evidence.detected, order), evidence.detected.why)
+    proposal.add("format", evidence.detected.declared(**order.options), evidence.detected.why)
     if evidence.detected.record:
         proposal.add("record", evidence.detected.record)
     if sink != "delta":
@@ -164,7 +169,7 @@ def _gather(stream: str, sample: TopicSample, settings: Settings, sink: str) -> 
             f"topic {sample.topic!r}: no field of its values can be a column ({why or 'none'}). "
             "Next: sample more with --sample, or declare the columns by hand"
         )
-    spec = _appending(stream, sample, _format(detected), types, detected)
+    spec = _appending(stream, sample, detected.declared(), types, detected)
     records = tuple(decode_values(sample, spec, settings))
     return TopicEvidence(
         sample=sample, detected=detected, types=types, records=records, settings=settings
@@ -190,12 +195,6 @@ def _appending(
     fields = {"topic": sample.topic, "format": format_, **_declared(types), "mode": "append"}
     more = {"types": detected.lenient, "record": detected.record or ()}
     return StreamSpec.model_validate({**fields, **more, "name": stream})
-
-
-def _format(detected: Detected, order: _Order = _NO_ORDER) -> Any:
-    columns = {"columns": dict(order.paths)} if order.paths else {}
-    options = {**detected.options, **columns}
-    return {"type": detected.type, **options} if options else detected.type
 
 
 def _propose_schema(proposal: Proposal, evidence: TopicEvidence, keys: Keys, order: _Order) -> None:
@@ -309,7 +308,7 @@ def _order_of_debezium(stream: str, evidence: TopicEvidence, *, is_kafkas: bool)
             continue
         order = _Order(columns=tuple(paths), why=[_SEVERAL], paths=paths, added=added)
         sample, types = evidence.sample, {**evidence.types, **added}
-        format_ = _format(evidence.detected, order)
+        format_ = evidence.detected.declared(**order.options)
         spec = _appending(stream, sample, format_, types, evidence.detected)
         records = decode_values(sample, spec, evidence.settings)
         rows = [each.row for each in records if each.row is not None]
