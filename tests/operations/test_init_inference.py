@@ -293,7 +293,7 @@ def test_a_key_is_a_column_that_is_named_like_one(
 def changes(*values: Any, name: str = "updated_at") -> list[SampleRow]:
     """Records of one key and partition, along which a column has these values."""
     rows = ({"id": 1, name: value} for value in values)
-    return [SampleRow(partition=0, row=row, is_delete=False) for row in rows]
+    return [SampleRow(partition=0, row=row) for row in rows]
 
 
 @pytest.mark.parametrize(
@@ -324,7 +324,7 @@ def test_updated_at_comes_before_any_other_moment() -> None:
     row = {"id": 1, "shipped_at": 1, "version": 1, "updated_at": 1}
     types = dict.fromkeys(row, parse_type("BIGINT"))
 
-    found = find_order(["id"], types, [SampleRow(partition=0, row=row, is_delete=False)])
+    found = find_order(["id"], types, [SampleRow(partition=0, row=row)])
 
     assert found is not None
     assert found.column == "updated_at"

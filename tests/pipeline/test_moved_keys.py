@@ -50,7 +50,7 @@ def batch_of(spec: StreamSpec, value: bytes) -> pa.Table:
     """What the engine makes of one record."""
     record = SampledRecord(0, 5, 0, b'{"id": 99}', value, ())
     sample = TopicSample(topic="t", partitions=1, ranges=(), records=(record,))
-    records = table_of(sample)
+    records = table_of(sample.topic, sample.records)
     decode = decode_here(records, Stream(spec=spec, settings=Settings()))
     work, sql = validate_in_worker(decode, spec, Offsets())
     with duckdb.connect() as tables:

@@ -51,7 +51,7 @@ def batch_of(spec: StreamSpec, settings: Settings, records: Sequence[Sent]) -> p
             for offset, each in enumerate(records)
         ),
     )
-    table = table_of(sample)
+    table = table_of(sample.topic, sample.records)
     decode = decode_here(table, Stream(spec=spec, settings=settings))
     work, sql = validate_in_worker(decode, spec, Offsets())
     with duckdb.connect(config={"autoload_known_extensions": "false"}) as tables:

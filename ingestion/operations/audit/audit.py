@@ -32,13 +32,13 @@ from oncelake.ingestion.errors import (
     counted,
 )
 from oncelake.ingestion.kafka.admin import Kafka
-from oncelake.ingestion.kafka.client import headers_of, timestamp_micros_of
 from oncelake.ingestion.kafka.offsets import Offsets, Range
 from oncelake.ingestion.lake.stream import Stream
 from oncelake.ingestion.operations.audit.compare import AuditSample, Comparison
 from oncelake.ingestion.operations.audit.declare import AuditRequest, Reading, plan_reading
 from oncelake.ingestion.operations.audit.foreign_table import open_table
-from oncelake.ingestion.operations.init.decode_sample import RECORDS
+from oncelake.ingestion.operations.init.decode_sample import table_of
+from oncelake.ingestion.operations.init.sample import SampledRecord
 from oncelake.ingestion.pipeline.decode import decode_here
 from oncelake.ingestion.pipeline.validate import validate_in_worker
 from oncelake.ingestion.settings import Settings
@@ -264,25 +264,10 @@ def _decoded(
     """Return decoded records, and the query that gives each its disposition."""
     spec = reading.spec
     formats = (spec.format.options, spec.key_format.options)
-    # To ask each record for its headers costs as much as half of its decoding.
     has_headers = any(each.reads_headers or each.uses_registry for each in formats)
     has_headers |= bool(spec.from_headers)
-    columns = {
-        "_topic": [spec.topic] * len(messages),
-        "_partition": [each.partition() for each in messages],
-        "_offset": [each.offset() for each in messages],
-        "_timestamp": [timestamp_micros_of(each) for each in messages],
-        "_key": [each.key() for each in messages],
-        "_value": [each.value() for each in messages],
-        "_headers": [
-            [{"key": name, "value": value} for name, value in headers_of(each) or ()]
-            if has_headers
-            else None
-            for each in messages
-        ],
-        "_digest": [None] * len(messages),
-    }
-    records = pa.Table.from_pydict(columns, RECORDS)
+    read = [SampledRecord.of(each, with_headers=has_headers) for each in messages]
+    records = table_of(str(spec.topic), read)
     decode = decode_here(records, Stream(spec=spec, settings=settings))
     work, sql = validate_in_worker(decode, spec, Offsets())
     return pa.Table.from_batches(work(iter(records.to_batches()))), sql

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import duckdb
 import pyarrow as pa
@@ -18,14 +17,14 @@ from oncelake.ingestion.formats.decoder import Encoded
 from oncelake.ingestion.kafka.offsets import Offsets
 from oncelake.ingestion.lake.stream import Stream
 from oncelake.ingestion.modes.engines.rows import Work
-from oncelake.ingestion.operations.init.sample import TopicSample
+from oncelake.ingestion.operations.init.sample import SampledRecord, TopicSample
 from oncelake.ingestion.pipeline.decode import decode_here
 from oncelake.ingestion.pipeline.schema import type_of_columns
 from oncelake.ingestion.pipeline.validate import validate_in_worker
 from oncelake.ingestion.settings import Settings
 
 _HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
-RECORDS = pa.schema(
+_RECORDS = pa.schema(
     {
         "_topic": pa.string(),
         "_partition": pa.int32(),
@@ -39,46 +38,31 @@ RECORDS = pa.schema(
 )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SampleRow:
-    """What decoding made of one record.
-
-    Attributes:
-        row: Its columns; ``None`` of a null value, and of one that is bad.
-        is_delete: Whether its format knows it for a delete.
-    """
+class SampleRow(NamedTuple):
+    """What decoding made of one record: its columns; none of a null value, and of a bad one."""
 
     partition: int
     row: dict[str, Any] | None
-    is_delete: bool
 
 
 def decode_values(sample: TopicSample, spec: StreamSpec, settings: Settings) -> list[SampleRow]:
     """Decode the values of a sample, in its order."""
-    records = table_of(sample)
+    records = table_of(sample.topic, sample.records)
     decode = decode_here(records, Stream(spec=spec, settings=settings))
     structs = _structs(decode(iter(records.to_batches())), "_decoded")
-    # Of records of another type than the declared one, and of values that are bad, nothing is.
-    meant = {None, *spec.record}
-    return [
-        SampleRow(
-            partition=record.partition,
-            row=struct["row"]
-            if record.value is not None
-            and not struct["reason"]
-            and (len(meant) == 1 or struct["record"] in meant)
-            else None,
-            is_delete=bool(struct["is_delete"]),
-        )
-        for record, struct in zip(sample.records, structs, strict=True)
-    ]
+    rows = []
+    for record, struct in zip(sample.records, structs, strict=True):
+        is_meant = not spec.record or struct["record"] in (None, *spec.record)
+        is_good = record.value is not None and not struct["reason"] and is_meant
+        rows.append(SampleRow(record.partition, struct["row"] if is_good else None))
+    return rows
 
 
 def decode_keys(
     sample: TopicSample, columns: Sequence[DeclaredColumn], key_format: str, settings: Settings
 ) -> list[tuple[Any, ...] | None]:
     """Decode the Kafka keys as some columns, as a null value's is; ``None`` where that fails."""
-    records = table_of(sample)
+    records = table_of(sample.topic, sample.records)
     options = KeyFormatSpec(type=key_format).options
     schema = type_of_columns(columns)
     encoded = Encoded(schema=schema, is_key=True, options=options, extra_fields="ignore")
@@ -101,7 +85,7 @@ def validate_sample(
     of_spark = {"apply_as_deletes", "value_ddl", "select"}
     fields = spec.model_dump(by_alias=True, exclude_unset=True, exclude=of_spark)
     plain = StreamSpec.model_validate({**fields, "types": {}})
-    records = table_of(sample)
+    records = table_of(sample.topic, sample.records)
     decode = _renaming(decode_here(records, Stream(spec=spec, settings=settings)), spec)
     work, sql = validate_in_worker(decode, plain, Offsets())
     with duckdb.connect(config={**OFFLINE}) as tables:
@@ -130,21 +114,20 @@ def _renaming(decode: Work, spec: StreamSpec) -> Work:
     return renamed
 
 
-def table_of(sample: TopicSample) -> pa.Table:
-    """Return the records as Spark delivers them."""
-    rows = [
-        {
-            "_topic": sample.topic,
-            "_partition": each.partition,
-            "_offset": each.offset,
-            "_timestamp": each.timestamp_micros,
-            "_key": each.key,
-            "_value": each.value,
-            "_headers": [{"key": name, "value": value} for name, value in each.headers],
-        }
-        for each in sample.records
-    ]
-    return pa.Table.from_pylist(rows, RECORDS)
+def table_of(topic: str, records: Sequence[SampledRecord]) -> pa.Table:
+    """Return records as Spark delivers them."""
+    partitions, offsets, times, keys, values, headers = zip(*records, strict=True)
+    columns = {
+        "_topic": [topic] * len(records),
+        "_partition": partitions,
+        "_offset": offsets,
+        "_timestamp": times,
+        "_key": keys,
+        "_value": values,
+        "_headers": [[{"key": name, "value": value} for name, value in of] for of in headers],
+        "_digest": [None] * len(records),
+    }
+    return pa.Table.from_pydict(columns, _RECORDS)
 
 
 def _structs(batches: Iterable[pa.RecordBatch], column: str) -> list[dict[str, Any]]:

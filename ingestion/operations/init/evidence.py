@@ -36,7 +36,7 @@ class TopicEvidence:
     def with_keys(self, keys: Sequence[str]) -> TopicEvidence:
         """Return the same without the rows that lack a key column: they go to quarantine."""
         records = (
-            replace(each, row=None) if each.row and any(each.row[n] is None for n in keys) else each
+            each._replace(row=None) if each.row and any(each.row[n] is None for n in keys) else each
             for each in self.records
         )
         return replace(self, records=tuple(records))

@@ -16,15 +16,11 @@ _TIME: Final = re.compile(
 )
 # As so many since 1970 they are moments of 2001 to 2096.
 _SECONDS: Final = range(10**9, 4 * 10**9)
+# The others, and how Spark reads them.
 _UNITS: Final = {
-    "millis": range(10**12, 4 * 10**12),
-    "micros": range(10**15, 4 * 10**15),
-    "nanos": range(10**18, 4 * 10**18),
-}
-_IN_SPARK: Final = {
-    "millis": "timestamp_millis({name})",
-    "micros": "timestamp_micros({name})",
-    "nanos": "timestamp_micros({name} DIV 1000)",
+    "millis": (range(10**12, 4 * 10**12), "timestamp_millis({name})"),
+    "micros": (range(10**15, 4 * 10**15), "timestamp_micros({name})"),
+    "nanos": (range(10**18, 4 * 10**18), "timestamp_micros({name} DIV 1000)"),
 }
 # 1980 to 2099.
 _DAYS: Final = range(3_652, 47_483)
@@ -40,20 +36,18 @@ def hint_at(name: str, values: Sequence[Any], *, is_debezium: bool) -> str:
 
 
 def _of_numbers(name: str, values: Sequence[int], *, is_debezium: bool) -> str:
-    for unit, moments in _UNITS.items():
+    for unit, (moments, select) in _UNITS.items():
         if all(value in moments for value in values):
-            if is_debezium:
-                remedy = f"TIMESTAMP_NTZ, and in `format` `timestamps: {{{name}: {unit}}}`"
-            else:
-                select = _IN_SPARK[unit].format(name=name)
-                remedy = f"a TIMESTAMP, and `select` it as {select} (docs/transform.md)"
+            remedy = f"TIMESTAMP_NTZ, and in `format` `timestamps: {{{name}: {unit}}}`"
+            if not is_debezium:
+                as_moment = select.format(name=name)
+                remedy = f"a TIMESTAMP, and `select` it as {as_moment} (docs/transform.md)"
             return f"its values look like {unit} since 1970; if they are, declare {remedy}"
-    if not _TIME.fullmatch(name):
-        return ""
-    if is_debezium and all(value in _DAYS for value in values):
-        return "its values look like days since 1970; if they are, declare DATE"
-    if not is_debezium and all(value in _SECONDS for value in values):
-        return "its values look like seconds since 1970; if they are, declare TIMESTAMP"
+    what, range_, type_ = (
+        ("days", _DAYS, "DATE") if is_debezium else ("seconds", _SECONDS, "TIMESTAMP")
+    )
+    if _TIME.fullmatch(name) and all(value in range_ for value in values):
+        return f"its values look like {what} since 1970; if they are, declare {type_}"
     return ""
 
 

@@ -17,11 +17,11 @@ from oncelake.ingestion.declaration.sinks import SINKS
 from oncelake.ingestion.declaration.types import SqlType
 from oncelake.ingestion.errors import counted
 from oncelake.ingestion.formats.coerce import MOST_DIGITS, moment
-from oncelake.ingestion.formats.json.strict import DATE, DAY, MOMENT
+from oncelake.ingestion.formats.json.strict import DATE, DAY, MOMENT, ZONE
 from oncelake.ingestion.formats.strict_json import StrictParser, of_sane_length
 from oncelake.ingestion.operations.init.hints import NUMBER, hint_at
 
-_ZONED: Final = re.compile(rf"{DATE}T\d\d:\d\d(:\d\d(\.\d{{1,6}})?)?(Z|[+-]\d\d:\d\d)", re.ASCII)
+_ZONED: Final = re.compile(rf"{DATE}T\d\d:\d\d(?::\d\d(?:\.\d{{1,6}})?)?({ZONE})", re.ASCII)
 _BIGINT: Final = range(-(2**63), 2**63)
 # More places behind the point than money has are those of measurements.
 _MOST_PLACES: Final = 6
@@ -60,34 +60,17 @@ class Dialect(NamedTuple):
     """What a format takes for which type.
 
     Attributes:
-        text: Returns the type of some texts.
+        moment: What a text looks like that is a moment, its zone as a group.
         mixed: The type of values of several types, if the format has one.
     """
 
-    text: Callable[[Sequence[str]], Guess]
+    moment: re.Pattern[str]
     mixed: SqlType | None
 
 
-def _text(texts: Sequence[str]) -> Guess:
-    moments = [MOMENT.fullmatch(text) for text in texts]
-    if not all(moments) or not all(map(_is_moment, texts)):
-        return Guess(SqlType(word="STRING"))
-    if all(map(DAY.fullmatch, texts)):
-        return Guess(SqlType(word="DATE"), "every text is a date; any other goes to quarantine")
-    without = sum(not found[1] for found in moments if found)
-    of = f"of {len(texts):,}"
-    zoneless = counted(without, f"{of} has no zone and is", f"{of} have no zone and are")
-    return Guess(SqlType(word="TIMESTAMP"), f"{zoneless} read as UTC" if without else "")
-
-
-def _text_of_debezium(texts: Sequence[str]) -> Guess:
-    """Texts stand for texts there, but for moments with a zone."""
-    is_moment = all(map(_ZONED.fullmatch, texts)) and all(map(_is_moment, texts))
-    return Guess(SqlType(word="TIMESTAMP" if is_moment else "STRING"))
-
-
-JSON: Final = Dialect(_text, SqlType(word="VARIANT"))
-DEBEZIUM: Final = Dialect(_text_of_debezium, None)
+JSON: Final = Dialect(MOMENT, SqlType(word="VARIANT"))
+# Texts stand for texts there, but for moments with a zone.
+DEBEZIUM: Final = Dialect(_ZONED, None)
 
 
 def guess_columns(
@@ -133,10 +116,8 @@ def _guess_column(name: str, values: Sequence[Any], dialect: Dialect) -> Guess:
 def _without_quotes(values: Sequence[Any]) -> list[Any]:
     """Return values as numbers where all are, some of them in quotes; else none."""
     texts = [value for value in values if type(value) is str]
-    is_number = all(_KINDS[type(value)] == "numbers" or type(value) is str for value in values)
-    if not texts or len(texts) == len(values) or not is_number:
-        return []
-    if not all(map(NUMBER.fullmatch, texts)):
+    is_mixed = {_KINDS[type(value)] for value in values} == {"numbers", "texts"}
+    if not is_mixed or not all(map(NUMBER.fullmatch, texts)):
         return []
     return [parse(value.encode()) if type(value) is str else value for value in values]
 
@@ -149,13 +130,7 @@ def guess(values: Sequence[Any], dialect: Dialect = JSON) -> Guess:
         return Guess(None, "only nulls were seen")
     if len(kinds) > 1:
         return _most_of(given, kinds, dialect)
-    (kind,) = kinds
-    if kind == "booleans":
-        return Guess(SqlType(word="BOOLEAN"))
-    if kind == "texts":
-        return dialect.text(given)
-    guess_kind = {"numbers": _number, "lists": _array, "objects": _object}[kind]
-    return guess_kind(given, dialect)
+    return _GUESSES[kinds.popitem()[0]](given, dialect)
 
 
 def _most_of(values: Sequence[Any], kinds: Counter[str], dialect: Dialect) -> Guess:
@@ -174,28 +149,40 @@ def _most_of(values: Sequence[Any], kinds: Counter[str], dialect: Dialect) -> Gu
     return most._replace(note="; ".join(filter(None, notes)))
 
 
-def _number(values: Sequence[Any], dialect: Dialect) -> Guess:
+def _text(texts: Sequence[str], dialect: Dialect) -> Guess:
+    moments = [dialect.moment.fullmatch(text) for text in texts]
+    if not all(moments) or not all(map(_is_moment, texts)):
+        return Guess(SqlType(word="STRING"))
+    if all(map(DAY.fullmatch, texts)):
+        return Guess(SqlType(word="DATE"), "every text is a date; any other goes to quarantine")
+    without = sum(not found[1] for found in moments if found)
+    of = f"of {len(texts):,}"
+    zoneless = counted(without, f"{of} has no zone and is", f"{of} have no zone and are")
+    return Guess(SqlType(word="TIMESTAMP"), f"{zoneless} read as UTC" if without else "")
+
+
+def _number(values: Sequence[int | FractionText], dialect: Dialect) -> Guess:
     """Propose BIGINT for whole numbers, and for others DECIMAL unless they look like floats."""
-    fractions = [value for value in values if type(value) is FractionText]
-    whole = [value for value in values if type(value) is int]
-    digits = max((len(str(abs(value))) for value in whole), default=1)
-    if not fractions:
-        if all(value in _BIGINT for value in whole):
+    parts = [str(value).lstrip("-").partition(".") for value in values]
+    digits = max(len(whole) for whole, _, _ in parts)
+    places = max(len(fraction) for _, _, fraction in parts)
+    if all(type(value) is int for value in values):
+        if all(value in _BIGINT for value in values):
             return Guess(SqlType(word="BIGINT"))
         if digits <= MOST_DIGITS:
             return Guess(_decimal(MOST_DIGITS, 0), "some numbers are beyond BIGINT")
         return _mixed(dialect, f"some numbers have {digits} digits, which no number column has")
-    if any(set("eE") & set(text) for text in fractions):
-        return Guess(SqlType(word="DOUBLE"), "some numbers have an exponent")
-    places = max(len(text.partition(".")[2]) for text in fractions)
-    if places > _MOST_PLACES:
-        note = f"up to {places} places behind the point look like floats; DOUBLE is rounded"
-        return Guess(SqlType(word="DOUBLE"), note)
-    before = (len(text.lstrip("-").partition(".")[0]) for text in fractions)
-    digits, scale = max(digits, *before), max(places, 2)
+    scale = max(places, 2)
     precision = 18 if digits + scale <= 12 else MOST_DIGITS
-    if digits + scale > precision:
-        return Guess(SqlType(word="DOUBLE"), "some numbers are too long for a DECIMAL")
+    doubt = ""
+    if any({*"eE"} & {*str(value)} for value in values):
+        doubt = "some numbers have an exponent"
+    elif places > _MOST_PLACES:
+        doubt = f"up to {places} places behind the point look like floats; DOUBLE is rounded"
+    elif digits + scale > precision:
+        doubt = "some numbers are too long for a DECIMAL"
+    if doubt:
+        return Guess(SqlType(word="DOUBLE"), doubt)
     note = f"a number with more than {scale} places behind the point goes to quarantine"
     return Guess(_decimal(precision, scale), f"{note}; DOUBLE would round it")
 
@@ -269,4 +256,11 @@ _KINDS: Final[Mapping[type, str]] = {
     str: "texts",
     list: "lists",
     dict: "objects",
+}
+_GUESSES: Final[Mapping[str, Callable[[Sequence[Any], Dialect], Guess]]] = {
+    "booleans": lambda *_: Guess(SqlType(word="BOOLEAN")),
+    "numbers": _number,
+    "texts": _text,
+    "lists": _array,
+    "objects": _object,
 }

@@ -105,14 +105,14 @@ def propose(
         InvalidSpecError: the sample cannot be understood.
         DependencyError: the schema registry does not answer.
     """
-    evidence = _gather(stream, sample, settings, sink)
+    evidence = _gather(sample, settings, sink)
     keys = find_keys(stream, evidence)
     names = _renamed(evidence.types)
     if names.keys() & {*keys.columns}:
         keys = replace(keys, format=None, why=f"{keys.why}, which a null value's key does not name")
     evidence = evidence.with_keys(keys.columns)
     has_order = bool(keys.columns) and not SINKS[sink].is_log
-    order = _find_order(stream, keys, evidence) if has_order else _NO_ORDER
+    order = _find_order(keys, evidence) if has_order else _NO_ORDER
     proposal = Proposal()
     proposal.add("topic", sample.topic)
     proposal.add("format", evidence.detected.declared(**order.options), evidence.detected.why)
@@ -153,7 +153,7 @@ def _if_events(evidence: TopicEvidence, keys: Keys) -> Sequence[str]:
     )
 
 
-def _gather(stream: str, sample: TopicSample, settings: Settings, sink: str) -> TopicEvidence:
+def _gather(sample: TopicSample, settings: Settings, sink: str) -> TopicEvidence:
     """Detect the format, and decode the sample with its columns."""
     detected = detect_format(sample, settings)
     columns = without_twins(detected.columns)
@@ -169,8 +169,7 @@ def _gather(stream: str, sample: TopicSample, settings: Settings, sink: str) -> 
             f"topic {sample.topic!r}: no field of its values can be a column ({why or 'none'}). "
             "Next: sample more with --sample, or declare the columns by hand"
         )
-    spec = _appending(stream, sample, detected.declared(), types, detected)
-    records = tuple(decode_values(sample, spec, settings))
+    records = tuple(decode_values(sample, _appending(sample, detected, types), settings))
     return TopicEvidence(
         sample=sample, detected=detected, types=types, records=records, settings=settings
     )
@@ -185,16 +184,21 @@ def _kept(guess: Guess, sink: str) -> Guess:
 
 
 def _appending(
-    stream: str,
     sample: TopicSample,
-    format_: Any,
-    types: Mapping[str, SqlType],
     detected: Detected,
+    types: Mapping[str, SqlType],
+    order: _Order = _NO_ORDER,
 ) -> StreamSpec:
     """Return a declaration that decodes columns, and asks nothing more of them."""
-    fields = {"topic": sample.topic, "format": format_, **_declared(types), "mode": "append"}
-    more = {"types": detected.lenient, "record": detected.record or ()}
-    return StreamSpec.model_validate({**fields, **more, "name": stream})
+    fields = {
+        "name": "sample",
+        "topic": sample.topic,
+        "format": detected.declared(**order.options),
+        "mode": "append",
+        "types": detected.lenient,
+        "record": detected.record or (),
+    }
+    return StreamSpec.model_validate({**fields, **_declared({**types, **order.added})})
 
 
 def _propose_schema(proposal: Proposal, evidence: TopicEvidence, keys: Keys, order: _Order) -> None:
@@ -244,13 +248,13 @@ def _column(name: str, type_: SqlType, *, required: bool = False) -> str:
     return f"{shown} {type_}{' NOT NULL' if required else ''}"
 
 
-def _find_order(stream: str, keys: Keys, evidence: TopicEvidence) -> _Order:
+def _find_order(keys: Keys, evidence: TopicEvidence) -> _Order:
     """Choose what says which of two records of a key is newer."""
     crossing = _crossing_key(keys, evidence)
     is_keyed = keys.format is not None or evidence.sample.partitions == 1
     is_kafkas = is_keyed and crossing is None
     if evidence.is_debezium:
-        return _order_of_debezium(stream, evidence, is_kafkas=is_kafkas)
+        return _order_of_debezium(evidence, is_kafkas=is_kafkas)
     found = find_order(
         keys.columns, evidence.types, evidence.records, must_grow=crossing is not None
     )
@@ -298,7 +302,7 @@ def _by_column(found: OrderColumn, *more: str) -> _Order:
     return _Order(columns=(found.column,), why=[f"{why} with each change", *more])
 
 
-def _order_of_debezium(stream: str, evidence: TopicEvidence, *, is_kafkas: bool) -> _Order:
+def _order_of_debezium(evidence: TopicEvidence, *, is_kafkas: bool) -> _Order:
     """Take Kafka's order of each key, else the position in the database's log."""
     if is_kafkas:
         why = "left out: Kafka keeps the order of each key; see docs/debezium.md for the "
@@ -307,10 +311,8 @@ def _order_of_debezium(stream: str, evidence: TopicEvidence, *, is_kafkas: bool)
         if paths.keys() & {name.lower() for name in evidence.types}:
             continue
         order = _Order(columns=tuple(paths), why=[_SEVERAL], paths=paths, added=added)
-        sample, types = evidence.sample, {**evidence.types, **added}
-        format_ = evidence.detected.declared(**order.options)
-        spec = _appending(stream, sample, format_, types, evidence.detected)
-        records = decode_values(sample, spec, evidence.settings)
+        spec = _appending(evidence.sample, evidence.detected, evidence.types, order)
+        records = decode_values(evidence.sample, spec, evidence.settings)
         rows = [each.row for each in records if each.row is not None]
         if rows and all(is_never_null(name, rows) for name in paths):
             return order
