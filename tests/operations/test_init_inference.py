@@ -477,6 +477,7 @@ def test_a_topic_written_by_no_key_is_ordered_across_its_partitions() -> None:
             id="mixed",
         ),
         pytest.param([None, None], "every value is null", "--sample", id="nulls"),
+        pytest.param([None, b""], "text that is no JSON", "format: string", id="empty values"),
         pytest.param([b"\0\0\0\0\7x"], "(7)", "ONCELAKE_SCHEMA_REGISTRY", id="framed"),
     ],
 )

@@ -12,6 +12,7 @@ from typing import Any, Final, NoReturn
 from oncelake.ingestion.declaration.derived import NO_TYPE
 from oncelake.ingestion.declaration.names import name_trouble
 from oncelake.ingestion.declaration.parts import FormatSpec
+from oncelake.ingestion.declaration.types import SqlType
 from oncelake.ingestion.errors import InvalidSpecError, counted
 from oncelake.ingestion.formats import avro, json_schema, protobuf
 from oncelake.ingestion.formats.decoder import BadBytesError
@@ -25,7 +26,7 @@ from oncelake.ingestion.operations.init.json_types import (
     is_storable,
     parse,
 )
-from oncelake.ingestion.operations.init.sample import SampledRecord, TopicSample
+from oncelake.ingestion.operations.init.sample import TopicSample
 from oncelake.ingestion.settings import Settings, variable
 
 # Most of a batch must be good, or its run stops.
@@ -84,26 +85,26 @@ def detect_format(sample: TopicSample, settings: Settings) -> Detected:
         InvalidSpecError: no one format fits; says what was found and what to write instead.
         DependencyError: the schema registry does not answer.
     """
-    records = [each for each in sample.records if each.value is not None]
-    values = [each.value for each in records if each.value is not None]
+    raws = ((each.value, each.headers) for each in sample.records)
+    values = [(_kind(value, headers), value) for value, headers in raws if value is not None]
     if not values:
         _refuse(sample, "every value is null", "sample more of them with --sample")
-    kinds = Counter(map(_kind_of_record, records))
+    kinds = Counter(kind for kind, _ in values)
     (kind, count), *_ = kinds.most_common()
     if count < _SHARE * len(values):
         found = ", ".join(f"{kind} ({number:,})" for kind, number in kinds.most_common())
         _refuse(sample, f"there are {found}: no format fits all", _by_hand(sample, "raw", "BINARY"))
+    of_kind = [value for each, value in values if each == kind]
     if kind == _FRAMED:
-        return _framed([each for each in values if _kind(each) == kind], sample, settings)
+        return _framed(of_kind, sample, settings)
     if kind == _OBJECT:
         are = counted(len(values), "value is a JSON object", "values are JSON objects")
-        found = f"{count:,} of {are}"
-        return _json([parse(each) for each in values if _kind(each) == kind], found)
+        return _json([*map(parse, of_kind)], f"{count:,} of {are}")
     remedy = _by_hand(sample, "raw", "BINARY")
     if kind == _IN_HEADER:
         remedy = f"declare the format by hand (docs/formats.md, Ids in headers), or {remedy}"
     elif kind != _BYTES:
-        remedy = f"{_by_hand(sample, 'string', 'STRING')}{_as_csv(sample.topic, values)}"
+        remedy = f"{_by_hand(sample, 'string', 'STRING')}{_as_csv(sample.topic, of_kind)}"
     return _refuse(sample, f"the values are {kind}", remedy)
 
 
@@ -127,21 +128,15 @@ def objects_in(raws: Iterable[bytes | None], type_: str) -> Iterator[dict[str, A
                 yield found
 
 
-def _kind_of_record(record: SampledRecord) -> str:
+def _kind(raw: bytes, headers: Iterable[tuple[str, bytes | None]]) -> str:
     """Tell the kind of a value; JSON is JSON, wherever the id of its schema is."""
-    assert record.value is not None, "asked of values"
-    kind = _kind(record.value)
-    is_elsewhere = {name for name, _ in record.headers} & {*id_headers(is_key=False)}
-    return _IN_HEADER if is_elsewhere and kind not in (_OBJECT, _OTHER_JSON) else kind
-
-
-def _kind(raw: bytes) -> str:
-    if schema_id_of(raw) is not None:
-        return _FRAMED
-    try:
-        return _OBJECT if type(parse(raw)) is dict else _OTHER_JSON
-    except BadBytesError as error:
-        return _BYTES if error.reason == "invalid_utf8" or b"\0" in raw else _TEXT
+    kind = _FRAMED
+    if schema_id_of(raw) is None:
+        try:
+            return _OBJECT if type(parse(raw)) is dict else _OTHER_JSON
+        except BadBytesError as error:
+            kind = _BYTES if error.reason == "invalid_utf8" or b"\0" in raw else _TEXT
+    return _IN_HEADER if {name for name, _ in headers} & {*id_headers(is_key=False)} else kind
 
 
 def _json(objects: Sequence[dict[str, Any]], found: str) -> Detected:
@@ -150,7 +145,7 @@ def _json(objects: Sequence[dict[str, Any]], found: str) -> Detected:
     with_schemas = sum(map(_is_envelope, payloads))
     if with_schemas >= _SHARE * len(objects):
         schemas = [each["schema"] for each in reversed(objects) if "schema" in each]
-        columns = _merged(_guesses(embedded_types(each)) for each in schemas)
+        columns = _columns(map(embedded_types, schemas))
         why = f"{found} with a schema beside a change of Debezium; the types are that schema's"
         return Detected(type="debezium", why=why, columns=columns, options={"schemas": True})
     envelopes = [each for each in objects if _is_envelope(each)]
@@ -170,15 +165,20 @@ def _is_envelope(value: Any) -> bool:
     return "op" in names and bool({"before", "after", "source"} & set(names))
 
 
-def _guesses(types: Types) -> dict[str, Guess]:
-    """Propose columns for the fields of a schema, whole numbers as BIGINT, which they all fit."""
-    guesses = {}
-    for name, type_ in types.items():
-        trouble = name_trouble(name)
-        is_held = type_ is not None and is_storable(type_)
-        guess = type_.with_words(_WHOLE) if type_ is not None and is_held else None
-        guesses[name] = Guess(None, trouble) if trouble else Guess(guess, "" if guess else NO_TYPE)
-    return guesses
+def _columns(newest_first: Iterable[Types]) -> dict[str, Guess]:
+    """Propose columns for the fields of schemas, in the order and with the types of the newest."""
+    types: dict[str, SqlType | None] = {}
+    for each in newest_first:
+        types = {**types, **each, **types}
+    return {name: _guess_of(name, type_) for name, type_ in types.items()}
+
+
+def _guess_of(name: str, type_: SqlType | None) -> Guess:
+    """Propose a column for a field, a whole number as BIGINT, which all fit."""
+    if trouble := name_trouble(name):
+        return Guess(None, trouble)
+    is_held = type_ is not None and is_storable(type_)
+    return Guess(type_.with_words(_WHOLE)) if type_ and is_held else Guess(None, NO_TYPE)
 
 
 def _framed(values: Sequence[bytes], sample: TopicSample, settings: Settings) -> Detected:
@@ -190,12 +190,13 @@ def _framed(values: Sequence[bytes], sample: TopicSample, settings: Settings) ->
         _refuse(sample, problem, f"set {name} to the registry's address, and run the same command")
     schemas = writer_schemas(values, settings)
     type_, why = _type_of_schemas(values, schemas, sample, settings)
+    schemas = {number: each for number, each in schemas.items() if each.type == type_}
     names = [*_full_names(values, schemas)]
     (record, *others) = Counter(filter(None, names)).most_common() or [("", 0)]
     if others:
         values = [raw for raw, name in zip(values, names, strict=True) if name == record[0]]
     ids = {*map(schema_id_of, values)}
-    own = [each for number, each in schemas.items() if number in ids and each.type == type_]
+    own = [each for number, each in schemas.items() if number in ids]
     if type_ == "JSON":
         columns = guess_columns(objects_in(values, "json_schema"))
         found = Detected(type="json_schema", why=why, columns=columns)
@@ -257,8 +258,7 @@ def _described(
         problem = f"schema {schemas[0].id} is no record that can be read"
         _refuse(sample, problem, _by_hand(sample, "raw", "BINARY"))
     options = _DEBEZIUM_IN_AVRO if format_.type == "debezium" else {}
-    columns = _merged(map(_guesses, types))
-    return Detected(type=format_.type, why=why, columns=columns, options=options)
+    return Detected(type=format_.type, why=why, columns=_columns(types), options=options)
 
 
 def _types_of(
@@ -268,13 +268,6 @@ def _types_of(
     for each in schemas:
         with suppress(BadBytesError):
             yield column_types(each, format_, names)
-
-
-def _merged(newest_first: Iterable[Mapping[str, Guess]]) -> dict[str, Guess]:
-    merged: dict[str, Guess] = {}
-    for each in newest_first:
-        merged = {**merged, **{name: guess for name, guess in each.items() if name not in merged}}
-    return merged
 
 
 def _by_hand(sample: TopicSample, format_: str, type_: str) -> str:
