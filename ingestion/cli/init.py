@@ -17,7 +17,6 @@ from oncelake.ingestion.errors import DONE, WRONG, counted
 
 if TYPE_CHECKING:
     from oncelake.ingestion.declaration.spec import StreamSpec
-    from oncelake.ingestion.operations.init.family import Family
     from oncelake.ingestion.operations.init.initialize import Initialized
 
 _SHOWN = 10
@@ -79,7 +78,8 @@ def init(
     if not dry_run:
         refuse_existing(path)
     if topic is None:
-        family = propose_family(meant, path, limit=sample, settings=settings, sink=sink)
+        text, topics = propose_family(meant, path, limit=sample, settings=settings, sink=sink)
+        family = {"pattern": meant, "topics": topics, "path": path, "yaml": text}
         _report_family(family, is_written=not dry_run, as_json=as_json)
         return
     proposed = initialize(topic, path, limit=sample, settings=settings, sink=sink)
@@ -93,28 +93,26 @@ def init(
         _print(proposed)
 
 
-def _report_family(family: Family, *, is_written: bool, as_json: bool) -> None:
+def _report_family(family: dict[str, Any], *, is_written: bool, as_json: bool) -> None:
     from oncelake.ingestion.cli.discover import discovery_document, print_discovery
     from oncelake.ingestion.declaration.drafts import shown_path
     from oncelake.ingestion.declaration.loader import read_outlines
     from oncelake.ingestion.operations.discover import discover
     from oncelake.ingestion.operations.init.initialize import write_file
 
-    found = None
+    path, text, found = family["path"], family["yaml"], None
     if is_written:
-        write_file(family.path, family.text)
-        (outline,) = read_outlines(family.path)
+        write_file(path, text)
+        (outline,) = read_outlines(path)
         found = discover(outline, load_settings())
         found.write()
     if as_json:
-        of_family = output.fields_of(family, "pattern", "topics", "sampled", "format", "path")
         discovered = discovery_document(found) if found else None
-        written = {"written": is_written, "yaml": family.text, "discovered": discovered}
-        output.document({**of_family, **written})
+        output.document({**family, "written": is_written, "discovered": discovered})
     else:
-        output.say(family.text.rstrip("\n"))
+        output.say(text.rstrip("\n"))
     if found and not as_json:
-        output.say(f"\n{shown_path(family.path)}: written")
+        output.say(f"\n{shown_path(path)}: written")
         print_discovery(found, is_written=True)
     raise typer.Exit(WRONG if found and found.unknown else DONE)
 
@@ -184,9 +182,7 @@ def _document(proposed: Initialized, *, is_written: bool) -> dict[str, Any]:
         "written": is_written,
         "yaml": proposed.text,
         "format": spec.format.type,
-        "mode": spec.mode,
-        "keys": spec.keys,
-        "sequence_by": spec.sequence_by,
+        **output.fields_of(spec, "mode", "keys", "sequence_by"),
         "sampled": len(proposed.records),
         "applied": len(proposed.good),
         "rows": [

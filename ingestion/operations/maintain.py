@@ -118,11 +118,9 @@ def maintain(
         for path in (paths.data, paths.quarantine, paths.tombstones, paths.ledger):
             if is_delta(path):
                 tell(f"{spec.name}: {path.name}…")
-                tables.append(_maintain_table(spec, path, keep, is_data=path == paths.data))
-        tables = [
-            replace(each, removed_rows=forgotten) if each.name == paths.tombstones.name else each
-            for each in tables
-        ]
+                kept = _maintain_table(spec, path, keep, is_data=path == paths.data)
+                removed = forgotten if path == paths.tombstones else 0
+                tables.append(replace(kept, removed_rows=removed))
         return UpkeepReport(
             stream=spec.name,
             tables=tuple(tables),

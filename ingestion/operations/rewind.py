@@ -11,11 +11,9 @@ ledger is never set back: undone batches stay in it.
 from __future__ import annotations
 
 import datetime as dt
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 
 from pydantic import AwareDatetime, TypeAdapter, ValidationError
 
@@ -109,61 +107,38 @@ def rewind(
         RefusedError: the table is not the one that the ledger remembers, or is damaged.
         StreamLockedError: a run holds the stream.
     """
-    wanted, paths = _Wanted.parse(spec.name, to), StreamPaths.of(spec.name, settings, spec.sink)
+    is_meant, paths = _choice(spec.name, to), StreamPaths.of(spec.name, settings, spec.sink)
     refuse_unable(paths, "rewind")
     with held(paths, run_id):
         standing = heal_stream(spec, paths)
         if standing.position is None:
             raise no_table_yet(spec.name)
         standing.refuse(*ALTERED, *BESIDE, IdentityChangedError)
-        point = wanted.choose(_savepoints(paths, standing.rows))
+        point = next(filter(is_meant, _savepoints(paths, standing.rows)), None)
+        if point is None:
+            raise InvalidSpecError(
+                f"{spec.name}: there is no savepoint {to}. Next: oncelake history {spec.name} "
+                "lists them"
+            )
         if _stands_at(standing, standing.position, point):
             return point, standing.rows[-1]
         _refuse_unreachable(paths, point)
         return point, _commit(paths, standing.position, point, reason=reason, run_id=run_id)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Wanted:
-    """What a person asks to go back to: a seq, a Delta version, or a moment."""
-
-    stream: str
-    text: str
-    seq: int | None = None
-    version: int | None = None
-    moment: dt.datetime | None = None
-
-    @classmethod
-    def parse(cls, stream: str, text: str) -> _Wanted:
-        """Read what ``--to`` says."""
-        wanted = partial(cls, stream=stream, text=text)
-        if found := re.fullmatch(r"seq:(\d+)", text):
-            return wanted(seq=int(found[1]))
-        if found := re.fullmatch(r"version:(\d+)", text):
-            return wanted(version=int(found[1]))
-        if (moment := moment_of(text)) is not None:
-            return wanted(moment=moment)
-        raise InvalidSpecError(
-            f"{stream}: --to {text!r} is none of seq:41, version:57, or a moment with its zone "
-            f"such as 2026-11-22T10:00Z. Next: oncelake history {stream} lists the savepoints"
-        )
-
-    def choose(self, points: Sequence[Savepoint]) -> Savepoint:
-        """Return the newest savepoint that is meant; one that was undone only by its seq."""
-        for point in points:
-            if self._means(point) and (self.seq is not None or not _is_undone(point)):
-                return point
-        raise InvalidSpecError(
-            f"{self.stream}: there is no savepoint {self.text}. Next: oncelake history "
-            f"{self.stream} lists them"
-        )
-
-    def _means(self, point: Savepoint) -> bool:
-        if self.seq is not None:
-            return point.seq == self.seq
-        if self.version is not None:
-            return point.delta_version <= self.version
-        return self.moment is not None and point.committed_at <= self.moment
+def _choice(stream: str, to: str) -> Callable[[Savepoint], bool]:
+    """Return what tells the savepoints that ``--to`` means; one that was undone only by its seq."""
+    kind, _, number = to.partition(":")
+    if kind == "seq" and number.isdecimal():
+        return lambda point: point.seq == int(number)
+    if kind == "version" and number.isdecimal():
+        return lambda point: point.delta_version <= int(number) and not _is_undone(point)
+    if (moment := moment_of(to)) is not None:
+        return lambda point: point.committed_at <= moment and not _is_undone(point)
+    raise InvalidSpecError(
+        f"{stream}: --to {to!r} is none of seq:41, version:57, or a moment with its zone "
+        f"such as 2026-11-22T10:00Z. Next: oncelake history {stream} lists the savepoints"
+    )
 
 
 def moment_of(text: str) -> dt.datetime | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from oncelake.ingestion.errors import InvalidSpecError, counted
@@ -20,31 +19,10 @@ from oncelake.ingestion.settings import Settings
 _MOST_LOOKED_AT = 20
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Family:
-    """A proposed declaration of several topics.
-
-    Attributes:
-        path: Where it belongs.
-        text: The file's text.
-        pattern: What the names match.
-        topics: Those that match.
-        sampled: The topic whose records say how all are encoded.
-        format: The format's name.
-    """
-
-    path: Path
-    text: str
-    pattern: str
-    topics: Sequence[str]
-    sampled: str
-    format: str
-
-
 def propose_family(
     pattern: str, path: Path, *, limit: int, settings: Settings, sink: str = "delta"
-) -> Family:
-    """Propose the declaration of all topics that match, as YAML; nothing is written.
+) -> tuple[str, list[str]]:
+    """Propose the declaration of all topics that match, as YAML, and name these; write nothing.
 
     The records of one topic say how all are encoded. Their columns come from their schemas, which
     differ from topic to topic.
@@ -82,14 +60,7 @@ def propose_family(
         f"Proposed by `oncelake init --pattern`: {matching}; of {sample.topic}: {detected.why}.",
         f"Its topics and columns are in {path.stem}.topics.yaml: docs/evolve.md",
     )
-    return Family(
-        path=path,
-        text=text,
-        pattern=pattern,
-        topics=topics,
-        sampled=sample.topic,
-        format=detected.type,
-    )
+    return text, topics
 
 
 def _detected(
