@@ -6,7 +6,7 @@ import dagster as dg
 from pydantic import BaseModel, Field
 
 from oncelake.ingestion.declaration.names import nearest_allowed
-from oncelake.ingestion.operations.init.initialize import initialize
+from oncelake.ingestion.operations.init.initialize import initialize, write_file
 from oncelake.ingestion.settings import load_settings
 
 _SAMPLE = 1_000
@@ -38,5 +38,5 @@ class StreamsScaffolder(dg.Scaffolder[StreamsParameters]):
             proposed.append(initialize(topic, path, limit=_SAMPLE, settings=settings))
         folder.mkdir(parents=True, exist_ok=True)
         for each in proposed:
-            each.write()
+            write_file(each.path, each.text)
         dg.scaffold_component(request, {"streams": "streams", "jobs": {"prefix": "oncelake_"}})

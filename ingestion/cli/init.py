@@ -68,7 +68,12 @@ def init(
     """
     from oncelake.ingestion.declaration.names import nearest_allowed
     from oncelake.ingestion.operations.init.family import propose_family
-    from oncelake.ingestion.operations.init.initialize import initialize, path_of, refuse_existing
+    from oncelake.ingestion.operations.init.initialize import (
+        initialize,
+        path_of,
+        refuse_existing,
+        write_file,
+    )
 
     settings = load_settings()
     meant = topic or pattern
@@ -84,7 +89,7 @@ def init(
         return
     proposed = initialize(topic, path, limit=sample, settings=settings, sink=sink)
     if not dry_run:
-        proposed.write()
+        write_file(proposed.path, proposed.text)
     if as_json:
         output.document(_document(proposed, is_written=not dry_run))
     elif dry_run:

@@ -38,7 +38,7 @@ from oncelake.ingestion.operations.audit.compare import AuditSample, Comparison
 from oncelake.ingestion.operations.audit.declare import AuditRequest, Reading, plan_reading
 from oncelake.ingestion.operations.audit.foreign_table import open_table
 from oncelake.ingestion.operations.init.decode_sample import table_of
-from oncelake.ingestion.operations.init.sample import SampledRecord
+from oncelake.ingestion.operations.init.sample import SampledRecord, partitions_of
 from oncelake.ingestion.pipeline.decode import decode_here
 from oncelake.ingestion.pipeline.validate import validate_in_worker
 from oncelake.ingestion.settings import Settings
@@ -229,12 +229,7 @@ def _ranges(
     kafka: Kafka, topic: str, request: AuditRequest
 ) -> tuple[tuple[Range, ...], dict[int, int]]:
     """Return the offsets to read, and where partitions begin of which there was more."""
-    partitions = [at for at in kafka.partitions() if at.topic == topic]
-    if not partitions:
-        raise InvalidSpecError(
-            f"topic {topic!r} does not exist at {kafka.address}, or may not be described. Next: "
-            "name one that exists"
-        )
+    partitions = partitions_of(topic, kafka)
     ends = kafka.stable_end(partitions)
     starts = kafka.earliest(partitions)
     if request.since:

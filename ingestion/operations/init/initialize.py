@@ -65,10 +65,6 @@ class Initialized:
             for name, count in reasons.most_common()
         ]
 
-    def write(self) -> None:
-        """Write the file; see ``write_file``."""
-        write_file(self.path, self.text)
-
 
 def write_file(path: Path, text: str) -> None:
     """Write a new file of a declaration.

@@ -67,9 +67,7 @@ def read_sample(topic: str, limit: int, settings: Settings) -> TopicSample:
         DependencyError: Kafka does not answer.
     """
     kafka = Kafka(settings)
-    partitions = [at for at in kafka.partitions() if at.topic == topic]
-    if not partitions:
-        _refuse_absent(topic, kafka)
+    partitions = partitions_of(topic, kafka)
     asked = last_ranges(kafka, partitions, limit)
     read = [
         newest_records(kafka.messages_in([each]), each, _MOST_BYTES // len(asked)) for each in asked
@@ -101,12 +99,16 @@ def last_ranges(kafka: Kafka, partitions: Sequence[TopicPartition], limit: int) 
     ]
 
 
-def _refuse_absent(topic: str, kafka: Kafka) -> None:
-    meant = hint(topic, kafka.names()) or "."
-    raise InvalidSpecError(
-        f"topic {topic!r} does not exist at {kafka.address}, or may not be described{meant} "
-        "Next: write the name of a topic that exists, or create it"
-    )
+def partitions_of(topic: str, kafka: Kafka) -> list[TopicPartition]:
+    """Return the partitions of a topic; raise ``InvalidSpecError`` where there is none."""
+    partitions = [at for at in kafka.partitions() if at.topic == topic]
+    if not partitions:
+        meant = hint(topic, kafka.names()) or "."
+        raise InvalidSpecError(
+            f"topic {topic!r} does not exist at {kafka.address}, or may not be described{meant} "
+            "Next: write the name of a topic that exists, or create it"
+        )
+    return partitions
 
 
 def _shares(there: Mapping[TopicPartition, int], limit: int) -> dict[TopicPartition, int]:
