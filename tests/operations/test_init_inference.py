@@ -719,6 +719,37 @@ def test_a_schema_that_describes_no_columns_is_named(schema: str, type_: str) ->
             detect_format(sampled([(None, value, 0)]), registry.settings)
 
 
+def test_events_of_debezium_in_avro_have_the_columns_of_their_row() -> None:
+    """The envelope's schema is known by its fields; whole numbers become BIGINT."""
+    row = {"type": "record", "name": "Value", "fields": [{"name": "id", "type": "int"}]}
+    fields = [
+        {"name": "before", "type": ["null", row]},
+        {"name": "after", "type": ["null", "Value"]},
+        {"name": "op", "type": "string"},
+    ]
+    with small_registry() as registry:
+        number = registry.add({"type": "record", "name": "Envelope", "fields": fields})
+        value = framed(number, b"\x00\x02\x0e\x02c")
+
+        found = detect_format(sampled([(None, value, 0)]), registry.settings)
+
+    assert found.declared() == {"type": "debezium", "encoding": "avro"}
+    assert {name: str(each.type) for name, each in found.columns.items()} == {"id": "BIGINT"}
+
+
+def test_ids_of_no_registry_or_of_several_formats_are_named() -> None:
+    """No format fits four of five values: the sentence says how many ids are known, and of what."""
+    with small_registry() as registry:
+        numbers = registry.add(record_of("User", "name")), registry.add({"title": "User"}, "JSON")
+        for ids, says in (
+            (numbers, "several types: AVRO, JSON"),
+            ((1, 7, 8), "only 1 of 3 values"),
+        ):
+            sample = sampled([(None, framed(number, b"\2\2a"), 0) for number in ids])
+            with pytest.raises(InvalidSpecError, match=says):
+                detect_format(sample, registry.settings)
+
+
 MESSAGES = """
 syntax = "proto3";
 message Order { int64 id = 1; string total = 2; }
