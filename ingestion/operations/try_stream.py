@@ -21,7 +21,7 @@ from oncelake.ingestion.modes.engines.choose import choose_engine, open_engine
 from oncelake.ingestion.modes.engines.engine import Engine
 from oncelake.ingestion.modes.engines.frame_cache import FrameCache
 from oncelake.ingestion.operations.init.sample import last_ranges
-from oncelake.ingestion.pipeline.counts import IS_GOOD, BatchCounts, count_records, extra_counts
+from oncelake.ingestion.pipeline.counts import IS_GOOD, count_records, extra_counts
 from oncelake.ingestion.pipeline.decode import decode
 from oncelake.ingestion.pipeline.explode import explode
 from oncelake.ingestion.pipeline.follow_schema import SchemaMovedError
@@ -107,20 +107,16 @@ def _tried(stream: Stream, session: SparkSession, ranges: Sequence[Range]) -> Tr
         validated = validate(transformed, spec, Offsets(), {})
         with translate_expression_errors(spec, ranges, {}):
             engine.materialize(validated)
-        counts = count_records(engine)
+        counts, names = count_records(engine), [column.name for column in spec.value_columns]
         return Trial(
             spec=spec,
             ranges=tuple(ranges),
             dispositions=counts.dispositions,
-            extras=_extras(engine, counts, spec),
+            extras=extra_counts(engine, counts, names),
             rows=_last_rows(engine, spec),
             bad=list(_bad_records(engine)),
             plan=_plan(stream),
         )
-
-
-def _extras(engine: Engine, counts: BatchCounts, spec: StreamSpec) -> Mapping[str, int]:
-    return extra_counts(engine, counts, [column.name for column in spec.value_columns])
 
 
 def _last_rows(engine: Engine, spec: StreamSpec) -> Sequence[Mapping[str, Any]]:

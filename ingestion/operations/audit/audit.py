@@ -142,7 +142,8 @@ def audit(
         kafka = Kafka(settings)
         ranges, first = _ranges(kafka, topic, request)
         records, total = 0, sum(map(len, ranges))
-        for messages in _chunks(kafka.messages_in(ranges)):
+        left = kafka.messages_in(ranges)
+        while messages := list(islice(left, _RECORDS_AT_ONCE)):
             comparison.add(*_decoded(messages, reading, settings), partitions=len(ranges))
             records += len(messages)
             tell("reading the topic", records, total)
@@ -246,11 +247,6 @@ def _policy(kafka: Kafka, topic: str) -> tuple[list[str], bool]:
     except DependencyError:
         return ["whether the topic is compacted may not be asked (DESCRIBE_CONFIGS)"], True
     return [], "compact" in policy
-
-
-def _chunks(messages: Iterator[Message]) -> Iterator[list[Message]]:
-    while chunk := list(islice(messages, _RECORDS_AT_ONCE)):
-        yield chunk
 
 
 def _decoded(

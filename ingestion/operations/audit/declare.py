@@ -268,17 +268,15 @@ def _as_compared(
     assumed = {
         names.get(name.casefold(), name): type_
         for name, type_ in types.items()
-        if type_ and name not in {*pairs.values()} and _can_be_declared(name, type_)
+        if type_ and name not in {*pairs.values()}
+        # Only such names can be declared.
+        if not (name.startswith("_") or SINKS["delta"].refused_name(name, type_))
     }
     compared += [
         DeclaredColumn(name=name, type=type_, nullable=True, comment="")
         for name, type_ in assumed.items()
     ]
     return compared, [*assumed]
-
-
-def _can_be_declared(name: str, type_: SqlType) -> bool:
-    return not (name.startswith("_") or SINKS["delta"].refused_name(name, type_))
 
 
 def _type_of(stored: pa.DataType) -> SqlType | None:

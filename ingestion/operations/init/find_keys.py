@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import product
@@ -50,7 +49,9 @@ def find_keys(stream: str, evidence: TopicEvidence) -> Keys:
     if names and _gives(names, format_, evidence):
         why = f"the Kafka key of every record sampled gives {', '.join(names)}"
         return Keys(columns=names, format=format_, why=why)
-    bare = () if names or evidence.is_debezium else _by_likeness(evidence)
+    # Columns that are named like a key come before others.
+    likely = sorted(evidence.types, key=lambda name: not name.lower().endswith(("id", "key")))
+    bare = () if names or evidence.is_debezium else likely
     for name, each in product(bare, (format_, *_NUMBERS)):
         if _gives((name,), each, evidence):
             why = f"the Kafka key of every record sampled is its {name}"
@@ -61,11 +62,6 @@ def find_keys(stream: str, evidence: TopicEvidence) -> Keys:
         return Keys(columns=(), format=None, why=why)
     why = f"{found} is named like a key; the Kafka key does not give it"
     return Keys(columns=(found,), format=None, why=why)
-
-
-def _by_likeness(evidence: TopicEvidence) -> list[str]:
-    """Return the columns, those that are named like a key before others."""
-    return sorted(evidence.types, key=lambda name: not name.lower().endswith(("id", "key")))
 
 
 def names_in_keys(
@@ -103,13 +99,6 @@ def _gives(names: tuple[str, ...], format_: str, evidence: TopicEvidence) -> boo
         return True
     columns = [DeclaredColumn(name=n, type=types[n], nullable=True, comment="") for n in names]
     keys = decode_keys(evidence.sample, columns, format_, evidence.settings)
-    return None not in keys and all(_agreements(names, evidence, keys))
-
-
-def _agreements(
-    names: Sequence[str], evidence: TopicEvidence, keys: Sequence[tuple[Any, ...] | None]
-) -> Iterator[bool]:
-    for record, key in zip(evidence.records, keys, strict=True):
-        values = tuple(record.row[name] for name in names) if record.row else (None,)
-        if None not in values:
-            yield key == values
+    rows = ((of.row[n] for n in names) if of.row else (None,) for of in evidence.records)
+    pairs = zip(map(tuple, rows), keys, strict=True)
+    return None not in keys and all(row == key or None in row for row, key in pairs)

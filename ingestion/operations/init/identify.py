@@ -88,7 +88,10 @@ def find_key_by_name(
     for is_named_well in (
         lambda name: _snake(name) in _WHOLE_IDS,
         lambda name: _snake(name) in own,
-        lambda name: _snake(name).endswith(("_id", "_key", "_uuid")) and _is_unique(name, rows),
+        lambda name: (
+            _snake(name).endswith(("_id", "_key", "_uuid"))
+            and len({row[name] for row in rows}) == len(rows)
+        ),
     ):
         found = next(filter(is_named_well, candidates), None)
         if found is not None:
@@ -104,10 +107,6 @@ def _entities(stream: str) -> set[str]:
 
 def _snake(name: str) -> str:
     return re.sub(r"(?<=[a-z0-9])([A-Z])", r"_\1", name).lower()
-
-
-def _is_unique(name: str, rows: Sequence[Mapping[str, Any]]) -> bool:
-    return len({row[name] for row in rows}) == len(rows)
 
 
 def find_crossing_key(keys: Iterable[tuple[K, int]]) -> K | None:

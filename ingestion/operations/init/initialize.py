@@ -118,7 +118,9 @@ def initialize(
     name = path.stem
     sample = read_sample(topic, limit, settings)
     proposal = propose(name, sample, settings, sink=sink)
-    text = write_text(proposal, sample, has_schema=_schema_of(path).exists())
+    # By it editors complete the file.
+    has_schema = (path.parent.parent / "stream.schema.json").exists()
+    text = write_text(proposal, sample, has_schema=has_schema)
     spec = StreamSpec.model_validate({**read_tree(text).content, "name": name})
     records = validate_sample(sample, spec, settings)
     return Initialized(path=path, text=text, spec=spec, sample=sample, records=records)
@@ -176,11 +178,6 @@ def _flow(value: Any) -> str:
     if isinstance(value, str) and _PLAIN.fullmatch(value) and value.lower() not in _RESERVED:
         return value
     return json.dumps(value, ensure_ascii=False)
-
-
-def _schema_of(path: Path) -> Path:
-    """Return where the JSON Schema would be, by which editors complete the file."""
-    return path.parent.parent / "stream.schema.json"
 
 
 def _exists(path: Path) -> InvalidSpecError:
