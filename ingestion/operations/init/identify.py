@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from itertools import pairwise
 from typing import Any, Final, NamedTuple, TypeVar
 
 from oncelake.ingestion.declaration.sql import quoted
@@ -154,15 +153,16 @@ def _growth(name: str, keys: Sequence[str], records: Sequence[SampleRow]) -> boo
 
     Only within a partition is it known which record is the later one.
     """
-    values: dict[tuple[Any, ...], dict[int, list[Any]]] = defaultdict(lambda: defaultdict(list))
-    for record in records:
-        if record.row is not None:
-            key = tuple(record.row[each] for each in keys)
-            values[key][record.partition].append(record.row[name])
-    in_order = [each for partitions in values.values() for each in partitions.values()]
-    if any(later < earlier for each in in_order for earlier, later in pairwise(each)):
-        return None
-    return any(len(set().union(*partitions.values())) > 1 for partitions in values.values())
+    last: dict[Any, Any] = {}
+    values = defaultdict[Any, set[Any]](set)
+    for partition, row in records:
+        if row is not None:
+            key, value = tuple(row[each] for each in keys), row[name]
+            if value < last.get((key, partition), value):
+                return None
+            last[key, partition] = value
+            values[key].add(value)
+    return any(len(of_key) > 1 for of_key in values.values())
 
 
 def find_deletes(

@@ -23,7 +23,6 @@ from oncelake.ingestion.operations.init.detect_format import Detected, detect_fo
 from oncelake.ingestion.operations.init.evidence import TopicEvidence
 from oncelake.ingestion.operations.init.find_keys import Keys, find_keys
 from oncelake.ingestion.operations.init.identify import (
-    OrderColumn,
     find_crossing_key,
     find_deletes,
     find_order,
@@ -249,25 +248,32 @@ def _column(name: str, type_: SqlType, *, required: bool = False) -> str:
 
 
 def _find_order(keys: Keys, evidence: TopicEvidence) -> _Order:
-    """Choose what says which of two records of a key is newer."""
-    crossing = _crossing_key(keys, evidence)
-    is_keyed = keys.format is not None or evidence.sample.partitions == 1
-    is_kafkas = is_keyed and crossing is None
+    """Choose what says which of two records of a key is newer.
+
+    Where Kafka keeps the order of each key, a null value has no other.
+    """
+    crossing, nulls = _crossing_key(keys, evidence), evidence.tombstones
+    is_kafkas = crossing is None and (keys.format is not None or evidence.sample.partitions == 1)
     if evidence.is_debezium:
         return _order_of_debezium(evidence, is_kafkas=is_kafkas)
-    found = find_order(
-        keys.columns, evidence.types, evidence.records, must_grow=crossing is not None
-    )
-    if is_kafkas:
-        return _order_beside_kafkas(found, evidence)
-    why = _SEVERAL
-    if crossing is not None:
-        why = f"the key {crossing} comes from several partitions"
-    if found and not evidence.tombstones:
-        return _by_column(found, why)
-    seen = counted(evidence.tombstones, "was seen", "were seen")
-    nulls = f"a null value has no other order, and {seen}"
-    return _Order(columns=(_KAFKAS_TIME,), why=[why, nulls if evidence.tombstones else _BY_TIME])
+    must_grow = crossing is not None
+    found = find_order(keys.columns, evidence.types, evidence.records, must_grow=must_grow)
+    several = f"the key {crossing} comes from several partitions" if must_grow else _SEVERAL
+    if found and not nulls:
+        grew = "grew" if found.grew else "did not change"
+        why = f"{found.column} is never null, and {grew} along the records of a key; "
+        why += "check: it grows with each change"
+        return _Order(columns=(found.column,), why=[why] if is_kafkas else [why, several])
+    if not is_kafkas:
+        seen = counted(nulls, "was seen", "were seen")
+        of_nulls = f"a null value has no other order, and {seen}"
+        return _Order(columns=(_KAFKAS_TIME,), why=[several, of_nulls if nulls else _BY_TIME])
+    if not nulls:
+        return _Order(columns=(), why=[f"left out: {_NO_COLUMN}, and Kafka's offsets do"])
+    though = f", though {found.column} would order the others" if found else ""
+    lack = counted(nulls, "null value seen has no column", "null values seen have no column")
+    why = f"left out{though}: {lack}, and would go to quarantine; Kafka keeps the order of a key "
+    return _Order(columns=(), why=[f"{why}while its partition is one"])
 
 
 def _crossing_key(keys: Keys, evidence: TopicEvidence) -> str | None:
@@ -281,25 +287,6 @@ def _crossing_key(keys: Keys, evidence: TopicEvidence) -> str | None:
         if each.row is not None
     )
     return None if values is None else printable(", ".join(map(str, values)))
-
-
-def _order_beside_kafkas(found: OrderColumn | None, evidence: TopicEvidence) -> _Order:
-    """Choose an order where Kafka keeps that of each key, and a null value has no other."""
-    if found and not evidence.tombstones:
-        return _by_column(found)
-    if not evidence.tombstones:
-        return _Order(columns=(), why=[f"left out: {_NO_COLUMN}, and Kafka's offsets do"])
-    though = f", though {found.column} would order the others" if found else ""
-    nulls = ("null value seen has no column", "null values seen have no column")
-    why = f"left out{though}: {counted(evidence.tombstones, *nulls)}, and "
-    why += "would go to quarantine; Kafka keeps the order of a key while its partition is one"
-    return _Order(columns=(), why=[why])
-
-
-def _by_column(found: OrderColumn, *more: str) -> _Order:
-    grew = "grew" if found.grew else "did not change"
-    why = f"{found.column} is never null, and {grew} along the records of a key; check: it grows"
-    return _Order(columns=(found.column,), why=[f"{why} with each change", *more])
 
 
 def _order_of_debezium(evidence: TopicEvidence, *, is_kafkas: bool) -> _Order:
