@@ -27,11 +27,18 @@ from oncelake.ingestion.cli.output import STDOUT, progress, session
 from oncelake.ingestion.cli.signals import Interrupt
 from oncelake.ingestion.cli.streams import chosen, load_settings
 from oncelake.ingestion.declaration.sinks import named_version
-from oncelake.ingestion.errors import DONE, WRONG, counted, first_exit_code
+from oncelake.ingestion.errors import (
+    DONE,
+    WRONG,
+    DependencyError,
+    counted,
+    first_exit_code,
+)
 from oncelake.ingestion.operations.failure import Failure
 
 if TYPE_CHECKING:
     from oncelake.ingestion.declaration.loader import DeclaredStream
+    from oncelake.ingestion.kafka.admin import Kafka
     from oncelake.ingestion.operations.progress import Tell
     from oncelake.ingestion.operations.together import SharedReading
     from oncelake.ingestion.pipeline.report import RunReport
@@ -171,7 +178,7 @@ class _Runs:
             spark = SharedSpark(
                 lambda backlog: session(self.settings, tell, backlog * len(streams))
             )
-            run = partial(self._outcome, spark=spark, tell=tell)
+            run = partial(self._outcome, spark=spark, tell=tell, kafka=self._shared_kafka(streams))
             runs = dict(it for group in groups for it in submit(pool, group, run).items())
             with suppress(KeyboardInterrupt):
                 for ended in as_completed(runs.values()):
@@ -179,6 +186,17 @@ class _Runs:
         pool.shutdown(wait=False, cancel_futures=True)
         self.is_cut_off = any(run.running() for run in runs.values())
         return [self._end_of(each, runs[each.name]) for each in streams]
+
+    def _shared_kafka(self, streams: list[DeclaredStream]) -> Kafka | None:
+        """Return a client for several streams, where there is one; else each says why not."""
+        from oncelake.ingestion.kafka.shared import SharedKafka
+
+        specs = [each.spec for each in streams if each.spec]
+        topics = {topic for spec in specs for topic in spec.subscribed}
+        patterns = {spec.topic_pattern for spec in specs if spec.topic_pattern}
+        with suppress(DependencyError):
+            return SharedKafka(self.settings, topics, patterns) if len(specs) > 1 else None
+        return None
 
     def _end_of(self, declared: DeclaredStream, run: Future[RunResult]) -> RunResult:
         if run.done() and not run.cancelled():
@@ -200,6 +218,7 @@ class _Runs:
         *,
         spark: SharedSpark,
         tell: Tell,
+        kafka: Kafka | None,
     ) -> RunResult:
         name, stop = declared.name, self.interrupt.stop
         if stop.is_set():
@@ -215,6 +234,7 @@ class _Runs:
                 tell=lambda text: tell(f"{name}: {text}"),
                 stop=stop,
                 together=together,
+                kafka=kafka,
             ).execute()
             code = self.interrupt.exit_code if stop.is_set() and report.lag > 0 else DONE
             return RunResult.of(report, self.settings, interrupted_by=code)

@@ -28,7 +28,8 @@ from oncelake.ingestion.errors import (
     TopicRecreatedError,
     TopicTruncatedError,
 )
-from oncelake.ingestion.kafka.offsets import Offsets, Range
+from oncelake.ingestion.kafka.admin import Kafka
+from oncelake.ingestion.kafka.offsets import Ends, Offsets, Range
 from oncelake.ingestion.kafka.transactions import find_stalls
 from oncelake.ingestion.lake.ledger import LedgerRow
 from oncelake.ingestion.lake.lock import CommitterLock, Holder, held_by_committer
@@ -149,12 +150,14 @@ class Run(StreamTask):
         on_batch: Called after each batch with its ledger row and the lag that is left.
         stop: Set it to end the run within seconds; an open batch is as if never begun.
         together: Reads for the siblings that run now, too.
+        kafka: The client of several runs, by which one begins; see ``SharedKafka``.
     """
 
     inherited: Sequence[Mapping[str, Any]] = ()
     on_batch: OnBatch = lambda row, lag: None
     stop: threading.Event = field(default_factory=threading.Event)
     together: SharedReading | None = None
+    kafka: Kafka | None = None
 
     def execute(self) -> RunReport:
         """Read what the topic holds now into the table, and balance the books.
@@ -179,7 +182,7 @@ class Run(StreamTask):
         Once more where the declared level of delivery decides what the run is refused for.
         """
         began, decision = time.monotonic(), None
-        stream = Stream(spec=self.spec, settings=self.settings)
+        stream = Stream(spec=self.spec, settings=self.settings, shared=self.kafka)
         execute = partial(self._execute, _Attempts())
         with translate_engine_errors(stream):
             stream = resolve_topics(stream)
@@ -205,7 +208,8 @@ class Run(StreamTask):
             probe_storage(stream.paths)
             first = plan_start(stream)
             if first and not first.lag and first.position.columns == stream.spec.ddl:
-                return self._report(stream, first.position, first)
+                return self._report(stream, first.position, first, first.ends)
+            stream = stream.unshared
             backlog = first.lag if first else count_unread(stream.spec, stream.kafka)
             committer = self.start_committer(stream, first, lock, backlog=backlog)
             start = committer.start
@@ -217,8 +221,10 @@ class Run(StreamTask):
             writer = BatchWriter(committer, run_id=self.run_id, on_merge=progress.merge)
             with recheck_kafka_on_failure(lambda: recheck_start(stream, writer.position)):
                 self._read(committer, writer, checkpoint, attempts.committed, progress)
+            topics = stream.kafka.topics(stream.name, stream.spec.subscribed)
+            ends, batches = stream.kafka.stable_end(topics.partitions), tuple(attempts.committed)
             report = self._report(
-                stream, writer.position, start, batches=tuple(attempts.committed), notices=notices
+                stream, writer.position, start, ends, batches=batches, notices=notices
             )
             return replace(report, engine=committer.engine)
 
@@ -267,14 +273,14 @@ class Run(StreamTask):
         stream: Stream,
         at: Position,
         start: Start,
+        ends: Ends,
         *,
         batches: tuple[LedgerRow, ...] = (),
         notices: tuple[str, ...] = (),
     ) -> RunReport:
-        table, kafka = stream.paths.table, stream.kafka
+        table = stream.paths.table
         log = table.log()
-        partitions = kafka.topics(stream.name, stream.spec.subscribed).partitions
-        stalls = find_stalls(partitions, kafka, stream.settings)
+        stalls = find_stalls(ends, stream.kafka, stream.settings)
         hit(Failpoint.REPORTED)
         return RunReport(
             stream=stream.name,
@@ -285,7 +291,7 @@ class Run(StreamTask):
             seq=at.seq,
             epoch=at.epoch,
             next=at.next,
-            lag=at.next.lag_to(kafka.stable_end(partitions)),
+            lag=at.next.lag_to(ends),
             delta_version=log.versions()[0],
             row_count=log.row_count(),
             table=table.where,
@@ -306,7 +312,8 @@ def on_fitting_engine(
     except SchemaMovedError as moved:
         unwritten = keep_columns(moved.spec, stream.settings)
         hit(Failpoint.COLUMNS_KEPT)
-        report, notice = on_fitting_engine(replace(stream, spec=moved.spec), execute)
+        moved_on = replace(stream.unshared, spec=moved.spec)
+        report, notice = on_fitting_engine(moved_on, execute)
         return report, "; ".join(filter(None, (unwritten, notice))) or None
     except BatchTooLargeError as too_large:
         if stream.spec.sink.name != "delta":
@@ -314,7 +321,7 @@ def on_fitting_engine(
         refuse_missing_jars(stream.settings, too_large.problem)
         by_spark = stream.settings.model_copy(update={"merge_engine": "spark"})
         notice = f"Spark merged: {too_large.problem}"
-        return execute(replace(stream, settings=by_spark)), notice
+        return execute(replace(stream.unshared, settings=by_spark)), notice
 
 
 class _EndOfRunError(Exception):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from oncelake.ingestion.declaration.spec import StreamSpec
-from oncelake.ingestion.errors import BadFieldError, OffsetsExpiredError, counted
+from oncelake.ingestion.errors import BadFieldError, OffsetsExpiredError, RefusedError, counted
 from oncelake.ingestion.kafka.admin import Kafka, Topics
 from oncelake.ingestion.kafka.offsets import Ends, Offsets, TopicPartition
 from oncelake.ingestion.lake.erasure import Erasure, erasures
@@ -54,6 +56,15 @@ class Start:
         return self.starting.lag_to(self.ends)
 
 
+class _Compared(NamedTuple):
+    """What Kafka has of a table's topics: see ``offsets_to_read``."""
+
+    topics: Topics
+    starting: Offsets
+    ends: Ends
+    unproven: tuple[TopicPartition, ...]
+
+
 def plan_start(stream: Stream) -> Start | None:
     """Read where the table stands, heal what a crash left, and refuse what must not be guessed.
 
@@ -77,8 +88,7 @@ def plan_start(stream: Stream) -> Start | None:
         kafka.topics(spec.name, spec.subscribed)
         return None
     standing.refuse()
-    topics = refuse_another_topic(spec, kafka, position.identity)
-    starting, ends, unproven = offsets_to_read(stream, position, topics)
+    topics, starting, ends, unproven = _compare_with_kafka(stream, position)
     # A topic that is no longer declared keeps its id, for the day it is declared again.
     known = {**position.identity.topic_ids, **topics.ids}
     return Start(
@@ -94,6 +104,24 @@ def plan_start(stream: Stream) -> Start | None:
         erasures=erasures(standing.rows),
         notices=(*standing.notices, *([unproven_logs(unproven)] if unproven else [])),
     )
+
+
+def _compare_with_kafka(stream: Stream, position: Position) -> _Compared:
+    """Compare a table with its topics; by a shared client's answers, if these say nothing is new.
+
+    They may be older than the table's position.
+    """
+    if stream.shared is not None:
+        with suppress(RefusedError):
+            found = _compare(stream, position)
+            if not found.starting.lag_to(found.ends):
+                return found
+    return _compare(stream.unshared, position)
+
+
+def _compare(stream: Stream, position: Position) -> _Compared:
+    topics = refuse_another_topic(stream.spec, stream.kafka, position.identity)
+    return _Compared(topics, *offsets_to_read(stream, position, topics))
 
 
 def count_unread(spec: StreamSpec, kafka: Kafka) -> int:
