@@ -3,7 +3,7 @@
 Dagster reads the annotations of an asset's body, so this module does not postpone them.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
@@ -15,18 +15,17 @@ from oncelake.assets.evidence import gather, standing_report
 from oncelake.assets.failures import StreamRetryError, translate_errors
 from oncelake.assets.metadata import earlier_events, metadata_of
 from oncelake.assets.refusals import remember_refusal, state_of
+from oncelake.assets.together import Say, join_siblings, run_stream
 from oncelake.assets.translation import AS_DECLARED, Translation
 from oncelake.ingestion.declaration.loader import DeclaredStream
 from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.errors import TerminalError, TransientError
-from oncelake.ingestion.operations.run import Run
 from oncelake.ingestion.pipeline.report import RunReport
 from oncelake.ingestion.settings import Settings
 from oncelake.ingestion.storage.failpoints import Failpoint, hit
 from oncelake.resources.part import settings_of
 from oncelake.resources.spark import SparkResource
 
-Say = Callable[[str], None]
 Engine = Callable[[StreamSpec, Settings, SparkResource, str, Say], RunReport]
 Results = Iterator[dg.MaterializeResult[None] | dg.AssetCheckResult]
 Execute = Callable[[dg.AssetExecutionContext, DeclaredStream], Results]
@@ -37,19 +36,6 @@ RESOURCES = ("oncelake_kafka", "oncelake_lake", "oncelake_spark")
 RETRY_AFTER_SECONDS = (10, 20)
 
 
-def run_stream(
-    spec: StreamSpec, settings: Settings, spark: SparkResource, run_id: str, say: Say
-) -> RunReport:
-    """Run the engine, which starts Spark only when there is something to read."""
-    return Run(
-        spec=spec,
-        settings=settings,
-        spark=lambda backlog: spark.session_for(backlog, say),
-        run_id=run_id,
-        tell=say,
-    ).execute()
-
-
 def ingest_asset(
     declared: DeclaredStream,
     engine: Engine = run_stream,
@@ -57,6 +43,7 @@ def ingest_asset(
     translation: Translation = AS_DECLARED,
     spec: dg.AssetSpec | None = None,
     execute: Execute | None = None,
+    siblings: Sequence[DeclaredStream] = (),
 ) -> dg.AssetsDefinition:
     """Return the asset of a declared stream; that of a broken declaration fails with its error.
 
@@ -66,6 +53,7 @@ def ingest_asset(
         translation: Under which keys and names it stands.
         spec: What Dagster shows of it, where that is not what the declaration says.
         execute: The asset's body, where that is not ``execute_stream``.
+        siblings: The streams of its file that read Kafka together, itself included.
     """
     spec = spec or asset_spec(declared, topic_key=translation.topic_key)
     run = execute or partial(execute_stream, engine=engine, translation=translation)
@@ -79,6 +67,7 @@ def ingest_asset(
         can_subset=True,
     )
     def ingest(context: dg.AssetExecutionContext):  # type: ignore[no-untyped-def]
+        join_siblings(context, siblings, translation)
         yield from run(context, declared)
 
     return ingest

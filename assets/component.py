@@ -37,6 +37,7 @@ from oncelake.assets.translation import AS_DECLARED, Translation
 from oncelake.ingestion.declaration.loader import DeclaredStream, load_streams
 from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.errors import InvalidSpecError
+from oncelake.ingestion.operations.together import siblings_of
 from oncelake.ingestion.settings import Settings, load_settings, variable
 from oncelake.resources.kafka import KafkaResource
 from oncelake.resources.lake import LakeResource
@@ -189,8 +190,10 @@ class Streams(dg.Component, dg.Resolvable):
             schedules=[maintain_schedule(upkeep, translation)],
             sensors=self._sensors(streams, settings),
         )
+        groups = siblings_of(streams)
         return dg.Definitions.merge(
-            shared, *(self._of_stream(each, specs[each.name]) for each in streams)
+            shared,
+            *(self._of_stream(each, specs[each.name], group) for group in groups for each in group),
         )
 
     def _sensors(
@@ -210,10 +213,18 @@ class Streams(dg.Component, dg.Resolvable):
             return sensors
         return [*sensors, *alert_sensors(streams, webhook.get_secret_value(), translation)]
 
-    def _of_stream(self, declared: DeclaredStream, spec: dg.AssetSpec) -> dg.Definitions:
+    def _of_stream(
+        self, declared: DeclaredStream, spec: dg.AssetSpec, siblings: Sequence[DeclaredStream] = ()
+    ) -> dg.Definitions:
         """Wire one stream; a broken one is there as well, and breaks no other."""
         translation, group = self._translation, spec.group_name
-        asset = ingest_asset(declared, translation=translation, spec=spec, execute=self.execute)
+        asset = ingest_asset(
+            declared,
+            translation=translation,
+            spec=spec,
+            execute=self.execute,
+            siblings=siblings,
+        )
         if declared.spec is None:
             # The sensor starts the run that tells of it.
             return dg.Definitions(assets=[asset])

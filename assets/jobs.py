@@ -13,8 +13,9 @@ INGEST_JOB = "ingest_job"
 LAG_SENSOR = "lag"
 FOLLOW_JOB = "follow_job"
 FOLLOW_SENSOR = "follow"
-# On each run that sensor or schedule has asked for: the one stream that it is of.
+# On each run that sensor or schedule has asked for: the stream that it is of, or several by commas.
 STREAM_TAG = "oncelake/stream"
+_LAG_TAG = "oncelake/lag"
 
 
 def ingest_job(
@@ -33,12 +34,25 @@ def run_of(
     stream: str, translation: Translation, *, run_key: str | None = None, unread: int = 0
 ) -> dg.RunRequest:
     """Ask for a run of one stream."""
-    lag = {"oncelake/lag": str(unread)} if unread else {}
+    lag = {_LAG_TAG: str(unread)} if unread else {}
     return dg.RunRequest(
         job_name=translation.name(INGEST_JOB),
         asset_selection=[translation.key(stream)],
         run_key=run_key,
         tags={STREAM_TAG: stream, **lag},
+    )
+
+
+def joined(requests: Sequence[dg.RunRequest]) -> dg.RunRequest:
+    """Return the run of several streams in place of one of each."""
+    tags = [each.tags for each in requests]
+    return dg.RunRequest(
+        job_name=requests[0].job_name,
+        asset_selection=[key for each in requests for key in each.asset_selection or ()],
+        tags={
+            STREAM_TAG: ",".join(each[STREAM_TAG] for each in tags),
+            _LAG_TAG: str(sum(int(each.get(_LAG_TAG, 0)) for each in tags)),
+        },
     )
 
 

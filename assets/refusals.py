@@ -61,9 +61,7 @@ def standing_refusal(
     translation: Translation = AS_DECLARED,
 ) -> str | None:
     """Return in words the refusal that ended a stream's last run, if nothing has changed since."""
-    records = instance.get_asset_records([translation.key(declared.name)])
-    run_id = records[0].asset_entry.last_run_id if records else None
-    run = instance.get_run_by_id(run_id) if run_id else None
+    run = last_run(instance, translation.key(declared.name))
     # A run that was executed again has its parent's tags, whatever became of it.
     if run is None or REFUSED not in run.tags or run.status is not dg.DagsterRunStatus.FAILURE:
         return None
@@ -76,6 +74,13 @@ def standing_refusal(
         "declaration, Kafka nor this machine's set-up has changed since. "
         + _says(instance, run.run_id)
     )
+
+
+def last_run(instance: dg.DagsterInstance, key: dg.AssetKey) -> dg.DagsterRun | None:
+    """Return the last run in which an asset was to be materialized."""
+    records = instance.get_asset_records([key])
+    run_id = records[0].asset_entry.last_run_id if records else None
+    return instance.get_run_by_id(run_id) if run_id else None
 
 
 def _says(instance: dg.DagsterInstance, run_id: str) -> str:
@@ -99,7 +104,9 @@ def state_of(declared: DeclaredStream, settings: Settings) -> str:
     current = reload_stream(declared)
     spec = current.spec if current else None
     paths = StreamPaths.of(declared.name, settings, declared.sink)
+    # A run of several streams has the tag of one.
     parts = [
+        declared.name,
         _newest(paths.table.log),
         _newest(lambda: DeltaLog(paths.ledger)),
         _text(declared.path),

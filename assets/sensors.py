@@ -20,8 +20,8 @@ from typing import Any, Final
 import dagster as dg
 
 from oncelake.assets.doctor.runs import UNDER_WAY, Runs
-from oncelake.assets.jobs import INGEST_JOB, LAG_SENSOR, STREAM_TAG, run_of
-from oncelake.assets.refusals import standing_refusal
+from oncelake.assets.jobs import INGEST_JOB, LAG_SENSOR, STREAM_TAG, joined, run_of
+from oncelake.assets.refusals import last_run, standing_refusal
 from oncelake.assets.translation import AS_DECLARED, Translation
 from oncelake.ingestion.declaration.loader import DeclaredStream, StreamFolder, reload_stream
 from oncelake.ingestion.declaration.spec import StreamSpec
@@ -31,6 +31,7 @@ from oncelake.ingestion.lake.lock import holder_of
 from oncelake.ingestion.lake.paths import StreamPaths
 from oncelake.ingestion.operations.discover import NewTopics
 from oncelake.ingestion.operations.lag import LagReader
+from oncelake.ingestion.operations.together import siblings_of
 from oncelake.ingestion.settings import Settings
 from oncelake.ingestion.storage.volumes import translate_disk_errors
 from oncelake.resources.kafka import KafkaResource
@@ -173,16 +174,34 @@ class _Watch:
         by_name, now = {each.name: each for each in due}, time.time()
         passed = _report_under_way(instance, self._settings, [*by_name], self._translation)
         self._looked |= dict.fromkeys(by_name, now)
-        requests, until = [], time.monotonic() + _DECIDING_SECONDS
+        requests, until = dict[str, dg.RunRequest](), time.monotonic() + _DECIDING_SECONDS
         for wish in self._wishes(instance, due, lags):
             name = wish.tags[STREAM_TAG]
             if time.monotonic() > until:
                 del self._looked[name]
             elif name not in passed:
                 reason = _why_not_now(instance, by_name[name], self._settings, self._translation)
-                requests += [] if reason else [wish]
+                requests |= {} if reason else {name: wish}
                 passed |= {name: reason} if reason else {}
-        return requests, passed
+        return [*self._join(instance, requests)], passed
+
+    def _join(
+        self, instance: dg.DagsterInstance, requests: Mapping[str, dg.RunRequest]
+    ) -> Iterator[dg.RunRequest]:
+        """Yield one run of the streams that read Kafka together; whose last run failed is alone.
+
+        Else one that fails would let the next run of the others wait, too.
+        """
+        for group in siblings_of(each for each in self._declared if each.name in requests):
+            names = [each.name for each in group]
+            calm = [name for name in names if len(names) > 1 and not self._failed(instance, name)]
+            together = [requests[name] for name in calm if not requests[name].run_key]
+            yield from (requests[name] for name in names if requests[name] not in together)
+            yield from [joined(together)] if len(together) > 1 else together
+
+    def _failed(self, instance: dg.DagsterInstance, stream: str) -> bool:
+        run = last_run(instance, self._translation.key(stream))
+        return run is not None and run.status is dg.DagsterRunStatus.FAILURE
 
     def _wishes(
         self, instance: dg.DagsterInstance, due: Sequence[DeclaredStream], lags: Lags

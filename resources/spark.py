@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dagster_pyspark import LazyPySparkResource
-from pydantic import Field
+from pydantic import Field, PrivateAttr
 from pyspark.sql import SparkSession
 
 from oncelake.ingestion.errors import SetupError
@@ -42,6 +42,12 @@ class SparkResource(SettingsPart, LazyPySparkResource):
     timeout_seconds: float | None = setting("spark_timeout_seconds")
     driver_memory: str | None = setting("spark_driver_memory")
     java_options: str | None = setting("spark_java_options")
+    _together: dict[tuple[str, str], Any] = PrivateAttr(default_factory=dict)
+
+    @property
+    def together(self) -> dict[tuple[str, str], Any]:
+        """What runs a stream with its siblings, by the run of Dagster and the stream."""
+        return self._together
 
     def session_for(
         self, backlog: int, tell: Callable[[str], None] = lambda text: None

@@ -75,12 +75,13 @@ def run(ctx: typer.Context, streams: Streams, as_json: AsJson = False, jobs: Job
     """Read what Kafka holds now into the tables of these streams, and balance the books.
 
     The streams share one JVM and run side by side, at most --jobs at once; those of one file with
-    `tables` count as one, and read Kafka once. The file's name stands for all. One that fails does
-    not keep the others from running: the exit code is then the first of 1 (red books), 3
-    (refused), 5 (a dependency), 4 (locked), 2 (a broken declaration) that occurred. A name that is
-    not declared at all is a mistyped command: nothing runs, and it exits with 2. Ctrl-C or SIGTERM
-    ends all of them within seconds (exit 130 or 143) and loses nothing. With --json, one stream
-    gives its report, several give `{"run_id", "exit_code", "streams"}`.
+    `tables` count as one, and read Kafka once. The file's name stands for all. Whether there is
+    anything to read, Kafka is asked once for all. One that fails does not keep the others from
+    running: the exit code is then the first of 1 (red books), 3 (refused), 5 (a dependency), 4
+    (locked), 2 (a broken declaration) that occurred. A name that is not declared at all is a
+    mistyped command: nothing runs, and it exits with 2. Ctrl-C or SIGTERM ends all of them within
+    seconds (exit 130 or 143) and loses nothing. With --json, one stream gives its report, several
+    give `{"run_id", "exit_code", "streams"}`.
     """
     settings = load_settings()
     declared = chosen(streams, settings)

@@ -81,15 +81,24 @@ def reported_in(instance: dg.DagsterInstance, asset: str) -> list[tuple[bool, li
 
 def materialize(world: World, instance: dg.DagsterInstance) -> dg.ExecuteInProcessResult:
     """Materialize the world's stream in this process, by the engine and the session's Spark."""
-    at = world.settings
-    stream = DeclaredStream(
-        name=world.topic, path=at.streams / f"{world.topic}.yaml", spec=world.spec, error=None
-    )
+    path = world.settings.streams / f"{world.topic}.yaml"
+    stream = DeclaredStream(name=world.topic, path=path, spec=world.spec, error=None)
+    return materialize_assets([ingest_asset(stream)], world.settings, instance)
+
+
+def materialize_assets(
+    assets: Sequence[dg.AssetsDefinition],
+    at: Settings,
+    instance: dg.DagsterInstance,
+    selection: dg.AssetSelection | Sequence[str] | None = None,
+) -> dg.ExecuteInProcessResult:
+    """Materialize assets of streams in this process, all or those selected."""
     lake = LakeResource(lake=str(at.lake), state=str(at.state), jars=str(at.jars))
     return dg.materialize(
-        [ingest_asset(stream)],
+        assets,
         instance=instance,
         raise_on_error=False,
+        selection=selection,
         resources={
             "oncelake_kafka": KafkaResource(
                 address=at.kafka, timeout_seconds=at.kafka_timeout_seconds

@@ -244,6 +244,53 @@ def test_every_stream_that_is_behind_gets_a_run_of_its_own(
     assert selected == {name: [dg.AssetKey(name)] for name in ("bills", "orders")}
 
 
+ROUTED = """\
+topic: events
+route_by: type
+tables:
+  a: {schema: id INT NOT NULL, keys: [id]}
+  b: {schema: id INT NOT NULL, keys: [id]}
+  c: {schema: id INT NOT NULL, keys: [id]}
+"""
+
+
+def test_streams_of_one_file_get_one_run_unless_their_last_one_failed(
+    tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever has failed, or was in a run that did, is run alone until it has ended well."""
+    (tmp_path / "events.yaml").write_text(ROUTED)
+    streams = load_streams(tmp_path)
+    monkeypatch.setenv("ONCELAKE_STREAMS", str(tmp_path))
+    lags = {name: {"events": 3} for name in ("events_a", "events_b", "events_c")}
+    monkeypatch.setattr("oncelake.assets.sensors.LagReader.read", lambda reader, specs: lags)
+    resources = {"oncelake_kafka": KafkaResource(), "oncelake_lake": LakeResource()}
+
+    def tick_once() -> dict[str, tuple[list[str], str]]:
+        with dg.build_sensor_context(instance=instance, resources=resources) as context:
+            found = lag_sensor(streams)(context)
+        assert isinstance(found, dg.SensorResult)
+        return {
+            each.tags[STREAM_TAG]: (
+                [key.to_user_string() for key in each.asset_selection or ()],
+                each.tags["oncelake/lag"],
+            )
+            for each in found.run_requests or ()
+        }
+
+    @dg.asset(name="events_b")
+    def failing() -> None:
+        raise ValueError
+
+    first = tick_once()
+    dg.materialize([failing], instance=instance, raise_on_error=False)
+
+    assert first == {"events_a,events_b,events_c": (["events_a", "events_b", "events_c"], "9")}
+    assert tick_once() == {
+        "events_b": (["events_b"], "3"),
+        "events_a,events_c": (["events_a", "events_c"], "6"),
+    }
+
+
 def test_lag_starts_a_run_and_is_reported_by_topic(
     tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
