@@ -13,7 +13,7 @@ from pathlib import Path
 import dagster as dg
 
 from oncelake.assets.assets import ingest_asset
-from oncelake.ingestion.declaration.loader import DeclaredStream
+from oncelake.ingestion.declaration.loader import DeclaredStream, load_streams
 from oncelake.ingestion.settings import Settings
 from oncelake.resources.kafka import KafkaResource
 from oncelake.resources.lake import LakeResource
@@ -84,6 +84,12 @@ def materialize(world: World, instance: dg.DagsterInstance) -> dg.ExecuteInProce
     path = world.settings.streams / f"{world.topic}.yaml"
     stream = DeclaredStream(name=world.topic, path=path, spec=world.spec, error=None)
     return materialize_assets([ingest_asset(stream)], world.settings, instance)
+
+
+def assets_of(world: World) -> list[dg.AssetsDefinition]:
+    """Return the assets of the streams of the world's one file."""
+    streams = load_streams(world.settings.streams)
+    return [ingest_asset(each, siblings=streams) for each in streams]
 
 
 def materialize_assets(

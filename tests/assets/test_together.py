@@ -11,13 +11,12 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from oncelake.assets.assets import ingest_asset
 from oncelake.assets.refusals import REFUSED, standing_refusal
 from oncelake.ingestion.declaration.loader import load_streams
 from oncelake.ingestion.lake.lock import Holder, held_by_python
 from oncelake.ingestion.operations import run as run_module
 from oncelake.ingestion.storage.failpoints import Failpoint
-from tests.assets.shell import materialize_assets, reported_in
+from tests.assets.shell import assets_of, materialize_assets, reported_in
 from tests.operations.test_routes import TABLES, Shop, record
 from tests.support.world import World
 
@@ -53,12 +52,6 @@ def queries(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(run_module, "drain", drain)
     return begun
-
-
-def assets_of(world: World) -> list[dg.AssetsDefinition]:
-    """Return the assets of the streams of one file."""
-    streams = load_streams(world.settings.streams)
-    return [ingest_asset(each, siblings=streams) for each in streams]
 
 
 def reads(world: World, instance: dg.DagsterInstance, *selected: str) -> dg.ExecuteInProcessResult:

@@ -12,12 +12,14 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+import dagster as dg
 import pytest
 from pyspark.sql import SparkSession
 
 from oncelake.ingestion.local import broker
 from oncelake.ingestion.sinks.delta.files import is_delta, open_rows
 from oncelake.ingestion.storage.failpoints import Failpoint
+from tests.assets.shell import assets_of, materialize_assets
 from tests.operations.test_routes import MIXED, Shop, record
 from tests.support.long import twins
 from tests.support.protobuf import Compiled
@@ -181,6 +183,30 @@ def test_five_kinds_are_fetched_once_and_each_record_has_one_place(
     rows = {table: len(list(rows_of(stream))) for table, stream in shop.streams.items()}
     assert rows == dict.fromkeys(tables, EACH)
     assert shop.problems() == []
+
+
+# Dagster's own, wherever one resource holds another.
+@pytest.mark.filterwarnings("ignore:InitResourceContext.dagster_run:DeprecationWarning")
+def test_a_run_of_dagster_fetches_no_more(
+    world: World, spark: SparkSession, registry: SmallRegistry, jmx_port: int
+) -> None:
+    """Five assets of one file, each with a step of its own."""
+    encoding, jmx = in_json(registry), Jmx(jmx_port, spark)
+    columns = {"schema": "id BIGINT, text STRING", "mode": "append", "keys": []}
+    tables = {kind.lower(): {"when": kind, **columns} for kind in KINDS}
+    shop = Shop(world, tables=tables, **encoding.declared)
+    values = [encoding.encode(kind, id) for id in range(EACH) for kind in KINDS]
+    world.send(*values)
+    size, before = sum(map(len, values)), jmx.bytes_sent(world.topic)
+
+    with dg.DagsterInstance.ephemeral() as instance:
+        done = materialize_assets(assets_of(world), world.settings, instance)
+
+    fetched = jmx.bytes_sent(world.topic) - before
+    assert done.success
+    assert size < fetched < 1.5 * size
+    rows = {table: len(list(rows_of(stream))) for table, stream in shop.streams.items()}
+    assert rows == dict.fromkeys(tables, EACH)
 
 
 @pytest.mark.parametrize("engine", ["spark", *twins("delta_rs")])
