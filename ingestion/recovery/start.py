@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.errors import BadFieldError, OffsetsExpiredError, RefusedError, counted
@@ -26,6 +25,8 @@ from oncelake.ingestion.recovery.standing import heal_stream
 from oncelake.ingestion.recovery.topics import identity_of, refuse_another_topic
 
 _SOON_SECONDS = 10.0
+# Topics, and ``offsets_to_read``.
+_Compared = tuple[Topics, Offsets, Ends, tuple[TopicPartition, ...]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,15 +55,6 @@ class Start:
     def lag(self) -> int:
         """Offsets that there are to read."""
         return self.starting.lag_to(self.ends)
-
-
-class _Compared(NamedTuple):
-    """What Kafka has of a table's topics: see ``offsets_to_read``."""
-
-    topics: Topics
-    starting: Offsets
-    ends: Ends
-    unproven: tuple[TopicPartition, ...]
 
 
 def plan_start(stream: Stream) -> Start | None:
@@ -113,15 +105,15 @@ def _compare_with_kafka(stream: Stream, position: Position) -> _Compared:
     """
     if stream.shared is not None:
         with suppress(RefusedError):
-            found = _compare(stream, position)
-            if not found.starting.lag_to(found.ends):
-                return found
+            topics, starting, ends, unproven = _compare(stream, position)
+            if not starting.lag_to(ends):
+                return topics, starting, ends, unproven
     return _compare(stream.unshared, position)
 
 
 def _compare(stream: Stream, position: Position) -> _Compared:
     topics = refuse_another_topic(stream.spec, stream.kafka, position.identity)
-    return _Compared(topics, *offsets_to_read(stream, position, topics))
+    return topics, *offsets_to_read(stream, position, topics)
 
 
 def count_unread(spec: StreamSpec, kafka: Kafka) -> int:
@@ -144,9 +136,7 @@ def recheck_start(stream: Stream, position: Position) -> None:
     """
     seconds = min(stream.settings.kafka_timeout_seconds, _SOON_SECONDS)
     settings = stream.settings.model_copy(update={"kafka_timeout_seconds": seconds})
-    soon = Stream(spec=stream.spec, settings=settings)
-    topics = refuse_another_topic(soon.spec, soon.kafka, position.identity)
-    offsets_to_read(soon, position, topics)
+    _compare(Stream(spec=stream.spec, settings=settings), position)
 
 
 def begin_offsets(position: Position, topics: Topics) -> Offsets:
