@@ -33,11 +33,17 @@ PLACES = (
 TABLES = ("orders", "customers")
 
 
+# Which sink, and the engine that writes it.
+WRITERS = (("delta", "delta_rs"), ("delta", "spark"), ("iceberg", "delta_rs"))
+
+
 @pytest.fixture
-def shop(settings: Settings, spark: SparkSession) -> Iterator[Shop]:
+def shop(request: pytest.FixtureRequest, settings: Settings, spark: SparkSession) -> Iterator[Shop]:
     """A database whose tables have been read once, and are altered since."""
+    sink, engine = getattr(request, "param", WRITERS[0])
+    settings = settings.model_copy(update={"merge_engine": engine})
     with World.made(settings, spark) as world:
-        shop = Shop(world, "delta", 1)
+        shop = Shop(world, sink, 1)
         events = [[each for each in phase if each["table"] in TABLES] for phase in phases()]
         shop.deliver(events[0][:18])
         shop.discover()
@@ -73,22 +79,20 @@ def test_a_run_that_fails_in_the_middle_is_made_whole(shop: Shop, place: Failpoi
 
 
 @pytest.mark.parametrize(
-    ("engine", "place", "nth"),
+    ("shop", "place", "nth"),
     [
         *twins(
             *(
-                pytest.param(engine, place, nth, id=f"{engine} {place} {nth}")
-                for engine, place, nth in product(("delta_rs", "spark"), PLACES, (1, 2))
+                pytest.param(writer, place, nth, id=f"{' '.join(writer)} {place} {nth}")
+                for writer, place, nth in product(WRITERS, PLACES, (1, 2))
             )
         )
     ],
+    indirect=["shop"],
 )
-def test_a_run_that_is_killed_is_made_whole(
-    shop: Shop, engine: str, place: Failpoint, nth: int
-) -> None:
+def test_a_run_that_is_killed_is_made_whole(shop: Shop, place: Failpoint, nth: int) -> None:
     """Python and the JVM together, at each step of the first pass and of the second."""
     world = shop.world
-    world.settings = world.settings.model_copy(update={"merge_engine": engine})
     visits = world.settings.state / "visits"
     crash = PlannedCrash(place=place, nth=nth, way="kill_group", visits=str(visits))
     environment = {**environment_of(world.settings), **crash.environment()}
