@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from oncelake.ingestion.kafka.offsets import Offsets
     from oncelake.ingestion.lake.ledger import LedgerRow
     from oncelake.ingestion.operations.failure import Failure
-    from oncelake.ingestion.operations.progress import Tell
     from oncelake.ingestion.pipeline.report import BatchReport
     from oncelake.ingestion.settings import Settings
+    from oncelake.ingestion.sinks.table import Tell
 
 
 # Whoever reports beside a thread that may be starting Spark takes it: stdout is elsewhere then.

@@ -127,7 +127,8 @@ def alter(stream: Stream, yes: Yes = False, as_json: AsJson = False) -> None:
     if drops := dropped_columns(spec, settings):
         what = f"{', '.join(drops)} of {stream}, with all values"
         confirm(f"Drop {what}?", yes=yes, refusal=f"{stream}: alter would drop {what}")
-    done = alter_stream(spec, settings, drops=drops, run_id=new_run_id())
+    with progress() as tell:
+        done = alter_stream(spec, settings, drops=drops, run_id=new_run_id(), tell=tell)
     if as_json:
         changes = output.fields_of(done, "changes")
         row = output.row_document(done.row) if done.row else {}

@@ -39,12 +39,12 @@ from oncelake.ingestion.operations.failure import Failure
 if TYPE_CHECKING:
     from oncelake.ingestion.declaration.loader import DeclaredStream
     from oncelake.ingestion.kafka.admin import Kafka
-    from oncelake.ingestion.operations.progress import Tell
     from oncelake.ingestion.operations.together import SharedReading
     from oncelake.ingestion.pipeline.report import RunReport
     from oncelake.ingestion.pipeline.session import SharedSpark
     from oncelake.ingestion.settings import Settings
     from oncelake.ingestion.sinks.commit_metadata import CountedRange
+    from oncelake.ingestion.sinks.table import Tell
 
 
 _MOST_RANGES = 24

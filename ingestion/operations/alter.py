@@ -31,7 +31,7 @@ from oncelake.ingestion.recovery.schema_diff import (
 from oncelake.ingestion.recovery.standing import heal_stream
 from oncelake.ingestion.recovery.topics import as_of_its_table
 from oncelake.ingestion.settings import Settings
-from oncelake.ingestion.sinks.table import AlterableTable
+from oncelake.ingestion.sinks.table import AlterableTable, Tell
 from oncelake.ingestion.storage.failpoints import Failpoint, hit
 
 
@@ -62,12 +62,18 @@ def dropped_columns(spec: StreamSpec, settings: Settings) -> tuple[str, ...]:
 
 
 def alter(
-    spec: StreamSpec, settings: Settings, *, drops: Collection[str], run_id: str
+    spec: StreamSpec,
+    settings: Settings,
+    *,
+    drops: Collection[str],
+    run_id: str,
+    tell: Tell = lambda text: None,
 ) -> AlterReport:
     """Give a table the columns that its declaration has, by one commit.
 
     Args:
         drops: Columns that a person lets go, with their values.
+        tell: Called with a sentence for each step.
 
     Raises:
         InvalidSpecError: there is no table of the stream.
@@ -90,7 +96,9 @@ def alter(
                 f"{', '.join(sorted(others))} would be dropped, and nobody agreed to that.",
                 remedy="run the same command again",
             )
-        row = _commit(spec, paths, standing.position, changes, run_id) if changes else None
+        if not changes:
+            return AlterReport(changes=())
+        row = _commit(spec, paths, standing.position, changes, run_id=run_id, tell=tell)
         return AlterReport(changes=changes, row=row)
 
 
@@ -140,12 +148,14 @@ def _commit(
     paths: StreamPaths,
     position: Position,
     changes: Sequence[SchemaChange],
+    *,
     run_id: str,
+    tell: Tell,
 ) -> LedgerRow:
     table = paths.table
     assert isinstance(table, AlterableTable), "another was refused"
     if wider := [each.column for each in changes if each.is_wider and each.column]:
-        widen_tombstones(paths, wider)
+        widen_tombstones(paths, wider, tell)
     renamed = pending_renames(spec, {column.name for column in table.columns()})
     dropped = sorted(each.field for each in changes if each.is_dropped)
     done = {ALTERED: {"renamed": renamed, "dropped": dropped}}
@@ -154,6 +164,7 @@ def _commit(
         [*_columns_to_be(spec, paths, renamed, dropped)],
         renamed,
         metadata=position.next_metadata(run_id, kind="schema"),
+        tell=tell,
     )
     hit(Failpoint.ALTERED)
     row = LedgerRow.of(commit, position.table_id)

@@ -6,12 +6,10 @@ The rate is that of reading and writing: its clock starts with the first batch, 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 
 from oncelake.ingestion.errors import counted
 from oncelake.ingestion.lake.ledger import LedgerRow
-
-Tell = Callable[[str], None]
+from oncelake.ingestion.sinks.table import Tell
 
 # Steps inside quick batches are left out; what was committed is always told.
 _LEAST_SECONDS = 1.0

@@ -38,7 +38,7 @@ from oncelake.ingestion.lake.stream import Stream
 from oncelake.ingestion.modes.engines.choose import choose_engine
 from oncelake.ingestion.operations.decisions import accept, adopt_topic
 from oncelake.ingestion.operations.discover import keep_columns
-from oncelake.ingestion.operations.progress import Progress, Tell
+from oncelake.ingestion.operations.progress import Progress
 from oncelake.ingestion.operations.telemetry import observed
 from oncelake.ingestion.operations.together import Reading, SharedReading, Write
 from oncelake.ingestion.pipeline.batch import BatchWriter, Committer
@@ -61,6 +61,7 @@ from oncelake.ingestion.recovery.position import Position
 from oncelake.ingestion.recovery.start import Start, count_unread, plan_start, recheck_start
 from oncelake.ingestion.recovery.topics import resolve_topics
 from oncelake.ingestion.settings import Settings
+from oncelake.ingestion.sinks.table import Tell
 from oncelake.ingestion.storage.failpoints import Failpoint, hit
 
 OnBatch = Callable[[LedgerRow, int], None]

@@ -7,7 +7,7 @@ fits already, and the next run writes the metadata.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -28,7 +28,7 @@ from oncelake.ingestion.recovery.schema_diff import (
 )
 from oncelake.ingestion.sinks.delta.compaction import widen
 from oncelake.ingestion.sinks.delta.files import is_delta, read_delta
-from oncelake.ingestion.sinks.table import MarkableTable
+from oncelake.ingestion.sinks.table import MarkableTable, Tell
 from oncelake.ingestion.storage.failpoints import Failpoint, hit
 
 
@@ -37,7 +37,7 @@ def alter_table(
     stream: Stream,
     *,
     is_ours: bool = True,
-    tell: Callable[[str], None] = lambda text: None,
+    tell: Tell = lambda text: None,
 ) -> tuple[SchemaChange, ...]:
     """Make the columns of a table that is there fit, where the declaration lets us.
 
@@ -50,7 +50,7 @@ def alter_table(
     wanted = allowed_changes(stream.spec, stream.paths, is_ours=is_ours)
     if wider := [each.column for each in wanted if each.is_wider and each.column]:
         tell(f"{', '.join(each.name for each in wider)}: a wider type…")
-        _widen(stream.paths, wider)
+        _widen(stream.paths, wider, tell)
     for change in wanted:
         if change.column is not None and not change.is_wider:
             stream.paths.table.alter(change.column, is_new=change.is_new, spark=spark)
@@ -58,19 +58,19 @@ def alter_table(
     return wanted
 
 
-def _widen(paths: StreamPaths, columns: Sequence[DeclaredColumn]) -> None:
+def _widen(paths: StreamPaths, columns: Sequence[DeclaredColumn], tell: Tell) -> None:
     """Widen the table's columns, and first those of its deletes, which only a table tells of."""
-    widen_tombstones(paths, columns)
-    paths.table.widen(columns)
+    widen_tombstones(paths, columns, tell)
+    paths.table.widen(columns, tell=tell)
     hit(Failpoint.ALTERED)
 
 
-def widen_tombstones(paths: StreamPaths, columns: Sequence[DeclaredColumn]) -> None:
+def widen_tombstones(paths: StreamPaths, columns: Sequence[DeclaredColumn], tell: Tell) -> None:
     """Widen the columns by which deletes are remembered, those that are among some."""
     if is_delta(paths.tombstones):
         there = set(read_delta(paths.tombstones).schema().to_arrow().names)
         if remembered := [column for column in columns if column.name in there]:
-            widen(paths.tombstones, remembered)
+            widen(paths.tombstones, remembered, tell)
             hit(Failpoint.ALTERED)
 
 
@@ -80,7 +80,7 @@ def evolve_schema(
     position: Position,
     *,
     run_id: str,
-    tell: Callable[[str], None] = lambda text: None,
+    tell: Tell = lambda text: None,
 ) -> tuple[Position, tuple[str, ...]]:
     """Make a table fit its declaration, where the declaration lets us.
 

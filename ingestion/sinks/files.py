@@ -304,6 +304,13 @@ class FilesTransaction(Transaction, Generic[File]):
             How many files they are then.
         """
         writer = self.open_writer(target_bytes)
+        self.copy(files, writer)
+        with discarding(writer.discard, *self.refusals):
+            self.commit_moved(writer.files, files)
+        return len(writer.files)
+
+    def copy(self, files: Collection[File], writer: FileWriter[File]) -> None:
+        """Write the rows of some files to others, but for those that are marked as gone."""
         with discarding(writer.discard):
             for file in files:
                 batches, is_gone = self.read(file, self.schema.names), self.gone(file)
@@ -313,9 +320,6 @@ class FilesTransaction(Transaction, Generic[File]):
             before, after = (sum(map(self.count, some)) for some in (files, writer.files))
             if before != after:
                 raise AssertionError(f"{self.where}: of {before} rows {after} were written")
-        with discarding(writer.discard, *self.refusals):
-            self.commit_moved(writer.files, files)
-        return len(writer.files)
 
     def close(self) -> None:
         """Forget what was looked up."""

@@ -37,6 +37,7 @@ from oncelake.ingestion.sinks.commit_log import (
 )
 from oncelake.ingestion.sinks.commit_metadata import CommitMetadata, app_id
 
+Tell = Callable[[str], None]
 # How far back a table is read where nobody says so.
 A_WEEK: Final = dt.timedelta(days=7)
 REPLACED: Final = "is not the table that was read: another was made under its name"
@@ -210,8 +211,12 @@ class SinkTable(ABC):
         """Write, for people, what gives a column that is there a wider type."""
         return f"the files of {self.where} are written anew, {column.name} as {column.type}"
 
-    def widen(self, columns: Sequence[DeclaredColumn]) -> None:
+    def widen(self, columns: Sequence[DeclaredColumn], *, tell: Tell = lambda text: None) -> None:
         """Give columns that are there their wider types, at once; the values stay as they are.
+
+        Args:
+            columns: Those columns.
+            tell: Called with a sentence for each step.
 
         Raises:
             DamagedTableError: a file that would be copied is not as it was written.
@@ -454,6 +459,7 @@ class AlterableTable(SinkTable):
         renamed: Mapping[str, str],
         *,
         metadata: CommitMetadata,
+        tell: Tell = lambda text: None,
     ) -> Commit:
         """Commit other columns and a note as one act; values stay. Needs the stream's lock.
 
@@ -461,12 +467,14 @@ class AlterableTable(SinkTable):
             columns: All that the table has from then on, in order; any other is dropped.
             renamed: What the table calls columns so far, by their new names.
             metadata: The note.
+            tell: Called with a sentence for each step.
 
         Raises:
             DamagedTableError: a file that would be copied is not as it was written.
             RefusedError: the sink refuses it; says why.
             TableBusyError: somebody else changed the table meanwhile.
         """
+        del tell
         return self._commit(
             metadata, lambda begun: begun.reshape(columns, renamed, metadata=metadata)
         )

@@ -28,6 +28,7 @@ class Failpoint(StrEnum):
     LEDGER_HEALED = "ledger_healed"
     LOCK_HELD = "lock_held"
     TABLE_CREATED = "table_created"
+    FILE_REWRITTEN = "file_rewritten"
     ALTERED = "altered"
     SCHEMA_NOTED = "schema_noted"
     TABLE_READ = "table_read"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,11 +12,17 @@ from deltalake import DeltaTable
 
 from oncelake.ingestion.declaration.ddl import parse_type
 from oncelake.ingestion.errors import SchemaChangedError
+from oncelake.ingestion.operations.alter import alter
+from oncelake.ingestion.operations.erase import erase
+from oncelake.ingestion.operations.maintain import maintain
 from oncelake.ingestion.operations.rewind import rewind
 from oncelake.ingestion.pipeline import evolve_schema
+from oncelake.ingestion.storage.failpoints import Failpoint
 from tests.support.long import twins
 from tests.support.proof import find_problems, prove
 from tests.support.world import World
+from tests.trials.failpoints import PlannedCrash
+from tests.trials.kills import run_to_its_end
 
 NARROW = (
     "id INT NOT NULL, n SMALLINT, f FLOAT, d DECIMAL(5, 2), v VARCHAR(3), "
@@ -126,6 +134,120 @@ def test_a_run_that_dies_between_the_tables_is_healed(
     assert {each["id"] for each in world.rows()} == {1, LARGE}
     assert find_problems(world) == ()
     assert prove(world).differences == ()
+
+
+@pytest.fixture
+def half_widened(world: World, tmp_path: Path, request: pytest.FixtureRequest) -> World:
+    """A table of four files; whoever gave it a wider type was killed behind the second."""
+    declared = {"schema_change": "evolve", "deletion_vectors": True}
+    world.declare(schema="id INT NOT NULL, n INT", **declared)
+    for id_ in range(4):
+        world.send({"id": id_, "n": id_}, {"id": id_ + 10, "n": id_})
+        world.run()
+    world.send({"id": 3, "n": 30})
+    world.run()
+    world.declare(schema="id INT NOT NULL, n BIGINT", **declared)
+    world.write_declaration()
+    world.operation = getattr(request, "param", ("run",))
+    visits = str(tmp_path / "visits")
+    crash = PlannedCrash(place=Failpoint.FILE_REWRITTEN, nth=2, way="kill_group", visits=visits)
+    before = written(world)
+    assert run_to_its_end(world, crash) == ("killed", ())
+    assert len(written(world) - before) == 2
+    return world
+
+
+def written(world: World) -> set[tuple[str, int]]:
+    """Return the data files that lie there, and when each was written."""
+    return {
+        (file.name, file.stat().st_mtime_ns) for file in world.paths.data.path.glob("*.parquet")
+    }
+
+
+def in_table(world: World) -> set[str]:
+    """Return the names of the files of the newest version."""
+    return {Path(uri).name for uri in DeltaTable(world.paths.data.path).file_uris()}
+
+
+@pytest.mark.kafka
+@pytest.mark.spark
+@pytest.mark.parametrize("half_widened", [("run",), ("alter", "--yes")], indirect=True)
+def test_a_widening_goes_on_where_it_was_killed(half_widened: World) -> None:
+    """The files that were complete are taken over: only the others are written."""
+    world, before, told = half_widened, written(half_widened), list[str]()
+    left = in_table(world)
+
+    if world.operation[0] == "run":
+        world.run(tell=told.append)
+    else:
+        alter(world.spec, world.settings, drops=(), run_id="r", tell=told.append)
+
+    now = in_table(world)
+    new = {name for name, _ in written(world) - before}
+    assert before <= written(world)
+    assert len(left) == len(now) == 5
+    assert not left & now
+    assert len(now & new) == 3
+    assert "4 of 5 files written anew…" in told
+    assert {row["id"]: row["n"] for row in world.rows()} == (
+        {id_ + more: id_ for id_ in range(4) for more in (0, 10)} | {3: 30}
+    )
+    assert find_problems(world) == ()
+    assert prove(world).holds
+
+
+@pytest.mark.kafka
+@pytest.mark.spark
+def test_what_is_erased_in_between_does_not_come_back(half_widened: World) -> None:
+    """A file that was widened before the erase is not taken for the one without the key."""
+    world, there = half_widened, Path(half_widened.paths.data.path)
+    left = {name for name, _ in written(world)} - in_table(world)
+    names = [*left, *(f".{name}.crc" for name in left)]
+    kept = {name: (there / name).read_bytes() for name in names}
+    world.declare(schema="id INT NOT NULL, n INT")
+    for id_ in range(4):
+        erase(world.spec, world.settings, key=f'{{"id": {id_}}}', reason="a test", run_id="r")
+    assert not any((there / name).exists() for name in kept)
+    for name, content in kept.items():
+        (there / name).write_bytes(content)
+    world.declare(schema="id INT NOT NULL, n BIGINT")
+
+    world.run()
+
+    assert not left & in_table(world)
+    assert {row["id"] for row in world.rows()} == {10, 11, 12, 13}
+    assert find_problems(world) == ()
+    assert prove(world).differences == ()
+
+
+@pytest.mark.kafka
+@pytest.mark.spark
+def test_a_file_that_is_not_whole_is_written_again(half_widened: World) -> None:
+    """One is cut short, of the other the seal is missing."""
+    world, there = half_widened, Path(half_widened.paths.data.path)
+    cut, bare = sorted({name for name, _ in written(world)} - in_table(world))
+    (there / cut).write_bytes((there / cut).read_bytes()[:100])
+    (there / f".{bare}.crc").unlink()
+    before = written(world)
+
+    world.run()
+
+    assert {cut, bare} <= {name for name, _ in written(world) - before}
+    assert find_problems(world) == ()
+    assert prove(world).holds
+
+
+@pytest.mark.kafka
+@pytest.mark.spark
+def test_a_widening_that_was_given_up_is_tidied_away(half_widened: World) -> None:
+    """Maintenance takes its files for what they are: in no version."""
+    world = half_widened
+    world.declare(schema="id INT NOT NULL, n INT")
+
+    maintain(world.spec, world.settings, run_id="r", window=dt.timedelta(0))
+
+    assert {name for name, _ in written(world)} == in_table(world)
+    assert find_problems(world) == ()
 
 
 def test_without_leave_nothing_is_widened(world: World) -> None:

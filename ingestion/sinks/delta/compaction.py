@@ -32,6 +32,7 @@ from oncelake.ingestion.sinks.delta.log import all_files
 from oncelake.ingestion.sinks.delta.log_files import COMMIT, actions_in, checkpoint_file, log_files
 from oncelake.ingestion.sinks.delta.transaction import DeltaTransaction
 from oncelake.ingestion.sinks.delta.vectors import Vector, has_vectors, vector_files
+from oncelake.ingestion.sinks.table import Tell
 from oncelake.ingestion.storage.checksums import matches_checksum, seal
 from oncelake.ingestion.storage.damage import damaged_table
 from oncelake.ingestion.storage.failpoints import Failpoint, hit
@@ -107,16 +108,18 @@ def compact(path: Location, *, target_bytes: int, cluster_by: Sequence[str] = ()
     hit(Failpoint.COMPACTED)
 
 
-def widen(path: Location, columns: Sequence[DeclaredColumn]) -> None:
+def widen(path: Location, columns: Sequence[DeclaredColumn], tell: Tell) -> None:
     """Write every file anew, by the wider types of some columns, in one commit.
 
-    Delta can note wider types beside the old files; delta-rs reads no such table.
+    Delta can note wider types beside the old files; delta-rs reads no such table. Done again after
+    a crash, it goes on where it was.
 
     Raises:
         DamagedTableError: a file that would be copied is not as it was written.
         TableBusyError: somebody else changed the table meanwhile.
     """
     begun = DeltaTransaction.upkeep(path)
+    begun.tell = tell
     copy_files(path, begun.files, lambda: begun.widen(columns))
 
 

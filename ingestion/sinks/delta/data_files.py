@@ -28,6 +28,7 @@ from oncelake.ingestion.sinks.files import (
     FileWriter,
     Mask,
 )
+from oncelake.ingestion.storage.checksums import has_seal, matches_checksum
 from oncelake.ingestion.storage.location import Location
 
 # Longer texts have no bounds.
@@ -78,9 +79,14 @@ class AddedFile:
 
 
 class DeltaFileWriter(FileWriter[AddedFile]):
-    """Writes rows to new data files of a table."""
+    """Writes rows to new data files of a table.
+
+    Attributes:
+        file_id: Names a file; by default, each has another.
+    """
 
     compression = "snappy"
+    file_id: uuid.UUID | None = None
 
     def __init__(
         self,
@@ -100,6 +106,20 @@ class DeltaFileWriter(FileWriter[AddedFile]):
         super().__init__(schema, target_bytes)
         self._table, self._statistics = table, statistics
         self._vectors = VectorWriter(table) if marks else None
+
+    def resume(self) -> bool:
+        """Take the file of that id for written, if it is there whole.
+
+        On this machine its seal says so; a store has no parts of files.
+        """
+        file = self._table / self._name()
+        if (content := file.read_if_there()) is None:
+            return False
+        if file.is_local and not (has_seal(file) and matches_checksum(file, content)):
+            return False
+        metadata = pq.read_metadata(pa.BufferReader(content))
+        self.files.append(self._describe(file.name, metadata, len(content)))
+        return True
 
     def mark(self, file: AddedFile, is_gone: Mask) -> bool:
         """Give a file another vector, unless most of its rows are gone then."""
@@ -126,8 +146,11 @@ class DeltaFileWriter(FileWriter[AddedFile]):
             with suppress(OSError):
                 self._vectors.discard()
 
+    def _name(self) -> str:
+        return f"part-00000-{self.file_id or uuid.uuid4()}-c000.{self.compression}.parquet"
+
     def _begin(self) -> tuple[str, Any]:
-        name = f"part-00000-{uuid.uuid4()}-c000.{self.compression}.parquet"
+        name = self._name()
         if self._table.is_local:
             return name, (self._table / name).path.open("wb")
         # Arrow would put each file in parts, by four requests.

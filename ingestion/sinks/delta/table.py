@@ -65,6 +65,7 @@ from oncelake.ingestion.sinks.table import (
     MarkableTable,
     RewindableTable,
     TableDefinition,
+    Tell,
 )
 from oncelake.ingestion.storage.checksums import matches_checksum
 from oncelake.ingestion.storage.location import Location
@@ -210,7 +211,8 @@ class DeltaSinkTable(AlterableTable, ErasableTable, RewindableTable, MarkableTab
             log_files(self.path).forget()
             return
         row = json.loads(table.schema().to_json())
-        if is_new:
+        # Another may have been faster.
+        if is_new and column.name not in {field["name"] for field in row["fields"]}:
             row["fields"] += row_json([replace(column, nullable=True)])["fields"]
         for field in row["fields"]:
             field["nullable"] |= field["name"] == column.name
@@ -242,18 +244,20 @@ class DeltaSinkTable(AlterableTable, ErasableTable, RewindableTable, MarkableTab
         renamed: Mapping[str, str],
         *,
         metadata: CommitMetadata,
+        tell: Tell = lambda text: None,
     ) -> Commit:
         """Write every file anew, if any column of it has another name or type, or goes."""
 
         def act(begun: DeltaTransaction) -> None:
+            begun.tell = tell
             again = partial(begun.reshape, columns, renamed, metadata=metadata)
             copy_files(self.path, begun.files, again)
 
         return self._commit(metadata, act)
 
-    def widen(self, columns: Sequence[DeclaredColumn]) -> None:
+    def widen(self, columns: Sequence[DeclaredColumn], *, tell: Tell = lambda text: None) -> None:
         """Write every file anew."""
-        widen(self.path, columns)
+        widen(self.path, columns, tell)
 
     def scan(
         self, names: Sequence[str], version: int | None = None, *, since_seq: int | None = None

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 import time
+import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
@@ -26,6 +28,7 @@ from pyarrow import types
 
 from oncelake.ingestion.declaration.ddl import DeclaredColumn
 from oncelake.ingestion.declaration.sql import equal, identifier, quoted
+from oncelake.ingestion.errors import counted
 from oncelake.ingestion.sinks.commit_log import INSERTED, UPDATED, Commit
 from oncelake.ingestion.sinks.commit_metadata import CommitMetadata, app_id
 from oncelake.ingestion.sinks.delta.commits import (
@@ -55,7 +58,9 @@ from oncelake.ingestion.sinks.files import (
     numbered,
     read_columns,
 )
-from oncelake.ingestion.sinks.table import REPLACED, Change, seq_conflict
+from oncelake.ingestion.sinks.table import REPLACED, Change, Tell, seq_conflict
+from oncelake.ingestion.storage.checksums import seal
+from oncelake.ingestion.storage.failpoints import Failpoint, hit
 from oncelake.ingestion.storage.location import Location
 
 # How often a commit is tried when others commit before it.
@@ -75,8 +80,13 @@ _PATTERN: Final = re.compile(r"[*?\[\]{}]")
 
 
 class DeltaTransaction(FilesTransaction[AddedFile]):
-    """One version to be, on top of the one that was newest when it was begun."""
+    """One version to be, on top of the one that was newest when it was begun.
 
+    Attributes:
+        tell: Called with a sentence for each file that gets other columns.
+    """
+
+    tell: Tell = staticmethod(lambda text: None)
     refusals = (*FilesTransaction.refusals, CommitFailedError)
 
     def __init__(self, path: Location, stream: str, seq: int, *, table_id: str | None) -> None:
@@ -317,7 +327,25 @@ class DeltaTransaction(FilesTransaction[AddedFile]):
         if all(types_now.get(field.name) == field.type for field in before):
             self.commit_moved([], [])
         else:
-            self.rewrite(self.files, target_bytes=TARGET_BYTES)
+            self.commit_moved([*self._rewritten(schema)], self.files)
+
+    def _rewritten(self, schema: str) -> Iterator[AddedFile]:
+        """Write each file anew, unless an attempt that did not come to its commit has.
+
+        So none is deleted where this one does not: another may have committed it.
+        """
+        for done, file in enumerate(self.files):
+            self.tell(f"{done:,} of {counted(len(self.files), 'file')} written anew…")
+            writer = self.open_writer(sys.maxsize)
+            # Whoever has the same bytes to write, and no one else, gives them this name.
+            of = (file.path, file.vector, schema, sorted(self._renamed.items()), pa.__version__)
+            writer.file_id = uuid.uuid5(uuid.NAMESPACE_OID, repr(of))
+            if not writer.resume():
+                self.copy([file], writer)
+                for copy in writer.files:
+                    seal(self._path / copy.path)
+                hit(Failpoint.FILE_REWRITTEN)
+            yield from writer.files
 
     def commit_moved(self, added: Collection[AddedFile], removed: Collection[AddedFile]) -> None:
         """Put a commit without a change of rows into the log, by Delta's word for it."""

@@ -73,6 +73,7 @@ from oncelake.ingestion.sinks.table import (
     ErasableTable,
     RewindableTable,
     TableDefinition,
+    Tell,
     counts_of,
     foreign_table,
     seq_conflict,
@@ -200,8 +201,9 @@ class IcebergTable(AlterableTable, ErasableTable, RewindableTable):
         type_ = _KIND.stored_type(column.type)
         return f"ALTER TABLE {self._entry.name} ALTER COLUMN {quoted(column.name)} TYPE {type_}"
 
-    def widen(self, columns: Sequence[DeclaredColumn]) -> None:
+    def widen(self, columns: Sequence[DeclaredColumn], *, tell: Tell = lambda text: None) -> None:
         """Commit the types to the catalog; no file changes."""
+        del tell
         table = self._entry.loaded()
         found = {column.name: column.type for column in self.columns()}
         with self._entry.session(), table.update_schema() as update:

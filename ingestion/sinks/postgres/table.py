@@ -47,6 +47,7 @@ from oncelake.ingestion.sinks.table import (
     Change,
     ErasableTable,
     TableDefinition,
+    Tell,
     Transaction,
     counts_of,
     foreign_table,
@@ -296,8 +297,9 @@ class PostgresTable(AlterableTable, ErasableTable):
         name = Identifier(column.name)
         return self._place.sql("ALTER TABLE {table} ALTER COLUMN {} TYPE {}", name, type_)
 
-    def widen(self, columns: Sequence[DeclaredColumn]) -> None:
+    def widen(self, columns: Sequence[DeclaredColumn], *, tell: Tell = lambda text: None) -> None:
         """Execute the statements in one transaction; the server writes the table anew."""
+        del tell
         with self._place.session() as connection:
             for column in columns:
                 connection.execute(self._widening(column))
@@ -309,8 +311,10 @@ class PostgresTable(AlterableTable, ErasableTable):
         renamed: Mapping[str, str],
         *,
         metadata: CommitMetadata,
+        tell: Tell = lambda text: None,
     ) -> Commit:
         """Execute the statements, and note them, in one transaction."""
+        del tell
         statements = [*self._reshaping(columns, renamed)]
         return self._commit(metadata, lambda begun: begun.alter(statements, metadata))
 
