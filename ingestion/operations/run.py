@@ -59,7 +59,7 @@ from oncelake.ingestion.pipeline.store_session import refuse_missing_jars
 from oncelake.ingestion.pipeline.transform import refuse_bad_transformation
 from oncelake.ingestion.recovery.position import Position
 from oncelake.ingestion.recovery.start import Start, count_unread, plan_start, recheck_start
-from oncelake.ingestion.recovery.topics import resolve_topics
+from oncelake.ingestion.recovery.topics import as_of_table, resolve_topics
 from oncelake.ingestion.settings import Settings
 from oncelake.ingestion.sinks.table import Tell
 from oncelake.ingestion.storage.failpoints import Failpoint, hit
@@ -110,6 +110,8 @@ class StreamTask:
             create_table(spark, stream, engine, run_id=self.run_id)
             begun = plan_start(stream)
             assert begun is not None, "the table that was just opened is not there"
+        # Another may have altered the table before the lock was ours.
+        stream = replace(stream, spec=as_of_table(stream.spec, begun.position, stream.paths))
         # Told until a first batch is in the table: the run that made it may have failed after that.
         to_decide = () if begun.position.seq else notices_of(stream.spec)
         position, changes = evolve_schema(

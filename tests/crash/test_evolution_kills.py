@@ -9,6 +9,7 @@ from itertools import product
 import pytest
 from pyspark.sql import SparkSession
 
+from oncelake.ingestion.declaration.topics_file import topics_file
 from oncelake.ingestion.lake.ledger import Ledger
 from oncelake.ingestion.settings import Settings
 from oncelake.ingestion.storage.failpoints import Failpoint
@@ -69,11 +70,18 @@ def refuse_damage(shop: Shop) -> None:
         assert seqs == [*range(1, len(seqs) + 1)]
 
 
+@pytest.mark.parametrize("is_kept", [True, False], ids=["same host", "host with an older file"])
 @pytest.mark.parametrize("place", [Failpoint.ALTERED, Failpoint.COLUMNS_KEPT])
-def test_a_run_that_fails_in_the_middle_is_made_whole(shop: Shop, place: Failpoint) -> None:
+def test_a_run_that_fails_in_the_middle_is_made_whole(
+    shop: Shop, place: Failpoint, is_kept: bool
+) -> None:
     """An error between the file, the columns and their note, in this process."""
+    found = topics_file(shop.file)
+    older = found.read_text()
     with crashing_at(place, 1), pytest.raises(Exception, match=f"{place}"):
         shop.run()
+    if not is_kept:
+        found.write_text(older)
 
     refuse_damage(shop)
 
