@@ -9,6 +9,7 @@ from typing import NamedTuple
 from oncelake.ingestion.errors import DependencyError
 from oncelake.ingestion.kafka.admin import Topics
 from oncelake.ingestion.kafka.offsets import Ends, Offsets, Range, TopicPartition
+from tests.model.evolution import Shape
 from tests.model.process import step
 
 TOPIC = "t"
@@ -17,13 +18,14 @@ TOPIC = "t"
 class Record(NamedTuple):
     """What an offset holds: a ``row``, a ``delete``, an ``ignored`` tombstone, or a ``bad`` one.
 
-    No two are ``sent`` at the same time.
+    No two are ``sent`` at the same time. Its columns are those of its schema, of a ``shape``.
     """
 
     kind: str
     key: int
     at: int
     sent: int = 0
+    shape: Shape = Shape()
 
 
 @dataclass(slots=True)

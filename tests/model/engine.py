@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from deltalake.exceptions import CommitFailedError
 from greenlet import getcurrent
 
+from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.kafka.offsets import Range
 from oncelake.ingestion.lake.quarantine import WAITS
 from oncelake.ingestion.modes.engines.choose import EngineName
@@ -24,6 +25,7 @@ from oncelake.ingestion.sinks.commit_metadata import CommitMetadata
 from oncelake.ingestion.sinks.delta.commits import fenced_commit, overtaken
 from oncelake.ingestion.sinks.delta.transaction import ATTEMPTS, refuse_other_rows
 from oncelake.ingestion.sinks.table import seq_conflict
+from tests.model.evolution import Shape
 from tests.model.frames import Copy, Frame, Waiting, fetched
 from tests.model.lake import File, Place, Row, Rows, Side, Table, holds
 from tests.model.process import Process, step
@@ -38,16 +40,21 @@ class ModelDecision:
 
     Attributes:
         rows: What becomes of each key, and its row.
+        spec: By which they were decoded.
         drop: Returns a key that a fault leaves out, if any.
         landed: Called with the metadata, and that key, as soon as the commit is there.
     """
 
     rows: Mapping[int, tuple[str, Row]]
+    spec: StreamSpec
     drop: Callable[[], int | None]
     landed: Callable[[CommitMetadata, int | None], None]
 
-    def apply(self, before: Rows, dropped: int | None) -> tuple[Rows, Mapping[str, int]]:
-        """Return the rows as they are afterwards, and what the commit counts."""
+    def apply(
+        self, before: Rows, columns: str, dropped: int | None
+    ) -> tuple[Rows, Mapping[str, int]]:
+        """Return the rows as they are afterwards, in some columns, and what the commit counts."""
+        both = Shape.of(columns).within(Shape.of(self.spec.ddl))
         after, metrics = dict(before), dict.fromkeys(_METRICS.values(), 0)
         for key, (what, row) in self.rows.items():
             # A key that was decided to be there, or not, and is otherwise, is no partner.
@@ -56,7 +63,7 @@ class ModelDecision:
             if what == "deleted":
                 del after[key]
             else:
-                after[key] = row
+                after[key] = row._replace(shape=row.shape.within(both))
             metrics[_METRICS[what]] += 1
         return after, metrics
 
@@ -80,8 +87,7 @@ class ModelEngine:
         self.world = world
 
     def materialize(self, validated: Frame | Waiting) -> None:
-        """Read Kafka, or the quarantine, once."""
-        step("fetch")
+        """Take what was read to be decoded."""
         self.batch = fetched(validated)
 
     def parts(self, planned: Sequence[Range]) -> Iterator[Sequence[Range]]:
@@ -157,7 +163,7 @@ class ModelEngine:
         self, decision: ModelDecision, table: Table, metadata: CommitMetadata, *, read_at: int
     ) -> None:
         dropped = decision.drop()
-        rows, metrics = decision.apply(table.states[read_at], dropped)
+        rows, metrics = decision.apply(table.states[read_at], table.columns[read_at], dropped)
         step("land the commit")
         # Delta's own optimism is in ``land``, delta-rs' is stricter.
         self._refuse_to_rebase(table, read_at)

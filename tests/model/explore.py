@@ -48,7 +48,11 @@ def explore(
         How many rules were applied, and the counterexample, if it is one.
     """
     dice = Random(seed)
-    world = World(partitions=dice.randint(1, 3), locking=dice.choice(get_args(Locking)))
+    world = World(
+        partitions=dice.randint(1, 3),
+        locking=dice.choice(get_args(Locking)),
+        follows=dice.random() < 0.5,
+    )
     oracle = Oracle(world)
     history: list[str] = []
     steps = 0

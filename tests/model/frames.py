@@ -37,6 +37,14 @@ class Frame:
     reached: Offsets | None = None
     sparkSession: Any = None  # noqa: N815 (Spark's own name)
 
+    def records(self) -> Iterator[Record]:
+        """Yield what Kafka holds now of it, as far as it does."""
+        partitions = self.world.cluster.partitions
+        for part in self.planned:
+            if part.partition < len(partitions):
+                slots = partitions[part.partition].slots[part.start : part.end]
+                yield from filter(None, slots)
+
 
 @dataclass(slots=True)
 class Waiting:
@@ -50,6 +58,10 @@ class Waiting:
         """Keep the rows of some batches."""
         kept = (each for each in self.held if holds(condition, each.seq))
         return Waiting(self.world, tuple(kept))
+
+    def records(self) -> Iterator[Record]:
+        """Yield what is sent in."""
+        return (row.record for row in self.rows())
 
     def rows(self) -> Iterator[Judged]:
         """Judge them by the declaration of now."""
@@ -84,7 +96,7 @@ def validate(
 
 
 def unchanged(records: Frame, *_: object) -> Frame:
-    """Decode, explode and transform: a model's record is decoded, and one row."""
+    """Explode and transform: a model's record is one row."""
     return records
 
 

@@ -15,6 +15,7 @@ from oncelake.ingestion.sinks.commit_metadata import CommitMetadata, app_id
 from oncelake.ingestion.sinks.delta.log import DeltaLog
 from oncelake.ingestion.storage.location import Location
 from tests.model.data_table import ModelData
+from tests.model.evolution import Shape
 from tests.model.process import CallFailedError, step
 
 STREAM = "s"
@@ -22,13 +23,17 @@ APP = app_id(STREAM)
 
 
 class Row(NamedTuple):
-    """A row, or a remembered delete: its place in the order, and the batch that wrote it."""
+    """A row, or a remembered delete: its place in the order, and the batch that wrote it.
+
+    Of its record it has the columns of ``shape``.
+    """
 
     epoch: int
     at: int
     partition: int
     offset: int
     seq: int
+    shape: Shape = Shape()
 
     @property
     def place(self) -> tuple[int, int, int, int]:
@@ -41,11 +46,16 @@ Rows = Mapping[int, Row]
 
 @dataclass(slots=True)
 class Table:
-    """A Delta table: every version of its rows, and the highest ``txn`` of our application."""
+    """A Delta table: every version of its rows, and the highest ``txn`` of our application.
+
+    Attributes:
+        columns: Those of every version, as DDL.
+    """
 
     id: str
     commits: list[Commit] = field(default_factory=list)
     states: list[Rows] = field(default_factory=list)
+    columns: list[str] = field(default_factory=list)
     txn: int | None = None
     kept_from: int = 0
     fences: bool = True
@@ -63,6 +73,7 @@ class Table:
         read_at: int,
         metrics: Mapping[str, int] | None = None,
         operation: str = "MERGE",
+        columns: str | None = None,
     ) -> None:
         """Commit optimistically, on what was read at version ``read_at``.
 
@@ -84,6 +95,7 @@ class Table:
             )
         )
         self.states.append(rows)
+        self.columns.append(self.columns[-1] if columns is None else columns)
         if metadata is not None:
             self.txn = metadata.seq
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
-from tests.model import wrong_offsets, wrong_steps
+from tests.model import wrong_columns, wrong_offsets, wrong_steps
 
 Mutation = Callable[[], AbstractContextManager[Any]]
 
@@ -41,4 +41,9 @@ MUTATIONS: tuple[Mutation, ...] = (
     wrong_offsets.red_forgotten,
     wrong_offsets.books_not_looked_at,
     wrong_offsets.gaps_not_proven,
+    wrong_columns.schemas_not_compared,
+    wrong_columns.alteration_left_to_who_wrote_the_file,
+    wrong_columns.columns_of_the_file_alone,
+    wrong_columns.only_noted_columns_believed,
+    wrong_columns.columns_before_the_lock,
 )

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from oncelake.ingestion.sinks.commit_log import Commit
 from oncelake.ingestion.sinks.commit_metadata import REWOUND_TO, CommitMetadata
 from tests.model.cluster import TOPIC, Partition, Record
+from tests.model.evolution import Shape
 from tests.model.lake import Rows, Table
 from tests.model.world import World
 
@@ -27,6 +28,7 @@ class Change(NamedTuple):
 
     place: tuple[int, int, int, int]
     is_delete: bool
+    shape: Shape
 
 
 class Bad(NamedTuple):
@@ -107,8 +109,20 @@ class Oracle:
             self._check_tombstones()
             self._check_files()
 
+    def _follow_columns(self, table: Table, commit: Commit) -> None:
+        """No column goes, and none gets narrower, but where a rewind brings back those of then."""
+        metadata, now = commit.metadata, Shape.of(table.columns[commit.version])
+        before = Shape.of(table.columns[max(0, commit.version - 1)])
+        if metadata is not None and metadata.kind == "rewind":
+            before = Shape.of(self.metadata[metadata.counts[REWOUND_TO]].columns)
+        expect(now.holds(before), "version {}: {} became {}", commit.version, before, now)
+        if metadata is not None and metadata.columns:
+            said = Shape.of(metadata.columns)
+            expect(now.holds(said), "seq {} says {}, it has {}", metadata.seq, said, now)
+
     def _follow(self, table: Table, commit: Commit, rows: Rows) -> None:
         metadata = commit.metadata
+        self._follow_columns(table, commit)
         if metadata is None:
             expect(rows == table.states[max(0, commit.version - 1)], "somebody changed rows")
             return
@@ -233,7 +247,7 @@ class Oracle:
             return
         known = self.due.newest.get(record.key)
         if known is None or place > known.place:
-            self.due.newest[record.key] = Change(place, record.kind == "delete")
+            self.due.newest[record.key] = Change(place, record.kind == "delete", record.shape)
 
     def _follow_redrive(self, metadata: CommitMetadata) -> None:
         """Each record that waits is sent in, once, in one commit an epoch."""
@@ -283,8 +297,11 @@ class Oracle:
             self.next[part.partition] = part.end
 
     def _check_rows(self, seq: int, rows: Rows) -> None:
-        expected = {key: each.place for key, each in self.due.newest.items() if not each.is_delete}
-        found = {key: row.place for key, row in rows.items()}
+        due = self.due.newest.items()
+        expected = {key: (each.place, each.shape) for key, each in due if not each.is_delete}
+        if not self.world.follows:
+            expected = {key: (place, Shape()) for key, (place, _) in expected.items()}
+        found = {key: (row.place, row.shape) for key, row in rows.items()}
         expect(found == expected, "after seq {} the table holds {}, not {}", seq, found, expected)
 
     def _check_ledger(self) -> None:

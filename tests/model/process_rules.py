@@ -7,6 +7,7 @@ from random import Random
 from typing import get_args
 
 from oncelake.ingestion.modes.engines.choose import EngineName
+from tests.model.evolution import HOSTS
 from tests.model.process import Process
 from tests.model.world import World
 
@@ -20,6 +21,7 @@ def start_a_run(world: World, dice: Random) -> bool:
     if world.processes:
         world.happens("two at once")
     world.engine = dice.choice(get_args(EngineName))
+    world.host = dice.randrange(HOSTS)
     world.start_run().advance(dice.randint(0, 8))
     return True
 

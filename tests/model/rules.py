@@ -36,6 +36,7 @@ from tests.model.topic_rules import (
     cut_a_log,
     end_a_transaction,
     leave_a_gap,
+    move_the_schema,
     open_a_transaction,
     produce,
     recreate_the_topic,
@@ -46,6 +47,7 @@ from tests.model.topic_rules import (
 RULES: tuple[tuple[Rule, int], ...] = (
     (produce, 12),
     (leave_a_gap, 3),
+    (move_the_schema, 4),
     (open_a_transaction, 2),
     (end_a_transaction, 2),
     (add_a_partition, 2),

@@ -23,6 +23,7 @@ import oncelake.ingestion.operations.rewind
 import oncelake.ingestion.operations.run
 import oncelake.ingestion.pipeline.batch
 import oncelake.ingestion.pipeline.create_table
+import oncelake.ingestion.pipeline.evolve_schema
 import oncelake.ingestion.pipeline.gaps
 import oncelake.ingestion.pipeline.redrive_batch
 import oncelake.ingestion.recovery.foreign_commits
@@ -31,11 +32,13 @@ import oncelake.ingestion.recovery.side_tables
 import oncelake.ingestion.recovery.snapshot
 import oncelake.ingestion.recovery.standing
 import oncelake.ingestion.recovery.start
+import oncelake.ingestion.recovery.topics
 import oncelake.ingestion.sinks.delta.log
+from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.errors import StreamLockedError
 from oncelake.ingestion.kafka.offsets import Offsets
 from oncelake.ingestion.lake.lock import Holder
-from tests.model import engine, frames, query, sink
+from tests.model import engine, evolution, frames, query, sink
 from tests.model.lake import ModelLedger, ModelLog, OpenedSide, Table
 from tests.model.process import is_dead, step
 
@@ -67,7 +70,8 @@ def _seams() -> tuple[tuple[Any, dict[str, Any]], ...]:
                 "refuse_missing_jars": nothing,
                 "refuse_bad_condition": nothing,
                 "refuse_bad_transformation": nothing,
-                "evolve_schema": lambda spark, stream, position, run_id, tell: (position, ()),
+                "evolve_schema": _evolve_schema,
+                "keep_columns": evolution.keep_columns,
                 "open_generation": open_generation,
                 "probe_storage": nothing,
                 "translate_engine_errors": lambda stream: nullcontext(),
@@ -82,8 +86,12 @@ def _seams() -> tuple[tuple[Any, dict[str, Any]], ...]:
             {
                 "make_table": create_table,
                 "_schema": nothing,
-                "alter_table": nothing,
+                "alter_table": _if_followed(oncelake.ingestion.pipeline.create_table.alter_table),
             },
+        ),
+        (
+            oncelake.ingestion.recovery.topics,
+            {"parse_columns": evolution.parsed},
         ),
         (
             oncelake.ingestion.recovery.snapshot,
@@ -94,8 +102,13 @@ def _seams() -> tuple[tuple[Any, dict[str, Any]], ...]:
         ),
         (
             oncelake.ingestion.recovery.start,
-            {"allowed_changes": nothing},
+            {"allowed_changes": _if_followed(oncelake.ingestion.recovery.start.allowed_changes)},
         ),
+        (
+            oncelake.ingestion.pipeline.evolve_schema,
+            {"is_delta": lambda side: False, "refuse_bad_constraints": nothing},
+        ),
+        (StreamSpec, {"with_columns": evolution.with_columns}),
         (
             oncelake.ingestion.recovery.standing,
             {"end_half_done": lambda paths: ()},
@@ -152,7 +165,7 @@ def _seams() -> tuple[tuple[Any, dict[str, Any]], ...]:
             oncelake.ingestion.pipeline.batch,
             {
                 "Ledger": ModelLedger,
-                "decode": frames.unchanged,
+                "decode": evolution.decode,
                 "explode": frames.unchanged,
                 "transform": frames.unchanged,
                 "validate": frames.validate,
@@ -206,6 +219,22 @@ def _seams() -> tuple[tuple[Any, dict[str, Any]], ...]:
     )
 
 
+def _if_followed(honest: Any) -> Any:
+    """Leave a part of the product to streams that follow a schema: others change no column."""
+
+    def part(*given: Any, **named: Any) -> Any:
+        spec = next(getattr(each, "spec", each) for each in given if each is not None)
+        return honest(*given, **named) if spec.follows_schema else ()
+
+    return part
+
+
+def _evolve_schema(spark: Any, stream: Any, position: Any, **named: Any) -> Any:
+    if not stream.spec.follows_schema:
+        return position, ()
+    return oncelake.ingestion.pipeline.evolve_schema.evolve_schema(spark, stream, position, **named)
+
+
 def _me(run_id: str) -> Holder:
     return Holder(run_id=run_id, pid=1, host="model", since="now")
 
@@ -241,5 +270,6 @@ def create_table(_engine: object, _spark: object, stream: Any, _schema: object) 
     step("create the table")
     if place.table is None:
         table = Table(id="table")
-        table.land({}, None, clock_ms=0, read_at=-1, operation="CREATE TABLE")
+        ddl = stream.spec.ddl
+        table.land({}, None, clock_ms=0, read_at=-1, operation="CREATE TABLE", columns=ddl)
         place.table = table

@@ -41,9 +41,8 @@ class ModelUpsert:
         del kind
         deaths = self._dead()
         for each in self._copy:
-            row = Row(
-                self._target.epoch, each.record.at, each.partition, each.offset, self._target.seq
-            )
+            place = (self._target.epoch, each.record.at, each.partition, each.offset)
+            row = Row(*place, self._target.seq, each.record.shape)
             other = self._winners.get(each.record.key)
             if other is None or row.place > other[0].place:
                 self._winners[each.record.key] = (row, each.disposition == "delete")
@@ -62,7 +61,7 @@ class ModelUpsert:
 
     def commit(self, metadata: CommitMetadata) -> None:
         """Commit what was decided."""
-        decision = ModelDecision(self._decided, self._one_to_drop, self._note)
+        decision = ModelDecision(self._decided, self._target.spec, self._one_to_drop, self._note)
         self._engine.commit(decision, self._target.spec.name, self._paths.data, metadata)
 
     def _one_to_drop(self) -> int | None:

@@ -55,10 +55,14 @@ def _simulated() -> Iterator[None]:
 class Protocol(RuleBasedStateMachine):
     """A world in which anything may happen next, and after which everything must be well."""
 
-    @initialize(partitions=st.integers(1, 3), locking=st.sampled_from(get_args(Locking)))
-    def begin(self, partitions: int, locking: Locking) -> None:
+    @initialize(
+        partitions=st.integers(1, 3),
+        locking=st.sampled_from(get_args(Locking)),
+        follows=st.booleans(),
+    )
+    def begin(self, partitions: int, locking: Locking, follows: bool) -> None:
         """Begin with an empty topic."""
-        self.world = World(partitions=partitions, locking=locking)
+        self.world = World(partitions=partitions, locking=locking, follows=follows)
         self.oracle = Oracle(self.world)
 
     @rule(happens=st.sampled_from(DRAWN_AS_WEIGHED), dice=DICE)

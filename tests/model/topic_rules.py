@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from random import Random
 
+from oncelake.ingestion.declaration.derived import as_ddl, united
 from tests.model.cluster import Partition, Record
+from tests.model.evolution import Shape, parsed, types_of
 from tests.model.world import World
 
 KEYS = 4
@@ -21,7 +23,23 @@ def produce(world: World, dice: Random) -> bool:
 def _record(world: World, dice: Random) -> Record:
     kinds = ("row", "row", "row", "delete", "bad", "ignored")
     world.cluster.sent += 1
-    return Record(dice.choice(kinds), dice.randrange(KEYS), dice.randrange(6), world.cluster.sent)
+    # Not all who write have the newest schema.
+    shape = world.shape if dice.random() < 0.8 else Shape()
+    key, at = dice.randrange(KEYS), dice.randrange(6)
+    return Record(dice.choice(kinds), key, at, world.cluster.sent, shape)
+
+
+def move_the_schema(world: World, dice: Random) -> bool:
+    """Records have a column more from now on, or a wider one; a person may write that down."""
+    if not world.follows:
+        return False
+    world.shape = world.shape.moved(dice)
+    world.happens("schema moved")
+    if dice.random() < 0.2:
+        host = dice.randrange(len(world.files))
+        known = parsed(world.files[host])
+        world.files[host] = as_ddl(united(known, types_of(world.shape)))
+    return True
 
 
 def leave_a_gap(world: World, dice: Random) -> bool:

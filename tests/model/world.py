@@ -18,6 +18,7 @@ from oncelake.ingestion.recovery import standing
 from oncelake.ingestion.recovery.position import Position
 from tests.model import seams
 from tests.model.cluster import TOPIC, Cluster
+from tests.model.evolution import FOLLOWED, HOSTS, Shape, declared
 from tests.model.lake import STREAM, Paths
 from tests.model.process import Process
 
@@ -25,7 +26,7 @@ SPEC = StreamSpec.model_validate(
     {
         "name": STREAM,
         "topic": TOPIC,
-        "schema": "id INT NOT NULL, at INT",
+        "schema": "id INT NOT NULL, at INT, n SMALLINT",
         "keys": ["id"],
         "sequence_by": ["at"],
         "apply_as_deletes": "at < 0",
@@ -34,19 +35,19 @@ SPEC = StreamSpec.model_validate(
 _ = (SPEC.columns, SPEC.subscribed)
 
 
-def maintain(paths: Any, run_id: str) -> None:
+def maintain(spec: StreamSpec, paths: Any, run_id: str) -> None:
     """Do what ``ingestion.operations.maintain`` does to the files of side tables."""
     with seams.held(paths, Holder(run_id=run_id, pid=1, host="model", since="now")):
         old = {side: side.old_files() for side in paths.sides.values()}
-        if _healed(paths):
+        if _healed(spec, paths):
             for side, names in old.items():
                 side.remove_files(names)
 
 
-def erase(paths: Any, run_id: str) -> None:
+def erase(spec: StreamSpec, paths: Any, run_id: str) -> None:
     """Do what ``ingestion.operations.erase`` does, of a key that has no rows."""
     with seams.held(paths, Holder(run_id=run_id, pid=1, host="model", since="now")):
-        if position := _healed(paths):
+        if position := _healed(spec, paths):
             written = {side: [*side.files] for side in paths.sides.values()}
             note = position.next_metadata(run_id, kind="erase")
             commit = paths.table.commit_note(note)
@@ -55,8 +56,8 @@ def erase(paths: Any, run_id: str) -> None:
             put_rows(paths, LedgerRow.of(commit, position.table_id))
 
 
-def _healed(paths: Any) -> Position | None:
-    found = standing.heal_stream(SPEC, paths)
+def _healed(spec: StreamSpec, paths: Any) -> Position | None:
+    found = standing.heal_stream(spec, paths)
     found.refuse(*standing.OF_BATCHES)
     return found.position
 
@@ -68,6 +69,11 @@ class World:
     """What a schedule acts upon.
 
     Attributes:
+        follows: Whether the table follows the schemas of the records.
+        shape: That of the newest schema.
+        files: What each host has written down of the columns; see ``evolution.keep_columns``.
+        hosts: On which a process runs, by its name.
+        host: Where the next one does.
         locking: What keeps others out: the kernel's lock, which goes with its process; a lease,
             which a process may lose and go on; or nothing.
         engine: What the next run that chooses will commit by.
@@ -83,8 +89,15 @@ class World:
             ``None`` where a record was delivered twice.
     """
 
-    def __init__(self, *, partitions: int = 2, locking: Locking = "kernel") -> None:
+    def __init__(
+        self, *, partitions: int = 2, locking: Locking = "kernel", follows: bool = False
+    ) -> None:
         """Begin with an empty topic and no table."""
+        self.follows = follows
+        self.shape = Shape()
+        self.files = [FOLLOWED.ddl] * HOSTS
+        self.hosts: dict[str, int] = {}
+        self.host = 0
         self.cluster = Cluster(partitions)
         self.paths = Paths()
         self.paths.world = self.paths.checkpoints = self
@@ -132,11 +145,16 @@ class World:
         """The ledger's rows."""
         return self.paths.ledger.rows
 
+    @property
+    def spec(self) -> StreamSpec:
+        """The declaration, as the host has it."""
+        return declared(self.files[self.host]) if self.follows else SPEC
+
     def start_run(self) -> Process:
         """Start a run of the stream."""
         run_id = self._next_id("run")
         run = Run(
-            spec=SPEC,
+            spec=self.spec,
             settings=self,  # type: ignore[arg-type]
             spark=lambda _: None,  # type: ignore[arg-type,return-value]
             run_id=run_id,
@@ -147,19 +165,21 @@ class World:
         """Let a person accept what the stream is refused for."""
         run_id = self._next_id("accept")
         me: Any = self
-        return self._started(run_id, lambda: accept(SPEC, me, reason="why", run_id=run_id))
+        spec = self.spec
+        return self._started(run_id, lambda: accept(spec, me, reason="why", run_id=run_id))
 
     def start_adopt(self) -> Process:
         """Let a person adopt the topic as it is now."""
         run_id = self._next_id("adopt")
         me: Any = self
-        return self._started(run_id, lambda: adopt_topic(SPEC, me, run_id=run_id))
+        spec = self.spec
+        return self._started(run_id, lambda: adopt_topic(spec, me, run_id=run_id))
 
     def start_redrive(self) -> Process:
         """Let a person send in again what waits in quarantine."""
         run_id = self._next_id("redrive")
         redrive = Redrive(
-            spec=SPEC,
+            spec=self.spec,
             settings=self,  # type: ignore[arg-type]
             spark=lambda _: None,  # type: ignore[arg-type,return-value]
             run_id=run_id,
@@ -170,18 +190,19 @@ class World:
         """Let a person set the stream back."""
         run_id = self._next_id("rewind")
         me: Any = self
+        spec = self.spec
         to = f"seq:{seq}"
-        return self._started(run_id, lambda: rewind(SPEC, me, to=to, reason="why", run_id=run_id))
+        return self._started(run_id, lambda: rewind(spec, me, to=to, reason="why", run_id=run_id))
 
     def start_maintain(self) -> Process:
         """Let the files go that no log names, but for those of runs that may be at work."""
-        run_id = self._next_id("maintain")
-        return self._started(run_id, lambda: maintain(self.paths, run_id))
+        run_id, spec = self._next_id("maintain"), self.spec
+        return self._started(run_id, lambda: maintain(spec, self.paths, run_id))
 
     def start_erase(self) -> Process:
         """Let all files go that no log names, whoever may be at work."""
-        run_id = self._next_id("erase")
-        return self._started(run_id, lambda: erase(self.paths, run_id))
+        run_id, spec = self._next_id("erase"), self.spec
+        return self._started(run_id, lambda: erase(spec, self.paths, run_id))
 
     def sweep(self) -> list[Process]:
         """Take out the processes that have ended; a lock goes with its process."""
@@ -198,6 +219,7 @@ class World:
 
     def _started(self, name: str, body: Any) -> Process:
         process = Process(name, body)
+        self.hosts[name] = self.host
         if self.locking == "none":
             self.zombies.add(name)
             self.happens("no lock")
