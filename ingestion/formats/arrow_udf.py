@@ -23,6 +23,7 @@ from oncelake.ingestion.errors import InvalidSpecError
 from oncelake.ingestion.formats.decoder import Decode, Encoded, decoded_struct
 from oncelake.ingestion.formats.metadata import MetadataDecoder, without_columns
 from oncelake.ingestion.formats.route import Routing, routed
+from oncelake.ingestion.formats.variant import has_variants, with_variants
 from oncelake.ingestion.formats.wire_format import (
     GUID_HEADER_BYTES,
     HEADER_BYTES,
@@ -140,21 +141,27 @@ def decode_in_spark(records: DataFrame, decoding: Decoding) -> DataFrame:
     found = decoded_struct(decoding.encoded)
     decode = as_udf(decode_batches, found).asNondeterministic()
     decoded = records.withColumn(decoding.into, decode(*map(F.col, decoding.columns)))
-    declared = {"row": decoding.encoded.schema, "kept": VariantType()}
-    struct = StructType([StructField(f.name, declared.get(f.name, f.dataType)) for f in found])
-    if not _has_variants(struct):
+    struct = _declared(found, decoding.encoded.schema)
+    if not has_variants(struct):
         return decoded
     return decoded.withColumn(decoding.into, _parsed(F.col(decoding.into), struct))
+
+
+def _declared(decoded: StructType, schema: StructType) -> StructType:
+    """Return the type of what was decoded, with VARIANTs where JSON stands for them."""
+    declared = {"row": schema, "ended": schema, "kept": VariantType()}
+    return StructType([StructField(f.name, declared.get(f.name, f.dataType)) for f in decoded])
 
 
 def decode_in_worker(
     batches: Iterator[pa.RecordBatch], decoding: Decoding
 ) -> Iterator[pa.RecordBatch]:
-    """Add the decoded column to Arrow batches, without Spark; VARIANTs stay the JSON they are."""
-    decode = decoding.opened()
+    """Add the decoded column to Arrow batches, without Spark."""
+    decode, encoded = decoding.opened(), decoding.encoded
+    struct = _declared(decoded_struct(encoded), encoded.schema)
     for batch in _gathered(batches):
         decoded = decode(*(batch.column(name) for name in decoding.columns))
-        yield batch.append_column(decoding.into, decoded)
+        yield batch.append_column(decoding.into, with_variants(decoded, struct))
 
 
 def _gathered(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -214,19 +221,9 @@ def _ids_in(records: DataFrame | pa.Table, column: str, *, is_key: bool) -> list
     return [*numbers, *ids_of(bytes(row["header"] or b"") for row in rows)]
 
 
-def _has_variants(type_: DataType) -> bool:
-    if isinstance(type_, StructType):
-        return any(_has_variants(field.dataType) for field in type_)
-    if isinstance(type_, ArrayType):
-        return _has_variants(type_.elementType)
-    if isinstance(type_, MapType):
-        return _has_variants(type_.valueType)
-    return isinstance(type_, VariantType)
-
-
 def _parsed(value: Column, type_: DataType) -> Column:
     """Make VARIANTs of the JSON that stands for them, at any depth."""
-    if not _has_variants(type_):
+    if not has_variants(type_):
         return value
     if isinstance(type_, StructType):
         fields = (_parsed(value.getField(f.name), f.dataType).alias(f.name) for f in type_)

@@ -97,7 +97,7 @@ def plan_transformation(spark: SparkSession, spec: StreamSpec) -> Transformation
         return None
     made = _made_columns(spec)
     within = [part.word for column in made for part in column.type.walk() if part != column.type]
-    if spec.transform or "VARCHAR" in within or any(c.type.word == "VARIANT" for c in spec.columns):
+    if spec.transform or "VARCHAR" in within:
         return None
     nothing = _nothing(spark, spec)
     columns = [_column(column.name, spec) for column in spec.columns]

@@ -209,13 +209,15 @@ def _flat_in_worker(decode: Work, spec: StreamSpec) -> Work:
     has_deletes, is_timed = spec.write_mode.has_deletes, _has_no_time(spec) != "FALSE"
     is_transformed, required = spec.is_transformed, spec.required_value_columns
     transformed = ["_index", "_selected", *(["_ended"] if spec.moved_by else [])]
-    not_own = _not_own(spec)
+    not_own, keeps_extra = _not_own(spec), spec.extra_fields == "keep"
 
     def flat(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in decode(batches):
             value, raw = fields_of(batch.column("_decoded")), batch.column("_value")
             columns = {name: batch.column(name) for name in (*PLACE, "_digest")}
             columns |= {name: value[part] for name, part in findings.items()}
+            if keeps_extra:
+                columns[EXTRA_COLUMN] = value["kept"]
             columns["_is_tombstone"] = pc.is_null(raw)
             columns["_bytes"] = pc.fill_null(pc.binary_length(raw), 0)
             columns |= fields_of(batch.column("_transformed") if is_transformed else value["row"])

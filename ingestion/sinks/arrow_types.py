@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import types
 
 from oncelake.ingestion.declaration.ddl import DeclaredColumn
 from oncelake.ingestion.declaration.types import SqlType
@@ -28,6 +30,13 @@ TYPES: Final[Mapping[str, pa.DataType]] = {
 }
 
 
+# As files of a table have it; its parts may not be null.
+VARIANT: Final = pa.struct(
+    [pa.field(name, pa.binary(), nullable=False) for name in ("metadata", "value")]
+)
+_VARIANT: Final = str(VARIANT)
+
+
 def arrow_schema(
     columns: Sequence[DeclaredColumn], types: Mapping[str, pa.DataType] = TYPES
 ) -> pa.Schema:
@@ -47,3 +56,41 @@ def _arrow_type(type_: SqlType, types: Mapping[str, pa.DataType]) -> pa.DataType
         case "STRUCT":
             return pa.struct(list(parts.items()))
     return types[type_.word]
+
+
+def cast_rows(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Cast the columns of rows to the types of others of the same names."""
+    columns = [
+        pa.chunked_array([cast_values(each, f.type) for each in rows.column(f.name).chunks], f.type)
+        for f in schema
+    ]
+    return pa.table(columns, schema=schema)
+
+
+def cast_values(values: pa.Array, type_: pa.DataType) -> pa.Array:
+    """Cast values as Arrow does, which would refuse a VARIANT that is null for its parts."""
+    if _VARIANT not in str(type_):
+        return values.cast(type_)
+    if types.is_list(type_):
+        return _with_items(values, type_, cast_values(values.values, type_.value_type))
+    if types.is_map(type_):
+        items = [values.keys.cast(type_.key_type), cast_values(values.items, type_.item_type)]
+        entries = pa.StructArray.from_arrays(items, fields=[type_.key_field, type_.item_field])
+        return _with_items(values, type_, entries)
+    if type_ == VARIANT:
+        parts = [pc.fill_null(values.field(part.name), b"") for part in type_]
+    else:
+        parts = [cast_values(_part(values, part), part.type) for part in type_]
+    return pa.StructArray.from_arrays(parts, fields=list(type_), mask=values.is_null())
+
+
+def _part(values: pa.Array, field: pa.Field) -> pa.Array:
+    """Return a field of structs, null where their type does not have it."""
+    is_there = values.type.get_field_index(field.name) >= 0
+    return values.field(field.name) if is_there else pa.nulls(len(values), field.type)
+
+
+def _with_items(values: pa.Array, type_: pa.DataType, items: pa.Array) -> pa.Array:
+    """Return lists, or maps, with other items in the places of theirs."""
+    buffers, at = values.buffers()[:2], values.offset
+    return pa.Array.from_buffers(type_, len(values), buffers, offset=at, children=[items])

@@ -29,6 +29,7 @@ from oncelake.ingestion.errors import (
     counted,
     first_line,
 )
+from oncelake.ingestion.sinks.arrow_types import cast_rows, cast_values
 from oncelake.ingestion.sinks.commit_log import AGAIN, ROW_COUNTS, UnknownOutcomeError
 from oncelake.ingestion.sinks.commit_metadata import CommitMetadata
 from oncelake.ingestion.sinks.table import Change, Transaction
@@ -496,7 +497,8 @@ class FilesTransaction(Transaction, Generic[File]):
     def _as_stored(self, rows: pa.Table) -> pa.Table:
         """Cast rows of any of the columns to the table's types, or refuse them."""
         try:
-            return rows.cast(pa.schema([self.schema.field(name) for name in rows.column_names]))
+            schema = pa.schema([self.schema.field(name) for name in rows.column_names])
+            return cast_rows(rows, schema)
         except (ValueError, pa.ArrowException) as error:
             raise RefusedError(
                 self.stream,
@@ -513,9 +515,9 @@ def read_columns(
     wanted = [name for name in names if name]
     for batch in file.iter_batches(_ROWS_READ_AT_ONCE, columns=wanted):
         arrays = [
-            pa.nulls(len(batch), field.type)
-            if name is None
-            else batch.column(name).cast(field.type)
+            cast_values(
+                pa.nulls(len(batch), field.type) if name is None else batch.column(name), field.type
+            )
             for name, field in zip(names, schema, strict=True)
         ]
         yield pa.RecordBatch.from_arrays(arrays, schema=schema)

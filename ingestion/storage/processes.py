@@ -17,7 +17,8 @@ import socket
 import struct
 import sys
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,6 +32,8 @@ _TOLERANCE_SECONDS = 60.0
 _LEFT_ALONE_SECONDS = 3600.0
 # Of another machine, or container, nothing else tells whether a process is alive.
 _LEFT_TO_OTHERS_SECONDS = 24 * 3600.0
+# JSON of 900 levels needs a call or two a level.
+_CALLS = 3_000
 # struct flock of 64-bit Linux: type, whence, start, length, pid.
 _FLOCK = "hhqqi"
 
@@ -55,6 +58,17 @@ class ProcessId:
         """Tell whether it still runs, seen from its own host."""
         started = _start_time(self.pid)
         return started is not None and abs(started - self.started) < _CLOCK_SECONDS
+
+
+@contextmanager
+def deeper_calls() -> Iterator[None]:
+    """Let functions call themselves as often as the deepest JSON that is taken needs."""
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(before + _CALLS)
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(before)
 
 
 def this_machine() -> str:

@@ -107,9 +107,6 @@ def _obstacles(stream: Stream) -> Iterator[str]:
     if spec.mode == "aggregate":
         yield "`mode: aggregate` folds in Spark"
     types = {column.name: column.type for column in spec.table_columns}
-    for name, type_ in types.items():
-        if "VARIANT" in str(type_):
-            yield f"{name} is a VARIANT"
     for name in (*spec.keys, *spec.sequence_by):
         if name in types and types[name].word in _INEXACT:
             yield f"{name}, by which rows are compared, is a {types[name].word}"

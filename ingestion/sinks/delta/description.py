@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import re
 import time
 import uuid
 from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Any, Final
 
-from deltalake import DeltaTable, Schema
+from deltalake import DeltaTable
 
 from oncelake.ingestion.declaration.ddl import DeclaredColumn, parse_type
 from oncelake.ingestion.declaration.sql import quoted
 from oncelake.ingestion.declaration.types import SqlType
-from oncelake.ingestion.sinks.arrow_types import arrow_schema
 from oncelake.ingestion.sinks.delta.commits import metadata_of
 from oncelake.ingestion.sinks.delta.files import EXACT_DIGITS
 from oncelake.ingestion.sinks.delta.vectors import FEATURE, PROPERTY
@@ -34,6 +34,15 @@ _OF_VERSIONS: Final = (
 )
 # Features that a table must have for columns of a type.
 _OF_TYPES: Final = {"timestamp_ntz": "timestampNtz", "variant": "variantType"}
+_TYPE: Final = re.compile(r'"(?:t|keyT|valueT|elementT)ype": ?"(\w+)"')
+# Delta's names of types, but for those that differ in their case alone.
+_NAMES: Final = {
+    "TINYINT": "byte",
+    "SMALLINT": "short",
+    "INT": "integer",
+    "BIGINT": "long",
+    "VARCHAR": "string",
+}
 # Where Spark notes a type with a VARCHAR in it.
 _VARCHAR: Final = "__CHAR_VARCHAR_TYPE_STRING"
 # Delta's own; commits must outlive the files that they name.
@@ -61,7 +70,7 @@ def making(
     description: str | None = None,
 ) -> tuple[dict[str, Any], ...]:
     """Return the actions that make a table of columns as JSON, with features beside theirs."""
-    named = [*_features_of(schema), *features]
+    named = [*features_of(schema), *features]
     protocol: dict[str, Any] = {"minReaderVersion": 1, "minWriterVersion": 2}
     if named:
         protocol = _protocol(named, [*named, *_OF_VERSIONS[0][1]])
@@ -95,7 +104,8 @@ def properties_of(wanted: TableDefinition) -> dict[str, str]:
 
 def row_json(columns: Sequence[DeclaredColumn]) -> dict[str, Any]:
     """Return columns as Delta keeps them: a NOT NULL of the columns themselves, and none deeper."""
-    row: dict[str, Any] = json.loads(Schema.from_arrow(arrow_schema(columns)).to_json())
+    as_struct = SqlType(word="STRUCT", parts={column.name: column.type for column in columns})
+    row: dict[str, Any] = _stored(as_struct)
     for field, column in zip(row["fields"], columns, strict=True):
         field["nullable"] = column.nullable
         if column.comment:
@@ -131,7 +141,7 @@ def reshaped(
                 found[1]["metadata"].pop(_VARCHAR, None)
             field["metadata"] = {**found[1]["metadata"], **field["metadata"]}
     schema = json.dumps(row)
-    needed = with_features(table, *_features_of(schema)) if _features_of(schema) else []
+    needed = with_features(table, *features_of(schema))
     return schema, [*needed, metadata_of(table, schema=schema)]
 
 
@@ -158,7 +168,7 @@ def with_columns(table: DeltaTable, columns: Mapping[str, Any]) -> list[dict[str
     if len(columns["fields"]) == len(table.schema().fields):
         return []
     schema = json.dumps(columns)
-    return [*with_features(table, *_features_of(schema)), metadata_of(table, schema=schema)]
+    return [*with_features(table, *features_of(schema)), metadata_of(table, schema=schema)]
 
 
 def with_features(table: DeltaTable, *features: str) -> list[dict[str, Any]]:
@@ -181,15 +191,38 @@ def _protocol(for_readers: Sequence[str], for_writers: Sequence[str]) -> dict[st
     }
 
 
-def _features_of(schema: str) -> list[str]:
+def features_of(schema: str) -> list[str]:
     """Return the features that a table must have for columns, as JSON."""
-    return [feature for type_, feature in _OF_TYPES.items() if f'"{type_}"' in schema]
+    types = {*_TYPE.findall(schema)}
+    return [feature for type_, feature in _OF_TYPES.items() if type_ in types]
 
 
 def _has_statistics(type_: SqlType) -> bool:
     """Tell whether Delta keeps statistics of a column, and delta-rs exact ones."""
     is_long = type_.word == "DECIMAL" and type_.precision > EXACT_DIGITS
     return type_.word not in _WITHOUT_STATISTICS and not is_long
+
+
+def _stored(type_: SqlType) -> Any:
+    """Return a type as Delta keeps it; anything below the columns may be null."""
+    parts = {name: _stored(part) for name, part in type_.parts.items()}
+    match type_.word:
+        case "DECIMAL":
+            return f"decimal({type_.precision},{type_.scale})"
+        case "ARRAY":
+            return {"type": "array", "elementType": parts["element"], "containsNull": True}
+        case "MAP":
+            of = {"keyType": parts["key"], "valueType": parts["value"]}
+            return {"type": "map", **of, "valueContainsNull": True}
+        case "STRUCT":
+            return {
+                "type": "struct",
+                "fields": [
+                    {"name": name, "type": part, "nullable": True, "metadata": {}}
+                    for name, part in parts.items()
+                ],
+            }
+    return _NAMES.get(type_.word, type_.word.lower())
 
 
 def _type_of(stored: Any) -> SqlType:

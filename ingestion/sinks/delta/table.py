@@ -40,6 +40,7 @@ from oncelake.ingestion.sinks.delta.commits import (
 )
 from oncelake.ingestion.sinks.delta.compaction import copy_files, remove_unreferenced, widen
 from oncelake.ingestion.sinks.delta.description import (
+    features_of,
     first_commit,
     row_json,
     stored_type,
@@ -73,7 +74,9 @@ from oncelake.ingestion.storage.location import Location
 # Over how many batches the copied rows are counted.
 _BATCHES_MEASURED: Final = 10
 # Features of a table that commits of this process keep to.
-_WRITTEN: Final = {"appendOnly", "invariants", "timestampNtz", "checkConstraints", FEATURE}
+_WRITTEN: Final = {
+    *("appendOnly", "invariants", "timestampNtz", "variantType", "checkConstraints", FEATURE)
+}
 # Where a table has its constraints: in its properties, and in the metadata of columns.
 _CHECK: Final = "delta.constraints."
 _INVARIANT: Final = "delta.invariants"
@@ -127,10 +130,7 @@ class DeltaSinkTable(AlterableTable, ErasableTable, RewindableTable, MarkableTab
         self._table_id = table_id
 
     def create(self, wanted: TableDefinition) -> None:
-        """Make the table by a first commit; one with a VARIANT is made by Spark.
-
-        delta-rs would name fewer features than Spark asks for.
-        """
+        """Make the table by a first commit: delta-rs would name fewer features than Spark needs."""
         if not is_delta(self.path):
             first = first_commit(wanted)
             with suppress(FileExistsError):
@@ -206,7 +206,7 @@ class DeltaSinkTable(AlterableTable, ErasableTable, RewindableTable, MarkableTab
     def alter(self, column: DeclaredColumn, *, is_new: bool, spark: Any) -> None:
         """Commit the columns; what only Spark writes, it alters."""
         table = read_delta(self.path)
-        if column.type.contains("VARIANT") or unwritable_features(table):
+        if unwritable_features(table):
             spark.sql(self.alteration(column, is_new=is_new))
             log_files(self.path).forget()
             return
@@ -216,13 +216,12 @@ class DeltaSinkTable(AlterableTable, ErasableTable, RewindableTable, MarkableTab
             row["fields"] += row_json([replace(column, nullable=True)])["fields"]
         for field in row["fields"]:
             field["nullable"] |= field["name"] == column.name
-        needs_feature = column.type.contains("TIMESTAMP_NTZ")
-        protocol = with_features(table, "timestampNtz") if needs_feature else []
+        schema = json.dumps(row)
         put_metadata(
             self.path,
             table,
-            schema=json.dumps(row),
-            more=protocol,
+            schema=schema,
+            more=with_features(table, *features_of(schema)),
             operation="ADD COLUMNS" if is_new else "CHANGE COLUMN",
         )
 
@@ -234,7 +233,6 @@ class DeltaSinkTable(AlterableTable, ErasableTable, RewindableTable, MarkableTab
     def fixed_by(self) -> str | None:
         """Name what only Spark writes into the files of a table."""
         features = unwritable_features(read_delta(self.path))
-        features += ["VARIANT"] * any(each.type.contains("VARIANT") for each in self.columns())
         features += ["generated columns"] * bool(self.generated())
         return f"only Spark writes its files ({', '.join(features)})" if features else None
 
