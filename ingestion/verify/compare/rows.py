@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from oncelake.ingestion.declaration.modes import INDEX_COLUMN
+from oncelake.ingestion.declaration.modes import EXTRA_COLUMN, INDEX_COLUMN
 from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.errors import counted
 from oncelake.ingestion.storage.location import Location
@@ -54,8 +54,9 @@ class RowsProof:
     def __init__(
         self, spec: StreamSpec, rule: Rule, newest: SpillTable[RowChange], coverage: Coverage
     ) -> None:
-        index = (INDEX_COLUMN,) if spec.explode else ()
-        self.names = [*rule.columns, *index, *SYSTEM_COLUMNS]
+        added = [EXTRA_COLUMN] if spec.extra_fields == "keep" else []
+        added += [INDEX_COLUMN] if spec.explode else []
+        self.names = [*rule.columns, *added, *SYSTEM_COLUMNS]
         self._spec, self._rule, self._newest, self.coverage = spec, rule, newest, coverage
         self.compared = self.unseen = self.explained = self.accepted = self.partly = 0
 

@@ -68,6 +68,7 @@ class DecodedRecord:
         coerced: How many values were of another type than their lenient column.
         record: Full name of its record type, where it is none of those that are declared.
         is_other: Whether it is of another type than the declaration names.
+        extra: The fields that no column names, where they are kept.
     """
 
     values: Row
@@ -78,6 +79,7 @@ class DecodedRecord:
     coerced: int = 0
     record: str | None = None
     is_other: bool = False
+    extra: str | None = None
 
 
 # Of one record: names and values.

@@ -18,7 +18,15 @@ from typing import Any, Final, NoReturn
 
 from oncelake.ingestion.declaration.ddl import DeclaredColumn
 from oncelake.ingestion.declaration.types import SqlType
+from oncelake.ingestion.storage.processes import deeper_calls
 from oncelake.ingestion.verify.read.record import EPOCH
+from oncelake.ingestion.verify.read.variant import (
+    text_of_decimal,
+    text_of_double,
+    text_of_list,
+    text_of_object,
+    text_of_string,
+)
 
 Read = Callable[[Any], Any]
 
@@ -39,6 +47,11 @@ _LONGEST_IN_BITS: Final = 500_000
 _SAFE_DIGITS: Final = 16
 NOT_FINITE: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 TICKS: Final = {"millis": 10**3, "micros": 10**6, "nanos": 10**9}
+# A null that is a value.
+NULL: Final = object()
+# Of a VARIANT: names in UTF-16, digits of a decimal.
+_LONGEST_NAME: Final = 50_000
+_MOST_DIGITS: Final = 38
 _BITS: Final = {"TINYINT": 8, "SMALLINT": 16, "INT": 32, "BIGINT": 64}
 
 
@@ -95,6 +108,13 @@ def provable_types(columns: Iterable[DeclaredColumn]) -> dict[str, SqlType]:
 # Values of JSON.
 
 
+def with_nulls(fields: Mapping[str, Any], columns: Mapping[str, SqlType]) -> Mapping[str, Any]:
+    """Mark the nulls that are values of a VARIANT, as every null is that is written out."""
+    names = (name for name, type_ in columns.items() if type_.word == "VARIANT")
+    nulls = {name: NULL for name in names if name in fields and fields[name] is None}
+    return {**fields, **nulls} if nulls else fields
+
+
 def of_json(type_: SqlType, *, rejects: bool = False) -> Read:
     """Return what takes a parsed JSON value as a declared type; ``rejects`` undeclared names."""
     if type_.parts:
@@ -133,6 +153,12 @@ def _json_nested(type_: SqlType, rejects: bool) -> Read:
             refuse(value)
         if type_.word == "STRUCT":
             refuse_names(value, type_.parts, rejects=rejects)
+            optional = {n: part for n, part in type_.parts.items() if n not in type_.required}
+            value = with_nulls(value, optional)
+        elif type_.word == "MAP":
+            value = with_nulls(value, dict.fromkeys(value, type_.parts["value"]))
+        elif type_.parts["element"].word == "VARIANT":
+            value = [NULL if each is None else each for each in value]
         return read(value)
 
     return read_nested
@@ -180,6 +206,38 @@ def _string(value: Any) -> str:
     return str(value)
 
 
+def variant(value: Any) -> str:
+    """Write any value as the proof compares VARIANTs: see ``ingestion.verify.read.variant``."""
+    with deeper_calls():
+        return _variant(value)
+
+
+def _variant(value: Any) -> str:
+    if type(value) is dict:
+        if any(len(name.encode("utf-16-le")) > 2 * _LONGEST_NAME for name in value):
+            raise BadRecordError("a name that no VARIANT has")
+        return text_of_object({name: _variant(each) for name, each in value.items()})
+    if type(value) is list:
+        return text_of_list(list(map(_variant, value)))
+    if type(value) is str:
+        return text_of_string(value)
+    if type(value) is bool:
+        return "true" if value else "false"
+    return "null" if value in (None, NULL) else _number_of_variant(str(value))
+
+
+def _number_of_variant(written: str) -> str:
+    """Write a whole number of 64 bits, a decimal of 38 digits, or a double."""
+    if "e" not in written.lower():
+        if "." not in written and -(2**63) <= int(written) < 2**63:
+            return written
+        number = Decimal(written)
+        _, digits, exponent = number.as_tuple()
+        if len(digits) <= _MOST_DIGITS and -int(exponent) <= _MOST_DIGITS:
+            return text_of_decimal(number)
+    return text_of_double(float(written))
+
+
 def _bytes(value: Any) -> bytes:
     """Take base64 with its padding; Python's own reading lets more padding pass."""
     found = base64.b64decode(_string(value), validate=True)
@@ -217,6 +275,7 @@ SCALARS: Final[Mapping[str, Read]] = {
     "DATE": lambda value: dt.date.fromisoformat(written(_DATE, value)[0]),
     "TIMESTAMP": _timestamp,
     "TIMESTAMP_NTZ": _timestamp_without_zone,
+    "VARIANT": variant,
 }
 
 

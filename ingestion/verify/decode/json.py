@@ -18,6 +18,8 @@ from oncelake.ingestion.verify.decode.coerce import (
     WrittenNumber,
     of_json,
     refuse_names,
+    variant,
+    with_nulls,
 )
 
 _MOST_DIGITS: Final = 1000
@@ -29,15 +31,19 @@ def reading(expected: Expected) -> Decode:
     rejects = expected.extra_fields == "reject"
     readers = {column.name: of_json(column.type, rejects=rejects) for column in expected.columns}
     lenient = [column for column in expected.columns if column.name in expected.lenient]
+    types = {column.name: column.type for column in expected.columns}
+    keeps = expected.extra_fields == "keep"
 
     def read(raw: bytes, *_: object) -> DecodedRecord:
         fields = _key_fields(raw, expected) if expected.is_key else parse_object(raw)
         refuse_names(fields, readers, rejects=rejects)
         coerced = _coerced(fields, lenient)
-        fields = {**fields, **coerced}
+        others = {n: v for n, v in fields.items() if n not in readers} if keeps else None
+        fields = with_nulls({**fields, **coerced}, types)
         given = [(fields.get(name), take) for name, take in readers.items()]
         values = tuple([None if v is None else take(v) for v, take in given])
-        return DecodedRecord(values=values, coerced=len(coerced))
+        extra = variant(others) if others else None
+        return DecodedRecord(values=values, coerced=len(coerced), extra=extra)
 
     if expected.options.uses_registry:
         return ReadFramed(expected, "JSON", lambda schema: read, partial(_naming, expected))

@@ -142,6 +142,7 @@ class Classifier:
         self._may_move = bool(spec.moved_by)
         self._tombstones = spec.tombstone_policy
         self._is_soft = spec.deletes == "soft"
+        self._keeps_extra = spec.extra_fields == "keep"
         self._has_deletes = spec.write_mode.has_deletes
         self._is_delete = None
         if spec.apply_as_deletes:
@@ -350,7 +351,8 @@ class Classifier:
         index = () if self._array_at is None else (row.element,)
         # A row in the table, as a soft delete is, has no element unless arrays are exploded.
         place = (self._epoch, *order, *at, 0 if row.is_ended else row.element)
-        due = (*values, *flag, *index, *at, sent, self._epoch, seq)
+        extra = (decoded.extra,) if self._keeps_extra else ()
+        due = (*values, *flag, *extra, *index, *at, sent, self._epoch, seq)
         expected = None if is_delete and not self._is_soft else due
         change = RowChange(self.key_of(values), place, expected, seq, coerced=decoded.coerced)
         if not left_out or expected is None:

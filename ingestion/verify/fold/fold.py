@@ -15,12 +15,12 @@ from oncelake.ingestion.verify.compare.quarantine import BadRecord, as_bad
 from oncelake.ingestion.verify.decode.coerce import UnprovableError
 from oncelake.ingestion.verify.fold import upsert
 from oncelake.ingestion.verify.fold.aggregate import AggregateRule
-from oncelake.ingestion.verify.fold.classify import Classify
+from oncelake.ingestion.verify.fold.classify import Classified, Classify
 from oncelake.ingestion.verify.fold.kept_columns import KeptColumns
 from oncelake.ingestion.verify.fold.redrives import Redrives
 from oncelake.ingestion.verify.fold.rule import AppendRule, Erased, FoldContext, Recount, Rule
 from oncelake.ingestion.verify.fold.scd2 import HistoryRule
-from oncelake.ingestion.verify.read.record import Record, RowChange
+from oncelake.ingestion.verify.read.record import SYSTEM_COLUMNS, Record, RowChange
 from oncelake.ingestion.verify.read.snapshot import Batch
 from oncelake.ingestion.verify.read.spill import SpillTable
 from oncelake.ingestion.verify.verdict import Difference
@@ -77,6 +77,9 @@ class Fold:
         self._is_transformed = context.spec.is_transformed
         self._kept = KeptColumns(context, self._redrives.is_kept_back)
         self._columns = tuple(column.name for column in context.spec.columns)
+        # Where the fields are, from a row's end, that no column names.
+        behind = len(SYSTEM_COLUMNS) + bool(context.spec.explode)
+        self._extra_at = -1 - behind if context.spec.extra_fields == "keep" else 0
         self._erased: list[Erased] = []
         self._types: dict[str, set[str]] = {}
         self.bad: SpillTable[BadRecord] = context.store.table("bad")
@@ -92,6 +95,8 @@ class Fold:
             evaluated_by=kept.get(EVALUATED_BY),
             route=kept.get("route"),
         )
+        if self._extra_at and batch.declaration is not None and "extra_fields" not in kept:
+            classify = _without_extra(classify, self._extra_at)
         # Of a transformation Spark is asked, which costs something for each chunk.
         for records in _gathered(chunks) if self._is_transformed else chunks:
             self._take(records, batch.seq, classify, recount)
@@ -184,6 +189,20 @@ class Fold:
         short = {at.topic for at, records in counts if recount.records[at] < records}
         if self._coverage.covers(batch) and any(map(self._is_compacted, short)):
             self._coverage.thinned.add(batch.seq)
+
+
+def _without_extra(classify: Classify, at: int) -> Classify:
+    """Expect no fields that no column names, of a batch that did not keep them."""
+
+    def classified(records: Iterable[Record], seq: int) -> Classified:
+        result = classify(records, seq)
+        result.changes = [
+            change._replace(row=change.row and (*change.row[:at], None, *change.row[at + 1 :]))
+            for change in result.changes
+        ]
+        return result
+
+    return classified
 
 
 def _gathered(chunks: Iterable[Sequence[Record]]) -> Iterator[Sequence[Record]]:

@@ -24,7 +24,8 @@ class HistoryRule(Rule):
     def __init__(self, context: FoldContext) -> None:
         super().__init__(context)
         self.columns = (*self.columns, VALID_FROM, VALID_TO, CURRENT)
-        self._tail = len(SYSTEM_COLUMNS) + bool(context.spec.explode)
+        spec = context.spec
+        self._tail = len(SYSTEM_COLUMNS) + bool(spec.explode) + (spec.extra_fields == "keep")
         self._new: SpillTable[Events] = context.store.table("new")
         self._events: SpillTable[Events] = context.store.table("events")
 

@@ -27,7 +27,7 @@ from oncelake.ingestion.declaration.sql import OFFLINE
 from oncelake.ingestion.declaration.types import SqlType
 from oncelake.ingestion.settings import Settings
 from oncelake.ingestion.verify.decode import DecodedRecord
-from oncelake.ingestion.verify.decode.coerce import UnprovableError
+from oncelake.ingestion.verify.decode.coerce import UnprovableError, provable_types
 from oncelake.ingestion.verify.read.record import Record, Row
 from oncelake.ingestion.verify.read.snapshot import rows_in
 
@@ -185,6 +185,8 @@ class _OfTheEngine:
     """Anything else, applied by Spark."""
 
     def __init__(self, spec: StreamSpec, apply: Apply, *, is_independent: bool) -> None:
+        # Spark would not take them as this proof reads them.
+        provable_types(spec.exploded_columns)
         self._apply = apply
         self.is_independent = is_independent
         self._names = [column.name for column in spec.exploded_columns]

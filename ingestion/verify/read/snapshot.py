@@ -42,6 +42,7 @@ from oncelake.ingestion.sinks.table import Altered, SinkTable
 from oncelake.ingestion.storage.location import Location
 from oncelake.ingestion.verify.decode.coerce import UnprovableError
 from oncelake.ingestion.verify.read.record import SYSTEM_COLUMNS
+from oncelake.ingestion.verify.read.variant import with_texts
 
 
 class OffsetRange(NamedTuple):
@@ -308,7 +309,7 @@ def rows_in(batches: Iterable[pa.RecordBatch]) -> Iterator[list[Any]]:
 
 def _values(name: str, column: pa.Array) -> list[Any]:
     try:
-        return list(column.to_pylist(maps_as_pydicts="lossy"))
+        return with_texts(column.to_pylist(maps_as_pydicts="lossy"), column.type)
     except OverflowError as error:
         what = "has a date or moment outside the years 1 to 9999, which is not provable"
         raise UnprovableError(f"column {name} {what}") from error

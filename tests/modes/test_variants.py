@@ -1,0 +1,258 @@
+"""VARIANTs without Spark: the bytes that Spark would make, in a table that it reads and writes."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql.types import VariantType
+
+from oncelake.ingestion.formats.variant import with_variants
+from oncelake.ingestion.lake.stream import Stream
+from oncelake.ingestion.modes.engines.choose import choose_engine
+from oncelake.ingestion.operations.alter import alter
+from oncelake.ingestion.operations.erase import erase
+from oncelake.ingestion.operations.maintain import maintain
+from oncelake.ingestion.operations.rewind import rewind
+from oncelake.ingestion.sinks.arrow_types import VARIANT
+from oncelake.ingestion.sinks.delta.files import read_delta
+from oncelake.ingestion.verify.decode.coerce import variant
+from oncelake.ingestion.verify.decode.json import parse
+from oncelake.ingestion.verify.read.variant import with_texts
+from tests.support.proof import find_problems, prove
+from tests.support.world import World, settings_in
+
+SCHEMA = (
+    "id INT NOT NULL, at INT NOT NULL, v VARIANT, s STRUCT<v: VARIANT, n: INT>, "
+    "l ARRAY<VARIANT>, m MAP<STRING, VARIANT>"
+)
+NUMBERS = (
+    *("0", "-0", "127", "128", "-128", "-129", "32767", "32768", "2147483648", "-2147483649"),
+    *("9223372036854775807", "9223372036854775808", "-9223372036854775808"),
+    *("-9223372036854775809", "9" * 38, "9" * 39, "1" + "0" * 400),
+    *("1.0", "1.50", "-0.0", "0.10", "0.999999999", "9.999999999", "1000000000.5", "-12.34"),
+    *("9999999999.99999999", "0.1234567890123456789", f"0.{'0' * 37}1", f"0.{'0' * 38}1"),
+    *(f"1.{'0' * 40}", "123456789012345678901234567890.12345678901234567890"),
+    *("1e3", "1E-3", "1.5e300", "1e400", "-1e-400", "0e0"),
+)
+OTHERS = (
+    *("null", "true", "false", '""', '"é😀\\"\\n"', f'"{"x" * 63}"', f'"{"x" * 64}"', "[]", "{}"),
+    *('"\\u00e9\\ud83d\\ude00\\u0000"', '{"": 1}', '{"a": {"b": {"a": null}}}', "[1, [2, [3.0]]]"),
+    '{"b": 1, "a": 2, "é": 3, "Z": 4, "😀": 5, "\uffff": 6}',
+    f"[{', '.join(map(str, range(300)))}]",
+    json.dumps({f"name {n}": n for n in range(300)}),
+    json.dumps({f"{n}": "x" * 300 for n in range(300)}),
+    "[" * 900 + "]" * 900,
+    '{"a":' * 900 + "1.5" + "}" * 900,
+)
+
+
+def some_json(dice: random.Random, depth: int = 0) -> str:
+    """Return any JSON."""
+    kind = dice.choice(["number", "other"] if depth > 3 else ["number", "other", "list", "object"])
+    if kind == "number":
+        return dice.choice(NUMBERS)
+    if kind == "other":
+        return dice.choice(OTHERS[:11])
+    items = [some_json(dice, depth + 1) for _ in range(dice.choice([0, 1, 2, 5]))]
+    if kind == "list":
+        return f"[{', '.join(items)}]"
+    names = dice.sample([*"abcé😀", "long name", "B", "\uffff"], len(items))
+    return f"{{{', '.join(f'{json.dumps(n)}: {i}' for n, i in zip(names, items, strict=True))}}}"
+
+
+def corpus() -> list[str]:
+    """Return JSON that is hard, and any."""
+    dice = random.Random(7)
+    return [*NUMBERS, *OTHERS, *(some_json(dice) for _ in range(1_000))]
+
+
+def records(first: int = 0) -> list[bytes]:
+    """Return records of each JSON there is, in every place where a VARIANT may be."""
+    dice = random.Random(first)
+    texts = [*NUMBERS, *OTHERS[:-2], *(some_json(dice) for _ in range(30))]
+    whole = (
+        f'"v": {text}, "s": {{"v": {text}, "n": 1}}, "l": [{text}, null], "x {n}": {text}, '
+        f'"m": {{"a": {text}, "b": null}}, "y": 1.50'
+        for n, text in enumerate(texts)
+    )
+    made = [
+        f'{{"id": {first + n % 40}, "at": {first + n}, {each}}}' for n, each in enumerate(whole)
+    ]
+    made.append(f'{{"id": {first + 50}, "at": 900, "v": null, "s": {{"v": null}}}}')
+    return [each.encode() for each in made]
+
+
+def declare(world: World, **more: Any) -> None:
+    """Declare columns of every kind, and keep the fields that no column names."""
+    declared = {"schema": SCHEMA, "sequence_by": ["at"], "extra_fields": "keep", **more}
+    world.declare(**declared)
+
+
+def encoded(texts: list[str]) -> list[dict[str, bytes]]:
+    """Return VARIANTs of JSON."""
+    found: list[dict[str, bytes]] = with_variants(pa.array(texts), VariantType()).to_pylist()
+    return found
+
+
+@pytest.mark.spark
+def test_the_bytes_are_those_of_spark(spark: SparkSession) -> None:
+    """Of any JSON: so numbers have its types, and objects its order."""
+    texts = corpus()
+    frame = spark.createDataFrame([(n, text) for n, text in enumerate(texts)], "n INT, t STRING")
+
+    rows = frame.selectExpr("n", "parse_json(t) AS v").sort("n").collect()
+
+    made = [{"metadata": bytes(r["v"].metadata), "value": bytes(r["v"].value)} for r in rows]
+    assert encoded(texts) == made
+
+
+def test_the_proof_reads_them_as_they_were_written() -> None:
+    """By a reader of its own, of JSON and of the bytes."""
+    texts = corpus()
+
+    due = [variant(parse(text.encode())) for text in texts]
+
+    assert with_texts(encoded(texts), VARIANT) == due
+    # Both zeros are one whole number, and both infinities one double.
+    assert len({*due[: len(NUMBERS)]}) == len(NUMBERS) - 2
+
+
+MODES: dict[str, dict[str, Any]] = {
+    "upsert": {},
+    "soft": {"deletes": "soft", "apply_as_deletes": "id = 3"},
+    "partial": {"ignore_null_updates": True, "sequence_by": []},
+    "append": {"mode": "append", "keys": [], "sequence_by": []},
+    "insert_only": {"mode": "insert_only"},
+    "scd2": {"mode": "scd2"},
+    "vectors": {"deletion_vectors": True},
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_every_mode_writes_and_proves_them(world: World, mode: str) -> None:
+    """In two batches, the second of which changes rows of the first, and by a redrive."""
+    declare(world, **MODES[mode])
+    world.send(*records())
+    world.run()
+    world.send(*records(20), b'{"id": 7, "at": 2, "v": 1.50, "l": 5, "z": 2}')
+    report = world.run()
+
+    assert report.engine == "delta_rs"
+    assert report.total("quarantined") == 1
+    assert find_problems(world) == ()
+
+
+def test_a_table_with_them_is_looked_after(world: World) -> None:
+    """Evolved, widened, altered, put together, set back, and without an erased key."""
+    of_key = "id INT NOT NULL, at INT NOT NULL"
+    declare(world, schema_change="evolve", schema=f"{of_key}, k SMALLINT")
+    world.send(*records())
+    world.run()
+    declare(world, schema=f"{of_key}, k INT, v VARIANT, s STRUCT<v: VARIANT>")
+    world.send(*records(20))
+    world.run()
+    declare(world, schema=f"{SCHEMA}, k INT")
+    world.send(*records(30))
+    assert world.run().engine == "delta_rs"
+    assert prove(world).differences == ()
+    declare(world, schema=f"{SCHEMA}, k INT".replace(" v V", " w V"), renamed_from={"w": "v"})
+    alter(world.spec, world.settings, drops=(), run_id="r")
+    maintain(world.spec, world.settings, run_id="r")
+    rows = world.rows()
+    erase(world.spec, world.settings, key='{"id": 31}', reason="a test", run_id="r")
+
+    assert world.rows() == [row for row in rows if row["id"] != 31]
+    assert find_problems(world) == ()
+
+
+def test_a_rewind_brings_them_back(world: World) -> None:
+    """Rows and columns are those of then."""
+    declare(world)
+    world.send(*records())
+    world.run()
+    before = world.rows()
+    world.send(*records(20))
+    world.run()
+
+    rewind(world.spec, world.settings, to="seq:1", reason="a test", run_id="r")
+
+    assert world.rows() == before
+    assert prove(world).differences == ()
+    world.run()
+    assert find_problems(world) == ()
+
+
+def test_fields_that_are_kept_from_now_on_are_proven_from_now_on(world: World) -> None:
+    """Rows of batches before have none, and are right."""
+    world.declare(schema_change="evolve")
+    world.send({"id": 1, "name": "a", "x": 1}, {"id": 2, "name": "b", "x": 1})
+    world.run()
+    world.declare(extra_fields="keep")
+    world.send({"id": 2, "name": "c", "x": 1.5})
+    world.run()
+
+    assert prove(world).differences == ()
+
+
+def test_a_table_of_shredded_variants_stays_with_spark(world: World) -> None:
+    """Another column in its files has what a reader of two binaries would not find."""
+    declare(world)
+    world.run()
+    log = Path(world.paths.data.path) / "_delta_log"
+    protocol = read_delta(world.paths.data).protocol()
+    features = [*protocol.reader_features, "variantShredding-preview"]
+    protocol = {
+        "minReaderVersion": 3,
+        "minWriterVersion": 7,
+        "readerFeatures": features,
+        "writerFeatures": [*protocol.writer_features, "variantShredding-preview"],
+    }
+    (log / f"{1:020}.json").write_text(json.dumps({"protocol": protocol}))
+    stream = Stream(spec=world.spec, settings=world.settings)
+
+    name, why = choose_engine(stream)
+
+    assert (name, why) == ("spark", "the table has the feature variantShredding-preview")
+
+
+def seen_by_spark(world: World) -> list[Any]:
+    """Return the rows as Spark reads them: JSON, and the type of each value."""
+    parts = ("v", "s.v", "_extra_fields")
+    columns = [f"{of}({part})" for part in parts for of in ("to_json", "schema_of_variant")]
+    columns += ["transform(l, e -> to_json(e))", "transform(l, e -> schema_of_variant(e))"]
+    columns += ["transform(map_values(m), e -> schema_of_variant(e))", "to_json(m)"]
+    found = world.spark.read.format("delta").load(str(world.paths.data))
+    return found.selectExpr("id", *columns).sort("id").collect()
+
+
+@pytest.mark.spark
+@pytest.mark.kafka
+def test_both_engines_make_one_table(world: World, tmp_path: Path) -> None:
+    """Each of its own, and each of what the other has written; all is proven."""
+    declare(world, where="id <> 4")
+    world.send(*records())
+    of = {}
+    for name in ("delta_rs", "spark"):
+        here = settings_in(tmp_path / name, world.settings.kafka or "", merge_engine=name)
+        of[name] = replace(world, settings=here, declared=dict(world.declared))
+    assert {world.run().engine for world in of.values()} == {*of}
+    first = [seen_by_spark(each) for each in of.values()]
+    assert first[0] == first[1]
+    assert len(first[0]) > 40
+
+    for name, each in zip(("spark", "delta_rs"), of.values(), strict=True):
+        each.settings = each.settings.model_copy(update={"merge_engine": name})
+    world.send(*records(20))
+    assert {world.run().engine for world in of.values()} == {*of}
+
+    second = [seen_by_spark(each) for each in of.values()]
+    assert second[0] == second[1] != first[0]
+    for each in of.values():
+        assert find_problems(each) == ()
