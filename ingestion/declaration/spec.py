@@ -149,6 +149,11 @@ class StreamSpec(Declaration):
         return (*parse_columns(self._mode_ddl), *self._added_columns)
 
     @property
+    def has_extra_text(self) -> bool:
+        """Whether the fields that no column names are kept as the text of their JSON."""
+        return self.extra_fields == "keep" and "VARIANT" in self.sink.kind.refused
+
+    @property
     def rule(self) -> str:
         """How records become rows, in one line: a table written by another rule is refused."""
         of_mode = ""
@@ -181,7 +186,7 @@ class StreamSpec(Declaration):
     def _added_columns(self) -> tuple[DeclaredColumn, ...]:
         is_added = {
             _DELETED: self.deletes == "soft",
-            _EXTRA: self.extra_fields == "keep",
+            _EXTRA_TEXT if self.has_extra_text else _EXTRA: self.extra_fields == "keep",
             _INDEX: self.explode is not None,
         }
         return tuple(column for column in is_added if is_added[column])
@@ -342,6 +347,7 @@ _DELETED: Final = _column(
 _EXTRA: Final = _column(
     EXTRA_COLUMN, "VARIANT", "Fields of the record that the schema does not name"
 )
+_EXTRA_TEXT: Final = replace(_EXTRA, type=SqlType(word="STRING"))
 _INDEX: Final = _column(
     INDEX_COLUMN, "INT", "Which element of the record's array the row comes from, from 0"
 )

@@ -23,7 +23,7 @@ from oncelake.ingestion.errors import InvalidSpecError
 from oncelake.ingestion.formats.decoder import Decode, Encoded, decoded_struct
 from oncelake.ingestion.formats.metadata import MetadataDecoder, without_columns
 from oncelake.ingestion.formats.route import Routing, routed
-from oncelake.ingestion.formats.variant import has_variants, with_variants
+from oncelake.ingestion.formats.variant import has_variants, with_extra_text, with_variants
 from oncelake.ingestion.formats.wire_format import (
     GUID_HEADER_BYTES,
     HEADER_BYTES,
@@ -78,6 +78,8 @@ class Decoding:
     def opened(self) -> Decode:
         """Open the decoding, once per task, since it keeps state; it takes ``columns``."""
         decode, read = self._opened_columns(), import_module(self.module).opened
+        if self.encoded.has_extra_text:
+            decode = with_extra_text(decode)
         if self.routing is None:
             return decode
         options, takes_all = self.encoded.options, bool(self.headers or self.key)
@@ -141,15 +143,16 @@ def decode_in_spark(records: DataFrame, decoding: Decoding) -> DataFrame:
     found = decoded_struct(decoding.encoded)
     decode = as_udf(decode_batches, found).asNondeterministic()
     decoded = records.withColumn(decoding.into, decode(*map(F.col, decoding.columns)))
-    struct = _declared(found, decoding.encoded.schema)
+    struct = _declared(found, decoding.encoded)
     if not has_variants(struct):
         return decoded
     return decoded.withColumn(decoding.into, _parsed(F.col(decoding.into), struct))
 
 
-def _declared(decoded: StructType, schema: StructType) -> StructType:
+def _declared(decoded: StructType, encoded: Encoded) -> StructType:
     """Return the type of what was decoded, with VARIANTs where JSON stands for them."""
-    declared = {"row": schema, "ended": schema, "kept": VariantType()}
+    declared: dict[str, DataType] = dict.fromkeys(("row", "ended"), encoded.schema)
+    declared |= {} if encoded.has_extra_text else {"kept": VariantType()}
     return StructType([StructField(f.name, declared.get(f.name, f.dataType)) for f in decoded])
 
 
@@ -158,7 +161,7 @@ def decode_in_worker(
 ) -> Iterator[pa.RecordBatch]:
     """Add the decoded column to Arrow batches, without Spark."""
     decode, encoded = decoding.opened(), decoding.encoded
-    struct = _declared(decoded_struct(encoded), encoded.schema)
+    struct = _declared(decoded_struct(encoded), encoded)
     for batch in _gathered(batches):
         decoded = decode(*(batch.column(name) for name in decoding.columns))
         yield batch.append_column(decoding.into, with_variants(decoded, struct))

@@ -47,6 +47,7 @@ class Encoded:
         lenient: Columns that take a value of another type; only in JSON's formats.
         record: Full names of the record types that are meant; none where any is.
         shares_tombstones: Whether null bytes may belong to other streams of the topic, too.
+        has_extra_text: Whether the fields that ``schema`` does not name are kept as text.
         writer_schemas: The registry's schemas of all ids in the bytes, or in headers.
     """
 
@@ -62,6 +63,7 @@ class Encoded:
     lenient: frozenset[str] = frozenset()
     record: Sequence[str] = ()
     shares_tombstones: bool = False
+    has_extra_text: bool = False
     writer_schemas: Mapping[SchemaId, WriterSchema] = field(default_factory=dict)
 
 

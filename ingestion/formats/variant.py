@@ -16,6 +16,7 @@ import msgspec
 import pyarrow as pa
 from pyspark.sql import types as sql
 
+from oncelake.ingestion.formats.decoder import Decode
 from oncelake.ingestion.sinks.arrow_types import VARIANT
 from oncelake.ingestion.storage.processes import deeper_calls
 
@@ -60,6 +61,25 @@ def with_variants(values: pa.Array, type_: sql.DataType) -> pa.Array:
         mask = values.is_null()
         return pa.MapArray.from_arrays(values.offsets, values.keys, items, mask=mask)
     return _parsed(values)
+
+
+def with_extra_text(decode: Decode) -> Decode:
+    """Let the fields that no column names be JSON in one form: sorted names, and no blanks."""
+
+    def decoded(*columns: pa.Array) -> pa.StructArray:
+        found = decode(*columns)
+        parts = dict(zip(found.type.names, found.flatten(), strict=True))
+        with deeper_calls():
+            texts = [text and _in_one_form(text) for text in parts["kept"].to_pylist()]
+        parts["kept"] = pa.array(texts, pa.string())
+        fields = list(found.type)
+        return pa.StructArray.from_arrays([*parts.values()], fields=fields, mask=found.is_null())
+
+    return decoded
+
+
+def _in_one_form(text: str) -> str:
+    return msgspec.json.encode(_PARSE_AS_WRITTEN(text), order="sorted").decode()
 
 
 def _parsed(texts: pa.Array) -> pa.Array:
@@ -171,6 +191,9 @@ def _double(text: str) -> bytes:
     return struct.pack("<Bd", 0x1C, float(text))
 
 
+_PARSE_AS_WRITTEN: Final = msgspec.json.Decoder(
+    float_hook=lambda text: msgspec.Raw(text.encode())
+).decode
 _PARSE: Final = msgspec.json.Decoder(float_hook=_fraction).decode
 _ENCODERS: Final[Mapping[type, Callable[[Any, _Names], bytes]]] = {
     dict: _object,

@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pydantic import SecretStr
 from pyspark.sql import SparkSession
 from pyspark.sql.types import VariantType
 
@@ -256,3 +257,31 @@ def test_both_engines_make_one_table(world: World, tmp_path: Path) -> None:
     assert second[0] == second[1] != first[0]
     for each in of.values():
         assert find_problems(each) == ()
+
+
+ON_KAFKA = pytest.param("kafka", marks=[pytest.mark.spark, pytest.mark.kafka])
+
+
+@pytest.mark.parametrize("sink", ["iceberg", "postgres", ON_KAFKA])
+@pytest.mark.parametrize("fields", ["upsert", "append"])
+def test_a_sink_without_them_keeps_extra_fields_as_json(
+    world: World, sink: str, fields: str, request: pytest.FixtureRequest
+) -> None:
+    """In one form, numbers as they were written, whoever has read the record; proven as text."""
+    if sink == "postgres":
+        address = SecretStr(request.getfixturevalue("postgres_address"))
+        world.settings = world.settings.model_copy(update={"postgres": address})
+    of_mode = {"mode": "append", "keys": []} if fields == "append" else {}
+    world.declare(schema="id INT NOT NULL, at INT", extra_fields="keep", sink=sink, **of_mode)
+    texts = [*NUMBERS, *OTHERS]
+    world.send(*(f'{{"id": {n}, "y": 1.50, "x": {t}}}'.encode() for n, t in enumerate(texts)))
+    world.send(b'{"id": 900, "x": { "b" : 1.50,\n"a": "\\u0000\\u00e9 \\/" }}', b'{"id": 901}')
+    world.run()
+
+    names = ["id", "_extra_fields"]
+    rows = {row["id"]: row for each in world.paths.table.scan(names) for row in each.to_pylist()}
+
+    assert rows[900]["_extra_fields"] == '{"x":{"a":"\\u0000é /","b":1.50}}'
+    assert rows[901]["_extra_fields"] is None
+    assert rows[NUMBERS.index("1.50")]["_extra_fields"] == '{"x":1.50,"y":1.50}'
+    assert find_problems(world) == ()

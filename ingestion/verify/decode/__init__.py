@@ -45,6 +45,7 @@ class Expected:
         lenient: Columns that take a number in quotes or, as text, a number or a boolean.
         record: The record types that are meant, by name; none where any is.
         moved_by: Columns by which an update shows that its row had another key before.
+        has_extra_text: Whether fields that are kept are text, with numbers as they are written.
     """
 
     columns: Sequence[DeclaredColumn]
@@ -55,6 +56,7 @@ class Expected:
     lenient: frozenset[str] = frozenset()
     record: Sequence[str] = ()
     moved_by: Sequence[str] = ()
+    has_extra_text: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -209,21 +209,27 @@ def _string(value: Any) -> str:
 def variant(value: Any) -> str:
     """Write any value as the proof compares VARIANTs: see ``ingestion.verify.read.variant``."""
     with deeper_calls():
-        return _variant(value)
+        return _json(value, _number_of_variant)
 
 
-def _variant(value: Any) -> str:
+def json_text(value: Any) -> str:
+    """Write any value as JSON without blanks, with sorted names and numbers as they are written."""
+    with deeper_calls():
+        return _json(value, str)
+
+
+def _json(value: Any, number: Callable[[str], str]) -> str:
     if type(value) is dict:
         if any(len(name.encode("utf-16-le")) > 2 * _LONGEST_NAME for name in value):
             raise BadRecordError("a name that no VARIANT has")
-        return text_of_object({name: _variant(each) for name, each in value.items()})
+        return text_of_object({name: _json(each, number) for name, each in value.items()})
     if type(value) is list:
-        return text_of_list(list(map(_variant, value)))
+        return text_of_list([_json(each, number) for each in value])
     if type(value) is str:
         return text_of_string(value)
     if type(value) is bool:
         return "true" if value else "false"
-    return "null" if value in (None, NULL) else _number_of_variant(str(value))
+    return "null" if value in (None, NULL) else number(str(value))
 
 
 def _number_of_variant(written: str) -> str:

@@ -16,6 +16,7 @@ from oncelake.ingestion.verify.decode import Decode, DecodedRecord, Expected, Na
 from oncelake.ingestion.verify.decode.coerce import (
     BadRecordError,
     WrittenNumber,
+    json_text,
     of_json,
     refuse_names,
     variant,
@@ -33,6 +34,7 @@ def reading(expected: Expected) -> Decode:
     lenient = [column for column in expected.columns if column.name in expected.lenient]
     types = {column.name: column.type for column in expected.columns}
     keeps = expected.extra_fields == "keep"
+    write = json_text if expected.has_extra_text else variant
 
     def read(raw: bytes, *_: object) -> DecodedRecord:
         fields = _key_fields(raw, expected) if expected.is_key else parse_object(raw)
@@ -42,7 +44,7 @@ def reading(expected: Expected) -> Decode:
         fields = with_nulls({**fields, **coerced}, types)
         given = [(fields.get(name), take) for name, take in readers.items()]
         values = tuple([None if v is None else take(v) for v, take in given])
-        extra = variant(others) if others else None
+        extra = write(others) if others else None
         return DecodedRecord(values=values, coerced=len(coerced), extra=extra)
 
     if expected.options.uses_registry:
