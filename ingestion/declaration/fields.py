@@ -170,7 +170,7 @@ class Declaration(Part):
     )
     extra_fields: ExtraFields = Field(
         "ignore",
-        description="Fields the schema does not name: counted, kept (a VARIANT, or JSON), or quarantined.",
+        description="Fields the schema does not name: counted, kept, or quarantined.",
     )
     delivery: Literal["exactly_once", "at_least_once", "at_most_once"] = Field(
         "exactly_once", description="What is done without a person where Kafka takes records away."
