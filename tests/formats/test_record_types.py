@@ -157,7 +157,7 @@ def test_the_record_type_that_is_named_is_read_and_others_are_filtered(
     users = [0, *range(2, 42)]
     assert [row["_offset"] for row in rows if row["_disposition"] == "row"] == users
     assert {row["_disposition"] for row in rows} == {"row", "filtered"}
-    assert ([change.offset for change in proof.changes], proof.filtered) == (users, 41)
+    assert ([change.offset for change in proof.changes], proof.counts["filtered"]) == (users, 41)
     assert (proof.bad, proof.types) == ([], {})
     assert {row["name"] for row in rows if row["_disposition"] == "row"} == {"a"}
 
@@ -265,7 +265,7 @@ def test_a_record_without_a_type_is_not_dropped_unseen(
     proof = classified(spec, registry.settings, [sent])
 
     assert (row["_disposition"], row["_reason"]) == ("quarantined", reason)
-    assert (len(proof.bad), proof.filtered) == (1, 0)
+    assert (len(proof.bad), proof.counts["filtered"]) == (1, 0)
 
 
 def test_a_nested_message_is_a_type_of_its_own(registry: SmallRegistry) -> None:

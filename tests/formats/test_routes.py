@@ -79,9 +79,12 @@ def both(streams: Mapping[str, StreamSpec], settings: Settings, *records: Sent) 
         bad = [row["_offset"] for row in rows if row["_disposition"] == "quarantined"]
         assert [change.offset for change in proof.changes] == changes
         assert sorted(record.offset for record, _ in proof.bad) == bad
-        assert (proof.elsewhere, proof.unrouted) == (said["routed_elsewhere"], said["unrouted"])
-        assert proof.ignored == said["ignored"]
-        assert proof.shared == sum(bool(row.get("_is_shared")) for row in rows)
+        assert (proof.counts["routed_elsewhere"], proof.counts["unrouted"]) == (
+            said["routed_elsewhere"],
+            said["unrouted"],
+        )
+        assert proof.counts["ignored"] == said["ignored"]
+        assert proof.counts["tombstones_shared"] == sum(bool(row.get("_is_shared")) for row in rows)
         found[table] = [row["_disposition"] for row in rows]
     return Whose(found)
 

@@ -35,7 +35,10 @@ def test_the_highest_order_wins_whenever_it_comes() -> None:
     together, apart = Folded([newest, older]), Folded([newest], [older])
 
     assert names_of(together) == names_of(apart) == ["new"]
-    assert (together.recounts[0].superseded, together.dispositions()) == (1, {"inserted": 1})
+    assert (together.recounts[0].counts["superseded"], together.dispositions()) == (
+        1,
+        {"inserted": 1},
+    )
     assert apart.dispositions(2) == {"stale": 1}
 
 
@@ -170,7 +173,7 @@ def test_a_tombstone_without_order_is_bad_or_ignored(
         spec=declared(tombstones=policy),
     )
 
-    assert (len(told.rows), len(told.bad), told.recounts[0].ignored) == (1, bad, ignored)
+    assert (len(told.rows), len(told.bad), told.recounts[0].counts["ignored"]) == (1, bad, ignored)
 
 
 def test_a_tombstone_may_be_meant_for_quarantine() -> None:
@@ -239,7 +242,7 @@ def test_a_batch_larger_than_memory_is_folded_in_chunks() -> None:
         fold = Fold(folding(declared(), store, full_coverage()))
         recount = fold.batch(batch(1), chunks)
 
-    assert (recount.records.total(), recount.superseded, dict(recount.dispositions)) == (
+    assert (recount.records.total(), recount.counts["superseded"], dict(recount.dispositions)) == (
         12,
         9,
         {"inserted": 3},
@@ -274,7 +277,7 @@ def test_a_row_that_the_table_would_not_take_is_bad(
 
     assert [row[1] for row in folded.rows if row[0] < 7] == names
     assert sorted(offset for _, offset in folded.bad) == bad
-    assert folded.recounts[1].quarantined == 0
+    assert folded.recounts[1].counts["quarantined"] == 0
 
 
 def test_a_delete_leaves_no_row_to_meet_a_constraint() -> None:

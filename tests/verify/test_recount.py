@@ -16,7 +16,8 @@ from tests.verify.factories import P0, batch, stretch
 def recount(**fields: Any) -> Recount:
     """Return what ten records became: one each of most things, and five inserts."""
     dispositions = Counter({"inserted": 5, "updated": 1, "stale": 1})
-    given = {"records": Counter({P0: 10}), "superseded": 1, "quarantined": 1, "ignored": 1}
+    counts = Counter({"superseded": 1, "quarantined": 1, "ignored": 1})
+    given = {"records": Counter({P0: 10}), "counts": counts}
     return Recount(**{**given, "dispositions": dispositions, **fields})
 
 

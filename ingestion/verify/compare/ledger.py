@@ -24,6 +24,11 @@ DISPOSITIONS: Final = (
     *("inserted", "updated", "deleted", "deleted_absent", "superseded", "stale", "unchanged"),
     *("ignored", "filtered", "quarantined", "overlap", "routed_elsewhere", "unrouted"),
 )
+# Of these a batch's records say alone how many there are.
+_RECOUNTED: Final = (
+    *("ignored", "filtered", "routed_elsewhere", "unrouted"),
+    *("quarantined", "superseded", "exploded"),
+)
 _WITH_IDENTITY: Final = frozenset({"identity", "columns", "erased", "declaration", "last"})
 Begins = Mapping[tuple[int, TopicPartition], int]
 
@@ -183,16 +188,10 @@ def miscounts(batch: Batch, recount: Recount) -> Iterator[Difference]:
         "offsets": span + again * bool(overlap),
         "read": read + overlap,
         "gaps": span - in_ranges + (again - overlap) * bool(overlap),
-        "ignored": recount.ignored,
-        "filtered": recount.filtered,
-        "routed_elsewhere": recount.elsewhere,
-        "unrouted": recount.unrouted,
-        "quarantined": recount.quarantined,
-        "superseded": recount.superseded,
-        "exploded": recount.exploded,
+        **{name: recount.counts[name] for name in _RECOUNTED},
     }
     if batch.kind != "ingest":
-        expected_counts["overlap"] = recount.overlap
+        expected_counts["overlap"] = recount.counts["overlap"]
     if not recount.doubtful:
         expected_counts |= recount.extra
     for name, expected in expected_counts.items():

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import datetime as dt
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -70,12 +71,7 @@ class Classified:
     Attributes:
         bad: Those that belong in quarantine, with the reason.
         unread: Those whose schema the registry does not know today, with its id.
-        ignored: How many tombstones the stream ignores.
-        filtered: How many rows the declared transformation leaves out.
-        elsewhere: How many records are of other streams of the topic.
-        unrouted: How many are of no stream of it, and ignored.
-        shared: How many tombstones may be of other streams, too.
-        exploded: How many rows there are beyond the first of their record.
+        counts: What became of the others, by the names of the ledger's counts.
         types: The first record of each topic and record type among the changes, where the
             declaration names no type.
     """
@@ -83,12 +79,7 @@ class Classified:
     changes: list[RowChange] = field(default_factory=list)
     bad: list[tuple[Record, str]] = field(default_factory=list)
     unread: list[tuple[Record, str]] = field(default_factory=list)
-    ignored: int = 0
-    filtered: int = 0
-    elsewhere: int = 0
-    unrouted: int = 0
-    shared: int = 0
-    exploded: int = 0
+    counts: Counter[str] = field(default_factory=Counter)
     types: dict[tuple[str, str], Record] = field(default_factory=dict)
 
 
@@ -175,10 +166,11 @@ class Classifier:
                     result.types.setdefault((row.record.topic, type_), row.record)
             except BadRecordError as error:
                 bad.setdefault(row.record, str(error))
-        result.filtered += sum(
+        result.counts["filtered"] += sum(
             row is None and value.record not in bad for value, row in zip(values, rows, strict=True)
         )
-        result.exploded += sum(value.element > 0 and value.record not in bad for value in values)
+        beyond_first = (value.element > 0 and value.record not in bad for value in values)
+        result.counts["exploded"] += sum(beyond_first)
         if bad and (self._array_at is not None or self._may_move):
             # A record is applied as a whole, or not at all.
             places = {(record.at, record.offset) for record in bad}
@@ -203,12 +195,12 @@ class Classifier:
             if not self._is_own(record, result):
                 continue
             if record.value is None and self._tombstones == "ignore":
-                result.ignored += 1
+                result.counts["ignored"] += 1
                 continue
             try:
                 decoded = self._decoded(record)
                 if decoded.is_other:
-                    result.filtered += 1
+                    result.counts["filtered"] += 1
                     continue
                 if self._may_filter_by_time:
                     self._refuse_no_time(record)
@@ -224,13 +216,12 @@ class Classifier:
         owner = self._route.owner_of(record) if self._route else "own"
         if owner == "bad":
             result.bad.append((record, "it has no route"))
-        result.elsewhere += owner == "elsewhere"
-        result.unrouted += owner == "unrouted"
-        result.shared += owner == "shared"
-        if owner == "shared" and self._lacks_key(record):
-            result.ignored += 1
+        elif owner != "own":
+            result.counts[owner] += 1
+        if owner == "tombstones_shared" and self._lacks_key(record):
+            result.counts["ignored"] += 1
             return False
-        return owner in {"own", "shared"}
+        return owner in {"own", "tombstones_shared"}
 
     def _lacks_key(self, record: Record) -> bool:
         """Tell whether a tombstone's key is none of this table's."""
@@ -279,7 +270,7 @@ class Classifier:
             )
             return [Value(record, decoded, values, lacks=lacks), *ended]
         elements = values[at] or ((None,) if is_delete else ())
-        result.filtered += not elements
+        result.counts["filtered"] += not elements
         first = replace(decoded, left_out=frozenset(), moved_from=None)
         other = replace(first, coerced=0)
         rows = ((*values[:at], element, *values[at + 1 :]) for element in elements)

@@ -105,7 +105,7 @@ class Fold:
             for settled in self._kept.settle():
                 self._put_aside(settled.bad, batch.seq, recount)
                 recount.extra["columns_kept"] += settled.kept
-                recount.exploded -= settled.taken_back
+                recount.counts["exploded"] -= settled.taken_back
                 self.rule.take(settled.changes, recount)
         self.rule.settle(recount)
         return recount
@@ -124,7 +124,7 @@ class Fold:
         recount.records.update(record.at for record in records)
         if recount.is_replay:
             records, held = self._redrives.without_waiting(records, seq)
-            recount.overlap += held
+            recount.counts["overlap"] += held
         classified, kept, redriven = self._redrives.partition(records, seq)
         today = classify(kept, seq)
         self._redrives.good_today += len(kept) - len(today.bad) - len(today.unread)
@@ -139,15 +139,11 @@ class Fold:
                 "and version"
             )
         recount.clashes.extend(self._other_types(result.types, seq))
-        recount.ignored += result.ignored
-        recount.filtered += result.filtered
-        recount.elsewhere += result.elsewhere
-        recount.unrouted += result.unrouted
-        recount.extra["tombstones_shared"] += result.shared
-        recount.exploded += result.exploded
+        recount.extra["tombstones_shared"] += result.counts.pop("tombstones_shared", 0)
+        recount.counts.update(result.counts)
         if self._erased:
             left = [change for change in result.changes if not self._is_erased(change)]
-            recount.filtered += len(result.changes) - len(left)
+            recount.counts["filtered"] += len(result.changes) - len(left)
             result.changes = left
         recount.extra["values_coerced"] += sum(change.coerced for change in result.changes)
         bad = [(record, "by the declaration of that time") for record in held_back] + result.bad
@@ -178,9 +174,9 @@ class Fold:
     def _put_aside(self, bad: Sequence[tuple[Record, str]], seq: int, recount: Recount) -> None:
         if recount.is_replay:
             new = [pair for pair in bad if not self._redrives.holds(pair[0], before=seq)]
-            recount.overlap += len(bad) - len(new)
+            recount.counts["overlap"] += len(bad) - len(new)
             bad = new
-        recount.quarantined += len(bad)
+        recount.counts["quarantined"] += len(bad)
         self.bad.put(dict(as_bad(record, reason, seq) for record, reason in bad))
 
     def _notice_thinning(self, batch: Batch, recount: Recount) -> None:

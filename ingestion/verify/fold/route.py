@@ -16,7 +16,7 @@ from oncelake.ingestion.verify.decode import Decode, Expected, reading
 from oncelake.ingestion.verify.decode.coerce import BROKEN
 from oncelake.ingestion.verify.read.record import Record
 
-Owner = Literal["own", "shared", "elsewhere", "unrouted", "bad"]
+Owner = Literal["own", "tombstones_shared", "routed_elsewhere", "unrouted", "bad"]
 
 
 class RouteReader:
@@ -46,17 +46,17 @@ class RouteReader:
             found = None
         for stream, routes in route.tables if found is not None else ():
             if found in routes:
-                return "own" if stream == route.stream else "elsewhere"
+                return "own" if stream == route.stream else "routed_elsewhere"
         if record.value is None and route.tombstones:
             if route.stream not in route.tombstones:
-                return "elsewhere"
-            return "own" if route.tombstones == (route.stream,) else "shared"
+                return "routed_elsewhere"
+            return "own" if route.tombstones == (route.stream,) else "tombstones_shared"
         first, _ = route.tables[0]
         if route.otherwise == "quarantine":
-            return "bad" if route.stream == first else "elsewhere"
+            return "bad" if route.stream == first else "routed_elsewhere"
         if route.otherwise == "ignore":
             return "unrouted"
-        return "own" if route.otherwise == route.stream else "elsewhere"
+        return "own" if route.otherwise == route.stream else "routed_elsewhere"
 
     def _in_header(self, record: Record) -> str | None:
         """Return the last header of the name."""

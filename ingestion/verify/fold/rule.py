@@ -34,10 +34,8 @@ class Recount:
 
     Attributes:
         is_replay: Whether earlier batches have read the same records.
-        overlap: Records that a replay leaves out, since the quarantine holds them.
-        elsewhere: Records of other streams of the topic.
-        unrouted: Records of no stream of it.
-        exploded: Rows beyond the first of their record.
+        counts: Of what is no winner, by the names of the ledger's counts; overlap are the records
+            that a replay leaves out, since the quarantine holds them.
         dispositions: Dispositions of the winners that leave no doubt.
         doubtful: Winners whose disposition depends on what can no longer be seen.
         clashes: Keys whose records have no order, and record types that one table cannot hold.
@@ -46,14 +44,7 @@ class Recount:
 
     is_replay: bool = False
     records: Counter[TopicPartition] = field(default_factory=Counter)
-    ignored: int = 0
-    filtered: int = 0
-    elsewhere: int = 0
-    unrouted: int = 0
-    quarantined: int = 0
-    overlap: int = 0
-    exploded: int = 0
-    superseded: int = 0
+    counts: Counter[str] = field(default_factory=Counter)
     dispositions: Counter[str] = field(default_factory=Counter)
     doubtful: int = 0
     clashes: list[Difference] = field(default_factory=list)

@@ -32,12 +32,12 @@ class UpsertRule(Rule):
         for change in best.values():
             self._keep(known, change, recount)
         self._winners.put(known)
-        recount.superseded += len(changes)
+        recount.counts["superseded"] += len(changes)
 
     def settle(self, recount: Recount) -> None:
         """Apply the winners; all others are superseded."""
         for winners in self._winners.chunks():
-            recount.superseded -= len(winners)
+            recount.counts["superseded"] -= len(winners)
             self._apply(winners, recount)
         self._winners.clear()
 
@@ -148,7 +148,7 @@ class PartialUpsertRule(UpsertRule):
             if other is None or self._wins(change, other, recount):
                 known[change.key] = self._filled(change, other)
         self._winners.put(known)
-        recount.superseded += len(changes)
+        recount.counts["superseded"] += len(changes)
 
     def settle(self, recount: Recount) -> None:
         """Apply the state of each key; all other records are superseded."""
