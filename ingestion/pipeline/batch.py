@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -64,6 +64,20 @@ class Committer:
     spark: SparkSession
     engine: EngineName
     start: Start
+
+
+class CountedBatch(NamedTuple):
+    """A batch whose records have been counted, before the write mode has its say.
+
+    Attributes:
+        planned: What was read.
+        fresh: What of it no batch had read before.
+    """
+
+    planned: Sequence[Range]
+    fresh: Sequence[Range]
+    counts: BatchCounts
+    gaps: Gaps
 
 
 class BatchWriter:
@@ -164,9 +178,9 @@ class BatchWriter:
             return None
         gaps = self.prove_gaps(engine, planned, counts)
         self._on_merge(counts.good)
-        described = self.describe(engine, plan, planned, counts, gaps)
-        metadata = replace(described, declaration=declaration)
-        quarantined = self.write_side_rows(target, counts, metadata, planned)
+        batch = CountedBatch(planned, plan.fresh, counts, gaps)
+        metadata = replace(self.describe(engine, batch), declaration=declaration)
+        quarantined = self.write_side_rows(target, metadata, batch)
         mode = mode_class(self._spec)(target, _define_good(engine, counts))
         metadata = replace(_decide(mode, metadata, quarantined), side=target.side)
         commit = self._commit(mode, metadata, after=after)
@@ -213,26 +227,19 @@ class BatchWriter:
         hit(Failpoint.GAPS_PROVEN)
         return gaps
 
-    def describe(
-        self,
-        engine: Engine,
-        plan: Fit,
-        planned: Sequence[Range],
-        counted: BatchCounts,
-        gaps: Gaps,
-    ) -> CommitMetadata:
+    def describe(self, engine: Engine, batch: CountedBatch) -> CommitMetadata:
         """Write down what is known before the write mode has its say."""
-        spec = self._spec
-        empty = sum(len(hole) for hole in gaps.holes)
-        counts = {"offsets": sum(map(len, planned)), "read": counted.read, "gaps": empty}
+        spec, counted = self._spec, batch.counts
+        empty = sum(len(hole) for hole in batch.gaps.holes)
+        counts = {"offsets": sum(map(len, batch.planned)), "read": counted.read, "gaps": empty}
         counts |= {
             disposition: counted.dispositions.get(disposition, 0)
             for disposition in ("overlap", "ignored", "filtered", *(ROUTED if spec.route else ()))
         }
         counts |= self.count_extras(engine, counted)
-        if not gaps.proven:
+        if not batch.gaps.proven:
             counts["gaps_unproven"] = empty
-        fresh = {part.topic_partition for part in plan.fresh}
+        fresh = {part.topic_partition for part in batch.fresh}
         if unproven := self._unproven & fresh:
             counts["log_unproven"] = len(unproven)
         at = counted.partitions
@@ -242,12 +249,12 @@ class BatchWriter:
                 records=at[part.topic_partition].records - at[part.topic_partition].overlap
                 if part.topic_partition in at
                 else 0,
-                gaps=gaps.within(part),
+                gaps=batch.gaps.within(part),
             )
-            for part in plan.fresh
+            for part in batch.fresh
         )
         metadata = self.position.next_metadata(self._run_id, ranges=ranges, counts=counts)
-        return replace(metadata, last=self._last_records(planned, counted))
+        return replace(metadata, last=self._last_records(batch.planned, counted))
 
     def _last_records(self, planned: Sequence[Range], counted: BatchCounts) -> LastRecords:
         """Return the last record read of each partition, with the epoch of its leader of now.
@@ -300,13 +307,7 @@ class BatchWriter:
             table=open_writer(self._engine, engine, self._stream, seq=seq, version=version),
         )
 
-    def write_side_rows(
-        self,
-        target: Target,
-        counted: BatchCounts,
-        metadata: CommitMetadata,
-        planned: Sequence[Range],
-    ) -> int:
+    def write_side_rows(self, target: Target, metadata: CommitMetadata, batch: CountedBatch) -> int:
         """Write the bad records beside the table.
 
         Those that were read before a key was erased may be of that key: they keep no bytes.
@@ -314,11 +315,11 @@ class BatchWriter:
         Returns:
             How many were written, read back.
         """
-        if not counted.dispositions.get("quarantined"):
+        if not batch.counts.dispositions.get("quarantined"):
             return 0
         refuse_lost_lease(self._paths)
         epoch = self.position.epoch
-        erased = (each for each in self._erasures if each.may_leave_out(epoch, planned))
+        erased = (each for each in self._erasures if each.may_leave_out(epoch, batch.planned))
         bare = " OR ".join(was_read_by(each, epoch) for each in erased)
         rows = quarantine_rows(metadata, self._spec, bare=bare or "FALSE")
         return target.write_side("quarantine", self._paths.quarantine, rows)

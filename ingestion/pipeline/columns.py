@@ -23,7 +23,6 @@ Behind ``validate`` a batch is the table ``batch`` of an engine, and of it what 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final
 
 from oncelake.ingestion.modes.engines.rows import RAW
@@ -31,28 +30,8 @@ from oncelake.ingestion.modes.engines.rows import RAW
 PLACE: Final = ("_topic", "_partition", "_offset", "_timestamp")
 # By ``_digest``, of key, value and headers, ``ingestion.kafka.last_record`` knows a record again.
 SOURCE: Final = (*PLACE, *RAW, "_digest")
-# ``_decoded_key`` is there only where a null value deletes by its key.
-DECODED: Final = (*SOURCE, "_decoded")
-EXPLODED: Final = (*DECODED, "_index", "_is_empty")
-TRANSFORMED: Final = (*EXPLODED, "_transformed", "_selected", "_misfit")
-# Of a judged row: its disposition, undeclared names, size of the value, digest, what is wrong.
-JUDGED: Final = ("_disposition", "_extra", "_bytes", "_digest", "_reason", "_detail", *RAW)
 # Behind the judgement nobody needs these of a row that can be applied.
 NOT_APPLIED: Final = (
-    *(
-        "_extra",
-        "_digest",
-        "_reason",
-        "_detail",
-        "_moved_from",
-        "_coerced",
-        "_record",
-        "_is_shared",
-    ),
-    *RAW,
+    *("_extra", "_digest", "_reason", "_detail", *RAW),
+    *("_moved_from", "_coerced", "_record", "_is_shared"),
 )
-
-
-def batch_columns(table: Sequence[str]) -> tuple[str, ...]:
-    """Return the columns of a judged batch, for the columns that its table has."""
-    return (*PLACE, "_index", *table, *JUDGED)

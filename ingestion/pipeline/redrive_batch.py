@@ -14,13 +14,13 @@ from pyspark.sql import DataFrame
 
 from oncelake.ingestion.declaration.modes import COORDINATES
 from oncelake.ingestion.errors import SideTableIncompleteError, TableBusyError
-from oncelake.ingestion.kafka.offsets import Fit, Range
+from oncelake.ingestion.kafka.offsets import Range
 from oncelake.ingestion.lake.ledger import LedgerRow
 from oncelake.ingestion.lake.quarantine import WAITS, remove_payloads
 from oncelake.ingestion.modes import sql
 from oncelake.ingestion.modes.engines.engine import Engine
 from oncelake.ingestion.modes.mode import Target
-from oncelake.ingestion.pipeline.batch import BatchWriter
+from oncelake.ingestion.pipeline.batch import BatchWriter, CountedBatch
 from oncelake.ingestion.pipeline.counts import BatchCounts, count_records
 from oncelake.ingestion.pipeline.erased import at_places
 from oncelake.ingestion.pipeline.gaps import Gaps
@@ -109,15 +109,9 @@ class RedriveWriter(BatchWriter):
         """Nothing was planned, so nothing can be missing."""
         return Gaps(holes=(), proven=True)
 
-    def describe(
-        self,
-        engine: Engine,
-        plan: Fit,
-        planned: Sequence[Range],
-        counted: BatchCounts,
-        gaps: Gaps,
-    ) -> CommitMetadata:
+    def describe(self, engine: Engine, batch: CountedBatch) -> CommitMetadata:
         """No offset moves: the counts are of the records alone."""
+        counted = batch.counts
         left_out = {
             disposition: n
             for disposition, n in counted.dispositions.items()
@@ -127,13 +121,7 @@ class RedriveWriter(BatchWriter):
         counts |= self.count_extras(engine, counted)
         return self.position.next_metadata(self._run_id, kind="redrive", counts=counts)
 
-    def write_side_rows(
-        self,
-        target: Target,
-        counted: BatchCounts,
-        metadata: CommitMetadata,
-        planned: Sequence[Range],
-    ) -> int:
+    def write_side_rows(self, target: Target, metadata: CommitMetadata, batch: CountedBatch) -> int:
         """Write down which records of the quarantine are sent in; none is added to it."""
         quarantine, engine = self._paths.quarantine, target.engine
         engine.open_table("quarantine", quarantine)
@@ -149,7 +137,7 @@ class RedriveWriter(BatchWriter):
             WHERE b._disposition <> 'quarantined' AND b._index = 0
             """,
         )
-        if sent != counted.read:
+        if sent != (read := batch.counts.read):
             if self._log.find(self._spec.name, metadata.seq):
                 raise TableBusyError(
                     f"{quarantine}: another run has committed batch {metadata.seq} meanwhile. "
@@ -157,7 +145,7 @@ class RedriveWriter(BatchWriter):
                 )
             raise SideTableIncompleteError(
                 self._spec.name,
-                f"of the records that would be sent in again, {counted.read:,}, {quarantine} holds "
+                f"of the records that would be sent in again, {read:,}, {quarantine} holds "
                 f"{sent:,}: some are gone, or there more than once.",
                 remedy=f"oncelake verify {self._spec.name} names them",
             )

@@ -17,9 +17,8 @@ from oncelake.ingestion.kafka.offsets import Fit, Range
 from oncelake.ingestion.lake.ledger import LedgerRow
 from oncelake.ingestion.modes import sql
 from oncelake.ingestion.modes.engines.engine import Engine
-from oncelake.ingestion.pipeline.batch import BatchWriter
+from oncelake.ingestion.pipeline.batch import BatchWriter, CountedBatch
 from oncelake.ingestion.pipeline.counts import BatchCounts
-from oncelake.ingestion.pipeline.gaps import Gaps
 from oncelake.ingestion.pipeline.redrive_batch import epochs_of
 from oncelake.ingestion.sinks.commit_metadata import CommitMetadata
 from oncelake.ingestion.sinks.delta.files import is_delta
@@ -75,21 +74,14 @@ class ReplayWriter(BatchWriter):
             "WHERE b._index = 0 OR h._waits IS NULL OR h._waits = 0"
         )
 
-    def describe(
-        self,
-        engine: Engine,
-        plan: Fit,
-        planned: Sequence[Range],
-        counted: BatchCounts,
-        gaps: Gaps,
-    ) -> CommitMetadata:
+    def describe(self, engine: Engine, batch: CountedBatch) -> CommitMetadata:
         """No offset moves, though ranges are read; their records include what is left out."""
-        metadata = super().describe(engine, plan, planned, counted, gaps)
+        metadata, at = super().describe(engine, batch), batch.counts.partitions
         ranges = tuple(
-            replace(part, records=counted.partitions[part.range.topic_partition].records)
-            if part.range.topic_partition in counted.partitions
+            replace(part, records=at[part.range.topic_partition].records)
+            if part.range.topic_partition in at
             else part
             for part in metadata.ranges
         )
-        at = self.position
-        return replace(metadata, kind="replay", ranges=ranges, next=at.next, last=at.last)
+        now = self.position
+        return replace(metadata, kind="replay", ranges=ranges, next=now.next, last=now.last)

@@ -111,8 +111,8 @@ def marks_before_the_commit() -> AbstractContextManager[Any]:
     """A redrive that never comes has sent records in."""
     honest = RedriveWriter.write_side_rows
 
-    def mark(writer: Any, target: Any, counted: Any, metadata: Any, planned: Any) -> int:
-        found = honest(writer, target, counted, metadata, planned)
+    def mark(writer: Any, target: Any, metadata: Any, batch: Any) -> int:
+        found = honest(writer, target, metadata, batch)
         side_tables.project(writer._paths, replace(metadata, side=target.side), "table")
         return found
 

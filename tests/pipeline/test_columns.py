@@ -9,13 +9,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from oncelake.ingestion.declaration.modes import EXTRA_COLUMN
 from oncelake.ingestion.declaration.spec import StreamSpec
-from oncelake.ingestion.pipeline.columns import (
-    DECODED,
-    EXPLODED,
-    SOURCE,
-    TRANSFORMED,
-    batch_columns,
-)
+from oncelake.ingestion.modes.engines.rows import RAW
+from oncelake.ingestion.pipeline.columns import PLACE, SOURCE
 from tests.support.batches import stages
 
 pytestmark = pytest.mark.spark
@@ -24,6 +19,14 @@ RECORD = "_topic STRING, _partition INT, _offset BIGINT, _timestamp TIMESTAMP, _
 RECORD += "_value BINARY, _headers ARRAY<STRUCT<key: STRING, value: BINARY>>, _digest BIGINT"
 LISTS = {"value_schema": "id INT, items ARRAY<STRING>", "explode": "items"}
 LISTS |= {"schema": "id INT, item STRING", "select": {"item": "items"}, "keys": ["id", "item"]}
+
+
+# ``_decoded_key`` is there only where a null value deletes by its key.
+DECODED = (*SOURCE, "_decoded")
+EXPLODED = (*DECODED, "_index", "_is_empty")
+TRANSFORMED = (*EXPLODED, "_transformed", "_selected", "_misfit")
+# Of a judged row: its disposition, undeclared names, size of the value, digest, what is wrong.
+JUDGED = ("_disposition", "_extra", "_bytes", "_digest", "_reason", "_detail", *RAW)
 
 
 def same_rows(rows: DataFrame) -> DataFrame:
@@ -58,7 +61,7 @@ def test_a_stage_adds_the_columns_of_its_contract(
         assert decoded == {*DECODED, *by_key}
         assert exploded == ({*EXPLODED, *by_key} if spec.explode else decoded)
         assert transformed >= ({*TRANSFORMED, *by_key} if spec.is_transformed else decoded)
-        assert validated == {*batch_columns(table), *kept}
+        assert validated == {*PLACE, "_index", *table, *JUDGED, *kept}
         is_in_worker = not (spec.transform or spec.explode)
         assert [each.in_worker is not None for each in rows][1:] == [
             not spec.explode,

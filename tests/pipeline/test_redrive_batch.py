@@ -110,12 +110,12 @@ def test_the_proof_folds_a_record_where_it_was_sent_in(tmp_path: Path) -> None:
         }
         can_recount = redrives.can_recount(batches[2])
         limits = list(redrives.limits())
-    assert (first.records.total(), first.quarantined, dict(first.dispositions)) == (
+    assert (first.records.total(), first.counts["quarantined"], dict(first.dispositions)) == (
         5,
         3,
         {"inserted": 2},
     )
-    assert (second.records.total(), second.quarantined, dict(second.dispositions)) == (
+    assert (second.records.total(), second.counts["quarantined"], dict(second.dispositions)) == (
         1,
         0,
         {"inserted": 1},
