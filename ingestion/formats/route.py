@@ -2,7 +2,8 @@
 
 What must stay true: a record is routed before it is decoded by the columns of its stream, so that
 the fields of another kind are never called bad. The route itself is read by the same decoder, with
-the one column that has it.
+the one column that has it. A record whose schema is not known may be of any stream, so each of them
+puts it aside until it is.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from oncelake.ingestion.formats.decoder import Decode, Encoded
 # What stands as the reason of a record that is not decoded.
 ELSEWHERE: Final = "routed_elsewhere"
 UNROUTED: Final = "unrouted"
+_UNKNOWN_SCHEMA: Final = "unknown_schema_id"
 # No record type is called so: nothing is decoded but the name of its type.
 _NO_TYPE: Final = ("\0",)
 _NONE: Final = pa.scalar(None, pa.string())
@@ -74,7 +76,8 @@ def routed(decode: Decode, read: Decode, route: Route, *, takes_headers: bool) -
         found, wrong = _routes(route, read, values, inner, more[-1])
         is_own, is_others = _are_in(found, route.own), _are_in(found, route.others)
         is_none, is_null = pc.invert(pc.or_(is_own, is_others)), pc.is_null(values)
-        of_none = pc.if_else(is_null, _reason(route.of_tombstones), _reason(route.of_unrouted))
+        of_unrouted = pc.if_else(_lacks_schema(wrong, values), _NONE, _reason(route.of_unrouted))
+        of_none = pc.if_else(is_null, _reason(route.of_tombstones), of_unrouted)
         reasons = pc.if_else(is_none, of_none, pc.if_else(is_others, ELSEWHERE, _NONE))
         decoded = decode(pc.if_else(pc.is_null(reasons), values, None), *inner)
         added = {"reason": reasons, "detail": _details(found, wrong, reasons)}
@@ -104,6 +107,13 @@ def _routes(
     for name in route.by.split("."):
         found = pc.struct_field(found, name)
     return found, wrong
+
+
+def _lacks_schema(wrong: pa.Array | None, values: pa.Array) -> pa.BooleanArray:
+    """Tell the records whose route is not known because their schema is not."""
+    if wrong is None:
+        return pa.repeat(False, len(values))
+    return pc.fill_null(pc.starts_with(wrong, _UNKNOWN_SCHEMA), False)
 
 
 def _in_header(headers: pa.Array, name: str) -> pa.Array:

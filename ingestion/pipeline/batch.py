@@ -32,7 +32,13 @@ from oncelake.ingestion.modes.keep_columns import keep_columns
 from oncelake.ingestion.modes.mode import Good, Target, WriteMode, audit, mode_class
 from oncelake.ingestion.pipeline.circuit_breaker import refuse_too_many_bad
 from oncelake.ingestion.pipeline.columns import NOT_APPLIED
-from oncelake.ingestion.pipeline.counts import IS_GOOD, BatchCounts, count_records, extra_counts
+from oncelake.ingestion.pipeline.counts import (
+    IS_GOOD,
+    BatchCounts,
+    count_records,
+    count_unknown_schemas,
+    extra_counts,
+)
 from oncelake.ingestion.pipeline.decode import decode
 from oncelake.ingestion.pipeline.erased import leave_out, was_read_by
 from oncelake.ingestion.pipeline.explode import explode
@@ -288,6 +294,8 @@ class BatchWriter:
             counts["exploded"] = counted.exploded
         if counted.shared:
             counts["tombstones_shared"] = counted.shared
+        if counted.dispositions.get("quarantined") and (route := self._spec.route):
+            counts |= {} if route.header else count_unknown_schemas(engine)
         if counted.coerced:
             counts["values_coerced"] = counted.coerced
         if counted.unavailable:

@@ -169,6 +169,15 @@ def extra_counts(
     return {"extra_fields": counts.with_extra, **by_name, **absent}
 
 
+def count_unknown_schemas(engine: Engine) -> dict[str, int]:
+    """Count the records of a batch that may be of any stream of a file, as ``schema_unknown``."""
+    (row,) = engine.rows(
+        'SELECT count(*) AS "records" FROM batch '
+        "WHERE _disposition = 'quarantined' AND _reason = 'unknown_schema_id'"
+    )
+    return {"schema_unknown": row["records"]} if row["records"] else {}
+
+
 def _absent(
     engine: Engine, counts: BatchCounts, undeclared: Iterable[str], declared: Collection[str]
 ) -> dict[str, int]:

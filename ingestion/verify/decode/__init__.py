@@ -19,6 +19,7 @@ from oncelake.ingestion.kafka.schema_registry import SchemaId, WriterSchema, fre
 from oncelake.ingestion.settings import Settings
 from oncelake.ingestion.verify.decode.coerce import (
     BadRecordError,
+    UnknownIdError,
     UnknownSchemaError,
     UnprovableError,
 )
@@ -172,7 +173,7 @@ class ReadFramed:
     def _reader(self, number: SchemaId) -> Decode:
         schema = self._registry.schemas([number]).get(number)
         if schema is None:
-            return _refuse(UnknownSchemaError, f"the registry does not know schema id {number}")
+            return _refuse(UnknownIdError, f"the registry does not know schema id {number}")
         if schema.type != self._type:
             return _refuse(BadRecordError, f"it is {schema.type}, not {self._type}")
         if schema.problem:

@@ -33,7 +33,14 @@ from oncelake.ingestion.verify.decode import (
     coerce,
     single_object,
 )
-from oncelake.ingestion.verify.decode.coerce import BROKEN, TICKS, BadRecordError, Read, refuse
+from oncelake.ingestion.verify.decode.coerce import (
+    BROKEN,
+    TICKS,
+    BadRecordError,
+    Read,
+    UnknownIdError,
+    refuse,
+)
 
 _CLOCKS: Final = {"Timestamp": 10**3, "MicroTimestamp": 10**6, "NanoTimestamp": 10**9}
 _KEPT: Final = (*("name", "namespace", "size", "symbols"), *("precision", "scale", "connect.name"))
@@ -52,7 +59,7 @@ def reading(expected: Expected) -> Decode:
         @cache
         def reader(fingerprint: bytes) -> Decode:
             if fingerprint not in schemas:
-                raise BadRecordError(f"no schema has the fingerprint {fingerprint.hex()}")
+                raise UnknownIdError(f"no schema has the fingerprint {fingerprint.hex()}")
             schema = WriterSchema(id=0, type="AVRO", text=schemas[fingerprint])
             return opened(schema, wanted, is_key=is_key, rejects=rejects)
 

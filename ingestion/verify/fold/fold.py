@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
+from oncelake.ingestion.declaration.routes import HEADER
 from oncelake.ingestion.declaration.spec import EVALUATED_BY
 from oncelake.ingestion.sinks.commit_metadata import CONSTRAINTS
 from oncelake.ingestion.verify.compare.quarantine import BadRecord, as_bad
@@ -100,6 +101,8 @@ class Fold:
         # Of a transformation Spark is asked, which costs something for each chunk.
         for records in _gathered(chunks) if self._is_transformed else chunks:
             self._take(records, batch.seq, classify, recount)
+        if (route := kept.get("route")) and not route["by"].startswith(HEADER):
+            recount.extra["schema_unknown"] = self._redrives.lacked_schema[batch.seq]
         self._notice_thinning(batch, recount)
         if self._unavailable == "keep":
             for settled in self._kept.settle():

@@ -28,6 +28,7 @@ _NAMES = (
     *("_topic", "_partition", "_offset", "_seq", "redriven_seq"),
     *("declaration", "engine_version", "reason", "detail"),
 )
+_UNKNOWN_SCHEMA = "unknown_schema_id"
 
 
 class QuarantineEntry(NamedTuple):
@@ -36,6 +37,7 @@ class QuarantineEntry(NamedTuple):
     seq: int
     redriven_seq: int | None
     is_classified_today: bool
+    lacked_schema: bool
 
 
 class Redrives:
@@ -51,6 +53,8 @@ class Redrives:
         self._found: Counter[int] = Counter()
         # How many records in quarantine are good today.
         self.good_today = 0
+        # Records in quarantine whose schema was unknown, by the batch that read them.
+        self.lacked_schema: Counter[int] = Counter()
         self._is_empty = True
 
     def learn(self, quarantine: Location) -> Iterator[Difference]:
@@ -73,7 +77,8 @@ class Redrives:
                     by_today = (row["declaration"], row["engine_version"]) == self._today
                     by_today = by_today and not _lacked_a_schema(row)
                     name = str(Record(*at, 0, None, None))
-                    entries[name] = QuarantineEntry(seq, mark, by_today)
+                    lacked = row["reason"] == _UNKNOWN_SCHEMA
+                    entries[name] = QuarantineEntry(seq, mark, by_today, lacked)
             self._entries.put(entries)
             self._is_empty = self._is_empty and not entries
 
@@ -95,7 +100,9 @@ class Redrives:
             entry = entries.get(str(record))
             if entry is None or entry.seq != seq:
                 classified.append(record)
-            elif entry.redriven_seq is not None:
+                continue
+            self.lacked_schema[seq] += entry.lacked_schema
+            if entry.redriven_seq is not None:
                 redriven.append(record)
                 later[f"{entry.redriven_seq:020d} {record}"] = record
                 self._found[entry.redriven_seq] += 1
@@ -163,4 +170,4 @@ def _waited(entry: QuarantineEntry | None, seq: int) -> bool:
 
 def _lacked_a_schema(row: dict[str, Any]) -> bool:
     """Tell a record, or a key, whose schema id was unknown: it may be registered later."""
-    return "unknown_schema_id" in (row["reason"], str(row["detail"]).partition(":")[0])
+    return _UNKNOWN_SCHEMA in (row["reason"], str(row["detail"]).partition(":")[0])

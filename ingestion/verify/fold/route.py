@@ -13,7 +13,7 @@ from oncelake.ingestion.declaration.parts import FormatSpec
 from oncelake.ingestion.declaration.routes import BY_SCHEMA, Route
 from oncelake.ingestion.settings import Settings
 from oncelake.ingestion.verify.decode import Decode, Expected, reading
-from oncelake.ingestion.verify.decode.coerce import BROKEN
+from oncelake.ingestion.verify.decode.coerce import BROKEN, UnknownIdError
 from oncelake.ingestion.verify.read.record import Record
 
 Owner = Literal["own", "tombstones_shared", "routed_elsewhere", "unrouted", "bad"]
@@ -42,6 +42,9 @@ class RouteReader:
         route = self._route
         try:
             found = self._value_of(record)
+        except UnknownIdError:
+            # It may be of any stream, and each has it in quarantine.
+            return "own"
         except BROKEN:
             found = None
         for stream, routes in route.tables if found is not None else ():
