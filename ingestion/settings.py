@@ -36,6 +36,7 @@ _NEEDS: Final = {
     "sink_kafka_": "sink_kafka",
     "schema_registry_password": "schema_registry_username",
 }
+_OF_GLUE: Final = re.compile(r"glue://[a-z0-9-]+/[\w.$#-]+", re.ASCII)
 # Read elsewhere, and refused unless a test has set them.
 _OF_TESTS: Final = ("ONCELAKE_CHAOS", "ONCELAKE_TESTING")
 
@@ -126,7 +127,9 @@ class Settings(BaseSettings):
         None, description="File of further properties of the clients of that cluster."
     )
 
-    schema_registry: str | None = Field(None, description="URL of the schema registry.")
+    schema_registry: str | None = Field(
+        None, description="URL of the schema registry; of AWS Glue's glue://region/registry."
+    )
     schema_registry_username: str | None = Field(None, description="User name for the registry.")
     schema_registry_password: SecretStr | None = Field(None, description="Password for it.")
     schema_registry_ssl_ca: Path | None = Field(
@@ -214,8 +217,12 @@ class Settings(BaseSettings):
     def _is_of_registries(cls, url: str | None) -> str | None:
         if url and "@" in url:
             raise ValueError("has a login, which messages show; set …_USERNAME and …_PASSWORD")
-        if url and not all(re.match(r"https?://[^\s/]", each.strip()) for each in url.split(",")):
-            raise ValueError("must be a URL, as http://host:port or https://host:port")
+        is_http = all(re.match(r"https?://[^\s/]", each.strip()) for each in (url or "").split(","))
+        if url and not is_http and not _OF_GLUE.fullmatch(url):
+            raise ValueError(
+                "must be a URL, as http://host:port or https://host:port; of AWS Glue's "
+                "glue://region/registry"
+            )
         return url
 
     @field_validator(
@@ -241,6 +248,9 @@ class Settings(BaseSettings):
             is_of_it = value is not None and (given.field_name or "").startswith(begin)
             if is_of_it and given.data.get(other) is None:
                 raise ValueError(f"has no effect without {variable(other)}; set that, too")
+        is_login = (given.field_name or "").startswith("schema_registry_") and value is not None
+        if is_login and _OF_GLUE.fullmatch(given.data.get("schema_registry") or ""):
+            raise ValueError("has no effect with AWS Glue's registry: botocore finds the login")
         return value
 
     @field_validator("lake")
@@ -276,6 +286,11 @@ class Settings(BaseSettings):
                 "k8s://host:port"
             )
         return master
+
+    @property
+    def in_glue(self) -> bool:
+        """Tell whether the schema registry is AWS Glue's."""
+        return (self.schema_registry or "").startswith("glue:")
 
     @property
     def on_cluster(self) -> bool:

@@ -17,6 +17,7 @@ from tests.support.world import ROOT
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 # Which extra a folder, or a module, may need beside the engine's own packages.
 OF_EXTRAS = {
+    "ingestion/kafka/glue.py": "glue",
     "ingestion/sinks/iceberg": "iceberg",
     "ingestion/sinks/postgres": "postgres",
     "ingestion/operations/telemetry": "observability",

@@ -122,6 +122,8 @@ def test_without_any_kafka_the_command_is_named(project: Path, address: str | No
         ("ONCELAKE_SCHEMA_REGISTRY", f"https://me:{CANARY}@registry:8081"),
         ("ONCELAKE_SCHEMA_REGISTRY", f"{CANARY}:8081"),
         ("ONCELAKE_SCHEMA_REGISTRY", f"http://registry:8081,{CANARY}:8081"),
+        ("ONCELAKE_SCHEMA_REGISTRY", f"glue://{CANARY}"),
+        ("ONCELAKE_SCHEMA_REGISTRY", f"glue://eu-west-1/{CANARY}/more"),
         ("ONCELAKE_KAFKA_OAUTH_TOKEN_ENDPOINT", f"http://login.example.com/{CANARY}"),
         ("ONCELAKE_ALERT_WEBHOOK", f"hooks.example.com/{CANARY}"),
         ("ONCELAKE_ALERT_WEBHOOK", f"https://hooks.example.com/a {CANARY}"),
@@ -139,6 +141,19 @@ def test_a_wrong_variable_is_named_without_its_value(
 
     assert CANARY not in str(raised.value)
     assert raised.value.__suppress_context__
+
+
+@pytest.mark.usefixtures("project")
+def test_aws_glues_registry_has_no_login_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is set would not be used."""
+    monkeypatch.setenv("ONCELAKE_SCHEMA_REGISTRY", "glue://eu-west-1/my.registry-1")
+    assert load_settings().in_glue
+    monkeypatch.setenv("ONCELAKE_SCHEMA_REGISTRY_USERNAME", CANARY)
+
+    with pytest.raises(InvalidSpecError, match=r"_USERNAME: .*has no effect with AWS") as raised:
+        load_settings()
+
+    assert CANARY not in str(raised.value)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ Flags = NDArray[np.bool_]
 Numbers = NDArray[np.int64]
 Bytes = NDArray[np.uint8]
 # More zeros than any reader looks at behind the last byte.
-_PADDING: Final = 16
+_PADDING: Final = 32
 
 
 def spans(values: pa.Array) -> tuple[Bytes, Numbers, Numbers]:

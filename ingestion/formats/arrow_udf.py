@@ -125,7 +125,8 @@ def plan_decoding(
     """
     module = import_module(FORMATS[type_].module)
     if encoded.options.uses_registry:
-        ids = _ids_in(records, column, is_key=encoded.is_key)
+        encoded = replace(encoded, in_glue=settings.in_glue)
+        ids = _ids_in(records, column, encoded)
         schemas = _writer_schemas(module, ids, settings=settings)
         encoded = replace(encoded, writer_schemas=schemas)
     return Decoding(module=module.__name__, encoded=encoded, column=column)
@@ -204,11 +205,11 @@ def _writer_schemas(
     return {number: prepared(each) for number, each in registry_of(settings).schemas(ids).items()}
 
 
-def _ids_in(records: DataFrame | pa.Table, column: str, *, is_key: bool) -> list[SchemaId]:
+def _ids_in(records: DataFrame | pa.Table, column: str, encoded: Encoded) -> list[SchemaId]:
     """Return the schema ids in front of bytes, or in a header, of a frame with one Spark job."""
     if isinstance(records, pa.Table):
-        return schema_ids_in(records, column, is_key=is_key)
-    raw, names = F.col(column), id_headers(is_key=is_key)
+        return schema_ids_in(records, column, encoded)
+    raw, names = F.col(column), id_headers(is_key=encoded.is_key)
     of_confluent = F.filter("_headers", lambda header: header["key"] == names[0])
     # Message indexes may follow; what has them here, too, is the same id.
     header = F.substring(F.try_element_at(of_confluent, F.lit(-1))["value"], 1, GUID_HEADER_BYTES)
@@ -217,6 +218,10 @@ def _ids_in(records: DataFrame | pa.Table, column: str, *, is_key: bool) -> list
     is_framed = (F.octet_length(raw) >= HEADER_BYTES) & (F.substring(raw, 1, 1) == F.lit(b"\0"))
     is_framed &= ~F.coalesce(in_header, F.lit(False))
     number = F.when(is_framed, F.conv(F.hex(F.substring(raw, 2, 4)), 16, 10).cast("long"))
+    if encoded.in_glue:
+        guid = F.concat(F.lit(b"\1"), F.substring(raw, 3, GUID_HEADER_BYTES - 1))
+        is_framed = F.hex(F.substring(raw, 1, 2)).isin("0300", "0305")
+        number, header = F.lit(None).cast("long"), F.when(is_framed, guid)
     found = records.select(number.alias("id"), header.alias("header")).distinct()
     found = found.where("id IS NOT NULL OR header IS NOT NULL").limit(_MOST_IDS)
     rows = found.collect()

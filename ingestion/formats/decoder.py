@@ -48,6 +48,7 @@ class Encoded:
         record: Full names of the record types that are meant; none where any is.
         shares_tombstones: Whether null bytes may belong to other streams of the topic, too.
         has_extra_text: Whether the fields that ``schema`` does not name are kept as text.
+        in_glue: Whether AWS Glue's registry has the schemas, and frames are its.
         writer_schemas: The registry's schemas of all ids in the bytes, or in headers.
     """
 
@@ -64,6 +65,7 @@ class Encoded:
     record: Sequence[str] = ()
     shares_tombstones: bool = False
     has_extra_text: bool = False
+    in_glue: bool = False
     writer_schemas: Mapping[SchemaId, WriterSchema] = field(default_factory=dict)
 
 

@@ -23,7 +23,8 @@ from oncelake.ingestion.formats.wire_format import FramedDecoder
 from oncelake.ingestion.kafka.schema_registry import WriterSchema
 
 _FRAMING: Final = (
-    *("not_framed", "short_header", "unknown_schema_id", "wrong_schema_type", "unusable_schema"),
+    *("not_framed", "short_header", "malformed_compression"),
+    *("unknown_schema_id", "wrong_schema_type", "unusable_schema"),
 )
 REASONS: Final[dict[str, str]] = {
     **{name: text for name, text in wire_format.REASONS.items() if name in _FRAMING},

@@ -13,10 +13,10 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
@@ -50,7 +50,7 @@ from oncelake.ingestion.formats.decoder import (
     Read,
     text_of,
 )
-from oncelake.ingestion.formats.wire_format import FramedDecoder, message_path
+from oncelake.ingestion.formats.wire_format import FramedDecoder, message_path, varint
 from oncelake.ingestion.kafka.schema_registry import WriterSchema
 
 REASONS: Final[dict[str, str]] = {
@@ -86,13 +86,14 @@ WRAPPERS: Final = frozenset(
 
 def opened(encoded: Encoded) -> Decode:
     """Decode each value with its writer's schema, as any of its messages."""
-    return FramedDecoder(encoded, "PROTOBUF", _Messages, name=full_name)
+    name = partial(full_name, in_glue=encoded.in_glue)
+    return FramedDecoder(encoded, "PROTOBUF", _Messages, name=name)
 
 
-def full_name(schema: WriterSchema) -> Callable[[bytes], str]:
+def full_name(schema: WriterSchema, *, in_glue: bool = False) -> Callable[[bytes], str]:
     """Return what names the message that a payload of a prepared schema is."""
-    find = _finder(schema)
-    return lambda payload: str(find(message_path(payload)[0]).full_name)
+    find = _finder(schema, in_glue=in_glue)
+    return lambda payload: str(find(payload)[0].full_name)
 
 
 class _Messages:
@@ -100,14 +101,13 @@ class _Messages:
 
     def __init__(self, schema: WriterSchema, encoded: Encoded) -> None:
         self._encoded, self._reader = encoded, cache(self._opened)
-        self._find = _finder(schema)
+        self._find = _finder(schema, in_glue=encoded.in_glue)
 
     def __call__(self, payload: bytes) -> Decoded:
-        path, rest = message_path(payload)
-        return self._reader(path)(rest)
+        message, rest = self._find(payload)
+        return self._reader(message)(rest)
 
-    def _opened(self, path: tuple[int, ...]) -> Read:
-        message = self._find(path)
+    def _opened(self, message: Any) -> Read:
         make = message_factory.GetMessageClass(message)
         to_row, extra = columns_of(_nodes(message), self._encoded.schema, _converter)
 
@@ -136,20 +136,36 @@ def message_of(schema: WriterSchema, record: Sequence[str] = ()) -> Any:
     return None
 
 
-def _finder(schema: WriterSchema) -> Callable[[tuple[int, ...]], Any]:
-    """Return what finds a message of a prepared schema by its indexes."""
+def _finder(schema: WriterSchema, *, in_glue: bool) -> Callable[[bytes], tuple[Any, bytes]]:
+    """Return what finds the message that a payload of a prepared schema is, and its bytes."""
     main, in_order = _main_file(schema)
+    messages = [main.message_types_by_name[name] for name in in_order]
+    if in_glue:
+        # Its serializers count all of them.
+        messages = sorted(_all(messages), key=lambda each: str(each.full_name))
 
-    def find(path: tuple[int, ...]) -> Any:
+    def find(payload: bytes) -> tuple[Any, bytes]:
+        if in_glue:
+            number, at = varint(payload, 0)
+            path, rest = (number,), payload[at:]
+        else:
+            path, rest = message_path(payload)
         try:
-            message = main.message_types_by_name[in_order[path[0]]]
+            message = messages[path[0]]
             for index in path[1:]:
                 message = message.nested_types[index]
         except IndexError:
             raise BadBytesError("malformed_protobuf", f"no message at {list(path)}") from None
-        return message
+        return message, rest
 
     return find
+
+
+def _all(messages: Iterable[Any]) -> Iterator[Any]:
+    """Yield messages, and those in them."""
+    for each in messages:
+        yield each
+        yield from _all(each.nested_types)
 
 
 def _main_file(schema: WriterSchema) -> tuple[Any, list[str]]:

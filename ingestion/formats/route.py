@@ -53,6 +53,7 @@ def plan_routing(route: Route, encoded: Encoded, column: StructType) -> Routing:
         extra_fields="ignore",
         unavailable="null" if encoded.unavailable else None,
         record=_NO_TYPE if route.by == BY_SCHEMA else (),
+        in_glue=encoded.in_glue,
         writer_schemas=encoded.writer_schemas,
     )
     return Routing(route=route, encoded=of_route)

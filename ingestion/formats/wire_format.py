@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from oncelake.ingestion.errors import counted
-from oncelake.ingestion.formats import decoder
+from oncelake.ingestion.formats import decoder, glue_frame
 from oncelake.ingestion.formats.arrays import Bytes, Flags, Numbers, last_of, spans
 from oncelake.ingestion.formats.decoder import (
     UNFORESEEN,
@@ -42,6 +42,8 @@ REASONS: Final[dict[str, str]] = {
     "not_framed": "the first bytes are not those of the framing, or a header has the schema id in "
     "a form that is not read",
     "short_header": "too few bytes, so that there is no schema id",
+    "malformed_compression": "the payload is not zlib's as AWS Glue's serializers write it, or "
+    "grows too large",
     "unknown_schema_id": "the registry does not know the schema id, or `schemas` has no schema of "
     "the fingerprint",
     "wrong_schema_type": "the schema id is one of another format",
@@ -100,6 +102,7 @@ class FramedDecoder:
 
     def __call__(self, values: pa.Array, headers: pa.Array | None = None) -> pa.StructArray:
         """Decode a batch."""
+        values = glue_frame.unpacked(values) if self._encoded.in_glue else values
         header, name = ids_in_headers(headers, len(values), is_key=self._encoded.is_key)
         header = pc.if_else(values.is_valid(), header, None)
         # Only formats whose records may lack columns read more of the headers.
@@ -107,8 +110,11 @@ class FramedDecoder:
         columns = [values, header, name, *([headers] if is_read else [])]
         content, starts, ends = spans(values)
         is_done, parts = np.zeros(len(values), np.bool_), []
-        numbers = self.ids_of(values, content, starts, ends)
-        for number, at, payload_at in self._groups(numbers, header, name):
+        if self._encoded.in_glue:
+            groups = glue_frame.groups(values, self._encoded.writer_schemas)
+        else:
+            groups = self._groups(self.ids_of(values, content, starts, ends), header, name)
+        for number, at, payload_at in groups:
             # Nothing in a schema or a record may stop the stream: one by one has the last word.
             with suppress(UNFORESEEN):
                 if len(at) >= _MANY and (decode_many := self._decode_many(number)):
@@ -153,14 +159,18 @@ class FramedDecoder:
                 if of_header in known and not rest:
                     yield of_header, np.flatnonzero(codes == code), 0
 
-    def _read(self, raw: bytes, header: bytes | None, name: str | None, *more: Any) -> Decoded:
+    def _split(self, raw: bytes, header: bytes | None, name: str | None) -> tuple[SchemaId, bytes]:
+        if self._encoded.in_glue:
+            return glue_frame.split(raw)
         if header is not None:
             number, indexes = split_header(header, self._type)
-            payload = indexes + raw
-        elif name is not None:
+            return number, indexes + raw
+        if name is not None:
             raise BadBytesError("not_framed", f"its schema id is in a header, {name}")
-        else:
-            number, payload = self.split(raw)
+        return self.split(raw)
+
+    def _read(self, raw: bytes, header: bytes | None, name: str | None, *more: Any) -> Decoded:
+        number, payload = self._split(raw, header, name)
         _refuse_unusable(number, payload, self._encoded, self._type)
         wanted = self._encoded.record
         try:
@@ -263,13 +273,19 @@ def message_path(payload: bytes) -> tuple[tuple[int, ...], bytes]:
 
 
 def _zigzag(payload: bytes, at: int) -> tuple[int, int]:
+    value, at = varint(payload, at)
+    return (value >> 1) ^ -(value & 1), at
+
+
+def varint(payload: bytes, at: int) -> tuple[int, int]:
+    """Return the number at a place of some bytes, and the place after it."""
     value = shift = 0
     while at < len(payload) and shift < 35:
         byte = payload[at]
         value |= (byte & 0x7F) << shift
         at, shift = at + 1, shift + 7
         if byte < 0x80:
-            return (value >> 1) ^ -(value & 1), at
+            return value, at
     raise BadBytesError("malformed_protobuf", "no message indexes")
 
 
@@ -280,10 +296,12 @@ def schema_id_of(raw: bytes | None) -> int | None:
     return int.from_bytes(raw[1:HEADER_BYTES])
 
 
-def schema_ids_in(records: pa.Table, column: str, *, is_key: bool) -> list[SchemaId]:
+def schema_ids_in(records: pa.Table, column: str, encoded: Encoded) -> list[SchemaId]:
     """Return the schema ids of all bytes, in front of them or in a header."""
     headers, raws = records["_headers"].combine_chunks(), records[column]
-    in_headers, names = ids_in_headers(headers, len(records), is_key=is_key)
+    if encoded.in_glue:
+        return glue_frame.ids_in(raws.combine_chunks())
+    in_headers, names = ids_in_headers(headers, len(records), is_key=encoded.is_key)
     framed = map(schema_id_of, raws.filter(names.is_null()).to_pylist())
     numbers = sorted({number for number in framed if number is not None})
     return [*numbers, *ids_of(in_headers.filter(raws.is_valid()).to_pylist())]

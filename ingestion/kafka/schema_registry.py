@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 from uuid import UUID
 
 from oncelake.ingestion.errors import DependencyError, InvalidSpecError, RefusedError, first_line
@@ -113,7 +113,7 @@ class Registry:
         for each in sorted(found, reverse=True)[:_MOST_VERSIONS]:
             version = self._of_subject(self._client.get_version, subject, each)
             if version is not None:
-                yield from self.schemas([int(version.schema_id or 0)]).values()
+                yield from self.schemas([version.schema_id or 0]).values()
 
     def _of_subject(self, request: Callable[..., Any], *of: object) -> Any:
         """Return what is registered under a subject; ``None`` if it has no such thing."""
@@ -217,10 +217,12 @@ class Registry:
 
     def _unreachable(self, error: Exception) -> DependencyError:
         said = redact(first_line(error), self._settings) or type(error).__name__
+        login = "its …_USERNAME, …_PASSWORD and …_SSL_CA"
+        login = "the login that botocore finds" if self._settings.in_glue else login
         return DependencyError(
             f"the schema registry at {self._settings.schema_registry} does not answer as expected: "
-            f"{said}. Nothing is lost. Next: check {variable('schema_registry')}, its …_USERNAME, "
-            "…_PASSWORD and …_SSL_CA, and the registry; then run the same command again"
+            f"{said}. Nothing is lost. Next: check {variable('schema_registry')}, {login}, and "
+            "the registry; then run the same command again"
         )
 
 
@@ -241,6 +243,10 @@ def fresh_registry(settings: Settings) -> Registry:
 def _client(settings: Settings) -> SchemaRegistryClient:
     from confluent_kafka.schema_registry import SchemaRegistryClient
 
+    if settings.in_glue:
+        from oncelake.ingestion.kafka.glue import GlueClient
+
+        return cast("SchemaRegistryClient", GlueClient(settings))
     password = settings.schema_registry_password
     options: dict[str, Any] = {
         "url": settings.schema_registry,

@@ -295,7 +295,9 @@ def _of_registry(
     """Return the newest schema of each record type, and the names in the key's schema."""
     registry = registry_of(settings)
     versions = partial(registry.versions, number=source.version)
-    of = {record: _subjects(source, topic, record) for record in outline.records or ("",)}
+    # As the serializers of each name them.
+    usual = topic if settings.in_glue else f"{topic}-value"
+    of = {record: _subjects(source, topic, record, usual) for record in outline.records or ("",)}
     described = [_registered(outline, record, of[record], versions) for record in of]
     if not any(described):
         subjects = dict.fromkeys(subject for each in of.values() for subject in each)
@@ -312,11 +314,11 @@ def _of_registry(
     return [each for each in described if each is not None], names
 
 
-def _subjects(source: SchemaSource, topic: str, record: str) -> tuple[str, ...]:
+def _subjects(source: SchemaSource, topic: str, record: str, usual: str) -> tuple[str, ...]:
     """Return the subjects that the strategies of serializers give a record type, or any."""
     if source.subject:
         return (source.subject,)
-    return (*((f"{topic}-{record}", record) if record else ()), f"{topic}-value")
+    return (*((f"{topic}-{record}", record) if record else ()), usual)
 
 
 def _registered(

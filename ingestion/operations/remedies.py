@@ -66,10 +66,11 @@ REMEDIES: Final[Mapping[str, str]] = {
     "front of the payload: `headers.enabled` of Apicurio, `store.schema.version.id.in.header` of "
     "Cloudera (docs/formats.md, Ids in headers); JSON can be declared as `format: json`",
     "short_header": _SERIALIZER,
+    "malformed_compression": _SENDER,
     "unknown_schema_id": "where the detail names a fingerprint, add that schema to `schemas`, and "
     "redrive; else point ONCELAKE_SCHEMA_REGISTRY to the registry that has this schema, or "
-    "register it there again; where the detail names an id of eight bytes, let the producer write "
-    "four (docs/formats.md, Ids of eight bytes)",
+    "register it there, and redrive, of a routed topic each table; where the detail names an id of "
+    "eight bytes, let the producer write four (docs/formats.md, Ids of eight bytes)",
     "wrong_schema_type": "declare the `format` of the schema that the detail names",
     "unusable_schema": "register what the schema refers to again, as the subject and version that "
     "the detail names, and redrive; a schema that is refused itself can only be replaced: let the "

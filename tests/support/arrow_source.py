@@ -37,6 +37,7 @@ import oncelake.ingestion.verify.read.topic
 import tests.support.world
 from oncelake.ingestion.declaration.ddl import parse_columns
 from oncelake.ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.formats.decoder import Encoded
 from oncelake.ingestion.formats.wire_format import schema_ids_in
 from oncelake.ingestion.kafka.client import timestamp_micros_of
 from oncelake.ingestion.kafka.last_record import digest_of
@@ -290,10 +291,10 @@ def _keep_bytes(frames: FrameCache, records: Any) -> Any:
     return records if isinstance(records, ArrowFrame) else _SPARKS["keep_bytes"](frames, records)
 
 
-def _ids_in(records: Any, column: str, *, is_key: bool) -> list[int]:
+def _ids_in(records: Any, column: str, encoded: Encoded) -> list[int]:
     if isinstance(records, ArrowFrame):
-        return schema_ids_in(records.table, column, is_key=is_key)
-    ids: list[int] = _SPARKS["_ids_in"](records, column, is_key=is_key)
+        return schema_ids_in(records.table, column, encoded)
+    ids: list[int] = _SPARKS["_ids_in"](records, column, encoded)
     return ids
 
 

@@ -17,6 +17,7 @@ from oncelake.ingestion.declaration.formats import Options
 from oncelake.ingestion.declaration.parts import ExtraFields, FormatSpec
 from oncelake.ingestion.kafka.schema_registry import SchemaId, WriterSchema, fresh_registry
 from oncelake.ingestion.settings import Settings
+from oncelake.ingestion.verify.decode import glue_frame
 from oncelake.ingestion.verify.decode.coerce import (
     BadRecordError,
     UnknownIdError,
@@ -130,6 +131,7 @@ class ReadFramed:
         assert expected.settings is not None, "only settings say where the registry is"
         self._registry = fresh_registry(expected.settings)
         self._type, self._compile, self._name = type_, compile_schema, name
+        self._in_glue = expected.settings.in_glue
         self._is_key, self._wanted = expected.is_key, expected.record
         part = "key" if expected.is_key else "value"
         self._id_header, self._is_whole = _ID_HEADER.format(part), is_whole
@@ -156,6 +158,9 @@ class ReadFramed:
             raise BadRecordError(f"schema id {number}: {error}") from None
 
     def _split(self, raw: bytes, headers: Headers) -> tuple[SchemaId, bytes]:
+        if self._in_glue:
+            # No serializer puts an id of Glue's into a header.
+            return glue_frame.split(raw)
         values = [value or b"" for name, value in headers if name == self._id_header]
         if values:
             size = {b"\0": 5, b"\1": 17}.get(values[-1][:1], 0)

@@ -11,8 +11,8 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache, partial
 from importlib import import_module, resources
 from pathlib import Path
 from typing import Any, Final
@@ -31,6 +31,7 @@ from oncelake.ingestion.verify.decode import (
     Name,
     ReadFramed,
     coerce,
+    glue_frame,
     protobuf_binary,
 )
 from oncelake.ingestion.verify.decode.coerce import BadRecordError, Read, refuse
@@ -44,6 +45,8 @@ _OF_REGISTRIES: Final = (
     "confluent_kafka.schema_registry.confluent.type.decimal_pb2",
     "confluent_kafka.schema_registry.confluent.type.variant_pb2",
 )
+# Makes what finds the message that a payload is, among those of a file, and what is behind that.
+Finding = Callable[[Sequence[Any]], Callable[[bytes], tuple[Any, bytes]]]
 _MOST_INDEXES: Final = 100
 _BYTES_OF_INDEX: Final = 5
 _WRAPPERS: Final = frozenset(
@@ -55,11 +58,13 @@ _WRAPPERS: Final = frozenset(
 def reading(expected: Expected) -> ReadFramed:
     """Return what reads one framed message."""
     wanted = coerce.provable_types(expected.columns)
+    in_glue = expected.settings is not None and expected.settings.in_glue
+    finding = glue_frame.by_number if in_glue else by_indexes
     return ReadFramed(
         expected,
         "PROTOBUF",
-        lambda s: opened(s, wanted, expected.extra_fields),
-        naming,
+        lambda s: opened(s, wanted, expected.extra_fields, finding),
+        lambda s: naming(s, finding),
         _are_indexes,
     )
 
@@ -72,18 +77,20 @@ def _are_indexes(rest: bytes) -> bool:
         return False
 
 
-def naming(written: WriterSchema) -> Name:
-    """Return what names the message that a payload is, by its indexes."""
-    messages = _messages_of(written)
-    return lambda payload: str(_which(messages, payload)[0].full_name)
+def naming(written: WriterSchema, finding: Finding) -> Name:
+    """Return what names the message that a payload is."""
+    find = finding(_messages_of(written))
+    return lambda payload: str(find(payload)[0].full_name)
 
 
-def opened(written: WriterSchema, wanted: Mapping[str, SqlType], extra: ExtraFields) -> Decode:
+def opened(
+    written: WriterSchema, wanted: Mapping[str, SqlType], extra: ExtraFields, finding: Finding
+) -> Decode:
     """Return what reads payloads of one schema."""
-    messages = _messages_of(written)
+    find = finding(_messages_of(written))
 
     def read(payload: bytes, *_: object) -> DecodedRecord:
-        message, rest = _which(messages, payload)
+        message, rest = find(payload)
         if extra == "reject" and (
             {*message.fields_by_name} - wanted.keys()
             or protobuf_binary.numbers(rest) - {*message.fields_by_number}
@@ -140,7 +147,12 @@ def _message(message: Any, type_: SqlType) -> Read:
     return coerce.nested("STRUCT", message.fields_by_name, type_, fit)
 
 
-def _which(messages: Sequence[Any], payload: bytes) -> tuple[Any, bytes]:
+def by_indexes(messages: Sequence[Any]) -> Callable[[bytes], tuple[Any, bytes]]:
+    """Return what finds a message by the indexes in front of a payload."""
+    return partial(_followed, messages)
+
+
+def _followed(messages: Sequence[Any], payload: bytes) -> tuple[Any, bytes]:
     """Follow the message indexes to a message; none of them means the first."""
     path, rest = _path_in(payload)
     message = None
