@@ -36,7 +36,7 @@ def prove(schema: WriterSchema, payload: bytes) -> None:
     if schema.type == "AVRO":
         avro.opened(schema, wanted, is_key=False, rejects=False)(payload)
     else:
-        protobuf.opened(schema, wanted, "ignore")(payload)
+        protobuf.opened(schema, wanted, "ignore", protobuf.by_indexes)(payload)
 
 
 @pytest.mark.parametrize("hostile", [*AVRO, *PROTOBUF], ids=lambda hostile: hostile.name)

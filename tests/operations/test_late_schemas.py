@@ -112,7 +112,9 @@ def test_a_stream_that_reads_later_may_know_the_schema(
     assert shop.problems() == []
 
 
-@pytest.mark.parametrize("engine", ["delta_rs", *twins("spark")])
+@pytest.mark.kafka
+@pytest.mark.spark
+@pytest.mark.parametrize("engine", ["spark", *twins("delta_rs")])
 def test_a_route_in_a_field_waits_for_the_schema_of_its_record(
     world: World, registry: SmallRegistry, late: int, engine: str
 ) -> None:
