@@ -44,11 +44,10 @@ REASONS: Final[dict[str, str]] = {
     "short_header": "too few bytes, so that there is no schema id",
     "malformed_compression": "the payload is not zlib's as AWS Glue's serializers write it, or "
     "grows too large",
-    "unknown_schema_id": "the registry does not know the schema id, or `schemas` has no schema of "
-    "the fingerprint",
+    "unknown_schema_id": "the registry does not know the schema id, or what the schema refers to, "
+    "or `schemas` has no schema of the fingerprint",
     "wrong_schema_type": "the schema id is one of another format",
-    "unusable_schema": "the schema cannot be understood, contains itself, has no bound, or refers "
-    "to one that is gone",
+    "unusable_schema": "the schema cannot be understood, contains itself, or has no bound",
     "type_mismatch": "a value that its column cannot hold without a loss",
     "unknown_field": "a name is not declared, and the stream says `extra_fields: reject`",
 }
@@ -327,7 +326,8 @@ def _refuse_unusable(number: SchemaId, payload: bytes, encoded: Encoded, schema_
     if schema.type != schema_type:
         raise _bad_schema("wrong_schema_type", number, f"{schema.type}, not {schema_type}")
     if schema.problem:
-        raise _bad_schema("unusable_schema", number, schema.problem)
+        reason = "unusable_schema" if schema.is_whole else "unknown_schema_id"
+        raise _bad_schema(reason, number, schema.problem)
 
 
 def _bad_schema(reason: str, number: SchemaId, detail: str) -> BadBytesError:

@@ -59,6 +59,7 @@ class WriterSchema:
             that it refers to itself. A JSON Schema has none, since nothing reads them.
         problem: Why no record can be read by it, such as a reference that is gone; empty if one
             can.
+        is_whole: Whether the registry has all that it refers to; if not, it may have it later.
     """
 
     id: SchemaId
@@ -66,6 +67,7 @@ class WriterSchema:
     text: str
     references: tuple[tuple[str, str], ...] = ()
     problem: str = ""
+    is_whole: bool = True
 
 
 class Registry:
@@ -162,7 +164,7 @@ class Registry:
                 return written
             return replace(written, references=tuple(dict(self._referred(schema, set())).items()))
         except _ReferenceGoneError as error:
-            return replace(written, problem=str(error))
+            return replace(written, problem=str(error), is_whole=False)
         except _UnknownGuidError:
             return None
         except SchemaRegistryError as error:

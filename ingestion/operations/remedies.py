@@ -69,12 +69,12 @@ REMEDIES: Final[Mapping[str, str]] = {
     "malformed_compression": _SENDER,
     "unknown_schema_id": "where the detail names a fingerprint, add that schema to `schemas`, and "
     "redrive; else point ONCELAKE_SCHEMA_REGISTRY to the registry that has this schema, or "
-    "register it there, and redrive, of a routed topic each table; where the detail names an id of "
-    "eight bytes, let the producer write four (docs/formats.md, Ids of eight bytes)",
+    "register it there, or what it refers to as the subject and version that the detail names, "
+    "and redrive, of a routed topic each table; where the detail names an id of eight bytes, let "
+    "the producer write four (docs/formats.md, Ids of eight bytes)",
     "wrong_schema_type": "declare the `format` of the schema that the detail names",
-    "unusable_schema": "register what the schema refers to again, as the subject and version that "
-    "the detail names, and redrive; a schema that is refused itself can only be replaced: let the "
-    "producer write by another one, or declare `format: raw` with one BINARY column",
+    "unusable_schema": "such a schema can only be replaced: let the producer write by another one, "
+    "or declare `format: raw` with one BINARY column",
     "type_mismatch": f"{_FOUND}, or correct the producer; for a null in a STRUCT, remove NOT NULL "
     "there",
     "malformed_avro": _SENDER,

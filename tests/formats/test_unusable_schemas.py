@@ -52,7 +52,7 @@ def test_a_reference_that_is_gone_spoils_only_its_own_records(
 
     registry.add(inner, type_, at=at)
     after = judged(spec, registry.settings, records)
-    assert [row["_reason"] for row in before] == ["unusable_schema", None]
+    assert [row["_reason"] for row in before] == ["unknown_schema_id", None]
     assert before[0]["_detail"] == (
         f"schema id {bad}: it refers to {name}, version 3 of subject inner-value, which the "
         "registry does not have"

@@ -32,6 +32,7 @@ def written(number: int, of: dict[str, Any], **values: Any) -> bytes:
 
 ORDER, CLICK = schema("Order"), schema("Click")
 NOTE = {"name": "note", "type": ["null", "string"], "default": None}
+ROW: dict[str, Any] = {"id": 1, "at": {"id": 2}}
 COLUMNS: dict[str, Any] = {"schema": "id BIGINT NOT NULL", "keys": ["id"]}
 TABLES: dict[str, Any] = {
     "orders": {"when": "shop.Order", **COLUMNS},
@@ -159,3 +160,47 @@ def test_columns_come_with_what_is_redriven(
     rows = [row for each in world.paths.table.scan(names) for row in each.to_pylist()]
     assert {row["id"]: row["note"] for row in rows} == {1: None, 2: "late"}
     assert find_problems(world) == ()
+
+
+def test_a_record_waits_for_what_its_schema_refers_to(
+    world: World, registry: SmallRegistry
+) -> None:
+    """The proof knows why it waits, before the reference is back and after."""
+    world.declare(format="avro", schema="id BIGINT NOT NULL", keys=["id"])
+    place = ("place", "place", 1)
+    number = registry.add(schema("Order", {"name": "at", "type": "shop.Place"}), references=[place])
+    world.send(written(number, schema("Order", {"name": "at", "type": schema("Place")}), **ROW))
+    world.run()
+    (waited,) = world.quarantined()
+    before = prove(world)
+    registry.add(schema("Place"), at=("place", 1))
+    between = prove(world)
+
+    report = world.redrive()
+
+    assert waited["reason"] == "unknown_schema_id"
+    assert (before.holds, before.limits) == (True, ())
+    assert (between.holds, len(between.limits)) == (True, 1)
+    assert report.redriven == 1
+    assert find_problems(world) == ()
+
+
+def test_a_routed_record_waits_for_what_its_schema_refers_to(
+    world: World, registry: SmallRegistry
+) -> None:
+    """Its name is not read before the schema is whole, so each table has it until then."""
+    shop = Shop(world, route_by="_schema", format="avro", tables=TABLES, otherwise="ignore")
+    place = ("place", "place", 1)
+    number = registry.add(schema("Click", {"name": "at", "type": "shop.Place"}), references=[place])
+    world.send(written(number, schema("Click", {"name": "at", "type": schema("Place")}), **ROW))
+    shop.run_together()
+    before = shop.problems()
+    registry.add(schema("Place"), at=("place", 1))
+    between = [prove(each).total for each in shop.streams.values()]
+
+    for each in shop.streams.values():
+        each.redrive()
+
+    assert (before, between) == ([], [0, 0, 0])
+    assert rows_in(shop) == {"orders": [], "payments": [], "clicks": [1]}
+    assert shop.problems() == []

@@ -20,7 +20,6 @@ from oncelake.ingestion.settings import Settings
 from oncelake.ingestion.verify.decode import glue_frame
 from oncelake.ingestion.verify.decode.coerce import (
     BadRecordError,
-    UnknownIdError,
     UnknownSchemaError,
     UnprovableError,
 )
@@ -178,7 +177,7 @@ class ReadFramed:
     def _reader(self, number: SchemaId) -> Decode:
         schema = self._registry.schemas([number]).get(number)
         if schema is None:
-            return _refuse(UnknownIdError, f"the registry does not know schema id {number}")
+            return _refuse(UnknownSchemaError, f"the registry does not know schema id {number}")
         if schema.type != self._type:
             return _refuse(BadRecordError, f"it is {schema.type}, not {self._type}")
         if schema.problem:

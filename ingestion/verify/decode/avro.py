@@ -38,7 +38,7 @@ from oncelake.ingestion.verify.decode.coerce import (
     TICKS,
     BadRecordError,
     Read,
-    UnknownIdError,
+    UnknownSchemaError,
     refuse,
 )
 
@@ -59,7 +59,7 @@ def reading(expected: Expected) -> Decode:
         @cache
         def reader(fingerprint: bytes) -> Decode:
             if fingerprint not in schemas:
-                raise UnknownIdError(f"no schema has the fingerprint {fingerprint.hex()}")
+                raise UnknownSchemaError(f"no schema has the fingerprint {fingerprint.hex()}")
             schema = WriterSchema(id=0, type="AVRO", text=schemas[fingerprint])
             return opened(schema, wanted, is_key=is_key, rejects=rejects)
 

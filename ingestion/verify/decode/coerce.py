@@ -77,10 +77,6 @@ class UnknownSchemaError(BadRecordError):
     """A record that cannot be read, for the registry does not know its schema, or not any more."""
 
 
-class UnknownIdError(UnknownSchemaError):
-    """What names the schema of a record is not known; it may be later."""
-
-
 class WrittenNumber(str):
     """A number of JSON with a point or an exponent, kept as it was written."""
 

@@ -169,5 +169,5 @@ def _waited(entry: QuarantineEntry | None, seq: int) -> bool:
 
 
 def _lacked_a_schema(row: dict[str, Any]) -> bool:
-    """Tell a record, or a key, whose schema id was unknown: it may be registered later."""
+    """Tell a record, or a key, whose schema was unknown: it may be registered later."""
     return _UNKNOWN_SCHEMA in (row["reason"], str(row["detail"]).partition(":")[0])

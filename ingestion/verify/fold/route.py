@@ -13,7 +13,7 @@ from oncelake.ingestion.declaration.parts import FormatSpec
 from oncelake.ingestion.declaration.routes import BY_SCHEMA, Route
 from oncelake.ingestion.settings import Settings
 from oncelake.ingestion.verify.decode import Decode, Expected, reading
-from oncelake.ingestion.verify.decode.coerce import BROKEN, UnknownIdError
+from oncelake.ingestion.verify.decode.coerce import BROKEN, UnknownSchemaError
 from oncelake.ingestion.verify.read.record import Record
 
 Owner = Literal["own", "tombstones_shared", "routed_elsewhere", "unrouted", "bad"]
@@ -42,7 +42,7 @@ class RouteReader:
         route = self._route
         try:
             found = self._value_of(record)
-        except UnknownIdError:
+        except UnknownSchemaError:
             # It may be of any stream, and each has it in quarantine.
             return "own"
         except BROKEN:
