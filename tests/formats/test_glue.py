@@ -13,7 +13,7 @@ from uuid import UUID
 
 import pytest
 
-from oncelake.ingestion.declaration.loader import load_streams, read_outline
+from oncelake.ingestion.declaration.loader import load_streams, read_outlines
 from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.errors import DependencyError, InvalidSpecError, RefusedError
 from oncelake.ingestion.formats import glue_frame
@@ -257,8 +257,7 @@ def test_the_registry_gives_the_columns_and_is_needed_for_the_proof(
     file = {"topic": world.topic, "format": "avro", "schema": "registry", "keys": ["id"]}
     path = folder / "orders.yaml"
     path.write_text(json.dumps({**file, "schema_change": "evolve"}))
-    outline = read_outline(path)
-    assert outline is not None
+    (outline,) = read_outlines(path)
     discover(outline, world.settings).write()
     (declared_stream,) = load_streams(folder)
     spec = declared_stream.require_spec()
