@@ -145,11 +145,11 @@ def _finder(schema: WriterSchema, *, in_glue: bool) -> Callable[[bytes], tuple[A
         messages = sorted(_all(messages), key=lambda each: str(each.full_name))
 
     def find(payload: bytes) -> tuple[Any, bytes]:
-        if in_glue:
+        if not in_glue:
+            path, rest = message_path(payload)
+        else:
             number, at = varint(payload, 0)
             path, rest = (number,), payload[at:]
-        else:
-            path, rest = message_path(payload)
         try:
             message = messages[path[0]]
             for index in path[1:]:
