@@ -58,8 +58,9 @@ def redrive(
     """Send quarantined records through today's declaration again, under their own offsets.
 
     Those that are good now are applied in one commit, and never overwrite what came after them;
-    the others stay. Exactly once, also when it is killed: run it again. Look at
-    `oncelake quarantine STREAM` first. Exits with 1 when the books do not balance.
+    the others stay. So do records that are another table's of the file by now, which that has to
+    replay, unless --reason names theirs. Exactly once, also when it is killed: run it again. Look
+    at `oncelake quarantine STREAM` first. Exits with 1 when the books do not balance.
     """
     from oncelake.ingestion.operations.redrive import Redrive
 

@@ -22,7 +22,7 @@ from oncelake.ingestion.formats.decoder import Decode, Encoded
 # What stands as the reason of a record that is not decoded.
 ELSEWHERE: Final = "routed_elsewhere"
 UNROUTED: Final = "unrouted"
-_UNKNOWN_SCHEMA: Final = "unknown_schema_id"
+UNKNOWN_SCHEMA: Final = "unknown_schema_id"
 # No record type is called so: nothing is decoded but the name of its type.
 _NO_TYPE: Final = ("\0",)
 _NONE: Final = pa.scalar(None, pa.string())
@@ -114,7 +114,7 @@ def _lacks_schema(wrong: pa.Array | None, values: pa.Array) -> pa.BooleanArray:
     """Tell the records whose route is not known because their schema is not."""
     if wrong is None:
         return pa.repeat(False, len(values))
-    return pc.fill_null(pc.starts_with(wrong, _UNKNOWN_SCHEMA), False)
+    return pc.fill_null(pc.starts_with(wrong, UNKNOWN_SCHEMA), False)
 
 
 def _in_header(headers: pa.Array, name: str) -> pa.Array:

@@ -59,7 +59,8 @@ class Redrive(StreamTask):
     """One redrive of one stream; Spark is started when something waits for it.
 
     Attributes:
-        reason: Send in only records of this reason.
+        reason: Send in only records of this reason; those of them that are another stream's of the
+            same file by now are let go, which else stay.
     """
 
     reason: str | None = None
@@ -120,7 +121,9 @@ class Redrive(StreamTask):
             if not any(map(epoch.has, waiting)):
                 continue
             at = replace(committer, start=start)
-            writer = RedriveWriter(at, run_id=self.run_id, epoch=epoch)
+            writer = RedriveWriter(
+                at, run_id=self.run_id, epoch=epoch, releases_others=self.reason is not None
+            )
             version = read_delta(paths.quarantine).version()
             quarantined = read_table(
                 committer.spark, paths.quarantine, stream.settings, version=version

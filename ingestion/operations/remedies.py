@@ -35,7 +35,8 @@ REMEDIES: Final[Mapping[str, str]] = {
     "unexpected_delete": "declare a mode that deletes, such as upsert, or leave such records out "
     "by `where`",
     "unrouted": "declare a table of its kind beside the others, which reads it from the topic, "
-    "or `otherwise: ignore` where nobody needs it",
+    "or `otherwise: ignore` where nobody needs it; once that table has it, oncelake redrive with "
+    "--reason unrouted lets it go",
     "violates_constraint": "correct the producer, or drop the constraint that the detail names, "
     "and redrive",
     "nothing_to_keep": "let the source send the row in full, by a snapshot, and redrive",

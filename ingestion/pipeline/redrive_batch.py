@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame
 
 from oncelake.ingestion.declaration.modes import COORDINATES
 from oncelake.ingestion.errors import SideTableIncompleteError, TableBusyError
+from oncelake.ingestion.formats.route import ELSEWHERE, UNKNOWN_SCHEMA
 from oncelake.ingestion.kafka.offsets import Range
 from oncelake.ingestion.lake.ledger import LedgerRow
 from oncelake.ingestion.lake.quarantine import WAITS, remove_payloads
@@ -74,9 +75,13 @@ class RedriveWriter(BatchWriter):
         still_bad: Records that stay in quarantine, by the reason that they have today.
     """
 
-    def __init__(self, *given: Any, epoch: Epoch, **named: Any) -> None:
+    def __init__(
+        self, *given: Any, epoch: Epoch, releases_others: bool = False, **named: Any
+    ) -> None:
+        """Take what a ``BatchWriter`` takes, and whether records of other streams may go."""
         super().__init__(*given, **named)
         self._of = epoch
+        self._releases_others = releases_others
         self._erased = ""
         self.still_bad: Mapping[str, int] = {}
 
@@ -101,9 +106,37 @@ class RedriveWriter(BatchWriter):
         """Leave out what is still bad: it stays where it is."""
         self._erased = at_places(self.leave_out_erased(engine, self._of.number, planned))
         counts = count_records(engine)
+        if counts.dispositions.get(ELSEWHERE) and not self._releases_others:
+            self._keep_others(engine)
+            counts = count_records(engine)
         sent = dict(counts.dispositions)
         self.still_bad = _reasons(engine) if sent.pop("quarantined", 0) else {}
         return replace(counts, dispositions=sent)
+
+    def _keep_others(self, engine: Engine) -> None:
+        """Call what is another stream's today bad: whether that has read it is not known here.
+
+        A record whose schema was unknown waits with each of them.
+        """
+        engine.open_table("quarantine", self._paths.quarantine)
+        of_others = f"b._disposition = '{ELSEWHERE}' AND w.reason IS NOT NULL"
+        kept = {"_disposition": "'quarantined'", "_reason": "w.reason"}
+        selected = ", ".join(
+            f"CASE WHEN {of_others} THEN {kept[name]} ELSE b.{name} END AS {name}"
+            if name in kept
+            else sql.name(name, "b")
+            for name in engine.columns("batch")
+        )
+        waiting = (
+            f"SELECT {sql.names(COORDINATES)}, reason FROM quarantine WHERE {WAITS} "
+            f"AND {self._of.holds('_seq')} AND reason <> '{UNKNOWN_SCHEMA}'"
+        )
+        engine.define(
+            "batch",
+            f"SELECT {selected} FROM batch b "
+            f"LEFT JOIN ({waiting}) w ON {sql.equal(COORDINATES, 'b', 'w')}",
+            keep=True,
+        )
 
     def prove_gaps(self, engine: Engine, planned: Sequence[Range], counts: BatchCounts) -> Gaps:
         """Nothing was planned, so nothing can be missing."""

@@ -21,6 +21,7 @@ from oncelake.ingestion.operations.together import SharedReading
 from oncelake.ingestion.pipeline.report import RunReport
 from oncelake.ingestion.storage.failpoints import Failpoint
 from tests.support import arrow_source
+from tests.support.long import twins
 from tests.support.proof import find_problems, prove
 from tests.support.world import World, wait_until
 from tests.trials.failpoints import crashing_at
@@ -222,19 +223,27 @@ def test_the_proof_compares_nothing_that_other_routes_have_written(world: World)
     )
 
 
-def test_old_offsets_are_routed_again_by_the_routes_of_now(world: World) -> None:
-    """What a table has gained comes by a replay, and a rebuild leaves out what it has lost."""
+@pytest.mark.parametrize("engine", ["auto", *twins("spark")])
+def test_old_offsets_are_routed_again_by_the_routes_of_now(world: World, engine: str) -> None:
+    """What a table has gained comes by a replay, and a rebuild leaves out what it has lost.
+
+    A record that waits is let go to another table only on request.
+    """
+    world.settings = world.settings.model_copy(update={"merge_engine": engine})
     shop = Shop(world)
     world.send(*MIXED, record("refunded", 8))
     shop.run_together()
     tables = {**TABLES, "payments": {**TABLES["payments"], "when": "paid"}}
     shop.declare(tables={**tables, "clicks": {**TABLES["clicks"], "when": ["clicks", "views"]}})
 
-    redriven = shop.streams["orders"].redrive()
+    kept = shop.streams["orders"].redrive()
     shop.streams["payments"].rebuild()
     replayed = shop.streams["clicks"].replay()
+    released = shop.streams["orders"].redrive(reason="unrouted")
 
-    assert redriven.total("routed_elsewhere") == 1
+    assert kept.batches == ()
+    assert kept.still_bad == {"unrouted": 2, "wrong_type": 1}
+    assert (released.total("routed_elsewhere"), released.still_bad) == (1, {"unrouted": 1})
     assert rows_of(shop.streams["payments"]) == [{"id": 1}]
     assert replayed.total("quarantined") == 1, "a view has no page"
     assert shop.problems() == []
