@@ -59,7 +59,14 @@ def _arrow_type(type_: SqlType, types: Mapping[str, pa.DataType]) -> pa.DataType
 
 
 def cast_rows(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Cast the columns of rows to the types of others of the same names."""
+    """Cast the columns of rows to the types of others of the same names.
+
+    Raises:
+        ValueError: a value does not fit, or is null and may not be; so do Arrow's own errors.
+    """
+    for field in schema:
+        if not field.nullable and rows.column(field.name).null_count:
+            raise ValueError(f"column {field.name!r} is null in a row, and NOT NULL")
     columns = [
         pa.chunked_array([cast_values(each, f.type) for each in rows.column(f.name).chunks], f.type)
         for f in schema
