@@ -417,6 +417,7 @@ def test_no_schema_stops_a_batch() -> None:
     assert [each["reason"] for each in structs] == [None, "malformed_avro"] * 40
 
 
+@pytest.mark.parametrize("space", ["", "shop"], ids=["anywhere", "in a namespace"])
 @pytest.mark.parametrize("number", [1, 200], ids=["alone", "in columns"])
 @pytest.mark.parametrize(
     ("plain", "other", "type_"),
@@ -428,14 +429,15 @@ def test_no_schema_stops_a_batch() -> None:
     ids=str,
 )
 def test_a_value_is_what_its_branch_says(
-    plain: str, other: dict[str, str], type_: str, number: int
+    plain: str, other: dict[str, str], type_: str, number: int, space: str
 ) -> None:
     """Also where the branches are of one type in Python, and in a schema that is referred to."""
     union = [plain, other]
     inner = {"type": "record", "name": "In", "fields": [{"name": "x", "type": union}]}
     fields = [{"name": "a", "type": ["null", *union]}, {"name": "b", "type": "In"}]
-    text = json.dumps({"type": "record", "name": "R", "fields": fields})
-    schema = WriterSchema(id=1, type="AVRO", text=text, references=(("In", json.dumps(inner)),))
+    root = {"type": "record", "name": "R", "namespace": space, "fields": fields}
+    references = (("In", json.dumps({**inner, "namespace": space})),)
+    schema = WriterSchema(id=1, type="AVRO", text=json.dumps(root), references=references)
     ddl = f"a BIGINT, b STRUCT<x: {type_}>"
     decode = opened("avro", ddl, writer_schemas=[schema])
     wanted = {column.name: column.type for column in parse_columns(ddl)}

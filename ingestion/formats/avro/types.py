@@ -131,7 +131,12 @@ def kind(node: Any) -> tuple[str, Mapping[str, Any]]:
 
 
 def _is_named_branch(node: Any) -> bool:
-    return isinstance(node, dict) and str(node.get("name")).startswith(_BRANCH)
+    return isinstance(node, dict) and _is_of_branch(str(node.get("name")))
+
+
+def _is_of_branch(name: str) -> bool:
+    """Tell whether a name stands for a branch; it is in the namespace of the record around it."""
+    return name.rpartition(".")[2].startswith(_BRANCH)
 
 
 def logical_type(node: Any) -> str:
