@@ -337,9 +337,10 @@ def _leniency_violations(spec: Declaration) -> Iterator[Violation]:
 
 
 def _json_only_violations(spec: Declaration) -> Iterator[Violation]:
-    name = spec.format.type
+    name, options = spec.format.type, spec.format.options
+    fills_variants = name == "avro" or options.uses_registry
     for column in spec.payload_columns:
-        if column.type.contains("VARIANT"):
+        if column.type.contains("VARIANT") and not fills_variants:
             problem = f"column {column.name}: `format: {name}` cannot fill a VARIANT"
             yield "schema", f"{problem}; write the type that it has"
     if spec.extra_fields == "keep":

@@ -27,7 +27,7 @@ from google.protobuf.descriptor import FieldDescriptor as Field
 from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
 from google.protobuf.message import DecodeError
 from google.protobuf.unknown_fields import UnknownFieldSet
-from pyspark.sql.types import DataType, StringType, StructType, TimestampType
+from pyspark.sql.types import DataType, StringType, StructType, TimestampType, VariantType
 
 from oncelake.ingestion.formats import wire_format
 from oncelake.ingestion.formats.coerce import (
@@ -50,8 +50,10 @@ from oncelake.ingestion.formats.decoder import (
     Read,
     text_of,
 )
+from oncelake.ingestion.formats.variant import real_as_json, variant_text
 from oncelake.ingestion.formats.wire_format import FramedDecoder, message_path, varint
 from oncelake.ingestion.kafka.schema_registry import WriterSchema
+from oncelake.ingestion.storage.processes import deeper_calls
 
 REASONS: Final[dict[str, str]] = {
     **wire_format.REASONS,
@@ -78,6 +80,8 @@ _KINDS: Final = {
     Field.CPPTYPE_STRING: "string",
 }
 _NANOS: Final = 10**9
+# Messages that stand for JSON, of one field each.
+_OF_JSON: Final = frozenset(f"google.protobuf.{each}" for each in ("Struct", "Value", "ListValue"))
 WRAPPERS: Final = frozenset(
     f"google.protobuf.{each}Value"
     for each in ("Bool", "Int32", "Int64", "UInt32", "UInt64", "Float", "Double", "String", "Bytes")
@@ -190,6 +194,17 @@ def _unknown(message: Any) -> list[str]:
     return [f"#{number}" for number in found if number not in message.DESCRIPTOR.fields_by_number]
 
 
+def is_recursive(message: Any) -> bool:
+    """Tell whether a message contains itself."""
+    known: dict[str, Any] = {}
+    rest = [message]
+    while rest:
+        inner = [each.message_type for each in rest.pop().fields if each.message_type is not None]
+        rest += (each for each in inner if each.full_name not in known)
+        known |= {each.full_name: each for each in inner}
+    return message.full_name in known
+
+
 class _Node(NamedTuple):
     """A field, or one item of a repeated field."""
 
@@ -215,6 +230,8 @@ def _nodes(message: Any) -> dict[str, _Node]:
 
 def _converter(node: _Node, target: DataType) -> Convert:
     field = node.field
+    if isinstance(target, VariantType):
+        return lambda value: _variant(node, value)
     if field.is_repeated and not node.is_item:
         entry = field.message_type
         if entry is not None and entry.GetOptions().map_entry:
@@ -252,6 +269,60 @@ def _message(message: Any, target: DataType) -> Convert:
         return lambda value: inner(value.value)
     to_struct = struct_of(_nodes(message), target, _converter)
     return lambda value: to_struct(_View(value))
+
+
+def _variant(node: _Node, value: Any) -> str:
+    with deeper_calls():
+        is_item = node.is_item or not node.field.is_repeated
+        found = _item_as_json(node.field, value) if is_item else _as_json(node.field, value)
+        return variant_text(found, "type_mismatch")
+
+
+def _as_json(field: Any, value: Any) -> Any:
+    """Return a field's value as JSON has it, with texts for bytes and for the keys of maps."""
+    entry = field.message_type
+    if not field.is_repeated:
+        return _item_as_json(field, value)
+    if entry is None or not entry.GetOptions().map_entry:
+        return [_item_as_json(field, each) for each in value]
+    inner = entry.fields_by_name["value"]
+    return {_key_as_json(name): _item_as_json(inner, each) for name, each in value.items()}
+
+
+def _key_as_json(key: Any) -> str:
+    return (
+        str(key).lower()
+        if isinstance(key, bool)
+        else _text(key if isinstance(key, bytes) else str(key))
+    )
+
+
+def _item_as_json(field: Any, value: Any) -> Any:
+    if field.cpp_type == Field.CPPTYPE_MESSAGE:
+        return _message_as_json(value)
+    if field.cpp_type == Field.CPPTYPE_ENUM:
+        symbol = field.enum_type.values_by_number.get(value)
+        return symbol.name if symbol else value
+    if field.type == Field.TYPE_STRING:
+        return _text(value)
+    return real_as_json(value) if isinstance(value, float) else value
+
+
+def _message_as_json(message: Any) -> Any:
+    """Return the fields of a message that it has; those of `struct.proto` are JSON themselves."""
+    fields = message.DESCRIPTOR.fields
+    found = {each.name: _View(message).get(each.name) for each in fields}
+    plain = {
+        each.name: _as_json(each, found[each.name])
+        for each in fields
+        if found[each.name] is not None
+    }
+    name = message.DESCRIPTOR.full_name
+    if name not in _OF_JSON:
+        return plain
+    if len(plain) != 1 or plain.get("number_value") in ("NaN", "Infinity", "-Infinity"):
+        raise MisfitError("a value that JSON does not have")
+    return None if "null_value" in plain else plain.popitem()[1]
 
 
 def _enum(enum: Any, target: DataType) -> Convert:

@@ -17,7 +17,14 @@ from oncelake.ingestion.declaration.formats import DebeziumOptions
 from oncelake.ingestion.declaration.parts import FormatSpec
 from oncelake.ingestion.declaration.types import SqlType
 from oncelake.ingestion.formats import avro, json_schema, protobuf
-from oncelake.ingestion.formats.avro.types import fields, is_record, kind, logical_type, record_in
+from oncelake.ingestion.formats.avro.types import (
+    fields,
+    is_record,
+    is_recursive,
+    kind,
+    logical_type,
+    record_in,
+)
 from oncelake.ingestion.kafka.schema_registry import WriterSchema
 
 Types = Mapping[str, SqlType | None]
@@ -86,7 +93,7 @@ def column_types(schema: WriterSchema, format_: FormatSpec, record: Sequence[str
         return _json_properties(root, root, ()) if is_meant else {}
     if schema.type == "PROTOBUF":
         message = protobuf.message_of(schema, record)
-        return {} if message is None else _messages(message.fields, ())
+        return {} if message is None else _messages(message.fields)
     if record and avro.record_name(schema)(b"") not in record:
         return {}
     root = avro.parsed(schema)[1]
@@ -118,7 +125,10 @@ def key_names(schema: WriterSchema) -> tuple[str, ...]:
 
 def avro_types(record: Any) -> Types:
     """Return the types of the fields of an expanded record type."""
-    return {name: _avro(node) for name, node in fields(record).items()}
+    return {
+        name: None if node in ("null", ["null"]) else _avro(node)
+        for name, node in fields(record).items()
+    }
 
 
 def embedded_types(schema: Any) -> Types:
@@ -147,11 +157,18 @@ def _by_field(of_fields: Iterable[Mapping[str, Any]]) -> dict[str, Mapping[str, 
     return {str(each["field"]): each for each in of_fields if "field" in each}
 
 
-def _avro(node: Any) -> SqlType | None:
+def _avro(node: Any) -> SqlType:
+    """Return the type of a node; a VARIANT where no other holds all of its values."""
+    return _avro_type(node) or _VARIANT
+
+
+def _avro_type(node: Any) -> SqlType | None:
     word, found = kind(node)
     logical, name = logical_type(node), found.get("connect.name")
     if word == "union":
         return _union([_avro(each) for each in node if each != "null"])
+    if is_recursive(node):
+        return None
     if logical == "decimal":
         return _decimal(int(found.get("precision", 0)), int(found.get("scale", 0)))
     if logical in _LOGICAL or name in _NAMED:
@@ -196,22 +213,23 @@ def _connect(schema: Mapping[str, Any]) -> SqlType | None:
     return _scalar(word)
 
 
-def _messages(of_fields: Iterable[Any], around: tuple[str, ...]) -> Types:
-    return {each.name: _protobuf(each, around) for each in of_fields}
+def _messages(of_fields: Iterable[Any]) -> Types:
+    return {each.name: _protobuf(each) for each in of_fields}
 
 
-def _protobuf(field: Any, around: tuple[str, ...]) -> SqlType | None:
-    """Return the type of a field; ``around`` are the messages that it is in."""
+def _protobuf(field: Any) -> SqlType:
+    """Return the type of a field; a VARIANT where no other holds all of its values."""
     message = field.message_type
     if message is not None and message.GetOptions().map_entry:
         key, value = (message.fields_by_name[name] for name in ("key", "value"))
         is_text = key.type == Field.TYPE_STRING
-        return _nested("MAP", key=_STRING if is_text else None, value=_protobuf(value, around))
-    item = _protobuf_item(field, around)
-    return _nested("ARRAY", element=item) if field.is_repeated else item
+        parts = {"key": _STRING, "value": _protobuf(value)}
+        return SqlType(word="MAP", parts=parts) if is_text else _VARIANT
+    item = _protobuf_item(field) or _VARIANT
+    return SqlType(word="ARRAY", parts={"element": item}) if field.is_repeated else item
 
 
-def _protobuf_item(field: Any, around: tuple[str, ...]) -> SqlType | None:
+def _protobuf_item(field: Any) -> SqlType | None:
     message = field.message_type
     if message is None:
         if field.cpp_type == Field.CPPTYPE_UINT64:
@@ -221,10 +239,8 @@ def _protobuf_item(field: Any, around: tuple[str, ...]) -> SqlType | None:
     if message.full_name == "google.protobuf.Timestamp":
         return SqlType(word="TIMESTAMP")
     if message.full_name in protobuf.WRAPPERS:
-        return _protobuf_item(message.fields_by_name["value"], around)
-    if message.full_name in around:
-        return None
-    return _struct(_messages(message.fields, (*around, message.full_name)))
+        return _protobuf_item(message.fields_by_name["value"])
+    return None if protobuf.is_recursive(message) else _struct(_messages(message.fields))
 
 
 def _json_properties(schema: Any, root: Any, around: tuple[str, ...]) -> Types:

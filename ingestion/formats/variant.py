@@ -6,8 +6,9 @@ conversion would make a double of it, and nothing of a null.
 
 from __future__ import annotations
 
+import math
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from itertools import accumulate
 from typing import Any, Final
@@ -16,12 +17,17 @@ import msgspec
 import pyarrow as pa
 from pyspark.sql import types as sql
 
-from oncelake.ingestion.formats.decoder import Decode
+from oncelake.ingestion.formats.decoder import BadBytesError, Decode
 from oncelake.ingestion.sinks.arrow_types import VARIANT
 from oncelake.ingestion.storage.processes import deeper_calls
 
 _Names = dict[str, int]
 
+# Of the longest name (as UTF-16) and value that Spark's own parser takes.
+LONGEST_NAME: Final = 50_000
+LONGEST_VARIANT: Final = 16 * 2**20
+# How deep a value may be whose type contains itself, or which becomes JSON.
+DEEPEST: Final = 100
 _LONGEST_SHORT: Final = 63
 # By how many bits a whole number has without its sign.
 _BYTES_OF_BITS: Final = (*(1,) * 8, *(2,) * 8, *(4,) * 16, *(8,) * 32)
@@ -42,6 +48,35 @@ def has_variants(type_: sql.DataType) -> bool:
     if isinstance(type_, sql.MapType):
         return has_variants(type_.valueType)
     return isinstance(type_, sql.VariantType)
+
+
+def variant_text(value: Any, reason: str = "malformed_json") -> str:
+    """Write a value as JSON, if Spark's parser would take it; ``reason`` is that of a refusal."""
+    for name in _names_in(value):
+        if len(name.encode("utf-16-le")) > 2 * LONGEST_NAME:
+            raise BadBytesError(reason, f"a name of more than {LONGEST_NAME} characters")
+    text = msgspec.json.encode(value).decode()
+    if len(text) > LONGEST_VARIANT:
+        raise BadBytesError(reason, f"a VARIANT of {len(text)} characters")
+    return text
+
+
+def real_as_json(value: float) -> Any:
+    """Return a float as JSON has it: with an exponent, by which it is no decimal, or as a text."""
+    if math.isfinite(value):
+        return msgspec.Raw(f"{value!r}{'' if 'e' in repr(value) else 'e0'}".encode())
+    return "NaN" if math.isnan(value) else f"{'-' * (value < 0)}Infinity"
+
+
+def _names_in(value: Any) -> Iterator[str]:
+    rest = [value]
+    while rest:
+        each = rest.pop()
+        if type(each) is dict:
+            yield from each
+            rest += each.values()
+        elif type(each) is list:
+            rest += each
 
 
 def with_variants(values: pa.Array, type_: sql.DataType) -> pa.Array:

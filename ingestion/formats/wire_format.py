@@ -47,7 +47,7 @@ REASONS: Final[dict[str, str]] = {
     "unknown_schema_id": "the registry does not know the schema id, or what the schema refers to, "
     "or `schemas` has no schema of the fingerprint",
     "wrong_schema_type": "the schema id is one of another format",
-    "unusable_schema": "the schema cannot be understood, contains itself, or has no bound",
+    "unusable_schema": "the schema cannot be understood, or has no bound",
     "type_mismatch": "a value that its column cannot hold without a loss",
     "unknown_field": "a name is not declared, and the stream says `extra_fields: reject`",
 }

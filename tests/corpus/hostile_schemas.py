@@ -48,9 +48,18 @@ def _avro() -> Iterator[tuple[str, Any, bytes, tuple[tuple[str, str], ...]]]:
     empty = {"type": "record", "name": "Empty", "fields": []}
     nothing = {"type": "fixed", "name": "Nothing", "size": 0}
     yield "2^40 types", _record("Row", ["null", "R39"]), b"\x02\x00", _doubling(40)
+    itself = _record("Row", ["null", "Row"], ["null", "R39"])
+    yield "2^40 types in a type in itself", itself, b"\x02\x00\x00", _doubling(40)
+    voids = tuple((name, text.replace(f"{json.dumps(_ID)}, ", "")) for name, text in _doubling(40))
+    voids = (("R0", json.dumps(empty | {"name": "R0"})), *voids[1:])
+    yield (
+        "an array of 2^40 voids",
+        _record("Row", {"type": "array", "items": "R39"}),
+        _ENDLESS,
+        voids,
+    )
     for name, items in {"nulls": "null", "records": empty, "fixed": nothing}.items():
         yield f"endless {name}", _record("Row", {"type": "array", "items": items}), _ENDLESS, ()
-    yield "a type in itself", _record("Row", ["null", "Row"]), b"\x02" + b"\x02" * 100_000, ()
     yield "1 MB of brackets", "[" * 1_000_000, b"", ()
     yield "arrays in arrays", f"{nested * 40_000}null{'}' * 40_000}", b"", ()
     yield "no schema", 7, b"", ()

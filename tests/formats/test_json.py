@@ -20,7 +20,8 @@ from oncelake.ingestion.formats import arrow_udf
 from oncelake.ingestion.formats.decoder import Encoded, by_record
 from oncelake.ingestion.formats.json import FastPath
 from oncelake.ingestion.formats.json.names import Undeclared
-from oncelake.ingestion.formats.json.strict import LONGEST_VARIANT, StrictReader
+from oncelake.ingestion.formats.json.strict import StrictReader
+from oncelake.ingestion.formats.variant import LONGEST_VARIANT
 from oncelake.ingestion.pipeline import schema as spark_schema
 from oncelake.ingestion.settings import Settings
 from tests.corpus.json_messages import MESSAGES, SCHEMA, Message

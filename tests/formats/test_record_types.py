@@ -24,6 +24,8 @@ from tests.verify.factories import Folded
 from tests.verify.factories import record as proof_record
 
 USER, ORDER = "shop.UserCreated", "shop.OrderPlaced"
+# No schema has it that can be used.
+UNUSABLE = {"type": "enum", "name": "E", "symbols": ["a", "a"]}
 TREE = "shop.Tree"
 PROTO = """
 syntax = "proto3"; package shop;
@@ -56,9 +58,9 @@ def avro_schema(name: str, field: str, type_: Any = "string") -> dict[str, Any]:
 
 
 def avro(registry: SmallRegistry) -> Topic:
-    """Avro: a schema a type; the order's total is no text, and its type contains itself."""
+    """Avro: a schema a type; the order's total is no text, but an enum of one symbol twice."""
     user = registry.add(avro_schema("UserCreated", "name"))
-    order = registry.add(avro_schema("OrderPlaced", "name", ["null", "shop.OrderPlaced"]))
+    order = registry.add(avro_schema("OrderPlaced", "name", UNUSABLE))
 
     def send(what: str, id: int) -> bytes:
         zigzag = bytes([2 * id])

@@ -128,3 +128,32 @@ def test_single_objects_arrive_in_the_table(world: World, engine: str) -> None:
     assert world.rows() == rows[1:]
     assert [row["reason"] for row in world.quarantined()] == ["short_header"]
     assert find_problems(world) == ()
+
+
+@pytest.mark.kafka
+@pytest.mark.spark
+@pytest.mark.parametrize("engine", ["auto", "spark"])
+def test_what_has_no_type_arrives_as_a_variant(world: World, engine: str) -> None:
+    """A union of unlike types, and a record in itself, which the proof reads, too."""
+    world.settings = world.settings.model_copy(update={"merge_engine": engine})
+    either = ["null", "int", "string", "double", "boolean"]
+    fields = {"id": "int", "at": "int", "either": either, "next": ["null", "shop.Node"]}
+    node = {"type": "record", "name": "Node", "namespace": "shop"}
+    node["fields"] = [{"name": name, "type": type_} for name, type_ in fields.items()]
+    schema = "id INT, at INT, either VARIANT, next STRUCT<id: INT, next: VARIANT>"
+    format_ = {"type": "avro", "framing": "single_object", "schemas": [node]}
+    world.declare(format=format_, schema=schema, sequence_by=["at"])
+    deep: dict[str, Any] | None = None
+    for id, value in enumerate([None, 1, "é", 0.1, True, -0.0, float("nan")]):
+        deep = {"id": id, "at": id, "either": value, "next": deep}
+        world.send(encoded(node, deep))
+    world.run()
+    world.send(encoded(node, {**(deep or {}), "at": 100, "either": "x"}))
+    for id in range(7, 60):
+        deep = {"id": id, "at": id, "either": id, "next": deep}
+    world.send(encoded(node, {"id": 99, "at": 0, "either": 1, "next": deep}))
+    report = world.run()
+
+    assert find_problems(world) == ()
+    assert report.total("quarantined") == 0
+    assert len(world.rows()) == 8

@@ -163,6 +163,28 @@ def test_what_a_schema_says_is_followed_as_far_as_declared(written: Written) -> 
     assert written.differences() == ()
 
 
+@pytest.mark.parametrize("engine", ["delta_rs", *twins("spark")])
+def test_a_new_field_without_a_type_is_a_variant(written: Written, engine: str) -> None:
+    """A union of unlike types and a record in itself, added to a table, and proven."""
+    world = written.world
+    world.settings = world.settings.model_copy(update={"merge_engine": engine})
+    written.declare(keys=["id"], schema_change="evolve")
+    written.send(FIRST, {"id": 1, "name": "a", "price": 0.5})
+    written.discover()
+    written.run()
+    newer = {**FIRST, "either": ["null", "int", "string"], "up": ["null", "Order"]}
+    first = {"id": 2, "name": "b", "price": None, "either": "x", "up": None}
+    written.send(newer, first, {**first, "id": 3, "either": 7, "up": first})
+
+    written.run()
+
+    added = [(each.name, str(each.type)) for each in written.spec().columns[3:]]
+    assert added == [("either", "VARIANT"), ("up", "VARIANT")]
+    assert [row["id"] for row in written.rows()] == [1, 2, 3]
+    assert [row["either"] is None for row in written.rows()] == [True, False, False]
+    assert written.differences() == ()
+
+
 def test_a_frozen_schema_stays(written: Written) -> None:
     """With a version, a newer schema changes nothing, whatever `schema_change` says."""
     written.declare(keys=["id"], schema={"registry": {"version": 1}}, schema_change="evolve")

@@ -7,7 +7,6 @@ cannot represent, such as the year 0.
 from __future__ import annotations
 
 import json
-import math
 import struct
 from collections.abc import Callable
 from contextlib import suppress
@@ -15,7 +14,7 @@ from dataclasses import replace
 from io import BytesIO
 from typing import Any, Final
 
-from fastavro import parse_schema, schemaless_reader
+from fastavro import _read_py, parse_schema, schemaless_reader
 
 from oncelake.ingestion.declaration.formats import AvroOptions
 from oncelake.ingestion.errors import counted
@@ -26,12 +25,16 @@ from oncelake.ingestion.formats.avro.single_object import (
     schemas_by_fingerprint,
 )
 from oncelake.ingestion.formats.avro.types import (
+    as_json,
     as_written,
     converter,
     expanded_size,
     fields,
     has_endless_arrays,
     is_record,
+    is_recursive,
+    linked,
+    types_in,
 )
 from oncelake.ingestion.formats.coerce import columns_of
 from oncelake.ingestion.formats.decoder import (
@@ -42,15 +45,20 @@ from oncelake.ingestion.formats.decoder import (
     Encoded,
     Read,
 )
+from oncelake.ingestion.formats.variant import has_variants
 from oncelake.ingestion.formats.wire_format import DecodeMany, FramedDecoder
 from oncelake.ingestion.kafka.schema_registry import WriterSchema
+from oncelake.ingestion.storage.processes import deeper_calls
 
 REASONS: Final[dict[str, str]] = {
     **wire_format.REASONS,
     "malformed_avro": "the bytes are not what the schema says, or some are left over",
 }
 _MOST_TYPES: Final = 10_000
-_MALFORMED = (EOFError, LookupError, ValueError, OverflowError, MemoryError, struct.error)
+_MALFORMED = (
+    *(EOFError, LookupError, ValueError, OverflowError, MemoryError, struct.error),
+    RecursionError,
+)
 
 
 def opened(encoded: Encoded) -> Decode:
@@ -95,6 +103,8 @@ def compiled(schema: WriterSchema, encoded: Encoded) -> Read:
 
 def compiled_many(schema: WriterSchema, encoded: Encoded) -> DecodeMany | None:
     """Return the decoding of many payloads of one schema at once, if there is one."""
+    if has_variants(encoded.schema):
+        return None
     try:
         return column_decoding(parsed(schema)[1], encoded)
     except BadBytesError:
@@ -104,40 +114,43 @@ def compiled_many(schema: WriterSchema, encoded: Encoded) -> DecodeMany | None:
 def parsed(schema: WriterSchema) -> tuple[Callable[[bytes], Any], Any]:
     """Return a reader of payloads as Python values, and their type with all names expanded."""
     named: dict[str, Any] = {}
-    expanded: dict[str, Any] = {}
     try:
         texts = [*(text for _, text in schema.references), schema.text]
         for at, text in enumerate(texts):
-            plain = as_written(json.loads(text), str(at))
-            root = parse_schema(plain, named_schemas=named)
-            _refuse_explosion(root, named)
-            type_ = parse_schema(plain, named_schemas=expanded, expand=True)
-    except BadBytesError:
-        raise
+            root = parse_schema(as_written(json.loads(text), str(at)), named_schemas=named)
+        type_ = linked(root, named, {})
+        size, is_endless = expanded_size(type_, {}), has_endless_arrays(type_)
     except UNFORESEEN as error:
         raise BadBytesError("unusable_schema", f"{type(error).__name__}: {error}") from None
-    if has_endless_arrays(type_):
+    if is_endless:
         raise BadBytesError("unusable_schema", "an array whose items take no bytes")
-    return _reader(root), type_
-
-
-def _refuse_explosion(root: Any, named: dict[str, Any]) -> None:
-    """Refuse a schema before it is expanded, which would take as long and as much as it says."""
-    size = expanded_size(root, named, {})
-    if size == math.inf:
-        # On a deeply nested record fastavro's compiled reader would crash the process.
-        raise BadBytesError("unusable_schema", "a type that contains itself")
     if size > _MOST_TYPES:
-        types = counted(int(size), "type")
+        types = counted(size, "type")
         detail = f"{types} once all names are expanded; at most {_MOST_TYPES:,}"
         raise BadBytesError("unusable_schema", detail)
+    if any(map(is_recursive, types_in(type_))):
+        # On a deeply nested record fastavro's compiled reader would crash the process.
+        return _bounded(_reader(root, _read_py.schemaless_reader), type_), type_
+    return _reader(root, schemaless_reader), type_
 
 
-def _reader(root: Any) -> Callable[[bytes], Any]:
+def _bounded(read: Callable[[bytes], Any], type_: Any) -> Callable[[bytes], Any]:
+    """Refuse values that are nested too deeply, of which a type that contains itself has any."""
+
+    def read_bounded(payload: bytes) -> Any:
+        with deeper_calls():
+            value = read(payload)
+            as_json(type_, value)
+        return value
+
+    return read_bounded
+
+
+def _reader(root: Any, decode: Any) -> Callable[[bytes], Any]:
     def read(payload: bytes) -> Any:
         stream = BytesIO(payload)
         try:
-            value = schemaless_reader(stream, root, None, return_named_type=True)
+            value = decode(stream, root, None, return_named_type=True)
         except _MALFORMED as error:
             said = "" if str(error).startswith("cannot read") else f": {error}"
             raise BadBytesError("malformed_avro", f"{type(error).__name__}{said}") from None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import uuid
 from collections.abc import Mapping
 from typing import Any, Final
@@ -22,8 +21,13 @@ from oncelake.ingestion.formats.coerce import (
     struct_of,
 )
 from oncelake.ingestion.formats.connect import DEBEZIUM_TICKS, Hint, json_value
+from oncelake.ingestion.formats.decoder import BadBytesError
+from oncelake.ingestion.formats.variant import DEEPEST, real_as_json, variant_text
+from oncelake.ingestion.storage.processes import deeper_calls
 
 _LOGICAL: Final = "oncelakeLogicalType"
+# Of a linked type: whether it is met again within itself.
+_IN_ITSELF: Final = "oncelakeInItself"
 # Begins the names of records that stand for the branches of a union.
 _BRANCH: Final = "oncelake_branch"
 # Their only field.
@@ -40,6 +44,7 @@ _PLAIN: Final = {
     "enum": Source("string"),
     "fixed": Source("bytes"),
 }
+_TEXT, _VARIANT = sql.StringType(), sql.VariantType()
 _TICKS: Final = {"millis": 1_000, "micros": 1_000_000, "nanos": 1_000_000_000}
 _PYTHON: Final[dict[str, type]] = {
     "boolean": bool,
@@ -85,8 +90,9 @@ def as_written(schema: Any, place: str) -> Any:
 
 
 def _with_names(branches: list[Any], place: str) -> list[Any]:
-    """Give the branches names by which their values are known, where their types do not do."""
-    if not _has_unlike_twins(branches):
+    """Give the branches names by which their values are known, where Python's types do not do."""
+    plain = [_PYTHON[word] for word, _ in map(kind, branches) if word in _PYTHON]
+    if len({*plain}) == len(plain):
         return branches
     return [
         _named(branch, f"{_BRANCH}_{place}_{at}") if kind(branch)[0] in _PYTHON else branch
@@ -96,13 +102,6 @@ def _with_names(branches: list[Any], place: str) -> list[Any]:
 
 def _named(branch: Any, name: str) -> dict[str, Any]:
     return {"type": "record", "name": name, "fields": [{"name": _VALUE, "type": branch}]}
-
-
-def _has_unlike_twins(branches: list[Any]) -> bool:
-    """Tell whether two branches, which Python's types do not distinguish, mean different things."""
-    plain = [(_PYTHON[word], found) for word, found in map(kind, branches) if word in _PYTHON]
-    names = [found.get(name) for _, found in plain for name in (_LOGICAL, "connect.name")]
-    return len({python for python, _ in plain}) < len(plain) and any(names)
 
 
 def _refuse_ambiguous(union: list[Any]) -> None:
@@ -168,39 +167,84 @@ def parts_of(node: Any) -> list[Any]:
     return [found[inner]] if inner else list(fields(node).values())
 
 
-def expanded_size(node: Any, named: Mapping[str, Any], known: dict[str, float]) -> float:
-    """Count the types in a type with all names expanded; infinite where one contains itself.
+def linked(node: Any, named: Mapping[str, Any], known: dict[str, Any]) -> Any:
+    """Return a type with types in the places of their names; one may be in itself then.
 
     Args:
-        node: The type, parsed and not expanded.
+        node: The type, parsed.
         named: The types that have names.
-        known: Takes the sizes of these, so that each is counted once.
+        known: Takes those that are linked.
     """
-    word, found = kind(node)
-    name = found.get("name") or word
-    if name not in named:
-        return 1 + sum(expanded_size(each, named, known) for each in parts_of(node))
-    if name not in known:
-        known[name] = math.inf
-        of_parts = (expanded_size(each, named, known) for each in parts_of(named[name]))
-        known[name] = 1 + sum(of_parts)
-    return known[name]
+    if isinstance(node, list):
+        return [linked(each, named, known) for each in node]
+    found = node if isinstance(node, dict) else named.get(node, node)
+    if isinstance(found, str):
+        return found
+    if (name := found.get("name")) in known:
+        # It is not complete yet, or says already whether it is in itself.
+        known[name].setdefault(_IN_ITSELF, True)
+        return known[name]
+    type_ = dict(found)
+    if name:
+        known[name] = type_
+    for part in type_.keys() & {"items", "values"}:
+        type_[part] = linked(type_[part], named, known)
+    if "fields" in type_:
+        type_["fields"] = [
+            {**each, "type": linked(each["type"], named, known)} for each in type_["fields"]
+        ]
+    type_.setdefault(_IN_ITSELF, False)
+    return type_
+
+
+def is_recursive(node: Any) -> bool:
+    """Tell whether a linked type is met again within itself, where a circle of types closes."""
+    return bool(kind(node)[1].get(_IN_ITSELF))
+
+
+def types_in(node: Any) -> list[Any]:
+    """Return a linked type and all types that it is made of, each once."""
+    known: dict[int, Any] = {}
+    rest = [node]
+    while rest:
+        each = rest.pop()
+        rest += [] if id(each) in known else parts_of(each)
+        known[id(each)] = each
+    return [*known.values()]
+
+
+def expanded_size(node: Any, known: dict[int, int]) -> int:
+    """Count the types in a linked type, those of a name each time; a type in itself once.
+
+    ``known`` takes the sizes of types, so that each is counted once.
+    """
+    if id(node) not in known:
+        known[id(node)] = 1
+        known[id(node)] = 1 + sum(expanded_size(each, known) for each in parts_of(node))
+    return known[id(node)]
 
 
 def has_endless_arrays(node: Any) -> bool:
     """Tell whether a few bytes can stand for any number of items, since an item takes none."""
-    is_endless = kind(node)[0] == "array" and _takes_no_bytes(parts_of(node)[0])
-    return is_endless or any(map(has_endless_arrays, parts_of(node)))
+    known: dict[int, bool] = {}
+    arrays = (each for each in types_in(node) if kind(each)[0] == "array")
+    return any(_takes_no_bytes(parts_of(each)[0], known) for each in arrays)
 
 
-def _takes_no_bytes(node: Any) -> bool:
+def _takes_no_bytes(node: Any, known: dict[int, bool]) -> bool:
     word, found = kind(node)
-    is_empty_record = word == "record" and all(map(_takes_no_bytes, parts_of(node)))
-    return word == "null" or found.get("size") == 0 or is_empty_record
+    if word != "record":
+        return word == "null" or found.get("size") == 0
+    if id(node) not in known:
+        known[id(node)] = True
+        known[id(node)] = all(_takes_no_bytes(each, known) for each in parts_of(node))
+    return known[id(node)]
 
 
 def converter(node: Any, target: sql.DataType) -> Convert:
     """Return the conversion of a non-null value to the declared type."""
+    if isinstance(target, sql.VariantType):
+        return lambda value: _variant(node, value)
     word, found = kind(node)
     if word == "union":
         return _union([each for each in node if each != "null"], target)
@@ -224,30 +268,73 @@ def source(node: Any, target: sql.DataType) -> Source | None:
 
 def _union(branches: list[Any], target: sql.DataType) -> Convert:
     """Convert each value by its own branch; fastavro returns named types with their names."""
-    named: dict[str, Convert] = {}
-    plain: dict[type, Convert] = {}
-    for branch in branches:
-        convert = converter(branch, target)
-        if _is_named_branch(branch):
-            named[branch["name"]] = _of_branch(convert)
-        elif (word := kind(branch)[0]) in _PYTHON:
-            plain[_PYTHON[word]] = convert
-        else:
-            named[branch["name"]] = convert
-    if len(branches) == len(plain) == 1:
-        return plain.popitem()[1]
+    by_branch = {_as_read(branch): converter(branch, target) for branch in branches}
+    if len(branches) == 1 and kind(branches[0])[0] in _PYTHON:
+        return by_branch.popitem()[1]
 
     def convert_branch(value: Any) -> Any:
-        if type(value) is tuple:
-            name, value = value
-            return named[name](value)
-        return plain[type(value)](value)
+        branch, value = _branch_of(value)
+        return by_branch[branch](value)
 
     return convert_branch
 
 
-def _of_branch(convert: Convert) -> Convert:
-    return lambda record: convert(record[_VALUE])
+def _as_read(branch: Any) -> type | str:
+    """Return by what the values of a branch are known: by its name, or by Python's type."""
+    word = kind(branch)[0]
+    is_plain = word in _PYTHON and not _is_named_branch(branch)
+    return _PYTHON[word] if is_plain else str(branch["name"])
+
+
+def _branch_of(value: Any) -> tuple[type | str, Any]:
+    """Return the branch of a union's value, as it is read, and the value itself."""
+    if type(value) is not tuple:
+        return type(value), value
+    name, value = value
+    return name, value[_VALUE] if _is_of_branch(name) else value
+
+
+def _variant(node: Any, value: Any) -> str:
+    with deeper_calls():
+        return variant_text(as_json(node, value), "type_mismatch")
+
+
+def as_json(node: Any, value: Any, levels: int = DEEPEST) -> Any:
+    """Return a value as JSON has it, with texts for bytes and decimals.
+
+    A union of several types is an object of one field, which has the name of its branch.
+
+    Raises:
+        BadBytesError: it is nested too deeply.
+    """
+    word, found = kind(node)
+    if value is None:
+        return None
+    if word == "union":
+        return _branch_as_json([each for each in node if each != "null"], value, levels)
+    if logical_type(node) == "decimal" and _has_scale(word, found):
+        return decimal_text(value, int(found.get("scale", 0)), _VARIANT)
+    if convert := _special(word, found, _TEXT):
+        return convert(value)
+    if word in {"float", "double"}:
+        return real_as_json(value)
+    if word not in {"record", "array", "map"}:
+        return value
+    if not levels:
+        raise BadBytesError("malformed_avro", f"nested more than {DEEPEST} levels deep")
+    if word == "record":
+        return {n: as_json(each, value[n], levels - 1) for n, each in fields(node).items()}
+    if word == "array":
+        return [as_json(found["items"], each, levels - 1) for each in value]
+    return {n: as_json(found["values"], each, levels - 1) for n, each in value.items()}
+
+
+def _branch_as_json(branches: list[Any], value: Any, levels: int) -> Any:
+    read_as, value = _branch_of(value)
+    branch = next(each for each in branches if _as_read(each) == read_as)
+    written = as_json(branch, value, levels)
+    word, found = kind(branch)
+    return written if len(branches) == 1 else {found["name"] if word in _NAMED else word: written}
 
 
 def _source(word: str, found: Mapping[str, Any]) -> Source:
@@ -260,10 +347,15 @@ def _source(word: str, found: Mapping[str, Any]) -> Source:
     return _PLAIN[word]
 
 
+def _has_scale(word: str, found: Mapping[str, Any]) -> bool:
+    """Tell whether bytes are those of a decimal, if their logical type says so."""
+    return word in {"bytes", "fixed"} and found.get("precision", 0) > 0
+
+
 def _special(word: str, found: Mapping[str, Any], target: sql.DataType) -> Convert | None:
     """Return the conversion of a type whose ``connect.name`` or scale says more than its word."""
     logical, name = found.get(_LOGICAL), found.get("connect.name")
-    if logical == "decimal" and word in {"bytes", "fixed"} and found.get("precision", 0) > 0:
+    if logical == "decimal" and _has_scale(word, found):
         scale, convert = int(found.get("scale", 0)), exact(Source("decimal"), target)
         return lambda value: convert(decimal_of(value, scale, target))
     if logical == "uuid" and word == "fixed" and isinstance(target, sql.StringType):

@@ -33,8 +33,9 @@ from oncelake.ingestion.formats.decoder import (
 )
 from oncelake.ingestion.formats.json.columns import Learned, count_colons, shape_of
 from oncelake.ingestion.formats.json.names import Undeclared, paths_of
-from oncelake.ingestion.formats.json.strict import LONGEST_VARIANT, StrictReader
+from oncelake.ingestion.formats.json.strict import StrictReader
 from oncelake.ingestion.formats.strict_json import LONGEST_NUMBER, MOST_NESTED
+from oncelake.ingestion.formats.variant import LONGEST_VARIANT
 
 REASONS: Final[dict[str, str]] = {
     **decoder.REASONS,

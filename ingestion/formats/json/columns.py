@@ -33,6 +33,7 @@ from oncelake.ingestion.formats.coerce import (
 from oncelake.ingestion.formats.decoder import arrow_type
 from oncelake.ingestion.formats.json import strict
 from oncelake.ingestion.formats.json.names import Undeclared, spelt
+from oncelake.ingestion.formats.variant import LONGEST_NAME
 
 Counts = NDArray[np.int64]
 
@@ -301,7 +302,7 @@ def _colons_of_text(text: str | None) -> int:
     """Count the colons that a JSON text should have; -1 if that cannot be said."""
     if text is None or ":" not in text:
         return 0
-    if 2 * len(text) > strict.LONGEST_NAME:
+    if 2 * len(text) > LONGEST_NAME:
         return -1
     try:
         return _colons_within(msgspec.json.decode(text))

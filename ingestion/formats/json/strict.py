@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from decimal import Decimal, InvalidOperation
 from typing import Any, Final, NoReturn
 
-import msgspec
 from msgspec import Raw
 from pyspark.sql import types as sql
 
@@ -41,10 +40,8 @@ from oncelake.ingestion.formats.strict_json import (
     StrictParser,
     of_sane_length,
 )
+from oncelake.ingestion.formats.variant import variant_text
 
-# Of the longest number, name (as UTF-16) and value that Spark's own parser takes for a VARIANT.
-LONGEST_NAME: Final = 50_000
-LONGEST_VARIANT: Final = 16 * 2**20
 # Forms of what a column takes, as Python and Arrow both read them.
 NUMBER: Final = r"-?\d+(?:\.\d+)?"
 DATE: Final = r"\d{4}-\d{2}-\d{2}"
@@ -249,29 +246,6 @@ def bytes_in(text: Any) -> bytes:
         raise
     except ValueError:
         return _refuse("bad_base64")
-
-
-def variant_text(value: Any) -> str:
-    """Write a value as JSON again, numbers as they were, if Spark's parser would take it."""
-    for name in _names_in(value):
-        if len(name.encode("utf-16-le")) > 2 * LONGEST_NAME:
-            longest = f"a name of more than {LONGEST_NAME} characters"
-            raise BadBytesError("malformed_json", longest)
-    text = msgspec.json.encode(value).decode()
-    if len(text) > LONGEST_VARIANT:
-        raise BadBytesError("malformed_json", f"a VARIANT of {len(text)} characters")
-    return text
-
-
-def _names_in(value: Any) -> Iterator[str]:
-    rest = [value]
-    while rest:
-        each = rest.pop()
-        if type(each) is dict:
-            yield from each
-            rest += each.values()
-        elif type(each) is list:
-            rest += each
 
 
 def _leaf(type_: sql.DataType) -> Convert:

@@ -6,10 +6,10 @@ the schema first: logical types, which are ours to understand, and defaults, whi
 
 from __future__ import annotations
 
+import base64
 import json
-import math
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from io import BytesIO
 from typing import Any, Final
@@ -24,6 +24,7 @@ from oncelake.ingestion.declaration.formats import AvroOptions
 from oncelake.ingestion.declaration.types import SqlType
 from oncelake.ingestion.errors import counted
 from oncelake.ingestion.kafka.schema_registry import WriterSchema
+from oncelake.ingestion.storage.processes import deeper_calls
 from oncelake.ingestion.verify.decode import (
     Decode,
     DecodedRecord,
@@ -50,7 +51,7 @@ _MOST_TYPES: Final = 10_000
 
 def reading(expected: Expected) -> Decode:
     """Return what reads one framed Avro datum."""
-    wanted = coerce.provable_types(expected.columns)
+    wanted = {column.name: column.type for column in expected.columns}
     is_key, rejects = expected.is_key, expected.extra_fields == "reject"
     options = expected.options
     if isinstance(options, AvroOptions) and options.framing == "single_object":
@@ -101,7 +102,8 @@ def opened(
         take = lambda value: [None if value is None else bare(value)]  # noqa: E731
     else:
         raise BadRecordError("a record was expected")
-    return lambda payload, *_: DecodedRecord(values=tuple(take(read_datum(node, payload))))
+    read = datum_reader(node)
+    return lambda payload, *_: DecodedRecord(values=tuple(take(read(payload))))
 
 
 def parse_schema(schema: WriterSchema) -> Schema:
@@ -140,28 +142,47 @@ def _text(name: str) -> str:
 
 
 def _refuse_explosion(node: Schema) -> None:
-    if _size(node, {}) > _MOST_TYPES or _has_endless_arrays(node):
-        raise ValueError("it contains itself, too many types, or arrays of nothing")
+    known: dict[int, bool] = {}
+    arrays = (each for each in _types_in(node) if each.type == "array")
+    is_endless = any(_is_of_no_bytes(each.items, known) for each in arrays)
+    if is_endless or _size(node, {}) > _MOST_TYPES:
+        raise ValueError("it contains too many types, or arrays of nothing")
 
 
-def _size(node: Any, known: dict[int, float]) -> float:
-    """Count the types in a type, those of a name each time; infinite where it contains itself."""
+def _size(node: Any, known: dict[int, int]) -> int:
+    """Count the types in a type, those of a name each time, and the type itself once."""
     if id(node) not in known:
-        known[id(node)] = math.inf
+        known[id(node)] = 1
         known[id(node)] = 1 + sum(_size(each, known) for each in _parts_of(node))
     return known[id(node)]
 
 
-def _has_endless_arrays(node: Any) -> bool:
-    """Tell whether an array has items of no bytes, so that a few bytes say how many it has."""
-    is_endless = node.type == "array" and _is_of_no_bytes(node.items)
-    return is_endless or any(map(_has_endless_arrays, _parts_of(node)))
+def _types_in(node: Any) -> list[Any]:
+    """Return a type and all types that it is made of, each once."""
+    known: dict[int, Any] = {}
+    rest = [node]
+    while rest:
+        each = rest.pop()
+        rest += [] if id(each) in known else _parts_of(each)
+        known[id(each)] = each
+    return [*known.values()]
 
 
-def _is_of_no_bytes(node: Any) -> bool:
-    if node.type == "record":
-        return all(map(_is_of_no_bytes, fields_of(node).values()))
-    return bool(node.type == "null" or (node.type == "fixed" and node.size == 0))
+def _is_in_itself(node: Any, around: frozenset[int], known: set[int]) -> bool:
+    """Tell whether a type, or one that it is made of, contains itself."""
+    if id(node) in around or id(node) in known:
+        return id(node) in around
+    known.add(id(node))
+    return any(_is_in_itself(each, around | {id(node)}, known) for each in _parts_of(node))
+
+
+def _is_of_no_bytes(node: Any, known: dict[int, bool]) -> bool:
+    if node.type != "record":
+        return bool(node.type == "null" or (node.type == "fixed" and node.size == 0))
+    if id(node) not in known:
+        known[id(node)] = True
+        known[id(node)] = all(_is_of_no_bytes(e, known) for e in fields_of(node).values())
+    return known[id(node)]
 
 
 def _parts_of(node: Any) -> list[Any]:
@@ -182,7 +203,21 @@ def _items_of(node: Any) -> list[Any]:
     return {"array": lambda: [node.items], "map": lambda: [node.values]}.get(node.type, list)()
 
 
-def read_datum(node: Schema, payload: bytes) -> Any:
+def datum_reader(node: Schema) -> Callable[[bytes], Any]:
+    """Return what reads one value of a type; one of a type that contains itself has a bound."""
+    if not _is_in_itself(node, frozenset(), set()):
+        return lambda payload: _read_datum(node, payload)
+
+    def read(payload: bytes) -> Any:
+        with deeper_calls():
+            value = _read_datum(node, payload)
+            _as_json(node, value)
+        return value
+
+    return read
+
+
+def _read_datum(node: Schema, payload: bytes) -> Any:
     """Read one value that takes up all of the bytes; of a union, its branch's number beside it."""
     decoder = _StrictDecoder(BytesIO(payload))
     try:
@@ -222,6 +257,8 @@ class _BranchReader(DatumReader):
 
 def fit(node: Any, type_: SqlType) -> Read:
     """Return what takes a value that is not null as a declared type."""
+    if type_.word == "VARIANT":
+        return lambda value: _variant(node, value)
     if node.type == "union":
         branches = [fit(each, type_) for each in node.schemas]
         return lambda value: branches[value[0]](value[1])
@@ -232,6 +269,51 @@ def fit(node: Any, type_: SqlType) -> Read:
     if node.type in {"array", "map"}:
         return coerce.nested(node.type.upper(), _items_of(node)[0], type_, fit)
     return _scalar(node, type_) or coerce.never(node.type, type_)
+
+
+def _variant(node: Any, value: Any) -> str:
+    with deeper_calls():
+        return coerce.variant_of(_as_json(node, value))
+
+
+def _as_json(node: Any, value: Any, levels: int = coerce.DEEPEST) -> Any:
+    """Return a value as JSON has it: bytes and decimals as text, a union by its branch's name."""
+    if value is None:
+        return None
+    if node.type == "union":
+        branch = node.schemas[value[0]]
+        found, names = _as_json(branch, value[1], levels), [e.type for e in node.schemas]
+        is_only = len(names) - names.count("null") == 1
+        return found if is_only else {getattr(branch, "fullname", branch.type): found}
+    if node.type in {"bytes", "fixed", "float", "double"} or _has_scale(node):
+        return _leaf_as_json(node, value)
+    if node.type not in {"record", "array", "map"}:
+        return value
+    if not levels:
+        raise BadRecordError("nested too deeply")
+    if node.type == "record":
+        return {n: _as_json(each, value[n], levels - 1) for n, each in fields_of(node).items()}
+    item = _items_of(node)[0]
+    if node.type == "array":
+        return [_as_json(item, each, levels - 1) for each in value]
+    return {name: _as_json(item, each, levels - 1) for name, each in value.items()}
+
+
+def _has_scale(node: Any) -> bool:
+    return str(node.get_prop("connect.name")) == "io.debezium.data.VariableScaleDecimal"
+
+
+def _leaf_as_json(node: Any, value: Any) -> Any:
+    if node.type in {"float", "double"}:
+        return coerce.real_in_json(value)
+    if node.type == "record":
+        return coerce.unscaled_text(value["value"], value["scale"])
+    logical = str(node.get_prop(_LOGICAL))
+    if logical == "decimal" and int(node.get_prop("precision") or 0) > 0:
+        return coerce.unscaled_text(value, int(node.get_prop("scale") or 0))
+    if logical == "uuid" and node.type == "fixed":
+        return str(uuid.UUID(bytes=value)) if len(value) == 16 else refuse(value)
+    return base64.b64encode(value).decode()
 
 
 def _of_connect(node: Any, type_: SqlType) -> Read | None:

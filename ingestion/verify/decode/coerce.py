@@ -51,6 +51,9 @@ TICKS: Final = {"millis": 10**3, "micros": 10**6, "nanos": 10**9}
 NULL: Final = object()
 # Of a VARIANT: names in UTF-16, digits of a decimal.
 _LONGEST_NAME: Final = 50_000
+_LONGEST_VARIANT: Final = 16 * 2**20
+# How deep a value may be whose type contains itself, or which becomes a VARIANT.
+DEEPEST: Final = 100
 _MOST_DIGITS: Final = 38
 _BITS: Final = {"TINYINT": 8, "SMALLINT": 16, "INT": 32, "BIGINT": 64}
 
@@ -216,6 +219,20 @@ def json_text(value: Any) -> str:
     """Write any value as JSON without blanks, with sorted names and numbers as they are written."""
     with deeper_calls():
         return _json(value, str)
+
+
+def variant_of(value: Any) -> str:
+    """Write what a schema made of bytes, if it is no larger than a VARIANT may be."""
+    if len(json_text(value)) > _LONGEST_VARIANT:
+        raise BadRecordError("larger than a VARIANT may be")
+    return variant(value)
+
+
+def real_in_json(value: float) -> str:
+    """Write a float as a number that is a double, or as the text that stands for it."""
+    if math.isfinite(value):
+        return WrittenNumber(f"{value!r}" if "e" in repr(value) else f"{value!r}e0")
+    return next(name for name, each in NOT_FINITE.items() if repr(each) == repr(value))
 
 
 def _json(value: Any, number: Callable[[str], str]) -> str:

@@ -25,10 +25,10 @@ from oncelake.ingestion.verify.decode import (
 )
 from oncelake.ingestion.verify.decode.avro import (
     branches_of,
+    datum_reader,
     fields_of,
     naming,
     parse_schema,
-    read_datum,
 )
 from oncelake.ingestion.verify.decode.avro import fit as fit_avro
 from oncelake.ingestion.verify.decode.coerce import TICKS, BadRecordError, Read, refuse
@@ -67,7 +67,7 @@ class _RowOfEnvelope:
 
     def __init__(self, expected: Expected, options: DebeziumOptions) -> None:
         self.options = options
-        self.wanted = coerce.provable_types(expected.columns)
+        self.wanted = {column.name: column.type for column in expected.columns}
         self._rejects = expected.extra_fields == "reject"
         self._movable = self.wanted.keys() - options.columns.keys()
         self._moved_by = expected.moved_by
@@ -373,9 +373,10 @@ def _avro_reader(schema: WriterSchema, row: _RowOfEnvelope) -> Decode:
     if not {"op", "before", "after"} <= fields_of(root).keys():
         raise BadRecordError("no schema of an envelope")
     readers = {side: _avro_readers(root, side, row) for side in ("before", "after")}
+    read_datum = datum_reader(root)
 
     def read(payload: bytes, key: object = None, headers: Headers = ()) -> DecodedRecord:
-        envelope = {name: _bare(value) for name, value in read_datum(root, payload).items()}
+        envelope = {name: _bare(value) for name, value in read_datum(payload).items()}
         return row.record(envelope, {}, headers, readers.__getitem__)
 
     return read

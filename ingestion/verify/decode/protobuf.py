@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import base64
 import binascii
+import json
+import math
 import re
 import subprocess
 import sys
@@ -24,6 +26,7 @@ from google.protobuf.message import DecodeError
 from oncelake.ingestion.declaration.parts import ExtraFields
 from oncelake.ingestion.declaration.types import SqlType
 from oncelake.ingestion.kafka.schema_registry import WriterSchema
+from oncelake.ingestion.storage.processes import deeper_calls
 from oncelake.ingestion.verify.decode import (
     Decode,
     DecodedRecord,
@@ -57,7 +60,7 @@ _WRAPPERS: Final = frozenset(
 
 def reading(expected: Expected) -> ReadFramed:
     """Return what reads one framed message."""
-    wanted = coerce.provable_types(expected.columns)
+    wanted = {column.name: column.type for column in expected.columns}
     in_glue = expected.settings is not None and expected.settings.in_glue
     finding = glue_frame.by_number if in_glue else by_indexes
     return ReadFramed(
@@ -104,6 +107,8 @@ def opened(
 
 def fit(node: Any, type_: SqlType) -> Read:
     """Return what takes a value that is not null as a declared type."""
+    if type_.word == "VARIANT":
+        return lambda value: _variant(node, value)
     if node.is_repeated and protobuf_binary.is_map(node.message_type):
         entry = node.message_type.fields_by_name
         if protobuf_binary.word_of(entry["key"]) != "string":
@@ -117,6 +122,8 @@ def fit(node: Any, type_: SqlType) -> Read:
 def _item(field: Any, type_: SqlType) -> Read:
     """Return what takes one item of a field that is repeated, or all of one that is not."""
     word = protobuf_binary.word_of(field)
+    if type_.word == "VARIANT":
+        return lambda value: _variant(field, value, is_item=True)
     if word in {"message", "group"}:
         return _message(field.message_type, type_)
     if word == "enum" and type_.word == "STRING":
@@ -129,6 +136,50 @@ def _item(field: Any, type_: SqlType) -> Read:
         **dict.fromkeys(("float", "double"), coerce.real(type_)),
     }
     return kinds.get(word, coerce.whole(type_)) or coerce.never(word, type_)
+
+
+def _variant(field: Any, value: Any, *, is_item: bool = False) -> str:
+    with deeper_calls():
+        return coerce.variant_of(_as_json(field, value, is_item=is_item))
+
+
+def _as_json(field: Any, value: Any, *, is_item: bool = False) -> Any:
+    """Return a value as JSON has it: bytes and keys as text, a message by the fields it has."""
+    inner, word = field.message_type, protobuf_binary.word_of(field)
+    if field.is_repeated and not is_item:
+        if not protobuf_binary.is_map(inner):
+            return [_as_json(field, each, is_item=True) for each in value]
+        part = inner.fields_by_name["value"]
+        return {_key(name): _as_json(part, each) for name, each in value.items()}
+    if inner is not None:
+        return _message_as_json(inner, value)
+    if word == "enum":
+        symbols = field.enum_type.values_by_number
+        return symbols[value].name if value in symbols else value
+    if word in {"float", "double"}:
+        return coerce.real_in_json(value)
+    if word == "bytes":
+        return base64.b64encode(value).decode()
+    return coerce.utf8(value) if type(value) is bytes else value
+
+
+def _key(key: Any) -> str:
+    return key if isinstance(key, str) else json.dumps(key)
+
+
+def _message_as_json(message: Any, value: Mapping[str, Any]) -> Any:
+    has = {each.name: each for each in message.fields if value[each.name] is not None}
+    found = {name: _as_json(field, value[name]) for name, field in has.items()}
+    kind = message.full_name.removeprefix("google.protobuf.")
+    if kind == message.full_name or kind not in {"Struct", "ListValue", "Value"}:
+        return found
+    if kind != "Value":
+        (found,) = found.values()
+        return found
+    if len(found) != 1 or not math.isfinite(value["number_value"] or 0):
+        refuse(value)
+    (name,) = found
+    return None if name == "null_value" else found[name]
 
 
 def _text(type_: SqlType) -> Read | None:
