@@ -196,12 +196,12 @@ def _unknown(message: Any) -> list[str]:
 
 def is_recursive(message: Any) -> bool:
     """Tell whether a message contains itself."""
-    known: dict[str, Any] = {}
+    known: set[str] = set()
     rest = [message]
     while rest:
         inner = [each.message_type for each in rest.pop().fields if each.message_type is not None]
         rest += (each for each in inner if each.full_name not in known)
-        known |= {each.full_name: each for each in inner}
+        known |= {each.full_name for each in inner}
     return message.full_name in known
 
 
@@ -290,11 +290,9 @@ def _as_json(field: Any, value: Any) -> Any:
 
 
 def _key_as_json(key: Any) -> str:
-    return (
-        str(key).lower()
-        if isinstance(key, bool)
-        else _text(key if isinstance(key, bytes) else str(key))
-    )
+    if isinstance(key, str | bytes):
+        return _text(key)
+    return str(key).lower() if isinstance(key, bool) else str(key)
 
 
 def _item_as_json(field: Any, value: Any) -> Any:
@@ -310,12 +308,11 @@ def _item_as_json(field: Any, value: Any) -> Any:
 
 def _message_as_json(message: Any) -> Any:
     """Return the fields of a message that it has; those of `struct.proto` are JSON themselves."""
-    fields = message.DESCRIPTOR.fields
-    found = {each.name: _View(message).get(each.name) for each in fields}
+    view = _View(message)
     plain = {
-        each.name: _as_json(each, found[each.name])
-        for each in fields
-        if found[each.name] is not None
+        each.name: _as_json(each, value)
+        for each in message.DESCRIPTOR.fields
+        if (value := view.get(each.name)) is not None
     }
     name = message.DESCRIPTOR.full_name
     if name not in _OF_JSON:

@@ -9,6 +9,7 @@ from operator import itemgetter
 from typing import Any, Final
 
 from oncelake.ingestion.declaration.names import nearest
+from oncelake.ingestion.formats.route import UNKNOWN_SCHEMA
 from oncelake.ingestion.kafka.offsets import Range, TopicPartition
 from oncelake.ingestion.modes import sql
 from oncelake.ingestion.modes.engines.engine import Engine
@@ -173,7 +174,7 @@ def count_unknown_schemas(engine: Engine) -> dict[str, int]:
     """Count the records of a batch that may be of any stream of a file, as ``schema_unknown``."""
     (row,) = engine.rows(
         'SELECT count(*) AS "records" FROM batch '
-        "WHERE _disposition = 'quarantined' AND _reason = 'unknown_schema_id'"
+        f"WHERE _disposition = 'quarantined' AND _reason = '{UNKNOWN_SCHEMA}'"
     )
     return {"schema_unknown": row["records"]} if row["records"] else {}
 

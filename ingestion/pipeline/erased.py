@@ -47,12 +47,9 @@ def leave_out(engine: Engine, erasure: Erasure, *, epoch: int) -> list[dict[str,
                 f"ON {sql.equal(columns, 'b', 'k')} WHERE {was_read}"
             )
             is_erased = f"k._is_erased AND {was_read}"
-            selected = ", ".join(
-                f"CASE WHEN {is_erased} THEN 'filtered' ELSE b._disposition END AS _disposition"
-                if name == "_disposition"
-                else sql.name(name, "b")
-                for name in engine.columns("batch")
-            )
+            judged = {name: sql.name(name, "b") for name in engine.columns("batch")}
+            left_out = f"CASE WHEN {is_erased} THEN 'filtered' ELSE b._disposition END"
+            selected = sql.selected({**judged, "_disposition": left_out})
             engine.define(
                 "batch",
                 f"SELECT {selected} FROM batch b LEFT JOIN (SELECT *, TRUE AS _is_erased "

@@ -120,20 +120,16 @@ class RedriveWriter(BatchWriter):
         """
         engine.open_table("quarantine", self._paths.quarantine)
         of_others = f"b._disposition = '{ELSEWHERE}' AND w.reason IS NOT NULL"
-        kept = {"_disposition": "'quarantined'", "_reason": "w.reason"}
-        selected = ", ".join(
-            f"CASE WHEN {of_others} THEN {kept[name]} ELSE b.{name} END AS {name}"
-            if name in kept
-            else sql.name(name, "b")
-            for name in engine.columns("batch")
-        )
+        judged = {name: sql.name(name, "b") for name in engine.columns("batch")}
+        for name, kept in {"_disposition": "'quarantined'", "_reason": "w.reason"}.items():
+            judged[name] = f"CASE WHEN {of_others} THEN {kept} ELSE b.{name} END"
         waiting = (
             f"SELECT {sql.names(COORDINATES)}, reason FROM quarantine WHERE {WAITS} "
             f"AND {self._of.holds('_seq')} AND reason <> '{UNKNOWN_SCHEMA}'"
         )
         engine.define(
             "batch",
-            f"SELECT {selected} FROM batch b "
+            f"SELECT {sql.selected(judged)} FROM batch b "
             f"LEFT JOIN ({waiting}) w ON {sql.equal(COORDINATES, 'b', 'w')}",
             keep=True,
         )

@@ -30,11 +30,10 @@ from oncelake.ingestion.formats.avro.types import (
     converter,
     expanded_size,
     fields,
+    has_circles,
     has_endless_arrays,
     is_record,
-    is_recursive,
     linked,
-    types_in,
 )
 from oncelake.ingestion.formats.coerce import columns_of
 from oncelake.ingestion.formats.decoder import (
@@ -128,7 +127,7 @@ def parsed(schema: WriterSchema) -> tuple[Callable[[bytes], Any], Any]:
         types = counted(size, "type")
         detail = f"{types} once all names are expanded; at most {_MOST_TYPES:,}"
         raise BadBytesError("unusable_schema", detail)
-    if any(map(is_recursive, types_in(type_))):
+    if has_circles(type_):
         # On a deeply nested record fastavro's compiled reader would crash the process.
         return _bounded(_reader(root, _read_py.schemaless_reader), type_), type_
     return _reader(root, schemaless_reader), type_

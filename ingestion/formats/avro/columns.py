@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from oncelake.ingestion.formats.arrays import Bytes, Flags, Numbers, cast_or_null
 from oncelake.ingestion.formats.avro.conversion import conversion
-from oncelake.ingestion.formats.avro.types import fields, is_record, is_recursive, kind, types_in
+from oncelake.ingestion.formats.avro.types import fields, has_circles, is_record, kind
 from oncelake.ingestion.formats.decoder import Encoded, arrow_type, decoded_struct, struct_of_parts
 from oncelake.ingestion.formats.wire_format import DecodeMany
 
@@ -86,8 +86,7 @@ def column_decoding(root: Any, encoded: Encoded) -> DecodeMany | None:
     """Return the decoding of one schema's payloads; ``None`` where one by one is the only way."""
     nodes = fields(root) if is_record(root) else {}
     # Records that contain themselves have no end as columns.
-    is_endless = any(map(is_recursive, types_in(root)))
-    read = None if is_endless else _reader(root, _MOST_LEVELS)
+    read = None if has_circles(root) else _reader(root, _MOST_LEVELS)
     extra = [name for name in nodes if name not in encoded.schema.names]
     if read is None or not nodes or (extra and encoded.extra_fields == "reject"):
         return None

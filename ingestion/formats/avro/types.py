@@ -202,7 +202,12 @@ def is_recursive(node: Any) -> bool:
     return bool(kind(node)[1].get(_IN_ITSELF))
 
 
-def types_in(node: Any) -> list[Any]:
+def has_circles(node: Any) -> bool:
+    """Tell whether a linked type, or one that it is made of, is met again within itself."""
+    return any(map(is_recursive, _types_in(node)))
+
+
+def _types_in(node: Any) -> list[Any]:
     """Return a linked type and all types that it is made of, each once."""
     known: dict[int, Any] = {}
     rest = [node]
@@ -227,7 +232,7 @@ def expanded_size(node: Any, known: dict[int, int]) -> int:
 def has_endless_arrays(node: Any) -> bool:
     """Tell whether a few bytes can stand for any number of items, since an item takes none."""
     known: dict[int, bool] = {}
-    arrays = (each for each in types_in(node) if kind(each)[0] == "array")
+    arrays = (each for each in _types_in(node) if kind(each)[0] == "array")
     return any(_takes_no_bytes(parts_of(each)[0], known) for each in arrays)
 
 
@@ -312,7 +317,7 @@ def as_json(node: Any, value: Any, levels: int = DEEPEST) -> Any:
         return None
     if word == "union":
         return _branch_as_json([each for each in node if each != "null"], value, levels)
-    if logical_type(node) == "decimal" and _has_scale(word, found):
+    if _is_decimal(word, found):
         return decimal_text(value, int(found.get("scale", 0)), _VARIANT)
     if convert := _special(word, found, _TEXT):
         return convert(value)
@@ -347,15 +352,15 @@ def _source(word: str, found: Mapping[str, Any]) -> Source:
     return _PLAIN[word]
 
 
-def _has_scale(word: str, found: Mapping[str, Any]) -> bool:
-    """Tell whether bytes are those of a decimal, if their logical type says so."""
-    return word in {"bytes", "fixed"} and found.get("precision", 0) > 0
+def _is_decimal(word: str, found: Mapping[str, Any]) -> bool:
+    is_of_bytes = word in {"bytes", "fixed"} and found.get(_LOGICAL) == "decimal"
+    return is_of_bytes and found.get("precision", 0) > 0
 
 
 def _special(word: str, found: Mapping[str, Any], target: sql.DataType) -> Convert | None:
     """Return the conversion of a type whose ``connect.name`` or scale says more than its word."""
     logical, name = found.get(_LOGICAL), found.get("connect.name")
-    if logical == "decimal" and _has_scale(word, found):
+    if _is_decimal(word, found):
         scale, convert = int(found.get("scale", 0)), exact(Source("decimal"), target)
         return lambda value: convert(decimal_of(value, scale, target))
     if logical == "uuid" and word == "fixed" and isinstance(target, sql.StringType):

@@ -87,8 +87,8 @@ def broken_equation(
 
 
 def _spread(counts: Iterable[int]) -> int:
-    least, *_, most = sorted([*counts] * 2)
-    return most - least
+    known = {*counts}
+    return max(known) - min(known)
 
 
 def _points(batches: Sequence[Batch], of_all: Any) -> dict[_Place, Counter[str]]:
