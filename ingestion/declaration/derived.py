@@ -75,11 +75,16 @@ class Derived:
     left_out: Mapping[str, str]
 
     @classmethod
-    def of(cls, types: Mapping[str, SqlType | None], sink: str) -> Derived:
-        """Take the types of all fields, ``None`` where no column holds every value."""
+    def of(cls, types: Mapping[str, SqlType | None], sink: str, *, fills_variants: bool) -> Derived:
+        """Take the types of all fields, ``None`` where no column holds every value.
+
+        A type that the sink cannot keep becomes JSON, if the format ``fills_variants``.
+        """
+        as_json = dict.fromkeys(SINKS[sink].refused if fills_variants else (), "VARIANT")
         kept: dict[str, SqlType] = {}
         left_out = {}
-        for name, type_ in types.items():
+        for name, given in types.items():
+            type_ = given and given.with_words(as_json)
             if problem := _problem(name, type_, {each.lower() for each in kept}, sink):
                 left_out[name] = problem
             elif type_ is not None:

@@ -151,6 +151,11 @@ class FormatSpec(BaseModel):
         """What the person wrote beside ``type``."""
         return FORMATS[self.type].options.model_validate(self.model_extra or {})
 
+    @property
+    def fills_variants(self) -> bool:
+        """Whether any of its values can be a VARIANT."""
+        return self.type in ("json", "avro") or self.options.uses_registry
+
 
 class KeyFormatSpec(FormatSpec):
     """The format of the Kafka keys, with its options beside ``type``."""

@@ -337,10 +337,9 @@ def _leniency_violations(spec: Declaration) -> Iterator[Violation]:
 
 
 def _json_only_violations(spec: Declaration) -> Iterator[Violation]:
-    name, options = spec.format.type, spec.format.options
-    fills_variants = name == "avro" or options.uses_registry
+    name = spec.format.type
     for column in spec.payload_columns:
-        if column.type.contains("VARIANT") and not fills_variants:
+        if column.type.contains("VARIANT") and not spec.format.fills_variants:
             problem = f"column {column.name}: `format: {name}` cannot fill a VARIANT"
             yield "schema", f"{problem}; write the type that it has"
     if spec.extra_fields == "keep":

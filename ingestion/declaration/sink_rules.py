@@ -18,6 +18,7 @@ _LONGEST_NAME: Final = 63
 _LONGEST_TABLE: Final = _LONGEST_NAME - len(BESIDE)
 _LONGEST_VARCHAR: Final = 10_485_760
 _AS_TEXT: Final = "declare it as STRING, and `select` it as text, for example by to_json({0})"
+_AS_JSON: Final = "declare it as VARIANT, of which it keeps the text of the JSON"
 
 
 def sink_violations(spec: Declaration, columns: tuple[DeclaredColumn, ...]) -> Iterator[Violation]:
@@ -48,7 +49,8 @@ def sink_violations(spec: Declaration, columns: tuple[DeclaredColumn, ...]) -> I
             field = "extra_fields" if column.name not in spec.types else "schema"
             remedy = "write `ignore` or `reject`"
             if field == "schema":
-                remedy = _AS_TEXT.format(column.name)
+                can_be_json = spec.format.fills_variants and "VARIANT" in kind.stored_as
+                remedy = _AS_JSON if can_be_json else _AS_TEXT.format(column.name)
             yield field, f"{column.name}: `sink: {name}` cannot keep a {word}; {remedy}"
 
 

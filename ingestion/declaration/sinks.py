@@ -124,7 +124,8 @@ class SinkKind:
         cannot: What it is unable to do, each with the reason, as a sentence.
         refused_modes: The write modes that it cannot keep.
         refused: Types that would lose something in it.
-        stored_as: The types that it stores as another: the stored by the declared type.
+        stored_as: The types that it stores as another: the stored by the declared type. A VARIANT
+            that is a STRING is the text of its JSON.
         unstorable: Characters that no name of a column, or of a field within it, may have.
         taken: Names of columns that every table of it has.
         has_text_keys: Whether the keys of a MAP must be texts.
@@ -198,16 +199,15 @@ _OWN: Final[dict[str, SinkKind]] = {
     "iceberg": SinkKind(
         module="oncelake.ingestion.sinks.iceberg.table",
         part=IcebergSink,
-        refused=("VARIANT",),
-        stored_as={"TINYINT": "INT", "SMALLINT": "INT", "VARCHAR": "STRING"},
+        stored_as={"TINYINT": "INT", "SMALLINT": "INT", "VARCHAR": "STRING", "VARIANT": "STRING"},
         unstorable=f".`{_CONTROL}",
     ),
     "postgres": SinkKind(
         module="oncelake.ingestion.sinks.postgres.table",
         part=PostgresSink,
         cannot={"rewind": _NO_PAST, "time travel": _NO_PAST},
-        refused=("VARIANT", *_NESTED),
-        stored_as={"TINYINT": "SMALLINT"},
+        refused=_NESTED,
+        stored_as={"TINYINT": "SMALLINT", "VARIANT": "STRING"},
         taken=("tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"),
         # A row of an index has at most 2,704, other columns and what goes between them included.
         longest_key=2_000,
@@ -223,7 +223,7 @@ _OWN: Final[dict[str, SinkKind]] = {
             "erase": f"{_KEPT}, until compaction or retention removes it",
             "time travel": "compaction may have removed what its rows were before",
         },
-        refused=("VARIANT",),
+        stored_as={"VARIANT": "STRING"},
         has_text_keys=True,
         is_log=True,
     ),

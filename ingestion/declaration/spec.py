@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, cached_property
 from importlib.metadata import PackageNotFoundError, version
@@ -149,9 +149,14 @@ class StreamSpec(Declaration):
         return (*parse_columns(self._mode_ddl), *self._added_columns)
 
     @property
-    def has_extra_text(self) -> bool:
-        """Whether the fields that no column names are kept as the text of their JSON."""
-        return self.extra_fields == "keep" and "VARIANT" in self.sink.kind.refused
+    def are_variants_text(self) -> bool:
+        """Whether the sink has no VARIANT, so that columns hold the text of the JSON."""
+        return "VARIANT" in self.sink.kind.stored_as
+
+    def in_statements(self, columns: Iterable[DeclaredColumn]) -> Iterator[DeclaredColumn]:
+        """Yield columns as SQL reads them after decoding, which made texts of some."""
+        words = {"VARIANT": "STRING"} if self.are_variants_text else {}
+        return (replace(each, type=each.type.with_words(words)) for each in columns)
 
     @property
     def rule(self) -> str:
@@ -186,7 +191,7 @@ class StreamSpec(Declaration):
     def _added_columns(self) -> tuple[DeclaredColumn, ...]:
         is_added = {
             _DELETED: self.deletes == "soft",
-            _EXTRA_TEXT if self.has_extra_text else _EXTRA: self.extra_fields == "keep",
+            _EXTRA: self.extra_fields == "keep",
             _INDEX: self.explode is not None,
         }
         return tuple(column for column in is_added if is_added[column])
@@ -347,7 +352,6 @@ _DELETED: Final = _column(
 _EXTRA: Final = _column(
     EXTRA_COLUMN, "VARIANT", "Fields of the record that the schema does not name"
 )
-_EXTRA_TEXT: Final = replace(_EXTRA, type=SqlType(word="STRING"))
 _INDEX: Final = _column(
     INDEX_COLUMN, "INT", "Which element of the record's array the row comes from, from 0"
 )

@@ -23,7 +23,7 @@ from oncelake.ingestion.errors import InvalidSpecError
 from oncelake.ingestion.formats.decoder import Decode, Encoded, decoded_struct
 from oncelake.ingestion.formats.metadata import MetadataDecoder, without_columns
 from oncelake.ingestion.formats.route import Routing, routed
-from oncelake.ingestion.formats.variant import has_variants, with_extra_text, with_variants
+from oncelake.ingestion.formats.variant import has_variants, with_variants
 from oncelake.ingestion.formats.wire_format import (
     GUID_HEADER_BYTES,
     HEADER_BYTES,
@@ -78,8 +78,8 @@ class Decoding:
     def opened(self) -> Decode:
         """Open the decoding, once per task, since it keeps state; it takes ``columns``."""
         decode, read = self._opened_columns(), import_module(self.module).opened
-        if self.encoded.has_extra_text:
-            decode = with_extra_text(decode)
+        if self.encoded.are_variants_text:
+            decode = _in_one_form(decode, self.encoded)
         if self.routing is None:
             return decode
         options, takes_all = self.encoded.options, bool(self.headers or self.key)
@@ -145,7 +145,7 @@ def decode_in_spark(records: DataFrame, decoding: Decoding) -> DataFrame:
     decode = as_udf(decode_batches, found).asNondeterministic()
     decoded = records.withColumn(decoding.into, decode(*map(F.col, decoding.columns)))
     struct = _declared(found, decoding.encoded)
-    if not has_variants(struct):
+    if decoding.encoded.are_variants_text or not has_variants(struct):
         return decoded
     return decoded.withColumn(decoding.into, _parsed(F.col(decoding.into), struct))
 
@@ -153,8 +153,14 @@ def decode_in_spark(records: DataFrame, decoding: Decoding) -> DataFrame:
 def _declared(decoded: StructType, encoded: Encoded) -> StructType:
     """Return the type of what was decoded, with VARIANTs where JSON stands for them."""
     declared: dict[str, DataType] = dict.fromkeys(("row", "ended"), encoded.schema)
-    declared |= {} if encoded.has_extra_text else {"kept": VariantType()}
+    declared["kept"] = VariantType()
     return StructType([StructField(f.name, declared.get(f.name, f.dataType)) for f in decoded])
+
+
+def _in_one_form(decode: Decode, encoded: Encoded) -> Decode:
+    """Let the JSON of a decoding be in the one form that a table has it in."""
+    struct = _declared(decoded_struct(encoded), encoded)
+    return lambda *columns: with_variants(decode(*columns), struct, as_text=True)
 
 
 def decode_in_worker(
@@ -165,7 +171,9 @@ def decode_in_worker(
     struct = _declared(decoded_struct(encoded), encoded)
     for batch in _gathered(batches):
         decoded = decode(*(batch.column(name) for name in decoding.columns))
-        yield batch.append_column(decoding.into, with_variants(decoded, struct))
+        if not encoded.are_variants_text:
+            decoded = with_variants(decoded, struct)
+        yield batch.append_column(decoding.into, decoded)
 
 
 def _gathered(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

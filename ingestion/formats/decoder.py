@@ -47,7 +47,7 @@ class Encoded:
         lenient: Columns that take a value of another type; only in JSON's formats.
         record: Full names of the record types that are meant; none where any is.
         shares_tombstones: Whether null bytes may belong to other streams of the topic, too.
-        has_extra_text: Whether the fields that ``schema`` does not name are kept as text.
+        are_variants_text: Whether a VARIANT is the text of its JSON, since the sink has none.
         in_glue: Whether AWS Glue's registry has the schemas, and frames are its.
         writer_schemas: The registry's schemas of all ids in the bytes, or in headers.
     """
@@ -64,7 +64,7 @@ class Encoded:
     lenient: frozenset[str] = frozenset()
     record: Sequence[str] = ()
     shares_tombstones: bool = False
-    has_extra_text: bool = False
+    are_variants_text: bool = False
     in_glue: bool = False
     writer_schemas: Mapping[SchemaId, WriterSchema] = field(default_factory=dict)
 
@@ -90,7 +90,7 @@ def decoded_struct(encoded: Encoded) -> sql.StructType:
     tells those.
 
     All may be null, and texts have any length: decoding and the writer of the row check both. A
-    VARIANT is its JSON, for Spark to parse.
+    VARIANT is its JSON, for ``with_variants`` to parse.
     """
     struct = (
         sql.StructType()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Callable, Iterator, Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import accumulate
 from typing import Any, Final
 
@@ -17,7 +17,7 @@ import msgspec
 import pyarrow as pa
 from pyspark.sql import types as sql
 
-from oncelake.ingestion.formats.decoder import BadBytesError, Decode
+from oncelake.ingestion.formats.decoder import BadBytesError
 from oncelake.ingestion.sinks.arrow_types import VARIANT
 from oncelake.ingestion.storage.processes import deeper_calls
 
@@ -79,51 +79,43 @@ def _names_in(value: Any) -> Iterator[str]:
             rest += each
 
 
-def with_variants(values: pa.Array, type_: sql.DataType) -> pa.Array:
-    """Make VARIANTs of the JSON that stands for them in values of a type, at any depth."""
+def with_variants(values: pa.Array, type_: sql.DataType, *, as_text: bool = False) -> pa.Array:
+    """Make VARIANTs of the JSON that stands for them in values of a type, at any depth.
+
+    With ``as_text`` they stay JSON, but in one form: sorted names, no blanks, numbers as written.
+    """
     if not has_variants(type_):
         return values
+    made = partial(with_variants, as_text=as_text)
     if isinstance(type_, sql.StructType):
         # What lies below a null is no JSON.
         fields = zip(values.flatten(), type_, strict=True)
-        parts = [with_variants(part, field.dataType) for part, field in fields]
+        parts = [made(part, field.dataType) for part, field in fields]
         return pa.StructArray.from_arrays(parts, names=type_.names, mask=values.is_null())
     if isinstance(type_, sql.ArrayType):
-        items = with_variants(values.values, type_.elementType)
+        items = made(values.values, type_.elementType)
         return pa.ListArray.from_arrays(values.offsets, items, mask=values.is_null())
     if isinstance(type_, sql.MapType):
-        items = with_variants(values.items, type_.valueType)
+        items = made(values.items, type_.valueType)
         mask = values.is_null()
         return pa.MapArray.from_arrays(values.offsets, values.keys, items, mask=mask)
-    return _parsed(values)
-
-
-def with_extra_text(decode: Decode) -> Decode:
-    """Let the fields that no column names be JSON in one form: sorted names, and no blanks."""
-
-    def decoded(*columns: pa.Array) -> pa.StructArray:
-        found = decode(*columns)
-        parts = dict(zip(found.type.names, found.flatten(), strict=True))
-        with deeper_calls():
-            texts = [text and _in_one_form(text) for text in parts["kept"].to_pylist()]
-        parts["kept"] = pa.array(texts, pa.string())
-        fields = list(found.type)
-        return pa.StructArray.from_arrays([*parts.values()], fields=fields, mask=found.is_null())
-
-    return decoded
-
-
-def _in_one_form(text: str) -> str:
-    return msgspec.json.encode(_PARSE_AS_WRITTEN(text), order="sorted").decode()
-
-
-def _parsed(texts: pa.Array) -> pa.Array:
-    """Encode each text once, however often it comes."""
-    coded = texts.dictionary_encode()
+    # Each text is parsed once, however often it comes.
+    coded = values.dictionary_encode()
     with deeper_calls():
-        encoded = list(map(encode, coded.dictionary.to_pylist()))
+        distinct = (_in_one_form if as_text else _parsed)(coded.dictionary.to_pylist())
+    return distinct.take(coded.indices)
+
+
+def _in_one_form(texts: list[str]) -> pa.Array:
+    parsed = map(_PARSE_AS_WRITTEN, texts)
+    encoded = [msgspec.json.encode(each, order="sorted").decode() for each in parsed]
+    return pa.array(encoded, pa.string())
+
+
+def _parsed(texts: list[str]) -> pa.Array:
+    encoded = list(map(encode, texts))
     parts = [pa.array([each[at] for each in encoded], pa.binary()) for at in (0, 1)]
-    return pa.StructArray.from_arrays(parts, fields=list(VARIANT)).take(coded.indices)
+    return pa.StructArray.from_arrays(parts, fields=list(VARIANT))
 
 
 def encode(text: str) -> tuple[bytes, bytes]:

@@ -267,8 +267,9 @@ def _with_columns(outline: Outline, topic: FoundTopic, settings: Settings) -> Fo
     of = _of_registry if source.kind == "registry" else _of_records
     schemas, keys = of(outline, source, topic.name, settings)
     ddl, left_out = "" if source.version else topic.schema, dict[str, str]()
+    sink, fills_variants = outline.declared.sink.name, outline.declared.format.fills_variants
     for schema in schemas:
-        derived = Derived.of(schema.types, outline.declared.sink.name)
+        derived = Derived.of(schema.types, sink, fills_variants=fills_variants)
         if not derived.types:
             why = "; ".join(f"{name}: {what}" for name, what in derived.left_out.items())
             raise _UnknownSchemaError(

@@ -87,7 +87,7 @@ def _plan_values(records: DataFrame | pa.Table, stream: Stream, schema: StructTy
         lenient=spec.lenient,
         record=spec.record,
         shares_tombstones=spec.shares_tombstones,
-        has_extra_text=spec.has_extra_text,
+        are_variants_text=spec.are_variants_text,
     )
     plan = plan_decoding(records, spec.format.type, encoded, stream.settings, column="_value")
     key = _plan_keys(records, stream, schema, column="_key") if spec.from_key else None

@@ -72,8 +72,9 @@ def refuse_moved_embedded(stream: Stream, records: DataFrame) -> None:
 
 def _refuse_moved(stream: Stream, of_schemas: Iterable[Types]) -> None:
     spec, sink = stream.spec, stream.spec.sink.name
+    fills_variants = spec.format.fills_variants
     for types in of_schemas:
-        spec = spec.following(Derived.of(types, sink).types)
+        spec = spec.following(Derived.of(types, sink, fills_variants=fills_variants).types)
     spec = without_refused(spec, stream.spec.ddl, stream.paths)
     if spec.ddl != stream.spec.ddl:
         raise SchemaMovedError(spec)

@@ -12,6 +12,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 
 from oncelake.ingestion.declaration.ddl import DeclaredColumn
+from oncelake.ingestion.declaration.derived import as_ddl
 from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.declaration.types import SqlType
 from oncelake.ingestion.errors import BadFieldError, TableSettingsError
@@ -80,7 +81,8 @@ def _spark_type(type_: SqlType) -> DataType:
 
 def declared_row(spec: StreamSpec, columns: Mapping[str, Column]) -> Column:
     """Return a row of the declared columns: of those that are given, and null in the others."""
-    made = {f.name: columns.get(f.name, F.lit(None)).cast(f.dataType) for f in row_type(spec.ddl)}
+    row = row_type(as_ddl(spec.in_statements(spec.columns)))
+    made = {f.name: columns.get(f.name, F.lit(None)).cast(f.dataType) for f in row}
     return F.struct(*(column.alias(name) for name, column in made.items()))
 
 
@@ -136,9 +138,9 @@ def refuse_bad_constraints(
 
 def _why_no_condition(spark: SparkSession, spec: StreamSpec, sql: str) -> str | None:
     """Say why SQL is no condition over the declared columns."""
-    columns = (F.lit(None).cast(f.dataType).alias(f.name) for f in row_type(spec.ddl))
+    row = declared_row(spec, {}).alias("row")
     try:
-        spark.range(0).select(*columns).where(F.expr(sql)).schema  # noqa: B018
+        spark.range(0).select(row).select("row.*").where(F.expr(sql)).schema  # noqa: B018
     except (AnalysisException, ParseException) as error:
         return sentence_of(error)
     return None

@@ -53,7 +53,7 @@ _UNSTEADY: Final = re.compile(
 
 def asked_ddl(spec: StreamSpec) -> str:
     """Return the columns that a statement may read beside the record's, as DDL."""
-    return _ddl(spec.exploded_columns)
+    return _ddl(spec.in_statements(spec.exploded_columns))
 
 
 def _ddl(columns: Iterable[DeclaredColumn]) -> str:
@@ -353,7 +353,7 @@ def _nodes(plan: Any) -> Iterator[str]:
 
 def _refuse_other_types(spec: StreamSpec, field: str, made: DataFrame) -> None:
     types = {field.name: field.dataType.simpleString() for field in made.schema}
-    for column in row_type(_ddl(spec.columns)):
+    for column in row_type(_ddl(spec.in_statements(spec.columns))):
         due = column.dataType.simpleString()
         if types[column.name] != due:
             where = f"select.{column.name}" if column.name in spec.select else field

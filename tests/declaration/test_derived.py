@@ -83,15 +83,35 @@ def test_a_field_that_cannot_be_a_column_is_left_out_with_the_reason() -> None:
         "line\nbreak": parse_type("INT"),
     }
 
-    delta, iceberg = Derived.of(types, "delta"), Derived.of(types, "iceberg")
+    delta, iceberg = (Derived.of(types, s, fills_variants=False) for s in ("delta", "iceberg"))
 
     assert [*delta.types] == ["id", "any"]
-    assert [*iceberg.types] == ["id", "a b"]
+    assert [*iceberg.types] == ["id", "a b", "any"]
     assert "in other letters" in delta.left_out["ID"]
     assert "Oncelake's own" in delta.left_out["_offset"]
     assert "`sink: delta`" in delta.left_out["a b"]
     assert "holds all" in delta.left_out["none"]
-    assert "VARIANT" in iceberg.left_out["any"]
+
+
+def test_what_a_sink_cannot_keep_becomes_json_where_the_format_can_fill_it() -> None:
+    """At the innermost place; else it is left out."""
+    types = {
+        "id": parse_type("INT"),
+        "tags": parse_type("ARRAY<STRING>"),
+        "by": parse_type("MAP<INT, STRING>"),
+    }
+
+    as_json = Derived.of(types, "postgres", fills_variants=True)
+    left_out = Derived.of(types, "postgres", fills_variants=False)
+
+    assert {name: str(type_) for name, type_ in as_json.types.items()} == {
+        "id": "INT",
+        "tags": "VARIANT",
+        "by": "VARIANT",
+    }
+    assert [*left_out.types] == ["id"]
+    assert [*left_out.left_out] == ["tags", "by"]
+    assert [*Derived.of(types, "kafka", fills_variants=True).types] == ["id", "tags"]
 
 
 @pytest.mark.parametrize(

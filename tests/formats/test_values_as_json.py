@@ -7,7 +7,7 @@ import random
 import struct
 from collections.abc import Sequence
 from io import BytesIO
-from itertools import count
+from itertools import count, product
 from typing import Any
 
 import pyarrow as pa
@@ -47,15 +47,21 @@ def derived(schema: WriterSchema, format_: str) -> str:
     return ", ".join(f"{name} {type_}" for name, type_ in types.items() if type_)
 
 
-def both(schema: WriterSchema, ddl: str, payloads: Sequence[bytes]) -> tuple[Any, Any]:
-    """Read payloads as the engine does, by way of a table, and as the proof; null what is bad."""
+def both(
+    schema: WriterSchema, ddl: str, payloads: Sequence[bytes], *, as_text: bool = False
+) -> tuple[Any, Any]:
+    """Read payloads as the engine does, by way of a table, and as the proof; null what is bad.
+
+    The table has VARIANTs, or the texts of their JSON.
+    """
     format_ = schema.type.lower()
     decode = opened(format_, ddl, writer_schemas=[schema])
     found = decode(pa.array([framed(1, each) for each in payloads], pa.binary()))
-    rows = with_variants(found.field("row"), row_type(ddl))
+    rows = with_variants(found.field("row"), row_type(ddl), as_text=as_text)
     stored = with_texts(rows.to_pylist(maps_as_pydicts="strict"), rows.type)
     is_bad = found.field("reason").is_valid().to_pylist()
-    wanted = {column.name: column.type for column in parse_columns(ddl)}
+    words = {"VARIANT": "JSON"} if as_text else {}
+    wanted = {column.name: column.type.with_words(words) for column in parse_columns(ddl)}
     if format_ == "avro":
         prove = proof_avro.opened(schema, wanted, is_key=False, rejects=False)
     else:
@@ -143,7 +149,9 @@ def test_avro_as_json() -> None:
         opened("avro", ddl, writer_schemas=[schema]), [framed(1, p) for p in payloads]
     )
     engine, proof = both(schema, ddl, payloads)
+    in_text, proven_text = both(schema, ddl, payloads, as_text=True)
 
+    assert in_text == proven_text
     found = [each["row"] for each in structs]
     assert [each["either"] for each in found] == [
         *('{"map":{"k":"AP8=","n":null}}', '{"double":-0.0e0}', '{"double":"NaN"}')
@@ -187,8 +195,8 @@ def test_any_avro_is_the_same_variant_for_engine_and_proof(seed: int) -> None:
     payloads = [b"".join(each.written() for each in parts) for _ in range(40)]
     payloads += [each[: chance.randrange(len(each) + 1)] for each in payloads[:10]]
 
-    for columns in (ddl, derived(schema, "avro") or ddl):
-        engine, proof = both(schema, columns, payloads)
+    for columns, as_text in product((ddl, derived(schema, "avro") or ddl), (False, True)):
+        engine, proof = both(schema, columns, payloads, as_text=as_text)
 
         assert values_equal(engine, proof)
 
@@ -367,8 +375,8 @@ def test_any_protobuf_is_the_same_variant_for_engine_and_proof(seed: int) -> Non
     payloads += [each[: chance.randrange(1, len(each))] for each in payloads]
     deep = "id BIGINT, parent STRUCT<id: BIGINT, parent: VARIANT, children: ARRAY<VARIANT>>"
 
-    for ddl in (derived(PROTO_SCHEMA, "protobuf"), deep):
-        engine, proof = both(PROTO_SCHEMA, ddl, payloads)
+    for ddl, as_text in product((derived(PROTO_SCHEMA, "protobuf"), deep), (False, True)):
+        engine, proof = both(PROTO_SCHEMA, ddl, payloads, as_text=as_text)
 
         assert values_equal(engine, proof)
         assert None not in engine[:20] or "state" in ddl

@@ -257,6 +257,13 @@ def test_both_engines_make_one_table(world: World, tmp_path: Path) -> None:
     assert second[0] == second[1] != first[0]
 
 
+def use_sink(world: World, sink: str, request: pytest.FixtureRequest) -> None:
+    """Say where PostgreSQL is, if the sink is one."""
+    if sink == "postgres":
+        address = SecretStr(request.getfixturevalue("postgres_address"))
+        world.settings = world.settings.model_copy(update={"postgres": address})
+
+
 ON_KAFKA = pytest.param("kafka", marks=[pytest.mark.spark, pytest.mark.kafka])
 
 
@@ -266,9 +273,7 @@ def test_a_sink_without_them_keeps_extra_fields_as_json(
     world: World, sink: str, fields: str, request: pytest.FixtureRequest
 ) -> None:
     """In one form, numbers as they were written, whoever has read the record; proven as text."""
-    if sink == "postgres":
-        address = SecretStr(request.getfixturevalue("postgres_address"))
-        world.settings = world.settings.model_copy(update={"postgres": address})
+    use_sink(world, sink, request)
     of_mode = {"mode": "append", "keys": []} if fields == "append" else {}
     world.declare(schema="id INT NOT NULL, at INT", extra_fields="keep", sink=sink, **of_mode)
     texts = [*NUMBERS, *OTHERS]
@@ -283,3 +288,40 @@ def test_a_sink_without_them_keeps_extra_fields_as_json(
     assert rows[901]["_extra_fields"] is None
     assert rows[NUMBERS.index("1.50")]["_extra_fields"] == '{"x":1.50,"y":1.50}'
     assert find_problems(world) == ()
+
+
+@pytest.mark.parametrize("sink", ["iceberg", "postgres", ON_KAFKA])
+def test_a_sink_without_them_has_the_text_of_their_json(
+    world: World, sink: str, request: pytest.FixtureRequest
+) -> None:
+    """In every place, a null that is written among them."""
+    use_sink(world, sink, request)
+    nested = "" if sink == "postgres" else SCHEMA.partition(" v VARIANT")[2]
+    schema = f"id INT NOT NULL, at INT NOT NULL, v VARIANT{nested}"
+    declare(world, sink=sink, schema=schema, sequence_by=[])
+    world.send(*records())
+    world.run()
+    world.send(*records(20), b'{"id": 81, "at": 1, "v": {"c": 1.50, "b": [ ]}}')
+    world.send(b'{"id": 82, "at": 1, "v": null}', b'{"id": 83, "at": 1}')
+    world.run()
+
+    found = world.paths.table.scan(["id", "v"])
+    rows = {row["id"]: row["v"] for each in found for row in each.to_pylist()}
+    assert (rows[81], rows[82], rows[83]) == ('{"b":[],"c":1.50}', "null", None)
+    assert find_problems(world) == ()
+
+
+@pytest.mark.spark
+@pytest.mark.kafka
+def test_statements_read_the_text_where_a_sink_has_no_other(world: World) -> None:
+    """As a STRING, and the proof has them evaluated."""
+    filtered = "get_json_object(v, '$.b') IS NULL OR length(v) > 9"
+    declare(world, sink="iceberg", schema="id INT NOT NULL, at INT, v VARIANT", where=filtered)
+    world.send(
+        *records(), b'{"id": 80, "at": 1, "v": {"b": 1}}', b'{"id": 81, "at": 1, "v": {"c": 1.50}}'
+    )
+    report = world.run()
+
+    assert report.total("filtered") == 1
+    assert {81} == {row["id"] for row in world.rows()} - {*range(80)}
+    assert prove(world).differences == ()

@@ -15,6 +15,7 @@ from confluent_kafka.schema_registry import (
 )
 from confluent_kafka.schema_registry.avro import AvroSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
+from pydantic import SecretStr
 
 from oncelake.ingestion.declaration.loader import DeclaredStream, load_streams, read_outlines
 from oncelake.ingestion.lake.paths import StreamPaths
@@ -292,4 +293,34 @@ def test_a_route_by_header_or_field_follows_the_record_type_of_the_subject(
     assert events.rows("paid") == [{"id": 1, "amount": 0.5, "kind": "paid"}]
     assert [row["note"] for row in events.rows("placed")] == [None, "new"]
     assert "`note` STRING" in events.columns()["placed"]
+    assert events.differences() == []
+
+
+@pytest.mark.parametrize("sink", ["iceberg", "postgres"])
+def test_what_has_no_other_type_is_json_in_every_sink(
+    events: Events, sink: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    """And so are lists, where the sink has none; each such column is named once."""
+    if sink == "postgres":
+        address = SecretStr(request.getfixturevalue("postgres_address"))
+        events.world.settings = events.world.settings.model_copy(update={"postgres": address})
+    fields = {"id": "int", "how": ["null", "string", "double"]}
+    fields["lines"] = {"type": "array", "items": "long"}
+    paid = {"when": f"{events.package}.Paid", "schema": "registry", "keys": ["id"]}
+    events.declare(sink=sink, tables={"paid": paid}, otherwise="ignore")
+    events.send("Paid", fields, {"id": 1, "how": 0.5, "lines": [2, 1]})
+    events.send("Paid", fields, {"id": 2, "how": "cash", "lines": []})
+    events.send("Paid", fields, {"id": 3, "how": None, "lines": []})
+    events.world.set_environment(monkeypatch)
+
+    first, again = (oncelake("discover", "events").output for _ in range(2))
+    report = events.run()["paid"]
+
+    assert "`how` VARIANT is JSON" in first
+    assert ("`lines` VARIANT is JSON" in first) == (sink == "postgres")
+    assert "is JSON" not in again
+    assert report.total("inserted") == 3
+    rows = events.rows("paid")
+    assert [row["how"] for row in rows] == ['{"double":0.5e0}', '{"string":"cash"}', None]
+    assert rows[0]["lines"] == ("[2,1]" if sink == "postgres" else [2, 1])
     assert events.differences() == []

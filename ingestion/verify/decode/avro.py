@@ -257,8 +257,8 @@ class _BranchReader(DatumReader):
 
 def fit(node: Any, type_: SqlType) -> Read:
     """Return what takes a value that is not null as a declared type."""
-    if type_.word == "VARIANT":
-        return lambda value: _variant(node, value)
+    if type_.word in coerce.WRITERS:
+        return lambda value: _variant(node, value, type_)
     if node.type == "union":
         branches = [fit(each, type_) for each in node.schemas]
         return lambda value: branches[value[0]](value[1])
@@ -271,9 +271,9 @@ def fit(node: Any, type_: SqlType) -> Read:
     return _scalar(node, type_) or coerce.never(node.type, type_)
 
 
-def _variant(node: Any, value: Any) -> str:
+def _variant(node: Any, value: Any, type_: SqlType) -> str:
     with deeper_calls():
-        return coerce.variant_of(_as_json(node, value))
+        return coerce.variant_of(_as_json(node, value), type_)
 
 
 def _as_json(node: Any, value: Any, levels: int = coerce.DEEPEST) -> Any:

@@ -113,7 +113,7 @@ def provable_types(columns: Iterable[DeclaredColumn]) -> dict[str, SqlType]:
 
 def with_nulls(fields: Mapping[str, Any], columns: Mapping[str, SqlType]) -> Mapping[str, Any]:
     """Mark the nulls that are values of a VARIANT, as every null is that is written out."""
-    names = (name for name, type_ in columns.items() if type_.word == "VARIANT")
+    names = (name for name, type_ in columns.items() if type_.word in WRITERS)
     nulls = {name: NULL for name in names if name in fields and fields[name] is None}
     return {**fields, **nulls} if nulls else fields
 
@@ -160,7 +160,7 @@ def _json_nested(type_: SqlType, rejects: bool) -> Read:
             value = with_nulls(value, optional)
         elif type_.word == "MAP":
             value = with_nulls(value, dict.fromkeys(value, type_.parts["value"]))
-        elif type_.parts["element"].word == "VARIANT":
+        elif type_.parts["element"].word in WRITERS:
             value = [NULL if each is None else each for each in value]
         return read(value)
 
@@ -221,11 +221,15 @@ def json_text(value: Any) -> str:
         return _json(value, str)
 
 
-def variant_of(value: Any) -> str:
+# By the word of the type; ``JSON`` is a VARIANT of which the sink keeps the text.
+WRITERS: Final[Mapping[str, Read]] = {"VARIANT": variant, "JSON": json_text}
+
+
+def variant_of(value: Any, type_: SqlType) -> str:
     """Write what a schema made of bytes, if it is no larger than a VARIANT may be."""
     if len(json_text(value)) > _LONGEST_VARIANT:
         raise BadRecordError("larger than a VARIANT may be")
-    return variant(value)
+    return str(WRITERS[type_.word](value))
 
 
 def real_in_json(value: float) -> str:
@@ -298,7 +302,7 @@ SCALARS: Final[Mapping[str, Read]] = {
     "DATE": lambda value: dt.date.fromisoformat(written(_DATE, value)[0]),
     "TIMESTAMP": _timestamp,
     "TIMESTAMP_NTZ": _timestamp_without_zone,
-    "VARIANT": variant,
+    **WRITERS,
 }
 
 

@@ -14,12 +14,11 @@ from oncelake.ingestion.declaration.ddl import DeclaredColumn
 from oncelake.ingestion.kafka.schema_registry import WriterSchema
 from oncelake.ingestion.verify.decode import Decode, DecodedRecord, Expected, Name, ReadFramed
 from oncelake.ingestion.verify.decode.coerce import (
+    WRITERS,
     BadRecordError,
     WrittenNumber,
-    json_text,
     of_json,
     refuse_names,
-    variant,
     with_nulls,
 )
 
@@ -34,7 +33,7 @@ def reading(expected: Expected) -> Decode:
     lenient = [column for column in expected.columns if column.name in expected.lenient]
     types = {column.name: column.type for column in expected.columns}
     keeps = expected.extra_fields == "keep"
-    write = json_text if expected.has_extra_text else variant
+    write = WRITERS["JSON" if expected.are_variants_text else "VARIANT"]
 
     def read(raw: bytes, *_: object) -> DecodedRecord:
         fields = _key_fields(raw, expected) if expected.is_key else parse_object(raw)

@@ -107,8 +107,8 @@ def opened(
 
 def fit(node: Any, type_: SqlType) -> Read:
     """Return what takes a value that is not null as a declared type."""
-    if type_.word == "VARIANT":
-        return lambda value: _variant(node, value)
+    if type_.word in coerce.WRITERS:
+        return lambda value: _variant(node, value, type_)
     if node.is_repeated and protobuf_binary.is_map(node.message_type):
         entry = node.message_type.fields_by_name
         if protobuf_binary.word_of(entry["key"]) != "string":
@@ -122,8 +122,8 @@ def fit(node: Any, type_: SqlType) -> Read:
 def _item(field: Any, type_: SqlType) -> Read:
     """Return what takes one item of a field that is repeated, or all of one that is not."""
     word = protobuf_binary.word_of(field)
-    if type_.word == "VARIANT":
-        return lambda value: _variant(field, value, is_item=True)
+    if type_.word in coerce.WRITERS:
+        return lambda value: _variant(field, value, type_, is_item=True)
     if word in {"message", "group"}:
         return _message(field.message_type, type_)
     if word == "enum" and type_.word == "STRING":
@@ -138,9 +138,9 @@ def _item(field: Any, type_: SqlType) -> Read:
     return kinds.get(word, coerce.whole(type_)) or coerce.never(word, type_)
 
 
-def _variant(field: Any, value: Any, *, is_item: bool = False) -> str:
+def _variant(field: Any, value: Any, type_: SqlType, *, is_item: bool = False) -> str:
     with deeper_calls():
-        return coerce.variant_of(_as_json(field, value, is_item=is_item))
+        return coerce.variant_of(_as_json(field, value, is_item=is_item), type_)
 
 
 def _as_json(field: Any, value: Any, *, is_item: bool = False) -> Any:

@@ -106,7 +106,7 @@ class Classifier:
             lenient=spec.lenient,
             record=spec.record_types,
             moved_by=spec.moved_by,
-            has_extra_text=spec.has_extra_text,
+            are_variants_text=spec.are_variants_text,
         )
         needs_key = spec.tombstone_policy == "delete" or spec.from_key
         read_key = _reading_of_keys(spec, settings) if needs_key and spec.key_columns else None

@@ -186,7 +186,7 @@ class _OfTheEngine:
 
     def __init__(self, spec: StreamSpec, apply: Apply, *, is_independent: bool) -> None:
         # Spark would not take them as this proof reads them.
-        provable_types(spec.exploded_columns)
+        provable_types(spec.in_statements(spec.exploded_columns))
         self._apply = apply
         self.is_independent = is_independent
         self._names = [column.name for column in spec.exploded_columns]

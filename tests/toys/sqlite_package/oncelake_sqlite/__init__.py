@@ -18,7 +18,8 @@ class SqliteSink(SinkPart):
 KIND = SinkKind(
     module="oncelake_sqlite.table",
     part=SqliteSink,
-    refused=("VARIANT", "ARRAY", "MAP", "STRUCT"),
+    refused=("ARRAY", "MAP", "STRUCT"),
+    stored_as={"VARIANT": "STRING"},
     refused_modes=("aggregate",),
     cannot={"rewind": "it keeps no past", "time travel": "it keeps no past"},
 )

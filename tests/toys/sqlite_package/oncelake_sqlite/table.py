@@ -31,7 +31,7 @@ from oncelake.ingestion.sinks.table import (
     seq_conflict,
 )
 from oncelake.ingestion.storage.location import Location
-from oncelake_sqlite import SqliteSink
+from oncelake_sqlite import KIND, SqliteSink
 
 
 def open_table(stream: str, sink: SqliteSink, settings: Settings, lake: Location) -> SqliteTable:
@@ -84,7 +84,8 @@ class SqliteTable(ErasableTable):
 
     def create(self, wanted: TableDefinition) -> None:
         """Make the three tables, unless they are there."""
-        ddl = [[each.name, str(each.type), each.nullable] for each in wanted.columns]
+        stored = [(c.name, KIND.stored_type(c.type), c.nullable) for c in wanted.columns]
+        ddl = [[name, str(type_), nullable] for name, type_, nullable in stored]
         names = ", ".join(identifier(each.name) for each in wanted.columns)
         with closing(self.connect()) as connection:
             connection.execute("BEGIN IMMEDIATE")
