@@ -145,8 +145,9 @@ class DebeziumOptions(Options):
         description="The connector's decimal.handling.mode, without schemas; base64 is precise, "
         "where digits alone are base64, too.",
     )
-    on_truncate: Literal["quarantine", "stop"] = Field(
-        "quarantine", description="Whether a TRUNCATE of the source only waits, or stops the run."
+    on_truncate: Literal["quarantine", "stop", "apply"] = Field(
+        "quarantine",
+        description="Whether a TRUNCATE of the source waits, stops the run, or empties the table.",
     )
 
     @property

@@ -387,6 +387,19 @@ def _debezium_violations(spec: Declaration, options: DebeziumOptions) -> Iterato
                 "takes from the envelope, such as `lsn: source.lsn`, or leave it out: Kafka keeps "
                 "the order of each key",
             )
+    if options.on_truncate == "apply" and (problem := _truncate_problem(spec)):
+        yield ("format", "on_truncate"), f"`apply`: {problem}; write `stop`, or `quarantine`"
+
+
+def _truncate_problem(spec: Declaration) -> str | None:
+    """Say why a TRUNCATE of the source cannot empty the table."""
+    if spec.mode != "upsert" or spec.deletes != "hard":
+        return "it deletes the rows of `mode: upsert` with `deletes: hard`"
+    if spec.route or not (spec.topic or spec.table_per_topic):
+        return "it needs a topic that is one table of the source"
+    if why := spec.sink.kind.cannot.get("erase"):
+        return f"`sink: {spec.sink.name}` cannot delete its rows: {why}"
+    return None
 
 
 def unknown_names(

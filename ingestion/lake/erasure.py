@@ -1,9 +1,9 @@
 """What the ledger keeps of a key that was erased: a digest, and how far the topic was read then.
 
-The key itself is nowhere. Records before those offsets are left out when they are read again, also
-into a new table, which takes the erasures over before it reads; later ones are new, and come in as
-any other. A digest of a key that can be guessed can be tried, so the
-salt makes every erasure different, and no more.
+A truncate of the source is one of all keys, up to its own offset. The key itself is nowhere.
+Records before those offsets are left out when they are read again, also into a new table, which
+takes the erasures over before it reads; later ones are new, and come in as any other. A digest of a
+key that can be guessed can be tried, so the salt makes every erasure different, and no more.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 import pyarrow as pa
 
 from oncelake.ingestion.kafka.offsets import Offsets, Range
-from oncelake.ingestion.lake.ledger import LedgerRow
+from oncelake.ingestion.lake.ledger import LedgerRow, standing_rows
 from oncelake.ingestion.sinks.delta.commits import delete_rows
 from oncelake.ingestion.sinks.delta.files import is_delta, open_rows
 from oncelake.ingestion.storage.location import Location
@@ -26,7 +26,7 @@ from oncelake.ingestion.storage.location import Location
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Digest:
-    """The values of some columns, unreadable."""
+    """The values of some columns, unreadable; of none, which all rows have in common."""
 
     columns: tuple[str, ...]
     salt: str
@@ -72,6 +72,16 @@ class Erasure:
     until: Offsets
     is_complete: bool
 
+    @property
+    def is_truncate(self) -> bool:
+        """Tell whether it was of all keys, up to a truncate of the source."""
+        return not self.digest.columns
+
+    def is_behind(self, at: Offsets, epoch: int) -> bool:
+        """Tell whether it was a truncate of an epoch, and these offsets are none behind it."""
+        known = all(offset <= self.until.get(part, -1) for part, offset in at.items())
+        return self.is_truncate and self.epoch == epoch and known
+
     def may_leave_out(self, epoch: int, ranges: Sequence[Range]) -> bool:
         """Tell whether some records of an epoch, those of no range or of these, were read by then.
 
@@ -88,17 +98,18 @@ COMPLETES = "erase_completes."
 
 
 def erasures(rows: Sequence[LedgerRow]) -> tuple[Erasure, ...]:
-    """Return every erase of a table, by its ledger rows."""
+    """Return every erase of a table, and the truncates that stand, by its ledger rows."""
+    standing = {row.seq for row in standing_rows(rows)}
     return tuple(
         Erasure(
             seq=row.seq,
             epoch=row.epoch,
             digest=Digest.of_row(row.erased),
             until=Offsets.from_json(row.erased["until"]),
-            is_complete=COMPLETE in row.counts,
+            is_complete=row.kind == "truncate" or COMPLETE in row.counts,
         )
         for row in rows
-        if row.erased is not None
+        if row.erased is not None and (row.kind == "erase" or row.seq in standing)
     )
 
 

@@ -217,7 +217,7 @@ def _erasures(folder: Location, paths: StreamPaths) -> dict[Any, dt.datetime]:
     unknown = DeltaLog(folder / paths.data.name).newest_first(down_to=newest + 1)
     erased = {row.committed_at: row.erased or {} for row in rows if row.kind == "erase"}
     made = {each.committed_at: each.metadata for each in unknown}
-    erased |= {at: metadata.erased for at, metadata in made.items() if metadata and metadata.erased}
+    erased |= {at: note.erased or {} for at, note in made.items() if note and note.kind == "erase"}
     return {
         said.get("digest", at): dt.datetime.fromisoformat(said.get("at", f"{at}"))
         for at, said in erased.items()

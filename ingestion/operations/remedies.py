@@ -85,9 +85,10 @@ REMEDIES: Final[Mapping[str, str]] = {
     "malformed_debezium": "declare the `format` that the topic has; `debezium` reads envelopes",
     "unavailable_value": "let the source send the column in every event (REPLICA IDENTITY FULL), "
     "or name others in `keys`, `sequence_by` and expressions",
-    "truncate": "decide: declare `where` with the position after it, and oncelake rebuild "
+    "truncate": "decide: in a topic of one partition declare `on_truncate: apply` in `format`, and "
+    "oncelake redrive; else `where` with the position after it, and oncelake rebuild "
     "(docs/debezium.md, When the source is truncated); or leave its rows; to stop before the next "
-    "one, declare `on_truncate: stop` in `format`",
+    "one, declare `on_truncate: stop`",
     "not_a_change": "nothing is lost; leave such messages out by the connector's settings, or "
     "their topic by `topics` or a narrower `topic_pattern`",
     "source_schema_change": "nothing is lost; leave the connector's topic of schema changes out by "

@@ -227,7 +227,12 @@ class Run(StreamTask):
             topics = stream.kafka.topics(stream.name, stream.spec.subscribed)
             ends, batches = stream.kafka.stable_end(topics.partitions), tuple(attempts.committed)
             report = self._report(
-                stream, writer.position, start, ends, batches=batches, notices=notices
+                stream,
+                writer.position,
+                start,
+                ends,
+                batches=batches,
+                notices=(*notices, *writer.notices),
             )
             return replace(report, engine=committer.engine)
 

@@ -34,6 +34,7 @@ from oncelake.ingestion.pipeline.transform import (
     refuse_bad_transformation,
     transform,
 )
+from oncelake.ingestion.pipeline.truncates import take_truncates
 from oncelake.ingestion.pipeline.validate import validate
 from oncelake.ingestion.recovery.position import read_position
 from oncelake.ingestion.recovery.schema_diff import SchemaPlan, plan_schema_change
@@ -107,6 +108,7 @@ def _tried(stream: Stream, session: SparkSession, ranges: Sequence[Range]) -> Tr
         validated = validate(transformed, spec, Offsets(), {})
         with translate_expression_errors(spec, ranges, {}):
             engine.materialize(validated)
+        take_truncates(engine, spec)
         counts, names = count_records(engine), [column.name for column in spec.value_columns]
         return Trial(
             spec=spec,

@@ -15,10 +15,11 @@ from typing import Any, NamedTuple
 from pyspark.sql import DataFrame, SparkSession
 
 from oncelake.ingestion.declaration.spec import EVALUATED_BY
-from oncelake.ingestion.errors import CommitConflictError, OffsetHoleError
+from oncelake.ingestion.errors import CommitConflictError, OffsetHoleError, counted
 from oncelake.ingestion.kafka.last_record import LastRecord, LastRecords
 from oncelake.ingestion.kafka.offsets import Fit, Offsets, Range, fit
 from oncelake.ingestion.lake.books import ROUTED
+from oncelake.ingestion.lake.erasure import erasures
 from oncelake.ingestion.lake.ledger import Ledger, LedgerRow
 from oncelake.ingestion.lake.lock import refuse_lost_lease
 from oncelake.ingestion.lake.quarantine import quarantine_rows
@@ -46,6 +47,7 @@ from oncelake.ingestion.pipeline.gaps import Gaps, find_gaps
 from oncelake.ingestion.pipeline.record_types import learn_record_types
 from oncelake.ingestion.pipeline.spark_errors import translate_expression_errors
 from oncelake.ingestion.pipeline.transform import plan_transformation, transform
+from oncelake.ingestion.pipeline.truncates import take_truncates, truncate
 from oncelake.ingestion.pipeline.validate import validate
 from oncelake.ingestion.recovery.continuity import refuse_cut_meanwhile
 from oncelake.ingestion.recovery.foreign_commits import foreign_commits_before
@@ -117,6 +119,12 @@ class BatchWriter:
         self._transformation = plan_transformation(committer.spark, self._spec) if is_here else None
         self._evaluated_by: str | None = None
         self.position = committer.start.position
+        self.notices: list[str] = []
+
+    @property
+    def epoch_of_records(self) -> int:
+        """The epoch in which the records were read for the first time."""
+        return self.position.epoch
 
     def write(self, records: DataFrame, planned: Sequence[Range]) -> Iterator[LedgerRow]:
         """Write one batch, or the parts of one that is too large; yield the row of each commit.
@@ -161,11 +169,25 @@ class BatchWriter:
             validated = validate(transformed, spec, overlap, asked)
             with translate_expression_errors(spec, planned, asked):
                 is_in_workers = engine.materialize(validated)
+            self._apply_truncates(engine)
             self._evaluated_by = "duckdb" if is_in_workers and (spec.where or spec.select) else None
             for part in engine.parts(planned):
                 plan = self.fit_ranges(part)
                 if not plan.is_stale and (row := self._apply_part(engine, part, plan)):
                     yield row
+
+    def _apply_truncates(self, engine: Engine) -> None:
+        """Take out of the table what was before a truncate among the records."""
+        epoch = self.position.epoch
+        if self.epoch_of_records < epoch or not (at := take_truncates(engine, self._spec)):
+            return
+        if any(each.is_behind(at, epoch) for each in self._erasures):
+            return
+        metadata, row = truncate(self._stream, self.position, at, run_id=self._run_id)
+        self._erasures = (*self._erasures, *erasures([row]))
+        self.position = self.position.after(metadata)
+        rows = counted(row.counts["truncated"], "row was", "rows were")
+        self.notices.append(f"{metadata.reason}; {rows} deleted")
 
     def _apply_part(self, engine: Engine, planned: Sequence[Range], plan: Fit) -> LedgerRow | None:
         """Commit what the engine holds of a batch, if there is anything to be said of it."""
@@ -202,20 +224,19 @@ class BatchWriter:
 
     def count(self, engine: Engine, planned: Sequence[Range]) -> BatchCounts:
         """Count the one copy, and refuse a batch that nobody should apply."""
-        self.leave_out_erased(engine, self.position.epoch, planned)
+        self.leave_out_erased(engine, planned)
         counts = count_records(engine)
         hit(Failpoint.BATCH_MATERIALISED)
         refuse_another_topic(self._spec, self._stream.kafka, self.position.identity)
         refuse_too_many_bad(engine, counts, self._spec)
         return counts
 
-    def leave_out_erased(
-        self, engine: Engine, epoch: int, planned: Sequence[Range]
-    ) -> list[dict[str, Any]]:
+    def leave_out_erased(self, engine: Engine, planned: Sequence[Range]) -> list[dict[str, Any]]:
         """Call the records ``filtered`` whose key has been erased since they were first read.
 
-        Returns their coordinates.
+        Those, too, that were before a truncate. Returns the coordinates of the erased.
         """
+        epoch = self.epoch_of_records
         return [
             place
             for erasure in self._erasures
@@ -327,7 +348,8 @@ class BatchWriter:
             return 0
         refuse_lost_lease(self._paths)
         epoch = self.position.epoch
-        erased = (each for each in self._erasures if each.may_leave_out(epoch, batch.planned))
+        of_keys = (each for each in self._erasures if not each.is_truncate)
+        erased = (each for each in of_keys if each.may_leave_out(epoch, batch.planned))
         bare = " OR ".join(was_read_by(each, epoch) for each in erased)
         rows = quarantine_rows(metadata, self._spec, bare=bare or "FALSE")
         return target.write_side("quarantine", self._paths.quarantine, rows)

@@ -17,7 +17,7 @@ from oncelake.ingestion.pipeline.counts import IS_GOOD
 
 
 def leave_out(engine: Engine, erasure: Erasure, *, epoch: int) -> list[dict[str, Any]]:
-    """Call the records of an erased key ``filtered``, in the table ``batch``.
+    """Call the records of an erased key, or before a truncate, ``filtered`` in ``batch``.
 
     Args:
         engine: Has the table.
@@ -25,10 +25,13 @@ def leave_out(engine: Engine, erasure: Erasure, *, epoch: int) -> list[dict[str,
         epoch: That of the records; all of an epoch before the erase's own had been read by then.
 
     Returns:
-        The coordinates of these records.
+        The coordinates of these records; none of those that were before a truncate.
     """
     columns = erasure.digest.columns
     was_read = f"{IS_GOOD} AND {was_read_by(erasure, epoch)}"
+    if erasure.is_truncate:
+        redefine(engine, was_read, _disposition="'filtered'")
+        return []
     place = dict.fromkeys((*columns, *COORDINATES, "_index"))
     found = engine.rows(
         f"SELECT {sql.names(place)} FROM (SELECT {sql.names(place)}, row_number() OVER (PARTITION "
@@ -58,6 +61,15 @@ def leave_out(engine: Engine, erasure: Erasure, *, epoch: int) -> list[dict[str,
             )
             return places
     return []
+
+
+def redefine(engine: Engine, condition: str, **columns: str) -> None:
+    """Give columns of ``batch`` another value, where its rows meet a condition."""
+    now = {name: sql.name(name) for name in engine.columns("batch")}
+    now |= {
+        name: f"CASE WHEN {condition} THEN {to} ELSE {name} END" for name, to in columns.items()
+    }
+    engine.define("batch", f"SELECT {sql.selected(now)} FROM batch", keep=True)
 
 
 def was_read_by(erasure: Erasure, epoch: int) -> str:

@@ -85,6 +85,11 @@ class RedriveWriter(BatchWriter):
         self._erased = ""
         self.still_bad: Mapping[str, int] = {}
 
+    @property
+    def epoch_of_records(self) -> int:
+        """The epoch in which the records were read for the first time."""
+        return self._of.number
+
     def redrive(self, records: DataFrame) -> LedgerRow | None:
         """Judge records of this epoch again, and commit those that are good now.
 
@@ -104,7 +109,7 @@ class RedriveWriter(BatchWriter):
 
     def count(self, engine: Engine, planned: Sequence[Range]) -> BatchCounts:
         """Leave out what is still bad: it stays where it is."""
-        self._erased = at_places(self.leave_out_erased(engine, self._of.number, planned))
+        self._erased = at_places(self.leave_out_erased(engine, planned))
         counts = count_records(engine)
         if counts.dispositions.get(ELSEWHERE) and not self._releases_others:
             self._keep_others(engine)

@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 from oncelake.ingestion.kafka.last_record import LastRecords, of_rows, rows_of
 from oncelake.ingestion.kafka.offsets import Offsets, Range
 
-Kind = Literal["ingest", "replay", "redrive", "accept", "rewind", "schema", "erase"]
+Kind = Literal["ingest", "replay", "redrive", "accept", "rewind", "schema", "erase", "truncate"]
 
 # Only these move offsets.
 MOVING: Final[frozenset[Kind]] = frozenset({"ingest", "accept", "rewind"})
@@ -129,7 +129,7 @@ class CommitMetadata:
         counts: The counts known before the commit.
         reason: Why a person decided so, where one did.
         accepts: Seqs whose red verdict this commit accepts.
-        erased: What was erased, of an erase: see ``ingestion.lake.erasure``.
+        erased: What was erased, of an erase or a truncate: see ``ingestion.lake.erasure``.
         side: The files that it adds to the side tables: see ``ingestion.lake.side_tables``.
     """
 

@@ -36,6 +36,7 @@ class Failpoint(StrEnum):
     QUERY_STARTED = "query_started"
     BATCH_PLANNED = "batch_planned"
     COLUMNS_KEPT = "columns_kept"
+    SOURCE_TRUNCATED = "source_truncated"
     BATCH_MATERIALISED = "batch_materialised"
     GAPS_PROVEN = "gaps_proven"
     QUARANTINED = "quarantined"

@@ -177,7 +177,7 @@ class _Proof:
             newest, _ = table.log().since_our_newest(stream)
             if newest and newest.metadata and newest.version > since:
                 kinds.append(newest.metadata.kind)
-        goes = {"rewind", "erase", "accept", "schema"}
+        goes = {"rewind", "erase", "truncate", "accept", "schema"}
         if (
             "time travel" in self._spec.sink.kind.cannot
             and self._spec.keys
@@ -250,6 +250,7 @@ class _Proof:
         may_be_thinned = cache(partial(is_compacted, self._settings))
         fold = Fold(context, is_compacted=may_be_thinned, redrives=redrives)
         self._prove_the_dispositions(fold, redrives)
+        self._differences.add(fold.unfounded_truncates())
         self._quarantined = len(fold.bad)
         with self._damage_is_different("quarantine", translate_read_errors(self._paths.quarantine)):
             self._prove_the_quarantine(fold, coverage)

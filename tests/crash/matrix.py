@@ -31,10 +31,11 @@ from tests.trials.record import results_of_engine
 from tests.trials.world import spark_of
 
 KILLS = ("kill_group", "kill_python", "kill_jvm")
-# No run here passes these, which have tests of their own: a schema that moves, a person's decision,
-# upkeep.
+# No run here passes these, which have tests of their own: a schema that moves, a truncate, a
+# person's decision, upkeep.
 _ELSEWHERE = {
     *(Failpoint.FILE_REWRITTEN, Failpoint.ALTERED, Failpoint.SCHEMA_NOTED, Failpoint.COLUMNS_KEPT),
+    Failpoint.SOURCE_TRUNCATED,
     *(Failpoint.DECIDED, Failpoint.SIDES_CLEARED, Failpoint.SWAP_BEGUN, Failpoint.SWAP_CLEARED),
     *(Failpoint.COMPACTED, Failpoint.VACUUMED, Failpoint.RETIRED),
 }

@@ -84,8 +84,9 @@ def test_every_place_is_reached(world: World, monkeypatch: pytest.MonkeyPatch) -
     with dg.DagsterInstance.ephemeral() as instance:
         assert materialize(world, instance).success
 
-    # Only a schema that comes with the records leads there: see test_evolution_kills.py.
-    assert set(Failpoint) - reached == {Failpoint.COLUMNS_KEPT}
+    # Only a schema that comes with the records leads there, and a truncate of the source: see
+    # test_evolution_kills.py and test_truncates.py.
+    assert set(Failpoint) - reached == {Failpoint.COLUMNS_KEPT, Failpoint.SOURCE_TRUNCATED}
 
 
 def test_nobody_but_a_test_can_plan_a_crash(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

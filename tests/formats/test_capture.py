@@ -8,6 +8,7 @@ import gzip
 import json
 import struct
 from collections.abc import Callable
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 from zlib import crc32
@@ -189,3 +190,19 @@ def test_a_table_that_was_emptied_is_followed_from_there(world: World, schemas: 
     assert found == source_rows(world, "emptied")
     assert [row["id"] for row in found] == [2, 3]
     assert find_problems(world) == ()
+
+
+@pytest.mark.parametrize("schemas", [False, True], ids=["without", "with schemas"])
+def test_a_table_is_emptied_where_the_database_was(world: World, schemas: bool) -> None:
+    """In a topic of one partition, which has the order of the database's log."""
+    one = replace(world, topic=world.add_topic("one"))
+    options = {"type": "debezium", "schemas": schemas, "on_truncate": "apply"}
+    one.declare(schema="id INT NOT NULL, label STRING", format=options)
+    for event in events("emptied", schemas=schemas):
+        one.producer.produce(one.topic, event["value"], event["key"], 0)
+    assert one.producer.flush(30) == 0
+    one.run()
+
+    assert one.rows() == source_rows(one, "emptied")
+    assert [row.kind for row in one.ledger][-2:] == ["truncate", "ingest"]
+    assert find_problems(one) == ()

@@ -53,7 +53,7 @@ def begins_in(commits: Iterable[LoggedCommit]) -> Begins:
 def refuse_unknown_kinds(batches: Iterable[Batch]) -> None:
     """Raise ``UnprovableError`` for a batch whose kind this proof does not know."""
     for batch in batches:
-        if batch.kind not in {*MOVING, *FOLDED, "schema", "rewind", "erase"}:
+        if batch.kind not in {*MOVING, *FOLDED, "schema", "rewind", "erase", "truncate"}:
             raise UnprovableError(f"batch {batch.seq} is a {batch.kind}, which is not provable")
 
 

@@ -76,6 +76,10 @@ class BadRecordError(ValueError):
     """A record that cannot be applied; the message is the reason."""
 
 
+class TruncateError(BadRecordError):
+    """A record that says that the source has emptied its table."""
+
+
 class UnknownSchemaError(BadRecordError):
     """A record that cannot be read, for the registry does not know its schema, or not any more."""
 

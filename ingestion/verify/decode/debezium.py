@@ -31,7 +31,13 @@ from oncelake.ingestion.verify.decode.avro import (
     parse_schema,
 )
 from oncelake.ingestion.verify.decode.avro import fit as fit_avro
-from oncelake.ingestion.verify.decode.coerce import TICKS, BadRecordError, Read, refuse
+from oncelake.ingestion.verify.decode.coerce import (
+    TICKS,
+    BadRecordError,
+    Read,
+    TruncateError,
+    refuse,
+)
 from oncelake.ingestion.verify.decode.json import parse
 from oncelake.ingestion.verify.read.record import Row
 
@@ -84,6 +90,8 @@ class _RowOfEnvelope:
         ``readers`` returns what takes each column from ``before``, or from ``after``.
         """
         op = envelope.get("op") if isinstance(envelope, dict) else None
+        if op == "t":
+            raise TruncateError("the source was truncated")
         if op not in ("c", "r", "u", "d"):
             raise BadRecordError(f"no envelope of a changed row: op {op!r:.20}")
         side, is_delete = ("before", True) if op == "d" else ("after", False)

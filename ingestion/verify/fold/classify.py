@@ -24,6 +24,7 @@ from pydantic import ValidationError
 
 from oncelake.ingestion.declaration.ddl import DeclaredColumn, parse_columns
 from oncelake.ingestion.declaration.derived import as_ddl
+from oncelake.ingestion.declaration.formats import DebeziumOptions
 from oncelake.ingestion.declaration.routes import Route
 from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.declaration.sql import with_names
@@ -33,6 +34,7 @@ from oncelake.ingestion.verify.decode import Decode, DecodedRecord, Expected, re
 from oncelake.ingestion.verify.decode.coerce import (
     BROKEN,
     BadRecordError,
+    TruncateError,
     UnknownSchemaError,
     UnprovableError,
 )
@@ -79,6 +81,7 @@ class Classified:
     changes: list[RowChange] = field(default_factory=list)
     bad: list[tuple[Record, str]] = field(default_factory=list)
     unread: list[tuple[Record, str]] = field(default_factory=list)
+    truncates: list[Record] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
     types: dict[tuple[str, str], Record] = field(default_factory=dict)
 
@@ -132,6 +135,9 @@ class Classifier:
         self._keeps = spec.unavailable == "keep"
         self._never_left_out = spec.never_left_out
         self._may_move = bool(spec.moved_by)
+        options = spec.format.options
+        applies = isinstance(options, DebeziumOptions) and options.on_truncate == "apply"
+        self._applies_truncates = applies
         self._tombstones = spec.tombstone_policy
         self._is_soft = spec.deletes == "soft"
         self._keeps_extra = spec.extra_fields == "keep"
@@ -205,6 +211,12 @@ class Classifier:
                 if self._may_filter_by_time:
                     self._refuse_no_time(record)
                 values.extend(self._exploded(record, decoded, result))
+            except TruncateError as error:
+                if self._applies_truncates:
+                    result.truncates.append(record)
+                    result.counts["ignored"] += 1
+                else:
+                    result.bad.append((record, str(error)))
             except UnknownSchemaError as error:
                 result.unread.append((record, str(error)))
             except BROKEN as error:

@@ -19,7 +19,14 @@ from oncelake.ingestion.verify.fold.aggregate import AggregateRule
 from oncelake.ingestion.verify.fold.classify import Classified, Classify
 from oncelake.ingestion.verify.fold.kept_columns import KeptColumns
 from oncelake.ingestion.verify.fold.redrives import Redrives
-from oncelake.ingestion.verify.fold.rule import AppendRule, Erased, FoldContext, Recount, Rule
+from oncelake.ingestion.verify.fold.rule import (
+    AppendRule,
+    Erased,
+    FoldContext,
+    Recount,
+    Rule,
+    Truncate,
+)
 from oncelake.ingestion.verify.fold.scd2 import HistoryRule
 from oncelake.ingestion.verify.read.record import SYSTEM_COLUMNS, Record, RowChange
 from oncelake.ingestion.verify.read.snapshot import Batch
@@ -82,6 +89,8 @@ class Fold:
         behind = len(SYSTEM_COLUMNS) + bool(context.spec.explode)
         self._extra_at = -1 - behind if context.spec.extra_fields == "keep" else 0
         self._erased: list[Erased] = []
+        # By which batch each was applied; 0 once its record was met.
+        self._truncates: dict[Truncate, int] = {}
         self._types: dict[str, set[str]] = {}
         self.bad: SpillTable[BadRecord] = context.store.table("bad")
 
@@ -117,8 +126,31 @@ class Fold:
         """Forget a key that a batch erased, and leave its records out where they are read again."""
         erased = Erased(batch, self._columns)
         self._erased.append(erased)
+        if erased.truncate:
+            self._truncates[erased.truncate] = batch.seq
         self.rule.erase(erased)
         self._kept.erase(erased)
+
+    def unfounded_truncates(self) -> Iterator[Difference]:
+        """Name what emptied the table though the record there, which was read, is no truncate."""
+        coverage = self._coverage
+        for (epoch, at, offset), by in self._truncates.items():
+            place = (epoch, *at, offset, 0)
+            was_read = any(coverage.has_read(place, seq) for seq in coverage.batches)
+            if by and was_read and coverage.covers_record(place, by):
+                what = "the table was emptied, and no record says so"
+                yield Difference("rows", what, *at, offset, seq=by)
+
+    def _unapplied(self, truncates: Sequence[Record], seq: int) -> Iterator[Difference]:
+        """Name the truncates that did not empty the table, and remember all of them."""
+        epoch = self._coverage.epoch
+        applied = [(e, at, offset) for e, at, offset in self._truncates]
+        for record in truncates:
+            known = (o for e, at, o in applied if (e, at) == (epoch, record.at))
+            self._truncates[epoch, record.at, record.offset] = 0
+            if record.offset > max(known, default=-1):
+                what = "a TRUNCATE of the source was not applied"
+                yield Difference("rows", what, *record[:3], seq=seq)
 
     def _take(
         self, records: Sequence[Record], seq: int, classify: Classify, recount: Recount
@@ -142,6 +174,7 @@ class Fold:
                 "and version"
             )
         recount.clashes.extend(self._other_types(result.types, seq))
+        recount.clashes.extend(self._unapplied(result.truncates, seq))
         recount.extra["tombstones_shared"] += result.counts.pop("tombstones_shared", 0)
         recount.counts.update(result.counts)
         if self._erased:

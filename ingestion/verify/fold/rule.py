@@ -51,8 +51,16 @@ class Recount:
     extra: Counter[str] = field(default_factory=Counter)
 
 
+# Of a record that says so: its epoch, partition and offset.
+Truncate = tuple[int, TopicPartition, int]
+
+
 class Erased:
-    """A key that was erased, by the digest that is left of it."""
+    """A key that was erased, by the digest that is left of it; or all that was before a truncate.
+
+    Attributes:
+        truncate: Which it was; ``None`` of a key.
+    """
 
     def __init__(self, batch: Batch, columns: Sequence[str]) -> None:
         """Take what a batch says; ``columns`` are those of a row, in order."""
@@ -60,18 +68,29 @@ class Erased:
         self._salt, self._digest = batch.erased["salt"], batch.erased["digest"]
         self._at = [columns.index(name) for name in batch.erased["columns"]]
         self._epoch, self._until = batch.epoch, json.loads(batch.erased["until"])
+        self.truncate: Truncate | None = None
+        if not self._at:
+            ((topic, until),) = self._until.items()
+            ((partition, offset),) = until.items()
+            self.truncate = batch.epoch, TopicPartition(topic, int(partition)), offset
 
     def is_of(self, change: RowChange) -> bool:
         """Tell whether a change is of the key."""
+        if self.truncate:
+            return self.was_read(change)
         text = change.key
         if change.row is not None:
             text = text_of(change.row[i] for i in self._at)
         digest = sha256(f"{self._salt} {text}".encode()).hexdigest()
         return digest == str(self._digest)
 
+    def is_row(self, change: RowChange) -> bool:
+        """Tell whether a change left a row that is gone; a delete before a truncate is kept."""
+        return self.is_of(change) and not (self.truncate and change.row is None)
+
     def is_of_any(self, changes: Iterable[RowChange]) -> bool:
-        """Tell whether any of these changes is of the key."""
-        return any(map(self.is_of, changes))
+        """Tell whether the changes of a key, in their order, left a row that is gone."""
+        return all(map(self.is_of, changes)) if self.truncate else any(map(self.is_of, changes))
 
     def was_read(self, change: RowChange) -> bool:
         """Tell whether a change's record had been read by then."""
@@ -109,8 +128,8 @@ class Rule:
         """End the batch: give each record that has none yet a disposition."""
 
     def erase(self, erased: Erased) -> None:
-        """Forget the rows of a key."""
-        self._rows.remove_where(erased.is_of)
+        """Forget the rows of a key, or of all."""
+        self._rows.remove_where(erased.is_row)
 
     def rows(self) -> SpillTable[RowChange]:
         """Return what must be in the table, by ``key_of`` of the rows; deleted rows too."""

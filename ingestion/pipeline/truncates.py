@@ -1,0 +1,95 @@
+"""A TRUNCATE of the source that is applied: the rows go that the topic had given before it.
+
+They go in a commit of its own, before the batch that has the truncate: a run that dies between the
+two finds none left. Records before it, in that batch or read again, are left out as those of an
+erased key are. Only in a topic of one partition is it known what was before.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from oncelake.ingestion.declaration.formats import DebeziumOptions
+from oncelake.ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.errors import SourceTruncatedError
+from oncelake.ingestion.kafka.offsets import Offsets, TopicPartition
+from oncelake.ingestion.lake.erasure import said_of
+from oncelake.ingestion.lake.ledger import LedgerRow, put_rows
+from oncelake.ingestion.lake.stream import Stream
+from oncelake.ingestion.modes.engines.engine import Engine
+from oncelake.ingestion.pipeline.erased import redefine
+from oncelake.ingestion.recovery.position import Position
+from oncelake.ingestion.sinks.commit_metadata import CommitMetadata
+from oncelake.ingestion.sinks.table import ErasableTable
+from oncelake.ingestion.storage.failpoints import Failpoint, hit
+
+_IS_TRUNCATE: Final = "_disposition = 'quarantined' AND _reason = 'truncate'"
+
+
+def take_truncates(engine: Engine, spec: StreamSpec) -> Offsets:
+    """Call the truncates of ``batch`` ``ignored``, if they are applied; return the last offsets."""
+    options = spec.format.options
+    if not isinstance(options, DebeziumOptions) or options.on_truncate != "apply":
+        return Offsets()
+    rows = engine.rows(
+        'SELECT _topic, _partition, max(_offset) AS "last" FROM batch '
+        f"WHERE {_IS_TRUNCATE} GROUP BY _topic, _partition"
+    )
+    if rows:
+        redefine(engine, _IS_TRUNCATE, _disposition="'ignored'", _reason="CAST(NULL AS STRING)")
+    return Offsets({TopicPartition(row["_topic"], row["_partition"]): row["last"] for row in rows})
+
+
+def truncate(
+    stream: Stream, position: Position, at: Offsets, *, run_id: str
+) -> tuple[CommitMetadata, LedgerRow]:
+    """Commit the table without the rows that were before a truncate.
+
+    Args:
+        stream: Its table has a row a key.
+        position: Where the table stands.
+        at: The offset of the truncate.
+        run_id: Of the run.
+
+    Raises:
+        SourceTruncatedError: the topic has more than one partition.
+    """
+    spec, table = stream.spec, stream.paths.table
+    assert isinstance(table, ErasableTable), "another sink was refused with the declaration"
+    where, offset = next(iter(at.items()))
+    if len([each for each in position.next if each.topic == where.topic]) > 1:
+        raise SourceTruncatedError(
+            stream.name,
+            f"the source has emptied its table: {where} offset {offset}. The topic has several "
+            "partitions, so that nobody knows what was before. Nothing was written, and no offset "
+            "moved.",
+            remedy="declare `where` with the position after that, and in `format` "
+            f"`on_truncate: quarantine`, and oncelake rebuild {stream.name} (docs/debezium.md, "
+            "When the source is truncated)",
+        )
+    keys = _keys_before(table, spec, position.epoch, offset)
+    metadata = replace(
+        position.next_metadata(run_id, kind="truncate", counts={"truncated": keys.num_rows}),
+        reason=f"the source was truncated: {where} offset {offset}",
+        erased=said_of({}, at),
+    )
+    commit = table.erase(keys, metadata) if keys.num_rows else table.commit_note(metadata)
+    hit(Failpoint.SOURCE_TRUNCATED)
+    row = LedgerRow.of(commit, position.table_id)
+    put_rows(stream.paths, row)
+    return metadata, row
+
+
+def _keys_before(table: ErasableTable, spec: StreamSpec, epoch: int, offset: int) -> pa.Table:
+    """Return the keys of the rows that an earlier offset, or an earlier epoch, has written."""
+    names, found = list(spec.row_keys), []
+    for batch in table.scan([*names, "_epoch", "_offset"]):
+        is_before = pc.or_(
+            pc.less(batch.column("_epoch"), epoch), pc.less(batch.column("_offset"), offset)
+        )
+        found.append(pa.table(batch.filter(is_before).select(names)))
+    return pa.concat_tables(found) if found else pa.table({name: [] for name in names})
