@@ -25,6 +25,7 @@ from oncelake.ingestion.formats.avro.types import (
     logical_type,
     record_in,
 )
+from oncelake.ingestion.formats.decoder import BadBytesError
 from oncelake.ingestion.kafka.schema_registry import WriterSchema
 
 Types = Mapping[str, SqlType | None]
@@ -90,10 +91,10 @@ def column_types(schema: WriterSchema, format_: FormatSpec, record: Sequence[str
     if schema.type == "JSON":
         root = json.loads(schema.text)
         is_meant = not record or root.get("title") in record
-        return _json_properties(root, root, ()) if is_meant else {}
+        return _json_properties(root, _Whole(root), ()) if is_meant else {}
     if schema.type == "PROTOBUF":
         message = protobuf.message_of(schema, record)
-        return {} if message is None else _messages(message.fields)
+        return {} if message is None else _messages(message.fields, _Whole())
     if record and avro.record_name(schema)(b"") not in record:
         return {}
     root = avro.parsed(schema)[1]
@@ -213,23 +214,39 @@ def _connect(schema: Mapping[str, Any]) -> SqlType | None:
     return _scalar(word)
 
 
-def _messages(of_fields: Iterable[Any]) -> Types:
-    return {each.name: _protobuf(each) for each in of_fields}
+class _Whole:
+    """A schema as a whole: what references lead to, and how many types it may still have."""
+
+    def __init__(self, root: Any = None) -> None:
+        self.root = root
+        self._left = avro.MOST_TYPES
+
+    def count(self) -> None:
+        """Count a type; a schema that names each of its parts twice has them without end."""
+        self._left -= 1
+        if self._left < 0:
+            detail = f"more than {avro.MOST_TYPES:,} types once all names are expanded"
+            raise BadBytesError("unusable_schema", detail)
 
 
-def _protobuf(field: Any) -> SqlType:
+def _messages(of_fields: Iterable[Any], whole: _Whole) -> Types:
+    return {each.name: _protobuf(each, whole) for each in of_fields}
+
+
+def _protobuf(field: Any, whole: _Whole) -> SqlType:
     """Return the type of a field; a VARIANT where no other holds all of its values."""
+    whole.count()
     message = field.message_type
     if message is not None and message.GetOptions().map_entry:
         key, value = (message.fields_by_name[name] for name in ("key", "value"))
         is_text = key.type == Field.TYPE_STRING
-        parts = {"key": _STRING, "value": _protobuf(value)}
+        parts = {"key": _STRING, "value": _protobuf(value, whole)}
         return SqlType(word="MAP", parts=parts) if is_text else _VARIANT
-    item = _protobuf_item(field) or _VARIANT
+    item = _protobuf_item(field, whole) or _VARIANT
     return SqlType(word="ARRAY", parts={"element": item}) if field.is_repeated else item
 
 
-def _protobuf_item(field: Any) -> SqlType | None:
+def _protobuf_item(field: Any, whole: _Whole) -> SqlType | None:
     message = field.message_type
     if message is None:
         if field.cpp_type == Field.CPPTYPE_UINT64:
@@ -239,18 +256,19 @@ def _protobuf_item(field: Any) -> SqlType | None:
     if message.full_name == "google.protobuf.Timestamp":
         return SqlType(word="TIMESTAMP")
     if message.full_name in protobuf.WRAPPERS:
-        return _protobuf_item(message.fields_by_name["value"])
-    return None if protobuf.is_recursive(message) else _struct(_messages(message.fields))
+        return _protobuf_item(message.fields_by_name["value"], whole)
+    return None if protobuf.is_recursive(message) else _struct(_messages(message.fields, whole))
 
 
-def _json_properties(schema: Any, root: Any, around: tuple[str, ...]) -> Types:
+def _json_properties(schema: Any, whole: _Whole, around: tuple[str, ...]) -> Types:
     found = schema.get("properties", {}) if isinstance(schema, dict) else {}
-    return {name: _json(each, root, around) for name, each in found.items()}
+    return {name: _json(each, whole, around) for name, each in found.items()}
 
 
-def _json(schema: Any, root: Any, around: tuple[str, ...]) -> SqlType:
+def _json(schema: Any, whole: _Whole, around: tuple[str, ...]) -> SqlType:
     """Return the type of what a schema allows; a VARIANT where that may be of several."""
-    schema, around = _resolved(schema, root, around)
+    whole.count()
+    schema, around = _resolved(schema, whole.root, around)
     if not isinstance(schema, dict):
         return _VARIANT
     said: Any = schema.get("type", ())
@@ -258,15 +276,15 @@ def _json(schema: Any, root: Any, around: tuple[str, ...]) -> SqlType:
     branches: Any = schema.get("oneOf", schema.get("anyOf", ()))
     options = [each for each in branches if each != _NULL]
     if not words and len(options) == 1:
-        return _json(options[0], root, around)
+        return _json(options[0], whole, around)
     if words == {"string"}:
         return SqlType(word=_JSON_TEXTS.get(str(schema.get("format")), "STRING"))
     if words == {"array"} and isinstance(schema.get("items"), dict):
-        return SqlType(word="ARRAY", parts={"element": _json(schema["items"], root, around)})
-    if words == {"object"} and (struct := _struct(_json_properties(schema, root, around))):
+        return SqlType(word="ARRAY", parts={"element": _json(schema["items"], whole, around)})
+    if words == {"object"} and (struct := _struct(_json_properties(schema, whole, around))):
         return struct
     if words == {"object"} and isinstance(schema.get("additionalProperties"), dict):
-        value = _json(schema["additionalProperties"], root, around)
+        value = _json(schema["additionalProperties"], whole, around)
         return SqlType(word="MAP", parts={"key": _STRING, "value": value})
     return SqlType(word=_JSON[words.pop()]) if len(words) == 1 and words <= {*_JSON} else _VARIANT
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Callable
 
 import pytest
 
 from oncelake.ingestion.declaration.parts import FormatSpec
 from oncelake.ingestion.formats import protobuf
+from oncelake.ingestion.formats.decoder import BadBytesError
 from oncelake.ingestion.formats.schema_columns import avro_types, column_types, connect_types
 from oncelake.ingestion.kafka.schema_registry import WriterSchema
 
@@ -162,3 +164,35 @@ def test_the_types_of_json_schema_are_those_that_it_allows() -> None:
         "either": "VARIANT",
     }
     assert column_types(written, FormatSpec(type="json_schema"), ["Other"]) == {}
+
+
+def in_protobuf(levels: int) -> WriterSchema:
+    """Return messages of which each has the next one twice."""
+    messages = (f"message M{n} {{ M{n + 1} a = 1; M{n + 1} b = 2; }}" for n in range(levels))
+    text = f'syntax = "proto3"; {" ".join(messages)} message M{levels} {{ int32 x = 1; }}'
+    return protobuf.prepared(WriterSchema(id=1, type="PROTOBUF", text=text))
+
+
+def in_json(levels: int) -> WriterSchema:
+    """Return objects of which each has the next one twice."""
+    names = {f"m{n}": {"$ref": f"#/$defs/m{n + 1}"} for n in range(levels)}
+    twice = {
+        n: {"type": "object", "properties": {"a": next_, "b": next_}} for n, next_ in names.items()
+    }
+    of_last = {"type": "object", "properties": {"x": {"type": "integer"}}}
+    schema = {**twice["m0"], "$defs": {**twice, f"m{levels}": of_last}}
+    return WriterSchema(id=1, type="JSON", text=json.dumps(schema))
+
+
+@pytest.mark.parametrize(
+    ("written", "format_"), [(in_protobuf, "protobuf"), (in_json, "json_schema")]
+)
+def test_a_schema_that_grows_without_end_is_refused(
+    written: Callable[[int], WriterSchema], format_: str
+) -> None:
+    """Each level doubles its types."""
+    few = column_types(written(3), FormatSpec(type=format_))
+
+    assert len(str(few["a"])) > 80
+    with pytest.raises(BadBytesError, match="more than 10,000 types"):
+        column_types(written(40), FormatSpec(type=format_))

@@ -53,7 +53,7 @@ REASONS: Final[dict[str, str]] = {
     **wire_format.REASONS,
     "malformed_avro": "the bytes are not what the schema says, or some are left over",
 }
-_MOST_TYPES: Final = 10_000
+MOST_TYPES: Final = 10_000
 _MALFORMED = (
     *(EOFError, LookupError, ValueError, OverflowError, MemoryError, struct.error),
     RecursionError,
@@ -123,9 +123,9 @@ def parsed(schema: WriterSchema) -> tuple[Callable[[bytes], Any], Any]:
         raise BadBytesError("unusable_schema", f"{type(error).__name__}: {error}") from None
     if is_endless:
         raise BadBytesError("unusable_schema", "an array whose items take no bytes")
-    if size > _MOST_TYPES:
+    if size > MOST_TYPES:
         types = counted(size, "type")
-        detail = f"{types} once all names are expanded; at most {_MOST_TYPES:,}"
+        detail = f"{types} once all names are expanded; at most {MOST_TYPES:,}"
         raise BadBytesError("unusable_schema", detail)
     if has_circles(type_):
         # On a deeply nested record fastavro's compiled reader would crash the process.
