@@ -279,3 +279,21 @@ def test_a_run_that_needs_spark_there_is_refused_before_it_reads(
             world.run(spark=lambda backlog: pytest.fail("Spark was started"))
 
         assert not world.paths.data.exists()
+
+
+def test_a_wider_type_goes_on_where_its_writer_died(alone: World) -> None:
+    """A file that was written anew, and sealed, is not written again."""
+    alone.send(row(7, "x"), row(8, "y"))
+    alone.run()
+    files = len(read_delta(alone.paths.data).file_uris())
+    alone.declare(schema=COLUMNS.replace("at INT", "at BIGINT"), schema_change="evolve")
+    alone.send({**row(7, "x"), "at": 2**40})
+    with crashing_at(Failpoint.FILE_REWRITTEN), pytest.raises(PlannedError):
+        alone.run()
+
+    with crashing_at(Failpoint.FILE_REWRITTEN, nth=1_000) as visits:
+        alone.run()
+
+    assert visits() == files - 1 > 0
+    assert {each["id"]: each["at"] for each in alone.rows()}[7] == 2**40
+    assert find_problems(alone) == ()
