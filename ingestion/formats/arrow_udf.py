@@ -147,7 +147,7 @@ def decode_in_spark(records: DataFrame, decoding: Decoding) -> DataFrame:
     struct = _declared(found, decoding.encoded)
     if decoding.encoded.are_variants_text or not has_variants(struct):
         return decoded
-    return decoded.withColumn(decoding.into, _parsed(F.col(decoding.into), struct))
+    return decoded.withColumn(decoding.into, parsed(F.col(decoding.into), struct))
 
 
 def _declared(decoded: StructType, encoded: Encoded) -> StructType:
@@ -237,17 +237,17 @@ def _ids_in(records: DataFrame | pa.Table, column: str, encoded: Encoded) -> lis
     return [*numbers, *ids_of(bytes(row["header"] or b"") for row in rows)]
 
 
-def _parsed(value: Column, type_: DataType) -> Column:
+def parsed(value: Column, type_: DataType) -> Column:
     """Make VARIANTs of the JSON that stands for them, at any depth."""
     if not has_variants(type_):
         return value
     if isinstance(type_, StructType):
-        fields = (_parsed(value.getField(f.name), f.dataType).alias(f.name) for f in type_)
+        fields = (parsed(value.getField(f.name), f.dataType).alias(f.name) for f in type_)
         return F.when(value.isNotNull(), F.struct(*fields))
     if isinstance(type_, ArrayType):
         element = type_.elementType
-        return F.transform(value, lambda each: _parsed(each, element))
+        return F.transform(value, lambda each: parsed(each, element))
     if isinstance(type_, MapType):
         item = type_.valueType
-        return F.transform_values(value, lambda _, each: _parsed(each, item))
+        return F.transform_values(value, lambda _, each: parsed(each, item))
     return F.parse_json(value)

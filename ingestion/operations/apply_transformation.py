@@ -21,16 +21,19 @@ def spark_transformation(
     """Start Spark, and return what makes rows of decoded values as a batch does.
 
     A value has its number as ``_at``, whether it is a delete as ``_is_delete``, what a statement
-    may read of its record, and its columns as ``_good``. The rows begin with those numbers, without
-    the values that are filtered out; each ends with the reason why no table could hold it, or null.
+    may read of its record, and its columns as ``_good``, a VARIANT as the text of its JSON. The
+    rows begin with those numbers, without the values that are filtered out; each ends with the
+    reason why no table could hold it, or null.
 
     Raises:
         InvalidSpecError: Spark does not understand what is declared.
     """
-    from pyspark.sql.pandas.types import to_arrow_schema
+    from pyspark.sql import functions as F
     from pyspark.sql.types import StructField, StructType
 
     from oncelake.ingestion.declaration.loader import locating_problems
+    from oncelake.ingestion.formats.arrow_udf import parsed
+    from oncelake.ingestion.formats.decoder import arrow_type
     from oncelake.ingestion.pipeline.schema import row_type
     from oncelake.ingestion.pipeline.session import start_session
     from oncelake.ingestion.pipeline.transform import RECORD, asked_ddl, refuse_bad_transformation
@@ -44,11 +47,14 @@ def spark_transformation(
     # A record without a required column may still be filtered out, so null is allowed anywhere.
     value = StructType([StructField(c.name, c.dataType) for c in row_type(asked_ddl(spec))])
     columns = row_type(f"_at INT, _is_delete BOOLEAN, {of_record}").add("_good", value)
-    schema = to_arrow_schema(columns, timezone="UTC")
+    schema = pa.schema(list(arrow_type(columns)))
 
     def apply(values: Sequence[dict[str, Any]]) -> pa.Table:
         frame = spark.createDataFrame(pa.Table.from_pylist(list(values), schema=schema))
-        return _transformed(frame, spec).toArrow()
+        frame = frame.withColumn("_good", parsed(F.col("_good"), value))
+        made: Any = _transformed(frame, spec)
+        # ``toArrow`` casts what this returns, and fails at a VARIANT that is null in a STRUCT.
+        return pa.Table.from_batches(made._collect_as_arrow(empty_list_if_zero_records=False))
 
     return apply
 

@@ -46,7 +46,7 @@ class Expected:
         lenient: Columns that take a number in quotes or, as text, a number or a boolean.
         record: The record types that are meant, by name; none where any is.
         moved_by: Columns by which an update shows that its row had another key before.
-        are_variants_text: Whether the table has the text of the JSON, numbers as they are written.
+        keeps_json: Whether fields that are kept are text, numbers as they are written.
     """
 
     columns: Sequence[DeclaredColumn]
@@ -57,7 +57,7 @@ class Expected:
     lenient: frozenset[str] = frozenset()
     record: Sequence[str] = ()
     moved_by: Sequence[str] = ()
-    are_variants_text: bool = False
+    keeps_json: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -109,10 +109,6 @@ def reading(format_spec: FormatSpec, expected: Expected) -> Decode:
     """Return what reads bytes of a format."""
     if format_spec.type not in _FORMATS:
         raise UnprovableError(f"{format_spec.type} is not provable")
-    if expected.are_variants_text:
-        columns = expected.columns
-        as_text = [replace(c, type=c.type.with_words({"VARIANT": "JSON"})) for c in columns]
-        expected = replace(expected, columns=as_text)
     return cast("Decode", import_module(_FORMATS[format_spec.type]).reading(expected))
 
 

@@ -33,7 +33,7 @@ def reading(expected: Expected) -> Decode:
     lenient = [column for column in expected.columns if column.name in expected.lenient]
     types = {column.name: column.type for column in expected.columns}
     keeps = expected.extra_fields == "keep"
-    write = WRITERS["JSON" if expected.are_variants_text else "VARIANT"]
+    write = WRITERS["JSON" if expected.keeps_json else "VARIANT"]
 
     def read(raw: bytes, *_: object) -> DecodedRecord:
         fields = _key_fields(raw, expected) if expected.is_key else parse_object(raw)

@@ -101,21 +101,23 @@ class Classifier:
         """Compile the declaration for records of one epoch."""
         self._epoch = epoch
         self.types = spec.types
+        self.transformation = transformation(spec, settings, apply, evaluated_by=evaluated_by)
+        takes_json = self.transformation is not None and self.transformation.takes_json
+        words = {"VARIANT": "JSON"} if takes_json or spec.are_variants_text else {}
         value = Expected(
-            columns=spec.payload_columns,
+            columns=[replace(c, type=c.type.with_words(words)) for c in spec.payload_columns],
             options=spec.format.options,
             settings=settings,
             extra_fields=spec.extra_fields,
             lenient=spec.lenient,
             record=spec.record_types,
             moved_by=spec.moved_by,
-            are_variants_text=spec.are_variants_text,
+            keeps_json=spec.are_variants_text,
         )
         needs_key = spec.tombstone_policy == "delete" or spec.from_key
         read_key = _reading_of_keys(spec, settings) if needs_key and spec.key_columns else None
         self._read = ReadRecord(spec, reading(spec.format, value), read_key)
         self._route = spec.route and RouteReader(spec.route, spec.format, settings)
-        self.transformation = transformation(spec, settings, apply, evaluated_by=evaluated_by)
         value_names = [column.name for column in spec.value_columns]
         self._array_at = value_names.index(spec.explode) if spec.explode else None
         required = spec.required_value_columns

@@ -90,7 +90,13 @@ class Value(NamedTuple):
 
 
 class Transformation(Protocol):
-    """Makes rows of values, and nothing of one that is filtered out."""
+    """Makes rows of values, and nothing of one that is filtered out.
+
+    Attributes:
+        takes_json: Whether it takes a VARIANT as the text of its JSON.
+    """
+
+    takes_json: bool
 
     @property
     def is_independent(self) -> bool:
@@ -152,11 +158,13 @@ class _Filter:
     From the first value on that DuckDB might evaluate otherwise, the engine is used.
     """
 
+    takes_json = False
+
     def __init__(self, spec: StreamSpec, of_the_engine: Callable[[], _OfTheEngine]) -> None:
         names = [column.name for column in spec.exploded_columns]
         self._taken = [names.index(column.name) for column in spec.columns]
         self._where = Condition("where", spec.where or "TRUE", spec.exploded_columns)
-        self._of_the_engine = of_the_engine
+        self._of_the_engine, self._types = of_the_engine, spec.in_statements(spec.exploded_columns)
         self._engine: _OfTheEngine | None = None
 
     @property
@@ -168,6 +176,7 @@ class _Filter:
             try:
                 return self._filtered(values)
             except UnprovableError:
+                provable_types(self._types)
                 self._engine = self._of_the_engine()
         return self._engine(values)
 
@@ -184,9 +193,9 @@ class _Filter:
 class _OfTheEngine:
     """Anything else, applied by Spark."""
 
+    takes_json = True
+
     def __init__(self, spec: StreamSpec, apply: Apply, *, is_independent: bool) -> None:
-        # Spark would not take them as this proof reads them.
-        provable_types(spec.in_statements(spec.exploded_columns))
         self._apply = apply
         self.is_independent = is_independent
         self._names = [column.name for column in spec.exploded_columns]

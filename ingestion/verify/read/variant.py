@@ -29,18 +29,26 @@ _LONG_TEXT: Final = 16
 _PRIMITIVE, _SHORT_TEXT, _OBJECT = 0, 1, 2
 
 
+# As files have it, and as Spark hands it over.
+_VARIANTS: Final = (VARIANT, pa.struct([VARIANT.field("value"), VARIANT.field("metadata")]))
+
+
 def with_texts(values: list[Any], type_: pa.DataType) -> list[Any]:
     """Write VARIANTs as texts among values of an Arrow type, which are those of Python."""
-    if str(VARIANT) not in str(type_):
+    if not _has_variants(type_):
         return values
     with deeper_calls():
         return [_with_texts(value, type_) for value in values]
 
 
+def _has_variants(type_: pa.DataType) -> bool:
+    return any(str(each) in str(type_) for each in _VARIANTS)
+
+
 def _with_texts(value: Any, type_: pa.DataType) -> Any:
-    if value is None or str(VARIANT) not in str(type_):
+    if value is None or not _has_variants(type_):
         return value
-    if type_ == VARIANT:
+    if type_ in _VARIANTS:
         return _Reader(value["metadata"], value["value"]).text(0)
     if types.is_struct(type_):
         return {field.name: _with_texts(value[field.name], field.type) for field in type_}
