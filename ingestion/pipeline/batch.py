@@ -169,7 +169,6 @@ class BatchWriter:
             validated = validate(transformed, spec, overlap, asked)
             with translate_expression_errors(spec, planned, asked):
                 is_in_workers = engine.materialize(validated)
-            self._apply_truncates(engine)
             self._evaluated_by = "duckdb" if is_in_workers and (spec.where or spec.select) else None
             for part in engine.parts(planned):
                 plan = self.fit_ranges(part)
@@ -191,6 +190,7 @@ class BatchWriter:
 
     def _apply_part(self, engine: Engine, planned: Sequence[Range], plan: Fit) -> LedgerRow | None:
         """Commit what the engine holds of a batch, if there is anything to be said of it."""
+        self._apply_truncates(engine)
         before = max(self._log.versions(), default=-1)
         target = self.target(engine, before)
         with closing(target.table):

@@ -13,6 +13,7 @@ from pydantic import SecretStr, ValidationError
 from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.errors import SourceTruncatedError
 from oncelake.ingestion.kafka.offsets import Offsets, TopicPartition
+from oncelake.ingestion.modes.engines import duckdb
 from oncelake.ingestion.operations.redrive import Redrive, RedriveReport
 from oncelake.ingestion.operations.rewind import rewind
 from oncelake.ingestion.pipeline import batch
@@ -175,6 +176,20 @@ def test_a_run_that_is_killed_around_it_is_made_whole(
     table.run()
 
     assert ids(table) == [2, 4]
+    assert find_problems(table) == ()
+
+
+def test_a_batch_that_is_cut_is_emptied_part_by_part(
+    table: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What an earlier part has committed goes with the truncate of a later one."""
+    monkeypatch.setattr(duckdb, "LARGEST_BATCH_BYTES", 1_500)
+    table.send(*created(*range(20)), TRUNCATE, *created(*range(50, 70)))
+    report = table.run()
+
+    assert ids(table) == [*range(50, 70)]
+    assert len(report.batches) > 2
+    assert (report.total("ignored"), report.total("quarantined")) == (1, 0)
     assert find_problems(table) == ()
 
 
