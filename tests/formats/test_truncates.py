@@ -137,6 +137,19 @@ def test_one_that_waited_in_quarantine_is_applied_where_it_was(table: World) -> 
     assert find_problems(table) == ()
 
 
+def test_one_that_was_applied_stays_so_whatever_is_declared_later(table: World) -> None:
+    """The next one waits, and the proof of the first is the same."""
+    table.send(*created(1), TRUNCATE, *created(2))
+    table.run()
+    table.declare(format={"type": "debezium"}, quarantine_rate={"stop_above": 1})
+    assert prove(table).differences == ()
+    table.send(TRUNCATE, *created(3))
+    table.run()
+
+    assert (ids(table), [each["reason"] for each in table.quarantined()]) == ([2, 3], ["truncate"])
+    assert find_problems(table) == ()
+
+
 def test_a_run_that_dies_behind_it_applies_it_again(table: World) -> None:
     """The rows are gone, and the batch is not there yet: the next one is."""
     table.send(*created(1, 2))

@@ -24,7 +24,6 @@ from pydantic import ValidationError
 
 from oncelake.ingestion.declaration.ddl import DeclaredColumn, parse_columns
 from oncelake.ingestion.declaration.derived import as_ddl
-from oncelake.ingestion.declaration.formats import DebeziumOptions
 from oncelake.ingestion.declaration.routes import Route
 from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.declaration.sql import with_names
@@ -137,9 +136,6 @@ class Classifier:
         self._keeps = spec.unavailable == "keep"
         self._never_left_out = spec.never_left_out
         self._may_move = bool(spec.moved_by)
-        options = spec.format.options
-        applies = isinstance(options, DebeziumOptions) and options.on_truncate == "apply"
-        self._applies_truncates = applies
         self._tombstones = spec.tombstone_policy
         self._is_soft = spec.deletes == "soft"
         self._keeps_extra = spec.extra_fields == "keep"
@@ -213,12 +209,8 @@ class Classifier:
                 if self._may_filter_by_time:
                     self._refuse_no_time(record)
                 values.extend(self._exploded(record, decoded, result))
-            except TruncateError as error:
-                if self._applies_truncates:
-                    result.truncates.append(record)
-                    result.counts["ignored"] += 1
-                else:
-                    result.bad.append((record, str(error)))
+            except TruncateError:
+                result.truncates.append(record)
             except UnknownSchemaError as error:
                 result.unread.append((record, str(error)))
             except BROKEN as error:

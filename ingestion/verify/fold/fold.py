@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
+from oncelake.ingestion.declaration.formats import DebeziumOptions
 from oncelake.ingestion.declaration.routes import HEADER
 from oncelake.ingestion.declaration.spec import EVALUATED_BY
 from oncelake.ingestion.sinks.commit_metadata import CONSTRAINTS
@@ -82,6 +83,9 @@ class Fold:
         self._redrives = redrives or Redrives(context.store, context.coverage, declaration="")
         self.rule = rule_of(context)
         self._unavailable = context.spec.unavailable
+        options = context.spec.format.options
+        applies = isinstance(options, DebeziumOptions) and options.on_truncate == "apply"
+        self._applies_truncates = applies
         self._is_transformed = context.spec.is_transformed
         self._kept = KeptColumns(context, self._redrives.is_kept_back)
         self._columns = tuple(column.name for column in context.spec.columns)
@@ -141,16 +145,22 @@ class Fold:
                 what = "the table was emptied, and no record says so"
                 yield Difference("rows", what, *at, offset, seq=by)
 
-    def _unapplied(self, truncates: Sequence[Record], seq: int) -> Iterator[Difference]:
-        """Name the truncates that did not empty the table, and remember all of them."""
-        epoch = self._coverage.epoch
-        applied = [(e, at, offset) for e, at, offset in self._truncates]
+    def _meet_truncates(
+        self, truncates: Sequence[Record], seq: int, recount: Recount
+    ) -> Iterator[tuple[Record, str]]:
+        """Name those that should have emptied the table; yield those that should wait."""
+        epoch, applied = self._coverage.epoch, [*self._truncates]
         for record in truncates:
-            known = (o for e, at, o in applied if (e, at) == (epoch, record.at))
+            known = [o for e, at, o in applied if (e, at) == (epoch, record.at)]
+            is_applied = record.offset <= max(known, default=-1)
+            if not (is_applied or self._applies_truncates):
+                yield record, "the source was truncated"
+                continue
             self._truncates[epoch, record.at, record.offset] = 0
-            if record.offset > max(known, default=-1):
+            recount.counts["ignored"] += 1
+            if not is_applied:
                 what = "a TRUNCATE of the source was not applied"
-                yield Difference("rows", what, *record[:3], seq=seq)
+                recount.clashes.append(Difference("rows", what, *record[:3], seq=seq))
 
     def _take(
         self, records: Sequence[Record], seq: int, classify: Classify, recount: Recount
@@ -162,7 +172,9 @@ class Fold:
             recount.counts["overlap"] += held
         classified, kept, redriven = self._redrives.partition(records, seq)
         today = classify(kept, seq)
-        self._redrives.good_today += len(kept) - len(today.bad) - len(today.unread)
+        still_bad = len(today.bad) + len(today.unread)
+        still_bad += 0 if self._applies_truncates else len(today.truncates)
+        self._redrives.good_today += len(kept) - still_bad
         held_back = [*kept, *redriven]
         result = classify(classified, seq)
         if result.unread and not self._coverage.is_accepted(seq):
@@ -174,7 +186,7 @@ class Fold:
                 "and version"
             )
         recount.clashes.extend(self._other_types(result.types, seq))
-        recount.clashes.extend(self._unapplied(result.truncates, seq))
+        result.bad.extend(self._meet_truncates(result.truncates, seq, recount))
         recount.extra["tombstones_shared"] += result.counts.pop("tombstones_shared", 0)
         recount.counts.update(result.counts)
         if self._erased:
