@@ -92,8 +92,8 @@ class BatchWriter:
     """Writes a run's batches, one after the other, and knows where the table stands.
 
     A redrive and a replay are batches, too. They differ in the public steps, which they override:
-    what fits the table's offsets, what is counted, which gaps need a proof, what the note says, and
-    what is written beside the table.
+    what fits the table's offsets, what is left out, refused and counted, which gaps need a proof,
+    what the note says, and what is written beside the table.
     """
 
     def __init__(
@@ -182,6 +182,8 @@ class BatchWriter:
             return
         if any(each.is_behind(at, epoch) for each in self._erasures):
             return
+        self.refuse_bad(engine, count_records(engine))
+        refuse_lost_lease(self._paths)
         metadata, row = truncate(self._stream, self.position, at, run_id=self._run_id)
         self._erasures = (*self._erasures, *erasures([row]))
         self.position = self.position.after(metadata)
@@ -190,7 +192,7 @@ class BatchWriter:
 
     def _apply_part(self, engine: Engine, planned: Sequence[Range], plan: Fit) -> LedgerRow | None:
         """Commit what the engine holds of a batch, if there is anything to be said of it."""
-        self._apply_truncates(engine)
+        self.leave_out(engine, planned)
         before = max(self._log.versions(), default=-1)
         target = self.target(engine, before)
         with closing(target.table):
@@ -224,18 +226,26 @@ class BatchWriter:
 
     def count(self, engine: Engine, planned: Sequence[Range]) -> BatchCounts:
         """Count the one copy, and refuse a batch that nobody should apply."""
-        self.leave_out_erased(engine, planned)
         counts = count_records(engine)
         hit(Failpoint.BATCH_MATERIALISED)
-        refuse_another_topic(self._spec, self._stream.kafka, self.position.identity)
-        refuse_too_many_bad(engine, counts, self._spec)
+        self.refuse_bad(engine, counts)
         return counts
 
-    def leave_out_erased(self, engine: Engine, planned: Sequence[Range]) -> list[dict[str, Any]]:
+    def refuse_bad(self, engine: Engine, counts: BatchCounts) -> None:
+        """Refuse records of another topic, and too many that are bad."""
+        refuse_another_topic(self._spec, self._stream.kafka, self.position.identity)
+        refuse_too_many_bad(engine, counts, self._spec)
+
+    def leave_out(self, engine: Engine, planned: Sequence[Range]) -> list[dict[str, Any]]:
         """Call the records ``filtered`` whose key has been erased since they were first read.
 
-        Those, too, that were before a truncate. Returns the coordinates of the erased.
+        Those, too, that were before a truncate, which is applied first. A row that is gone has no
+        column to keep, so this comes before ``keep_columns``.
+
+        Returns:
+            The coordinates of the erased.
         """
+        self._apply_truncates(engine)
         epoch = self.epoch_of_records
         return [
             place

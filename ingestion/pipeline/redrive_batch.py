@@ -107,9 +107,17 @@ class RedriveWriter(BatchWriter):
         rows = tuple(self.apply(of_epoch, planned=()))
         return rows[0] if rows else None
 
+    def leave_out(self, engine: Engine, planned: Sequence[Range]) -> list[dict[str, Any]]:
+        """Remember the erased records: they could not be read when their key was erased."""
+        erased = super().leave_out(engine, planned)
+        self._erased = at_places(erased)
+        return erased
+
+    def refuse_bad(self, engine: Engine, counts: BatchCounts) -> None:
+        """Refuse nothing: what is bad stays in quarantine."""
+
     def count(self, engine: Engine, planned: Sequence[Range]) -> BatchCounts:
         """Leave out what is still bad: it stays where it is."""
-        self._erased = at_places(self.leave_out_erased(engine, planned))
         counts = count_records(engine)
         if counts.dispositions.get(ELSEWHERE) and not self._releases_others:
             self._keep_others(engine)
@@ -184,7 +192,6 @@ class RedriveWriter(BatchWriter):
                 remedy=f"oncelake verify {self._spec.name} names them",
             )
         if self._erased:
-            # They could not be read when their key was erased.
             those = f"{self._of.holds('_seq')} AND ({self._erased})"
             remove_payloads(quarantine, those, "erased", redriven=True)
         return 0

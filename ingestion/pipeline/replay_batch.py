@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 from pyspark.sql import DataFrame
 
@@ -18,7 +19,6 @@ from oncelake.ingestion.lake.ledger import LedgerRow
 from oncelake.ingestion.modes import sql
 from oncelake.ingestion.modes.engines.engine import Engine
 from oncelake.ingestion.pipeline.batch import BatchWriter, CountedBatch
-from oncelake.ingestion.pipeline.counts import BatchCounts
 from oncelake.ingestion.pipeline.redrive_batch import epochs_of
 from oncelake.ingestion.sinks.commit_metadata import CommitMetadata
 from oncelake.ingestion.sinks.delta.files import is_delta
@@ -45,14 +45,14 @@ class ReplayWriter(BatchWriter):
         """Take what is read again for what it is."""
         return Fit(fresh=tuple(planned), holes=(), overlap=())
 
-    def count(self, engine: Engine, planned: Sequence[Range]) -> BatchCounts:
+    def leave_out(self, engine: Engine, planned: Sequence[Range]) -> list[dict[str, Any]]:
         """Leave out what the quarantine holds: what waits there, and what is bad again."""
         quarantine = self._paths.quarantine
         if is_delta(quarantine):
             engine.open_table("quarantine", quarantine)
             columns = engine.columns("batch")
             engine.define("batch", self._without_quarantined(columns), keep=True)
-        return super().count(engine, planned)
+        return super().leave_out(engine, planned)
 
     def _without_quarantined(self, columns: Sequence[str]) -> str:
         (*_, epoch) = epochs_of(self._ledger.rows_of(self.position.table_id))

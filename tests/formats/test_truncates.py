@@ -11,7 +11,7 @@ import pytest
 from pydantic import SecretStr, ValidationError
 
 from oncelake.ingestion.declaration.spec import StreamSpec
-from oncelake.ingestion.errors import SourceTruncatedError
+from oncelake.ingestion.errors import SourceTruncatedError, TooManyBadRecordsError
 from oncelake.ingestion.kafka.offsets import Offsets, TopicPartition
 from oncelake.ingestion.modes.engines import duckdb
 from oncelake.ingestion.operations.redrive import Redrive, RedriveReport
@@ -26,6 +26,7 @@ from tests.trials.kills import run_to_its_end
 
 APPLY = {"type": "debezium", "on_truncate": "apply"}
 TRUNCATE: dict[str, Any] = {"op": "t", "before": None, "after": None, "source": {"lsn": 7}}
+UNAVAILABLE = "__debezium_unavailable_value"
 BAD: dict[str, Any] = {"op": "c", "before": None, "after": {**row(8, "n8"), "more": 1}}
 
 
@@ -94,6 +95,31 @@ def test_rows_from_before_it_go_wherever_it_lies(
     assert ids(table) == []
     kinds = [each.kind for each in table.ledger if each.kind != "schema"]
     assert kinds == ["truncate", "ingest"] * 4
+    assert find_problems(table) == ()
+
+
+@pytest.mark.spark
+@pytest.mark.kafka
+def test_a_replay_leaves_one_that_waits_where_it_is(table: World) -> None:
+    """A redrive is its way into the table; one that was applied is not applied again."""
+    select = {"name": "upper(name)"}
+    table.declare(format={"type": "debezium"}, quarantine_rate={"stop_above": 1}, select=select)
+    table.send(*created(1, 2), TRUNCATE, *created(3))
+    table.run()
+    table.declare(format=APPLY)
+    table.send(*created(4), TRUNCATE, *created(5))
+
+    table.replay()
+    assert ids(table) == [1, 2, 3]
+    assert prove(table).differences == ()
+    table.run()
+    table.replay()
+
+    assert ids(table) == [5]
+    kinds = [each.kind for each in table.ledger if each.kind != "schema"]
+    assert kinds == ["ingest", "replay", "truncate", "ingest", "replay"]
+    assert redrive(table).waiting == 1
+    assert ids(table) == [5]
     assert find_problems(table) == ()
 
 
@@ -192,18 +218,47 @@ def test_a_run_that_is_killed_around_it_is_made_whole(
     assert find_problems(table) == ()
 
 
-def test_a_batch_that_is_cut_is_emptied_part_by_part(
+def test_a_batch_in_parts_applies_it_in_its_own(
     table: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What an earlier part has committed goes with the truncate of a later one."""
-    monkeypatch.setattr(duckdb, "LARGEST_BATCH_BYTES", 1_500)
-    table.send(*created(*range(20)), TRUNCATE, *created(*range(50, 70)))
+    """What the parts before it have written goes."""
+    monkeypatch.setattr(duckdb, "LARGEST_BATCH_BYTES", 3_000)
+    table.send(*created(*range(20)), TRUNCATE, *created(*range(20, 40)))
+
     report = table.run()
 
-    assert ids(table) == [*range(50, 70)]
+    assert ids(table) == [*range(20, 40)]
     assert len(report.batches) > 2
     assert (report.total("ignored"), report.total("quarantined")) == (1, 0)
     assert find_problems(table) == ()
+
+
+def test_nothing_is_taken_over_from_before_it(table: World) -> None:
+    """An update that came before it needs no row; one behind it finds none."""
+    table.declare(quarantine_rate={"stop_above": 1})
+    table.send(*created(1, 3))
+    table.run()
+    left_out = [{"op": "u", "before": None, "after": row(n, UNAVAILABLE)} for n in (1, 2)]
+    table.send(left_out[0], *created(2), TRUNCATE, left_out[1], *created(3))
+
+    report = table.run()
+
+    assert ids(table) == [3]
+    assert (report.total("filtered"), report.total("quarantined")) == (2, 1)
+    assert find_problems(table) == ()
+
+
+def test_a_refused_batch_empties_nothing(table: World) -> None:
+    """As its message says: too many of its records are bad."""
+    table.send(*created(1))
+    table.run()
+    table.declare(extra_fields="reject", quarantine_rate={"stop_above": 0.1})
+    table.send(BAD, TRUNCATE)
+
+    with pytest.raises(TooManyBadRecordsError):
+        table.run()
+
+    assert ids(table) == [1]
 
 
 def differences(world: World) -> Sequence[str]:
