@@ -71,7 +71,7 @@ def truncate(
             f"`on_truncate: quarantine`, and oncelake rebuild {stream.name} (docs/debezium.md, "
             "When the source is truncated)",
         )
-    keys = _keys_before(table, spec, position.epoch, offset)
+    keys = _keys_before(table, spec, position.epoch, at)
     metadata = replace(
         position.next_metadata(run_id, kind="truncate", counts={"truncated": keys.num_rows}),
         reason=f"the source was truncated: {where} offset {offset}",
@@ -84,12 +84,12 @@ def truncate(
     return metadata, row
 
 
-def _keys_before(table: ErasableTable, spec: StreamSpec, epoch: int, offset: int) -> pa.Table:
+def _keys_before(table: ErasableTable, spec: StreamSpec, epoch: int, at: Offsets) -> pa.Table:
     """Return the keys of the rows that an earlier offset, or an earlier epoch, has written."""
     names, found = list(spec.row_keys), []
-    for batch in table.scan([*names, "_epoch", "_offset"]):
-        is_before = pc.or_(
-            pc.less(batch.column("_epoch"), epoch), pc.less(batch.column("_offset"), offset)
-        )
-        found.append(pa.table(batch.filter(is_before).select(names)))
+    (((topic, partition), offset),) = at.items()
+    before = (pc.field("_topic") == topic) & (pc.field("_partition") == partition)
+    before = (pc.field("_epoch") < epoch) | (before & (pc.field("_offset") < offset))
+    for batch in table.scan([*names, "_epoch", "_topic", "_partition", "_offset"]):
+        found.append(pa.table(batch).filter(before).select(names))
     return pa.concat_tables(found) if found else pa.table({name: [] for name in names})

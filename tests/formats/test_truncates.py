@@ -248,6 +248,24 @@ def test_nothing_is_taken_over_from_before_it(table: World) -> None:
     assert find_problems(table) == ()
 
 
+def test_rows_of_a_topic_that_was_read_before_stay(table: World) -> None:
+    """Its offsets say nothing of those of another."""
+    before, now = table.topic, table.add_topic("b")
+    topics = {"topic": None, "topics": [before, now], "format": {"type": "debezium"}}
+    table.declare(name=before, **topics)
+    table.send(*created(1, 2))
+    beside = replace(table, topic=now)
+    beside.send(*created(11, 12, 13))
+    beside.run()
+    beside.declare(topic=now, topics=[], format=APPLY)
+    beside.send(TRUNCATE, *created(14))
+
+    beside.run()
+
+    assert sorted(ids(beside)) == [1, 2, 14]
+    assert find_problems(beside) == ()
+
+
 def test_a_refused_batch_empties_nothing(table: World) -> None:
     """As its message says: too many of its records are bad."""
     table.send(*created(1))
