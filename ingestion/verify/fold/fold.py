@@ -140,8 +140,9 @@ class Fold:
         coverage = self._coverage
         for (epoch, at, offset), by in self._truncates.items():
             place = (epoch, *at, offset, 0)
-            was_read = any(coverage.has_read(place, seq) for seq in coverage.batches)
-            if by and was_read and coverage.covers_record(place, by):
+            if not by or not coverage.covers_record(place, by):
+                continue
+            if any(coverage.has_read(place, seq) for seq in coverage.batches):
                 what = "the table was emptied, and no record says so"
                 yield Difference("rows", what, *at, offset, seq=by)
 
