@@ -236,7 +236,8 @@ def _read_old(paths: StreamPaths) -> TableSnapshot:
 def _purpose(spec: StreamSpec, snapshot: TableSnapshot) -> str:
     """Say by which declaration, in place of what, and behind which erasures a new table is made."""
     table = snapshot.table.table_id if snapshot.table else "no table"
-    erased = [erasure.seq for erasure in erasures(known_rows(snapshot))]
+    known = erasures(known_rows(snapshot))
+    erased = [erasure.seq for erasure in known if not erasure.is_truncate]
     return f"{fingerprint(spec)} in {spec.sink} for {table} without what {erased} erased"
 
 
