@@ -312,6 +312,21 @@ def test_a_sink_without_them_has_the_text_of_their_json(
     assert find_problems(world) == ()
 
 
+@pytest.mark.parametrize("sink", ["iceberg", "postgres"])
+def test_the_proof_reads_the_text_in_a_condition(
+    world: World, sink: str, request: pytest.FixtureRequest
+) -> None:
+    """By its own reader, as of any STRING."""
+    use_sink(world, sink, request)
+    world.declare(schema="id INT NOT NULL, v VARIANT", apply_as_deletes="v = '\"gone\"'", sink=sink)
+    world.send(b'{"id": 1, "v": "x"}', b'{"id": 2, "v": "x"}', b'{"id": 2, "v": "gone"}')
+
+    world.run()
+
+    assert [row["id"] for row in world.rows()] == [1]
+    assert find_problems(world) == ()
+
+
 @pytest.mark.spark
 @pytest.mark.kafka
 def test_statements_read_the_text_where_a_sink_has_no_other(world: World) -> None:

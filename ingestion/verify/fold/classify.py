@@ -142,7 +142,8 @@ class Classifier:
         self._has_deletes = spec.write_mode.has_deletes
         self._is_delete = None
         if spec.apply_as_deletes:
-            self._is_delete = Condition("apply_as_deletes", spec.apply_as_deletes, spec.columns)
+            columns = tuple(spec.in_statements(spec.columns))
+            self._is_delete = Condition("apply_as_deletes", spec.apply_as_deletes, columns)
         self._make_filter = partial(_filter_of_rows, spec, settings, apply)
         self._constraints = dict[str, Transformation]()
 

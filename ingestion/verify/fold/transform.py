@@ -163,8 +163,9 @@ class _Filter:
     def __init__(self, spec: StreamSpec, of_the_engine: Callable[[], _OfTheEngine]) -> None:
         names = [column.name for column in spec.exploded_columns]
         self._taken = [names.index(column.name) for column in spec.columns]
-        self._where = Condition("where", spec.where or "TRUE", spec.exploded_columns)
-        self._of_the_engine, self._types = of_the_engine, spec.in_statements(spec.exploded_columns)
+        self._types = tuple(spec.in_statements(spec.exploded_columns))
+        self._where = Condition("where", spec.where or "TRUE", self._types)
+        self._of_the_engine = of_the_engine
         self._engine: _OfTheEngine | None = None
 
     @property
