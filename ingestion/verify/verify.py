@@ -255,7 +255,10 @@ class _Proof:
         with self._damage_is_different("quarantine", translate_read_errors(self._paths.quarantine)):
             self._prove_the_quarantine(fold, coverage)
         self._limits.extend((*redrives.limits(), *fold.rule.limits()))
-        self._prove_the_rows(RowsProof(self._spec, fold.rule, fold.rule.rows(), coverage))
+        rule, truncates = fold.rule, fold.last_truncates
+        self._prove_the_rows(
+            RowsProof(self._spec, rule, rule.rows(), coverage, truncates=truncates)
+        )
 
     def _prove_the_quarantine(self, fold: Fold, coverage: Coverage) -> None:
         path, bare = self._paths.quarantine, Counter[int]()

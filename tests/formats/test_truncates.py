@@ -16,7 +16,7 @@ from oncelake.ingestion.kafka.offsets import Offsets, TopicPartition
 from oncelake.ingestion.modes.engines import duckdb
 from oncelake.ingestion.operations.redrive import Redrive, RedriveReport
 from oncelake.ingestion.operations.rewind import rewind
-from oncelake.ingestion.pipeline import batch
+from oncelake.ingestion.pipeline import batch, truncates
 from oncelake.ingestion.storage.failpoints import Failpoint
 from tests.support.long import twins
 from tests.support.proof import find_problems, prove
@@ -296,6 +296,23 @@ def test_the_proof_finds_one_that_was_not_applied(
         table.run()
 
     assert "a TRUNCATE of the source was not applied" in differences(table)
+
+
+def test_the_proof_finds_a_row_that_stayed_though_its_record_is_gone(
+    table: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kafka still has the truncate, or the ledger knows of it."""
+    table.send(*created(1, 2))
+    table.run()
+    keys_before = truncates._keys_before
+    with monkeypatch.context() as patched:
+        patched.setattr(truncates, "_keys_before", lambda *given: keys_before(*given).slice(1))
+        table.send(TRUNCATE, *created(3))
+        table.run()
+    table.forget_before(0, 2)
+
+    assert ids(table) == [1, 3]
+    assert differences(table) == ["is in the table, and a truncate came behind it"]
 
 
 def _forget(self: batch.BatchWriter, engine: Any) -> None:

@@ -61,7 +61,7 @@ def proof(coverage: Coverage | None = None, spec: StreamSpec | None = None) -> I
         rule = rule_of(
             FoldContext(spec=spec, classifiers=classifiers, store=store, coverage=coverage)
         )
-        yield RowsProof(spec, rule, table, coverage)
+        yield RowsProof(spec, rule, table, coverage, truncates={})
 
 
 def differences(

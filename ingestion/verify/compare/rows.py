@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from oncelake.ingestion.declaration.modes import EXTRA_COLUMN, INDEX_COLUMN
 from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.errors import counted
+from oncelake.ingestion.kafka.offsets import TopicPartition
 from oncelake.ingestion.storage.location import Location
 from oncelake.ingestion.verify.coverage import Coverage
 from oncelake.ingestion.verify.fold.rule import Rule
 from oncelake.ingestion.verify.read.record import (
     SYSTEM_COLUMNS,
     UNSEEN,
+    Place,
     Row,
     RowChange,
+    at_of,
+    offset_of,
     ranked,
     text_of,
 )
@@ -52,12 +56,20 @@ class RowsProof:
     """Compares a table's rows with those that the rule of its mode expects, and counts them."""
 
     def __init__(
-        self, spec: StreamSpec, rule: Rule, newest: SpillTable[RowChange], coverage: Coverage
+        self,
+        spec: StreamSpec,
+        rule: Rule,
+        newest: SpillTable[RowChange],
+        coverage: Coverage,
+        *,
+        truncates: Mapping[tuple[int, TopicPartition], int],
     ) -> None:
+        """Take what must be there, and the last truncates of the source, by epoch and partition."""
         added = [EXTRA_COLUMN] if spec.extra_fields == "keep" else []
         added += [INDEX_COLUMN] if spec.explode else []
         self.names = [*rule.columns, *added, *SYSTEM_COLUMNS]
         self._spec, self._rule, self._newest, self.coverage = spec, rule, newest, coverage
+        self._truncates = truncates
         self.compared = self.unseen = self.explained = self.accepted = self.partly = 0
 
     def differences(self, rows: Sequence[Row]) -> Iterator[Difference]:
@@ -127,9 +139,17 @@ class RowsProof:
             self.unseen += 1
             if not self.coverage.has_read(place, seq):
                 yield self._difference(row, "is in the table, and no batch has read its record")
+            elif self._is_truncated(place):
+                yield self._difference(row, "is in the table, and a truncate came behind it")
         else:
             self.compared += 1
             yield self._unlike(row, change)
+
+    def _is_truncated(self, place: Place) -> bool:
+        """Tell whether a row was before a truncate of the source, whoever still has its record."""
+        of_partition = self._truncates.get((place[0], at_of(place)), 0)
+        is_older = any(place[0] < epoch for epoch, _ in self._truncates)
+        return is_older or offset_of(place) < of_partition
 
     def _as_replayed(self, change: RowChange, seq: int) -> RowChange:
         """Expect the row under the seq of the replay that wrote it again, as it was not there.

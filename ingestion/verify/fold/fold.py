@@ -12,6 +12,7 @@ from typing import Final
 from oncelake.ingestion.declaration.formats import DebeziumOptions
 from oncelake.ingestion.declaration.routes import HEADER
 from oncelake.ingestion.declaration.spec import EVALUATED_BY
+from oncelake.ingestion.kafka.offsets import TopicPartition
 from oncelake.ingestion.sinks.commit_metadata import CONSTRAINTS
 from oncelake.ingestion.verify.compare.quarantine import BadRecord, as_bad
 from oncelake.ingestion.verify.decode.coerce import UnprovableError
@@ -134,6 +135,11 @@ class Fold:
             self._truncates[erased.truncate] = batch.seq
         self.rule.erase(erased)
         self._kept.erase(erased)
+
+    @property
+    def last_truncates(self) -> Mapping[tuple[int, TopicPartition], int]:
+        """The offset of the last truncate of each epoch and partition."""
+        return {(epoch, at): offset for epoch, at, offset in sorted(self._truncates)}
 
     def unfounded_truncates(self) -> Iterator[Difference]:
         """Name what emptied the table though the record there, which was read, is no truncate."""
