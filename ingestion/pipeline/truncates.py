@@ -1,8 +1,9 @@
-"""A TRUNCATE of the source that is applied: the rows go that the topic had given before it.
+"""A TRUNCATE of the source that is applied: it deletes the rows of earlier records of the topic.
 
-They go in a commit of its own, before the batch, or the part of one, that has the truncate: a run
-that dies between the two finds none left. Records before it, in that batch or read again, are left
-out as those of an erased key are. Only in a topic of one partition is it known what was before.
+Its commit comes before that of the batch, or the part of one, that has the truncate: a run that
+dies between the two finds no such rows left. Records before it, in that batch or read again, are
+left out as those of an erased key are. Only in a topic of one partition is it known what was
+before.
 """
 
 from __future__ import annotations
