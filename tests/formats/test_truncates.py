@@ -149,6 +149,23 @@ def test_what_is_read_again_of_before_stays_out(table: World, engine: str) -> No
     assert find_problems(table) == ()
 
 
+def test_no_later_update_takes_a_value_from_before_it(table: World) -> None:
+    """Neither the row's nor the old key's; what came before it in its batch is left out whole."""
+    without = {**row(1, "__debezium_unavailable_value", 2)}
+    moved = {"op": "u", "before": row(2, "n2"), "after": {**without, "id": 3}}
+    table.declare(quarantine_rate={"stop_above": 1})
+    table.send({"op": "u", "before": None, "after": {**without, "id": 4}}, moved)
+    table.send(*created(1, 2), TRUNCATE)
+    table.send({"op": "u", "before": None, "after": without}, moved, *created(6))
+
+    report = table.run()
+
+    assert ids(table) == [6]
+    assert (report.total("filtered"), report.total("quarantined")) == (5, 2)
+    assert {each["reason"] for each in table.quarantined()} == {"nothing_to_keep"}
+    assert find_problems(table) == ()
+
+
 def test_one_that_waited_in_quarantine_is_applied_where_it_was(table: World) -> None:
     """Rows that a later record has written stay."""
     table.declare(format={"type": "debezium"}, quarantine_rate={"stop_above": 1})

@@ -12,6 +12,7 @@ import pytest
 from deltalake import DeltaTable
 
 from oncelake.ingestion.errors import NotReplayableError
+from oncelake.ingestion.operations.erase import erase
 from tests.support.debezium import MISSING
 from tests.support.long import twins
 from tests.support.proof import find_problems, prove
@@ -270,6 +271,20 @@ def test_an_update_put_aside_is_sent_in_again(world: World) -> None:
     (found,) = world.rows()
     assert (found["lsn"], found["text"]) == (200, "t")
     assert world.quarantined()[0]["redriven_seq"] is not None
+    assert find_problems(world) == ()
+
+
+def test_an_update_of_an_erased_key_does_not_come_back_into_quarantine(world: World) -> None:
+    """It waited for a value that no row has; a new table leaves it out when it is read again."""
+    world.declare(schema=COLUMNS, format=FORMAT, quarantine_rate={"stop_above": 1})
+    row = {"id": 1, "name": "a", "text": MISSING, "tags": None}
+    deliver(world, [event("u", 1, row), event("c", 2, {**row, "id": 2, "text": "t"})], 1)
+    erase(world.spec, world.settings, key='{"id": 1}', reason="a request", run_id="e")
+
+    world.rebuild()
+
+    assert [each["id"] for each in world.rows()] == [2]
+    assert sum(each.counts.get("quarantined", 0) for each in world.ledger) == 0
     assert find_problems(world) == ()
 
 
