@@ -7,6 +7,7 @@ and is the narrowest that does; a field without one gets ``None``.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
@@ -48,6 +49,14 @@ _LOGICAL: Final[Mapping[str, str]] = {
     "local-timestamp-millis": "TIMESTAMP_NTZ",
     "local-timestamp-micros": "TIMESTAMP_NTZ",
     "uuid": "STRING",
+}
+# The types that a logical type may describe; on any other it says nothing, as Avro has it.
+_DESCRIBED: Final[Mapping[str, frozenset[str]]] = {
+    "date": frozenset({"int"}),
+    "timestamp": frozenset({"long"}),
+    "local-timestamp": frozenset({"long"}),
+    "decimal": frozenset({"bytes", "fixed"}),
+    "uuid": frozenset({"string", "fixed"}),
 }
 # What Kafka Connect and Debezium call a type, whatever it is encoded as.
 _NAMED: Final[Mapping[str, str]] = {
@@ -165,7 +174,7 @@ def _avro(node: Any) -> SqlType:
 
 def _avro_type(node: Any) -> SqlType | None:
     word, found = kind(node)
-    logical, name = logical_type(node), found.get("connect.name")
+    logical, name = _logical_type(node), found.get("connect.name")
     if word == "union":
         return _union([_avro(each) for each in node if each != "null"])
     if is_recursive(node):
@@ -181,6 +190,13 @@ def _avro_type(node: Any) -> SqlType | None:
     if word == "map":
         return _nested("MAP", key=_STRING, value=_avro(found["values"]))
     return _scalar(str(found.get("connect.type", word)))
+
+
+def _logical_type(node: Any) -> str:
+    """Return the logical type of an expanded type; empty where it describes another type."""
+    logical = logical_type(node)
+    described = _DESCRIBED.get(re.sub("-(milli|micro|nano)s$", "", logical), frozenset())
+    return logical if kind(node)[0] in described else ""
 
 
 def _union(branches: Sequence[SqlType | None]) -> SqlType | None:

@@ -51,6 +51,26 @@ def test_the_types_of_avro_are_its_schemas() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("word", "logical", "column"),
+    [
+        ("string", "date", "STRING"),
+        ("long", "date", "BIGINT"),
+        ("int", "timestamp-millis", "INT"),
+        ("string", "decimal", "STRING"),
+        ("bytes", "uuid", "BINARY"),
+    ],
+)
+def test_a_logical_type_of_another_type_says_nothing(word: str, logical: str, column: str) -> None:
+    """The values are those of the type, as Avro has it, and the column holds them."""
+    type_ = {"type": word, "oncelakeLogicalType": logical, "precision": 4, "scale": 2}
+    fields = [{"name": "x", "type": type_}]
+
+    found = avro_types({"type": "record", "name": "R", "fields": fields})
+
+    assert str(found["x"]) == column
+
+
 def test_the_types_of_connect_are_its_schemas() -> None:
     """Kafka Connect's words, and maps with other keys than text, which no column holds."""
     text = {"type": "string"}
