@@ -97,6 +97,8 @@ def as_of_its_table(spec: StreamSpec, paths: StreamPaths) -> StreamSpec:
 def without_refused(wanted: StreamSpec, ddl: str, paths: StreamPaths) -> StreamSpec:
     """Return a declaration without those new columns and wider types that its table cannot get.
 
+    What a person has written of a column stays, and is refused as in any declaration.
+
     Args:
         wanted: The declaration, whose columns a schema gives.
         ddl: The columns that the table has, as declared.
@@ -106,6 +108,7 @@ def without_refused(wanted: StreamSpec, ddl: str, paths: StreamPaths) -> StreamS
         return wanted
     changes = column_changes(wanted, paths)
     refused = {change.field for change in changes if change.effect == "refused"}
+    refused -= {*wanted.overrides}
     own = {column.name: column for column in parse_columns(ddl)}
     kept = (own.get(each.name) if each.name in refused else each for each in wanted.columns)
     return wanted.with_columns([column for column in kept if column is not None])

@@ -10,7 +10,7 @@ import pytest
 
 from oncelake.ingestion.declaration.loader import find_stream, load_streams, read_outlines
 from oncelake.ingestion.declaration.spec import StreamSpec
-from oncelake.ingestion.errors import InvalidSpecError
+from oncelake.ingestion.errors import InvalidSpecError, SchemaChangedError
 from oncelake.ingestion.kafka.admin import Kafka
 from oncelake.ingestion.lake.ledger import Ledger
 from oncelake.ingestion.lake.paths import StreamPaths
@@ -306,3 +306,20 @@ def test_no_schema_in_a_record_stops_its_stream(written: Written, schema: str) -
     assert report.is_balanced
     assert 1 in {each["id"] for each in written.rows()}
     assert written.differences() == ()
+
+
+def test_a_type_that_a_person_wrote_is_refused_where_the_table_cannot_get_it(
+    written: Written,
+) -> None:
+    """It is no schema's, so the run does not go on without it."""
+    written.declare(keys=["id"], schema_change="evolve")
+    written.send(FIRST, {"id": 1, "name": "a", "price": 0.5})
+    written.discover()
+    written.run()
+    written.send(FIRST, {"id": 2, "name": "b", "price": 0.5})
+    written.declare(keys=["id"], schema_change="evolve", columns={"price": "DECIMAL(8, 2)"})
+
+    with pytest.raises(SchemaChangedError, match="price is FLOAT in the table, declared DECIMAL"):
+        written.run()
+
+    assert [row["id"] for row in written.rows()] == [1]
