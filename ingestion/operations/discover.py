@@ -32,7 +32,7 @@ from oncelake.ingestion.declaration.topics_file import (
 from oncelake.ingestion.errors import InvalidSpecError, counted
 from oncelake.ingestion.formats import protobuf
 from oncelake.ingestion.formats.connect import ConnectJson
-from oncelake.ingestion.formats.decoder import BadBytesError
+from oncelake.ingestion.formats.decoder import UNFORESEEN, BadBytesError
 from oncelake.ingestion.formats.schema_columns import (
     Types,
     column_types,
@@ -338,6 +338,9 @@ def _registered(
                 name = record or record_name(schema)
             except BadBytesError as error:
                 raise _UnknownSchemaError(f"{origin}: {error}") from error
+            except UNFORESEEN as error:
+                # A registry may take what is no schema.
+                raise _UnknownSchemaError(f"{origin}: unusable_schema: {error}") from error
             # A subject may have schemas of other record types, too.
             if types or not record:
                 return _Described(types=types, origin=origin, record=name)

@@ -323,3 +323,17 @@ def test_a_type_that_a_person_wrote_is_refused_where_the_table_cannot_get_it(
         written.run()
 
     assert [row["id"] for row in written.rows()] == [1]
+
+
+@pytest.mark.parametrize("properties", [[1], {"id": {"anyOf": 5}}], ids=["list", "number"])
+def test_what_a_registry_took_and_is_no_schema_stops_no_discovery(
+    written: Written, properties: Any
+) -> None:
+    """The topic has no columns, and the reason names the schema."""
+    written.declare(format="json_schema", keys=["id"])
+    schema = {"title": "Order", "type": "object", "properties": properties}
+    id_ = written.subject.register(json.dumps(schema), "JSON")
+
+    (problem,) = written.discover().unknown.values()
+
+    assert problem.startswith(f"subject {written.subject.name}, schema {id_}: unusable_schema: ")
