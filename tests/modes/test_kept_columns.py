@@ -274,6 +274,18 @@ def test_an_update_put_aside_is_sent_in_again(world: World) -> None:
     assert find_problems(world) == ()
 
 
+def test_no_redrive_is_proposed_for_an_update_that_still_has_no_row(world: World) -> None:
+    """Another column makes it another declaration, and gives it no value."""
+    world.declare(schema=COLUMNS, format=FORMAT, schema_change="evolve")
+    world.declare(quarantine_rate={"stop_above": 1})
+    row = {"id": 1, "name": "a", "text": MISSING, "tags": None}
+    deliver(world, [event("u", 1, row), event("c", 2, {**row, "id": 2, "text": "t"})], 1)
+    world.declare(schema=f"{COLUMNS}, more STRING")
+
+    assert find_problems(world) == ()
+    assert world.redrive().still_bad == {"nothing_to_keep": 1}
+
+
 def test_an_update_of_an_erased_key_does_not_come_back_into_quarantine(world: World) -> None:
     """It waited for a value that no row has; a new table leaves it out when it is read again."""
     world.declare(schema=COLUMNS, format=FORMAT, quarantine_rate={"stop_above": 1})

@@ -181,6 +181,7 @@ class Fold:
         today = classify(kept, seq)
         still_bad = len(today.bad) + len(today.unread)
         still_bad += 0 if self._applies_truncates else len(today.truncates)
+        still_bad += self._redrives.count_without_value(today.changes)
         self._redrives.good_today += len(kept) - still_bad
         held_back = [*kept, *redriven]
         result = classify(classified, seq)

@@ -12,14 +12,14 @@ verdict says so.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from oncelake.ingestion.declaration.spec import engine_version
 from oncelake.ingestion.errors import counted
 from oncelake.ingestion.storage.location import Location
 from oncelake.ingestion.verify.coverage import Coverage
-from oncelake.ingestion.verify.read.record import Record
+from oncelake.ingestion.verify.read.record import Record, RowChange
 from oncelake.ingestion.verify.read.snapshot import Batch, rows_through
 from oncelake.ingestion.verify.read.spill import SpillStore, SpillTable
 from oncelake.ingestion.verify.verdict import Difference
@@ -29,6 +29,8 @@ _NAMES = (
     *("declaration", "engine_version", "reason", "detail"),
 )
 _UNKNOWN_SCHEMA = "unknown_schema_id"
+# No row had the value that an update left out, which another declaration does not change.
+_NO_VALUE = "nothing_to_keep"
 
 
 class QuarantineEntry(NamedTuple):
@@ -38,6 +40,7 @@ class QuarantineEntry(NamedTuple):
     redriven_seq: int | None
     is_classified_today: bool
     lacked_schema: bool
+    lacked_value: bool
 
 
 class Redrives:
@@ -78,7 +81,8 @@ class Redrives:
                     by_today = by_today and not _lacked_a_schema(row)
                     name = str(Record(*at, 0, None, None))
                     lacked = row["reason"] == _UNKNOWN_SCHEMA
-                    entries[name] = QuarantineEntry(seq, mark, by_today, lacked)
+                    lacked_value = row["reason"] == _NO_VALUE
+                    entries[name] = QuarantineEntry(seq, mark, by_today, lacked, lacked_value)
             self._entries.put(entries)
             self._is_empty = self._is_empty and not entries
 
@@ -110,6 +114,11 @@ class Redrives:
                 (classified if entry.is_classified_today else kept).append(record)
         self._redriven.put(later)
         return classified, kept, redriven
+
+    def count_without_value(self, changes: Iterable[RowChange]) -> int:
+        """Count the records of changes that lack what no row had when they were put aside."""
+        names = {str(each.record) for each in changes if each.left_out}
+        return sum(each.lacked_value for each in self._entries.get(names).values())
 
     def is_kept_back(self, record: Record) -> bool:
         """Tell whether the quarantine holds a record that no redrive has sent in."""
