@@ -122,8 +122,8 @@ class StreamSpec(Declaration):
             ddl: The table's columns, as its last commit has them.
         """
         own = {each.name: each for each in self.columns if each.name in self.overrides}
-        columns = (c for c in parse_columns(ddl) if c.name not in self.exclude)
-        return self.with_columns(united((own.get(c.name, c) for c in columns), self.types))
+        there = {c.name: c for c in parse_columns(ddl) if c.name not in self.exclude}
+        return self.with_columns(united({**there, **own}.values(), self.types))
 
     def with_columns(self, columns: Sequence[DeclaredColumn]) -> StreamSpec:
         """Return the declaration with other columns; itself where they are the same.

@@ -308,8 +308,16 @@ def test_no_schema_in_a_record_stops_its_stream(written: Written, schema: str) -
     assert written.differences() == ()
 
 
-def test_a_type_that_a_person_wrote_is_refused_where_the_table_cannot_get_it(
-    written: Written,
+@pytest.mark.parametrize(
+    ("column", "message"),
+    [
+        ({"price": "DECIMAL(8, 2)"}, "price is FLOAT in the table, declared DECIMAL"),
+        ({"more": "INT NOT NULL"}, "more INT is new, and NOT NULL"),
+    ],
+    ids=["type", "not null"],
+)
+def test_a_column_that_a_person_wrote_is_refused_where_the_table_cannot_get_it(
+    written: Written, column: dict[str, str], message: str
 ) -> None:
     """It is no schema's, so the run does not go on without it."""
     written.declare(keys=["id"], schema_change="evolve")
@@ -317,11 +325,12 @@ def test_a_type_that_a_person_wrote_is_refused_where_the_table_cannot_get_it(
     written.discover()
     written.run()
     written.send(FIRST, {"id": 2, "name": "b", "price": 0.5})
-    written.declare(keys=["id"], schema_change="evolve", columns={"price": "DECIMAL(8, 2)"})
+    written.declare(keys=["id"], schema_change="evolve", columns=column)
 
-    with pytest.raises(SchemaChangedError, match="price is FLOAT in the table, declared DECIMAL"):
+    with pytest.raises(SchemaChangedError, match=message):
         written.run()
 
+    written.declare(keys=["id"], schema_change="evolve")
     assert [row["id"] for row in written.rows()] == [1]
 
 
