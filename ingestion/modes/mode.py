@@ -35,6 +35,7 @@ class Target:
         engine: Holds the batch: ``batch``, and of it what can be applied, ``good``.
         seq: The batch's number.
         table: Reads the table, and commits to it.
+        forgotten: Which remembered deletes mean nothing, as SQL: a truncate came behind them.
         side: What was written beside the table, which the commit is to name.
     """
 
@@ -44,6 +45,7 @@ class Target:
     epoch: int
     seq: int
     table: TableWriter
+    forgotten: str = ""
     side: dict[SideFileName, SideFile] = field(default_factory=dict)
 
     def write_side(self, name: SideFileName, folder: Location, sql: str) -> int:

@@ -54,9 +54,12 @@ def define_newest_deletes(target: Target) -> bool:
 
 
 def define_deletes(target: Target) -> bool:
-    """Call every committed delete ``deletes``; tell whether there may be any."""
+    """Call every committed delete that counts ``deletes``; tell whether there may be any."""
     path = target.paths.tombstones
     if not is_delta(path):
         return False
-    target.engine.open_table("deletes", path)
+    target.engine.open_table("remembered" if target.forgotten else "deletes", path)
+    if target.forgotten:
+        kept = f"SELECT * FROM remembered WHERE NOT ({target.forgotten})"
+        target.engine.define("deletes", kept)
     return True

@@ -41,7 +41,7 @@ from oncelake.ingestion.pipeline.counts import (
     extra_counts,
 )
 from oncelake.ingestion.pipeline.decode import decode
-from oncelake.ingestion.pipeline.erased import leave_out, was_read_by
+from oncelake.ingestion.pipeline.erased import came_before, leave_out, was_read_by
 from oncelake.ingestion.pipeline.explode import explode
 from oncelake.ingestion.pipeline.gaps import Gaps, find_gaps
 from oncelake.ingestion.pipeline.record_types import learn_record_types
@@ -344,6 +344,9 @@ class BatchWriter:
             epoch=self.position.epoch,
             seq=seq,
             table=open_writer(self._engine, engine, self._stream, seq=seq, version=version),
+            forgotten=" OR ".join(
+                map(came_before, (each for each in self._erasures if each.is_truncate))
+            ),
         )
 
     def write_side_rows(self, target: Target, metadata: CommitMetadata, batch: CountedBatch) -> int:

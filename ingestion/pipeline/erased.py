@@ -81,6 +81,12 @@ def was_read_by(erasure: Erasure, epoch: int) -> str:
     return "TRUE" if epoch < erasure.epoch else f"({until or 'FALSE'})"
 
 
+def came_before(truncate: Erasure) -> str:
+    """Return the condition, in SQL, that a row of some epoch was written before a truncate."""
+    of_epoch = f"_epoch = {truncate.epoch} AND {was_read_by(truncate, truncate.epoch)}"
+    return f"_epoch < {truncate.epoch} OR ({of_epoch})"
+
+
 def at_places(rows: Iterable[Mapping[str, Any]]) -> str:
     """Return the condition, in SQL, that names records by their coordinates."""
     offsets: dict[tuple[str, int], list[int]] = {}

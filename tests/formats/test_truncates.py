@@ -45,6 +45,12 @@ def deleted(id_: int) -> dict[str, Any]:
     return {"op": "d", "before": row(id_, f"n{id_}"), "after": None}
 
 
+def event(op: str, id_: int, lsn: int) -> dict[str, Any]:
+    """Return an envelope, with its position in the database's log."""
+    before, after = (row(id_, "n"), None) if op == "d" else (None, row(id_, "n"))
+    return {"op": op, "before": before, "after": after, "source": {"lsn": lsn}}
+
+
 def redrive(world: World) -> RedriveReport:
     """Send in what waits."""
     parts = {"spec": world.spec, "settings": world.settings, "spark": lambda _: world.spark}
@@ -163,6 +169,30 @@ def test_no_later_update_takes_a_value_from_before_it(table: World) -> None:
     assert ids(table) == [6]
     assert (report.total("filtered"), report.total("quarantined")) == (5, 2)
     assert {each["reason"] for each in table.quarantined()} == {"nothing_to_keep"}
+    assert find_problems(table) == ()
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("is_divided", [True, False], ids=["batches", "one batch"])
+def test_deletes_from_before_it_mean_nothing(
+    table: World, engine: str, *, is_divided: bool
+) -> None:
+    """To the table a key is new, by its order and by its row, in whatever batches they come."""
+    lsn = {"format": {**APPLY, "columns": {"at": "source.lsn"}}, "sequence_by": ["at"]}
+    table.declare(schema="id INT NOT NULL, name STRING, at BIGINT NOT NULL", **lsn)
+    table.settings = table.settings.model_copy(update={"merge_engine": engine})
+    events = [
+        *(event(*each) for each in [("c", 3, 40), ("d", 3, 50), ("t", 0, 60), ("c", 3, 45)]),
+        *(event(*each) for each in [("d", 4, 70), ("c", 4, 65)]),
+    ]
+    for each in events:
+        table.send(each)
+        if is_divided:
+            table.run()
+
+    table.run()
+
+    assert ids(table) == [3]
     assert find_problems(table) == ()
 
 

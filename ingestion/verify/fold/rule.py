@@ -84,10 +84,6 @@ class Erased:
         digest = sha256(f"{self._salt} {text}".encode()).hexdigest()
         return digest == str(self._digest)
 
-    def is_row(self, change: RowChange) -> bool:
-        """Tell whether a change left a row that is gone; a delete before a truncate is kept."""
-        return self.is_of(change) and not (self.truncate and change.row is None)
-
     def is_of_any(self, changes: Iterable[RowChange]) -> bool:
         """Tell whether the changes of a key, in their order, left a row that is gone."""
         return all(map(self.is_of, changes)) if self.truncate else any(map(self.is_of, changes))
@@ -129,7 +125,7 @@ class Rule:
 
     def erase(self, erased: Erased) -> None:
         """Forget the rows of a key, or of all."""
-        self._rows.remove_where(erased.is_row)
+        self._rows.remove_where(erased.is_of)
 
     def rows(self) -> SpillTable[RowChange]:
         """Return what must be in the table, by ``key_of`` of the rows; deleted rows too."""
