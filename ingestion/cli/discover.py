@@ -103,7 +103,11 @@ def print_discovery(found: Discovery, *, is_written: bool) -> None:
     for topic in found.added:
         output.say(f"  {topic}: {verb}added, as {found.outline.name_of(topic)}", "green")
     for topic in found.changed:
-        output.say(f"  {topic}: {verb}given other columns: {found.topics[topic].schema}", "green")
+        now, before = found.topics[topic], found.before[topic]
+        other = f"columns: {now.schema}"
+        if now.schema == before.schema:
+            other = f"keys: {', '.join(now.keys)}"
+        output.say(f"  {topic}: {verb}given other {other}", "green")
     for topic in found.gone:
         output.say(f"  {topic}: is gone from Kafka; its table stays", "yellow")
     for topic, why in found.unknown.items():

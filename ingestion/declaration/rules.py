@@ -361,7 +361,8 @@ def _key_violations(spec: Declaration) -> Iterator[Violation]:
     if name == "csv" and any(type_.word in _NESTED_OR_BYTES for type_ in of_keys):
         yield "key_format", "a field of CSV is none of these keys; write `json`"
     if any(type_.contains("VARIANT") for type_ in of_keys):
-        yield "from_key", "a Kafka key fills no VARIANT; write the type that it has"
+        field = "from_key" if spec.from_key else "keys"
+        yield field, "a Kafka key fills no VARIANT; write the type that it has"
     for key in spec.keys if spec.tombstone_policy == "delete" else ():
         if key in spec.select and key in spec.value_types:
             yield (

@@ -17,6 +17,7 @@ from google.protobuf.descriptor import FieldDescriptor as Field
 from oncelake.ingestion.declaration.formats import DebeziumOptions
 from oncelake.ingestion.declaration.parts import FormatSpec
 from oncelake.ingestion.declaration.types import SqlType
+from oncelake.ingestion.errors import counted
 from oncelake.ingestion.formats import avro, json_schema, protobuf
 from oncelake.ingestion.formats.avro.types import (
     fields,
@@ -241,8 +242,8 @@ class _Whole:
         """Count a type; a schema that names each of its parts twice has them without end."""
         self._left -= 1
         if self._left < 0:
-            detail = f"more than {avro.MOST_TYPES:,} types once all names are expanded"
-            raise BadBytesError("unusable_schema", detail)
+            types = counted(avro.MOST_TYPES, "type")
+            raise BadBytesError("unusable_schema", f"more than {types} once names are expanded")
 
 
 def _messages(of_fields: Iterable[Any], whole: _Whole) -> Types:

@@ -81,12 +81,12 @@ class Discovery:
 
     @property
     def changed(self) -> tuple[str, ...]:
-        """Topics whose columns are others now."""
-        known = self.before
+        """Topics whose columns, or keys, are others now."""
+        pairs = ((name, topic, self.before.get(name)) for name, topic in self.topics.items())
         return tuple(
             name
-            for name, topic in self.topics.items()
-            if name in known and topic.schema != known[name].schema
+            for name, now, before in pairs
+            if before and (now.schema, now.keys) != (before.schema, before.keys)
         )
 
     def write(self) -> None:

@@ -22,6 +22,7 @@ from oncelake.ingestion.operations.discover import (
 )
 from oncelake.ingestion.operations.run import Run
 from oncelake.ingestion.verify.verify import verify
+from tests.cli.shell import oncelake
 from tests.support.long import twins
 from tests.support.registry import Subject
 from tests.support.world import World
@@ -346,3 +347,21 @@ def test_what_a_registry_took_and_is_no_schema_stops_no_discovery(
     (problem,) = written.discover().unknown.values()
 
     assert problem.startswith(f"subject {written.subject.name}, schema {id_}: unusable_schema: ")
+
+
+def test_keys_of_a_newer_schema_are_told_of(
+    written: Written, registry_address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though the columns are the same."""
+    written.declare(keys="from_key")
+    written.send(FIRST, {"id": 1, "name": "a", "price": 0.5})
+    written.world.set_environment(monkeypatch)
+    with Subject(registry_address, f"{written.world.topic}-key") as of_keys:
+        of_keys.register(json.dumps(avro({"id": "int"})))
+        first = [written.discover().changed for _ in range(2)]
+        of_keys.register(json.dumps(avro({"id": "int", "name": ["null", "string"]})))
+
+        shown = oncelake("discover", "orders").output
+
+    assert first == [(), ()]
+    assert f"{written.world.topic}: given other keys: id, name" in shown
