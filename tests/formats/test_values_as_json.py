@@ -366,7 +366,7 @@ def message(chance: random.Random, levels: int) -> dict[str, Any]:
     return made
 
 
-@OFTEN
+@settings(OFTEN, max_examples=OFTEN.max_examples // 3)
 @given(seed=st.integers(0, 2**32))
 def test_any_protobuf_is_the_same_variant_for_engine_and_proof(seed: int) -> None:
     """Columns of any depth over messages, some of which end too early."""

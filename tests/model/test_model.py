@@ -39,6 +39,7 @@ ENOUGH = 20_000
 DEAR = {
     wrong_offsets.cuts_looked_for_only_at_the_start,
     wrong_steps.files_of_the_living_removed,
+    wrong_steps.projected_on_any_version,
     wrong_steps.rewind_leaves_the_marks,
     wrong_steps.rewind_undoes_what_follows,
     wrong_steps.vacuum_before_healing,
