@@ -365,3 +365,29 @@ def test_keys_of_a_newer_schema_are_told_of(
 
     assert first == [(), ()]
     assert f"{written.world.topic}: given other keys: id, name" in shown
+
+
+@pytest.mark.spark
+@pytest.mark.kafka
+@pytest.mark.parametrize("is_first", [True, False], ids=["schema first", "payload first"])
+def test_a_schema_in_the_record_is_followed_however_it_is_written(
+    written: Written, is_first: bool
+) -> None:
+    """With blanks, and behind the payload."""
+
+    def change(id_: int, **more: str) -> bytes:
+        names = {"id": "int32", **dict.fromkeys(more, "string")}
+        row = {"field": "after", "fields": [{"field": n, "type": t} for n, t in names.items()]}
+        parts = {"schema": {"fields": [row]}, "payload": {"op": "c", "after": {"id": id_, **more}}}
+        return json.dumps({name: parts[name] for name in sorted(parts, reverse=is_first)}).encode()
+
+    format_ = {"type": "debezium", "schemas": True}
+    written.declare(format=format_, schema="embedded", keys=["id"], schema_change="evolve")
+    written.world.send(change(1))
+    written.discover()
+    written.world.send(change(2, note="new"))
+
+    written.run()
+
+    assert written.rows() == [{"id": 1, "note": None}, {"id": 2, "note": "new"}]
+    assert written.differences() == ()
