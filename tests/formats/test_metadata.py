@@ -19,7 +19,7 @@ from oncelake.ingestion.verify.fold.transform import NOT_INDEPENDENT
 from tests.support.both_readers import Headers, Sent, classified, declared, judged
 from tests.support.debezium import MISSING
 from tests.support.long import twins
-from tests.support.proof import prove
+from tests.support.proof import find_problems, prove
 from tests.support.registry import framed
 from tests.support.small_registry import SmallRegistry, small_registry
 from tests.support.world import World
@@ -209,6 +209,37 @@ def test_headers_identify_rows_and_order_them() -> None:
     assert found[4] == "missing_order: null: version"
     assert str(found[5]).startswith("tombstone_without_key: bad_header: header version: ")
     assert str(found[6]).startswith("tombstone_without_key: ")
+
+
+@pytest.mark.parametrize("deletes", ["hard", "soft"])
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"from_headers": {"tenant": "t", "seen": "n"}},
+        {"from_headers": {"tenant": "t", "seen": "n"}, "sequence_by": ["seen"]},
+        {"from_key": ["id", "tenant"]},
+    ],
+    ids=["headers", "order", "key"],
+)
+def test_a_null_value_has_only_key_and_order_of_them(
+    world: World, deletes: str, given: dict[str, Any]
+) -> None:
+    """Another column is not asked, so that no header of it keeps the delete from its row."""
+    world.declare(schema="id INT, tenant STRING, seen INT", deletes=deletes, **given)
+
+    def send(value: bytes | None, *headers: tuple[str, bytes]) -> None:
+        key = b'{"id": 1, "tenant": "u"}'
+        world.producer.produce(world.topic, value, key, headers=list(headers))
+        world.run()
+
+    send(b"{}" if "from_key" in given else b'{"id": 1}', ("t", b"u"), ("n", b"1"))
+    send(None, ("t", b"\xff"), ("n", b"2"))
+    send(None, ("t", b"v"), ("n", b"3"))
+
+    seen = 3 if "sequence_by" in given else None
+    left = [{"id": 1, "tenant": None, "seen": seen}] if deletes == "soft" else []
+    assert world.rows() == left
+    assert find_problems(world) == ()
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -24,6 +24,7 @@ class ReadRecord:
         self._of_key, self._takes_key = spec.key_columns, bool(spec.from_key)
         types = {column.name: column for column in spec.value_columns}
         self._headers = [(n, h, _reader(types[n])) for n, h in spec.from_headers.items()]
+        self._of_tombstone = frozenset(spec.tombstone_columns)
 
     def value(self, record: Record) -> DecodedRecord:
         """Read a record that has a value."""
@@ -31,14 +32,15 @@ class ReadRecord:
         decoded = self._read_value(record.value, record.key, record.headers or ())
         if decoded.is_other or len(self._names) == len(self._of_value):
             return decoded
-        given = dict(self._of_headers(record))
+        given = dict(self._of_headers(record, self._names))
         if self._takes_key and record.key is not None:
             given |= self._key(record)
         return self._with(decoded, given)
 
     def tombstone(self, record: Record) -> Mapping[str, Any]:
-        """Read what a null value has by its Kafka key and its headers."""
-        return {**self._key(record), **dict(self._of_headers(record))}
+        """Read key and order of a null value, which has nothing else, by Kafka key and headers."""
+        known = {**self._key(record), **dict(self._of_headers(record, self._of_tombstone))}
+        return {name: value for name, value in known.items() if name in self._of_tombstone}
 
     def _key(self, record: Record) -> Mapping[str, Any]:
         if not self._of_key:
@@ -47,8 +49,10 @@ class ReadRecord:
         values = self._read_key(record.key, None, record.headers or ()).values
         return dict(zip(self._of_key, values, strict=True))
 
-    def _of_headers(self, record: Record) -> Iterator[tuple[str, Any]]:
+    def _of_headers(self, record: Record, asked: Container[str]) -> Iterator[tuple[str, Any]]:
         for name, header, take in self._headers:
+            if name not in asked:
+                continue
             raw = next((v for each, v in reversed(record.headers or ()) if each == header), None)
             yield name, None if raw is None else take(raw)
 
