@@ -79,7 +79,7 @@ def init(
     meant = topic or pattern
     if meant is None or (topic and pattern):
         raise typer.BadParameter("name a TOPIC, or several by --pattern.")
-    path = path_of(nearest_allowed(meant) if stream is None else stream, settings)
+    path = path_of(nearest_allowed(meant) if stream is None else stream, settings, sink)
     if not dry_run:
         refuse_existing(path)
     if topic is None:

@@ -14,8 +14,8 @@ from oncelake.ingestion.declaration.sinks import BESIDE, SINKS, KafkaSink, Postg
 from oncelake.ingestion.declaration.violations import Violation
 
 # PostgreSQL cuts a longer name short, and says nothing.
-_LONGEST_NAME: Final = 63
-_LONGEST_TABLE: Final = _LONGEST_NAME - len(BESIDE)
+LONGEST_NAME: Final = 63
+LONGEST_TABLE: Final = LONGEST_NAME - len(BESIDE)
 _LONGEST_VARCHAR: Final = 10_485_760
 _AS_TEXT: Final = "declare it as STRING, and `select` it as text, for example by to_json({0})"
 _AS_JSON: Final = "declare it as VARIANT, of which it keeps the text of the JSON"
@@ -91,8 +91,8 @@ def _name_violations(
     """Yield what PostgreSQL would cut short, or refuse, when the table is made."""
     schema, _, table = sink.table_of(spec.name).partition(".")
     for what, name, longest in (
-        ("schema", schema, _LONGEST_NAME),
-        ("table", table, _LONGEST_TABLE),
+        ("schema", schema, LONGEST_NAME),
+        ("table", table, LONGEST_TABLE),
     ):
         if (size := len(name)) > longest:
             yield (
@@ -108,8 +108,8 @@ def _name_violations(
 def _column_problem(column: DeclaredColumn) -> str | None:
     """Say why PostgreSQL takes no such column."""
     rename = "declare a shorter name, and `select` it from that of the records (`value_schema`)"
-    if (size := len(column.name.encode())) > _LONGEST_NAME:
-        return f"its name has {size} bytes, and PostgreSQL takes {_LONGEST_NAME}; {rename}"
+    if (size := len(column.name.encode())) > LONGEST_NAME:
+        return f"its name has {size} bytes, and PostgreSQL takes {LONGEST_NAME}; {rename}"
     if column.type.word == "VARCHAR" and (column.type.precision or 0) > _LONGEST_VARCHAR:
         return f"PostgreSQL takes at most VARCHAR({_LONGEST_VARCHAR}); write that, or STRING"
     return None

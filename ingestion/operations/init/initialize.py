@@ -13,6 +13,7 @@ from typing import Any, Final
 from oncelake.ingestion.declaration.drafts import shown_path
 from oncelake.ingestion.declaration.messages import printable
 from oncelake.ingestion.declaration.names import name_problem, nearest_allowed
+from oncelake.ingestion.declaration.sink_rules import LONGEST_TABLE
 from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.declaration.yaml_reader import read_tree
 from oncelake.ingestion.errors import InvalidSpecError, counted
@@ -85,11 +86,16 @@ def write_file(path: Path, text: str) -> None:
         ) from error
 
 
-def path_of(stream: str, settings: Settings) -> Path:
+def path_of(stream: str, settings: Settings, sink: str = "delta") -> Path:
     """Return where the file of a stream belongs; raise ``InvalidSpecError`` for a bad name."""
     if problem := name_problem(stream):
         instead = f"Next: --stream {nearest_allowed(stream)}"
         raise InvalidSpecError(f"--stream {stream}: {problem}. {instead}")
+    if sink == "postgres" and (size := len(stream)) > LONGEST_TABLE:
+        raise InvalidSpecError(
+            f"--stream {stream}: the name of its table in PostgreSQL would have {size} bytes, and "
+            f"may have {LONGEST_TABLE}. Next: --stream {stream[:LONGEST_TABLE].strip('_')}"
+        )
     return settings.streams / f"{stream}.yaml"
 
 

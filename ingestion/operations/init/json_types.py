@@ -230,7 +230,7 @@ def _has_free_names(values: Sequence[Mapping[str, Any]], names: Mapping[str, Any
 def _mixed(dialect: Dialect, note: str) -> Guess:
     if dialect.mixed is None:
         return Guess(None, note)
-    return Guess(dialect.mixed, f"{note}; `oncelake verify` cannot prove a {dialect.mixed}")
+    return Guess(dialect.mixed, note)
 
 
 def _by_name(objects: Iterable[Mapping[str, Any]]) -> dict[str, list[Any]]:

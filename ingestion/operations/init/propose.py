@@ -13,6 +13,8 @@ from typing import Any, Final
 from oncelake.ingestion.declaration.messages import printable
 from oncelake.ingestion.declaration.modes import RESERVED
 from oncelake.ingestion.declaration.names import plain_name
+from oncelake.ingestion.declaration.parts import FormatSpec
+from oncelake.ingestion.declaration.sink_rules import LONGEST_NAME
 from oncelake.ingestion.declaration.sinks import SINKS
 from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.declaration.sql import quoted
@@ -106,7 +108,7 @@ def propose(
     """
     evidence = _gather(sample, settings, sink)
     keys = find_keys(stream, evidence)
-    names = _renamed(evidence.types)
+    names = _renamed(evidence.types, sink)
     if names.keys() & {*keys.columns}:
         keys = replace(keys, format=None, why=f"{keys.why}, which a null value's key does not name")
     evidence = evidence.with_keys(keys.columns)
@@ -119,7 +121,7 @@ def propose(
         proposal.add("record", evidence.detected.record)
     if sink != "delta":
         proposal.add("sink", sink, "the rows are kept there; what it can do: docs/sinks.md")
-    _propose_schema(proposal, evidence, keys, order)
+    _propose_schema(proposal, evidence, sink, {*keys.columns, *order.columns}, order.added)
     if keys.columns:
         proposal.add(
             "keys",
@@ -156,10 +158,11 @@ def _gather(sample: TopicSample, settings: Settings, sink: str) -> TopicEvidence
     """Detect the format, and decode the sample with its columns."""
     detected = detect_format(sample, settings)
     columns = without_twins(detected.columns)
-    columns = {name: _kept(guess, sink) for name, guess in columns.items()}
+    fills_variants = FormatSpec(type=detected.type).fills_variants
+    columns = {n: _kept(each, sink, fills_variants=fills_variants) for n, each in columns.items()}
     if detected.type == "debezium":
         # What a record leaves out is kept only where a column is taken as it is.
-        columns |= dict.fromkeys(_renamed(columns), _OTHER_NAME)
+        columns |= dict.fromkeys(_renamed(columns, sink), _OTHER_NAME)
     detected = replace(detected, columns=columns)
     types = {name: each.type for name, each in detected.columns.items() if each.type is not None}
     if not types:
@@ -174,11 +177,14 @@ def _gather(sample: TopicSample, settings: Settings, sink: str) -> TopicEvidence
     )
 
 
-def _kept(guess: Guess, sink: str) -> Guess:
-    """Propose no type that a sink cannot keep."""
+def _kept(guess: Guess, sink: str, *, fills_variants: bool) -> Guess:
+    """Propose no type that a sink cannot keep, but its JSON where that can stand for it."""
     refused = [] if guess.type is None else SINKS[sink].refused_in(guess.type)
     if not refused:
         return guess
+    if fills_variants and "VARIANT" in SINKS[sink].stored_as:
+        note = f"`sink: {sink}` keeps no {refused[0]}, but the text of its JSON"
+        return Guess(SqlType(word="VARIANT"), note)
     return Guess(None, f"`sink: {sink}` cannot keep a {refused[0]}; `select` can make it text")
 
 
@@ -200,10 +206,14 @@ def _appending(
     return StreamSpec.model_validate({**fields, **_declared({**types, **order.added})})
 
 
-def _propose_schema(proposal: Proposal, evidence: TopicEvidence, keys: Keys, order: _Order) -> None:
-    required = {*keys.columns, *order.columns}
-    types = {**evidence.types, **order.added}
-    fields = _declared(types, required)
+def _propose_schema(
+    proposal: Proposal,
+    evidence: TopicEvidence,
+    sink: str,
+    required: Collection[str],
+    added: Mapping[str, SqlType],
+) -> None:
+    fields = _declared({**evidence.types, **added}, required, sink)
     if other := fields.get("select"):
         why = "the value's own names; `select` has another for each that not every sink can store"
         proposal.add("value_schema", fields["value_schema"], why)
@@ -220,10 +230,10 @@ def _propose_schema(proposal: Proposal, evidence: TopicEvidence, keys: Keys, ord
 
 
 def _declared(
-    types: Mapping[str, SqlType], required: Collection[str] = frozenset()
+    types: Mapping[str, SqlType], required: Collection[str] = frozenset(), sink: str = "delta"
 ) -> dict[str, Any]:
     """Return the fields that declare columns; those with a name that no table has get another."""
-    names = _renamed(types)
+    names = _renamed(types, sink)
     columns = (_column(names.get(n, n), t, required=n in required) for n, t in types.items())
     table = {"schema": ",\n".join(columns)}
     if not names:
@@ -232,12 +242,15 @@ def _declared(
     return {"value_schema": value, **table, "select": {new: quoted(n) for n, new in names.items()}}
 
 
-def _renamed(names: Iterable[str]) -> dict[str, str]:
-    """Return another name for each that a table, of whatever sink, cannot have."""
-    taken, renamed = [*names], dict[str, str]()
+def _renamed(names: Iterable[str], sink: str) -> dict[str, str]:
+    """Return another name for each that a Delta table, or one of the sink, cannot have."""
+    taken, renamed = [*names, *SINKS[sink].taken], dict[str, str]()
     for name in names:
-        if name.lower() in RESERVED or SINKS["delta"].refused_name(name, _ANY):
-            renamed[name] = plain_name(name, taken)
+        is_long = sink == "postgres" and len(name.encode()) > LONGEST_NAME
+        refused = (SINKS[each].refused_name(name, _ANY) for each in ("delta", sink))
+        if name.lower() in RESERVED or any(refused) or is_long:
+            # A number, and what comes before a digit, have room behind it.
+            renamed[name] = plain_name(name[: LONGEST_NAME - 5] if is_long else name, taken)
             taken.append(renamed[name])
     return renamed
 
