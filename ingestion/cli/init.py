@@ -17,6 +17,7 @@ from oncelake.ingestion.errors import DONE, WRONG, counted
 
 if TYPE_CHECKING:
     from oncelake.ingestion.declaration.spec import StreamSpec
+    from oncelake.ingestion.declaration.types import SqlType
     from oncelake.ingestion.operations.init.initialize import Initialized
 
 _SHOWN = 10
@@ -142,7 +143,7 @@ def _shown(row: dict[str, Any], spec: StreamSpec) -> dict[str, Any]:
     """Return the columns of a row; of a delete its key, since it leaves nothing else."""
     is_delete = row["_disposition"] == "delete"
     return {
-        each.name: row[each.name]
+        each.name: with_json(row[each.name], each.type)
         for each in spec.columns
         if not is_delete or each.name in spec.keys
     }
@@ -155,6 +156,30 @@ def print_quarantined(bad: Iterable[Mapping[str, Any]]) -> None:
         detail = f" ({as_cell(each['detail'])})" if each["detail"] else ""
         many = f"{each['records']:,} quarantined as {each['reason']}"
         output.say(f"  {many}, first at {at}{detail}", "yellow")
+
+
+def with_json(value: Any, type_: SqlType) -> Any:
+    """Return a value of a row with the JSON of each VARIANT in it instead of its bytes."""
+    from pyspark.sql.types import VariantVal
+
+    from oncelake.ingestion.storage.processes import deeper_calls
+
+    if value is None or not type_.contains("VARIANT"):
+        return value
+    if type_.word == "STRUCT":
+        return {name: with_json(value[name], part) for name, part in type_.parts.items()}
+    if type_.word == "ARRAY":
+        return [with_json(each, type_.parts["element"]) for each in value]
+    if type_.word == "MAP":
+        # Arrow has pairs.
+        return {name: with_json(each, type_.parts["value"]) for name, each in dict(value).items()}
+    # A sink without VARIANT has the text already, and Spark's engine an object.
+    if isinstance(value, str):
+        return value
+    if isinstance(value, dict):
+        value = VariantVal(value["value"], value["metadata"])
+    with deeper_calls():
+        return value.toJson()
 
 
 def as_cell(value: Any, longest: int = _LONGEST) -> str:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from oncelake.ingestion.cli import output
 from oncelake.ingestion.cli.command import AsJson, Stream
-from oncelake.ingestion.cli.init import as_cell, as_json_value, print_quarantined
+from oncelake.ingestion.cli.init import as_cell, as_json_value, print_quarantined, with_json
 from oncelake.ingestion.cli.output import progress, session
 from oncelake.ingestion.cli.streams import load_stream
 from oncelake.ingestion.errors import DONE, WRONG, counted
@@ -53,11 +54,16 @@ def _print(trial: Trial) -> None:
     for name, count in sorted(trial.extras.items()):
         output.say(f"  {name}: {count:,}", "yellow")
     print_quarantined(trial.bad)
-    output.table([*spec.types], ([as_cell(row[n]) for n in spec.types] for row in trial.rows))
+    output.table([*spec.types], ([as_cell(row[n]) for n in spec.types] for row in _rows(trial)))
     if trial.plan is not None and trial.plan.changes:
         output.say("The table would be changed first: oncelake plan " + spec.name, "yellow")
         for change in trial.plan.changes:
             output.say(f"  {change.field}: {change.what}")
+
+
+def _rows(trial: Trial) -> Iterator[dict[str, Any]]:
+    for row in trial.rows:
+        yield {**row, **{n: with_json(row[n], type_) for n, type_ in trial.spec.types.items()}}
 
 
 def _document(trial: Trial) -> dict[str, Any]:
@@ -70,6 +76,6 @@ def _document(trial: Trial) -> dict[str, Any]:
         "dispositions": trial.dispositions,
         "extras": trial.extras,
         "bad": trial.bad,
-        "rows": [as_json_value(row) for row in trial.rows],
+        "rows": [as_json_value(row) for row in _rows(trial)],
         "changes": trial.plan.changes if trial.plan else None,
     }

@@ -9,13 +9,18 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from confluent_kafka.schema_registry.avro import AvroSerializer
 from confluent_kafka.schema_registry.protobuf import ProtobufSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
+from pyspark.sql.types import VariantType, VariantVal
 
+from oncelake.ingestion.cli.init import with_json
+from oncelake.ingestion.declaration.ddl import parse_type
 from oncelake.ingestion.declaration.loader import find_stream
 from oncelake.ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.formats.variant import with_variants
 from tests.cli.shell import answer, oncelake
 from tests.support.debezium import postgres
 from tests.support.long import only_long
@@ -314,6 +319,31 @@ def test_a_sink_is_proposed_what_it_can_keep(
     assert [each.name for each in spec.columns if each.type.word == "VARIANT"] == (
         ["buyer", "lines", "prices", "extra"] if sink == "postgres" else []
     )
+
+
+@pytest.mark.parametrize("sink", ["delta", "iceberg"])
+def test_rows_show_the_json_of_a_variant(registered: World, sink: str) -> None:
+    """At any depth, and not its bytes, wherever the rows are to be kept."""
+    mixed = [1.5, "a", {"b": [None]}]
+    records = [(None, as_json({"id": n, "v": v, "l": mixed}), 0) for n, v in enumerate(mixed)]
+    send(registered, records)
+
+    told = answer(oncelake("init", registered.topic, "--sink", sink, "--json"))
+
+    assert [json.loads(row["v"]) for row in told["rows"]] == mixed
+    assert [json.loads(each) for each in told["rows"][0]["l"]] == mixed
+
+
+def test_a_variant_is_shown_wherever_it_comes_from() -> None:
+    """As Arrow has it, in a map of pairs, and as Spark's engine hands it over; as deep as any."""
+    deep = "[" * 900 + "]" * 900
+    (variant,) = with_variants(pa.array([deep]), VariantType()).to_pylist()
+    of_arrow = [("a", variant), ("b", None)]
+
+    shown = with_json(of_arrow, parse_type("MAP<STRING, VARIANT>"))
+
+    assert shown == {"a": deep, "b": None}
+    assert with_json(VariantVal(**variant), parse_type("VARIANT")) == deep
 
 
 def test_names_that_postgresql_cannot_have_get_others(registered: World) -> None:
