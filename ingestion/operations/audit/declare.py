@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -155,7 +155,8 @@ def plan_reading(request: AuditRequest, table: ForeignTable, settings: Settings)
             **({"keys": keys} if is_upsert else {"tombstones": "ignore"}),
         }
     )
-    pairs = _pairs([c.name for c in columns if not c.type.contains("VARIANT")], table.schema.names)
+    any_json = [column.name for column in columns if column.type.contains("VARIANT")]
+    pairs = _pairs([name for name in names if name not in any_json], table.schema.names)
     for key in keys:
         if key not in pairs:
             problem = f"{table.where} has no such column"
@@ -167,7 +168,7 @@ def plan_reading(request: AuditRequest, table: ForeignTable, settings: Settings)
         deletes=request.deletes or fields.get("apply_as_deletes"),
         assumed=fields.get("assumed", ()),
         columns=pairs,
-        limits=(*_limits(names, pairs, table), *fields.get("limits", ())),
+        limits=(*_limits(names, any_json, pairs, table), *fields.get("limits", ())),
     )
 
 
@@ -254,8 +255,13 @@ def _as_compared(
     types = {each.name: _type_of(each.type) for each in table.schema}
     types |= dict.fromkeys(table.casts, _EXACT)
     pairs = _pairs([column.name for column in columns], [*types])
+    values = [each.value for each in sample.records]
+    objects = [*objects_in(values, "json")]
     compared = []
     for column in columns:
+        if column.type.word == "VARIANT" and _has_containers(column.name, objects):
+            compared.append(column)
+            continue
         word, stored = column.type.word, types.get(pairs.get(column.name, ""))
         type_ = SqlType(word="BIGINT") if word in _WHOLE else column.type
         is_number = word in (*_WHOLE, *_FRACTIONS)
@@ -263,8 +269,7 @@ def _as_compared(
         if stored and (is_wider or (is_number and stored.word == "STRING")):
             type_ = type_ if column.type.parts else stored
         compared.append(replace(column, type=type_))
-    values = (each.value for each in sample.records)
-    names = {name.casefold(): name for each in objects_in(values, "json") for name in each}
+    names = {name.casefold(): name for each in objects for name in each}
     assumed = {
         names.get(name.casefold(), name): type_
         for name, type_ in types.items()
@@ -277,6 +282,11 @@ def _as_compared(
         for name, type_ in assumed.items()
     ]
     return compared, [*assumed]
+
+
+def _has_containers(name: str, objects: Iterable[Mapping[str, Any]]) -> bool:
+    """Tell whether a field has lists or objects, which no text of the table is compared with."""
+    return any(isinstance(each.get(name), dict | list) for each in objects)
 
 
 def _type_of(stored: pa.DataType) -> SqlType | None:
@@ -327,10 +337,16 @@ def _pairs(names: Sequence[str], columns: Sequence[str]) -> dict[str, str]:
     return {name: column for name, column in pairs.items() if column is not None}
 
 
-def _limits(names: Sequence[str], pairs: Mapping[str, str], table: ForeignTable) -> Iterator[str]:
-    if absent := [name for name in names if name not in pairs and name not in table.incomparable]:
+def _limits(
+    names: Sequence[str], any_json: Sequence[str], pairs: Mapping[str, str], table: ForeignTable
+) -> Iterator[str]:
+    of_json = _pairs(any_json, table.schema.names)
+    known = {*pairs, *of_json, *table.incomparable}
+    if absent := [name for name in names if name not in known]:
         yield f"the table has no column for {', '.join(absent)}"
-    compared = {*pairs.values()}
+    if of_json:
+        yield f"values of any type are not compared: {', '.join(of_json)}"
+    compared = {*pairs.values(), *of_json.values()}
     if besides := [name for name in table.schema.names if name not in compared]:
         yield f"records have no value for {', '.join(besides)}"
     if table.incomparable:
