@@ -47,6 +47,9 @@ ORDER = {
 }
 
 
+NAMED = {"type": "record", "name": "Named", "fields": [{"name": "id", "type": "long"}]}
+
+
 @pytest.fixture(autouse=True)
 def _project(registered: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Give the commands of this process the settings of the test's world."""
@@ -277,6 +280,22 @@ def test_a_family_of_protobuf_has_its_columns_and_keys(registered: World, subjec
     assert (spec.format.type, spec.key_format.type, spec.keys) == ("protobuf", "protobuf", ("id",))
     tried = answer(oncelake("try", name, "--json"))
     assert tried["dispositions"] == {"row": 2, "delete": 1}
+
+
+def test_a_family_with_plain_json_keys_is_one_that_loads(
+    registered: World, subject: Subject
+) -> None:
+    """No schema names their columns, so that nothing could be taken from one."""
+    world = registered
+    (value,) = subject.avro(NAMED, {"id": 1})
+    send(world, [(as_json({"id": 1}), value, 0)])
+    pattern = f"{world.topic[:-1]}(.)"
+
+    told = answer(oncelake("init", "--pattern", pattern, "--stream", "users", "--json"))
+
+    assert "[id]`" in told["yaml"]
+    spec = find_stream(world.settings.streams, f"users_{world.topic[-1]}")
+    assert (spec.mode, [each.name for each in spec.columns]) == ("append", ["id"])
 
 
 def test_garbage_gets_one_sentence(registered: World) -> None:

@@ -97,10 +97,13 @@ def _propose_keys(
     proposal: Proposal, sample: TopicSample, detected: Detected, settings: Settings
 ) -> None:
     format_, names = names_in_keys(sample, detected, settings)
-    if detected.type != "debezium" and not names:
-        proposal.add("mode", "append", "every record is a row: no schema of a Kafka key names keys")
+    # Of plain JSON no schema tells, so that what one topic's keys have may be in no other's.
+    if detected.type != "debezium" and (not names or format_ == "json"):
+        named = f"; where all have these, write `keys: [{', '.join(names)}]`" if names else ""
+        why = f"every record is a row: no schema of a Kafka key names keys{named}"
+        proposal.add("mode", "append", why)
         return
     why = "the columns that the schema of the Kafka key names; check: one row for each"
     proposal.add("keys", "from_key", why)
-    if detected.type != "debezium" and format_ != "json":
+    if detected.type != "debezium":
         proposal.add("key_format", format_, "the Kafka keys are encoded so")
