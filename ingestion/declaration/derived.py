@@ -109,6 +109,8 @@ def _problem(name: str, type_: SqlType | None, taken: set[str], sink: str) -> st
         return trouble
     if kind.refused_name(name, type_) is not None:
         return f"`sink: {sink}` cannot store the name"
+    if 0 < kind.longest_name < (size := len(name.encode())):
+        return f"its name has {size} bytes, and `sink: {sink}` takes {kind.longest_name}"
     refused = kind.refused_in(type_)
     return f"`sink: {sink}` cannot keep a {refused[0]}" if refused else None
 

@@ -13,8 +13,7 @@ from oncelake.ingestion.declaration.rules import renaming_advice
 from oncelake.ingestion.declaration.sinks import BESIDE, SINKS, KafkaSink, PostgresSink
 from oncelake.ingestion.declaration.violations import Violation
 
-# PostgreSQL cuts a longer name short, and says nothing.
-LONGEST_NAME: Final = 63
+LONGEST_NAME: Final = SINKS["postgres"].longest_name
 LONGEST_TABLE: Final = LONGEST_NAME - len(BESIDE)
 _LONGEST_VARCHAR: Final = 10_485_760
 _AS_TEXT: Final = "declare it as STRING, and `select` it as text, for example by to_json({0})"

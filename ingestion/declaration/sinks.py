@@ -132,6 +132,7 @@ class SinkKind:
         is_log: Whether rows are only ever added to it: it looks nothing up, and merges nothing.
         marks_rows: Whether it can mark rows as gone, and leave their files as they are.
         longest_key: How many bytes the texts and bytes of a key may have together; 0 for any.
+        longest_name: How many bytes the name of a column may have; 0 for any.
     """
 
     module: str
@@ -147,6 +148,7 @@ class SinkKind:
     is_log: bool = False
     marks_rows: bool = False
     longest_key: int = 0
+    longest_name: int = 0
 
     def stored_type(self, declared: SqlType) -> SqlType:
         """Return the type by which a declared one is kept, and read again."""
@@ -211,6 +213,8 @@ _OWN: Final[dict[str, SinkKind]] = {
         taken=("tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"),
         # A row of an index has at most 2,704, other columns and what goes between them included.
         longest_key=2_000,
+        # It cuts a longer one short, and says nothing.
+        longest_name=63,
     ),
     "kafka": SinkKind(
         module="oncelake.ingestion.sinks.kafka.table",

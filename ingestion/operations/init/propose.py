@@ -14,7 +14,6 @@ from oncelake.ingestion.declaration.messages import printable
 from oncelake.ingestion.declaration.modes import RESERVED
 from oncelake.ingestion.declaration.names import plain_name
 from oncelake.ingestion.declaration.parts import FormatSpec
-from oncelake.ingestion.declaration.sink_rules import LONGEST_NAME
 from oncelake.ingestion.declaration.sinks import SINKS
 from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.declaration.sql import quoted
@@ -246,11 +245,13 @@ def _renamed(names: Iterable[str], sink: str) -> dict[str, str]:
     """Return another name for each that a Delta table, or one of the sink, cannot have."""
     taken, renamed = [*names, *SINKS[sink].taken], dict[str, str]()
     for name in names:
-        is_long = sink == "postgres" and len(name.encode()) > LONGEST_NAME
+        is_long = 0 < SINKS[sink].longest_name < len(name.encode())
         refused = (SINKS[each].refused_name(name, _ANY) for each in ("delta", sink))
         if name.lower() in RESERVED or any(refused) or is_long:
             # A number, and what comes before a digit, have room behind it.
-            renamed[name] = plain_name(name[: LONGEST_NAME - 5] if is_long else name, taken)
+            renamed[name] = plain_name(
+                name[: SINKS[sink].longest_name - 5] if is_long else name, taken
+            )
             taken.append(renamed[name])
     return renamed
 
