@@ -78,8 +78,6 @@ class Decoding:
     def opened(self) -> Decode:
         """Open the decoding, once per task, since it keeps state; it takes ``columns``."""
         decode, read = self._opened_columns(), import_module(self.module).opened
-        if self.encoded.are_variants_text:
-            decode = _in_one_form(decode, self.encoded)
         if self.routing is None:
             return decode
         options, takes_all = self.encoded.options, bool(self.headers or self.key)
@@ -134,18 +132,19 @@ def plan_decoding(
 
 def decode_in_spark(records: DataFrame, decoding: Decoding) -> DataFrame:
     """Add the decoded column to a frame, by a UDF that Spark computes once a record."""
+    found, is_text = decoded_struct(decoding.encoded), decoding.encoded.are_variants_text
+    struct = _declared(found, decoding.encoded)
 
     def decode_batches(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
         decode = decoding.opened()
         for batch in batches:
-            yield decode(*batch) if isinstance(batch, tuple) else decode(batch)
+            made = decode(*batch) if isinstance(batch, tuple) else decode(batch)
+            yield with_variants(made, struct, as_text=True) if is_text else made
 
     as_udf: Any = arrow_udf  # Its types know nothing of structs, which it takes.
-    found = decoded_struct(decoding.encoded)
     decode = as_udf(decode_batches, found).asNondeterministic()
     decoded = records.withColumn(decoding.into, decode(*map(F.col, decoding.columns)))
-    struct = _declared(found, decoding.encoded)
-    if decoding.encoded.are_variants_text or not has_variants(struct):
+    if is_text or not has_variants(struct):
         return decoded
     return decoded.withColumn(decoding.into, parsed(F.col(decoding.into), struct))
 
@@ -157,12 +156,6 @@ def _declared(decoded: StructType, encoded: Encoded) -> StructType:
     return StructType([StructField(f.name, declared.get(f.name, f.dataType)) for f in decoded])
 
 
-def _in_one_form(decode: Decode, encoded: Encoded) -> Decode:
-    """Let the JSON of a decoding be in the one form that a table has it in."""
-    struct = _declared(decoded_struct(encoded), encoded)
-    return lambda *columns: with_variants(decode(*columns), struct, as_text=True)
-
-
 def decode_in_worker(
     batches: Iterator[pa.RecordBatch], decoding: Decoding
 ) -> Iterator[pa.RecordBatch]:
@@ -171,8 +164,7 @@ def decode_in_worker(
     struct = _declared(decoded_struct(encoded), encoded)
     for batch in _gathered(batches):
         decoded = decode(*(batch.column(name) for name in decoding.columns))
-        if not encoded.are_variants_text:
-            decoded = with_variants(decoded, struct)
+        decoded = with_variants(decoded, struct, as_text=encoded.are_variants_text)
         yield batch.append_column(decoding.into, decoded)
 
 
