@@ -29,6 +29,9 @@ EnvelopePath = Annotated[
 _NO_SCHEMA: Final = (ValueError, TypeError, LookupError, AttributeError, RecursionError)
 
 
+OnTruncate = Literal["quarantine", "stop", "apply"]
+
+
 class Options(BaseModel):
     """What may stand beside ``type``, of most formats nothing; frozen, and without unknown keys."""
 
@@ -59,6 +62,11 @@ class Options(BaseModel):
     def of_envelope(self) -> Collection[str]:
         """Columns that are not of the row, but of what is sent around it."""
         return ()
+
+    @property
+    def truncate_policy(self) -> OnTruncate:
+        """What a TRUNCATE of the source does."""
+        return "quarantine"
 
 
 class RegistryOptions(Options):
@@ -145,10 +153,15 @@ class DebeziumOptions(Options):
         description="The connector's decimal.handling.mode, without schemas; base64 is precise, "
         "where digits alone are base64, too.",
     )
-    on_truncate: Literal["quarantine", "stop", "apply"] = Field(
+    on_truncate: OnTruncate = Field(
         "quarantine",
         description="Whether a TRUNCATE of the source waits, stops the run, or empties the table.",
     )
+
+    @property
+    def truncate_policy(self) -> OnTruncate:
+        """What a TRUNCATE of the source does."""
+        return self.on_truncate
 
     @property
     def uses_registry(self) -> bool:

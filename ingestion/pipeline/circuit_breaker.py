@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from oncelake.ingestion.declaration.formats import DebeziumOptions
 from oncelake.ingestion.declaration.messages import printable
 from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.errors import SourceTruncatedError, TooManyBadRecordsError, counted
@@ -62,19 +61,22 @@ def refuse_too_many_bad(engine: Engine, counts: BatchCounts, spec: StreamSpec) -
 
 
 def _refuse_truncate(engine: Engine, spec: StreamSpec) -> None:
-    options = spec.format.options
-    if not isinstance(options, DebeziumOptions) or options.on_truncate != "stop":
+    if spec.format.options.truncate_policy != "stop":
         return
     for row in _reasons(engine):
         if row["_reason"] == "truncate":
-            raise SourceTruncatedError(
-                spec.name,
-                f"the source has emptied its table: {_describe(row)}. Nothing was written, and no "
-                "offset moved.",
-                remedy="declare `where` with the position after that, and in `format` "
-                f"`on_truncate: quarantine`, and oncelake rebuild {spec.name} (docs/debezium.md, "
-                "When the source is truncated)",
-            )
+            raise source_truncated(spec.name, _describe(row))
+
+
+def source_truncated(stream: str, found: str) -> SourceTruncatedError:
+    """Return the error that says so; ``found`` is the record, and why it is not applied."""
+    return SourceTruncatedError(
+        stream,
+        f"the source has emptied its table: {found}. Nothing was written, and no offset moved.",
+        remedy="declare `where` with the position after that, and in `format` "
+        f"`on_truncate: quarantine`, and oncelake rebuild {stream} (docs/debezium.md, "
+        "When the source is truncated)",
+    )
 
 
 def _reasons(engine: Engine) -> list[dict[str, Any]]:

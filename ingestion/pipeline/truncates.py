@@ -14,14 +14,13 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from oncelake.ingestion.declaration.formats import DebeziumOptions
 from oncelake.ingestion.declaration.spec import StreamSpec
-from oncelake.ingestion.errors import SourceTruncatedError
 from oncelake.ingestion.kafka.offsets import Offsets, TopicPartition
 from oncelake.ingestion.lake.erasure import said_of
 from oncelake.ingestion.lake.ledger import LedgerRow, put_rows
 from oncelake.ingestion.lake.stream import Stream
 from oncelake.ingestion.modes.engines.engine import Engine
+from oncelake.ingestion.pipeline.circuit_breaker import source_truncated
 from oncelake.ingestion.pipeline.erased import redefine
 from oncelake.ingestion.recovery.position import Position
 from oncelake.ingestion.sinks.commit_metadata import CommitMetadata
@@ -33,8 +32,7 @@ _IS_TRUNCATE: Final = "_disposition = 'quarantined' AND _reason = 'truncate'"
 
 def take_truncates(engine: Engine, spec: StreamSpec) -> Offsets:
     """Call the truncates of ``batch`` ``ignored``, if they are applied; return the last offsets."""
-    options = spec.format.options
-    if not isinstance(options, DebeziumOptions) or options.on_truncate != "apply":
+    if spec.format.options.truncate_policy != "apply":
         return Offsets()
     rows = engine.rows(
         'SELECT _topic, _partition, max(_offset) AS "last" FROM batch '
@@ -63,15 +61,8 @@ def truncate(
     assert isinstance(table, ErasableTable), "another sink was refused with the declaration"
     where, offset = next(iter(at.items()))
     if len([each for each in position.next if each.topic == where.topic]) > 1:
-        raise SourceTruncatedError(
-            stream.name,
-            f"the source has emptied its table: {where} offset {offset}. The topic has several "
-            "partitions, so that nobody knows what was before. Nothing was written, and no offset "
-            "moved.",
-            remedy="declare `where` with the position after that, and in `format` "
-            f"`on_truncate: quarantine`, and oncelake rebuild {stream.name} (docs/debezium.md, "
-            "When the source is truncated)",
-        )
+        why = "The topic has several partitions, so that nobody knows what was before"
+        raise source_truncated(stream.name, f"{where} offset {offset}. {why}")
     keys = _keys_before(table, spec, position.epoch, at)
     metadata = replace(
         position.next_metadata(run_id, kind="truncate", counts={"truncated": keys.num_rows}),

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from oncelake.ingestion.declaration.formats import DebeziumOptions
 from oncelake.ingestion.declaration.routes import HEADER
 from oncelake.ingestion.declaration.spec import EVALUATED_BY
 from oncelake.ingestion.kafka.offsets import TopicPartition
@@ -84,9 +83,7 @@ class Fold:
         self._redrives = redrives or Redrives(context.store, context.coverage, declaration="")
         self.rule = rule_of(context)
         self._unavailable = context.spec.unavailable
-        options = context.spec.format.options
-        applies = isinstance(options, DebeziumOptions) and options.on_truncate == "apply"
-        self._applies_truncates = applies
+        self._applies_truncates = context.spec.format.options.truncate_policy == "apply"
         self._is_transformed = context.spec.is_transformed
         self._kept = KeptColumns(context, self._redrives.is_kept_back)
         self._columns = tuple(column.name for column in context.spec.columns)
