@@ -56,7 +56,7 @@ from oncelake.ingestion.declaration.parts import (
     one_of,
     seconds_of,
 )
-from oncelake.ingestion.declaration.routes import Route
+from oncelake.ingestion.declaration.routes import BY_SCHEMA, Route
 from oncelake.ingestion.declaration.sinks import SINKS, SinkSpec
 from oncelake.ingestion.declaration.sql import names_in, refuse_absent_module
 from oncelake.ingestion.declaration.types import SqlType
@@ -137,6 +137,10 @@ class Declaration(Part):
         None, description="Array column of the value, each of whose elements gives a row."
     )
     where: Sql | None = Field(None, description="SQL condition: other records are filtered out.")
+    on_filtered: Literal["delete", "keep"] = Field(
+        "delete",
+        description="What a record that `where` leaves out does to the row of its key.",
+    )
     select: Mapping[str, Sql] = Field(
         {}, description="SQL expressions, by the table's column that each gives."
     )
@@ -516,8 +520,44 @@ class Declaration(Part):
 
     @property
     def shares_tombstones(self) -> bool:
-        """Tell whether a null value may belong to sibling streams, too."""
-        return self.route is not None and self.route.of_tombstones == "share"
+        """Tell whether a null value, or a change of no route, may belong to sibling streams."""
+        if self.route is None:
+            return False
+        may_be_of_all = self.format.options.may_lack_columns and self.route.by != BY_SCHEMA
+        are_many = len(self.route.tables) > 1
+        return (may_be_of_all and are_many) or self.route.of_tombstones == "share"
+
+    @property
+    def leaves_by_where(self) -> bool:
+        """Tell whether a record that ``where`` leaves out deletes the row of its key."""
+        is_asked = self.where is not None and self.transform is None
+        return is_asked and self.on_filtered == "delete" and self.write_mode.has_deletes
+
+    @property
+    def leaves_rows(self) -> bool:
+        """Tell whether a record that is not of this table may delete a row of it."""
+        return self.leaves_by_where or self.leaves_by_route
+
+    @property
+    def leaving_columns(self) -> tuple[str, ...]:
+        """Columns of a row that leaves by ``where``: those of the value, and of key and order.
+
+        What ``select`` makes of another may fail for what ``where`` leaves out.
+        """
+        made = self.select.keys() - {*self.keys, *self.sequence_by}
+        return tuple(name for name in self.types if name not in made)
+
+    @property
+    def leaves_by_route(self) -> bool:
+        """Tell whether a change of a row whose route is not this table's deletes the row here.
+
+        A column of the row is its route, so that an update may change it. Other records of another
+        route are other rows, which may have the same keys.
+        """
+        options = self.format.options
+        if self.route is None or not (options.may_lack_columns and self.write_mode.has_deletes):
+            return False
+        return bool({c.name for c in self.route.columns}.difference(options.of_envelope))
 
     @property
     def is_sensed(self) -> bool:

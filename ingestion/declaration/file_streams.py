@@ -45,7 +45,7 @@ def streams_of(file: Draft, taken: Mapping[str, str]) -> dict[str, Outcome]:
     if routed is None:
         return streams
     sound = (each for each in streams.values() if isinstance(each, StreamSpec))
-    routes = routed.routes(file.name, {spec.name: spec.tombstone_policy for spec in sound})
+    routes = routed.routes(file.name, sound)
     return {
         each.name: _outcome(replace(each, given={**each.given, "route": routes[each.name]}))
         for each in drafts

@@ -29,7 +29,7 @@ _INEXACT: Final = ("FLOAT", "DOUBLE")
 def mode_violations(spec: Declaration) -> Iterator[Violation]:
     """Yield every disagreement between a declaration and its write mode."""
     yield from _general_violations(spec)
-    mode_of = {field: name for name, mode in MODES.items() for field in mode.fields}
+    mode_of = {field: name for name in reversed(MODES) for field in MODES[name].fields}
     for field, name in mode_of.items():
         if field in spec.model_fields_set and field not in spec.write_mode.fields:
             problem = f"`mode: {spec.mode}` has no such thing; remove it, or write `mode: {name}`"

@@ -32,10 +32,10 @@ _OF_A_BATCH: Final = """
     _again _alive _at _before _bytes _coerced _decoded _decoded_key _delete _detail
     _digest _disposition _element _ended _ends_one _epoch _extra _fault _file _first_bad _gone
     _good _has_row _is_asked _is_delete _is_empty _is_erased _is_gone _is_known _is_move
-    _is_new _is_own _is_selected _is_shared _is_stale _is_tombstone _lacks _left_out _misfit
-    _moved_from _newest _next _nothing _nth _rank _reason _record _records _returned _row
-    _says_delete _selected _seq _split _tombstone_key _transformed _turn _unavailable _unknown
-    _value _violated _waits _what _wholes _wrong _wrong_detail
+    _is_new _is_selected _is_shared _is_stale _is_tombstone _lacks _left_out _left_to
+    _misfit _moved_from _newest _next _nothing _nth _rank _reason _record _records _returned _row
+    _row_of _says_delete _selected _seq _split _tombstone_key _transformed _turn _unavailable
+    _unknown _value _violated _waits _what _wholes _wrong _wrong_detail
 """
 RESERVED: Final = frozenset(
     {
@@ -82,7 +82,7 @@ MODES: Final[dict[str, Mode]] = {
         partial_module="oncelake.ingestion.modes.partial_upsert",
         log_module="oncelake.ingestion.modes.log",
         keeps_columns=True,
-        fields=("deletes", "ignore_null_updates"),
+        fields=("deletes", "ignore_null_updates", "on_filtered"),
     ),
     "append": Mode(
         module="oncelake.ingestion.modes.append",
@@ -93,7 +93,10 @@ MODES: Final[dict[str, Mode]] = {
     ),
     "insert_only": Mode(module="oncelake.ingestion.modes.insert_only", has_deletes=False),
     "scd2": Mode(
-        module="oncelake.ingestion.modes.scd2", keeps_columns=True, needs=("sequence_by",)
+        module="oncelake.ingestion.modes.scd2",
+        keeps_columns=True,
+        fields=("on_filtered",),
+        needs=("sequence_by",),
     ),
     "aggregate": Mode(
         module="oncelake.ingestion.modes.aggregate",

@@ -7,7 +7,7 @@ its siblings, is its ``Route``, which every commit keeps.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
@@ -57,6 +57,7 @@ class Route(Part):
         tables: The routes of each stream of the file, in its order.
         otherwise: Who takes a record of no route: `quarantine`, `ignore` or a stream.
         tombstones: The streams that take a null value of no route.
+        deleting: The streams that take a delete of no route.
     """
 
     by: RouteBy
@@ -64,6 +65,7 @@ class Route(Part):
     tables: tuple[tuple[str, tuple[RouteValue, ...]], ...]
     otherwise: str = "quarantine"
     tombstones: tuple[str, ...] = ()
+    deleting: tuple[str, ...] = ()
 
     @cached_property
     def own(self) -> tuple[RouteValue, ...]:
@@ -87,11 +89,19 @@ class Route(Part):
     @property
     def of_tombstones(self) -> Treatment:
         """What it does with a null value of no route, which several streams may take."""
-        if not self.tombstones:
+        return self._of_all(self.tombstones)
+
+    @property
+    def of_deletes(self) -> Treatment:
+        """What it does with a delete of no route, whose row may be in any table."""
+        return self._of_all(self.deleting)
+
+    def _of_all(self, takers: tuple[str, ...]) -> Treatment:
+        if not takers:
             return self.of_unrouted
-        if self.stream not in self.tombstones:
+        if self.stream not in takers:
             return "elsewhere"
-        return "share" if len(self.tombstones) > 1 else "take"
+        return "share" if len(takers) > 1 else "take"
 
     @property
     def header(self) -> str | None:
@@ -186,20 +196,23 @@ class RoutedFile(Part):
         for table, fields in self.tables.items():
             yield table, {**shared, **{key: each for key, each in fields.items() if key != "when"}}
 
-    def routes(self, file: str, tombstones: Mapping[str, str]) -> dict[str, Route]:
-        """Return the route of each stream, given what those known do with a null value.
+    def routes(self, file: str, streams: Iterable[Declaration]) -> dict[str, Route]:
+        """Return the route of each stream, given those that are known.
 
-        One without a route is for all tables that delete by it, else for the first that ignores it:
-        its key may be of any table, and a delete of a key that is not there changes nothing.
+        A null value without a route is for all tables that delete by it, else for the first that
+        ignores it: its key may be of any table, and a delete of a key that is not there changes
+        nothing.
         """
         named = {table: f"{file}_{table}" for table in self.tables}
-        takers = [stream for stream, policy in tombstones.items() if policy == "delete"]
-        ignoring = [stream for stream, policy in tombstones.items() if policy == "ignore"]
+        known = tuple(streams)
+        takers = [each.name for each in known if each.tombstone_policy == "delete"]
+        ignoring = [each.name for each in known if each.tombstone_policy == "ignore"]
         of_all: dict[str, Any] = {
             "by": self.route_by,
             "tables": tuple((named[table], self.routes_of(table)) for table in self.tables),
             "otherwise": named.get(self.otherwise, self.otherwise),
             "tombstones": tuple(takers or ignoring[:1]),
+            "deleting": tuple(each.name for each in known if each.write_mode.has_deletes),
         }
         return {stream: Route(stream=stream, **of_all) for stream in named.values()}
 

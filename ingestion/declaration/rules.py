@@ -245,6 +245,11 @@ def _transformation_violations(spec: Declaration) -> Iterator[Violation]:
         yield from _explode_violations(spec, spec.explode)
     if spec.transform and spec.select:
         yield "select", "declare either `select` or `transform`, not both"
+    if "on_filtered" in spec.model_fields_set and spec.where is None:
+        yield "on_filtered", "no `where` leaves a record out; declare one, or remove this"
+    elif "on_filtered" in spec.model_fields_set and spec.transform and spec.on_filtered == "delete":
+        problem = "`transform` makes the key, and is not asked about what `where` leaves out"
+        yield "on_filtered", f"{problem}; write `keep`, or let `apply_as_deletes` delete"
     missing = [name for name in spec.types if name not in {*spec.value_types, *spec.select}]
     if missing and not spec.transform:
         names = ", ".join(missing)

@@ -22,7 +22,7 @@ from oncelake.ingestion.declaration.formats import FORMATS
 from oncelake.ingestion.errors import InvalidSpecError
 from oncelake.ingestion.formats.decoder import Decode, Encoded, decoded_struct
 from oncelake.ingestion.formats.metadata import MetadataDecoder, without_columns
-from oncelake.ingestion.formats.route import Routing, routed
+from oncelake.ingestion.formats.route import RoutedDecoder, Routing
 from oncelake.ingestion.formats.variant import has_variants, with_variants
 from oncelake.ingestion.formats.wire_format import (
     GUID_HEADER_BYTES,
@@ -77,7 +77,7 @@ class Decoding:
 
     def opened(self) -> Decode:
         """Open the decoding, once per task, since it keeps state; it takes ``columns``."""
-        decode, read = self._opened_columns(), import_module(self.module).opened
+        decode, read = self._opened_columns(self.encoded), import_module(self.module).opened
         if self.routing is None:
             return decode
         options, takes_all = self.encoded.options, bool(self.headers or self.key)
@@ -87,21 +87,25 @@ class Decoding:
             more = [keys] if options.reads_key else []
             return read_route(values, *more, *([headers] if options.reads_headers else []))
 
-        return routed(
-            decode,
+        elsewhere = None
+        if self.encoded.leaves_by_route:
+            elsewhere = self._opened_columns(replace(self.encoded, is_elsewhere=True))
+        return RoutedDecoder(
+            self.routing,
             read_of_all if takes_all else read_route,
-            self.routing.route,
+            decode,
+            elsewhere,
             takes_headers=takes_all or options.reads_headers,
         )
 
-    def _opened_columns(self) -> Decode:
+    def _opened_columns(self, encoded: Encoded) -> Decode:
         open_format = import_module(self.module).opened
         if not (self.headers or self.key):
-            return cast("Decode", open_format(self.encoded))
+            return cast("Decode", open_format(encoded))
         of_key = self.key.encoded.schema.names if self.key else ()
-        own = without_columns(self.encoded, {*self.headers, *of_key})
+        own = without_columns(encoded, {*self.headers, *of_key})
         return MetadataDecoder(
-            self.encoded,
+            encoded,
             open_format(own) if len(own.schema) else None,
             headers=self.headers,
             decode_key=self.key.opened() if self.key else None,

@@ -88,6 +88,7 @@ class _JsonEnvelopes:
         self._paths = _paths_of(options)
         self._connect = ConnectJson()
         self._moves = _Moves(encoded, options)
+        self._is_elsewhere = encoded.is_elsewhere
         self._plans: dict[tuple[int, str], _RowPlan] = {}
         self._schemas: list[Any] = []
 
@@ -101,6 +102,7 @@ class _JsonEnvelopes:
         side, row = _row_of(envelope)
         if side == "before":
             row = {**self._of_key(key), **{n: v for n, v in row.items() if v is not None}}
+            envelope = {**envelope, side: row}
         extra = (name for name in row if name not in self._columns.names)
         decoded = self._plan(schema, side).decoded(row, envelope, extra, headers)
         return self._moves.noted(decoded, envelope, headers, partial(self._plan, schema, "before"))
@@ -123,7 +125,8 @@ class _JsonEnvelopes:
             self._schemas.append(schema)  # Kept, so that no other gets its id.
             told = hints(schema, side) if self._options.schemas else None
             converts = {c.name: json_value(self._hint(c, told), c.dataType) for c in self._columns}
-            self._plans[at] = _RowPlan(converts, self._paths, is_delete=side == "before")
+            is_delete = side == "before" or self._is_elsewhere
+            self._plans[at] = _RowPlan(converts, self._paths, is_delete=is_delete)
         return self._plans[at]
 
     def _hint(self, column: StructField, told: Mapping[str, Hint] | None) -> Hint:
@@ -158,7 +161,8 @@ def _avro_reader(options: DebeziumOptions, schema: WriterSchema, encoded: Encode
         row = fields(record_in(nodes[side]))
         types = {**row, **{name: _node_at(nodes, path) for name, path in paths.items()}}
         converts = {c.name: _convert(types, paths, c) for c in encoded.schema}
-        plans[side] = _RowPlan(converts, paths, is_delete=side == "before")
+        is_delete = side == "before" or encoded.is_elsewhere
+        plans[side] = _RowPlan(converts, paths, is_delete=is_delete)
         extra[side] = [name for name in row if name not in encoded.schema.names]
 
     moves = _Moves(encoded, options)
@@ -188,6 +192,7 @@ class _Moves:
         self._at = {name: at for at, name in enumerate(encoded.schema.names)}
         self._moved_by, self._movable = encoded.moved_by, encoded.movable
         self._keeps = encoded.unavailable == "keep"
+        self._is_shared, self._is_elsewhere = encoded.shares_tombstones, encoded.is_elsewhere
 
     def noted(
         self,
@@ -201,8 +206,8 @@ class _Moves:
         A delete leaves all columns out that the new row may take over. A new row that leaves any
         out has the old key.
         """
-        if decoded.is_delete:
-            self._refuse_unknown(decoded)
+        if envelope["op"] == "d":
+            self._refuse_unknown(decoded, envelope["before"])
             is_end = self._converts and _names(headers, _NEW_KEY)
             return decoded._replace(unavailable=self._movable) if is_end else decoded
         ended = self._ended(decoded, envelope, plan) if envelope["op"] == "u" else None
@@ -216,15 +221,22 @@ class _Moves:
         old = self._old_key(headers) if ended is None else self._key_of(ended)
         return decoded._replace(moved_from=old)
 
-    def _refuse_unknown(self, decoded: Decoded) -> None:
-        """Refuse a delete of which nothing is known; a null value behind it may say by its key."""
-        if self._converts and all(value is None for value in self._key_of(decoded.row).values()):
+    def _refuse_unknown(self, decoded: Decoded, row: Mapping[str, Any] | None) -> None:
+        """Refuse a delete of which nothing is known; a null value behind it may say by its key.
+
+        What siblings share may have the key of one of them, and what one has is its own affair.
+        """
+        known = self._key_of(decoded.row).values()
+        is_known = self._is_elsewhere or not (self._converts or self._is_shared)
+        if not is_known and all(each is None for each in known):
+            if self._is_shared and any(each is not None for each in (row or {}).values()):
+                return
             raise BadBytesError(
                 "missing_key",
                 f"op d, and neither `before` nor a Kafka key of JSON has "
-                f"{', '.join(self._converts)}; declare `tombstones: delete` and the `key_format` "
-                "that the topic's keys have, by which the null value behind it deletes the row, or "
-                "let the source send `before` (REPLICA IDENTITY FULL)",
+                f"{', '.join(self._converts) or 'a key'}; declare `tombstones: delete` and the "
+                "`key_format` that the topic's keys have, by which the null value behind it "
+                "deletes the row, or let the source send `before` (REPLICA IDENTITY FULL)",
             )
 
     def _ended(
@@ -384,7 +396,8 @@ class _RowPlan:
             else:
                 values.append(self._value(name, row, envelope))
         others = None if self.is_delete else list(extra)
-        return Decoded(values, others, self.is_delete, unavailable=unavailable)
+        left_out = None if self.is_delete else unavailable
+        return Decoded(values, others, self.is_delete, unavailable=left_out)
 
     def _value(self, name: str, row: Mapping[str, Any], envelope: Mapping[str, Any]) -> Any:
         path, convert = self.paths.get(name), self.converts[name]

@@ -46,7 +46,10 @@ class Encoded:
         movable: Columns that a row takes along to another key.
         lenient: Columns that take a value of another type; only in JSON's formats.
         record: Full names of the record types that are meant; none where any is.
-        shares_tombstones: Whether null bytes may belong to other streams of the topic, too.
+        shares_tombstones: Whether null bytes, or a change, may belong to other streams of the
+            topic, too.
+        leaves_by_route: Whether a change whose row is another stream's deletes it in this one's.
+        is_elsewhere: Whether the bytes are such a change: its row is a delete, by key and order.
         are_variants_text: Whether a VARIANT is the text of its JSON, since the sink has none.
         in_glue: Whether AWS Glue's registry has the schemas, and frames are its.
         writer_schemas: The registry's schemas of all ids in the bytes, or in headers.
@@ -64,6 +67,8 @@ class Encoded:
     lenient: frozenset[str] = frozenset()
     record: Sequence[str] = ()
     shares_tombstones: bool = False
+    leaves_by_route: bool = False
+    is_elsewhere: bool = False
     are_variants_text: bool = False
     in_glue: bool = False
     writer_schemas: Mapping[SchemaId, WriterSchema] = field(default_factory=dict)
@@ -87,7 +92,8 @@ def decoded_struct(encoded: Encoded) -> sql.StructType:
     an update ends under another key; where a column is lenient, ``coerced`` has the names of those
     whose value was of another type; where values are by a registry's schemas, ``record`` has the
     full name of their record type, if it has one; where streams share null bytes, ``is_shared``
-    tells those.
+    tells those; where rows leave by their route, ``left_to`` says what becomes of a record that is
+    a delete for that reason alone.
 
     All may be null, and texts have any length: decoding and the writer of the row check both. A
     VARIANT is its JSON, for ``with_variants`` to parse.
@@ -115,6 +121,8 @@ def decoded_struct(encoded: Encoded) -> sql.StructType:
         struct = struct.add("record", sql.StringType())
     if encoded.shares_tombstones:
         struct = struct.add("is_shared", sql.BooleanType())
+    if encoded.leaves_by_route:
+        struct = struct.add("left_to", sql.StringType())
     return struct
 
 

@@ -23,6 +23,9 @@ from oncelake.ingestion.formats.decoder import Decode, Encoded
 ELSEWHERE: Final = "routed_elsewhere"
 UNROUTED: Final = "unrouted"
 UNKNOWN_SCHEMA: Final = "unknown_schema_id"
+# What stands as the reason of a change that has no row, or none that is known.
+TRUNCATE: Final = "truncate"
+NOTHING_KNOWN: Final = "missing_key"
 # No record type is called so: nothing is decoded but the name of its type.
 _NO_TYPE: Final = ("\0",)
 _NONE: Final = pa.scalar(None, pa.string())
@@ -59,32 +62,87 @@ def plan_routing(route: Route, encoded: Encoded, column: StructType) -> Routing:
     return Routing(route=route, encoded=of_route)
 
 
-def routed(decode: Decode, read: Decode, route: Route, *, takes_headers: bool) -> Decode:
-    """Return a decoding of the stream's own records; all others get a reason why they are not.
+class RoutedDecoder:
+    """Decodes the stream's own records; all others get a reason why they are not.
 
-    Args:
-        decode: Decodes values by the columns of the stream.
-        read: Decodes them as ``Routing.encoded`` says.
-        route: The stream's.
-        takes_headers: Whether both take the headers, too.
-
-    Returns:
-        A decoding whose last argument is always the headers.
+    A change without a route may be of every table: a truncate is each stream's own, a delete that
+    of each which deletes. A change of another route says that its row is not in this stream's
+    table, where it may have been: it is a delete of it.
     """
 
-    def decode_own(values: pa.Array, *more: pa.Array) -> pa.StructArray:
-        inner = more if takes_headers else more[:-1]
-        found, wrong = _routes(route, read, values, inner, more[-1])
+    def __init__(
+        self,
+        routing: Routing,
+        read: Decode,
+        decode: Decode,
+        decode_elsewhere: Decode | None = None,
+        *,
+        takes_headers: bool,
+    ) -> None:
+        """Take the decodings of a stream.
+
+        Args:
+            routing: Its own.
+            read: Decodes values as ``Routing.encoded`` says.
+            decode: Decodes them by the columns of the stream.
+            decode_elsewhere: Decodes changes whose row is elsewhere, where that deletes it here.
+            takes_headers: Whether all of them take the headers, too.
+        """
+        self._route, options = routing.route, routing.encoded.options
+        self._are_changes = options.may_lack_columns and routing.route.by != BY_SCHEMA
+        self._read, self._decode, self._decode_elsewhere = read, decode, decode_elsewhere
+        self._takes_headers = takes_headers
+
+    def __call__(self, values: pa.Array, *more: pa.Array) -> pa.StructArray:
+        """Decode a batch; the last argument is always the headers."""
+        route, inner = self._route, more if self._takes_headers else more[:-1]
+        found, wrong = _routes(route, self._read, values, inner, more[-1])
         is_own, is_others = _are_in(found, route.own), _are_in(found, route.others)
         is_none, is_null = pc.invert(pc.or_(is_own, is_others)), pc.is_null(values)
         of_unrouted = pc.if_else(_lacks_schema(wrong, values), _NONE, _reason(route.of_unrouted))
         of_none = pc.if_else(is_null, _reason(route.of_tombstones), of_unrouted)
         reasons = pc.if_else(is_none, of_none, pc.if_else(is_others, ELSEWHERE, _NONE))
-        decoded = decode(pc.if_else(pc.is_null(reasons), values, None), *inner)
+        is_shared = pc.and_(pc.and_(is_none, is_null), route.of_tombstones == "share")
+        may_be_of_all = pc.and_(pc.and_(is_none, pc.invert(is_null)), self._are_changes)
+        is_decoded = pc.or_(pc.is_null(reasons), may_be_of_all)
+        decoded = self._decode(pc.if_else(is_decoded, values, None), *inner)
+        if may_be_of_all.true_count:
+            reasons, is_of_all = _of_all_tables(decoded, may_be_of_all, reasons, route)
+            is_shared = pc.or_(is_shared, is_of_all)
+            decoded = pc.if_else(pc.is_null(reasons), decoded, pa.nulls(len(values), decoded.type))
+        left_to = None
+        if self._decode_elsewhere is not None:
+            is_left = pc.and_(pc.is_valid(found), pc.is_in(reasons, _left_reasons(route)))
+            left = self._decode_elsewhere(pc.if_else(is_left, values, None), *inner)
+            is_left = pc.and_(is_left, pc.is_valid(left.field("row")))
+            decoded = pc.if_else(is_left, left, decoded)
+            left_to = pc.if_else(is_left, reasons, _NONE)
+            reasons = pc.if_else(is_left, _NONE, reasons)
         added = {"reason": reasons, "detail": _details(found, wrong, reasons)}
-        return _with(decoded, added, is_shared=pc.and_(is_none, is_null))
+        return _with(decoded, added, is_shared=is_shared, left_to=left_to)
 
-    return decode_own
+
+def _of_all_tables(
+    decoded: pa.StructArray, among: pa.BooleanArray, reasons: pa.Array, route: Route
+) -> tuple[pa.Array, pa.BooleanArray]:
+    """Return the reasons where changes without a route may be of every table, and which those are.
+
+    A delete of which nothing is known is one, too.
+    """
+    wrong = decoded.field("reason")
+    is_truncate = pc.and_(among, pc.fill_null(pc.equal(wrong, TRUNCATE), False))
+    says_delete = pc.fill_null(decoded.field("is_delete"), False)
+    is_delete = pc.or_(says_delete, pc.fill_null(pc.equal(wrong, NOTHING_KNOWN), False))
+    is_delete = pc.and_(among, is_delete)
+    reasons = pc.if_else(is_delete, _reason(route.of_deletes), reasons)
+    is_shared = pc.and_(is_delete, route.of_deletes == "share")
+    return pc.if_else(is_truncate, _NONE, reasons), pc.or_(is_truncate, is_shared)
+
+
+def _left_reasons(route: Route) -> pa.Array:
+    """Return the reasons by which the row of a record is in no table, or in another one."""
+    is_nowhere = route.of_unrouted == "ignore"
+    return pa.array([ELSEWHERE, *([UNROUTED] if is_nowhere else [])])
 
 
 def _reason(treatment: Treatment) -> pa.StringScalar:
@@ -142,12 +200,18 @@ def _details(found: pa.Array, wrong: pa.Array | None, reasons: pa.Array) -> pa.A
 
 
 def _with(
-    decoded: pa.StructArray, reasons: dict[str, pa.Array], *, is_shared: pa.BooleanArray
+    decoded: pa.StructArray,
+    reasons: dict[str, pa.Array],
+    *,
+    is_shared: pa.BooleanArray,
+    left_to: pa.Array | None,
 ) -> pa.StructArray:
-    """Give records a reason that are not decoded, and say which ones siblings share."""
-    parts = dict(zip((field.name for field in decoded.type), decoded.flatten(), strict=True))
+    """Give records a reason that are not decoded, and say which ones siblings share or have."""
     is_decoded = pc.is_null(reasons["reason"])
+    parts = dict(zip((field.name for field in decoded.type), decoded.flatten(), strict=True))
     parts |= {name: pc.if_else(is_decoded, parts[name], each) for name, each in reasons.items()}
     if "is_shared" in parts:
         parts["is_shared"] = pc.and_(is_shared, is_decoded)
+    if left_to is not None:
+        parts["left_to"] = left_to
     return pa.StructArray.from_arrays([*parts.values()], fields=list(decoded.type))

@@ -11,13 +11,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from types import MappingProxyType
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, Final, cast
 
 from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.errors import counted
 from oncelake.ingestion.lake.books import imbalances
 from oncelake.ingestion.lake.paths import StreamPaths
 from oncelake.ingestion.lake.side_tables import read_back
+from oncelake.ingestion.modes import sql
 from oncelake.ingestion.modes.engines.engine import Decision, Engine
 from oncelake.ingestion.modes.engines.table_writer import TableWriter
 from oncelake.ingestion.sinks.commit_log import DELETED, INSERTED, UPDATED, Commit
@@ -25,6 +26,8 @@ from oncelake.ingestion.sinks.commit_metadata import CommitMetadata, Kind, SideF
 from oncelake.ingestion.storage.location import Location
 
 Ranges = Mapping[str, tuple[Any, Any]]
+# A delete of a row that is not there, by a record that is not of this table: it is not counted.
+NOT_LEFT: Final = "not_left"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -127,7 +130,15 @@ class WriteMode(ABC):
         )
 
     def _counts(self, *dispositions: str) -> dict[str, int]:
-        return {name: self._decision.count([name]) for name in dispositions}
+        names = (*dispositions, *([NOT_LEFT] if self._target.spec.leaves_rows else []))
+        return {name: self._decision.count([name]) for name in names}
+
+    def _absent(self, side: str) -> str:
+        """Return the disposition, in SQL, of a delete that finds no row."""
+        if not self._target.spec.leaves_rows:
+            return "'deleted_absent'"
+        is_left = f"{sql.name('_left_to', side)} IS NOT NULL"
+        return f"CASE WHEN {is_left} THEN '{NOT_LEFT}' ELSE 'deleted_absent' END"
 
     @classmethod
     def changes(cls, counts: Mapping[str, int]) -> Mapping[str, int]:

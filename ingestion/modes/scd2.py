@@ -17,7 +17,7 @@ from collections.abc import Mapping
 
 from oncelake.ingestion.declaration.modes import CURRENT, VALID_FROM, VALID_TO
 from oncelake.ingestion.modes import sql
-from oncelake.ingestion.modes.mode import Good, Target, WriteMode
+from oncelake.ingestion.modes.mode import NOT_LEFT, Good, Target, WriteMode
 from oncelake.ingestion.modes.tombstones import define_deletes, remember_deletes
 from oncelake.ingestion.sinks.commit_metadata import Kind
 
@@ -41,7 +41,7 @@ class HistoryMode(WriteMode):
             )
             self._decide(self._decided())
         if self._good.deletes:
-            is_new = "_what IN ('deleted', 'deleted_absent')"
+            is_new = f"_what IN ('deleted', 'deleted_absent', '{NOT_LEFT}')"
             remember_deletes(self._target, f"SELECT * FROM decided WHERE {is_new}")
         counts = self._counts("inserted", "deleted", "deleted_absent", "unchanged", "closed")
         return {**counts, "versions": counts["inserted"]}
@@ -64,6 +64,7 @@ class HistoryMode(WriteMode):
         of_record |= dict.fromkeys((VALID_FROM, VALID_TO, CURRENT), "NULL")
         of_record["_epoch"] = f"CAST({target.epoch} AS INTEGER)"
         of_record["_seq"] = f"CAST({target.seq} AS BIGINT)"
+        left_to = "_left_to" if target.spec.leaves_rows else "NULL"
         deletes = ""
         if define_deletes(target):
             remembered = {*self._keys, *target.spec.order_columns, "_timestamp", "_epoch", "_seq"}
@@ -72,7 +73,8 @@ class HistoryMode(WriteMode):
             }
             deletes = f"""
                 UNION ALL
-                SELECT {sql.selected(of_delete)}, TRUE AS _delete, FALSE AS _is_new
+                SELECT {sql.selected(of_delete)}, TRUE AS _delete, FALSE AS _is_new,
+                    NULL AS _left_to
                 FROM deletes d JOIN of_batch k ON {sql.equal(self._keys, "d", "k")}
             """
         of_key = f"OVER (PARTITION BY {keys} ORDER BY {order}, _is_new)"
@@ -88,10 +90,11 @@ class HistoryMode(WriteMode):
             WITH of_batch AS (SELECT DISTINCT {keys} FROM good),
             events AS (
                 SELECT {sql.selected(of_record)}, r._disposition = 'delete' AS _delete,
-                    TRUE AS _is_new
+                    TRUE AS _is_new, {left_to} AS _left_to
                 FROM good r
                 UNION ALL
-                SELECT {sql.names(columns, "t")}, FALSE AS _delete, FALSE AS _is_new
+                SELECT {sql.names(columns, "t")}, FALSE AS _delete, FALSE AS _is_new,
+                    NULL AS _left_to
                 FROM "before" t JOIN of_batch k ON {sql.equal(self._keys, "t", "k")}
                 {deletes}
             ),
@@ -105,14 +108,14 @@ class HistoryMode(WriteMode):
                 SELECT *, CASE
                     WHEN _again THEN CASE WHEN _is_new THEN 'unchanged' END
                     WHEN _is_new AND _delete AND _ends_one THEN 'deleted'
-                    WHEN _is_new AND _delete THEN 'deleted_absent'
+                    WHEN _is_new AND _delete THEN {self._absent("l")}
                     WHEN _is_new THEN 'inserted'
                     WHEN NOT _delete AND (
                         _next IS DISTINCT FROM {sql.name(VALID_TO)}
                         OR {sql.name(CURRENT)} <> (_next IS NULL)
                     ) THEN 'closed'
                 END AS _what
-                FROM lines
+                FROM lines l
             )
             SELECT {sql.selected(version)}, _what FROM changes WHERE _what IS NOT NULL
         """

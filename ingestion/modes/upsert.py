@@ -89,7 +89,7 @@ class UpsertMode(WriteMode):
         is_same = sql.equal(("_epoch", *self._line), "s", "t")
         return f"""
             SELECT {sql.selected(row)}, CASE
-                WHEN t._offset IS NULL AND s._delete THEN 'deleted_absent'
+                WHEN t._offset IS NULL AND s._delete THEN {self._absent("s")}
                 WHEN t._offset IS NULL AND s._alive THEN 'inserted'
                 WHEN t._offset IS NULL THEN 'stale'
                 WHEN {is_same} THEN 'unchanged'

@@ -22,8 +22,8 @@ def spark_transformation(
 
     A value has its number as ``_at``, whether it is a delete as ``_is_delete``, what a statement
     may read of its record, and its columns as ``_good``, a VARIANT as the text of its JSON. The
-    rows begin with those numbers, without the values that are filtered out; each ends with the
-    reason why no table could hold it, or null.
+    rows begin with those numbers, without the values that are filtered out; each ends with whether
+    it is one that ``where`` does not let stay, and the reason why no table could hold it, or null.
 
     Raises:
         InvalidSpecError: Spark does not understand what is declared.
@@ -66,18 +66,25 @@ def _transformed(values: DataFrame, spec: StreamSpec) -> DataFrame:
     from oncelake.ingestion.pipeline.transform import (
         function_of,
         given_to_function,
+        has_left,
         is_selected,
         laid_out,
         selected,
         without_misfits,
     )
 
-    reason = F.col("_misfit.reason").alias("_misfit")
+    ends = F.col("_is_gone"), F.col("_misfit.reason").alias("_misfit")
     if not spec.transform:
         asked, whole = laid_out(values, "_good", spec)
-        passed = asked.where(whole["_is_delete"] | is_selected(spec))
-        made = passed.select(whole["_at"].alias("_at"), selected(spec).alias("_row"))
-        return without_misfits(made, "_row", spec).select("_at", "_row.*", reason)
+        passes, leaves = whole["_is_delete"] | is_selected(spec), F.lit(False)
+        row = F.when(passes, selected(spec))
+        if spec.leaves_by_where:
+            leaves = ~passes & has_left(spec)
+            row = row.when(leaves, selected(spec, only=spec.leaving_columns))
+        made = asked.where(passes | leaves).select(
+            whole["_at"].alias("_at"), row.alias("_row"), leaves.alias("_is_gone")
+        )
+        return without_misfits(made, "_row", spec).select("_at", "_row.*", *ends)
     # A function keeps the place of a record, and nothing else that it was given.
     rows = function_of(spec)(given_to_function(values.where("NOT _is_delete"), "_good", spec))
     row = F.struct(*(F.col(quoted(column.name)) for column in spec.columns))
@@ -86,5 +93,5 @@ def _transformed(values: DataFrame, spec: StreamSpec) -> DataFrame:
     # It is not asked about a delete, whose columns are taken as they are.
     given = {c.name: F.col(f"_good.{quoted(c.name)}") for c in spec.exploded_columns}
     deletes = values.where("_is_delete").select("_at", declared_row(spec, given).alias("_row"))
-    made = made.select("_at", "_row").union(deletes)
-    return without_misfits(made, "_row", spec).select("_at", "_row.*", reason)
+    made = made.select("_at", "_row").union(deletes).withColumn("_is_gone", F.lit(False))
+    return without_misfits(made, "_row", spec).select("_at", "_row.*", *ends)

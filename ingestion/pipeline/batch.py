@@ -30,7 +30,7 @@ from oncelake.ingestion.modes.engines.choose import EngineName, open_engine, ope
 from oncelake.ingestion.modes.engines.engine import Engine
 from oncelake.ingestion.modes.engines.frame_cache import FrameCache
 from oncelake.ingestion.modes.keep_columns import keep_columns
-from oncelake.ingestion.modes.mode import Good, Target, WriteMode, audit, mode_class
+from oncelake.ingestion.modes.mode import NOT_LEFT, Good, Target, WriteMode, audit, mode_class
 from oncelake.ingestion.pipeline.circuit_breaker import refuse_too_many_bad
 from oncelake.ingestion.pipeline.columns import NOT_APPLIED
 from oncelake.ingestion.pipeline.counts import (
@@ -440,6 +440,9 @@ def _decide(mode: WriteMode, metadata: CommitMetadata, quarantined: int) -> Comm
     """Let the write mode decide, and write down all counts before the commit."""
     hit(Failpoint.QUARANTINED)
     counts = {**metadata.counts, "quarantined": quarantined, **mode.decide(metadata.kind)}
+    # What was not there has not become a row of its own.
+    if not_left := counts.pop(NOT_LEFT, 0):
+        counts["exploded"] -= not_left
     hit(Failpoint.PREPARED)
     return replace(metadata, counts=counts)
 

@@ -9,8 +9,12 @@
                 + _misfit              why no table could hold that row, which is null then
                 + _index, _is_empty    all of them only where anything is declared
                 + _ended               the row that an update ends under another key, likewise
+                + _left_to             ``filtered``, where a row leaves by ``where``; only there
     validate    BATCH                  the judged batch; ``table`` stands for its declared columns.
                                        What an update ends is a delete, the record's row of index 1
+                + _left_to             of a delete by a record that is not of this table: the
+                                       disposition of the record's own row, which has the same
+                                       index; only where rows may leave
                 + _coerced             columns whose value was of another type; only where lenient
                 + _unavailable         columns that the record left out; only where its format may
                 + _moved_from          the key of the row that has them, if it is another

@@ -90,6 +90,12 @@ class BatchCounts:
         return sum(self.dispositions.get(disposition, 0) for disposition in GOOD)
 
 
+def is_first_row(columns: Collection[str], side: str = "") -> str:
+    """Return the condition, in SQL, that a row of ``batch`` stands for its record."""
+    is_first, left_to = f"{sql.name('_index', side)} = 0", sql.name("_left_to", side)
+    return f"({is_first} AND {left_to} IS NULL)" if "_left_to" in columns else is_first
+
+
 def count_records(engine: Engine) -> BatchCounts:
     """Count a batch by disposition and by partition."""
     columns = engine.columns("batch")
@@ -97,20 +103,21 @@ def count_records(engine: Engine) -> BatchCounts:
     unavailable = "array_length(_unavailable)" if "_unavailable" in columns else "0"
     coerced = "array_length(_coerced)" if "_coerced" in columns else "0"
     is_shared = "_is_shared" if "_is_shared" in columns else "FALSE"
+    is_first = is_first_row(columns)
     rows = engine.rows(f"""
         SELECT _topic, _partition, _disposition, {record_type} AS record_type,
             count(*) AS "rows",
-            CAST(sum(CASE WHEN _index = 0 THEN 1 ELSE 0 END) AS BIGINT) AS records,
+            CAST(sum(CASE WHEN {is_first} THEN 1 ELSE 0 END) AS BIGINT) AS records,
             min(_offset) AS "first",
             max(_offset) AS "last",
             max_by(unix_millis(_timestamp), _offset) AS last_ms,
             max_by(_digest, _offset) AS last_digest,
-            CAST(sum(CASE WHEN _index = 0 THEN _offset ELSE 0 END) AS BIGINT) AS offset_sum,
+            CAST(sum(CASE WHEN {is_first} THEN _offset ELSE 0 END) AS BIGINT) AS offset_sum,
             CAST(sum(_bytes) AS BIGINT) AS "bytes",
-            CAST(sum(CASE WHEN _index = 0 AND array_length(_extra) > 0 THEN 1 ELSE 0 END) AS BIGINT)
+            CAST(sum(CASE WHEN {is_first} AND array_length(_extra) > 0 THEN 1 ELSE 0 END) AS BIGINT)
                 AS with_extra,
             CAST(sum(coalesce({unavailable}, 0)) AS BIGINT) AS unavailable,
-            CAST(sum(CASE WHEN _index = 0 THEN coalesce({coerced}, 0) ELSE 0 END) AS BIGINT)
+            CAST(sum(CASE WHEN {is_first} THEN coalesce({coerced}, 0) ELSE 0 END) AS BIGINT)
                 AS coerced,
             CAST(sum(CASE WHEN {is_shared} THEN 1 ELSE 0 END) AS BIGINT) AS shared
         FROM batch GROUP BY _topic, _partition, _disposition, {record_type}

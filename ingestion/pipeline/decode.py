@@ -87,6 +87,7 @@ def _plan_values(records: DataFrame | pa.Table, stream: Stream, schema: StructTy
         lenient=spec.lenient,
         record=spec.record,
         shares_tombstones=spec.shares_tombstones,
+        leaves_by_route=spec.leaves_by_route,
         are_variants_text=spec.are_variants_text,
     )
     plan = plan_decoding(records, spec.format.type, encoded, stream.settings, column="_value")

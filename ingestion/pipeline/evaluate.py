@@ -7,7 +7,7 @@ Spark, for the whole batch.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
@@ -23,6 +23,8 @@ from oncelake.ingestion.pipeline.translate import Statement
 if TYPE_CHECKING:
     import duckdb
 
+# What becomes of a record that ``where`` leaves out, beside the delete that it may be.
+FILTERED: Final = "filtered"
 MISFIT: Final = pa.struct([("reason", pa.string()), ("detail", pa.string())])
 
 
@@ -37,6 +39,8 @@ class Transformation:
         longest: How many characters a column takes, of those that may not fit.
         record: The record types that are meant; none where any is.
         has_ended: Whether an update may end a row under another key.
+        leaving: Columns of a row that the condition leaves out, as far as its key is deleted.
+        stays_if_unknown: Whether it is not, where the answer is null.
     """
 
     where: Statement | None
@@ -45,6 +49,8 @@ class Transformation:
     longest: Mapping[str, int]
     record: Sequence[str]
     has_ended: bool
+    leaving: frozenset[str]
+    stays_if_unknown: bool
 
 
 def evaluate(decode: Work, transformation: Transformation) -> Work:
@@ -69,12 +75,20 @@ def _transformed(batch: pa.RecordBatch, by: Transformation) -> pa.RecordBatch:
     is_asked = pc.and_(is_row, pc.invert(pc.fill_null(decoded["is_delete"], False)))
     passes = pc.invert(is_other)
     given = _given(batch, decoded["row"])
+    is_left = pa.repeat(pa.scalar(False), batch.num_rows)
     if by.where:
         (answer,) = evaluated([by.where], given, is_asked)
+        is_left = pc.fill_null(pc.invert(answer), not by.stays_if_unknown)
+        is_left = pc.and_(is_asked, is_left)
         passes = pc.and_(passes, pc.or_(pc.invert(is_asked), pc.fill_null(answer, False)))
     is_row = pc.and_(is_row, pc.is_valid(decoded["row"]))
     row, misfit = _rows(given, pc.and_(passes, is_row), by)
     added = {"_transformed": row, "_selected": passes, "_misfit": misfit}
+    if by.leaving:
+        left, _ = _rows(given, pc.and_(is_left, is_row), by, only=by.leaving)
+        added["_transformed"] = pc.if_else(is_left, left, row)
+        by_route = decoded.get("left_to", pa.scalar(None, pa.string()))
+        added["_left_to"] = pc.if_else(is_left, FILTERED, by_route)
     if by.has_ended:
         is_ended = pc.is_valid(decoded["ended"])
         ended, _ = _rows(_given(batch, decoded["ended"]), is_ended, by)
@@ -93,13 +107,26 @@ def _given(batch: pa.RecordBatch, value: pa.StructArray) -> dict[str, pa.Array]:
 
 
 def _rows(
-    given: Mapping[str, pa.Array], is_row: pa.BooleanArray, by: Transformation
+    given: Mapping[str, pa.Array],
+    is_row: pa.BooleanArray,
+    by: Transformation,
+    *,
+    only: Collection[str] | None = None,
 ) -> tuple[pa.StructArray, pa.StructArray]:
-    """Return the table's rows of some values, and why no table could hold them; else null."""
-    made = [each for each in by.columns if not each.is_column]
+    """Return the table's rows of some values, and why no table could hold them; else null.
+
+    Columns that are not among ``only`` are null, unless all are wanted.
+    """
+    wanted = [only is None or field.name in only for field in by.row]
+    pairs = list(zip(by.columns, by.row, wanted, strict=True))
+    made = [each for each, _, is_wanted in pairs if is_wanted and not each.is_column]
     computed = iter(evaluated(made, given, is_row))
-    columns = [given[each.columns[0]] if each.is_column else next(computed) for each in by.columns]
-    columns = [each.cast(field.type) for each, field in zip(columns, by.row, strict=True)]
+    columns = [
+        (given[each.columns[0]] if each.is_column else next(computed)).cast(field.type)
+        if is_wanted
+        else pa.nulls(len(is_row), field.type)
+        for each, field, is_wanted in pairs
+    ]
     fits, details = is_row, pa.nulls(len(is_row), pa.string())
     for field, column in zip(by.row, columns, strict=True):
         if longest := by.longest.get(field.name):

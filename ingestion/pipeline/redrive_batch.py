@@ -22,7 +22,7 @@ from oncelake.ingestion.modes import sql
 from oncelake.ingestion.modes.engines.engine import Engine
 from oncelake.ingestion.modes.mode import Target
 from oncelake.ingestion.pipeline.batch import BatchWriter, CountedBatch
-from oncelake.ingestion.pipeline.counts import BatchCounts, count_records
+from oncelake.ingestion.pipeline.counts import BatchCounts, count_records, is_first_row
 from oncelake.ingestion.pipeline.erased import at_places
 from oncelake.ingestion.pipeline.gaps import Gaps
 from oncelake.ingestion.sinks.commit_metadata import CommitMetadata
@@ -140,10 +140,13 @@ class RedriveWriter(BatchWriter):
             f"SELECT {sql.names(COORDINATES)}, reason FROM quarantine WHERE {WAITS} "
             f"AND {self._of.holds('_seq')} AND reason <> '{UNKNOWN_SCHEMA}'"
         )
+        may_leave = "_left_to" in judged
+        leaves = f"b._left_to = '{ELSEWHERE}' AND w.reason IS NOT NULL" if may_leave else "FALSE"
         engine.define(
             "batch",
             f"SELECT {sql.selected(judged)} FROM batch b "
-            f"LEFT JOIN ({waiting}) w ON {sql.equal(COORDINATES, 'b', 'w')}",
+            f"LEFT JOIN ({waiting}) w ON {sql.equal(COORDINATES, 'b', 'w')} "
+            f"WHERE NOT coalesce({leaves}, FALSE)",
             keep=True,
         )
 
@@ -176,7 +179,7 @@ class RedriveWriter(BatchWriter):
                 SELECT {names} FROM quarantine WHERE {WAITS} AND {self._of.holds("_seq")}
             )
             SELECT w.* FROM waiting w JOIN batch b ON {sql.equal(COORDINATES, "w", "b")}
-            WHERE b._disposition <> 'quarantined' AND b._index = 0
+            WHERE b._disposition <> 'quarantined' AND {is_first_row(engine.columns("batch"), "b")}
             """,
         )
         if sent != (read := batch.counts.read):

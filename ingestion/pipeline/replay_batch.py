@@ -19,6 +19,7 @@ from oncelake.ingestion.lake.ledger import LedgerRow
 from oncelake.ingestion.modes import sql
 from oncelake.ingestion.modes.engines.engine import Engine
 from oncelake.ingestion.pipeline.batch import BatchWriter, CountedBatch
+from oncelake.ingestion.pipeline.counts import is_first_row
 from oncelake.ingestion.pipeline.redrive_batch import epochs_of
 from oncelake.ingestion.sinks.commit_metadata import CommitMetadata
 from oncelake.ingestion.sinks.delta.files import is_delta
@@ -71,7 +72,7 @@ class ReplayWriter(BatchWriter):
             f"SELECT {selected} FROM batch b LEFT JOIN ({held}) h "
             f"ON {sql.equal(COORDINATES, 'b', 'h')} "
             # One row stands for a record that is left out, however many its array has made.
-            "WHERE b._index = 0 OR h._waits IS NULL OR h._waits = 0"
+            f"WHERE {is_first_row(columns, 'b')} OR h._waits IS NULL OR h._waits = 0"
         )
 
     def describe(self, engine: Engine, batch: CountedBatch) -> CommitMetadata:

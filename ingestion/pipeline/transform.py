@@ -8,7 +8,7 @@ statements over an empty frame shows whether they can be trusted with that, befo
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
@@ -29,7 +29,7 @@ from oncelake.ingestion.declaration.types import SqlType
 from oncelake.ingestion.errors import BadFieldError
 from oncelake.ingestion.modes.engines.frame_cache import FrameCache, is_local
 from oncelake.ingestion.modes.engines.rows import Rows
-from oncelake.ingestion.pipeline.evaluate import Transformation, evaluate
+from oncelake.ingestion.pipeline.evaluate import FILTERED, Transformation, evaluate
 from oncelake.ingestion.pipeline.schema import declared_row, row_type, sentence_of
 from oncelake.ingestion.pipeline.translate import translate
 
@@ -80,7 +80,8 @@ def transform(
 
     Returns:
         ``exploded`` with ``_transformed``, a struct of the table's columns, ``_selected`` and
-        ``_misfit``; where nothing is declared, ``exploded`` itself.
+        ``_misfit``, and ``_left_to`` where a row may leave by ``where``; where nothing is declared,
+        ``exploded`` itself.
     """
     if not spec.is_transformed:
         return exploded
@@ -112,6 +113,8 @@ def plan_transformation(spark: SparkSession, spec: StreamSpec) -> Transformation
         longest={c.name: c.type.precision for c in made if c.type.word == "VARCHAR"},
         record=spec.record,
         has_ended=bool(spec.moved_by),
+        leaving=frozenset(spec.leaving_columns if spec.leaves_by_where else ()),
+        stays_if_unknown=spec.ignore_null_updates,
     )
 
 
@@ -139,9 +142,17 @@ def _transformed(exploded: DataFrame, spec: StreamSpec, frames: FrameCache) -> D
     passes = ~whole["_is_empty"] & (~whole["_is_asked"] | is_selected(spec))
     # What is filtered is not asked for more: a CAST may hold only for what ``where`` lets pass.
     row = F.when(passes & whole["_good"].isNotNull(), selected(spec))
+    made = {"_selected": passes}
+    if spec.leaves_by_where:
+        is_left = whole["_is_asked"] & ~whole["_is_empty"] & has_left(spec)
+        row = row.when(is_left, selected(spec, only=spec.leaving_columns))
+        by_route = whole["_decoded"]["left_to"] if spec.leaves_by_route else F.lit(None)
+        made["_left_to"] = F.when(is_left, F.lit(FILTERED)).otherwise(by_route)
     kept = [whole[name].alias(name) for name in exploded.columns]
-    rows = readable.select(*kept, row.alias("_transformed"), passes.alias("_selected"))
-    return without_misfits(_with_ended(rows, spec), "_transformed", spec)
+    named = [column.alias(name) for name, column in {"_transformed": row, **made}.items()]
+    rows = without_misfits(_with_ended(readable.select(*kept, *named), spec), "_transformed", spec)
+    # Nobody asks whether a row would fit that is not there.
+    return rows.withColumn("_misfit", F.when(F.col("_selected"), F.col("_misfit")))
 
 
 def laid_out(rows: DataFrame, value: str, spec: StreamSpec) -> tuple[DataFrame, Column]:
@@ -213,9 +224,20 @@ def is_selected(spec: StreamSpec) -> Column:
     return F.lit(True) if spec.where is None else F.coalesce(F.expr(spec.where), F.lit(False))
 
 
-def selected(spec: StreamSpec) -> Column:
-    """Return the row that ``select`` makes of the value's columns."""
-    return F.struct(*(_column(column.name, spec) for column in spec.columns))
+def has_left(spec: StreamSpec) -> Column:
+    """Tell the records whose row ``where`` does not let stay.
+
+    Of a partial update, null columns may be such that it does not say.
+    """
+    passes = F.lit(True) if spec.where is None else F.expr(spec.where)
+    return F.coalesce(~passes, F.lit(not spec.ignore_null_updates))
+
+
+def selected(spec: StreamSpec, *, only: Collection[str] | None = None) -> Column:
+    """Return the row that ``select`` makes of the value's columns; null but for ``only`` some."""
+    if only is None:
+        return F.struct(*(_column(column.name, spec) for column in spec.columns))
+    return declared_row(spec, {name: _column(name, spec) for name in only})
 
 
 def _column(name: str, spec: StreamSpec) -> Column:

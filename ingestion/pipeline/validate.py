@@ -37,7 +37,7 @@ from oncelake.ingestion.kafka.offsets import Offsets
 from oncelake.ingestion.modes import sql
 from oncelake.ingestion.modes.engines.rows import RAW, Rows, Work
 from oncelake.ingestion.pipeline.columns import PLACE
-from oncelake.ingestion.pipeline.evaluate import fields_of
+from oncelake.ingestion.pipeline.evaluate import FILTERED, fields_of
 from oncelake.ingestion.pipeline.explode import rejoin
 from oncelake.ingestion.pipeline.schema import declared_row
 
@@ -68,6 +68,11 @@ _FINDINGS: Final = {
     "_extra": "extra",
     "_says_delete": "is_delete",
 }
+# Of what ``where`` leaves out, why its delete waits: without a key that can be there it has none.
+_WAITING: Final = ("bad_time", "missing_order", "violates_constraint")
+_IS_FILTERED: Final = f"coalesce(_left_to = {sql.text(FILTERED)}, FALSE)"
+# Not what another stream has, which sees to it.
+_IS_OWN: Final = f"(_left_to IS NULL OR {_IS_FILTERED})"
 # What only a record in quarantine needs.
 _OF_BAD: Final = ("_reason", "_detail", *RAW)
 
@@ -123,8 +128,7 @@ def _flat_in_spark(rows: DataFrame, spec: StreamSpec) -> DataFrame:
     """Take the row that a value gives, or the key of a tombstone, and what decoding found."""
     row = F.col("_transformed" if spec.is_transformed else "_decoded.row")
     columns = {name: F.col(f"_decoded.{part}") for name, part in _findings(spec).items()}
-    if spec.moved_by and spec.is_transformed:
-        columns["_ended"] = F.col("_ended")
+    columns |= {name: F.col(name) for name in _made_by_transform(spec)}
     columns["_is_tombstone"] = F.col("_value").isNull()
     columns["_bytes"] = F.coalesce(F.octet_length("_value"), F.lit(0))
     if spec.tombstone_policy == "delete":
@@ -191,8 +195,15 @@ def _findings(spec: StreamSpec) -> dict[str, str]:
         "_record": spec.format.options.uses_registry,
         "_ended": bool(spec.moved_by),
         "_is_shared": spec.shares_tombstones,
+        "_left_to": spec.leaves_by_route,
     }
     return _FINDINGS | {name: name.removeprefix("_") for name, is_there in some.items() if is_there}
+
+
+def _made_by_transform(spec: StreamSpec) -> list[str]:
+    """Return what ``transform`` makes beside the row, of what decoding found."""
+    ended = ["_ended"] if spec.moved_by and spec.is_transformed else []
+    return [*ended, *(["_left_to"] if spec.leaves_by_where else [])]
 
 
 def _has_index(spec: StreamSpec) -> bool:
@@ -208,7 +219,7 @@ def _flat_in_worker(decode: Work, spec: StreamSpec) -> Work:
     keys = spec.tombstone_columns if spec.tombstone_policy == "delete" else ()
     has_deletes, is_timed = spec.write_mode.has_deletes, _has_no_time(spec) != "FALSE"
     is_transformed, required = spec.is_transformed, spec.required_value_columns
-    transformed = ["_index", "_selected", *(["_ended"] if spec.moved_by else [])]
+    transformed = ["_index", "_selected", *_made_by_transform(spec)]
     not_own, keeps_extra = _not_own(spec), spec.extra_fields == "keep"
 
     def flat(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -249,7 +260,8 @@ def _flat_in_worker(decode: Work, spec: StreamSpec) -> Work:
                 firm.append(pc.is_in(sent, pa.array(MOMENTS, sent.type)))
             may_be_bad = reduce(pc.or_, doubts)
             if is_transformed:
-                may_be_bad = pc.and_(may_be_bad, columns["_selected"])
+                may_leave = [pc.is_valid(columns[name]) for name in {"_left_to"} & columns.keys()]
+                may_be_bad = pc.and_(may_be_bad, reduce(pc.or_, may_leave, columns["_selected"]))
             may_be_bad = reduce(pc.or_, firm, may_be_bad)
             if not_own:
                 is_own = pc.invert(pc.is_in(columns["_wrong"], pa.array(not_own, pa.string())))
@@ -297,6 +309,7 @@ def _judged(spec: StreamSpec, reached: Offsets, *, has_constraints: bool = False
     absent |= {} if has_constraints else {"_violated": "CAST(NULL AS VARCHAR)"}
     absent |= {} if spec.is_transformed else {"_selected": is_meant, "_lacks": "''"}
     absent["_unknown"] = _unknown_of_ended(spec) if spec.moved_by else "CAST(NULL AS VARCHAR)"
+    absent |= {} if spec.leaves_rows else {"_left_to": "CAST(NULL AS VARCHAR)"}
     is_selected = "coalesce(_is_selected, FALSE)" if spec.apply_as_deletes else "FALSE"
     policy, has_deletes = spec.tombstone_policy, spec.write_mode.has_deletes
     why = "tombstone_quarantined" if spec.tombstones_have_an_order else "tombstone_without_order"
@@ -313,9 +326,13 @@ def _judged(spec: StreamSpec, reached: Offsets, *, has_constraints: bool = False
     is_judged = "_selected"
     if spec.transform or _is_time_in(spec.where, spec):
         is_judged = f"_selected OR ({has_no_time} AND {is_meant})"
+    waits = ", ".join(map(sql.text, _WAITING))
+    is_judged = f"(_left_to IS NULL AND ({is_judged})) OR ({_IS_FILTERED} AND _fault IN ({waits}))"
     is_not_own = " OR ".join(f"_wrong = {sql.text(why)}" for why in _not_own(spec)) or "FALSE"
-    # A null value that siblings share may have a key that is none of this table's.
-    keyless = "_is_shared AND _reason = 'tombstone_without_key'"
+    # What siblings share may have a key that is none of this table's.
+    keyless = (
+        "_is_shared AND _reason IN ('tombstone_without_key', 'missing_key') AND _wrong IS NULL"
+    )
     keyless = keyless if spec.shares_tombstones else "FALSE"
     overlap = [
         f"_topic = {sql.text(topic)} AND _partition = {partition} AND _offset < {at}"
@@ -324,7 +341,8 @@ def _judged(spec: StreamSpec, reached: Offsets, *, has_constraints: bool = False
     return f"""
         WITH marked AS (
             SELECT *, {sql.selected(absent)},
-                _is_tombstone OR coalesce(_says_delete, FALSE) OR {is_selected} AS _is_delete
+                _is_tombstone OR coalesce(_says_delete, FALSE) OR {is_selected}
+                    OR _left_to IS NOT NULL AS _is_delete
             FROM decoded
         ),
         checked AS (
@@ -349,7 +367,7 @@ def _judged(spec: StreamSpec, reached: Offsets, *, has_constraints: bool = False
             SELECT *,
                 coalesce(
                     _wrong, CASE WHEN {is_judged} THEN _fault END,
-                    CASE WHEN _unknown IS NOT NULL THEN 'moved_key' END
+                    CASE WHEN _unknown IS NOT NULL AND {_IS_OWN} THEN 'moved_key' END
                 ) AS _reason,
                 coalesce(
                     _wrong_detail,
@@ -371,6 +389,7 @@ def _judged(spec: StreamSpec, reached: Offsets, *, has_constraints: bool = False
             WHEN {keyless} THEN 'ignored'
             WHEN _reason IS NOT NULL THEN 'quarantined'
             WHEN _is_tombstone AND {policy == "ignore"} THEN 'ignored'
+            WHEN _left_to IS NOT NULL THEN _left_to
             WHEN NOT _selected THEN 'filtered'
             WHEN _is_delete THEN 'delete'
             ELSE 'row'
@@ -404,38 +423,62 @@ def _unknown_of_ended(spec: StreamSpec) -> str:
 def _batch(judged: str, spec: StreamSpec) -> str:
     """Select the columns of a batch from judged rows.
 
-    What an update ends is a row of the same record, behind its own; of a bad one there is none.
+    What an update ends is a row of the same record, behind its own, and so is the delete of a row
+    that is not here, or not any more; of a bad record there is none.
     """
     names = [*PLACE, "_index", *spec.types, "_disposition", "_extra", "_bytes", "_digest"]
     names += [EXTRA_COLUMN] if spec.extra_fields == "keep" else []
-    names += [name for name in _findings(spec) if name not in {*_FINDINGS, "_ended"}]
+    names += [n for n in _findings(spec) if n not in {*_FINDINGS, "_ended", "_left_to"}]
     columns = {name: sql.name(name) for name in names}
     # Whether there is anything to keep shows only beside the table.
     may_wait = " OR _unavailable IS NOT NULL" if spec.unavailable else ""
     is_bad = f"_disposition = 'quarantined'{may_wait}"
     columns |= {name: f"CASE WHEN {is_bad} THEN {name} END" for name in _OF_BAD}
-    if not spec.moved_by:
+    columns |= {"_left_to": "CAST(NULL AS VARCHAR)"} if spec.leaves_rows else {}
+    rows: dict[str, str] = {}
+    deletes: dict[str, Mapping[str, str]] = {}
+    if spec.moved_by:
+        rows["ended"], deletes["ended"] = _has_ended(spec), _ended_row(spec)
+    if spec.leaves_rows:
+        rows["left"] = "_disposition = _left_to AND _fault IS NULL"
+        deletes["left"] = {n: sql.name(n) for n in ("_index", "_left_to", *spec.types)}
+    if not rows:
         return f"SELECT {sql.selected(columns)} FROM {judged} j"
-    ended = {"_index": "1", "_disposition": "'delete'", "_bytes": "0"}
-    ended |= {name: sql.name(name, "_ended") for name in spec.types}
-    if spec.unavailable == "keep" and spec.movable:
-        ended["_unavailable"] = f"[{', '.join(map(sql.text, spec.movable))}]"
+    of_delete = {"_disposition": "'delete'", "_bytes": "0"}
     columns |= {
-        name: f"CASE WHEN _is_own THEN {own} ELSE {ended.get(name, 'NULL')} END"
+        name: f"CASE _row_of WHEN 'own' THEN {own} {_of_rows(name, deletes, of_delete)} END"
         for name, own in columns.items()
         if name not in (*PLACE, "_digest")
     }
+    others = ", ".join(f"CASE WHEN {is_one} THEN {sql.text(n)} END" for n, is_one in rows.items())
     return f"""
         SELECT {sql.selected(columns)}
         FROM (
-            SELECT *, unnest(CASE
-                WHEN {_has_moved(spec)} AND _disposition IN ('row', 'delete', 'filtered')
-                    THEN [TRUE, FALSE]
-                ELSE [TRUE]
-            END) AS _is_own
-            FROM {judged} j
+            SELECT *, unnest(['own', {others}]) AS _row_of FROM {judged} j
         ) r
+        WHERE _row_of IS NOT NULL
     """
+
+
+def _of_rows(name: str, rows: Mapping[str, Mapping[str, str]], of_each: Mapping[str, str]) -> str:
+    """Select a column of the further rows of a record, by the name of each."""
+    values = {row: of_each.get(name) or columns.get(name) for row, columns in rows.items()}
+    return " ".join(f"WHEN '{row}' THEN {value}" for row, value in values.items() if value)
+
+
+def _has_ended(spec: StreamSpec) -> str:
+    """Tell an update that ends a row which this table may have."""
+    is_applied = "_disposition IN ('row', 'delete', 'filtered')"
+    if spec.leaves_by_route:
+        is_applied = f"({is_applied} OR (_disposition = _left_to AND _unknown IS NULL))"
+    return f"{_has_moved(spec)} AND {is_applied}"
+
+
+def _ended_row(spec: StreamSpec) -> dict[str, str]:
+    ended = {"_index": "1", **{name: sql.name(name, "_ended") for name in spec.types}}
+    if spec.unavailable == "keep" and spec.movable:
+        ended["_unavailable"] = f"[{', '.join(map(sql.text, spec.movable))}]"
+    return ended
 
 
 def _key_bits(spec: StreamSpec) -> str:

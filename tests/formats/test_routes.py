@@ -56,9 +56,14 @@ def declare(tmp_path: Any) -> Any:
 
 
 class Whose(NamedTuple):
-    """What each stream's engine says of each record, in the order of offsets."""
+    """What each stream's engine says of each record, in the order of offsets.
+
+    Attributes:
+        left: The records that delete a row, since it is another stream's, by table.
+    """
 
     dispositions: Mapping[str, list[str]]
+    left: Mapping[str, list[int]]
 
     def places(self, *dispositions: str) -> dict[str, list[int]]:
         """Return the offsets of some dispositions, by table."""
@@ -71,7 +76,7 @@ class Whose(NamedTuple):
 
 def both(streams: Mapping[str, StreamSpec], settings: Settings, *records: Sent) -> Whose:
     """Judge records by all streams, and make sure that the proof says the same."""
-    found = {}
+    found, left = {}, {}
     for table, spec in streams.items():
         rows = judged(spec, settings, records)
         proof, said = classified(spec, settings, records), Counter(r["_disposition"] for r in rows)
@@ -85,8 +90,11 @@ def both(streams: Mapping[str, StreamSpec], settings: Settings, *records: Sent) 
         )
         assert proof.counts["ignored"] == said["ignored"]
         assert proof.counts["tombstones_shared"] == sum(bool(row.get("_is_shared")) for row in rows)
-        found[table] = [row["_disposition"] for row in rows]
-    return Whose(found)
+        own = [row for row in rows if row.get("_left_to") is None]
+        found[table] = [row["_disposition"] for row in own]
+        left[table] = [row["_offset"] for row in rows if row not in own]
+        assert [change.offset for change in proof.changes if change.is_left] == left[table]
+    return Whose(found, left)
 
 
 def sent(key: str | None = None, /, **fields: Any) -> Sent:
@@ -327,5 +335,6 @@ def test_a_change_of_debezium_goes_by_its_row(declare: Any) -> None:
     whose = both(declare(format="debezium", tables=tables), Settings(), *records)
 
     assert whose.places("row", "delete") == {"payments": [0, 1]}
+    assert whose.left == {"orders": [0, 1], "payments": []}
     assert whose.places("ignored") == {"orders": [2]}
     assert whose.places("quarantined") == {"orders": [3]}

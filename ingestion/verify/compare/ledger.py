@@ -195,7 +195,8 @@ def miscounts(batch: Batch, recount: Recount) -> Iterator[Difference]:
     if not recount.doubtful:
         expected_counts |= recount.extra
     for name, expected in expected_counts.items():
-        if expected != counts.get(name, 0):
+        least = expected - (recount.doubtful_left if name == "exploded" else 0)
+        if not least <= counts.get(name, 0) <= expected:
             yield _miscount(batch, name, expected, counts.get(name, 0))
     yield from _miscounted_winners(batch, recount)
 
@@ -254,7 +255,7 @@ def _miscounted_winners(batch: Batch, recount: Recount) -> Iterator[Difference]:
         if not least <= found <= least + recount.doubtful:
             yield _miscount(batch, name, least, found)
     winners = recount.dispositions.total() + recount.doubtful
-    if total != winners:
+    if not winners - recount.doubtful_left <= total <= winners:
         yield _miscount(batch, "winners accounted for", winners, total)
 
 

@@ -47,6 +47,7 @@ class Expected:
         record: The record types that are meant, by name; none where any is.
         moved_by: Columns by which an update shows that its row had another key before.
         keeps_json: Whether fields that are kept are text, numbers as they are written.
+        is_elsewhere: Whether they are changes of rows that another table has: deletes in this one.
     """
 
     columns: Sequence[DeclaredColumn]
@@ -58,6 +59,7 @@ class Expected:
     record: Sequence[str] = ()
     moved_by: Sequence[str] = ()
     keeps_json: bool = False
+    is_elsewhere: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,6 +74,7 @@ class DecodedRecord:
         record: Full name of its record type, where it is none of those that are declared.
         is_other: Whether it is of another type than the declaration names.
         extra: The fields that no column names, where they are kept.
+        tells_nothing: Whether it is a delete without any value of its row.
     """
 
     values: Row
@@ -83,6 +86,7 @@ class DecodedRecord:
     record: str | None = None
     is_other: bool = False
     extra: str | None = None
+    tells_nothing: bool = False
 
 
 # Of one record: names and values.

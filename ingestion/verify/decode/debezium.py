@@ -74,7 +74,8 @@ class _RowOfEnvelope:
     def __init__(self, expected: Expected, options: DebeziumOptions) -> None:
         self.options = options
         self.wanted = {column.name: column.type for column in expected.columns}
-        self._rejects = expected.extra_fields == "reject"
+        self._is_elsewhere = expected.is_elsewhere
+        self._rejects = expected.extra_fields == "reject" and not expected.is_elsewhere
         self._movable = self.wanted.keys() - options.columns.keys()
         self._moved_by = expected.moved_by
 
@@ -107,18 +108,21 @@ class _RowOfEnvelope:
         moves_away = is_delete and any(name == "__debezium.newkey" for name, _ in headers)
         # A row that is new is sent whole, unless it is an old one under another key.
         may_lack = op == "u" or moved_from is not None
+        is_gone = is_delete or self._is_elsewhere
         values, left_out = self._values(
-            envelope, row, readers(side), may_lack=may_lack, is_gone=is_delete
+            envelope, row, readers(side), may_lack=may_lack, is_gone=is_gone
         )
+        left_out = set() if self._is_elsewhere else left_out
         ended = self._ended(envelope, values, readers) if op == "u" else None
         if ended is not None:
             moved_from = dict(zip(self.wanted, ended.values, strict=True))
         return DecodedRecord(
             values=values,
-            is_delete=is_delete,
+            is_delete=is_gone,
             left_out=frozenset(self._movable if moves_away else left_out),
             moved_from=moved_from if left_out else None,
             ended=ended,
+            tells_nothing=is_delete and all(value is None for value in row.values()),
         )
 
     def _values(

@@ -117,6 +117,10 @@ class Classifier:
         read_key = _reading_of_keys(spec, settings) if needs_key and spec.key_columns else None
         self._read = ReadRecord(spec, reading(spec.format, value), read_key)
         self._route = spec.route and RouteReader(spec.route, spec.format, settings)
+        self._read_elsewhere = None
+        if _follows_route(spec):
+            elsewhere = reading(spec.format, replace(value, is_elsewhere=True))
+            self._read_elsewhere = ReadRecord(spec, elsewhere, read_key)
         value_names = [column.name for column in spec.value_columns]
         self._array_at = value_names.index(spec.explode) if spec.explode else None
         required = spec.required_value_columns
@@ -159,7 +163,7 @@ class Classifier:
         """Classify records of one batch, whose rows the table asked to meet some conditions."""
         result = Classified()
         values, rows = self._rows(self._values(records, result))
-        kept = [row for row in rows if row is not None]
+        kept = [row for row in rows if row is not None and not self._is_nowhere(row)]
         bad: dict[Record, str] = {}
         violated = self._violated(kept, constraints or {})
         for row, is_delete, name in zip(kept, self._deletes(kept), violated, strict=True):
@@ -167,15 +171,18 @@ class Classifier:
                 change = self._change(row, is_delete=is_delete, seq=seq)
                 _refuse_unmet(name, change)
                 result.changes.append(change)
-                if type_ := row.decoded.record:
+                if (type_ := row.decoded.record) and not row.is_left:
                     result.types.setdefault((row.record.topic, type_), row.record)
             except BadRecordError as error:
-                bad.setdefault(row.record, str(error))
+                # What cannot be placed here is bad where it is, if it is bad.
+                if not (row.is_left and row.decoded.is_delete):
+                    bad.setdefault(row.record, str(error))
         result.counts["filtered"] += sum(
-            row is None and value.record not in bad for value, row in zip(values, rows, strict=True)
+            (row is None or (row.is_left and not row.decoded.is_delete)) and v.record not in bad
+            for v, row in zip(values, rows, strict=True)
         )
         beyond_first = (value.element > 0 and value.record not in bad for value in values)
-        result.counts["exploded"] += sum(beyond_first)
+        result.counts["exploded"] += sum(beyond_first) + sum(c.is_left for c in result.changes)
         if bad and (self._array_at is not None or self._may_move):
             # A record is applied as a whole, or not at all.
             places = {(record.at, record.offset) for record in bad}
@@ -198,6 +205,7 @@ class Classifier:
         values: list[Value] = []
         for record in records:
             if not self._is_own(record, result):
+                values.extend(self._left(record))
                 continue
             if record.value is None and self._tombstones == "ignore":
                 result.counts["ignored"] += 1
@@ -231,14 +239,49 @@ class Classifier:
         return owner in {"own", "tombstones_shared"}
 
     def _lacks_key(self, record: Record) -> bool:
-        """Tell whether a tombstone's key is none of this table's."""
+        """Tell whether the key of a delete is none of this table's."""
         if self._is_time_order and not record.has_time:
             return False
         try:
-            values = self._decoded(record).values
+            decoded = self._decoded(record)
         except BROKEN:
-            return True
-        return any(values[at] is None for at in self._key_at)
+            return record.value is None
+        if record.value is None:
+            return any(decoded.values[at] is None for at in self._key_at)
+        (row, *_) = self._transformed([Value(record, decoded, decoded.values)])
+        is_known = row is None or all(row.values[at] is not None for at in self._key_at)
+        return not (is_known or decoded.tells_nothing)
+
+    def _left(self, record: Record) -> list[Value]:
+        """Return the delete of a row that another table has, or none; that of its old key, too."""
+        is_change = self._read_elsewhere and record.value is not None
+        if not is_change or not self._route or not self._route.has_route(record):
+            return []
+        if self._route.owner_of(record) not in {"routed_elsewhere", "unrouted"}:
+            return []
+        try:
+            assert self._read_elsewhere is not None, "asked only where rows follow their route"
+            decoded = self._read_elsewhere.value(record)
+        except BROKEN:
+            return []
+        left = Value(record, decoded, decoded.values, is_left=True)
+        ended = decoded.ended and Value(
+            record, decoded.ended, decoded.ended.values, 1, is_ended=True
+        )
+        return [left, ended] if ended and self._is_known(ended) else [left]
+
+    def _is_known(self, value: Value) -> bool:
+        """Tell whether key and order of a row are told, as far as they are columns of it."""
+        (row, *_) = self._transformed([value])
+        at = (*self._key_at, *(i for i in self._order_at if i >= 0))
+        return row is not None and all(row.values[i] is not None for i in at)
+
+    def _is_nowhere(self, row: Value) -> bool:
+        """Tell a row that left, of which nothing tells the key that it would have here."""
+        if not row.is_left:
+            return False
+        key = [row.values[at] for at in self._key_at]
+        return bool(row.misfit) or None in key or _key_size(key) > self._longest_key
 
     def _rows(self, values: list[Value]) -> tuple[list[Value], list[Value | None]]:
         """Make rows of values; nothing is ended of a row that keeps its key."""
@@ -292,9 +335,10 @@ class Classifier:
 
     def _deletes(self, rows: Sequence[Value]) -> list[bool]:
         if self._is_delete is None or not rows:
-            return [row.decoded.is_delete for row in rows]
+            return [row.decoded.is_delete or row.is_left for row in rows]
         selected = self._is_delete([row.values for row in rows])
-        return [a or row.decoded.is_delete for a, row in zip(selected, rows, strict=True)]
+        says = (row.decoded.is_delete or row.is_left for row in rows)
+        return [a or is_delete for a, is_delete in zip(selected, says, strict=True)]
 
     def _violated(self, rows: Sequence[Value], asked: Constraints) -> list[str | None]:
         """Name for each row a condition that it does not meet; null is no answer that meets one."""
@@ -334,7 +378,7 @@ class Classifier:
         _refuse_long([values[i] for i in self._key_at], self._longest_key)
         if None in order:
             raise BadRecordError("a column of sequence_by is null")
-        left_out = self._left_out(decoded.left_out, is_delete=is_delete)
+        left_out = () if row.is_left else self._left_out(decoded.left_out, is_delete=is_delete)
         if not is_delete:
             required = self._required
             if left_out and self._keeps:
@@ -353,7 +397,8 @@ class Classifier:
         extra = (decoded.extra,) if self._keeps_extra else ()
         due = (*values, *flag, *extra, *index, *at, sent, self._epoch, seq)
         expected = None if is_delete and not self._is_soft else due
-        change = RowChange(self.key_of(values), place, expected, seq, coerced=decoded.coerced)
+        change = RowChange(self.key_of(values), place, expected, seq, is_left=row.is_left)
+        change = change._replace(coerced=decoded.coerced * (not row.is_left))
         if not left_out or expected is None:
             return change
         old = None
@@ -380,6 +425,14 @@ class Classifier:
 
     def _order(self, values: Row, timestamp: dt.datetime) -> Row:
         return tuple([ranked(values[i] if i >= 0 else timestamp) for i in self._order_at])
+
+
+def _follows_route(spec: StreamSpec) -> bool:
+    """Tell whether an update may take a row to another table, by a column of the row."""
+    if spec.route is None or spec.format.type != "debezium" or not spec.write_mode.has_deletes:
+        return False
+    of_envelope = spec.format.options.of_envelope
+    return any(column.name not in of_envelope for column in spec.route.columns)
 
 
 def _reading_of_keys(spec: StreamSpec, settings: Settings | None) -> Decode:
@@ -414,11 +467,15 @@ def _refuse_null(values: Row, at: Sequence[int], what: str) -> None:
 
 
 def _refuse_long(key: Sequence[object], longest: float) -> None:
-    """Refuse a key that an index may not take: of several columns, texts in UTF-8 and bytes."""
-    raw = (value.encode() if isinstance(value, str) else value for value in key)
-    size = sum(len(value) for value in raw if isinstance(value, bytes))
-    if size > longest:
+    """Refuse a key that an index may not take."""
+    if (size := _key_size(key)) > longest:
         raise BadRecordError(f"a key of {size} bytes, and its sink takes {longest}")
+
+
+def _key_size(key: Sequence[object]) -> int:
+    """Add up the bytes of a key's texts, in UTF-8, and bytes."""
+    raw = (value.encode() if isinstance(value, str) else value for value in key)
+    return sum(len(value) for value in raw if isinstance(value, bytes))
 
 
 def _filter_of_rows(

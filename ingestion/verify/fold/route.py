@@ -7,13 +7,18 @@ says anything of it.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Literal
 
 from oncelake.ingestion.declaration.parts import FormatSpec
 from oncelake.ingestion.declaration.routes import BY_SCHEMA, Route
 from oncelake.ingestion.settings import Settings
 from oncelake.ingestion.verify.decode import Decode, Expected, reading
-from oncelake.ingestion.verify.decode.coerce import BROKEN, UnknownSchemaError
+from oncelake.ingestion.verify.decode.coerce import (
+    BROKEN,
+    TruncateError,
+    UnknownSchemaError,
+)
 from oncelake.ingestion.verify.read.record import Record
 
 Owner = Literal["own", "tombstones_shared", "routed_elsewhere", "unrouted", "bad"]
@@ -27,6 +32,9 @@ class RouteReader:
         self._value_of: Callable[[Record], object] = self._in_value
         if route.header is not None:
             self._value_of = self._in_header
+        # Only changes of rows may be of all tables, and by its schema each is of one.
+        self._are_changes = format_spec.type == "debezium" and route.by != BY_SCHEMA
+        if route.header is not None and not self._are_changes:
             return
         expected = Expected(
             columns=route.columns,
@@ -50,16 +58,36 @@ class RouteReader:
         for stream, routes in route.tables if found is not None else ():
             if found in routes:
                 return "own" if stream == route.stream else "routed_elsewhere"
-        if record.value is None and route.tombstones:
-            if route.stream not in route.tombstones:
+        if takers := self._takers(record):
+            if route.stream not in takers:
                 return "routed_elsewhere"
-            return "own" if route.tombstones == (route.stream,) else "tombstones_shared"
+            return "own" if len(takers) == 1 else "tombstones_shared"
         first, _ = route.tables[0]
         if route.otherwise == "quarantine":
             return "bad" if route.stream == first else "routed_elsewhere"
         if route.otherwise == "ignore":
             return "unrouted"
         return "own" if route.otherwise == route.stream else "routed_elsewhere"
+
+    def has_route(self, record: Record) -> bool:
+        """Tell whether a record has a route that can be read, whosever that is."""
+        with suppress(*BROKEN):
+            return self._value_of(record) is not None
+        return False
+
+    def _takers(self, record: Record) -> tuple[str, ...]:
+        """Return the streams of which a record without a route may be; none where that is one."""
+        if record.value is None:
+            return self._route.tombstones
+        if not self._are_changes:
+            return ()
+        try:
+            decoded = self._read(record.value, record.key, record.headers or ())
+        except TruncateError:
+            return tuple(stream for stream, _ in self._route.tables)
+        except BROKEN:
+            return ()
+        return self._route.deleting if decoded.is_delete else ()
 
     def _in_header(self, record: Record) -> str | None:
         """Return the last header of the name."""

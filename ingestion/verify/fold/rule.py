@@ -38,6 +38,7 @@ class Recount:
             that a replay leaves out, since the quarantine holds them.
         dispositions: Dispositions of the winners that leave no doubt.
         doubtful: Winners whose disposition depends on what can no longer be seen.
+        doubtful_left: Those among them that count only where they find a row.
         clashes: Keys whose records have no order, and record types that one table cannot hold.
         extra: Counts that are no disposition, by name.
     """
@@ -47,6 +48,7 @@ class Recount:
     counts: Counter[str] = field(default_factory=Counter)
     dispositions: Counter[str] = field(default_factory=Counter)
     doubtful: int = 0
+    doubtful_left: int = 0
     clashes: list[Difference] = field(default_factory=list)
     extra: Counter[str] = field(default_factory=Counter)
 

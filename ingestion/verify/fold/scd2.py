@@ -85,10 +85,15 @@ class HistoryRule(Rule):
                 recount.dispositions["inserted"] += 1
             elif self._is_partial:
                 recount.doubtful += 1
+                recount.doubtful_left += change.is_left
             else:
                 one_before = previous.get(change.place)
-                ends_one = one_before is not None and one_before.row is not None
-                recount.dispositions["deleted" if ends_one else "deleted_absent"] += 1
+                if one_before is not None and one_before.row is not None:
+                    recount.dispositions["deleted"] += 1
+                elif change.is_left:
+                    recount.counts["exploded"] -= 1
+                else:
+                    recount.dispositions["deleted_absent"] += 1
 
     def _versions(self, events: Events) -> Iterable[RowChange]:
         for change, following in _with_next(events):

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 NOT_INDEPENDENT: Final = "transform: not independent: Spark itself was asked again"
 
 # Makes rows of values as the engine does: each value is a dictionary with its number as ``_at`` and
-# its columns as ``_good``. The number is the first column of the rows; the last is the reason why
-# no table could hold the row, or null.
+# its columns as ``_good``. The number is the first column of the rows; the last are whether the
+# row is one that ``where`` does not let stay, and the reason why no table could hold it, or null.
 Apply = Callable[[Sequence[dict[str, Any]]], pa.Table]
 ApplyTransformation = Callable[[StreamSpec, Settings], Apply]
 
@@ -78,6 +78,8 @@ class Value(NamedTuple):
         lacks: Whether a column is null that may not be.
         misfit: Why no table could hold the row that Spark made of it; null where one could.
         is_ended: Whether it is of the row that the record ends under another key.
+        is_left: Whether it is of a row that another table has, or none, for the condition does not
+            let it stay.
     """
 
     record: Record
@@ -87,6 +89,7 @@ class Value(NamedTuple):
     lacks: bool = False
     misfit: str | None = None
     is_ended: bool = False
+    is_left: bool = False
 
 
 class Transformation(Protocol):
@@ -165,6 +168,7 @@ class _Filter:
         self._taken = [names.index(column.name) for column in spec.columns]
         self._types = tuple(spec.in_statements(spec.exploded_columns))
         self._where = Condition("where", spec.where or "TRUE", self._types)
+        self._leaves = _leaving(spec, self._types)
         self._of_the_engine = of_the_engine
         self._engine: _OfTheEngine | None = None
 
@@ -182,13 +186,30 @@ class _Filter:
         return self._engine(values)
 
     def _filtered(self, values: Sequence[Value]) -> list[Value | None]:
-        wanted = self._where([value.values for value in values]) if values else []
+        rows = [value.values for value in values]
+        wanted = self._where(rows) if values else []
+        left = self._leaves(rows) if values and self._leaves else [False] * len(values)
         return [
-            value._replace(values=tuple([value.values[i] for i in self._taken]))
-            if is_wanted or value.decoded.is_delete
+            value._replace(
+                values=tuple([value.values[i] for i in self._taken]),
+                is_left=value.is_left or not (is_wanted or value.decoded.is_delete),
+            )
+            if is_wanted or value.decoded.is_delete or is_left
             else None
-            for value, is_wanted in zip(values, wanted, strict=True)
+            for value, is_wanted, is_left in zip(values, wanted, left, strict=True)
         ]
+
+
+def _leaving(
+    spec: StreamSpec, types: Sequence[DeclaredColumn]
+) -> Callable[[Sequence[Row]], list[bool]] | None:
+    """Return what tells the rows that may not stay, of those that ``where`` leaves out."""
+    if spec.on_filtered == "keep" or spec.transform or not spec.write_mode.has_deletes:
+        return None
+    if not spec.ignore_null_updates:
+        return lambda rows: [True] * len(rows)
+    # Of a partial update a null says nothing, and neither does an answer that is null.
+    return Condition("where", f"NOT ({spec.where})", types)
 
 
 class _OfTheEngine:
@@ -213,7 +234,9 @@ class _OfTheEngine:
             if row is None:
                 made.append(None)
             else:
-                made.append(value._replace(values=tuple(row[:-1]), misfit=row[-1]))
+                *columns, is_left, misfit = row
+                is_left = value.is_left or is_left
+                made.append(value._replace(values=tuple(columns), misfit=misfit, is_left=is_left))
         return made
 
     def _as_row(self, at: int, value: Value) -> dict[str, Any]:

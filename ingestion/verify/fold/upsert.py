@@ -61,12 +61,17 @@ class UpsertRule(Rule):
         for key, winner in winners.items():
             state = known.get(key)
             disposition = self._disposition(winner, state, recount)
+            is_nothing = disposition == "deleted_absent" and winner.is_left
             if self._coverage.doubts(state):
                 recount.doubtful += 1
+                recount.doubtful_left += winner.is_left
+            elif is_nothing:
+                recount.counts["exploded"] -= 1
             else:
                 recount.dispositions[disposition] += 1
             if state is None or self.outranks(winner.place, state.place):
-                newer[key] = self._together(winner, state)
+                said = winner._replace(row=None) if is_nothing else winner
+                newer[key] = self._together(said, state)
         self._rows.put(newer)
 
     def _together(self, winner: RowChange, state: RowChange | None) -> RowChange:
