@@ -1,0 +1,205 @@
+"""What stands around a history: how the source writes, and which tables are declared of it.
+
+What is drawn here is valid by the pages of docs; which rows a table must have is said of the
+database's rows alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from tests.database.database import Row
+
+STATES: Final = ("open", "closed", "done", None)
+
+# Conditions of SQL, and what they mean.
+CONDITIONS: Final[Mapping[str, Callable[[Row], bool]]] = {
+    "state = 'open'": lambda row: row.state == "open",
+    "state <> 'closed'": lambda row: row.state not in ("closed", None),
+    "n > 1": lambda row: (row.n or 0) > 1,
+    "v IS NOT NULL": lambda row: row.v is not None,
+}
+# Columns that a condition reads.
+READ_BY: Final = {sql: sql.partition(" ")[0] for sql in CONDITIONS}
+_COLUMNS: Final = "id INT NOT NULL, part INT NOT NULL, state STRING, v STRING, wide STRING, n INT"
+_SELECT: Final = {"v": "upper(v)", "label": "coalesce(state, 'none')"}
+Image = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Source:
+    """How changes are written to the topic.
+
+    Attributes:
+        writes: Envelopes of Debezium, or each row's new state and null values.
+        has_schemas: Whether JSON carries its schema.
+        identity: What of a row's old values the log has.
+        is_composite: Whether the primary key has two columns.
+        kafka_key: The primary key, or a column that has nothing to do with it.
+        partitions: The topic's.
+    """
+
+    writes: Literal["debezium", "rows"] = "debezium"
+    has_schemas: bool = False
+    identity: Literal["full", "default", "nothing"] = "full"
+    is_composite: bool = False
+    kafka_key: Literal["primary", "shard"] = "primary"
+    partitions: int = 1
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The columns of the primary key."""
+        return ("id", "part") if self.is_composite else ("id",)
+
+    def key_of(self, key: int) -> Image:
+        """Return the columns of a primary key."""
+        return {"id": key // 2, "part": key % 2} if self.is_composite else {"id": key}
+
+    def image(self, row: Row) -> Image:
+        """Return a row with all its columns."""
+        named = row._asdict()
+        key, _ = named.pop("key"), named.pop("identity")
+        # Where it is no part of the key it changes with it all the same.
+        return {**self.key_of(key), "part": key % 2, **named}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Table:
+    """A table of a file.
+
+    Attributes:
+        when: Its routes, where it has siblings.
+        where: Its condition.
+    """
+
+    name: str
+    when: tuple[str, ...] = ()
+    mode: Literal["upsert", "soft", "scd2", "append"] = "upsert"
+    where: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Declared:
+    """A stream's file.
+
+    Attributes:
+        tables: One, or several that share the topic by ``state``.
+        otherwise: Who takes rows of no route.
+        is_ordered: Whether records have an order beside their offsets.
+        limit: At most so many offsets a batch.
+    """
+
+    tables: tuple[Table, ...] = (Table(name="t"),)
+    otherwise: str = "quarantine"
+    is_ordered: bool = False
+    on_truncate: Literal["quarantine", "stop", "apply"] = "quarantine"
+    tombstones: Literal["ignore", "delete", "quarantine"] | None = None
+    computes: bool = False
+    takes_header: bool = False
+    limit: int = 1000
+    sink: Literal["delta", "vectors", "iceberg", "postgres"] = "delta"
+
+    @property
+    def is_routed(self) -> bool:
+        """Tell whether the topic has several tables."""
+        return len(self.tables) > 1
+
+    def table_of(self, row: Row) -> str | None:
+        """Return the table that a row belongs to by its route."""
+        if not self.is_routed:
+            return self.tables[0].name
+        of_route = (table.name for table in self.tables if row.state in table.when)
+        other = self.otherwise if self.otherwise in {t.name for t in self.tables} else None
+        return next(of_route, other)
+
+    def has(self, table: Table, row: Row) -> bool:
+        """Tell whether a row of the source is one of a table."""
+        meets = table.where is None or CONDITIONS[table.where](row)
+        return meets and self.table_of(row) == table.name
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Setup:
+    """A source, and the file that is declared of its topic."""
+
+    source: Source = Source()
+    declared: Declared = Declared()
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns of a table's row that the database has, or that are computed from it."""
+        more = ("tenant",) if self.declared.takes_header else ()
+        computed = ("label",) if self.declared.computes else ()
+        return ("id", "part", "state", "v", "wide", "n", *more, *computed)
+
+    def expected(self, row: Row) -> Image:
+        """Return a row of the source as a table must have it."""
+        image = self.source.image(row)
+        if self.declared.computes:
+            image |= {"v": image["v"] and image["v"].upper(), "label": image["state"] or "none"}
+        return {name: image[name] for name in self.columns}
+
+    def file(self, topic: str) -> dict[str, Any]:
+        """Return the declaration as its file has it."""
+        declared = self.declared
+        fields = {**self._of_all(), "topic": topic}
+        tables = {table.name: dict(self._of(table)) for table in declared.tables}
+        if not declared.is_routed:
+            return {**fields, **next(iter(tables.values()))}
+        routes = {"route_by": "state", "tables": tables, "otherwise": declared.otherwise}
+        return {**fields, **routes}
+
+    def _of_all(self) -> dict[str, Any]:
+        declared, is_debezium = self.declared, self.source.writes == "debezium"
+        fields: dict[str, Any] = {
+            "max_offsets_per_trigger": declared.limit,
+            "quarantine_rate": {"stop_above": 1},
+            "sink": "delta" if declared.sink == "vectors" else declared.sink,
+        }
+        if declared.sink == "vectors":
+            fields["deletion_vectors"] = True
+        if is_debezium:
+            columns = {"columns": {"lsn": "source.lsn"}} if declared.is_ordered else {}
+            options = {"schemas": self.source.has_schemas, "on_truncate": declared.on_truncate}
+            fields["format"] = {"type": "debezium", **options, **columns}
+        if declared.takes_header:
+            fields["from_headers"] = {"tenant": "x-tenant"}
+        return {**fields, **dict(self._columns())}
+
+    def _columns(self) -> Iterator[tuple[str, Any]]:
+        declared = self.declared
+        columns = _COLUMNS + (", tenant STRING" if declared.takes_header else "")
+        columns += ", lsn BIGINT NOT NULL" if declared.is_ordered else ""
+        columns += ", gone BOOLEAN" if self.deletes_by_record else ""
+        yield "schema", f"{columns}, label STRING" if declared.computes else columns
+        if declared.computes:
+            yield "value_schema", columns
+            yield "select", _SELECT
+
+    @property
+    def deletes_by_record(self) -> bool:
+        """Tell whether rows that go are sent with a mark: a null value would have no order."""
+        return self.source.writes == "rows" and self.declared.is_ordered
+
+    def _of(self, table: Table) -> Iterator[tuple[str, Any]]:
+        declared = self.declared
+        if declared.is_routed:
+            yield "when", list(table.when)
+        if table.where:
+            yield "where", table.where
+        if table.mode == "append":
+            yield "mode", "append"
+        else:
+            yield "mode", "scd2" if table.mode == "scd2" else "upsert"
+            yield "keys", list(self.source.keys)
+            if declared.is_ordered:
+                yield "sequence_by", ["lsn"]
+            if table.mode == "soft":
+                yield "deletes", "soft"
+            if self.deletes_by_record:
+                yield "apply_as_deletes", "gone = true"
+                yield "tombstones", "ignore"
+            elif declared.tombstones:
+                yield "tombstones", declared.tombstones

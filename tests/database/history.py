@@ -1,0 +1,114 @@
+"""Histories: what is done to the database and its connector, as a person can read it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
+
+from tests.database.database import Change, Database, Statement
+from tests.database.declared import CONDITIONS, Setup
+
+# What a history may have that has a rule of its own in the docs.
+FEATURES: Final = (
+    "a change of route",
+    "a row that leaves the condition",
+    "a delete without its route",
+    "a truncate of several tables",
+    "a key that is taken over",
+)
+
+
+class Transaction(NamedTuple):
+    """What one session does at a time."""
+
+    statements: tuple[Statement, ...]
+
+    def __str__(self) -> str:
+        """Write it as SQL."""
+        return "; ".join(map(str, self.statements)) or "nothing"
+
+
+class Truncate(NamedTuple):
+    """The table is emptied."""
+
+
+class Snapshot(NamedTuple):
+    """The connector sends all rows."""
+
+
+class Restart(NamedTuple):
+    """The connector sends its last changes again."""
+
+    count: int
+
+
+class Run_(NamedTuple):  # noqa: N801 (``Run`` is the product's)
+    """The streams read what is there."""
+
+
+Step = Transaction | Truncate | Snapshot | Restart | Run_
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class History:
+    """What is declared, and all that happens."""
+
+    setup: Setup
+    steps: tuple[Step, ...]
+
+    def without(self, features: Sequence[str]) -> History:
+        """Leave out the steps that have any of some features."""
+        database, kept = Database(), []
+        for step in self.steps:
+            before = database.copy()
+            found = {f for change in _changes(step, database) for f in self._features(change)}
+            if found & {*features}:
+                database = before
+            else:
+                kept.append(step)
+        return replace(self, steps=tuple(kept))
+
+    def without_restarts(self) -> History:
+        """Leave out what only an order of its own makes harmless."""
+        return replace(
+            self, steps=tuple(step for step in self.steps if not isinstance(step, Restart))
+        )
+
+    def features(self) -> Counter[str]:
+        """Count what it has."""
+        database = Database()
+        changes = (change for step in self.steps for change in _changes(step, database))
+        return Counter(each for change in changes for each in self._features(change))
+
+    def _features(self, change: Change) -> Iterator[str]:
+        declared, source = self.setup.declared, self.setup.source
+        before, after = change.before, change.after
+        is_envelope = source.writes == "debezium"
+        if change.op == "t" and declared.is_routed and is_envelope:
+            yield "a truncate of several tables"
+        is_silent = is_envelope and source.identity != "full"
+        if change.leaves is not None and declared.is_routed and is_silent:
+            yield "a delete without its route"
+        if change.is_move and change.holder is not None:
+            yield "a key that is taken over"
+        if before is None or after is None:
+            return
+        if declared.table_of(before) != declared.table_of(after):
+            yield "a change of route"
+        for table in declared.tables:
+            if table.where and CONDITIONS[table.where](before) > CONDITIONS[table.where](after):
+                yield "a row that leaves the condition"
+
+
+def _changes(step: Step, database: Database) -> list[Change]:
+    if isinstance(step, Transaction):
+        return database.commit(step.statements)
+    return database.truncate() if isinstance(step, Truncate) else []
+
+
+def described(history: History) -> str:
+    """Write a history for people."""
+    lines = [f"file: {history.setup.file('t')}", f"source: {history.setup.source}"]
+    return "\n".join([*lines, *(f"  {step}" for step in history.steps)])

@@ -1,0 +1,306 @@
+"""Plays a history to its end, and compares the tables with the database.
+
+The database is the oracle. A difference is explained by records in quarantine that are about its
+key, and that no later record has outdone, or by a run that was refused for what the history has.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from deltalake import DeltaTable
+
+from oncelake.ingestion.declaration.loader import load_streams
+from oncelake.ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.errors import (
+    IngestionError,
+    KeyInTwoPartitionsError,
+    RefusedError,
+    SourceTruncatedError,
+)
+from oncelake.ingestion.lake.paths import StreamPaths
+from oncelake.ingestion.operations.apply_transformation import spark_transformation
+from oncelake.ingestion.operations.run import Run
+from oncelake.ingestion.settings import Settings
+from oncelake.ingestion.sinks.delta.files import is_delta
+from oncelake.ingestion.verify.verify import verify
+from tests.database.connector import Connector, Sent
+from tests.database.database import Database, Row
+from tests.database.declared import Image, Table
+from tests.database.history import History, Restart, Run_, Snapshot, Truncate
+from tests.database.statements import apply_here, evaluated_here
+from tests.support.arrow_source import ArrowSession, without_spark
+from tests.support.topics_in_memory import Cluster
+from tests.support.world import settings_in
+
+# The worst first.
+KINDS: Final = (
+    *("wrong, and called proven", "wrong", "not balanced", "failed", "refused"),
+    "right, and called wrong",
+)
+
+
+class Problem(NamedTuple):
+    """What is not as it should be, of one table."""
+
+    kind: str
+    table: str
+    what: str
+
+    def __str__(self) -> str:
+        """Say it in a line."""
+        return f"{self.kind} ({self.table}): {self.what}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ground:
+    """Where histories are played.
+
+    Attributes:
+        session: Spark's, or what stands for it.
+        settings: Of every lake, but for its places.
+    """
+
+    session: Any
+    settings: Settings
+    folder: Path
+
+    @classmethod
+    @contextmanager
+    def made(cls, **settings: Any) -> Iterator[Ground]:
+        """Make one without Spark, in memory where the machine has a folder there."""
+        shared = Path("/dev/shm")
+        parent = shared if shared.is_dir() else None
+        with (
+            tempfile.TemporaryDirectory(prefix="histories-", dir=parent) as folder,
+            without_spark() as session,
+            evaluated_here(),
+        ):
+            base = settings_in(Path(folder), "localhost:1", **settings)
+            yield cls(session=session, settings=base, folder=Path(folder))
+
+
+@dataclass
+class Play:
+    """A history as it is played: the database, the topic, and the streams that read it."""
+
+    history: History
+    ground: Ground
+    folder: Path
+    database: Database = field(default_factory=Database)
+    problems: list[Problem] = field(default_factory=list)
+    refused: dict[str, RefusedError] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Make the topic, and write the declaration."""
+        cluster = Cluster()
+        cluster.create("t", self.history.setup.source.partitions, {})
+        places = {"lake": "lake", "state": "state", "streams": "streams"}
+        update = {name: self.folder / folder for name, folder in places.items()}
+        self.settings = self.ground.settings.model_copy(update={"kafka": cluster.address, **update})
+        self.connector = Connector(self.history.setup, self.database, cluster, "t")
+        self.settings.streams.mkdir(parents=True)
+        file = self.settings.streams / "t.yaml"
+        file.write_text(json.dumps(self.history.setup.file("t")))
+        self.specs = {each.name: each.require_spec() for each in load_streams(file.parent)}
+
+    def play(self) -> None:
+        """Do all that happens, and let the streams read it."""
+        for step in self.history.steps:
+            if isinstance(step, Run_):
+                self._run()
+            elif isinstance(step, Restart):
+                self.connector.restart(step.count)
+            elif isinstance(step, Truncate):
+                self.connector.capture(self.database.truncate())
+            elif isinstance(step, Snapshot):
+                self.connector.capture(self.database.snapshot())
+            else:
+                self.connector.capture(self.database.commit(step.statements))
+        self._run()
+
+    def stream(self, table: Table) -> StreamSpec:
+        """Return the stream of a table."""
+        is_routed = self.history.setup.declared.is_routed
+        return self.specs[f"t_{table.name}" if is_routed else "t"]
+
+    def paths(self, table: Table) -> StreamPaths:
+        """Return the places of a table."""
+        spec = self.stream(table)
+        return StreamPaths.of(spec.name, self.settings, spec.sink)
+
+    def _run(self) -> None:
+        for table in self.history.setup.declared.tables:
+            if table.name in self.refused:
+                continue
+            try:
+                report = Run(
+                    spec=self.stream(table),
+                    settings=self.settings,
+                    spark=lambda _: self.ground.session,
+                    run_id="r",
+                ).execute()
+            except RefusedError as error:
+                self.refused[table.name] = error
+                if not self._may_refuse(error):
+                    self.problems.append(Problem("refused", table.name, str(error)))
+            except IngestionError as error:
+                self.problems.append(Problem("failed", table.name, repr(error)))
+                self.refused[table.name] = RefusedError("t", "failed", remedy="none")
+            else:
+                if not report.is_balanced:
+                    self.problems.append(Problem("not balanced", table.name, str(report.batches)))
+
+    def _may_refuse(self, error: RefusedError) -> bool:
+        setup = self.history.setup
+        if isinstance(error, SourceTruncatedError):
+            is_one = setup.source.partitions == 1
+            on_truncate = setup.declared.on_truncate
+            may = on_truncate == "stop" or (on_truncate == "apply" and not is_one)
+            return may and any(change.op == "t" for change in self.database.log)
+        is_shared = setup.source.kafka_key == "shard" and setup.source.partitions > 1
+        is_unordered = not setup.declared.is_ordered
+        return isinstance(error, KeyInTwoPartitionsError) and is_shared and is_unordered
+
+
+def judge(history: History, ground: Ground) -> list[Problem]:
+    """Play a history, and return what is wrong in the end, the worst first."""
+    folder = Path(tempfile.mkdtemp(dir=ground.folder))
+    try:
+        play = Play(history, ground, folder)
+        play.play()
+        problems = [*play.problems]
+        for table in history.setup.declared.tables:
+            problems += _judged(play, table)
+        return sorted(problems, key=lambda problem: KINDS.index(problem.kind))
+    finally:
+        shutil.rmtree(folder)
+
+
+def _judged(play: Play, table: Table) -> Iterator[Problem]:
+    if not play.paths(table).table.log().exists:
+        if play.connector.sent and table.name not in play.refused:
+            yield Problem("failed", table.name, "there is no table")
+        return
+    apply = apply_here if isinstance(play.ground.session, ArrowSession) else spark_transformation
+    verdict = verify(play.stream(table), play.settings, apply_transformation=apply)
+    wrong = [] if table.name in play.refused else [*_differences(play, table)]
+    if wrong:
+        kind = "wrong, and called proven" if verdict.holds else "wrong"
+        yield Problem(kind, table.name, "; ".join(wrong))
+    elif not verdict.holds:
+        why = "; ".join((verdict.headline, *map(str, verdict.differences)))
+        yield Problem("right, and called wrong", table.name, why)
+
+
+def _differences(play: Play, table: Table) -> Iterator[str]:
+    """Yield how a table differs from the database, where nothing explains it."""
+    if table.mode == "append":
+        yield from _of_events(play, table)
+        return
+    setup = play.history.setup
+    rows = play.database.by_key.values()
+    due = [setup.expected(row) for row in rows if setup.declared.has(table, row)]
+    found = rows_of(play, table)
+    keys = setup.source.keys
+    counts = Counter(tuple(row[name] for name in keys) for row in found)
+    yield from (f"{key} has {count} rows" for key, count in counts.items() if count > 1)
+    by_key = [{tuple(row[name] for name in keys): row for row in side} for side in (due, found)]
+    expected, present = by_key
+    if differing := {
+        key for key in expected.keys() | present.keys() if expected.get(key) != present.get(key)
+    }:
+        explained = {tuple(setup.source.key_of(key).values()) for key in _explained(play, table)}
+        for key in sorted(differing - explained):
+            yield f"key {key}: expected {expected.get(key)}, found {present.get(key)}"
+
+
+def _of_events(play: Play, table: Table) -> Iterator[str]:
+    """Yield how a table that has every event differs from what was sent."""
+    setup, waiting = play.history.setup, _quarantined(play, table)
+    rows: list[Image] = []
+    for at, sent in play.connector.sent.items():
+        row = _row_of(sent)
+        if row is not None and at not in waiting and setup.declared.has(table, row):
+            image = setup.expected(row)
+            left_out = sent.change.unsent if _leaves_out(play) else ()
+            rows.append({**image, **dict.fromkeys(left_out)})
+    due, found = (Counter(map(_text, side)) for side in (rows, rows_of(play, table)))
+    if due != found:
+        yield f"expected also {[*(due - found)]}, found also {[*(found - due)]}"
+
+
+def _leaves_out(play: Play) -> bool:
+    source = play.history.setup.source
+    return source.writes == "debezium" and source.identity != "full"
+
+
+def _row_of(sent: Sent) -> Row | None:
+    """Return the row that a record is to a table of events; a mark of a delete is one, too."""
+    if sent.value is None:
+        return None
+    change, op = sent.change, sent.value.get("payload", sent.value).get("op")
+    return None if op in ("d", "t") else change.after or change.before
+
+
+def _text(row: Image) -> str:
+    return json.dumps(row, sort_keys=True)
+
+
+def rows_of(play: Play, table: Table) -> list[Image]:
+    """Read the rows that a table has now, of the columns that the database knows."""
+    marks = {"soft": ["_deleted"], "scd2": ["current"]}.get(table.mode, [])
+    names = [*play.history.setup.columns, *marks]
+    rows = [row for part in play.paths(table).table.scan(names) for row in part.to_pylist()]
+    if table.mode == "soft":
+        rows = [row for row in rows if not row.pop("_deleted")]
+    if table.mode == "scd2":
+        rows = [row for row in rows if row.pop("current")]
+    return rows
+
+
+def _quarantined(play: Play, table: Table) -> set[tuple[int, int]]:
+    """Return partition and offset of the records that wait."""
+    place = play.paths(table).quarantine
+    if not is_delta(place):
+        return set()
+    rows = DeltaTable(str(place)).to_pyarrow_table(columns=["_partition", "_offset"]).to_pylist()
+    return {(row["_partition"], row["_offset"]) for row in rows}
+
+
+def _explained(play: Play, table: Table) -> set[int]:
+    """Return the keys about which a record waits that is newer than all that was applied.
+
+    A truncate must wait in the table's own quarantine; any other record may be of a sibling.
+    """
+    setup, last = play.history.setup, _decided(play.connector.changes, _leaves_out(play))
+    explained: set[int] = set()
+    for each in setup.declared.tables:
+        for at in _quarantined(play, each):
+            sent = play.connector.sent[at]
+            may_wait = each.name == table.name and setup.declared.on_truncate == "quarantine"
+            if sent.is_repeated or (sent.change.op == "t" and not may_wait):
+                continue
+            number = sent.change.number
+            explained |= {key for key in sent.change.keys if number >= last.get(key, 0)}
+    return explained
+
+
+def _decided(changes: Sequence[Any], leaves_out: bool) -> Mapping[int, int]:
+    """Return the last change of each key that says all of its row, or that it has none."""
+    last: dict[int, int] = {}
+    for change in changes:
+        if change.after is not None and not (leaves_out and change.unsent):
+            last[change.after.key] = change.number
+        if change.leaves is not None and change.is_vacated:
+            last[change.leaves] = change.number
+        last |= dict.fromkeys((row.key for row in change.alive), change.number)
+    return last

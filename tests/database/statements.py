@@ -1,0 +1,155 @@
+"""Declared statements without Spark: it analyses none, and DuckDB evaluates all of them.
+
+Those of histories are so plain that they mean the same to both; that the product translates what
+Spark has analysed is tried where Spark is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any, Final
+from unittest.mock import patch
+
+import duckdb
+import pyarrow as pa
+import sqlglot
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+from sqlglot import exp
+
+import oncelake.ingestion.operations.run
+from oncelake.ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.pipeline import transform
+from oncelake.ingestion.pipeline.schema import type_of_columns
+from oncelake.ingestion.pipeline.translate import Statement
+from oncelake.ingestion.settings import Settings
+from oncelake.ingestion.verify.fold.transform import Apply
+from tests.support.arrow_source import ArrowSession
+
+_MISFIT: Final = "CAST(NULL AS VARCHAR)"
+
+
+@dataclass(frozen=True, slots=True)
+class _Expression:
+    sql: str
+
+    def alias(self, _name: str) -> _Expression:
+        """Have any name."""
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class _Nothing:
+    """Takes the place of a frame without rows, of which the types alone are asked."""
+
+    spec: StreamSpec
+
+    def select(self, *_columns: _Expression) -> Any:
+        """Return a frame of the table's columns."""
+        return SimpleNamespace(schema=_types_of(self.spec))
+
+
+def _types_of(spec: StreamSpec) -> StructType:
+    return type_of_columns(spec.in_statements(spec.columns))
+
+
+def _arrow(types: StructType) -> pa.Schema:
+    return to_arrow_schema(types, timezone="UTC")
+
+
+def _in_duckdb(sql: str, of: str | None = None) -> tuple[str, tuple[str, ...]]:
+    """Return an expression in DuckDB's words, and the columns that it reads."""
+    parsed = sqlglot.parse_one(sql, read="spark")
+    columns = list(parsed.find_all(exp.Column))
+    names = tuple(dict.fromkeys(column.name for column in columns))
+    for column in columns:
+        column.set("table", exp.to_identifier(of) if of else None)
+    return parsed.sql(dialect="duckdb", identify=True), names
+
+
+def _translate(_nothing: Any, expressions: Sequence[_Expression]) -> tuple[Statement, ...]:
+    statements = []
+    for expression in expressions:
+        sql, columns = _in_duckdb(expression.sql, of="value")
+        is_column = isinstance(sqlglot.parse_one(expression.sql, read="spark"), exp.Column)
+        statements.append(Statement(sql=sql, columns=columns, is_column=is_column))
+    return tuple(statements)
+
+
+def apply_here(spec: StreamSpec, _settings: Settings) -> Apply:
+    """Return what makes rows of decoded values, for a proof: see ``spark_transformation``."""
+    given = _arrow(type_of_columns(spec.in_statements(spec.exploded_columns)))
+    made = _arrow(_types_of(spec))
+    selected = [
+        f'CAST({_in_duckdb(spec.select.get(name, f"`{name}`"))[0]} AS {type_}) AS "{name}"'
+        for name, type_ in ((field.name, _duckdb(field.type)) for field in made)
+    ]
+    where = _in_duckdb(spec.where)[0] if spec.where else "TRUE"
+    query = (
+        f"SELECT _at, {', '.join(selected)}, {_MISFIT} AS _misfit FROM given "
+        f"WHERE _is_delete OR coalesce({where}, FALSE) ORDER BY _at"
+    )
+    marks = [("_at", pa.int32()), ("_is_delete", pa.bool_())]
+    schema = pa.schema([*marks, *((field.name, field.type) for field in given)])
+
+    def apply(values: Sequence[dict[str, Any]]) -> pa.Table:
+        rows = [{**v["_good"], "_at": v["_at"], "_is_delete": v["_is_delete"]} for v in values]
+        with duckdb.connect() as connection:
+            connection.register("given", pa.Table.from_pylist(rows, schema=schema))
+            return connection.sql(query).to_arrow_table()
+
+    return apply
+
+
+def _duckdb(type_: pa.DataType) -> str:
+    return str(duckdb.from_arrow(pa.table({"c": pa.nulls(0, type_)})).types[0])
+
+
+@contextmanager
+def evaluated_here() -> Iterator[None]:
+    """Let declared statements be evaluated where there is no Spark."""
+    functions, session = transform.F, ArrowSession
+    real = {name: getattr(transform, name) for name in ("_nothing", "translate")}
+    run = oncelake.ingestion.operations.run
+    refuse = run.refuse_bad_transformation
+
+    def nothing(spark: Any, spec: StreamSpec) -> Any:
+        return _Nothing(spec) if isinstance(spark, session) else real["_nothing"](spark, spec)
+
+    def translate(frame: Any, expressions: Sequence[Any]) -> Any:
+        translated = _translate if isinstance(frame, _Nothing) else real["translate"]
+        return translated(frame, expressions)
+
+    def refuse_bad(spark: Any, spec: StreamSpec) -> None:
+        if not isinstance(spark, session):
+            refuse(spark, spec)
+
+    with ExitStack() as stack:
+        for owner, name, replacement in (
+            (transform, "_nothing", nothing),
+            (transform, "translate", translate),
+            (transform, "F", _Functions(functions)),
+            (run, "refuse_bad_transformation", refuse_bad),
+        ):
+            stack.enter_context(patch.object(owner, name, replacement))
+        yield
+
+
+class _Functions:
+    """Spark's functions, of which ``expr`` needs no running Spark."""
+
+    def __init__(self, functions: Any) -> None:
+        self._functions = functions
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._functions, name)
+
+    def expr(self, sql: str) -> Any:
+        """Keep an expression, where Spark does not run."""
+        from pyspark import SparkContext
+
+        is_there = SparkContext._active_spark_context is not None
+        return self._functions.expr(sql) if is_there else _Expression(sql)

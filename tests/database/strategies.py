@@ -1,0 +1,172 @@
+"""What Hypothesis draws histories from: small statements, few keys, and any valid declaration."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import zip_longest
+from typing import Any, Final, Literal, NamedTuple
+
+from hypothesis import strategies as st
+
+from tests.database.database import Database, Delete, Move, Put, Statement, Update
+from tests.database.declared import CONDITIONS, STATES, Declared, Setup, Source, Table
+from tests.database.history import History, Restart, Run_, Snapshot, Step, Transaction, Truncate
+
+# A session has its own keys, so that several play at once in one topic.
+_KEYS: Final = 4
+_OF_A_SESSION: Final = 10
+_VALUES: Final[dict[str, Sequence[Any]]] = {
+    "state": STATES,
+    "v": ("a", "b", "c", None),
+    "wide": (None, "w", "wwwwwwww", "xxxxxxxx"),
+    "n": (None, 1, 2),
+    "tenant": ("t", None, "tt"),
+}
+_OPTIONAL: Final = {name: st.sampled_from(values) for name, values in _VALUES.items()}
+
+
+class _Idea(NamedTuple):
+    """A statement before it is known which rows there are."""
+
+    kind: Literal["put", "update", "move", "delete"]
+    which: int
+    to: int
+    values: dict[str, Any]
+
+    def about(self, session: int, alive: Sequence[int]) -> Statement:
+        """Return the statement, of a row that is there if there is one."""
+        first = session * _OF_A_SESSION
+        if self.kind == "put" or not alive:
+            values = {"state": "open", "v": "a", **self.values}
+            return Put(first + 1 + self.which, tuple(values.items()))
+        key = alive[self.which % len(alive)]
+        if self.kind == "update":
+            return Update(key, tuple(self.values.items()))
+        to = first + 1 + self.to
+        # Some other key, which may be taken.
+        return Delete(key) if self.kind == "delete" else Move(key, to if to != key else first + 1)
+
+
+_nth = st.integers(0, _KEYS - 1)
+_values = st.fixed_dictionaries({}, optional=_OPTIONAL)
+_ideas = st.builds(
+    _Idea,
+    st.sampled_from(("put", "update", "update", "move", "move", "delete")),
+    _nth,
+    _nth,
+    _values,
+)
+_transactions = st.lists(_ideas, min_size=1, max_size=3)
+
+
+def _steps(sessions: int) -> st.SearchStrategy[Any]:
+    rare: list[st.SearchStrategy[Any]] = [
+        st.just(Truncate()),
+        st.just(Snapshot()),
+        st.builds(Restart, st.integers(1, 6)),
+        st.just(Run_()),
+    ]
+    every = 6 * sessions
+    return st.integers(0, every).flatmap(
+        lambda nth: st.one_of(*rare) if nth == every // 2 else _transactions
+    )
+
+
+def _in_turns(parts: Sequence[Sequence[Any]]) -> Iterator[Step]:
+    """Yield the steps of all sessions in turns, each about rows that are there."""
+    database = Database()
+    for turn in zip_longest(*parts):
+        for session, step in enumerate(turn):
+            if not isinstance(step, list):
+                yield from (step,) if step is not None else ()
+                database = Database() if isinstance(step, Truncate) else database
+                continue
+            alive = [k for k in sorted(database.by_key) if k // _OF_A_SESSION == session]
+            transaction = Transaction(tuple(idea.about(session, alive) for idea in step))
+            if database.commit(transaction.statements):
+                yield transaction
+
+
+@st.composite
+def _sources(draw: st.DrawFn) -> Source:
+    writes = draw(st.sampled_from(("debezium", "debezium", "debezium", "rows")))
+    is_debezium = writes == "debezium"
+    kafka_key = draw(st.sampled_from(("primary", "primary", "shard"))) if is_debezium else "primary"
+    identities = ("full", "default") if kafka_key == "shard" else ("full", "default", "nothing")
+    return Source(
+        writes=writes,
+        has_schemas=is_debezium and draw(st.booleans()),
+        identity=draw(st.sampled_from(identities)),
+        is_composite=draw(st.booleans()),
+        kafka_key=kafka_key,
+        partitions=draw(st.sampled_from((1, 3))),
+    )
+
+
+@st.composite
+def _tables(draw: st.DrawFn, *, has_history: bool) -> tuple[Table, ...]:
+    modes = ("upsert", "upsert", "soft", *(("scd2",) if has_history else ()), "append")
+    conditions = st.sampled_from((None, None, *CONDITIONS))
+
+    def table(name: str, *when: str) -> Table:
+        mode = draw(st.sampled_from(modes))
+        return Table(name=name, when=when, mode=mode, where=draw(conditions))
+
+    if draw(st.booleans()):
+        return (table("opened", "open"), table("ended", "closed"))
+    return (table("t"),)
+
+
+@st.composite
+def _setups(draw: st.DrawFn, sinks: Sequence[str], sessions: int) -> Setup:
+    source, is_ordered = draw(_sources()), draw(st.booleans())
+    sink, is_debezium = draw(st.sampled_from(sinks)), source.writes == "debezium"
+    tables = draw(_tables(has_history=is_ordered and sink != "iceberg"))
+    is_routed = len(tables) > 1
+    truncates = ["quarantine", "stop"]
+    if not is_routed and tables[0].mode == "upsert":
+        truncates.append("apply")
+    policies = [None] if is_ordered or not is_debezium else [None, "delete"]
+    policies += ["ignore", "quarantine"] if is_debezium else []
+    return Setup(
+        source=source,
+        declared=Declared(
+            tables=tables,
+            otherwise=draw(st.sampled_from(("quarantine", "ignore", tables[-1].name)))
+            if is_routed
+            else "quarantine",
+            is_ordered=is_ordered,
+            on_truncate=draw(st.sampled_from(truncates)) if is_debezium else "quarantine",
+            tombstones=draw(st.sampled_from(policies)),
+            computes=draw(st.sampled_from((False, False, True))),
+            takes_header=draw(st.booleans()),
+            limit=draw(st.sampled_from((1000, 8 * sessions, 4 * sessions))),
+            sink=sink,
+        ),
+    )
+
+
+@st.composite
+def histories(
+    draw: st.DrawFn,
+    *,
+    sessions: int = 4,
+    sinks: Sequence[str] = ("delta", "vectors", "iceberg"),
+    without: Sequence[str] = (),
+) -> History:
+    """Draw a declaration, and some steps of several sessions.
+
+    Args:
+        sessions: How many.
+        sinks: Those to draw from.
+        without: Features that no history may have.
+    """
+    setup = draw(_setups(sinks, sessions))
+    of_session = st.lists(_steps(sessions), max_size=12)
+    parts = [draw(of_session) for _ in range(sessions)]
+    history = History(setup=setup, steps=tuple(_in_turns(parts)))
+    if not setup.declared.is_ordered:
+        history = history.without_restarts()
+    is_of_rows = setup.source.writes == "rows"
+    # Rows of two routes are different rows to a producer who sends no row of before.
+    return history.without([*without, *(("a change of route",) if is_of_rows else ())])
