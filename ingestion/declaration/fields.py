@@ -489,7 +489,8 @@ class Declaration(Part):
         """Declared columns of the table that remembers deletes."""
         if self.is_log or not self.write_mode.has_deletes:
             return frozenset()
-        names = self.types if self.unavailable == "keep" else (*self.keys, *self.sequence_by)
+        is_whole = self.unavailable == "keep" or self.moved_by
+        names = self.types if is_whole else (*self.keys, *self.sequence_by)
         return frozenset(names)
 
     @cached_property

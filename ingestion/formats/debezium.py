@@ -208,12 +208,16 @@ class _Moves:
         """
         if envelope["op"] == "d":
             self._refuse_unknown(decoded, envelope["before"])
-            is_end = self._converts and _names(headers, _NEW_KEY)
-            return decoded._replace(unavailable=self._movable) if is_end else decoded
+            if not _names(headers, _NEW_KEY):
+                return decoded
+            left_out = self._movable if self._converts else None
+            return decoded._replace(moves=True, unavailable=left_out)
+        if is_new := _is_move(envelope, headers):
+            decoded = decoded._replace(moves=True)
         ended = self._ended(decoded, envelope, plan) if envelope["op"] == "u" else None
         if ended is not None:
             decoded = decoded._replace(ended=ended)
-        if not decoded.unavailable or (ended is None and not _is_move(envelope, headers)):
+        if not decoded.unavailable or (ended is None and not is_new):
             return decoded
         if self._moved_by and not self._keeps:
             names = ", ".join(decoded.unavailable)

@@ -89,7 +89,8 @@ def decoded_struct(encoded: Encoded) -> sql.StructType:
     says ``extra_fields: keep``; ``unavailable`` has the names of the columns whose value the record
     leaves out, since it has not changed; where they are kept, ``moved_from`` has the key of the row
     that has them, if that is not the record's own; where rows may move, ``ended`` has the row that
-    an update ends under another key; where a column is lenient, ``coerced`` has the names of those
+    an update ends under another key, and ``moves`` tells the two records of a row that does so by
+    a delete and a new row; where a column is lenient, ``coerced`` has the names of those
     whose value was of another type; where values are by a registry's schemas, ``record`` has the
     full name of their record type, if it has one; where streams share null bytes, ``is_shared``
     tells those; where rows leave by their route, ``left_to`` says what becomes of a record that is
@@ -114,7 +115,7 @@ def decoded_struct(encoded: Encoded) -> sql.StructType:
         key = sql.StructType([encoded.schema[name] for name in encoded.keys])
         struct = struct.add("moved_from", _relaxed(key))
     if encoded.moved_by:
-        struct = struct.add("ended", _relaxed(encoded.schema))
+        struct = struct.add("ended", _relaxed(encoded.schema)).add("moves", sql.BooleanType())
     if encoded.lenient:
         struct = struct.add("coerced", sql.ArrayType(sql.StringType()))
     if encoded.options.uses_registry and not encoded.is_key:
@@ -171,6 +172,7 @@ class Decoded(NamedTuple):
         moved_from: The key of the row that has those values, if it is another; null in what cannot
             be told of it.
         ended: The row that an update ends, since it gives it another key.
+        moves: Whether it is the delete of a row that gets another key, or that row under it.
         coerced: Columns whose value was of another type.
         record: Full name of the record type.
     """
@@ -182,6 +184,7 @@ class Decoded(NamedTuple):
     unavailable: Sequence[str] | None = None
     moved_from: Mapping[str, Any] | None = None
     ended: Sequence[Any] | None = None
+    moves: bool | None = None
     coerced: Sequence[str] | None = None
     record: str | None = None
 
@@ -254,6 +257,7 @@ def _assembled(records: Sequence[_Outcome], type_: pa.StructType) -> pa.StructAr
         unavailable=[each and (each.unavailable or None) for each in good],
         moved_from=[each and each.moved_from for each in good],
         ended=_rows(ended, row_type) if any(ended) else None,
+        moves=[each and each.moves for each in good],
         coerced=[each and (each.coerced or None) for each in good],
         record=[each and each.record for each in good],
     )

@@ -112,7 +112,7 @@ class RoutedDecoder:
             decoded = pc.if_else(pc.is_null(reasons), decoded, pa.nulls(len(values), decoded.type))
         left_to = None
         if self._decode_elsewhere is not None:
-            is_left = pc.and_(pc.is_valid(found), pc.is_in(reasons, _left_reasons(route)))
+            is_left = pc.and_(pc.invert(is_null), pc.is_in(reasons, _left_reasons(route)))
             left = self._decode_elsewhere(pc.if_else(is_left, values, None), *inner)
             is_left = pc.and_(is_left, pc.is_valid(left.field("row")))
             decoded = pc.if_else(is_left, left, decoded)

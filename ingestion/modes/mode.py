@@ -26,8 +26,8 @@ from oncelake.ingestion.sinks.commit_metadata import CommitMetadata, Kind, SideF
 from oncelake.ingestion.storage.location import Location
 
 Ranges = Mapping[str, tuple[Any, Any]]
-# A delete of a row that is not there, by a record that is not of this table: it is not counted.
-NOT_LEFT: Final = "not_left"
+# A delete by a record that is not of this table, which finds no row: it is no disposition.
+LEFT_ABSENT: Final = "left_absent"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,6 +39,7 @@ class Target:
         seq: The batch's number.
         table: Reads the table, and commits to it.
         forgotten: Which remembered deletes mean nothing, as SQL: a truncate came behind them.
+        contests: Query of what is to be remembered of keys that two rows had; see ``contests``.
         side: What was written beside the table, which the commit is to name.
     """
 
@@ -49,6 +50,7 @@ class Target:
     seq: int
     table: TableWriter
     forgotten: str = ""
+    contests: str = ""
     side: dict[SideFileName, SideFile] = field(default_factory=dict)
 
     def write_side(self, name: SideFileName, folder: Location, sql: str) -> int:
@@ -130,7 +132,7 @@ class WriteMode(ABC):
         )
 
     def _counts(self, *dispositions: str) -> dict[str, int]:
-        names = (*dispositions, *([NOT_LEFT] if self._target.spec.leaves_rows else []))
+        names = (*dispositions, *([LEFT_ABSENT] if self._target.spec.leaves_rows else []))
         return {name: self._decision.count([name]) for name in names}
 
     def _absent(self, side: str) -> str:
@@ -138,7 +140,7 @@ class WriteMode(ABC):
         if not self._target.spec.leaves_rows:
             return "'deleted_absent'"
         is_left = f"{sql.name('_left_to', side)} IS NOT NULL"
-        return f"CASE WHEN {is_left} THEN '{NOT_LEFT}' ELSE 'deleted_absent' END"
+        return f"CASE WHEN {is_left} THEN '{LEFT_ABSENT}' ELSE 'deleted_absent' END"
 
     @classmethod
     def changes(cls, counts: Mapping[str, int]) -> Mapping[str, int]:

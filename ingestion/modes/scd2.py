@@ -17,7 +17,7 @@ from collections.abc import Mapping
 
 from oncelake.ingestion.declaration.modes import CURRENT, VALID_FROM, VALID_TO
 from oncelake.ingestion.modes import sql
-from oncelake.ingestion.modes.mode import NOT_LEFT, Good, Target, WriteMode
+from oncelake.ingestion.modes.mode import LEFT_ABSENT, Good, Target, WriteMode
 from oncelake.ingestion.modes.tombstones import define_deletes, remember_deletes
 from oncelake.ingestion.sinks.commit_metadata import Kind
 
@@ -40,9 +40,10 @@ class HistoryMode(WriteMode):
                 f"SELECT {sql.names(self._keys)} FROM good", size_bytes=self._good.size_bytes
             )
             self._decide(self._decided())
-        if self._good.deletes:
-            is_new = f"_what IN ('deleted', 'deleted_absent', '{NOT_LEFT}')"
-            remember_deletes(self._target, f"SELECT * FROM decided WHERE {is_new}")
+        if self._good.deletes or self._target.contests:
+            is_new = f"_what IN ('deleted', 'deleted_absent', '{LEFT_ABSENT}')"
+            deletes = f"SELECT * FROM decided WHERE {is_new}" if self._good.deletes else ""
+            remember_deletes(self._target, deletes)
         counts = self._counts("inserted", "deleted", "deleted_absent", "unchanged", "closed")
         return {**counts, "versions": counts["inserted"]}
 

@@ -6,6 +6,7 @@ commits: see ``ingestion.lake.side_tables``.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from oncelake.ingestion.modes import sql
@@ -14,10 +15,14 @@ from oncelake.ingestion.sinks.delta.files import is_delta
 
 # Whether a delete is remembered with the row that it ended, in streams where that may be needed.
 HAS_ROW: Final = "_has_row"
+# What is told of a contested key, which is no delete; see ``ingestion.pipeline.contested_keys``.
+CONTEST: Final = "_contest"
 
 
-def remember_deletes(target: Target, deletes: str) -> None:
+def remember_deletes(target: Target, deletes: str = "") -> None:
     """Write the place of each delete of this batch, which a query selects, beside the table.
+
+    Contests are written behind them; there may be some without a delete.
 
     Where a later record may take over columns of a row that has moved to another key, its delete
     is written with the row.
@@ -31,8 +36,25 @@ def remember_deletes(target: Target, deletes: str) -> None:
         for column in spec.columns:
             of_row = f"CASE WHEN {has_row} THEN {sql.name(column.name)} END"
             columns.setdefault(column.name, of_row)
-    remembered = f"SELECT {sql.selected(columns)} FROM ({deletes}) d"
-    target.write_side("tombstones", target.paths.tombstones, remembered)
+    remembered = [f"SELECT {sql.selected(columns)} FROM ({deletes}) d"] if deletes else []
+    if target.contests:
+        remembered = _with_contests(target, columns, deletes)
+    query = " UNION ALL ".join(remembered)
+    target.write_side("tombstones", target.paths.tombstones, query)
+
+
+def _with_contests(target: Target, columns: Mapping[str, str], deletes: str) -> list[str]:
+    """Select deletes, if there are any, and contests behind them, with the columns of both."""
+    names = dict.fromkeys([*columns, *target.spec.types, CONTEST])
+    stamped = {"_seq": f"CAST({target.seq} AS BIGINT)", "_timestamp": "CAST(NULL AS TIMESTAMPTZ)"}
+    if HAS_ROW in columns:
+        stamped[HAS_ROW] = "FALSE"
+    of_contest = {name: stamped.get(name, sql.name(name)) for name in names}
+    contests = f"SELECT {sql.selected(of_contest)} FROM ({target.contests}) c"
+    if not deletes:
+        return [contests]
+    of_delete = {name: columns.get(name, "NULL") for name in names}
+    return [f"SELECT {sql.selected(of_delete)} FROM ({deletes}) d", contests]
 
 
 def define_newest_deletes(target: Target) -> bool:
@@ -55,11 +77,24 @@ def define_newest_deletes(target: Target) -> bool:
 
 def define_deletes(target: Target) -> bool:
     """Call every committed delete that counts ``deletes``; tell whether there may be any."""
-    path = target.paths.tombstones
+    path, engine = target.paths.tombstones, target.engine
     if not is_delta(path):
         return False
-    target.engine.open_table("remembered" if target.forgotten else "deletes", path)
-    if target.forgotten:
-        kept = f"SELECT * FROM remembered WHERE NOT ({target.forgotten})"
-        target.engine.define("deletes", kept)
+    engine.open_table("remembered", path)
+    is_none = [f"{CONTEST} IS NULL"] if CONTEST in engine.columns("remembered") else []
+    kept = " AND ".join([*is_none, *([f"NOT ({target.forgotten})"] if target.forgotten else [])])
+    engine.define("deletes", f"SELECT * FROM remembered WHERE {kept or 'TRUE'}")
+    return True
+
+
+def define_contests(target: Target) -> bool:
+    """Call what is remembered of contested keys ``contests``; tell whether there may be any."""
+    path, engine = target.paths.tombstones, target.engine
+    if not is_delta(path):
+        return False
+    engine.open_table("remembered", path)
+    if CONTEST not in engine.columns("remembered"):
+        return False
+    kept = f"{CONTEST} IS NOT NULL AND NOT ({target.forgotten or 'FALSE'})"
+    engine.define("contests", f"SELECT * FROM remembered WHERE {kept}")
     return True

@@ -46,7 +46,7 @@ class UpsertMode(WriteMode):
             self._define_winners(is_chosen=winners < self._good.count)
             with self._compared_with('"before"'):
                 self._decide(self._decided(), key_ranges=ranges)
-        if self._good.deletes:
+        if self._good.deletes or self._target.contests:
             self._remember_deletes()
         return {"superseded": self._good.count - winners, **self._counts(*DISPOSITIONS)}
 
@@ -105,7 +105,8 @@ class UpsertMode(WriteMode):
         return {}
 
     def _remember_deletes(self) -> None:
-        remember_deletes(self._target, "SELECT * FROM winners WHERE _delete")
+        deletes = "SELECT * FROM winners WHERE _delete" if self._good.deletes else ""
+        remember_deletes(self._target, deletes)
 
     @contextmanager
     def _compared_with(self, rows: str) -> Iterator[None]:

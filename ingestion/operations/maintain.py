@@ -161,7 +161,7 @@ def _forget_deletes(spec: StreamSpec, paths: StreamPaths, rows: Sequence[LedgerR
     before the oldest savepoint, nor behind it.
     """
     path = paths.tombstones
-    needs_all = spec.mode == "scd2" or spec.unavailable == "keep"
+    needs_all = spec.mode == "scd2" or spec.unavailable == "keep" or spec.moved_by
     if needs_all or not is_delta(path):
         return 0
     limit = _settled_seq(paths, rows)
@@ -194,7 +194,8 @@ def _settled_seq(paths: StreamPaths, rows: Sequence[LedgerRow]) -> int | None:
     that wrote deletes must be whole: the next run compares it with its books.
     """
     known = (row for row in standing_rows(rows) if row.balanced)
-    wrote = [row.seq for row in known if row.counts["deleted"] or row.counts["deleted_absent"]]
+    deletes = ("deleted", "deleted_absent", "left_absent")
+    wrote = [row.seq for row in known if any(row.counts.get(name) for name in deletes)]
     reached = [row.seq for row in rows[-1:]]
     reached += [point.seq for point in read_history(paths) if point.obstacle is None]
     needed = (max((seq for seq in wrote if seq <= at), default=None) for at in reached)

@@ -30,9 +30,10 @@ from oncelake.ingestion.modes.engines.choose import EngineName, open_engine, ope
 from oncelake.ingestion.modes.engines.engine import Engine
 from oncelake.ingestion.modes.engines.frame_cache import FrameCache
 from oncelake.ingestion.modes.keep_columns import keep_columns
-from oncelake.ingestion.modes.mode import NOT_LEFT, Good, Target, WriteMode, audit, mode_class
+from oncelake.ingestion.modes.mode import LEFT_ABSENT, Good, Target, WriteMode, audit, mode_class
 from oncelake.ingestion.pipeline.circuit_breaker import refuse_too_many_bad
 from oncelake.ingestion.pipeline.columns import NOT_APPLIED
+from oncelake.ingestion.pipeline.contested_keys import settle_contested_keys
 from oncelake.ingestion.pipeline.counts import (
     IS_GOOD,
     BatchCounts,
@@ -201,6 +202,7 @@ class BatchWriter:
     def _write(
         self, engine: Engine, planned: Sequence[Range], plan: Fit, target: Target, *, after: int
     ) -> LedgerRow | None:
+        target = settle_contested_keys(target)
         keep_columns(target)
         counts = self.count(engine, planned)
         declaration = learn_record_types(counts, self._spec, self._declaration())
@@ -441,8 +443,8 @@ def _decide(mode: WriteMode, metadata: CommitMetadata, quarantined: int) -> Comm
     hit(Failpoint.QUARANTINED)
     counts = {**metadata.counts, "quarantined": quarantined, **mode.decide(metadata.kind)}
     # What was not there has not become a row of its own.
-    if not_left := counts.pop(NOT_LEFT, 0):
-        counts["exploded"] -= not_left
+    if absent := counts.pop(LEFT_ABSENT, 0):
+        counts |= {LEFT_ABSENT: absent, "exploded": counts["exploded"] - absent}
     hit(Failpoint.PREPARED)
     return replace(metadata, counts=counts)
 

@@ -17,6 +17,7 @@
                                        index; only where rows may leave
                 + _coerced             columns whose value was of another type; only where lenient
                 + _unavailable         columns that the record left out; only where its format may
+                + _moves               whether a row gets, or loses, its key by a move; likewise
                 + _moved_from          the key of the row that has them, if it is another
                 + _is_shared           null value that sibling streams may take, too; only there
                 + _record              full name of its record type; only where a registry has it
@@ -37,5 +38,5 @@ SOURCE: Final = (*PLACE, *RAW, "_digest")
 # Behind the judgement nobody needs these of a row that can be applied.
 NOT_APPLIED: Final = (
     *("_extra", "_digest", "_reason", "_detail", *RAW),
-    *("_moved_from", "_coerced", "_record", "_is_shared"),
+    *("_moved_from", "_coerced", "_record", "_is_shared", "_moves"),
 )

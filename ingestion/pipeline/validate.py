@@ -194,6 +194,7 @@ def _findings(spec: StreamSpec) -> dict[str, str]:
         "_moved_from": spec.unavailable == "keep",
         "_record": spec.format.options.uses_registry,
         "_ended": bool(spec.moved_by),
+        "_moves": bool(spec.moved_by),
         "_is_shared": spec.shares_tombstones,
         "_left_to": spec.leaves_by_route,
     }
@@ -253,7 +254,7 @@ def _flat_in_worker(decode: Work, spec: StreamSpec) -> Work:
             if not has_deletes:
                 doubts.append(pc.fill_null(columns["_says_delete"], False))
             # What is filtered is bad by these alone.
-            may_be = {"_wrong", "_unavailable", "_ended"} & columns.keys()
+            may_be = {"_wrong", "_unavailable", "_ended", "_moves"} & columns.keys()
             firm = [pc.is_valid(columns[name]) for name in may_be]
             if is_timed:
                 sent = batch.column(TIME_COLUMN)
@@ -430,9 +431,12 @@ def _batch(judged: str, spec: StreamSpec) -> str:
     names += [EXTRA_COLUMN] if spec.extra_fields == "keep" else []
     names += [n for n in _findings(spec) if n not in {*_FINDINGS, "_ended", "_left_to"}]
     columns = {name: sql.name(name) for name in names}
-    # Whether there is anything to keep shows only beside the table.
-    may_wait = " OR _unavailable IS NOT NULL" if spec.unavailable else ""
-    is_bad = f"_disposition = 'quarantined'{may_wait}"
+    if spec.moved_by:
+        columns["_moves"] = f"(coalesce(_moves, FALSE) OR {_has_moved(spec)})"
+    # Whether there is anything to keep, and whose a key is, shows only beside the table.
+    may_wait = ["_unavailable IS NOT NULL"] if spec.unavailable else []
+    may_wait += [f"{columns['_moves']}"] if spec.moved_by else []
+    is_bad = " OR ".join(["_disposition = 'quarantined'", *may_wait])
     columns |= {name: f"CASE WHEN {is_bad} THEN {name} END" for name in _OF_BAD}
     columns |= {"_left_to": "CAST(NULL AS VARCHAR)"} if spec.leaves_rows else {}
     rows: dict[str, str] = {}
@@ -475,7 +479,8 @@ def _has_ended(spec: StreamSpec) -> str:
 
 
 def _ended_row(spec: StreamSpec) -> dict[str, str]:
-    ended = {"_index": "1", **{name: sql.name(name, "_ended") for name in spec.types}}
+    ended = {"_index": "1", "_moves": "TRUE"}
+    ended |= {name: sql.name(name, "_ended") for name in spec.types}
     if spec.unavailable == "keep" and spec.movable:
         ended["_unavailable"] = f"[{', '.join(map(sql.text, spec.movable))}]"
     return ended

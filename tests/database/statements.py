@@ -88,9 +88,11 @@ def apply_here(spec: StreamSpec, _settings: Settings) -> Apply:
         for name, type_ in ((field.name, _duckdb(field.type)) for field in made)
     ]
     where = _in_duckdb(spec.where)[0] if spec.where else "TRUE"
+    passes = f"(_is_delete OR coalesce({where}, FALSE))"
+    leaves = spec.leaves_by_where and not spec.ignore_null_updates
     query = (
-        f"SELECT _at, {', '.join(selected)}, {_MISFIT} AS _misfit FROM given "
-        f"WHERE _is_delete OR coalesce({where}, FALSE) ORDER BY _at"
+        f"SELECT _at, {', '.join(selected)}, NOT {passes} AS _is_gone, {_MISFIT} AS _misfit "
+        f"FROM given WHERE {leaves} OR {passes} ORDER BY _at"
     )
     marks = [("_at", pa.int32()), ("_is_delete", pa.bool_())]
     schema = pa.schema([*marks, *((field.name, field.type) for field in given)])

@@ -75,6 +75,7 @@ class DecodedRecord:
         is_other: Whether it is of another type than the declaration names.
         extra: The fields that no column names, where they are kept.
         tells_nothing: Whether it is a delete without any value of its row.
+        moves: Whether it is the delete of a row that gets another key, or that row under it.
     """
 
     values: Row
@@ -87,6 +88,7 @@ class DecodedRecord:
     is_other: bool = False
     extra: str | None = None
     tells_nothing: bool = False
+    moves: bool = False
 
 
 # Of one record: names and values.

@@ -113,6 +113,7 @@ class _RowOfEnvelope:
             envelope, row, readers(side), may_lack=may_lack, is_gone=is_gone
         )
         left_out = set() if self._is_elsewhere else left_out
+        moves = moves_away or moved_from is not None
         ended = self._ended(envelope, values, readers) if op == "u" else None
         if ended is not None:
             moved_from = dict(zip(self.wanted, ended.values, strict=True))
@@ -122,6 +123,7 @@ class _RowOfEnvelope:
             left_out=frozenset(self._movable if moves_away else left_out),
             moved_from=moved_from if left_out else None,
             ended=ended,
+            moves=moves,
             tells_nothing=is_delete and all(value is None for value in row.values()),
         )
 

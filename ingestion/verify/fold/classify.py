@@ -116,7 +116,9 @@ class Classifier:
         needs_key = spec.tombstone_policy == "delete" or spec.from_key
         read_key = _reading_of_keys(spec, settings) if needs_key and spec.key_columns else None
         self._read = ReadRecord(spec, reading(spec.format, value), read_key)
-        self._route = spec.route and RouteReader(spec.route, spec.format, settings)
+        self._route: RouteReader | None = None
+        if spec.route is not None:
+            self._route = RouteReader(spec.route, spec.format, settings)
         self._read_elsewhere = None
         if _follows_route(spec):
             elsewhere = reading(spec.format, replace(value, is_elsewhere=True))
@@ -254,13 +256,11 @@ class Classifier:
 
     def _left(self, record: Record) -> list[Value]:
         """Return the delete of a row that another table has, or none; that of its old key, too."""
-        is_change = self._read_elsewhere and record.value is not None
-        if not is_change or not self._route or not self._route.has_route(record):
+        if self._read_elsewhere is None or self._route is None or record.value is None:
             return []
         if self._route.owner_of(record) not in {"routed_elsewhere", "unrouted"}:
             return []
         try:
-            assert self._read_elsewhere is not None, "asked only where rows follow their route"
             decoded = self._read_elsewhere.value(record)
         except BROKEN:
             return []
@@ -291,7 +291,14 @@ class Classifier:
             for at, value in enumerate(values)
             if not (value.is_ended and self._have_one_key(made[at - 1], made[at]))
         ]
-        return [values[at] for at in left], [made[at] for at in left]
+        ended = {at for at in left if values[at].is_ended}
+        moved = ended | {at - 1 for at in ended}
+        alone = {at for at in ended if (own := made[at - 1]) is None or own.is_left}
+        rows = [
+            row and row._replace(moves=row.decoded.moves or at in moved, is_alone=at in alone)
+            for at, row in enumerate(made)
+        ]
+        return [values[at] for at in left], [rows[at] for at in left]
 
     def _have_one_key(self, own: Value | None, ended: Value | None) -> bool:
         if own is None or ended is None:
@@ -398,13 +405,23 @@ class Classifier:
         due = (*values, *flag, *extra, *index, *at, sent, self._epoch, seq)
         expected = None if is_delete and not self._is_soft else due
         change = RowChange(self.key_of(values), place, expected, seq, is_left=row.is_left)
-        change = change._replace(coerced=decoded.coerced * (not row.is_left))
-        if not left_out or expected is None:
+        return self._as_told(change, row, left_out)
+
+    def _as_told(self, change: RowChange, row: Value, left_out: tuple[int, ...]) -> RowChange:
+        """Add to a change what its record tells of a move, and of what it leaves out."""
+        if row.is_left:
+            return change
+        decoded = row.decoded
+        change = change._replace(coerced=decoded.coerced)
+        if row.moves and self._may_move:
+            record = None if row.is_alone else row.record
+            change = change._replace(mover=row.values, record=record)
+        if not left_out or change.row is None:
             return change
         old = None
         if decoded.moved_from is not None:
             old = text_of(decoded.moved_from.get(name) for name in self._keys)
-        return change._replace(left_out=left_out, moved_from=old, record=record)
+        return change._replace(left_out=left_out, moved_from=old, record=row.record)
 
     def _refuse_no_time(self, record: Record) -> None:
         """Refuse a time that no column can have, where it orders records or may be in a row."""

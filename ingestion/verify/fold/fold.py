@@ -18,6 +18,7 @@ from oncelake.ingestion.verify.decode.coerce import UnprovableError
 from oncelake.ingestion.verify.fold import upsert
 from oncelake.ingestion.verify.fold.aggregate import AggregateRule
 from oncelake.ingestion.verify.fold.classify import Classified, Classify
+from oncelake.ingestion.verify.fold.contested_keys import ContestedKeys
 from oncelake.ingestion.verify.fold.kept_columns import KeptColumns
 from oncelake.ingestion.verify.fold.redrives import Redrives
 from oncelake.ingestion.verify.fold.rule import (
@@ -85,6 +86,7 @@ class Fold:
         self._unavailable = context.spec.unavailable
         self._applies_truncates = context.spec.format.options.truncate_policy == "apply"
         self._is_transformed = context.spec.is_transformed
+        self._contested = ContestedKeys(context, self.rule) if context.spec.moved_by else None
         self._kept = KeptColumns(context, self._redrives.is_kept_back)
         self._columns = tuple(column.name for column in context.spec.columns)
         # Where the fields are, from a row's end, that no column names.
@@ -115,6 +117,8 @@ class Fold:
         if (route := kept.get("route")) and not route["by"].startswith(HEADER):
             recount.extra["schema_unknown"] = self._redrives.lacked_schema[batch.seq]
         self._notice_thinning(batch, recount)
+        if self._contested is not None:
+            self._settle_moves(self._contested, batch.seq, recount)
         if self._unavailable == "keep":
             for settled in self._kept.settle():
                 self._put_aside(settled.bad, batch.seq, recount)
@@ -132,6 +136,8 @@ class Fold:
             self._truncates[erased.truncate] = batch.seq
         self.rule.erase(erased)
         self._kept.erase(erased)
+        if self._contested is not None:
+            self._contested.erase(erased)
 
     @property
     def last_truncates(self) -> Mapping[tuple[int, TopicPartition], int]:
@@ -201,13 +207,27 @@ class Fold:
         recount.extra["values_coerced"] += sum(change.coerced for change in result.changes)
         bad = [(record, "by the declaration of that time") for record in held_back] + result.bad
         self._put_aside(bad, seq, recount)
+        if self._contested is not None:
+            self._contested.take(result.changes)
+        else:
+            self._apply(result.changes, recount)
+
+    def _settle_moves(self, contested: ContestedKeys, seq: int, recount: Recount) -> None:
+        settled, left = contested.settle()
+        self._put_aside(settled.bad, seq, recount)
+        recount.counts["ignored"] += settled.spared
+        recount.counts["exploded"] -= settled.taken_back
+        for changes in left:
+            self._apply(changes, recount)
+
+    def _apply(self, changes: list[RowChange], recount: Recount) -> None:
         if self._unavailable == "keep":
-            self._kept.take(result.changes)
+            self._kept.take(changes)
             return
         if self._unavailable == "null":
-            left_out = sum(len(change.left_out) for change in result.changes)
+            left_out = sum(len(change.left_out) for change in changes)
             recount.extra["columns_unavailable"] += left_out
-        self.rule.take(result.changes, recount)
+        self.rule.take(changes, recount)
 
     def _other_types(
         self, types: Mapping[tuple[str, str], Record], seq: int

@@ -7,7 +7,6 @@ says anything of it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Literal
 
 from oncelake.ingestion.declaration.parts import FormatSpec
@@ -68,12 +67,6 @@ class RouteReader:
         if route.otherwise == "ignore":
             return "unrouted"
         return "own" if route.otherwise == route.stream else "routed_elsewhere"
-
-    def has_route(self, record: Record) -> bool:
-        """Tell whether a record has a route that can be read, whosever that is."""
-        with suppress(*BROKEN):
-            return self._value_of(record) is not None
-        return False
 
     def _takers(self, record: Record) -> tuple[str, ...]:
         """Return the streams of which a record without a route may be; none where that is one."""

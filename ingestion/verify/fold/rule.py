@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import NamedTuple
@@ -121,6 +121,10 @@ class Rule:
     def take(self, changes: Sequence[RowChange], recount: Recount) -> None:
         """Take some of a batch's good records."""
         raise NotImplementedError
+
+    def rows_of(self, keys: Collection[str]) -> Mapping[str, RowChange]:
+        """Return the change that has made the row of each key, of those that have one."""
+        return {}
 
     def settle(self, recount: Recount) -> None:
         """End the batch: give each record that has none yet a disposition."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import pairwise, zip_longest
 
 from oncelake.ingestion.declaration.modes import CURRENT, VALID_FROM, VALID_TO
@@ -32,6 +32,11 @@ class HistoryRule(Rule):
     def take(self, changes: Sequence[RowChange], recount: Recount) -> None:
         """Keep the events of a batch, by key."""
         add_events(self._new, changes)
+
+    def rows_of(self, keys: Collection[str]) -> Mapping[str, RowChange]:
+        """Return the last version of each key that has not ended."""
+        lasts = {key: events[-1] for key, events in self._events.get(keys).items()}
+        return {key: change for key, change in lasts.items() if change.row is not None}
 
     def settle(self, recount: Recount) -> None:
         """Give each event of the batch its place among its key's, and its disposition."""
@@ -92,6 +97,7 @@ class HistoryRule(Rule):
                     recount.dispositions["deleted"] += 1
                 elif change.is_left:
                     recount.counts["exploded"] -= 1
+                    recount.extra["left_absent"] += 1
                 else:
                     recount.dispositions["deleted_absent"] += 1
 

@@ -78,6 +78,8 @@ class Value(NamedTuple):
         lacks: Whether a column is null that may not be.
         misfit: Why no table could hold the row that Spark made of it; null where one could.
         is_ended: Whether it is of the row that the record ends under another key.
+        moves: Whether it is of a row that gets, or loses, its key by a move.
+        is_alone: Whether the row that it ends has none under another key in this table.
         is_left: Whether it is of a row that another table has, or none, for the condition does not
             let it stay.
     """
@@ -89,6 +91,8 @@ class Value(NamedTuple):
     lacks: bool = False
     misfit: str | None = None
     is_ended: bool = False
+    moves: bool = False
+    is_alone: bool = False
     is_left: bool = False
 
 

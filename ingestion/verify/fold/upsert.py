@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from oncelake.ingestion.declaration.modes import DELETED_COLUMN
 from oncelake.ingestion.verify.decode.coerce import UnprovableError
@@ -33,6 +33,11 @@ class UpsertRule(Rule):
             self._keep(known, change, recount)
         self._winners.put(known)
         recount.counts["superseded"] += len(changes)
+
+    def rows_of(self, keys: Collection[str]) -> Mapping[str, RowChange]:
+        """Return the newest change of each key that has a row."""
+        known = self._rows.get(keys)
+        return {k: c for k, c in known.items() if c.row is not None and not self._is_delete(c)}
 
     def settle(self, recount: Recount) -> None:
         """Apply the winners; all others are superseded."""
@@ -67,6 +72,7 @@ class UpsertRule(Rule):
                 recount.doubtful_left += winner.is_left
             elif is_nothing:
                 recount.counts["exploded"] -= 1
+                recount.extra["left_absent"] += 1
             else:
                 recount.dispositions[disposition] += 1
             if state is None or self.outranks(winner.place, state.place):

@@ -127,6 +127,8 @@ class RowChange(NamedTuple):
         record: The record, where it leaves any out.
         coerced: How many of its values were of another type than their lenient column.
         is_left: Whether it is a delete by a record that is not of this table.
+        mover: The declared columns of a row that gets, or loses, this key by a move, as far as the
+            record tells them.
     """
 
     key: str
@@ -138,6 +140,7 @@ class RowChange(NamedTuple):
     record: Record | None = None
     coerced: int = 0
     is_left: bool = False
+    mover: Row | None = None
 
     @property
     def at(self) -> TopicPartition:

@@ -1,0 +1,267 @@
+"""Keys that a row takes over while another row still has them, as a chain or a swap of keys does.
+
+A database may check its unique keys at the end of a statement. In `UPDATE t SET id = id + 1` row 1
+gets key 2 before row 2 has left it, and its connector writes the changes in that order. So the
+delete by which row 2 leaves its key must not take row 1, which has the key by then.
+
+A key is contested from the move of one row onto the row of another until one of the two moves away.
+The row before that move, as far as the record tells it, says which of them that is. Where it does
+not tell, the record waits in quarantine. A contest that a batch leaves open is remembered beside
+the deletes, with the row that was moved upon.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from oncelake.ingestion.declaration.modes import COORDINATES, CURRENT, DELETED_COLUMN
+from oncelake.ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.modes import sql
+from oncelake.ingestion.modes.engines.engine import Engine
+from oncelake.ingestion.modes.mode import Target
+from oncelake.ingestion.modes.tombstones import CONTEST, define_contests
+from oncelake.ingestion.pipeline.counts import is_first_row
+from oncelake.ingestion.pipeline.erased import at_places, redefine
+
+_MOVES: Final = "_moves AND _disposition IN ('row', 'delete')"
+# What contests remember: a row that was moved upon, and that it has left.
+_BEGUN, _ENDED = "begun", "ended"
+
+Event = Mapping[str, Any]
+_At = tuple[Any, ...]
+
+
+@dataclass(kw_only=True, slots=True)
+class _Outcomes:
+    """What becomes of the contested keys of a batch.
+
+    Attributes:
+        spared: Moves that take no row: that of their key is another one's.
+        unknown: Records of moves that do not tell which row has left.
+        remembered: Numbers of an event and of the row that it is about, and what to remember.
+    """
+
+    spared: list[Event] = field(default_factory=list)
+    unknown: list[Event] = field(default_factory=list)
+    remembered: list[tuple[int, int, str]] = field(default_factory=list)
+
+
+def settle_contested_keys(target: Target) -> Target:
+    """Leave out moves of ``batch`` that take no row, and judge those ``quarantined`` that may.
+
+    Returns:
+        The target, with what is to be remembered.
+    """
+    spec, engine = target.spec, target.engine
+    if not spec.moved_by or not engine.rows(f"SELECT 1 AS a FROM batch WHERE {_MOVES} LIMIT 1"):
+        return target
+    has_contests = define_contests(target)
+    _define_contested(target, has_contests=has_contests)
+    lines: dict[_At, list[Event]] = {}
+    for event in engine.rows("SELECT * FROM contested"):
+        lines.setdefault(tuple(event[name] for name in spec.keys), []).append(event)
+    if not lines:
+        return target
+    outcomes = _settled(spec, lines.values())
+    _spare_others(engine, outcomes)
+    if outcomes.spared:
+        is_spared = f"({at_places(outcomes.spared)}) AND {_MOVES} AND _disposition = 'delete'"
+        redefine(engine, is_spared, _disposition="'ignored'")
+    if outcomes.unknown:
+        _put_aside(target, at_places(outcomes.unknown))
+    return replace(target, contests=_remembered(spec, outcomes.remembered))
+
+
+def _define_contested(target: Target, *, has_contests: bool) -> None:
+    """Call the events of keys that may be contested ``contested``, each with a number.
+
+    They are the records of the batch, the row of the table and what is remembered of contests.
+    """
+    spec, engine = target.spec, target.engine
+    keys = sql.names(spec.keys)
+    begun = f"UNION SELECT {keys} FROM contests" if has_contests else ""
+    moved = f"SELECT DISTINCT {keys} FROM batch WHERE {_MOVES}"
+    target.table.open_before(moved)
+    lives = f"NOT {sql.name(DELETED_COLUMN)}" if spec.deletes == "soft" else "TRUE"
+    lives = sql.name(CURRENT) if spec.mode == "scd2" else lives
+    names = list(dict.fromkeys([*spec.types, *spec.order_columns, *COORDINATES]))
+    own = {name: sql.name(name, "e") for name in names}
+    no_index = "CAST(0 AS INTEGER)" if "_index" not in names else sql.name("_index", "e")
+    of = {
+        "batch": ("batch", f"CAST({target.epoch} AS INTEGER)", "e._disposition", "e._moves"),
+        "before": (f'(SELECT * FROM "before" WHERE {lives})', "e._epoch", "'there'", "FALSE"),
+    }
+    if has_contests:
+        of["contests"] = ("contests", "e._epoch", f"e.{CONTEST}", "FALSE")
+    events = " UNION ALL ".join(
+        f"SELECT {sql.selected(own)}, {epoch} AS _epoch, {what} AS _what, "
+        f"coalesce({moves}, FALSE) AS _moves, "
+        f"{'e._index' if source == 'batch' else no_index} AS _row "
+        f"FROM {table} e JOIN concerned k ON {sql.equal(spec.keys, 'e', 'k')}"
+        for source, (table, epoch, what, moves) in of.items()
+    )
+    engine.define(
+        "contested",
+        f"""
+        WITH several AS (
+            SELECT {keys} FROM batch WHERE _disposition IN ('row', 'delete')
+            GROUP BY {keys} HAVING count(*) > 1
+        ),
+        concerned AS (
+            SELECT m.* FROM ({moved}) m JOIN (
+                SELECT {keys} FROM several UNION SELECT {keys} FROM "before" {begun}
+            ) h ON {sql.equal(spec.keys, "m", "h")}
+        ),
+        events AS ({events})
+        SELECT *, row_number() OVER (ORDER BY {keys}, {sql.names(COORDINATES)}, _row, _what)
+            AS _nth
+        FROM events WHERE _what IN ('row', 'delete', 'there', '{_BEGUN}', '{_ENDED}')
+        """,
+        keep=True,
+    )
+
+
+def _settled(spec: StreamSpec, lines: Iterable[list[Event]]) -> _Outcomes:
+    """Walk the events of each key, again without the records that turn out to wait."""
+    ordered = [sorted(line, key=lambda event: _place(spec, event)) for line in lines]
+    waiting: set[_At] = set()
+    while True:
+        outcomes = _Outcomes()
+        for line in ordered:
+            _Walk(spec, outcomes).go(event for event in line if _at(event) not in waiting)
+        if not (new := {*map(_at, outcomes.unknown)}):
+            outcomes.unknown = [e for line in ordered for e in line if _at(e) in waiting]
+            return outcomes
+        waiting |= new
+
+
+def _spare_others(engine: Engine, outcomes: _Outcomes) -> None:
+    """Let a record whose own row is none of this table's wait for nothing."""
+    if outcomes.unknown:
+        is_first = is_first_row(engine.columns("batch"))
+        rows = engine.rows(
+            f"SELECT {sql.names(COORDINATES)} FROM batch WHERE {is_first} "
+            f"AND _disposition NOT IN ('row', 'delete') AND ({at_places(outcomes.unknown)})"
+        )
+        others = {*map(_at, rows)}
+        outcomes.spared += [each for each in outcomes.unknown if _at(each) in others]
+        outcomes.unknown = [each for each in outcomes.unknown if _at(each) not in others]
+
+
+def _at(event: Event) -> _At:
+    return tuple(event[name] for name in COORDINATES)
+
+
+def _place(spec: StreamSpec, event: Event) -> _At:
+    """Return what orders the events of a key; what is remembered comes behind its record."""
+    epoch, order = (event["_epoch"],), tuple(event[name] for name in spec.order_columns)
+    by_time = spec.mode == "scd2"
+    place = (*order[:1], *epoch, *order[1:]) if by_time else (*epoch, *order)
+    return (*place, event["_row"], event["_what"] in (_BEGUN, _ENDED))
+
+
+class _Walk:
+    """The events of one key, in their order."""
+
+    def __init__(self, spec: StreamSpec, outcomes: _Outcomes) -> None:
+        self._outcomes, self._sequence = outcomes, spec.sequence_by
+        fixed = {*spec.keys, *spec.sequence_by, *spec.format.options.of_envelope}
+        self._told_by = [name for name in spec.types if name not in fixed]
+        self._there: Event | None = None
+        # Rows that another has moved upon.
+        self._others: list[Event] = []
+        self._known: dict[str, list[_At]] = {_BEGUN: [], _ENDED: []}
+
+    def go(self, events: Iterable[Event]) -> None:
+        """Walk to the end."""
+        for event in events:
+            if event["_what"] in self._known:
+                self._know(event)
+            elif event["_what"] in ("row", "there"):
+                self._arrive(event)
+            elif not event["_moves"]:
+                self._there = None
+            else:
+                self._leave(event)
+
+    def _know(self, event: Event) -> None:
+        self._known[event["_what"]].append(self._moment(event))
+        if event["_what"] == _BEGUN:
+            self._others.append(event)
+        else:
+            self._others = [other for other in self._others if not self._is_same(other, event)]
+
+    def _arrive(self, event: Event) -> None:
+        there, is_again = self._there, self._is_again(_BEGUN, event)
+        is_again = is_again or bool(there and self._sequence and self._is_same(there, event))
+        if event["_moves"] and there is not None and not is_again:
+            self._others.append(there)
+            self._outcomes.remembered.append((event["_nth"], there["_nth"], _BEGUN))
+        self._there = event
+
+    def _leave(self, event: Event) -> None:
+        if self._is_again(_ENDED, event):
+            self._outcomes.spared.append(event)
+            return
+        candidates = [*self._others, *([self._there] if self._there else [])]
+        told = {name: event[name] for name in self._told_by if event[name]}
+        meant = [row for row in candidates if all(row[n] == value for n, value in told.items())]
+        if not self._others:
+            self._there = None
+        elif len(candidates) > 1 and not (told and self._are_alike(meant)):
+            self._outcomes.unknown.append(event)
+        elif meant and meant[0] is self._there:
+            # The row that was moved upon would be there again.
+            self._outcomes.unknown.append(event)
+        else:
+            left = meant[0] if meant else candidates[0]
+            self._others.remove(left)
+            self._outcomes.spared.append(event)
+            self._outcomes.remembered.append((event["_nth"], left["_nth"], _ENDED))
+
+    def _is_again(self, what: str, event: Event) -> bool:
+        """Tell an event that a connector has repeated, by its position in the database's log."""
+        return bool(self._sequence) and self._moment(event) in self._known[what]
+
+    def _moment(self, event: Event) -> _At:
+        return tuple(event[name] for name in self._sequence)
+
+    def _is_same(self, one: Event, other: Event) -> bool:
+        return all(one[name] == other[name] for name in self._told_by)
+
+    def _are_alike(self, rows: Sequence[Event]) -> bool:
+        return bool(rows) and all(self._is_same(rows[0], row) for row in rows)
+
+
+def _put_aside(target: Target, places: str) -> None:
+    """Judge records ``quarantined``, each as a whole."""
+    engine = target.engine
+    is_first = is_first_row(engine.columns("batch"))
+    detail = "another row has taken its key, and the row before does not tell which of them moves"
+    redefine(
+        engine,
+        f"({places}) AND {is_first}",
+        _disposition="'quarantined'",
+        _reason="'moved_key'",
+        _detail=sql.text(detail),
+    )
+    columns = sql.names(engine.columns("batch"))
+    others = f"SELECT {columns} FROM batch WHERE NOT (({places}) AND NOT {is_first})"
+    engine.define("batch", others, keep=True)
+
+
+def _remembered(spec: StreamSpec, pairs: Collection[tuple[int, int, str]]) -> str:
+    """Select the rows of contests, at the places of the events that begin and end them."""
+    if not pairs:
+        return ""
+    listed = ", ".join(f"({event}, {row}, '{what}')" for event, row, what in pairs)
+    order = [name for name in spec.order_columns if name not in spec.keys]
+    columns = {name: sql.name(name, "r") for name in spec.types}
+    columns |= {name: sql.name(name, "e") for name in (*order, "_epoch")}
+    return (
+        f"SELECT {sql.selected(columns)}, p._what AS {CONTEST} "
+        f"FROM (VALUES {listed}) AS p(_event, _other, _what) "
+        "JOIN contested e ON e._nth = p._event JOIN contested r ON r._nth = p._other"
+    )

@@ -1,0 +1,194 @@
+"""Keys that one row got by a move while another row still had them, decided a second time.
+
+Whose row a later move takes from such a key is what the row before that move says. Where that says
+nothing that distinguishes them, the record belongs in quarantine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from oncelake.ingestion.kafka.offsets import TopicPartition
+from oncelake.ingestion.verify.fold.rule import Erased, Events, FoldContext, Rule, add_events
+from oncelake.ingestion.verify.read.record import Place, Record, Row, RowChange
+from oncelake.ingestion.verify.read.spill import SpillTable
+
+_WHY: Final = "a move from a key that two rows have, and the row before does not say which of them"
+_Name = tuple[str, Place]
+_At = tuple[TopicPartition, int]
+
+
+@dataclass(slots=True)
+class Contest:
+    """What is known of a key that more than one row has had at a time.
+
+    Attributes:
+        pushed: Rows onto which another has moved, and that have not left yet.
+        arrivals: Positions in the database's log of the moves onto them.
+        departures: Of the moves by which such rows have left.
+    """
+
+    pushed: list[Row] = field(default_factory=list)
+    arrivals: set[Place] = field(default_factory=set)
+    departures: set[Place] = field(default_factory=set)
+
+    def copied(self) -> Contest:
+        """Return one that can be changed alone."""
+        return Contest([*self.pushed], {*self.arrivals}, {*self.departures})
+
+
+@dataclass(slots=True)
+class Settled:
+    """What became of the moves of a batch.
+
+    Attributes:
+        bad: Records that belong in quarantine.
+        spared: How many moves take no row.
+        taken_back: Rows beyond the first of records that are bad.
+    """
+
+    bad: list[tuple[Record, str]] = field(default_factory=list)
+    spared: int = 0
+    taken_back: int = 0
+
+
+class ContestedKeys:
+    """Decides about moves of a stream, batch by batch."""
+
+    def __init__(self, context: FoldContext, rule: Rule) -> None:
+        """Begin before the first batch; ``rule`` knows the rows."""
+        spec = context.spec
+        self._rule = rule
+        self._new: SpillTable[Events] = context.store.table("unmoved")
+        self._moving: set[str] = set()
+        self._contests: dict[str, Contest] = {}
+        self._order = slice(1, 1 + len(spec.sequence_by))
+        self._by_time = spec.mode == "scd2"
+        self._flag = len(spec.columns) if spec.deletes == "soft" else None
+        fixed = {*spec.keys, *spec.sequence_by, *spec.format.options.of_envelope}
+        self._told = [i for i, name in enumerate(spec.types) if name not in fixed]
+
+    def take(self, changes: Sequence[RowChange]) -> None:
+        """Keep changes until the batch is whole."""
+        add_events(self._new, changes)
+        self._moving.update(change.key for change in changes if change.mover is not None)
+
+    def erase(self, erased: Erased) -> None:
+        """Forget all contests where everything was deleted."""
+        if erased.truncate:
+            self._contests.clear()
+
+    def settle(self) -> tuple[Settled, Iterator[list[RowChange]]]:
+        """Decide about the moves; return what became of them, and all changes that are left."""
+        lines = self._lines()
+        waiting: dict[_At, Record] = {}
+        while True:
+            spared, unknown, contests = self._walked(lines, waiting)
+            if not unknown:
+                break
+            waiting |= unknown
+        self._contests |= contests
+        self._moving.clear()
+        settled = Settled(bad=[(record, _WHY) for record in waiting.values()], spared=len(spared))
+        settled.taken_back = sum(
+            (change.at, change.offset) in waiting
+            for events in self._new.chunks()
+            for changes in events.values()
+            for change in changes
+        ) - len(waiting)
+        return settled, self._left(spared, waiting)
+
+    def _lines(self) -> dict[str, list[RowChange]]:
+        """Return the events of each key from which or to which a row moves, in their order."""
+        there = self._rule.rows_of(self._moving)
+        lines = {key: list(events) for key, events in self._new.get(self._moving).items()}
+        for key, change in there.items():
+            # What made the row that is there has moved it in a batch of its own.
+            lines[key].append(change._replace(mover=None))
+        return {key: sorted(line, key=self._when) for key, line in lines.items()}
+
+    def _walked(
+        self, lines: Mapping[str, Sequence[RowChange]], waiting: Mapping[_At, Record]
+    ) -> tuple[set[_Name], dict[_At, Record], dict[str, Contest]]:
+        spared: set[_Name] = set()
+        unknown: dict[_At, Record] = {}
+        contests: dict[str, Contest] = {}
+        for key, line in lines.items():
+            contest, there = self._contests.get(key, Contest()).copied(), None
+            for change in line:
+                if (change.at, change.offset) in waiting:
+                    continue
+                if change.mover is None or not self._is_delete(change):
+                    there = self._arrived(contest, there, change)
+                elif not self._is_contested(contest, change):
+                    there = None
+                elif self._spares(contest, there, change) or change.record is None:
+                    spared.add((key, change.place))
+                else:
+                    unknown[change.at, change.offset] = change.record
+            contests[key] = contest
+        return spared, unknown, {key: each for key, each in contests.items() if each.arrivals}
+
+    def _arrived(self, contest: Contest, there: Row | None, change: RowChange) -> Row | None:
+        """Return the row that a change leaves at its key; one onto which it moved is pushed."""
+        if self._is_delete(change):
+            return None
+        assert change.row is not None, "no delete"
+        row, moment = self._told_of(change.row), change.place[self._order]
+        is_again = bool(moment) and (moment in contest.arrivals or there == row)
+        if change.mover is not None and there is not None and not is_again:
+            contest.pushed.append(there)
+            contest.arrivals.add(moment or change.place)
+        return row
+
+    def _is_contested(self, contest: Contest, change: RowChange) -> bool:
+        return bool(contest.pushed) or change.place[self._order] in contest.departures
+
+    def _spares(self, contest: Contest, there: Row | None, change: RowChange) -> bool:
+        """Tell whether a pushed row, and no other, is the one that a move takes from its key."""
+        moment = change.place[self._order]
+        if moment and moment in contest.departures:
+            return True
+        assert change.mover is not None, "asked about moves"
+        told = self._told_of(change.mover)
+        if there is None and len(contest.pushed) == 1:
+            like = contest.pushed[0]
+        else:
+            rows = [*contest.pushed, *([] if there is None else [there])]
+            meant = [row for row in rows if _tells(told, row)]
+            if not meant or not any(told) or any(row != meant[0] for row in meant):
+                return False
+            if (like := meant[0]) not in contest.pushed:
+                return False
+        contest.pushed.remove(like)
+        contest.departures.add(moment or change.place)
+        return True
+
+    def _told_of(self, row: Row) -> Row:
+        return tuple(row[i] for i in self._told)
+
+    def _is_delete(self, change: RowChange) -> bool:
+        return change.row is None or (self._flag is not None and bool(change.row[self._flag]))
+
+    def _when(self, change: RowChange) -> Place:
+        """Return what orders the events of a key: history goes by time before the epoch."""
+        epoch, *order = change.place
+        return (*order[:1], epoch, *order[1:]) if self._by_time else change.place
+
+    def _left(self, spared: set[_Name], waiting: Mapping[_At, Record]) -> Iterator[list[RowChange]]:
+        for events in self._new.chunks():
+            yield [
+                change
+                for changes in events.values()
+                for change in changes
+                if (change.at, change.offset) not in waiting
+                and not (change.mover is not None and (change.key, change.place) in spared)
+            ]
+        self._new.clear()
+
+
+def _tells(told: Row, row: Row) -> bool:
+    """Tell whether a row has all values that are told; what connectors make up tells nothing."""
+    return all(value == of_row for value, of_row in zip(told, row, strict=True) if value)
