@@ -13,7 +13,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-s3 demo ui test test-long test-ui screenshots wheel-test ranges unit docs lint format lock clean
-.PHONY: audit sbom spark-s3 bench size kills cluster-kills crash-matrix power-cuts modes-matrix double-starts ends mutants model soak lives proofs
+.PHONY: audit sbom spark-s3 bench size kills cluster-kills crash-matrix power-cuts modes-matrix double-starts ends mutants model histories soak lives proofs
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -100,6 +100,11 @@ mutants: setup ## Plant one bug at a time, in the code and in the protocol, and 
 
 model: setup ## Play schedules of faults through a model of the protocol (SCHEDULES=1000000 SEED=1)
 	@$(bin)/python -m tests.model SCHEDULES=$(or $(SCHEDULES),1000000) SEED=$(or $(SEED),1)
+
+histories: setup ## Play random histories of a database, the oracle (HISTORIES=20000 SEED=1 ENGINE=spark SINKS= WITHOUT= MINUTES=; goes on where it was)
+	@$(bin)/python -m tests.database --histories $(or $(HISTORIES),20000) --seed $(or $(SEED),1) \
+		$(if $(ENGINE),--engine $(ENGINE)) $(if $(SINKS),--sinks $(SINKS)) \
+		$(if $(WITHOUT),--without "$(WITHOUT)") $(if $(MINUTES),--minutes $(MINUTES))
 
 soak: setup ## Ingest while things go wrong (MINUTES=10 RUNNER=sensor|follow)
 	@$(bin)/python -m tests.soak --minutes $(or $(MINUTES),10) --seed $(or $(SEED),1) \

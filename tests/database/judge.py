@@ -11,12 +11,15 @@ import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import Any, Final, NamedTuple
+from unittest.mock import patch
 
 from deltalake import DeltaTable
+from pyspark.sql import SparkSession
 
 from oncelake.ingestion.declaration.loader import load_streams
 from oncelake.ingestion.declaration.spec import StreamSpec
@@ -35,17 +38,21 @@ from oncelake.ingestion.verify.verify import verify
 from tests.database.connector import Connector, Sent
 from tests.database.database import Database, Row
 from tests.database.declared import Image, Table
-from tests.database.history import History, Restart, Run_, Snapshot, Truncate
+from tests.database.history import History, Restart, Run_, Snapshot, Truncate, described
+from tests.database.shrink import smallest
 from tests.database.statements import apply_here, evaluated_here
+from tests.support import arrow_source
 from tests.support.arrow_source import ArrowSession, without_spark
 from tests.support.topics_in_memory import Cluster
 from tests.support.world import settings_in
+from tests.trials.world import spark_of
 
 # The worst first.
 KINDS: Final = (
     *("wrong, and called proven", "wrong", "not balanced", "failed", "refused"),
     "right, and called wrong",
 )
+_NUMBERS: Final = count(1)
 
 
 class Problem(NamedTuple):
@@ -76,16 +83,55 @@ class Ground:
     @classmethod
     @contextmanager
     def made(cls, **settings: Any) -> Iterator[Ground]:
-        """Make one without Spark, in memory where the machine has a folder there."""
+        """Make one; without Spark, unless its engine is to merge.
+
+        It is in memory, where the machine has a folder there.
+        """
         shared = Path("/dev/shm")
         parent = shared if shared.is_dir() else None
-        with (
-            tempfile.TemporaryDirectory(prefix="histories-", dir=parent) as folder,
-            without_spark() as session,
-            evaluated_here(),
-        ):
+        with tempfile.TemporaryDirectory(prefix="histories-", dir=parent) as folder:
             base = settings_in(Path(folder), "localhost:1", **settings)
-            yield cls(session=session, settings=base, folder=Path(folder))
+            with (
+                without_spark() as session,
+                evaluated_here(),
+                _spark(base) if base.merge_engine == "spark" else nullcontext(session) as chosen,
+            ):
+                yield cls(session=chosen, settings=base, folder=Path(folder))
+
+
+@contextmanager
+def _spark(settings: Settings) -> Iterator[SparkSession]:
+    """Start Spark, and let it have the records of topics in memory as frames of its own."""
+    records_in = arrow_source.records_in
+    with spark_of(settings) as spark:
+
+        def frames_of(*arguments: Any) -> Any:
+            return spark.createDataFrame(records_in(*arguments).table)
+
+        with patch.object(arrow_source, "records_in", frames_of):
+            yield spark
+
+
+class HistoryError(AssertionError):
+    """A history ended otherwise than the database."""
+
+
+def hold(history: History, ground: Ground) -> None:
+    """Play a history to its end.
+
+    Raises:
+        HistoryError: something is wrong there; has the fewest steps that end so, and what is wrong.
+    """
+    if not (problems := judge(history, ground)):
+        return
+    kind, kept = problems[0].kind, {history: problems}
+
+    def ends_so(smaller: History) -> bool:
+        kept[smaller] = judge(smaller, ground)
+        return bool(kept[smaller]) and kept[smaller][0].kind == kind
+
+    history = smallest(history, ends_so)
+    raise HistoryError("\n".join([described(history), *map(str, kept[history])]))
 
 
 @dataclass
@@ -102,14 +148,16 @@ class Play:
     def __post_init__(self) -> None:
         """Make the topic, and write the declaration."""
         cluster = Cluster()
-        cluster.create("t", self.history.setup.source.partitions, {})
+        # Tables of a server are beside those of other histories.
+        self.topic = f"t{next(_NUMBERS)}"
+        cluster.create(self.topic, self.history.setup.source.partitions, {})
         places = {"lake": "lake", "state": "state", "streams": "streams"}
         update = {name: self.folder / folder for name, folder in places.items()}
         self.settings = self.ground.settings.model_copy(update={"kafka": cluster.address, **update})
-        self.connector = Connector(self.history.setup, self.database, cluster, "t")
+        self.connector = Connector(self.history.setup, self.database, cluster, self.topic)
         self.settings.streams.mkdir(parents=True)
-        file = self.settings.streams / "t.yaml"
-        file.write_text(json.dumps(self.history.setup.file("t")))
+        file = self.settings.streams / f"{self.topic}.yaml"
+        file.write_text(json.dumps(self.history.setup.file(self.topic)))
         self.specs = {each.name: each.require_spec() for each in load_streams(file.parent)}
 
     def play(self) -> None:
@@ -130,7 +178,7 @@ class Play:
     def stream(self, table: Table) -> StreamSpec:
         """Return the stream of a table."""
         is_routed = self.history.setup.declared.is_routed
-        return self.specs[f"t_{table.name}" if is_routed else "t"]
+        return self.specs[f"{self.topic}_{table.name}" if is_routed else self.topic]
 
     def paths(self, table: Table) -> StreamPaths:
         """Return the places of a table."""

@@ -10,11 +10,18 @@ from hypothesis import strategies as st
 
 from tests.database.database import Database, Delete, Move, Put, Statement, Update
 from tests.database.declared import CONDITIONS, STATES, Declared, Setup, Source, Table
-from tests.database.history import History, Restart, Run_, Snapshot, Step, Transaction, Truncate
+from tests.database.history import (
+    KEYS_OF_A_SESSION,
+    History,
+    Restart,
+    Run_,
+    Snapshot,
+    Step,
+    Transaction,
+    Truncate,
+)
 
-# A session has its own keys, so that several play at once in one topic.
 _KEYS: Final = 4
-_OF_A_SESSION: Final = 10
 _VALUES: Final[dict[str, Sequence[Any]]] = {
     "state": STATES,
     "v": ("a", "b", "c", None),
@@ -35,7 +42,7 @@ class _Idea(NamedTuple):
 
     def about(self, session: int, alive: Sequence[int]) -> Statement:
         """Return the statement, of a row that is there if there is one."""
-        first = session * _OF_A_SESSION
+        first = session * KEYS_OF_A_SESSION
         if self.kind == "put" or not alive:
             values = {"state": "open", "v": "a", **self.values}
             return Put(first + 1 + self.which, tuple(values.items()))
@@ -81,7 +88,7 @@ def _in_turns(parts: Sequence[Sequence[Any]]) -> Iterator[Step]:
                 yield from (step,) if step is not None else ()
                 database = Database() if isinstance(step, Truncate) else database
                 continue
-            alive = [k for k in sorted(database.by_key) if k // _OF_A_SESSION == session]
+            alive = [k for k in sorted(database.by_key) if k // KEYS_OF_A_SESSION == session]
             transaction = Transaction(tuple(idea.about(session, alive) for idea in step))
             if database.commit(transaction.statements):
                 yield transaction

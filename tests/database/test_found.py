@@ -9,8 +9,8 @@ import pytest
 
 from tests.database.database import Delete, Move, Put, Update
 from tests.database.declared import Declared, Setup, Source, Table
-from tests.database.history import History, Run_, Step, Transaction, Truncate, described
-from tests.database.judge import Ground, judge
+from tests.database.history import History, Run_, Step, Transaction, Truncate
+from tests.database.judge import Ground, hold
 
 ROUTED: Final = (Table(name="opened", when=("open",)), Table(name="ended", when=("closed",)))
 OPEN: Final = (Table(name="t", where="state = 'open'"),)
@@ -92,6 +92,4 @@ def ground() -> Iterator[Ground]:
 @pytest.mark.parametrize("history", FOUND.values(), ids=FOUND)
 def test_tables_end_as_the_database_does(history: History, ground: Ground) -> None:
     """Or the difference is explained."""
-    problems = judge(history, ground)
-
-    assert not problems, "\n".join([described(history), *map(str, problems)])
+    hold(history, ground)

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
-from tests.database.history import FEATURES, History, described
-from tests.database.judge import Ground, judge
+from tests.database.history import FEATURES, History
+from tests.database.judge import Ground, hold
 from tests.database.strategies import histories
 from tests.support.long import IS_LONG
 
@@ -20,9 +20,11 @@ FIXED = settings(
     deadline=None,
     database=None,
     derandomize=True,
+    report_multiple_bugs=False,
     suppress_health_check=list(HealthCheck),
+    # What is wrong is made smaller where that is known better: ``tests.database.shrink``.
+    phases=[Phase.generate],
 )
-UNSHRUNK = settings(FIXED, phases=[Phase.generate])
 
 
 @pytest.fixture(scope="module")
@@ -30,12 +32,6 @@ def ground() -> Iterator[Ground]:
     """Where histories are played."""
     with Ground.made() as made:
         yield made
-
-
-def hold(history: History, ground: Ground) -> None:
-    """Fail with the history, and with all that is wrong in its end."""
-    problems = judge(history, ground)
-    assert not problems, "\n".join([described(history), *map(str, problems)])
 
 
 def test_tables_end_as_the_database_does(ground: Ground) -> None:
@@ -53,7 +49,7 @@ def test_tables_end_as_the_database_does(ground: Ground) -> None:
 def test_tables_end_so_whatever_is_done_to_rows(ground: Ground) -> None:
     """Rows change their routes, leave conditions, take over keys, and go without a word."""
 
-    @UNSHRUNK
+    @FIXED
     @given(histories(sessions=SESSIONS))
     def ends_right(history: History) -> None:
         hold(history, ground)
