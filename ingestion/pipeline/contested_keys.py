@@ -4,10 +4,10 @@ A database may check its unique keys at the end of a statement. In `UPDATE t SET
 gets key 2 before row 2 has left it, and its connector writes the changes in that order. So the
 delete by which row 2 leaves its key must not take row 1, which has the key by then.
 
-A key is contested from the move of one row onto the row of another until one of the two moves away.
-The row before that move, as far as the record tells it, says which of them that is. Where it does
-not tell, the record waits in quarantine. A contest that a batch leaves open is remembered beside
-the deletes, with the row that was moved upon.
+A key is contested from the move of one row onto the row of another until one of the two leaves. The
+row before that change, as far as the record tells it, says which of them that is. Where it does not
+tell, the record waits in quarantine. A contest that a batch leaves open is remembered beside the
+deletes, with the row that was moved upon.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ from oncelake.ingestion.modes.tombstones import CONTEST, define_contests
 from oncelake.ingestion.pipeline.counts import is_first_row
 from oncelake.ingestion.pipeline.erased import at_places, redefine
 
-_MOVES: Final = "_moves AND _disposition IN ('row', 'delete')"
+_CHANGES: Final = "_disposition = 'delete' OR (_disposition = 'row' AND _moves)"
 # What contests remember: a row that was moved upon, and that it has left.
 _BEGUN, _ENDED = "begun", "ended"
+_WHATS: Final = ("row", "there", "delete", "null", "left", _BEGUN, _ENDED)
 
 Event = Mapping[str, Any]
 _At = tuple[Any, ...]
@@ -38,8 +39,8 @@ class _Outcomes:
     """What becomes of the contested keys of a batch.
 
     Attributes:
-        spared: Moves that take no row: that of their key is another one's.
-        unknown: Records of moves that do not tell which row has left.
+        spared: Deletes that take no row: that of their key is another one's.
+        unknown: Records that do not tell which row has left.
         remembered: Numbers of an event and of the row that it is about, and what to remember.
     """
 
@@ -49,13 +50,13 @@ class _Outcomes:
 
 
 def settle_contested_keys(target: Target) -> Target:
-    """Leave out moves of ``batch`` that take no row, and judge those ``quarantined`` that may.
+    """Leave out deletes of ``batch`` that take no row, and judge those ``quarantined`` that may.
 
     Returns:
         The target, with what is to be remembered.
     """
     spec, engine = target.spec, target.engine
-    if not spec.moved_by or not engine.rows(f"SELECT 1 AS a FROM batch WHERE {_MOVES} LIMIT 1"):
+    if not spec.moved_by or not engine.rows(f"SELECT 1 AS a FROM batch WHERE {_CHANGES} LIMIT 1"):
         return target
     has_contests = define_contests(target)
     _define_contested(target, has_contests=has_contests)
@@ -67,8 +68,10 @@ def settle_contested_keys(target: Target) -> Target:
     outcomes = _settled(spec, lines.values())
     _spare_others(engine, outcomes)
     if outcomes.spared:
-        is_spared = f"({at_places(outcomes.spared)}) AND {_MOVES} AND _disposition = 'delete'"
-        redefine(engine, is_spared, _disposition="'ignored'")
+        is_delete = f"_disposition = 'delete' AND {_not_left(spec)}"
+        redefine(
+            engine, f"({at_places(outcomes.spared)}) AND {is_delete}", _disposition="'ignored'"
+        )
     if outcomes.unknown:
         _put_aside(target, at_places(outcomes.unknown))
     return replace(target, contests=_remembered(spec, outcomes.remembered))
@@ -82,7 +85,8 @@ def _define_contested(target: Target, *, has_contests: bool) -> None:
     spec, engine = target.spec, target.engine
     keys = sql.names(spec.keys)
     begun = f"UNION SELECT {keys} FROM contests" if has_contests else ""
-    moved = f"SELECT DISTINCT {keys} FROM batch WHERE {_MOVES}"
+    moved = f"SELECT {keys} FROM batch WHERE _disposition = 'row' AND _moves {begun}"
+    moved = f"SELECT DISTINCT {keys} FROM ({moved}) a"
     target.table.open_before(moved)
     lives = f"NOT {sql.name(DELETED_COLUMN)}" if spec.deletes == "soft" else "TRUE"
     lives = sql.name(CURRENT) if spec.mode == "scd2" else lives
@@ -90,7 +94,7 @@ def _define_contested(target: Target, *, has_contests: bool) -> None:
     own = {name: sql.name(name, "e") for name in names}
     no_index = "CAST(0 AS INTEGER)" if "_index" not in names else sql.name("_index", "e")
     of = {
-        "batch": ("batch", f"CAST({target.epoch} AS INTEGER)", "e._disposition", "e._moves"),
+        "batch": ("batch", f"CAST({target.epoch} AS INTEGER)", _what(spec), "e._moves"),
         "before": (f'(SELECT * FROM "before" WHERE {lives})', "e._epoch", "'there'", "FALSE"),
     }
     if has_contests:
@@ -117,9 +121,22 @@ def _define_contested(target: Target, *, has_contests: bool) -> None:
         events AS ({events})
         SELECT *, row_number() OVER (ORDER BY {keys}, {sql.names(COORDINATES)}, _row, _what)
             AS _nth
-        FROM events WHERE _what IN ('row', 'delete', 'there', '{_BEGUN}', '{_ENDED}')
+        FROM events WHERE _what IN ('{"', '".join(_WHATS)}')
         """,
         keep=True,
+    )
+
+
+def _not_left(spec: StreamSpec) -> str:
+    return "_left_to IS NULL" if spec.leaves_rows else "TRUE"
+
+
+def _what(spec: StreamSpec) -> str:
+    """Say, in SQL, what a row of the batch is: a null value has neither bytes nor a move."""
+    is_null = "e._disposition = 'delete' AND e._bytes = 0 AND NOT coalesce(e._moves, FALSE)"
+    return (
+        f"CASE WHEN NOT ({_not_left(spec)}) THEN 'left' WHEN {is_null} THEN 'null' "
+        "ELSE e._disposition END"
     )
 
 
@@ -173,15 +190,20 @@ class _Walk:
         # Rows that another has moved upon.
         self._others: list[Event] = []
         self._known: dict[str, list[_At]] = {_BEGUN: [], _ENDED: []}
+        self._is_spared = False
 
     def go(self, events: Iterable[Event]) -> None:
         """Walk to the end."""
         for event in events:
-            if event["_what"] in self._known:
+            what, was_spared, self._is_spared = event["_what"], self._is_spared, False
+            if what in self._known:
                 self._know(event)
-            elif event["_what"] in ("row", "there"):
+            elif what in ("row", "there"):
                 self._arrive(event)
-            elif not event["_moves"]:
+            elif what == "null" and was_spared:
+                # It repeats the delete before it.
+                self._spare(event)
+            elif what == "left" or not (self._others or self._is_again(_ENDED, event)):
                 self._there = None
             else:
                 self._leave(event)
@@ -203,23 +225,24 @@ class _Walk:
 
     def _leave(self, event: Event) -> None:
         if self._is_again(_ENDED, event):
-            self._outcomes.spared.append(event)
+            self._spare(event)
             return
-        candidates = [*self._others, *([self._there] if self._there else [])]
+        rows = [*self._others, *([self._there] if self._there else [])]
         told = {name: event[name] for name in self._told_by if event[name]}
-        meant = [row for row in candidates if all(row[n] == value for n, value in told.items())]
-        if not self._others:
-            self._there = None
-        elif len(candidates) > 1 and not (told and self._are_alike(meant)):
+        meant = [row for row in rows if all(row[n] == value for n, value in told.items())]
+        # Of rows that are alike, any may leave.
+        is_told = self._are_alike(rows) or bool(told and self._are_alike(meant))
+        left = meant[0] if meant else rows[0]
+        if not is_told or left is self._there:
             self._outcomes.unknown.append(event)
-        elif meant and meant[0] is self._there:
-            # The row that was moved upon would be there again.
-            self._outcomes.unknown.append(event)
-        else:
-            left = meant[0] if meant else candidates[0]
-            self._others.remove(left)
-            self._outcomes.spared.append(event)
-            self._outcomes.remembered.append((event["_nth"], left["_nth"], _ENDED))
+            return
+        self._others.remove(left)
+        self._spare(event)
+        self._outcomes.remembered.append((event["_nth"], left["_nth"], _ENDED))
+
+    def _spare(self, event: Event) -> None:
+        self._is_spared = True
+        self._outcomes.spared.append(event)
 
     def _is_again(self, what: str, event: Event) -> bool:
         """Tell an event that a connector has repeated, by its position in the database's log."""

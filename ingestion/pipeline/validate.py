@@ -218,6 +218,8 @@ def _flat_in_worker(decode: Work, spec: StreamSpec) -> Work:
     # Of several, one alone is longer than its part.
     part = spec.sink.kind.longest_key // max(1, len(measured))
     keys = spec.tombstone_columns if spec.tombstone_policy == "delete" else ()
+    # Whose key it is that a delete has shows only beside the table.
+    may_wait = bool(spec.moved_by)
     has_deletes, is_timed = spec.write_mode.has_deletes, _has_no_time(spec) != "FALSE"
     is_transformed, required = spec.is_transformed, spec.required_value_columns
     transformed = ["_index", "_selected", *_made_by_transform(spec)]
@@ -251,7 +253,7 @@ def _flat_in_worker(decode: Work, spec: StreamSpec) -> Work:
             doubts += [pc.not_equal(columns["_lacks"], "")] if is_transformed else []
             sizes = (pc.fill_null(pc.binary_length(columns[name]), 0) for name in measured)
             doubts += [pc.greater(size, part) for size in sizes]
-            if not has_deletes:
+            if may_wait or not has_deletes:
                 doubts.append(pc.fill_null(columns["_says_delete"], False))
             # What is filtered is bad by these alone.
             may_be = {"_wrong", "_unavailable", "_ended", "_moves"} & columns.keys()
@@ -435,7 +437,7 @@ def _batch(judged: str, spec: StreamSpec) -> str:
         columns["_moves"] = f"(coalesce(_moves, FALSE) OR {_has_moved(spec)})"
     # Whether there is anything to keep, and whose a key is, shows only beside the table.
     may_wait = ["_unavailable IS NOT NULL"] if spec.unavailable else []
-    may_wait += [f"{columns['_moves']}"] if spec.moved_by else []
+    may_wait += [columns["_moves"], "_is_delete"] if spec.moved_by else []
     is_bad = " OR ".join(["_disposition = 'quarantined'", *may_wait])
     columns |= {name: f"CASE WHEN {is_bad} THEN {name} END" for name in _OF_BAD}
     columns |= {"_left_to": "CAST(NULL AS VARCHAR)"} if spec.leaves_rows else {}

@@ -71,6 +71,12 @@ FOUND: Final[Mapping[str, History]] = {
     "keys in a chain, of which only keys are known": of(*CHAIN, source=KEYS_ONLY),
     "keys in a chain, sent as deletes and new rows": of(*CHAIN),
     "keys that swap, sent as deletes and new rows": of(*SWAP),
+    "a key that is taken over from a row that is then deleted": of(
+        put(1), put(2, v="b"), Transaction((Move(1, 2), Delete(2)))
+    ),
+    "a key that is taken over from a row like it": of(
+        put(1), put(2), Transaction((Move(1, 2), Delete(2)))
+    ),
     "an update that leaves the condition": of(put(1), update(1, state="closed"), tables=OPEN),
     "a row that leaves the condition": of(
         put(1), update(1, state="closed"), tables=OPEN, source=Source(writes="rows")
@@ -88,7 +94,6 @@ def ground() -> Iterator[Ground]:
         yield made
 
 
-@pytest.mark.xfail(strict=True, reason="not mended yet")
 @pytest.mark.parametrize("history", FOUND.values(), ids=FOUND)
 def test_tables_end_as_the_database_does(history: History, ground: Ground) -> None:
     """Or the difference is explained."""

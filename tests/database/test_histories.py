@@ -45,7 +45,6 @@ def test_tables_end_as_the_database_does(ground: Ground) -> None:
     ends_right()
 
 
-@pytest.mark.xfail(strict=True, reason="not mended yet")
 def test_tables_end_so_whatever_is_done_to_rows(ground: Ground) -> None:
     """Rows change their routes, leave conditions, take over keys, and go without a word."""
 

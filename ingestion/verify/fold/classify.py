@@ -413,9 +413,10 @@ class Classifier:
             return change
         decoded = row.decoded
         change = change._replace(coerced=decoded.coerced)
-        if row.moves and self._may_move:
+        if self._may_move and (row.moves or decoded.is_delete):
             record = None if row.is_alone else row.record
-            change = change._replace(mover=row.values, record=record)
+            mover = None if record and record.value is None else row.values
+            change = change._replace(mover=mover, record=record)
         if not left_out or change.row is None:
             return change
         old = None

@@ -1,6 +1,6 @@
 """Keys that one row got by a move while another row still had them, decided a second time.
 
-Whose row a later move takes from such a key is what the row before that move says. Where that says
+Whose row a later delete takes from such a key is what the row before it says. Where that says
 nothing that distinguishes them, the record belongs in quarantine.
 """
 
@@ -73,7 +73,8 @@ class ContestedKeys:
     def take(self, changes: Sequence[RowChange]) -> None:
         """Keep changes until the batch is whole."""
         add_events(self._new, changes)
-        self._moving.update(change.key for change in changes if change.mover is not None)
+        moved = (each for each in changes if each.mover is not None)
+        self._moving.update(change.key for change in moved if not self._is_delete(change))
 
     def erase(self, erased: Erased) -> None:
         """Forget all contests where everything was deleted."""
@@ -102,9 +103,9 @@ class ContestedKeys:
 
     def _lines(self) -> dict[str, list[RowChange]]:
         """Return the events of each key from which or to which a row moves, in their order."""
-        there = self._rule.rows_of(self._moving)
-        lines = {key: list(events) for key, events in self._new.get(self._moving).items()}
-        for key, change in there.items():
+        keys = self._moving | self._contests.keys()
+        lines = {key: list(events) for key, events in self._new.get(keys).items()}
+        for key, change in self._rule.rows_of(lines).items():
             # What made the row that is there has moved it in a batch of its own.
             lines[key].append(change._replace(mover=None))
         return {key: sorted(line, key=self._when) for key, line in lines.items()}
@@ -117,24 +118,28 @@ class ContestedKeys:
         contests: dict[str, Contest] = {}
         for key, line in lines.items():
             contest, there = self._contests.get(key, Contest()).copied(), None
+            is_repeated = False
             for change in line:
                 if (change.at, change.offset) in waiting:
                     continue
-                if change.mover is None or not self._is_delete(change):
+                was_spared, is_repeated = is_repeated, False
+                if not self._is_delete(change):
                     there = self._arrived(contest, there, change)
-                elif not self._is_contested(contest, change):
+                elif change.is_left or not (self._is_contested(contest, change) or was_spared):
                     there = None
-                elif self._spares(contest, there, change) or change.record is None:
+                elif (
+                    self._spares(contest, there, change, is_repeated=was_spared)
+                    or change.record is None
+                ):
                     spared.add((key, change.place))
+                    is_repeated = True
                 else:
                     unknown[change.at, change.offset] = change.record
             contests[key] = contest
         return spared, unknown, {key: each for key, each in contests.items() if each.arrivals}
 
-    def _arrived(self, contest: Contest, there: Row | None, change: RowChange) -> Row | None:
-        """Return the row that a change leaves at its key; one onto which it moved is pushed."""
-        if self._is_delete(change):
-            return None
+    def _arrived(self, contest: Contest, there: Row | None, change: RowChange) -> Row:
+        """Return the row that a change makes; one onto which it has moved is pushed."""
         assert change.row is not None, "no delete"
         row, moment = self._told_of(change.row), change.place[self._order]
         is_again = bool(moment) and (moment in contest.arrivals or there == row)
@@ -146,23 +151,24 @@ class ContestedKeys:
     def _is_contested(self, contest: Contest, change: RowChange) -> bool:
         return bool(contest.pushed) or change.place[self._order] in contest.departures
 
-    def _spares(self, contest: Contest, there: Row | None, change: RowChange) -> bool:
-        """Tell whether a pushed row, and no other, is the one that a move takes from its key."""
+    def _spares(
+        self, contest: Contest, there: Row | None, change: RowChange, *, is_repeated: bool
+    ) -> bool:
+        """Tell whether a pushed row, and no other, is the one that a delete takes from its key."""
         moment = change.place[self._order]
-        if moment and moment in contest.departures:
+        # A null value tells of no row, and repeats the delete before it.
+        if (moment and moment in contest.departures) or (change.mover is None and is_repeated):
             return True
-        assert change.mover is not None, "asked about moves"
-        told = self._told_of(change.mover)
-        if there is None and len(contest.pushed) == 1:
-            like = contest.pushed[0]
-        else:
-            rows = [*contest.pushed, *([] if there is None else [there])]
-            meant = [row for row in rows if _tells(told, row)]
-            if not meant or not any(told) or any(row != meant[0] for row in meant):
+        told = () if change.mover is None else self._told_of(change.mover)
+        rows = [*contest.pushed, *([] if there is None else [there])]
+        meant = [row for row in rows if _tells(told, row)] if any(told) else []
+        if any(row != rows[0] for row in rows):
+            if not meant or any(row != meant[0] for row in meant):
                 return False
-            if (like := meant[0]) not in contest.pushed:
-                return False
-        contest.pushed.remove(like)
+            rows = meant
+        if rows[0] not in contest.pushed:
+            return False
+        contest.pushed.remove(rows[0])
         contest.departures.add(moment or change.place)
         return True
 
@@ -184,7 +190,7 @@ class ContestedKeys:
                 for changes in events.values()
                 for change in changes
                 if (change.at, change.offset) not in waiting
-                and not (change.mover is not None and (change.key, change.place) in spared)
+                and not (self._is_delete(change) and (change.key, change.place) in spared)
             ]
         self._new.clear()
 
