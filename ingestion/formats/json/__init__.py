@@ -54,7 +54,8 @@ REASONS: Final[dict[str, str]] = {
     "bad_base64": "the text of a BINARY column is not base64",
     "too_long": "the text is longer than its VARCHAR",
     "wrong_case": "a name is declared in another case, and the declared one is absent",
-    "unknown_field": "a name is not declared, and the stream says `extra_fields: reject`",
+    "unknown_field": "a name is not declared, and the stream says `extra_fields: reject`, or a "
+    "STRUCT that follows its schema cannot get the field",
 }
 _REFUSED: Final = (msgspec.MsgspecError, ValueError, RecursionError)
 # What msgspec takes in no name.

@@ -107,8 +107,8 @@ class StrictReader:
         # A name that occurs only in another case would leave its column null silently.
         if self._misspelt:
             raise BadBytesError("wrong_case", ", ".join(self._misspelt)[:500])
-        if extra and self._encoded.extra_fields == "reject":
-            raise BadBytesError("unknown_field", ", ".join(extra)[:500])
+        if refused := self._encoded.refused(extra):
+            raise BadBytesError("unknown_field", ", ".join(refused)[:500])
         decoded = Decoded(row, extra, kept=self._kept(fields), coerced=self._coerced)
         return decoded, self._undeclared
 

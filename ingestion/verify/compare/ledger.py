@@ -197,6 +197,8 @@ def miscounts(batch: Batch, recount: Recount) -> Iterator[Difference]:
     for name, expected in expected_counts.items():
         if expected != counts.get(name, 0):
             yield _miscount(batch, name, expected, counts.get(name, 0))
+    if recount.undeclared > (found := counts.get("extra_fields", 0)):
+        yield _miscount(batch, "extra_fields, at least", recount.undeclared, found)
     yield from _miscounted_winners(batch, recount)
 
 

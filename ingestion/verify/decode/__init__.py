@@ -6,7 +6,7 @@ and schemas by which nothing can be read, raise ``BadRecordError`` everywhere in
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any, Final, cast
@@ -15,11 +15,13 @@ from uuid import UUID
 from oncelake.ingestion.declaration.ddl import DeclaredColumn
 from oncelake.ingestion.declaration.formats import Options
 from oncelake.ingestion.declaration.parts import ExtraFields, FormatSpec
+from oncelake.ingestion.declaration.types import SqlType
 from oncelake.ingestion.kafka.schema_registry import SchemaId, WriterSchema, fresh_registry
 from oncelake.ingestion.settings import Settings
 from oncelake.ingestion.verify.decode import glue_frame
 from oncelake.ingestion.verify.decode.coerce import (
     BadRecordError,
+    Path,
     UnknownSchemaError,
     UnprovableError,
 )
@@ -47,6 +49,8 @@ class Expected:
         record: The record types that are meant, by name; none where any is.
         moved_by: Columns by which an update shows that its row had another key before.
         keeps_json: Whether fields that are kept are text, numbers as they are written.
+        whole: Columns of which a STRUCT must have every field of a record's.
+        given: Names of columns that headers and key give, which a value may have, too.
     """
 
     columns: Sequence[DeclaredColumn]
@@ -58,6 +62,24 @@ class Expected:
     record: Sequence[str] = ()
     moved_by: Sequence[str] = ()
     keeps_json: bool = False
+    whole: frozenset[str] = frozenset()
+    given: frozenset[str] = frozenset()
+
+    @property
+    def row(self) -> SqlType:
+        """The columns as one type."""
+        return SqlType(word="STRUCT", parts={each.name: each.type for each in self.columns})
+
+    def checked(self, record: DecodedRecord, undeclared: Iterable[Path]) -> DecodedRecord:
+        """Refuse a record for fields that it waits for, or note that it has some; no delete."""
+        paths = [path for path in undeclared if path[0] not in self.given or path[1:]]
+        if record.is_delete or not paths:
+            return record
+        if self.extra_fields == "reject" or any(
+            path[1:] and path[0] in self.whole for path in paths
+        ):
+            raise BadRecordError(f"fields that no column names: {sorted(paths)}")
+        return replace(record, has_undeclared=True)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,6 +94,7 @@ class DecodedRecord:
         record: Full name of its record type, where it is none of those that are declared.
         is_other: Whether it is of another type than the declaration names.
         extra: The fields that no column names, where they are kept.
+        has_undeclared: Whether its schema has fields that no column names, where that is known.
     """
 
     values: Row
@@ -83,6 +106,7 @@ class DecodedRecord:
     record: str | None = None
     is_other: bool = False
     extra: str | None = None
+    has_undeclared: bool = False
 
 
 # Of one record: names and values.

@@ -436,6 +436,38 @@ def fields(
     ]
 
 
+# Where a field is: the names of columns and parts on the way to it, and its own.
+Path = tuple[str, ...]
+
+
+def undeclared(node: Any, type_: SqlType, inside: Callable[[Any, str], Iterable[Any]]) -> set[Path]:
+    """Return the paths of the fields of records for which the STRUCT in their place has none.
+
+    Args:
+        node: What an encoding says of a value, or the value.
+        type_: Its declared type.
+        inside: Returns the parts of a node, by the names that a type of that word has for them;
+            those of each branch, where there are several.
+    """
+    paths: set[Path] = set()
+    for parts in inside(node, type_.word):
+        for name, part in parts.items():
+            if name in type_.parts:
+                paths |= {(name, *each) for each in undeclared(part, type_.parts[name], inside)}
+            elif type_.word == "STRUCT":
+                paths.add((name,))
+    return paths
+
+
+def inside_json(value: Any, word: str) -> Iterable[Any]:
+    """Return the parts of a parsed value of JSON."""
+    if type(value) is list and word == "ARRAY":
+        return [{"element": each} for each in value]
+    if type(value) is dict and word == "MAP":
+        return [{"value": each} for each in value.values()]
+    return [value] if type(value) is dict and word == "STRUCT" else ()
+
+
 def nested(word: str, parts: Any, type_: SqlType, fit: Callable[[Any, SqlType], Read]) -> Read:
     """Take a record, a list or a map, given the types of its fields, items or values."""
     if type_.word != word:

@@ -126,6 +126,7 @@ class RowChange(NamedTuple):
         moved_from: By ``text_of``, the key of the row that has them, if it is another.
         record: The record, where it leaves any out.
         coerced: How many of its values were of another type than their lenient column.
+        has_undeclared: Whether its record's schema has fields that no column names.
     """
 
     key: str
@@ -136,6 +137,7 @@ class RowChange(NamedTuple):
     moved_from: str | None = None
     record: Record | None = None
     coerced: int = 0
+    has_undeclared: bool = False
 
     @property
     def at(self) -> TopicPartition:
