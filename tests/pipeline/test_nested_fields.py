@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 from fastavro import parse_schema, schemaless_writer
 
+from oncelake.ingestion.errors import SchemaChangedError
 from oncelake.ingestion.storage.failpoints import Failpoint
 from tests.support.both_readers import Sent, classified, declared, judged
 from tests.support.proof import find_problems, prove
@@ -335,3 +336,22 @@ def test_an_iceberg_table_that_dies_while_it_grows_has_grown(
     world.declare(schema=ddl(WIDE))
     assert written.rows() == [row(1, {**OLD, "zip": None}), row(2, NEW)]
     assert find_problems(world) == ()
+
+
+@pytest.mark.parametrize("sink", SINKS)
+@pytest.mark.parametrize("other", ["STRUCT<a: BIGINT, b: STRING>", "STRUCT<b: STRING>"])
+def test_a_declaration_that_its_table_has_not_followed_changes_no_row(
+    world: World, sink: dict[str, Any], other: str
+) -> None:
+    """The run is refused; the rows are those of the columns of then, and are proven."""
+    world.declare(schema="id BIGINT NOT NULL, s STRUCT<a: BIGINT>, l ARRAY<STRUCT<a: INT>>", **sink)
+    world.send({"id": 1, "s": {"a": 1}, "l": [{"a": 2}]})
+    world.run()
+    world.declare(schema=f"id BIGINT NOT NULL, s {other}, l ARRAY<{other}>")
+    with pytest.raises(SchemaChangedError):
+        world.run()
+
+    verdict = prove(world)
+
+    assert verdict.holds, verdict.differences
+    assert verdict.limits == ()

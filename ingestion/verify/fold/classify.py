@@ -466,11 +466,21 @@ class Classifiers:
         spec: StreamSpec,
         make: Callable[..., Classifier],
         alterations: Sequence[Alteration] = (),
+        columns: Iterable[DeclaredColumn] = (),
     ) -> None:
-        """Take today's declaration, and the batches that altered columns, oldest first."""
+        """Take today's declaration.
+
+        Args:
+            spec: The declaration.
+            make: Makes a classifier.
+            alterations: The batches that altered columns, oldest first.
+            columns: The table's, which may have other fields in a STRUCT than are declared.
+        """
         self._spec, self._make = spec, make
         self._alterations = alterations
         self.today = make(spec)
+        found = {each.name: each.type for each in columns}
+        self._types = {name: found.get(name, type_) for name, type_ in self.today.types.items()}
         self._names: dict[str, str | None] = {name: name for name in spec.types}
         self._made: dict[tuple[Any, ...], Classifier] = {}
 
@@ -511,7 +521,7 @@ class Classifiers:
             of_then = self._spec.model_copy(update={"route": routed, **dict(followed)})
             found = self._under(of_then, earlier, names, evaluated_by=evaluated_by)
             self._made[known_by] = found
-        fit = _fit_of(found.types, self.today.types, names)
+        fit = _fit_of(found.types, self._types, names)
         return partial(self._with_columns_of_today, found, fit, constraints)
 
     def _with_columns_of_today(
