@@ -52,7 +52,7 @@ REMEDIES: Final[Mapping[str, str]] = {
     "wrong_type": f"{_FOUND}, or correct the producer; for a number in quotes, "
     "`types: {column: lenient}`",
     "out_of_range": _FOUND,
-    "inexact_number": _FOUND,
+    "inexact_number": f"{_FOUND}; of a VARIANT, correct the producer",
     "not_finite": "declare the column as STRING, with `types: {column: lenient}` where it is no "
     "text, or correct the producer",
     "bad_time": "declare STRING or BIGINT and convert it by `select`, or send ISO 8601; where the "

@@ -225,8 +225,18 @@ def json_text(value: Any) -> str:
         return _json(value, str)
 
 
-# By the word of the type; ``JSON`` is a VARIANT of which the sink keeps the text.
-WRITERS: Final[Mapping[str, Read]] = {"VARIANT": variant, "JSON": json_text}
+def _held_json_text(value: Any) -> str:
+    variant(value)
+    return json_text(value)
+
+
+# By the word of the type; ``JSON`` is a VARIANT of which the sink keeps the text, and ``HELD_JSON``
+# the text of one that Spark makes of it.
+WRITERS: Final[Mapping[str, Read]] = {
+    "VARIANT": variant,
+    "JSON": json_text,
+    "HELD_JSON": _held_json_text,
+}
 
 
 def variant_of(value: Any, type_: SqlType) -> str:
@@ -266,7 +276,9 @@ def _number_of_variant(written: str) -> str:
         _, digits, exponent = number.as_tuple()
         if len(digits) <= _MOST_DIGITS and -int(exponent) <= _MOST_DIGITS:
             return text_of_decimal(number)
-    return text_of_double(float(written))
+    near, mantissa = float(written), written.lower().partition("e")[0]
+    is_lost = near == 0 and any(digit in mantissa for digit in "123456789")
+    return refuse(written) if is_lost or math.isinf(near) else text_of_double(near)
 
 
 def _bytes(value: Any) -> bytes:

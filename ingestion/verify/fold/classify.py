@@ -102,7 +102,8 @@ class Classifier:
         self.types = spec.types
         self.transformation = transformation(spec, settings, apply, evaluated_by=evaluated_by)
         takes_json = self.transformation is not None and self.transformation.takes_json
-        words = {"VARIANT": "JSON"} if takes_json or spec.are_variants_text else {}
+        words = {"VARIANT": "HELD_JSON"} if takes_json else {}
+        words = {"VARIANT": "JSON"} if spec.are_variants_text else words
         value = Expected(
             columns=[replace(c, type=c.type.with_words(words)) for c in spec.payload_columns],
             options=spec.format.options,
