@@ -44,7 +44,7 @@ ABOUT_RUNS: Final = frozenset(
     {
         *("name", "declared_in", "description", "owners", "group", "tags"),
         *("topic", "topics", "topic_pattern", "table_per_topic", "starting"),
-        *("table", "discover", "on_new_field", "on_wider_type"),
+        *("table", "discover"),
         # What these come to are columns.
         *("schema_from", "overrides", "exclude", "renamed_from"),
         *("max_offsets_per_trigger", "gaps", "schema_change", "delivery"),
@@ -54,6 +54,8 @@ ABOUT_RUNS: Final = frozenset(
         *("backfill_from", "follow", "maintenance", "retention_warning"),
     }
 )
+# Fields that decide whether a STRUCT follows a newer schema, or its record waits.
+FOLLOWING: Final = ("on_new_field", "on_wider_type")
 # Fields that the table itself has: in its columns, its keys and its rule.
 _IN_THE_TABLE: Final = frozenset(
     {
@@ -98,6 +100,12 @@ class StreamSpec(Declaration):
         """Tell whether a schema that comes with the records may change the columns."""
         evolves = "evolve" in (self.on_new_field, self.on_wider_type)
         return self.schema_from is not None and self.schema_from.is_followed and evolves
+
+    @property
+    def whole_columns(self) -> frozenset[str]:
+        """Columns that get each new field of a STRUCT in them, or its record waits."""
+        own = {*self.overrides}
+        return frozenset(self.value_types) - own if self.follows_schema else frozenset()
 
     def following(self, types: Mapping[str, SqlType]) -> StreamSpec:
         """Return the declaration with columns that hold the values of another schema, too.

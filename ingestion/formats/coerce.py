@@ -138,8 +138,8 @@ def mismatch(kind: str, target: DataType) -> Convert:
 
 def columns_of(
     fields: Mapping[str, Any], columns: sql.StructType, converter: Converter
-) -> tuple[Callable[[Any], list[Any]], tuple[str, ...]]:
-    """Return the conversion of a record to a row, and the names that no column has.
+) -> Callable[[Any], list[Any]]:
+    """Return the conversion of a record to a row.
 
     Args:
         fields: The encoding's types, by name.
@@ -150,7 +150,6 @@ def columns_of(
         (each.name, converter(fields[each.name], each.dataType) if each.name in fields else None)
         for each in columns
     ]
-    extra = tuple(name for name in fields if name not in set(columns.names))
 
     def to_row(record: Any) -> list[Any]:
         row, name = [], ""
@@ -162,7 +161,7 @@ def columns_of(
             raise error.within(name) from None
         return row
 
-    return to_row, extra
+    return to_row
 
 
 def struct_of(
@@ -175,7 +174,7 @@ def struct_of(
     """Return the conversion of a record to a STRUCT; ``missing`` is the reason of NOT NULL."""
     if not isinstance(target, sql.StructType):
         return mismatch("STRUCT", target)
-    to_row, _ = columns_of(fields, target, converter)
+    to_row = columns_of(fields, target, converter)
     names = target.names
     required = [at for at, field in enumerate(target) if not field.nullable]
 

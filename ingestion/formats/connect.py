@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from ctypes import c_float
 from decimal import Decimal
@@ -30,6 +30,7 @@ from oncelake.ingestion.formats.coerce import (
     refuse,
     struct_of,
 )
+from oncelake.ingestion.formats.json.names import spelt
 from oncelake.ingestion.formats.strict_json import parse
 
 _SPLIT: Final = b',"payload":'
@@ -58,6 +59,8 @@ _SCALARS: Final = {
     sql.VarcharType: (str, "string"),
 }
 _DAY: Final = 86_400_000_000
+
+FindUndeclared = Callable[[Any, str], Iterator[str]]
 
 
 class Hint(NamedTuple):
@@ -174,6 +177,42 @@ def json_value(hint: Hint, target: sql.DataType) -> Convert:
             else convert(_of(kind, value, target))
         )
     return lambda value: convert(_of(kind, value, target))
+
+
+def undeclared(target: sql.DataType) -> FindUndeclared | None:
+    """Return what finds the fields of objects that a STRUCT in their place lacks, if there is one.
+
+    It takes a value and its path, and yields the paths of the fields.
+    """
+    if isinstance(target, sql.StructType):
+        return _undeclared_fields({each.name: undeclared(each.dataType) for each in target})
+    if isinstance(target, sql.ArrayType) and (find := undeclared(target.elementType)):
+        return _undeclared_within(find, lambda v: v if type(v) is list else (), "[]")
+    if isinstance(target, sql.MapType) and (find := undeclared(target.valueType)):
+        return _undeclared_within(find, lambda v: v.values() if type(v) is dict else (), "{}")
+    return None
+
+
+def _undeclared_fields(parts: Mapping[str, FindUndeclared | None]) -> FindUndeclared:
+    def find(value: Any, path: str) -> Iterator[str]:
+        prefix = f"{path}." if path else ""
+        for name, each in value.items() if type(value) is dict else ():
+            if name not in parts:
+                yield prefix + spelt(name)
+            elif find_within := parts[name]:
+                yield from find_within(each, prefix + spelt(name))
+
+    return find
+
+
+def _undeclared_within(
+    find: FindUndeclared, items_of: Callable[[Any], Iterable[Any]], step: str
+) -> FindUndeclared:
+    def find_within(value: Any, path: str) -> Iterator[str]:
+        for each in items_of(value):
+            yield from find(each, path + step)
+
+    return find_within
 
 
 def _decimal(value: Any, hint: Hint, target: sql.DecimalType) -> Any:

@@ -47,7 +47,7 @@ def opened(encoded: Encoded) -> Decode:
     assert isinstance(options, CsvOptions), "options are of the format's own model"
     split, null = splitter(options.delimiter, options.quote), options.null_value
     names = encoded.schema.names
-    to_row, _ = columns_of(dict.fromkeys(names), encoded.schema, from_text)
+    to_row = columns_of(dict.fromkeys(names), encoded.schema, from_text)
 
     def read(raw: bytes) -> Decoded:
         fields = split(text_of(raw))

@@ -20,8 +20,9 @@ from pyspark.sql.types import ArrayType, DataType, DecimalType, StructField, Tim
 from oncelake.ingestion.declaration.formats import DebeziumOptions
 from oncelake.ingestion.formats import avro
 from oncelake.ingestion.formats.avro.types import converter, fields, is_record, record_in
+from oncelake.ingestion.formats.avro.types import undeclared as undeclared_in_avro
 from oncelake.ingestion.formats.coerce import Convert, MisfitError, exact_ticks
-from oncelake.ingestion.formats.connect import ConnectJson, Hint, hints, json_value
+from oncelake.ingestion.formats.connect import ConnectJson, Hint, hints, json_value, undeclared
 from oncelake.ingestion.formats.decoder import (
     BadBytesError,
     Decode,
@@ -85,6 +86,7 @@ class _JsonEnvelopes:
 
     def __init__(self, encoded: Encoded, options: DebeziumOptions) -> None:
         self._columns, self._options = encoded.schema, options
+        self._find_undeclared = undeclared(encoded.schema) or (lambda *_: ())
         self._paths = _paths_of(options)
         self._connect = ConnectJson()
         self._moves = _Moves(encoded, options)
@@ -103,7 +105,7 @@ class _JsonEnvelopes:
         if side == "before":
             row = {**self._of_key(key), **{n: v for n, v in row.items() if v is not None}}
             envelope = {**envelope, side: row}
-        extra = (name for name in row if name not in self._columns.names)
+        extra = self._find_undeclared(row, "")
         decoded = self._plan(schema, side).decoded(row, envelope, extra, headers)
         return self._moves.noted(decoded, envelope, headers, partial(self._plan, schema, "before"))
 
@@ -163,7 +165,7 @@ def _avro_reader(options: DebeziumOptions, schema: WriterSchema, encoded: Encode
         converts = {c.name: _convert(types, paths, c) for c in encoded.schema}
         is_delete = side == "before" or encoded.is_elsewhere
         plans[side] = _RowPlan(converts, paths, is_delete=is_delete)
-        extra[side] = [name for name in row if name not in encoded.schema.names]
+        extra[side] = list(undeclared_in_avro(record_in(nodes[side]), encoded.schema))
 
     moves = _Moves(encoded, options)
 
@@ -399,7 +401,7 @@ class _RowPlan:
                 values.append(None)
             else:
                 values.append(self._value(name, row, envelope))
-        others = None if self.is_delete else list(extra)
+        others = None if self.is_delete else [*dict.fromkeys(extra)]
         left_out = None if self.is_delete else unavailable
         return Decoded(values, others, self.is_delete, unavailable=left_out)
 

@@ -7,7 +7,8 @@ which see ``arrow_udf``. No record fails its batch, whatever it holds.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -24,6 +25,8 @@ from oncelake.ingestion.kafka.schema_registry import SchemaId, WriterSchema
 REASONS: Final[dict[str, str]] = {
     "undecodable": "decoding failed in an unexpected way; please report its `detail`",
 }
+# The column of a path that leads into it, as ``json.names.spelt`` writes it.
+_WITHIN: Final = re.compile(r"(?:`(.*)`|([^.\[{`]+))[.\[{]", re.DOTALL)
 # One record must not fail its batch, whatever it holds; libraries have errors of their own.
 UNFORESEEN: Final = Exception
 
@@ -37,6 +40,7 @@ class Encoded:
         is_key: Whether they are a Kafka key, which may be a bare value instead of an object.
         options: The format's options in the declaration.
         extra_fields: What to do with fields that ``schema`` does not name.
+        whole: Columns of which a STRUCT must have every field of a record's.
         unavailable: What becomes of columns that a record leaves out because they have not
             changed; only in formats that know such a thing.
         never_left_out: Columns of which that makes a record bad.
@@ -59,6 +63,7 @@ class Encoded:
     is_key: bool
     options: Options
     extra_fields: ExtraFields
+    whole: frozenset[str] = frozenset()
     unavailable: Unavailable | None = None
     never_left_out: frozenset[str] = frozenset()
     keys: Sequence[str] = ()
@@ -72,6 +77,17 @@ class Encoded:
     are_variants_text: bool = False
     in_glue: bool = False
     writer_schemas: Mapping[SchemaId, WriterSchema] = field(default_factory=dict)
+
+    def refused(self, extra: Iterable[str]) -> list[str]:
+        """Return those of a record's fields that no column has for which it must wait."""
+        is_any = self.extra_fields == "reject"
+        return [path for path in extra if is_any or _column_around(path) in self.whole]
+
+
+def _column_around(path: str) -> str:
+    """Return the column that a field is in, by its path; empty where it is in none."""
+    found = _WITHIN.match(path)
+    return found[1] or found[2] if found else ""
 
 
 # Takes values, then the Kafka keys and the headers where the format's options ask for them; returns
@@ -200,8 +216,8 @@ def by_record(read: Read, encoded: Encoded) -> Decode:
 
     def read_strictly(raw: bytes, *more: Any) -> Decoded:
         decoded = read(raw, *more)
-        if decoded.extra and encoded.extra_fields == "reject":
-            raise BadBytesError("unknown_field", f"not in `schema`: {', '.join(decoded.extra)}")
+        if refused := encoded.refused(decoded.extra or ()):
+            raise BadBytesError("unknown_field", f"not in `schema`: {', '.join(refused)}")
         if needed := encoded.never_left_out.intersection(decoded.unavailable or ()):
             raise BadBytesError("unavailable_value", f"not sent: {', '.join(sorted(needed))}")
         return decoded

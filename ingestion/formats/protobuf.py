@@ -27,7 +27,15 @@ from google.protobuf.descriptor import FieldDescriptor as Field
 from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
 from google.protobuf.message import DecodeError
 from google.protobuf.unknown_fields import UnknownFieldSet
-from pyspark.sql.types import DataType, StringType, StructType, TimestampType, VariantType
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    MapType,
+    StringType,
+    StructType,
+    TimestampType,
+    VariantType,
+)
 
 from oncelake.ingestion.formats import wire_format
 from oncelake.ingestion.formats.coerce import (
@@ -113,7 +121,8 @@ class _Messages:
 
     def _opened(self, message: Any) -> Read:
         make = message_factory.GetMessageClass(message)
-        to_row, extra = columns_of(_nodes(message), self._encoded.schema, _converter)
+        to_row = columns_of(_nodes(message), self._encoded.schema, _converter)
+        extra = tuple(_undeclared(message, self._encoded.schema))
 
         def read(payload: bytes) -> Decoded:
             try:
@@ -192,6 +201,28 @@ def _unknown(message: Any) -> list[str]:
     found: Mapping[int, None] = dict.fromkeys(e.field_number for e in UnknownFieldSet(message))
     # What it has may be among them, as an unknown value of an enum is.
     return [f"#{number}" for number in found if number not in message.DESCRIPTOR.fields_by_number]
+
+
+def _undeclared(message: Any, target: DataType, path: str = "") -> Iterator[str]:
+    """Yield the paths of the fields of messages for which the STRUCT in their place has none."""
+    if message is None or not isinstance(target, StructType):
+        return
+    for field in message.fields:
+        at = f"{path}.{field.name}" if path else field.name
+        if field.name in target.names:
+            yield from _undeclared(*_inside(field, target[field.name].dataType, at))
+        else:
+            yield at
+
+
+def _inside(field: Any, target: DataType, path: str) -> tuple[Any, DataType, str]:
+    """Return the message that one value of a field is, if it is one, its type, and its path."""
+    inner = field.message_type
+    if isinstance(target, MapType) and inner is not None and inner.GetOptions().map_entry:
+        return inner.fields_by_name["value"].message_type, target.valueType, f"{path}{{}}"
+    if isinstance(target, ArrayType) and field.is_repeated:
+        return inner, target.elementType, f"{path}[]"
+    return inner, target, path
 
 
 def is_recursive(message: Any) -> bool:

@@ -7,6 +7,7 @@ conversion would make a double of it, and nothing of a null.
 from __future__ import annotations
 
 import math
+import re
 import struct
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache, partial
@@ -29,6 +30,8 @@ LONGEST_VARIANT: Final = 16 * 2**20
 # How deep a value may be whose type contains itself, or which becomes JSON.
 DEEPEST: Final = 100
 _LONGEST_SHORT: Final = 63
+# Numbers without this are between 1e-300 and 1e300, or zero.
+_FAR: Final = re.compile(r"\d[eE][+-]?\d{3}|[\d.]{200}")
 # By how many bits a whole number has without its sign.
 _BYTES_OF_BITS: Final = (*(1,) * 8, *(2,) * 8, *(4,) * 16, *(8,) * 32)
 _WHOLE: Final = {1: b"\x0c", 2: b"\x10", 4: b"\x14", 8: b"\x18"}
@@ -61,6 +64,31 @@ def variant_text(value: Any, reason: str = "malformed_json") -> str:
     return text
 
 
+def refuse_unheld(value: Any) -> None:
+    """Refuse a value with a number that would become infinite, or zero, as a double."""
+    for each in _values_in(value):
+        if type(each) not in (msgspec.Raw, int):
+            continue
+        written = str(each) if type(each) is int else bytes(each).decode()
+        if written == "null":
+            continue
+        near, digits = float(written), written.lower().partition("e")[0]
+        if math.isinf(near):
+            raise BadBytesError("not_finite", f"no VARIANT holds {written:.80}")
+        if not near and digits.strip("-.0"):
+            raise BadBytesError("inexact_number", f"a VARIANT would hold {written:.80} as zero")
+
+
+def holds_numbers(text: str) -> bool:
+    """Tell whether a VARIANT of a JSON text has none of those numbers."""
+    if _FAR.search(text):
+        try:
+            refuse_unheld(_PARSE_AS_WRITTEN(text))
+        except (BadBytesError, msgspec.MsgspecError, RecursionError):
+            return False
+    return True
+
+
 def real_as_json(value: float) -> Any:
     """Return a float as JSON has it: with an exponent, by which it is no decimal, or as a text."""
     if math.isfinite(value):
@@ -69,11 +97,18 @@ def real_as_json(value: float) -> Any:
 
 
 def _names_in(value: Any) -> Iterator[str]:
+    for each in _values_in(value):
+        if type(each) is dict:
+            yield from each
+
+
+def _values_in(value: Any) -> Iterator[Any]:
+    """Yield a value of JSON, and those in it, however deep."""
     rest = [value]
     while rest:
         each = rest.pop()
+        yield each
         if type(each) is dict:
-            yield from each
             rest += each.values()
         elif type(each) is list:
             rest += each

@@ -49,7 +49,8 @@ REASONS: Final[dict[str, str]] = {
     "wrong_schema_type": "the schema id is one of another format",
     "unusable_schema": "the schema cannot be understood, or has no bound",
     "type_mismatch": "a value that its column cannot hold without a loss",
-    "unknown_field": "a name is not declared, and the stream says `extra_fields: reject`",
+    "unknown_field": "a name is not declared, and the stream says `extra_fields: reject`, or a "
+    "STRUCT that follows its schema cannot get the field",
 }
 
 # Makes the reader of the payloads of one schema; raises ``BadBytesError``.

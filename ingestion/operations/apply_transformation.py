@@ -34,7 +34,7 @@ def spark_transformation(
     from oncelake.ingestion.declaration.loader import locating_problems
     from oncelake.ingestion.formats.arrow_udf import parsed
     from oncelake.ingestion.formats.decoder import arrow_type
-    from oncelake.ingestion.pipeline.schema import row_type
+    from oncelake.ingestion.pipeline.schema import frame_of, row_type
     from oncelake.ingestion.pipeline.session import start_session
     from oncelake.ingestion.pipeline.transform import RECORD, asked_ddl, refuse_bad_transformation
 
@@ -50,7 +50,7 @@ def spark_transformation(
     schema = pa.schema(list(arrow_type(columns)))
 
     def apply(values: Sequence[dict[str, Any]]) -> pa.Table:
-        frame = spark.createDataFrame(pa.Table.from_pylist(list(values), schema=schema))
+        frame = frame_of(spark, pa.Table.from_pylist(list(values), schema=schema))
         frame = frame.withColumn("_good", parsed(F.col("_good"), value))
         made: Any = _transformed(frame, spec)
         # ``toArrow`` casts what this returns, and fails at a VARIANT that is null in a STRUCT.

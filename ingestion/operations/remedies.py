@@ -52,7 +52,7 @@ REMEDIES: Final[Mapping[str, str]] = {
     "wrong_type": f"{_FOUND}, or correct the producer; for a number in quotes, "
     "`types: {column: lenient}`",
     "out_of_range": _FOUND,
-    "inexact_number": _FOUND,
+    "inexact_number": f"{_FOUND}; of a VARIANT, correct the producer",
     "not_finite": "declare the column as STRING, with `types: {column: lenient}` where it is no "
     "text, or correct the producer",
     "bad_time": "declare STRING or BIGINT and convert it by `select`, or send ISO 8601; where the "
@@ -62,7 +62,8 @@ REMEDIES: Final[Mapping[str, str]] = {
     "wrong_case": "declare the name as the records write it, in `schema` and wherever else the "
     "file has it (`keys`, …); or declare the records' names as `value_schema`, and give the column "
     "its own by `select` (docs/json.md, Names in another case)",
-    "unknown_field": "declare the field in `schema`, or write `extra_fields: ignore`",
+    "unknown_field": "declare the field in `schema`, or write `extra_fields: ignore`; with columns "
+    "of a registry, `on_wider_type: evolve`, or the column's type in `columns`",
     "not_framed": f"{_SERIALIZER}; where the detail names a header, let it put the schema id in "
     "front of the payload: `headers.enabled` of Apicurio, `store.schema.version.id.in.header` of "
     "Cloudera (docs/formats.md, Ids in headers); JSON can be declared as `format: json`",

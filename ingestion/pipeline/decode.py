@@ -79,6 +79,7 @@ def _plan_values(records: DataFrame | pa.Table, stream: Stream, schema: StructTy
         is_key=False,
         options=spec.format.options,
         extra_fields=spec.extra_fields,
+        whole=spec.whole_columns,
         unavailable=spec.unavailable,
         never_left_out=spec.never_left_out,
         keys=spec.keys if spec.unavailable == "keep" else (),

@@ -6,9 +6,11 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+import pyarrow as pa
 from pyspark.errors import AnalysisException, ParseException
-from pyspark.sql import Column, SparkSession, types
+from pyspark.sql import Column, DataFrame, SparkSession, types
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 
 from oncelake.ingestion.declaration.ddl import DeclaredColumn
@@ -77,6 +79,12 @@ def _spark_type(type_: SqlType) -> DataType:
         required = type_.required
         return StructType([StructField(n, part, n not in required) for n, part in parts.items()])
     return _SCALARS[type_.word]()
+
+
+def frame_of(spark: SparkSession, rows: pa.Table) -> DataFrame:
+    """Return rows as a frame, in which a moment without a zone stays one without."""
+    schema = from_arrow_schema(rows.schema, prefer_timestamp_ntz=True)
+    return spark.createDataFrame(rows, schema)
 
 
 def declared_row(spec: StreamSpec, columns: Mapping[str, Column]) -> Column:

@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from oncelake.ingestion.errors import SetupError
 from oncelake.ingestion.lake.paths import StreamPaths
 from oncelake.ingestion.local.jars import store_jars
+from oncelake.ingestion.pipeline.schema import frame_of
 from oncelake.ingestion.settings import Settings
 from oncelake.ingestion.sinks.delta.files import endpoint_of_s3, open_rows
 from oncelake.ingestion.storage.location import Location
@@ -84,7 +85,7 @@ def read_table(
     Where Spark has no jars for the store, the rows come by way of this process: those ``within``.
     """
     if is_on_s3(settings.lake) and not store_jars(settings.jars):
-        return spark.createDataFrame(open_rows(table, version).to_table(filter=within))
+        return frame_of(spark, open_rows(table, version).to_table(filter=within))
     reader = spark.read.format("delta")
     if version is not None:
         reader = reader.option("versionAsOf", version)
@@ -107,7 +108,7 @@ def read_rows(
     names = [column.name for column in paths.table.columns()]
     nothing = pa.table({name: pa.nulls(0) for name in names})
     batches = list(paths.table.scan(names, version, since_seq=since_seq))
-    return spark.createDataFrame(pa.Table.from_batches(batches) if batches else nothing)
+    return frame_of(spark, pa.Table.from_batches(batches) if batches else nothing)
 
 
 def append_store_jars(settings: Settings) -> None:

@@ -129,7 +129,8 @@ class _Proof:
         try:
             ledger.refuse_unknown_kinds(self._batches)
             make = partial(make_classifier, epoch=coverage.epoch)
-            classifiers = Classifiers(self._spec, make, [*_alterations(self._batches)])
+            alterations, columns = _alterations(self._batches), self._paths.table.columns()
+            classifiers = Classifiers(self._spec, make, [*alterations], columns)
             self._prove_the_contents(coverage, classifiers)
         except UnprovableError as error:
             obstacles = (str(error),)

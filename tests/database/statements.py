@@ -83,12 +83,13 @@ def apply_here(spec: StreamSpec, _settings: Settings) -> Apply:
     """Return what makes rows of decoded values, for a proof: see ``spark_transformation``."""
     given = _arrow(type_of_columns(spec.in_statements(spec.exploded_columns)))
     made = _arrow(_types_of(spec))
-    selected = [
-        f'CAST({_in_duckdb(spec.select.get(name, f"`{name}`"))[0]} AS {type_}) AS "{name}"'
-        for name, type_ in ((field.name, _duckdb(field.type)) for field in made)
-    ]
     where = _in_duckdb(spec.where)[0] if spec.where else "TRUE"
     passes = f"(_is_delete OR coalesce({where}, FALSE))"
+    selected = [
+        f"CAST(CASE WHEN {passes} OR {name in spec.leaving_columns} "
+        f'THEN {_in_duckdb(spec.select.get(name, f"`{name}`"))[0]} END AS {type_}) AS "{name}"'
+        for name, type_ in ((field.name, _duckdb(field.type)) for field in made)
+    ]
     leaves = spec.leaves_by_where and not spec.ignore_null_updates
     query = (
         f"SELECT _at, {', '.join(selected)}, NOT {passes} AS _is_gone, {_MISFIT} AS _misfit "

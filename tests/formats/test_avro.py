@@ -126,7 +126,7 @@ def proven(schema: WriterSchema, ddl: str, payload: bytes) -> list[Any] | None:
     """Read a payload as the proof does; nothing where it refuses it."""
     columns = {column.name: column.type for column in parse_columns(ddl)}
     try:
-        return list(proof.opened(schema, columns, is_key=False, rejects=False)(payload).values)
+        return list(proof.opened(schema, columns, is_key=False)(payload).values)
     except (ValueError, OverflowError):
         return None
 

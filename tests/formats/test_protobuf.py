@@ -82,7 +82,7 @@ def test_every_type_arrives_as_it_was_written() -> None:
     )
 
     columns = {column.name: column.type for column in parse_columns(DDL)}
-    read = proof.opened(schema, columns, "ignore", proof.by_indexes)
+    read = proof.opened(schema, columns, proof.by_indexes)
     for struct_, payload in zip(structs[:3], payloads, strict=False):
         assert values_equal(list(struct_["row"].values()), list(read(payload).values))
     empty, full, other = (each["row"] for each in structs[:3])

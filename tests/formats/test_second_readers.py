@@ -63,7 +63,7 @@ def avro_readers() -> tuple[Any, Any]:
     text = json.dumps(AVRO)
     schema = WriterSchema(id=1, type="AVRO", text=text)
     engine = opened("avro", DDL, writer_schemas=[schema])
-    return engine, proof_avro.opened(schema, COLUMNS, is_key=False, rejects=False)
+    return engine, proof_avro.opened(schema, COLUMNS, is_key=False)
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +71,7 @@ def proto_readers() -> tuple[Any, Any]:
     """Both readers of one schema of Protobuf."""
     schema = WriterSchema(id=1, type="PROTOBUF", text=PROTO)
     engine = opened("protobuf", DDL, writer_schemas=[schema])
-    return engine, proof_protobuf.opened(schema, COLUMNS, "ignore", proof_protobuf.by_indexes)
+    return engine, proof_protobuf.opened(schema, COLUMNS, proof_protobuf.by_indexes)
 
 
 ROWS = st.fixed_dictionaries(
@@ -178,7 +178,7 @@ def test_odd_bytes_of_protobuf_are_read_alike(syntax: str) -> None:
     schema = WriterSchema(id=1, type="PROTOBUF", text=f'syntax = "{syntax}";{text}')
     columns = {column.name: column.type for column in parse_columns(ODD_DDL)}
     engine = opened("protobuf", ODD_DDL, writer_schemas=[schema])
-    proof = proof_protobuf.opened(schema, columns, "ignore", proof_protobuf.by_indexes)
+    proof = proof_protobuf.opened(schema, columns, proof_protobuf.by_indexes)
     indexes = {"": b"\0", "5 bytes of ": b"\x80\x80\x80\x80\0", "6 of ": b"\x80" * 5 + b"\0"}
 
     read = {

@@ -63,10 +63,10 @@ def both(
     words = {"VARIANT": "JSON"} if as_text else {}
     wanted = {column.name: column.type.with_words(words) for column in parse_columns(ddl)}
     if format_ == "avro":
-        prove = proof_avro.opened(schema, wanted, is_key=False, rejects=False)
+        prove = proof_avro.opened(schema, wanted, is_key=False)
     else:
         finding = proof_protobuf.by_indexes
-        prove = proof_protobuf.opened(schema, wanted, "ignore", finding)
+        prove = proof_protobuf.opened(schema, wanted, finding)
     engine = [None if bad else [*row.values()] for row, bad in zip(stored, is_bad, strict=True)]
     return engine, [proven(prove, each) for each in payloads]
 

@@ -21,11 +21,13 @@ from oncelake.ingestion.operations.alter import alter
 from oncelake.ingestion.operations.erase import erase
 from oncelake.ingestion.operations.maintain import maintain
 from oncelake.ingestion.operations.rewind import rewind
+from oncelake.ingestion.settings import Settings
 from oncelake.ingestion.sinks.arrow_types import VARIANT
 from oncelake.ingestion.sinks.delta.files import read_delta
 from oncelake.ingestion.verify.decode.coerce import variant
 from oncelake.ingestion.verify.decode.json import parse
 from oncelake.ingestion.verify.read.variant import with_texts
+from tests.support.both_readers import Sent, classified, declared, judged
 from tests.support.long import twins
 from tests.support.proof import find_problems, prove
 from tests.support.world import World, settings_in
@@ -37,12 +39,17 @@ SCHEMA = (
 NUMBERS = (
     *("0", "-0", "127", "128", "-128", "-129", "32767", "32768", "2147483648", "-2147483649"),
     *("9223372036854775807", "9223372036854775808", "-9223372036854775808"),
-    *("-9223372036854775809", "9" * 38, "9" * 39, "1" + "0" * 400),
+    *("-9223372036854775809", "9" * 38, "9" * 39, "1" + "0" * 300),
     *("1.0", "1.50", "-0.0", "0.10", "0.999999999", "9.999999999", "1000000000.5", "-12.34"),
     *("9999999999.99999999", "0.1234567890123456789", f"0.{'0' * 37}1", f"0.{'0' * 38}1"),
     *(f"1.{'0' * 40}", "123456789012345678901234567890.12345678901234567890"),
-    *("1e3", "1E-3", "1.5e300", "1e400", "-1e-400", "0e0"),
+    *("1e3", "1E-3", "1.5e300", "1e308", "5e-324", "0e0", "0e400", f"-0.{'0' * 400}e-400"),
 )
+# What a double would have as infinity, or as zero, and the reason for which its record waits.
+FAR = {
+    **dict.fromkeys(("1e400", "-1E0400", "1" + "0" * 400, "1.8e308"), "not_finite"),
+    **dict.fromkeys(("-1e-400", "2e-324", f"0.{'0' * 400}1"), "inexact_number"),
+}
 OTHERS = (
     *("null", "true", "false", '""', '"é😀\\"\\n"', f'"{"x" * 63}"', f'"{"x" * 64}"', "[]", "{}"),
     *('"\\u00e9\\ud83d\\ude00\\u0000"', '{"": 1}', '{"a": {"b": {"a": null}}}', "[1, [2, [3.0]]]"),
@@ -78,7 +85,7 @@ def corpus() -> list[str]:
 def records(first: int = 0) -> list[bytes]:
     """Return records of each JSON there is, in every place where a VARIANT may be."""
     dice = random.Random(first)
-    texts = [*NUMBERS, *OTHERS[:-2], *(some_json(dice) for _ in range(30))]
+    texts = [*NUMBERS, *OTHERS[:-2], *FAR, *(some_json(dice) for _ in range(30))]
     whole = (
         f'"v": {text}, "s": {{"v": {text}, "n": 1}}, "l": [{text}, null], "x {n}": {text}, '
         f'"m": {{"a": {text}, "b": null}}, "y": 1.50'
@@ -122,8 +129,44 @@ def test_the_proof_reads_them_as_they_were_written() -> None:
     due = [variant(parse(text.encode())) for text in texts]
 
     assert with_texts(encoded(texts), VARIANT) == due
-    # Both zeros are one whole number, and both infinities one double.
+    # Both zeros are one whole number, three more are one double, and one the negative of it.
     assert len({*due[: len(NUMBERS)]}) == len(NUMBERS) - 2
+
+
+def in_any_place(number: str) -> dict[str, str]:
+    """Return records that have a number in a VARIANT, by where it is."""
+    return {
+        "column": f'"v": {number}',
+        "object": f'"v": {{"a": [1, {{"b": {number}}}], "hash": "3e1234"}}',
+        "STRUCT": f'"s": {{"v": [{number}], "n": 1}}',
+        "ARRAY": f'"l": [1, {number}]',
+        "MAP": f'"m": {{"a": {number}}}',
+        "kept": f'"other": {{"a": {number}}}',
+        "both": f'"v": 1e3, "other": {number}',
+    }
+
+
+@pytest.mark.parametrize("is_text", [False, True], ids=["VARIANT", "text"])
+@pytest.mark.parametrize("number", FAR)
+def test_a_number_is_never_another_one(number: str, is_text: bool) -> None:
+    """Its record waits; where the sink has the text of the JSON, it is as it was written."""
+    places = in_any_place(number)
+    sent = [
+        Sent(f'{{"id": {n}, "at": 1, {each}}}'.encode()) for n, each in enumerate(places.values())
+    ]
+    # What has been read before teaches the quick reader the names of what is kept.
+    usual = [Sent(b'{"id": 100, "at": 1, "v": 1.5, "other": {"a": 1e3}}')] * 60
+    sink = {"sink": {"iceberg": {}}} if is_text else {}
+    spec = declared(schema=SCHEMA, keys=["id"], extra_fields="keep", **sink)
+
+    found = judged(spec, Settings(), [*usual, *sent])[len(usual) :]
+    proof = classified(spec, Settings(), [*usual, *sent])
+
+    reason = None if is_text else FAR[number]
+    assert [each.get("_reason") for each in found] == [reason] * len(places)
+    assert len(proof.bad) == (0 if is_text else len(places))
+    if is_text:
+        assert number in str(found[0]["v"])
 
 
 MODES: dict[str, dict[str, Any]] = {
@@ -147,7 +190,7 @@ def test_every_mode_writes_and_proves_them(world: World, mode: str) -> None:
     report = world.run()
 
     assert report.engine == "delta_rs"
-    assert report.total("quarantined") == 1
+    assert report.total("quarantined") == 1 + len(FAR)
     assert find_problems(world) == ()
 
 

@@ -34,6 +34,7 @@ from oncelake.ingestion.formats.avro.types import (
     has_endless_arrays,
     is_record,
     linked,
+    undeclared,
 )
 from oncelake.ingestion.formats.coerce import columns_of
 from oncelake.ingestion.formats.decoder import (
@@ -87,7 +88,8 @@ def compiled(schema: WriterSchema, encoded: Encoded) -> Read:
     """Return a reader of the payloads of one schema."""
     read, root = parsed(schema)
     if is_record(root):
-        to_row, extra = columns_of(fields(root), encoded.schema, converter)
+        to_row = columns_of(fields(root), encoded.schema, converter)
+        extra = tuple(dict.fromkeys(undeclared(root, encoded.schema)))
         return lambda payload: Decoded(to_row(read(payload)), extra)
     if not encoded.is_key or len(encoded.schema) != 1:
         raise BadBytesError("type_mismatch", "the schema is not a record")

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from oncelake.ingestion.formats.arrays import Bytes, Flags, Numbers, cast_or_null
 from oncelake.ingestion.formats.avro.conversion import conversion
-from oncelake.ingestion.formats.avro.types import fields, has_circles, is_record, kind
+from oncelake.ingestion.formats.avro.types import fields, has_circles, is_record, kind, undeclared
 from oncelake.ingestion.formats.decoder import Encoded, arrow_type, decoded_struct, struct_of_parts
 from oncelake.ingestion.formats.wire_format import DecodeMany
 
@@ -87,8 +87,8 @@ def column_decoding(root: Any, encoded: Encoded) -> DecodeMany | None:
     nodes = fields(root) if is_record(root) else {}
     # Records that contain themselves have no end as columns.
     read = None if has_circles(root) else _reader(root, _MOST_LEVELS)
-    extra = [name for name in nodes if name not in encoded.schema.names]
-    if read is None or not nodes or (extra and encoded.extra_fields == "reject"):
+    extra = [*dict.fromkeys(undeclared(root, encoded.schema))]
+    if read is None or not nodes or encoded.refused(extra):
         return None
     type_ = arrow_type(decoded_struct(encoded))
     row_type = type_.field("row").type

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from pyspark.sql import types as sql
@@ -156,6 +156,24 @@ def record_in(node: Any) -> Any:
 def fields(record: Any) -> dict[str, Any]:
     """Return the types of a record's fields, by name."""
     return {each["name"]: each["type"] for each in kind(record)[1].get("fields", ())}
+
+
+def undeclared(node: Any, target: sql.DataType, path: str = "") -> Iterator[str]:
+    """Yield the paths of the fields of records for which the STRUCT in their place has none."""
+    word, found = kind(node)
+    if word == "union":
+        for each in node:
+            yield from undeclared(each, target, path)
+    elif word == "record" and isinstance(target, sql.StructType):
+        for name, each in fields(node).items():
+            at = f"{path}.{name}" if path else name
+            yield from (
+                undeclared(each, target[name].dataType, at) if name in target.names else (at,)
+            )
+    elif word == "array" and isinstance(target, sql.ArrayType):
+        yield from undeclared(found["items"], target.elementType, f"{path}[]")
+    elif word == "map" and isinstance(target, sql.MapType):
+        yield from undeclared(found["values"], target.valueType, f"{path}{{}}")
 
 
 def parts_of(node: Any) -> list[Any]:

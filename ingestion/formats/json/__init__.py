@@ -48,13 +48,14 @@ REASONS: Final[dict[str, str]] = {
     "not_an_object": "the document is an array, a scalar or null",
     "wrong_type": "a value is of another type than declared; text is no number, a number no text",
     "out_of_range": "a number does not fit the declared DECIMAL",
-    "inexact_number": "a number would be rounded in its DECIMAL",
+    "inexact_number": "a number would be rounded in its DECIMAL, or to zero in a VARIANT",
     "not_finite": "a number overflows to infinity, or text spells NaN or Infinity",
     "bad_time": "no date or time of ISO 8601 between the years 1 and 9999",
     "bad_base64": "the text of a BINARY column is not base64",
     "too_long": "the text is longer than its VARCHAR",
     "wrong_case": "a name is declared in another case, and the declared one is absent",
-    "unknown_field": "a name is not declared, and the stream says `extra_fields: reject`",
+    "unknown_field": "a name is not declared, and the stream says `extra_fields: reject`, or a "
+    "STRUCT that follows its schema cannot get the field",
 }
 _REFUSED: Final = (msgspec.MsgspecError, ValueError, RecursionError)
 # What msgspec takes in no name.

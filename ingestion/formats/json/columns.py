@@ -33,7 +33,7 @@ from oncelake.ingestion.formats.coerce import (
 from oncelake.ingestion.formats.decoder import arrow_type
 from oncelake.ingestion.formats.json import strict
 from oncelake.ingestion.formats.json.names import Undeclared, spelt
-from oncelake.ingestion.formats.variant import LONGEST_NAME
+from oncelake.ingestion.formats.variant import LONGEST_NAME, holds_numbers
 
 Counts = NDArray[np.int64]
 
@@ -291,7 +291,8 @@ def _variants(values: list[Any]) -> Column:
     """Return values as the JSON that they were written in."""
     texts = pa.array(map(_bytes, values), pa.binary(), size=len(values)).cast(pa.string())
     colons = np.array([_colons_of_text(text) for text in texts.to_pylist()], np.int64)
-    return Column(texts, colons, colons < 0)
+    are_held = np.array([text is None or holds_numbers(text) for text in texts.to_pylist()], bool)
+    return Column(texts, colons, (colons < 0) | ~are_held)
 
 
 def _bytes(raw: Raw | None) -> bytes | None:

@@ -40,7 +40,7 @@ from oncelake.ingestion.formats.strict_json import (
     StrictParser,
     of_sane_length,
 )
-from oncelake.ingestion.formats.variant import variant_text
+from oncelake.ingestion.formats.variant import refuse_unheld, variant_text
 
 # Forms of what a column takes, as Python and Arrow both read them.
 NUMBER: Final = r"-?\d+(?:\.\d+)?"
@@ -107,8 +107,8 @@ class StrictReader:
         # A name that occurs only in another case would leave its column null silently.
         if self._misspelt:
             raise BadBytesError("wrong_case", ", ".join(self._misspelt)[:500])
-        if extra and self._encoded.extra_fields == "reject":
-            raise BadBytesError("unknown_field", ", ".join(extra)[:500])
+        if refused := self._encoded.refused(extra):
+            raise BadBytesError("unknown_field", ", ".join(refused)[:500])
         decoded = Decoded(row, extra, kept=self._kept(fields), coerced=self._coerced)
         return decoded, self._undeclared
 
@@ -143,7 +143,13 @@ class StrictReader:
         if self._encoded.extra_fields != "keep":
             return None
         others = {n: v for n, v in fields.items() if n not in self._names}
-        return variant_text(others) if others else None
+        return self._variant_text(others) if others else None
+
+    def _variant_text(self, value: Any) -> str:
+        """Write a value as JSON, if a VARIANT holds it; what stays a text holds any number."""
+        if not self._encoded.are_variants_text:
+            refuse_unheld(value)
+        return variant_text(value)
 
     def _column_reader(self, column: sql.StructField) -> Convert:
         """Return the conversion of a column's values; a lenient one takes another type's, too."""
@@ -181,7 +187,7 @@ class StrictReader:
             return lambda value: to_map(
                 {n: null if v is None else v for n, v in _nested(dict, value, type_).items()}
             )
-        convert = _leaf(type_)
+        convert = self._variant_text if _is_variant(type_) else _leaf(type_)
 
         def read(value: Any) -> Any:
             try:
@@ -362,5 +368,4 @@ _LEAVES: Final[dict[type[sql.DataType], Convert]] = {
     sql.DateType: _date,
     sql.TimestampType: timestamp_in,
     sql.TimestampNTZType: lambda value: _moment(value, zoned=False),
-    sql.VariantType: variant_text,
 }

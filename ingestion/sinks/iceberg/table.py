@@ -190,11 +190,12 @@ class IcebergTable(AlterableTable, ErasableTable, RewindableTable):
         """Tell whether the format has the wider type for files that have the narrower."""
         if not found.widens_to(wider):
             return False
-        if found.parts:
-            return found.parts.keys() == wider.parts.keys() and all(
-                self.can_widen(part, wider.parts[name]) for name, part in found.parts.items()
-            )
-        return found.scale == wider.scale
+        if found.word == "MAP" and found.parts["key"] != wider.parts["key"]:
+            return False
+        parts = found.parts.items()
+        return found.scale == wider.scale and all(
+            self.can_widen(part, wider.parts[name]) for name, part in parts
+        )
 
     def widening(self, column: DeclaredColumn) -> str:
         """Write the statement of Spark SQL."""
@@ -209,8 +210,7 @@ class IcebergTable(AlterableTable, ErasableTable, RewindableTable):
         with self._entry.session(), table.update_schema() as update:
             for column in columns:
                 wider = _KIND.stored_type(column.type)
-                for path, type_ in _wider_parts((column.name,), found[column.name], wider):
-                    update.update_column(path, field_type=_iceberg_type(type_, count(1)))
+                _widen(update, (column.name,), found[column.name], wider)
 
     def refuse_fixed_name(self) -> None:
         """Refuse a table with rows that is not of this stream, whoever's it is."""
@@ -475,14 +475,17 @@ def _settings_error(entry: CatalogEntry, table: Table) -> TableSettingsError | N
     )
 
 
-def _wider_parts(
-    path: tuple[str, ...], found: SqlType, wider: SqlType
-) -> Iterator[tuple[tuple[str, ...], SqlType]]:
-    """Yield what is no longer of the same type within one, by its path."""
+def _widen(update: UpdateSchema, path: tuple[str, ...], found: SqlType, wider: SqlType) -> None:
+    """Stage another type of what is at a path: wider types in it, and more fields, in order."""
     if not found.parts and found != wider:
-        yield path, wider
+        update.update_column(path, field_type=_iceberg_type(wider, count(1)))
     for name, part in found.parts.items():
-        yield from _wider_parts((*path, name), part, wider.parts[name])
+        _widen(update, (*path, name), part, wider.parts[name])
+    for before, name in pairwise(("", *wider.parts)):
+        if name not in found.parts:
+            at = (*path, name)
+            update.add_column(at, _iceberg_type(wider.parts[name], count(1)))
+            _ = update.move_after(at, (*path, before)) if before else update.move_first(at)
 
 
 def _reshape(
@@ -501,8 +504,7 @@ def _reshape(
             added = _iceberg_type(column.type, count(1))
             update.add_column((name,), added, doc=column.comment or None)
             continue
-        for path, type_ in _wider_parts((name,), _sql_type(found[name].field_type), column.type):
-            update.update_column(path, field_type=_iceberg_type(type_, count(1)))
+        _widen(update, (name,), _sql_type(found[name].field_type), column.type)
         if column.nullable and found[name].required:
             update.make_column_optional((name,))
         if column.comment != (found[name].doc or ""):

@@ -198,6 +198,8 @@ def miscounts(batch: Batch, recount: Recount) -> Iterator[Difference]:
         least = expected - (recount.doubtful_left if name == "exploded" else 0)
         if not least <= counts.get(name, 0) <= expected:
             yield _miscount(batch, name, expected, counts.get(name, 0))
+    if recount.undeclared > (found := counts.get("extra_fields", 0)):
+        yield _miscount(batch, "extra_fields, at least", recount.undeclared, found)
     yield from _miscounted_winners(batch, recount)
 
 

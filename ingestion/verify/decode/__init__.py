@@ -6,7 +6,7 @@ and schemas by which nothing can be read, raise ``BadRecordError`` everywhere in
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any, Final, cast
@@ -15,11 +15,13 @@ from uuid import UUID
 from oncelake.ingestion.declaration.ddl import DeclaredColumn
 from oncelake.ingestion.declaration.formats import Options
 from oncelake.ingestion.declaration.parts import ExtraFields, FormatSpec
+from oncelake.ingestion.declaration.types import SqlType
 from oncelake.ingestion.kafka.schema_registry import SchemaId, WriterSchema, fresh_registry
 from oncelake.ingestion.settings import Settings
 from oncelake.ingestion.verify.decode import glue_frame
 from oncelake.ingestion.verify.decode.coerce import (
     BadRecordError,
+    Path,
     UnknownSchemaError,
     UnprovableError,
 )
@@ -48,6 +50,8 @@ class Expected:
         moved_by: Columns by which an update shows that its row had another key before.
         keeps_json: Whether fields that are kept are text, numbers as they are written.
         is_elsewhere: Whether they are changes of rows that another table has: deletes in this one.
+        whole: Columns of which a STRUCT must have every field of a record's.
+        given: Names of columns that headers and key give, which a value may have, too.
     """
 
     columns: Sequence[DeclaredColumn]
@@ -60,6 +64,24 @@ class Expected:
     moved_by: Sequence[str] = ()
     keeps_json: bool = False
     is_elsewhere: bool = False
+    whole: frozenset[str] = frozenset()
+    given: frozenset[str] = frozenset()
+
+    @property
+    def row(self) -> SqlType:
+        """The columns as one type."""
+        return SqlType(word="STRUCT", parts={each.name: each.type for each in self.columns})
+
+    def checked(self, record: DecodedRecord, undeclared: Iterable[Path]) -> DecodedRecord:
+        """Refuse a record for fields that it waits for, or note that it has some; no delete."""
+        paths = [path for path in undeclared if path[0] not in self.given or path[1:]]
+        if record.is_delete or not paths:
+            return record
+        if self.extra_fields == "reject" or any(
+            path[1:] and path[0] in self.whole for path in paths
+        ):
+            raise BadRecordError(f"fields that no column names: {sorted(paths)}")
+        return replace(record, has_undeclared=True)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,6 +98,7 @@ class DecodedRecord:
         extra: The fields that no column names, where they are kept.
         tells_nothing: Whether it is a delete without any value of its row.
         moves: Whether it is the delete of a row that gets another key, or that row under it.
+        has_undeclared: Whether its schema has fields that no column names, where that is known.
     """
 
     values: Row
@@ -89,6 +112,7 @@ class DecodedRecord:
     extra: str | None = None
     tells_nothing: bool = False
     moves: bool = False
+    has_undeclared: bool = False
 
 
 # Of one record: names and values.

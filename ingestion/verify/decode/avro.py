@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import json
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from io import BytesIO
 from typing import Any, Final
@@ -41,19 +41,27 @@ from oncelake.ingestion.verify.decode.coerce import (
     Read,
     UnknownSchemaError,
     refuse,
+    undeclared,
 )
 
 _CLOCKS: Final = {"Timestamp": 10**3, "MicroTimestamp": 10**6, "NanoTimestamp": 10**9}
 _KEPT: Final = (*("name", "namespace", "size", "symbols"), *("precision", "scale", "connect.name"))
 _LOGICAL: Final = "logical"
 _MOST_TYPES: Final = 10_000
+# What the types of columns call the items of lists, and the values of maps.
+_PART: Final = {"ARRAY": "element", "MAP": "value"}
 
 
 def reading(expected: Expected) -> Decode:
     """Return what reads one framed Avro datum."""
     wanted = {column.name: column.type for column in expected.columns}
-    is_key, rejects = expected.is_key, expected.extra_fields == "reject"
     options = expected.options
+
+    def read_by(schema: WriterSchema) -> Decode:
+        read = opened(schema, wanted, is_key=expected.is_key)
+        paths = undeclared(parse_schema(schema), expected.row, inside)
+        return lambda payload, *_: expected.checked(read(payload), paths)
+
     if isinstance(options, AvroOptions) and options.framing == "single_object":
         schemas = {single_object.fingerprint(text): text for text in options.schemas}
 
@@ -62,15 +70,10 @@ def reading(expected: Expected) -> Decode:
             if fingerprint not in schemas:
                 raise UnknownSchemaError(f"no schema has the fingerprint {fingerprint.hex()}")
             schema = WriterSchema(id=0, type="AVRO", text=schemas[fingerprint])
-            return opened(schema, wanted, is_key=is_key, rejects=rejects)
+            return read_by(schema)
 
         return single_object.reading(reader)
-    return ReadFramed(
-        expected,
-        "AVRO",
-        lambda schema: opened(schema, wanted, is_key=is_key, rejects=rejects),
-        naming,
-    )
+    return ReadFramed(expected, "AVRO", read_by, naming)
 
 
 def naming(schema: WriterSchema) -> Name:
@@ -88,14 +91,10 @@ def naming(schema: WriterSchema) -> Name:
     return lambda _: full
 
 
-def opened(
-    schema: WriterSchema, wanted: Mapping[str, SqlType], *, is_key: bool, rejects: bool
-) -> Decode:
+def opened(schema: WriterSchema, wanted: Mapping[str, SqlType], *, is_key: bool) -> Decode:
     """Return what reads payloads of one schema."""
     node = parse_schema(schema)
     if node.type == "record":
-        if rejects and (unknown := fields_of(node).keys() - wanted.keys()):
-            raise BadRecordError(f"fields that no column names: {sorted(unknown)}")
         take = coerce.fields(fields_of(node), wanted, fit)
     elif is_key and len(wanted) == 1:
         bare = fit(node, *wanted.values())
@@ -197,6 +196,17 @@ def fields_of(node: Any) -> dict[str, Any]:
 def branches_of(node: Any) -> list[Any]:
     """Return the branches of a union; none of any other type."""
     return list(node.schemas) if node.type == "union" else []
+
+
+def inside(node: Any, word: str) -> Iterator[dict[str, Any]]:
+    """Yield the parts of a type, of a union those of each branch; see ``coerce.undeclared``."""
+    if node.type == "union":
+        for branch in node.schemas:
+            yield from inside(branch, word)
+    elif word == "STRUCT":
+        yield fields_of(node)
+    elif node.type.upper() == word and word in _PART:
+        yield {_PART[word]: _items_of(node)[0]}
 
 
 def _items_of(node: Any) -> list[Any]:

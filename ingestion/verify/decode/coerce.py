@@ -225,8 +225,18 @@ def json_text(value: Any) -> str:
         return _json(value, str)
 
 
-# By the word of the type; ``JSON`` is a VARIANT of which the sink keeps the text.
-WRITERS: Final[Mapping[str, Read]] = {"VARIANT": variant, "JSON": json_text}
+def _held_json_text(value: Any) -> str:
+    variant(value)
+    return json_text(value)
+
+
+# By the word of the type; ``JSON`` is a VARIANT of which the sink keeps the text, and ``HELD_JSON``
+# the text of one that Spark makes of it.
+WRITERS: Final[Mapping[str, Read]] = {
+    "VARIANT": variant,
+    "JSON": json_text,
+    "HELD_JSON": _held_json_text,
+}
 
 
 def variant_of(value: Any, type_: SqlType) -> str:
@@ -266,7 +276,9 @@ def _number_of_variant(written: str) -> str:
         _, digits, exponent = number.as_tuple()
         if len(digits) <= _MOST_DIGITS and -int(exponent) <= _MOST_DIGITS:
             return text_of_decimal(number)
-    return text_of_double(float(written))
+    near, mantissa = float(written), written.lower().partition("e")[0]
+    is_lost = near == 0 and any(digit in mantissa for digit in "123456789")
+    return refuse(written) if is_lost or math.isinf(near) else text_of_double(near)
 
 
 def _bytes(value: Any) -> bytes:
@@ -434,6 +446,38 @@ def fields(
         None if read is None or (value := record.get(name)) is None else read(value)
         for name, read in readers
     ]
+
+
+# Where a field is: the names of columns and parts on the way to it, and its own.
+Path = tuple[str, ...]
+
+
+def undeclared(node: Any, type_: SqlType, inside: Callable[[Any, str], Iterable[Any]]) -> set[Path]:
+    """Return the paths of the fields of records for which the STRUCT in their place has none.
+
+    Args:
+        node: What an encoding says of a value, or the value.
+        type_: Its declared type.
+        inside: Returns the parts of a node, by the names that a type of that word has for them;
+            those of each branch, where there are several.
+    """
+    paths: set[Path] = set()
+    for parts in inside(node, type_.word):
+        for name, part in parts.items():
+            if name in type_.parts:
+                paths |= {(name, *each) for each in undeclared(part, type_.parts[name], inside)}
+            elif type_.word == "STRUCT":
+                paths.add((name,))
+    return paths
+
+
+def inside_json(value: Any, word: str) -> Iterable[Any]:
+    """Return the parts of a parsed value of JSON."""
+    if type(value) is list and word == "ARRAY":
+        return [{"element": each} for each in value]
+    if type(value) is dict and word == "MAP":
+        return [{"value": each} for each in value.values()]
+    return [value] if type(value) is dict and word == "STRUCT" else ()
 
 
 def nested(word: str, parts: Any, type_: SqlType, fit: Callable[[Any, SqlType], Read]) -> Read:

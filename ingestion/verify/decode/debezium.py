@@ -27,6 +27,7 @@ from oncelake.ingestion.verify.decode.avro import (
     branches_of,
     datum_reader,
     fields_of,
+    inside,
     naming,
     parse_schema,
 )
@@ -75,7 +76,7 @@ class _RowOfEnvelope:
         self.options = options
         self.wanted = {column.name: column.type for column in expected.columns}
         self._is_elsewhere = expected.is_elsewhere
-        self._rejects = expected.extra_fields == "reject" and not expected.is_elsewhere
+        self.expected = expected
         self._movable = self.wanted.keys() - options.columns.keys()
         self._moved_by = expected.moved_by
 
@@ -102,8 +103,6 @@ class _RowOfEnvelope:
             raise BadRecordError("an envelope without its row")
         if is_delete:
             row = {**key, **{name: value for name, value in row.items() if value is not None}}
-        elif self._rejects and (unknown := row.keys() - self.wanted.keys()):
-            raise BadRecordError(f"fields that no column names: {sorted(unknown)}")
         moved_from = self._old_key(headers) if op == "c" else None
         moves_away = is_delete and any(name == "__debezium.newkey" for name, _ in headers)
         # A row that is new is sent whole, unless it is an old one under another key.
@@ -231,7 +230,10 @@ class ReadJsonEnvelope(_RowOfEnvelope):
     ) -> DecodedRecord:
         """Read one envelope, and from the key what a delete leaves out."""
         schema, envelope = self._split(raw)
-        return self.record(envelope, self._key(key), headers, partial(self._readers_of, schema))
+        readers = partial(self._readers_of, schema)
+        record = self.record(envelope, self._key(key), headers, readers)
+        row = coerce.undeclared(envelope.get("after"), self.expected.row, coerce.inside_json)
+        return self.expected.checked(record, row)
 
     def _split(self, raw: bytes) -> tuple[Any, Any]:
         document = parse(raw)
@@ -387,11 +389,12 @@ def _avro_reader(schema: WriterSchema, row: _RowOfEnvelope) -> Decode:
     if not {"op", "before", "after"} <= fields_of(root).keys():
         raise BadRecordError("no schema of an envelope")
     readers = {side: _avro_readers(root, side, row) for side in ("before", "after")}
-    read_datum = datum_reader(root)
+    read_datum, expected = datum_reader(root), row.expected
+    paths = coerce.undeclared(_record_in(fields_of(root)["after"]), expected.row, inside)
 
     def read(payload: bytes, key: object = None, headers: Headers = ()) -> DecodedRecord:
         envelope = {name: _bare(value) for name, value in read_datum(payload).items()}
-        return row.record(envelope, {}, headers, readers.__getitem__)
+        return expected.checked(row.record(envelope, {}, headers, readers.__getitem__), paths)
 
     return read
 

@@ -29,7 +29,10 @@ _MOST_NESTED: Final = 900
 def reading(expected: Expected) -> Decode:
     """Return what reads one object, or as a key a bare value."""
     rejects = expected.extra_fields == "reject"
-    readers = {column.name: of_json(column.type, rejects=rejects) for column in expected.columns}
+    readers = {
+        column.name: of_json(column.type, rejects=rejects or column.name in expected.whole)
+        for column in expected.columns
+    }
     lenient = [column for column in expected.columns if column.name in expected.lenient]
     types = {column.name: column.type for column in expected.columns}
     keeps = expected.extra_fields == "keep"

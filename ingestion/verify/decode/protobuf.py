@@ -13,17 +13,16 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache, partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache, lru_cache, partial
 from importlib import import_module, resources
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import DecodeError
 
-from oncelake.ingestion.declaration.parts import ExtraFields
 from oncelake.ingestion.declaration.types import SqlType
 from oncelake.ingestion.kafka.schema_registry import WriterSchema
 from oncelake.ingestion.storage.processes import deeper_calls
@@ -66,7 +65,7 @@ def reading(expected: Expected) -> ReadFramed:
     return ReadFramed(
         expected,
         "PROTOBUF",
-        lambda s: opened(s, wanted, expected.extra_fields, finding),
+        lambda s: opened(s, wanted, finding, expected.checked),
         lambda s: naming(s, finding),
         _are_indexes,
     )
@@ -87,22 +86,47 @@ def naming(written: WriterSchema, finding: Finding) -> Name:
 
 
 def opened(
-    written: WriterSchema, wanted: Mapping[str, SqlType], extra: ExtraFields, finding: Finding
+    written: WriterSchema,
+    wanted: Mapping[str, SqlType],
+    finding: Finding,
+    checked: Callable[[DecodedRecord, set[coerce.Path]], DecodedRecord] = lambda record, _: record,
 ) -> Decode:
     """Return what reads payloads of one schema."""
-    find = finding(_messages_of(written))
+    find, row = finding(_messages_of(written)), SqlType(word="STRUCT", parts=wanted)
+
+    @cache
+    def undeclared(message: Any) -> set[coerce.Path]:
+        return coerce.undeclared(_Value(message), row, _inside)
 
     def read(payload: bytes, *_: object) -> DecodedRecord:
         message, rest = find(payload)
-        if extra == "reject" and (
-            {*message.fields_by_name} - wanted.keys()
-            or protobuf_binary.numbers(rest) - {*message.fields_by_number}
-        ):
-            raise BadRecordError("fields that no column names")
+        unknown = protobuf_binary.numbers(rest) - {*message.fields_by_number}
         take = coerce.fields(message.fields_by_name, wanted, fit)
-        return DecodedRecord(values=tuple(take(protobuf_binary.read_message(rest, message))))
+        values = tuple(take(protobuf_binary.read_message(rest, message)))
+        paths = {*undeclared(message), *((f"#{number}",) for number in unknown)}
+        return checked(DecodedRecord(values=values), paths)
 
     return read
+
+
+class _Value(NamedTuple):
+    """One value of a field: a message, if it is one."""
+
+    message_type: Any
+    is_repeated: bool = False
+
+
+def _inside(field: Any, word: str) -> Iterator[Mapping[str, Any]]:
+    """Yield the parts of a field, or of one value; see ``coerce.undeclared``."""
+    message = field.message_type
+    if message is None:
+        return
+    if word == "MAP" and protobuf_binary.is_map(message):
+        yield {"value": message.fields_by_name["value"]}
+    elif word == "ARRAY" and field.is_repeated:
+        yield {"element": _Value(message)}
+    elif word == "STRUCT":
+        yield message.fields_by_name
 
 
 def fit(node: Any, type_: SqlType) -> Read:

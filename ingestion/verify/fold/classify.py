@@ -102,7 +102,8 @@ class Classifier:
         self.types = spec.types
         self.transformation = transformation(spec, settings, apply, evaluated_by=evaluated_by)
         takes_json = self.transformation is not None and self.transformation.takes_json
-        words = {"VARIANT": "JSON"} if takes_json or spec.are_variants_text else {}
+        words = {"VARIANT": "HELD_JSON"} if takes_json else {}
+        words = {"VARIANT": "JSON"} if spec.are_variants_text else words
         value = Expected(
             columns=[replace(c, type=c.type.with_words(words)) for c in spec.payload_columns],
             options=spec.format.options,
@@ -112,6 +113,8 @@ class Classifier:
             record=spec.record_types,
             moved_by=spec.moved_by,
             keeps_json=spec.are_variants_text,
+            whole=spec.whole_columns,
+            given=spec.metadata_columns,
         )
         needs_key = spec.tombstone_policy == "delete" or spec.from_key
         read_key = _reading_of_keys(spec, settings) if needs_key and spec.key_columns else None
@@ -412,7 +415,8 @@ class Classifier:
         if row.is_left:
             return change
         decoded = row.decoded
-        change = change._replace(coerced=decoded.coerced)
+        has_undeclared = decoded.has_undeclared and not row.element
+        change = change._replace(coerced=decoded.coerced, has_undeclared=has_undeclared)
         if self._may_move and (row.moves or decoded.is_delete):
             record = None if row.is_alone else row.record
             mover = None if record and record.value is None else row.values
@@ -538,13 +542,23 @@ class Classifiers:
         spec: StreamSpec,
         make: Callable[..., Classifier],
         alterations: Sequence[Alteration] = (),
+        columns: Iterable[DeclaredColumn] = (),
     ) -> None:
-        """Take today's declaration, and the batches that altered columns, oldest first."""
+        """Take today's declaration.
+
+        Args:
+            spec: The declaration.
+            make: Makes a classifier.
+            alterations: The batches that altered columns, oldest first.
+            columns: The table's, which may have other fields in a STRUCT than are declared.
+        """
         self._spec, self._make = spec, make
         self._alterations = alterations
         self.today = make(spec)
+        found = {each.name: each.type for each in columns}
+        self._types = {name: found.get(name, type_) for name, type_ in self.today.types.items()}
         self._names: dict[str, str | None] = {name: name for name in spec.types}
-        self._made: dict[tuple[str, str | None, Route | None, str], Classifier] = {}
+        self._made: dict[tuple[Any, ...], Classifier] = {}
 
     @property
     def is_independent(self) -> bool:
@@ -559,6 +573,7 @@ class Classifiers:
         seq: int = 0,
         evaluated_by: str | None = None,
         route: Mapping[str, Any] | None = None,
+        following: Mapping[str, Any] | None = None,
     ) -> Classify:
         """Return what classifies records that were written under some columns, as DDL.
 
@@ -568,18 +583,21 @@ class Classifiers:
             seq: The batch.
             evaluated_by: What evaluated the declared statements then, if not Spark.
             route: By what the records of then were routed, where it is known.
+            following: What a newer schema did then, where it is known.
         """
         routed = Route.model_validate(route) if route else self._spec.route
         names = self._names_then(seq) if columns else self._names
         earlier = parse_columns(columns) if columns else self._spec.columns
-        known_by = (columns, evaluated_by, routed, str(names))
+        followed = tuple((following or {}).items())
+        known_by = (columns, evaluated_by, routed, str(names), followed)
         if (self._spec.value_ddl or self._spec.transform) and names != self._names:
             # What makes the columns gives them their names of today.
             earlier, names = _as_named_today(earlier, names), self._names
         if not (found := self._made.get(known_by)):
-            found = self._under(earlier, names, evaluated_by=evaluated_by, route=routed)
+            of_then = self._spec.model_copy(update={"route": routed, **dict(followed)})
+            found = self._under(of_then, earlier, names, evaluated_by=evaluated_by)
             self._made[known_by] = found
-        fit = _fit_of(found.types, self.today.types, names)
+        fit = _fit_of(found.types, self._types, names)
         return partial(self._with_columns_of_today, found, fit, constraints)
 
     def _with_columns_of_today(
@@ -605,21 +623,21 @@ class Classifiers:
 
     def _under(
         self,
+        spec: StreamSpec,
         earlier: Sequence[DeclaredColumn],
         then: Mapping[str, str | None],
         *,
         evaluated_by: str | None,
-        route: Route | None,
     ) -> Classifier:
-        if tuple(earlier) == self._spec.columns and route == self._spec.route:
+        if tuple(earlier) == spec.columns and spec == self._spec:
             return self._make(self._spec, evaluated_by=evaluated_by) if evaluated_by else self.today
         # Of the columns of then, what is expected of the rows of today says nothing.
         about_rows = {"expectations", "renamed_from"}
-        declared = self._spec.model_dump(by_alias=True, exclude_unset=True, exclude=about_rows)
-        declared |= _by_names_of_then(self._spec, then)
-        declared |= {"schema": as_ddl(earlier), "route": route}
+        declared = spec.model_dump(by_alias=True, exclude_unset=True, exclude=about_rows)
+        declared |= _by_names_of_then(spec, then)
+        declared |= {"schema": as_ddl(earlier)}
         names = {column.name for column in earlier}
-        of_value = {column.name for column in parse_columns(self._spec.value_ddl or "_ INT")}
+        of_value = {column.name for column in parse_columns(spec.value_ddl or "_ INT")}
         for by_name, known in {"select": names, "from_headers": names | of_value}.items():
             declared[by_name] = {n: each for n, each in declared[by_name].items() if n in known}
         declared["from_key"] = [n for n in declared["from_key"] if n in names | of_value]

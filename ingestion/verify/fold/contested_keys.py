@@ -122,7 +122,8 @@ class ContestedKeys:
             for change in line:
                 if (change.at, change.offset) in waiting:
                     continue
-                was_spared, is_repeated = is_repeated, False
+                was_spared = is_repeated and change.mover is None
+                is_repeated = False
                 if not self._is_delete(change):
                     there = self._arrived(contest, there, change)
                 elif change.is_left or not (self._is_contested(contest, change) or was_spared):

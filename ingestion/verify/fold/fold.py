@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from oncelake.ingestion.declaration.routes import HEADER
-from oncelake.ingestion.declaration.spec import EVALUATED_BY
+from oncelake.ingestion.declaration.spec import EVALUATED_BY, FOLLOWING
 from oncelake.ingestion.kafka.offsets import TopicPartition
 from oncelake.ingestion.sinks.commit_metadata import CONSTRAINTS
 from oncelake.ingestion.verify.compare.quarantine import BadRecord, as_bad
@@ -108,6 +108,7 @@ class Fold:
             seq=batch.seq,
             evaluated_by=kept.get(EVALUATED_BY),
             route=kept.get("route"),
+            following={name: kept[name] for name in FOLLOWING if name in kept},
         )
         if self._extra_at and batch.declaration is not None and "extra_fields" not in kept:
             classify = _without_extra(classify, self._extra_at)
@@ -224,6 +225,8 @@ class Fold:
         if self._unavailable == "keep":
             self._kept.take(changes)
             return
+        undeclared = (change.has_undeclared and change.row is not None for change in result.changes)
+        recount.undeclared += sum(undeclared)
         if self._unavailable == "null":
             left_out = sum(len(change.left_out) for change in changes)
             recount.extra["columns_unavailable"] += left_out

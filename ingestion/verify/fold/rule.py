@@ -41,6 +41,7 @@ class Recount:
         doubtful_left: Those among them that count only where they find a row.
         clashes: Keys whose records have no order, and record types that one table cannot hold.
         extra: Counts that are no disposition, by name.
+        undeclared: Rows, at least, of records whose schema has fields that no column names.
     """
 
     is_replay: bool = False
@@ -51,6 +52,7 @@ class Recount:
     doubtful_left: int = 0
     clashes: list[Difference] = field(default_factory=list)
     extra: Counter[str] = field(default_factory=Counter)
+    undeclared: int = 0
 
 
 # Of a record that says so: its epoch, partition and offset.

@@ -129,6 +129,7 @@ class RowChange(NamedTuple):
         is_left: Whether it is a delete by a record that is not of this table.
         mover: The declared columns of a row that gets, or loses, this key by a move, as far as the
             record tells them.
+        has_undeclared: Whether its record's schema has fields that no column names.
     """
 
     key: str
@@ -141,6 +142,7 @@ class RowChange(NamedTuple):
     coerced: int = 0
     is_left: bool = False
     mover: Row | None = None
+    has_undeclared: bool = False
 
     @property
     def at(self) -> TopicPartition:
