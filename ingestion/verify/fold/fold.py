@@ -225,7 +225,7 @@ class Fold:
         if self._unavailable == "keep":
             self._kept.take(changes)
             return
-        undeclared = (change.has_undeclared and change.row is not None for change in result.changes)
+        undeclared = (change.has_undeclared and change.row is not None for change in changes)
         recount.undeclared += sum(undeclared)
         if self._unavailable == "null":
             left_out = sum(len(change.left_out) for change in changes)
