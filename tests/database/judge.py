@@ -38,7 +38,7 @@ from oncelake.ingestion.verify.verify import verify
 from tests.database.connector import Connector, Sent
 from tests.database.database import Database, Row
 from tests.database.declared import Image, Table
-from tests.database.history import History, Restart, Run_, Snapshot, Truncate, described
+from tests.database.history import History, ReadAll, Restart, Snapshot, Truncate, described
 from tests.database.shrink import smallest
 from tests.database.statements import apply_here, evaluated_here
 from tests.support import arrow_source
@@ -116,11 +116,16 @@ class HistoryError(AssertionError):
     """A history ended otherwise than the database."""
 
 
-def hold(history: History, ground: Ground) -> None:
+def hold(history: History, ground: Ground, *, is_told_short: bool = True) -> None:
     """Play a history to its end.
 
+    Args:
+        history: What is done.
+        ground: Where.
+        is_told_short: Whether to look for the fewest steps that end so.
+
     Raises:
-        HistoryError: something is wrong there; has the fewest steps that end so, and what is wrong.
+        HistoryError: something is wrong there; has the steps, and what is wrong.
     """
     if not (problems := judge(history, ground)):
         return
@@ -130,7 +135,8 @@ def hold(history: History, ground: Ground) -> None:
         kept[smaller] = judge(smaller, ground)
         return bool(kept[smaller]) and kept[smaller][0].kind == kind
 
-    history = smallest(history, ends_so)
+    if is_told_short:
+        history = smallest(history, ends_so)
     raise HistoryError("\n".join([described(history), *map(str, kept[history])]))
 
 
@@ -163,7 +169,7 @@ class Play:
     def play(self) -> None:
         """Do all that happens, and let the streams read it."""
         for step in self.history.steps:
-            if isinstance(step, Run_):
+            if isinstance(step, ReadAll):
                 self._run()
             elif isinstance(step, Restart):
                 self.connector.restart(step.count)

@@ -40,8 +40,7 @@ def smallest(history: History, ends_so: EndsSo) -> History:
 
 
 def _of_one_session(history: History) -> Iterator[History]:
-    sessions = {_session_of(step) for step in history.steps} - {None}
-    for session in sorted(filter(None.__ne__, sessions)):
+    for session in sorted(history.sessions):
         steps = tuple(step for step in history.steps if _session_of(step) in (session, None))
         yield replace(history, steps=steps)
 
@@ -94,7 +93,7 @@ def _with_fewer_values(
         return statements
 
     def of(values: Any) -> tuple[Statement, ...]:
-        return (*statements[:nth], statement._replace(values=values), *statements[nth + 1 :])
+        return (*statements[:nth], replace(statement, values=values), *statements[nth + 1 :])
 
     return of(_fewer(statement.values, lambda values: still(of(values))))
 
