@@ -25,10 +25,12 @@ def smallest(history: History, ends_so: EndsSo) -> History:
         history: One that ends so.
         ends_so: Plays a history, and tells whether it does.
     """
-    left = iter(range(_MOST_PLAYS))
+    left, features = iter(range(_MOST_PLAYS)), history.features().keys()
 
     def still(candidate: History) -> bool:
-        return candidate.is_legal and next(left, None) is not None and ends_so(candidate)
+        # With a feature of its own it might end so for another reason.
+        may_be = candidate.is_legal and candidate.features().keys() <= features
+        return may_be and next(left, None) is not None and ends_so(candidate)
 
     history = next(filter(still, _of_one_session(history)), history)
     history = _with_fewer_steps(history, still)
