@@ -32,7 +32,8 @@ class Row(NamedTuple):
     n: int | None = None
 
 
-class Put(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Put:
     """INSERT … ON CONFLICT DO UPDATE: the row has these values, whatever it had."""
 
     key: int
@@ -43,7 +44,8 @@ class Put(NamedTuple):
         return f"put {self.key}: {_written(self.values)}"
 
 
-class Update(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Update:
     """Changes columns of a row that is there."""
 
     key: int
@@ -54,7 +56,8 @@ class Update(NamedTuple):
         return f"update {self.key} set {_written(self.values)}"
 
 
-class Move(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Move:
     """Gives a row another primary key."""
 
     key: int
@@ -65,7 +68,8 @@ class Move(NamedTuple):
         return f"update {self.key} set key = {self.to}"
 
 
-class Delete(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Delete:
     """Deletes a row."""
 
     key: int

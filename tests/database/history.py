@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, NamedTuple
+from typing import Final
 
 from tests.database.database import Change, Database, Statement
 from tests.database.declared import CONDITIONS, Setup
@@ -19,10 +19,12 @@ FEATURES: Final = (
     "a delete without its route",
     "a truncate of several tables",
     "a key that is taken over",
+    "a key that is taken over by its like",
 )
 
 
-class Transaction(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Transaction:
     """What one session does at a time."""
 
     statements: tuple[Statement, ...]
@@ -32,25 +34,29 @@ class Transaction(NamedTuple):
         return "; ".join(map(str, self.statements)) or "nothing"
 
 
-class Truncate(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Truncate:
     """The table is emptied."""
 
 
-class Snapshot(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Snapshot:
     """The connector sends all rows."""
 
 
-class Restart(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Restart:
     """The connector sends its last changes again."""
 
     count: int
 
 
-class Run_(NamedTuple):  # noqa: N801 (``Run`` is the product's)
+@dataclass(frozen=True, slots=True)
+class ReadAll:
     """The streams read what is there."""
 
 
-Step = Transaction | Truncate | Snapshot | Restart | Run_
+Step = Transaction | Truncate | Snapshot | Restart | ReadAll
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -93,6 +99,12 @@ class History:
             self, steps=tuple(step for step in self.steps if not isinstance(step, Restart))
         )
 
+    @property
+    def sessions(self) -> frozenset[int]:
+        """The numbers of the sessions that do anything."""
+        firsts = (step.statements[0] for step in self.steps if isinstance(step, Transaction))
+        return frozenset(statement.key // KEYS_OF_A_SESSION for statement in firsts)
+
     def features(self) -> Counter[str]:
         """Count what it has."""
         database = Database()
@@ -108,8 +120,11 @@ class History:
         is_silent = is_envelope and source.identity != "full"
         if change.leaves is not None and declared.is_routed and is_silent:
             yield "a delete without its route"
-        if change.is_move and change.holder is not None:
+        if after is not None and change.is_move and change.holder is not None:
             yield "a key that is taken over"
+            # Which of the two goes later, no image can tell.
+            if after == change.holder._replace(identity=after.identity, shard=after.shard):
+                yield "a key that is taken over by its like"
         if before is None or after is None:
             return
         if declared.table_of(before) != declared.table_of(after):

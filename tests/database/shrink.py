@@ -25,10 +25,12 @@ def smallest(history: History, ends_so: EndsSo) -> History:
         history: One that ends so.
         ends_so: Plays a history, and tells whether it does.
     """
-    left = iter(range(_MOST_PLAYS))
+    left, features = iter(range(_MOST_PLAYS)), history.features().keys()
 
     def still(candidate: History) -> bool:
-        return candidate.is_legal and next(left, None) is not None and ends_so(candidate)
+        # With a feature of its own it might end so for another reason.
+        may_be = candidate.is_legal and candidate.features().keys() <= features
+        return may_be and next(left, None) is not None and ends_so(candidate)
 
     history = next(filter(still, _of_one_session(history)), history)
     history = _with_fewer_steps(history, still)
@@ -40,8 +42,7 @@ def smallest(history: History, ends_so: EndsSo) -> History:
 
 
 def _of_one_session(history: History) -> Iterator[History]:
-    sessions = {_session_of(step) for step in history.steps} - {None}
-    for session in sorted(filter(None.__ne__, sessions)):
+    for session in sorted(history.sessions):
         steps = tuple(step for step in history.steps if _session_of(step) in (session, None))
         yield replace(history, steps=steps)
 
@@ -94,7 +95,7 @@ def _with_fewer_values(
         return statements
 
     def of(values: Any) -> tuple[Statement, ...]:
-        return (*statements[:nth], statement._replace(values=values), *statements[nth + 1 :])
+        return (*statements[:nth], replace(statement, values=values), *statements[nth + 1 :])
 
     return of(_fewer(statement.values, lambda values: still(of(values))))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import zip_longest
+from itertools import pairwise, zip_longest
 from typing import Any, Final, Literal, NamedTuple
 
 from hypothesis import strategies as st
@@ -13,8 +13,8 @@ from tests.database.declared import CONDITIONS, STATES, Declared, Setup, Source,
 from tests.database.history import (
     KEYS_OF_A_SESSION,
     History,
+    ReadAll,
     Restart,
-    Run_,
     Snapshot,
     Step,
     Transaction,
@@ -54,6 +54,20 @@ class _Idea(NamedTuple):
         return Delete(key) if self.kind == "delete" else Move(key, to if to != key else first + 1)
 
 
+class _Shift(NamedTuple):
+    """Rows that take over each other's keys, in a chain to a free key or in a circle."""
+
+    which: int
+    is_circle: bool
+
+    def about(self, session: int, alive: Sequence[int]) -> Iterator[Statement]:
+        """Yield the moves, of all rows that there are."""
+        keys = [*alive[self.which :], *alive[: self.which]]
+        free = session * KEYS_OF_A_SESSION + _KEYS + 1
+        for key, to in pairwise([*keys, keys[0] if self.is_circle else free] if keys else []):
+            yield Move(key, to)
+
+
 _nth = st.integers(0, _KEYS - 1)
 _values = st.fixed_dictionaries({}, optional=_OPTIONAL)
 _ideas = st.builds(
@@ -63,20 +77,18 @@ _ideas = st.builds(
     _nth,
     _values,
 )
-_transactions = st.lists(_ideas, min_size=1, max_size=3)
+_several = st.lists(_ideas, min_size=1, max_size=3)
+_shifts = st.builds(_Shift, _nth, st.booleans())
+_rare = st.sampled_from((ReadAll(), Truncate(), Snapshot(), Restart(1), Restart(3), Restart(6)))
 
 
 def _steps(sessions: int) -> st.SearchStrategy[Any]:
-    rare: list[st.SearchStrategy[Any]] = [
-        st.just(Truncate()),
-        st.just(Snapshot()),
-        st.builds(Restart, st.integers(1, 6)),
-        st.just(Run_()),
-    ]
-    every = 6 * sessions
-    return st.integers(0, every).flatmap(
-        lambda nth: st.one_of(*rare) if nth == every // 2 else _transactions
-    )
+    def of(nth: int) -> st.SearchStrategy[Any]:
+        if nth == 3 * sessions:
+            return _rare
+        return _shifts if nth % 8 == 7 else _several
+
+    return st.integers(0, 6 * sessions).flatmap(of)
 
 
 def _in_turns(parts: Sequence[Sequence[Any]]) -> Iterator[Step]:
@@ -84,12 +96,16 @@ def _in_turns(parts: Sequence[Sequence[Any]]) -> Iterator[Step]:
     database = Database()
     for turn in zip_longest(*parts):
         for session, step in enumerate(turn):
-            if not isinstance(step, list):
+            if not isinstance(step, list | _Shift):
                 yield from (step,) if step is not None else ()
                 database = Database() if isinstance(step, Truncate) else database
                 continue
             alive = [k for k in sorted(database.by_key) if k // KEYS_OF_A_SESSION == session]
-            transaction = Transaction(tuple(idea.about(session, alive) for idea in step))
+            if isinstance(step, _Shift):
+                statements = tuple(step.about(session, alive))
+            else:
+                statements = tuple(idea.about(session, alive) for idea in step)
+            transaction = Transaction(statements)
             if database.commit(transaction.statements):
                 yield transaction
 

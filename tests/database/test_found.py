@@ -9,7 +9,7 @@ import pytest
 
 from tests.database.database import Delete, Move, Put, Update
 from tests.database.declared import Declared, Setup, Source, Table
-from tests.database.history import History, Run_, Step, Transaction, Truncate
+from tests.database.history import History, ReadAll, Step, Transaction, Truncate
 from tests.database.judge import Ground, hold
 
 ROUTED: Final = (Table(name="opened", when=("open",)), Table(name="ended", when=("closed",)))
@@ -82,7 +82,7 @@ FOUND: Final[Mapping[str, History]] = {
         put(1), update(1, state="closed"), tables=OPEN, source=Source(writes="rows")
     ),
     "a row that leaves the condition, in the next run": of(
-        put(1), Run_(), update(1, state="closed"), tables=OPEN, source=Source(identity="default")
+        put(1), ReadAll(), update(1, state="closed"), tables=OPEN, source=Source(identity="default")
     ),
 }
 
