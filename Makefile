@@ -13,7 +13,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-s3 demo ui test test-long test-ui screenshots wheel-test ranges unit docs lint format lock clean
-.PHONY: audit sbom spark-s3 bench size kills cluster-kills crash-matrix power-cuts modes-matrix double-starts ends mutants model histories soak lives proofs
+.PHONY: audit sbom spark-s3 bench size kills cluster-kills crash-matrix power-cuts modes-matrix double-starts ends mutants model histories pairs soak lives proofs
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -116,6 +116,10 @@ proofs: setup ## Run all of these long proofs in pieces, and go on where it was 
 lives: setup ## Do to streams what people do, in any order (STEPS=60 SEED=1 FOLDER=; in a folder, goes on where it was)
 	@$(bin)/python -m tests.lives --steps $(or $(STEPS),60) --seed $(or $(SEED),1) \
 		$(if $(FOLDER),--folder $(FOLDER))
+
+pairs: setup ## Declare each field beside every other, on random topics (SEEDS=1 SEED=1 MINUTES=60 ALONE=)
+	@$(bin)/python -m tests.pairs --seeds $(or $(SEEDS),1) --first $(or $(SEED),1) \
+		--minutes $(or $(MINUTES),60) $(if $(ALONE),--alone)
 
 docs: setup ## Build the documentation as a site in site/, strictly
 	@NO_MKDOCS_2_WARNING=1 $(bin)/mkdocs build --strict

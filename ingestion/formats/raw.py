@@ -22,8 +22,11 @@ REASONS: Final[dict[str, str]] = {"invalid_utf8": "the bytes are not UTF-8"}
 
 
 def opened(encoded: Encoded) -> Decode:
-    """Take the bytes unchanged; as a STRING they must be UTF-8, and are never repaired."""
-    is_text = isinstance(encoded.schema[0].dataType, StringType)
+    """Take the bytes unchanged; as a STRING they must be UTF-8, and are never repaired.
+
+    Without a column, as for a route that a header has, nothing is taken.
+    """
+    is_text = any(isinstance(column.dataType, StringType) for column in encoded.schema)
     one_by_one = by_record(lambda raw: Decoded([text_of(raw) if is_text else raw]), encoded)
     type_ = arrow_type(decoded_struct(encoded))
     row_type = type_.field("row").type

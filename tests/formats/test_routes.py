@@ -258,6 +258,32 @@ def test_a_header_routes_records_and_tombstones_of_any_format(declare: Any) -> N
     assert whose.places("quarantined") == {"orders": [3, 4, 5]}
 
 
+@pytest.mark.parametrize(
+    ("format_", "type_", "value"),
+    [("string", "STRING", b"\xff"), ("raw", "BINARY", b"\xff"), ("csv", "STRING", b"a,b")],
+)
+def test_a_header_routes_values_that_have_no_field(
+    declare: Any, format_: str, type_: str, value: bytes
+) -> None:
+    """The bytes are read by the table that gets them, and by no other."""
+    table = {"schema": f"line {type_}", "mode": "append"}
+    tables = {"lines": table, "others": table}
+    records = [
+        Sent(b"one", None, (("kind", b"lines"),)),
+        Sent(value, None, (("kind", b"others"),)),
+        Sent(value, None, ()),
+    ]
+
+    streams = declare(route_by="header:kind", format=format_, tables=tables)
+    whose = both(streams, Settings(), *records)
+
+    is_bad = format_ != "raw"
+    assert whose.places("row").get("lines") == [0]
+    assert whose.places("row").get("others") == (None if is_bad else [1])
+    bad = {"lines": [2], **({"others": [1]} if is_bad else {})}
+    assert whose.places("quarantined") == bad
+
+
 @pytest.fixture(params=TOPICS, ids=lambda make: make.__name__)
 def topic(request: pytest.FixtureRequest, registry: SmallRegistry) -> Topic:
     """A topic of each format that has a registry."""
