@@ -65,7 +65,7 @@ def is_awaited(features: Sequence[Feature]) -> bool:
     return is_routed_change or name_of(features) in OPEN
 
 
-# Pairs whose promise is not kept, each with a test of its own in ``test_open.py``.
+# Pairs whose promise is not kept: see ``test_open.py``.
 OPEN: Final = frozenset({"ignore_null_updates + extra_fields: keep", "value_schema + renamed_from"})
 
 
