@@ -6,15 +6,22 @@ import json
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from io import BytesIO
+from itertools import count
 from typing import Any, Final
 
+from fastavro import parse_schema, schemaless_writer
+
 from tests.database.database import Change, Database, Row, net
-from tests.database.declared import Image, Setup
+from tests.database.declared import Image, Setup, Source
 from tests.support.debezium import MISSING
 from tests.support.debezium import field as typed
+from tests.support.registry import framed
+from tests.support.small_registry import SmallRegistry
 from tests.support.topics_in_memory import Cluster, Headers, Record
 
 _TYPES: Final = {"id": "int32", "part": "int32", "shard": "int32", "n": "int32"}
+_ROW: Final = Row(0, 0, 0, addr=(None, None))
 _BEGAN_MS: Final = 1_700_000_000_000
 
 
@@ -46,6 +53,7 @@ class Connector:
     database: Database
     cluster: Cluster
     topic: str
+    registry: SmallRegistry | None = None
     changes: list[Change] = field(default_factory=list)
     sent: dict[tuple[int, int], Sent] = field(default_factory=dict)
     _known: dict[int, Row] = field(default_factory=dict)
@@ -84,7 +92,7 @@ class Connector:
         row = change.after or change.before
         assert row is not None, "of a row that is there, or is gone"
         key, headers = self.setup.source.key_of(row.key), self._headers(row)
-        value = self.setup.source.image(row)
+        value = self.setup.source.image(row, change.altered)
         del value["shard"]
         if self.setup.declared.is_ordered:
             value |= {"lsn": change.number, "gone": change.op == "d"}
@@ -102,7 +110,7 @@ class Connector:
             ("__debezium.newkey", self._kafka_key(change.after)),
             ("__debezium.oldkey", self._kafka_key(change.before)),
         ]
-        new, old = ((name, json.dumps(self._keyed(key)).encode()) for name, key in names)
+        new, old = ((name, _in_json(self._keyed(key))) for name, key in names)
         yield from self._of_event(change, "d", new)
         yield from self._of_event(change, "c", old)
 
@@ -126,11 +134,12 @@ class Connector:
             "op": op,
             "ts_ms": _BEGAN_MS + change.number,
         }
-        return self._with_schema(payload)
+        return self._with_schema(payload, change.altered)
 
     def _before(self, row: Row, change: Change, op: str) -> Image | None:
         """Return what the log has of a row's old values."""
-        image, source = self.setup.source.image(row), self.setup.source
+        source = self.setup.source
+        image = source.image(row, change.altered)
         if source.identity == "full":
             return image
         if source.identity == "nothing" or (op == "u" and not change.is_move):
@@ -138,7 +147,7 @@ class Connector:
         return {name: value if name in source.keys else None for name, value in image.items()}
 
     def _after(self, row: Row, change: Change) -> Image:
-        image = self.setup.source.image(row)
+        image = self.setup.source.image(row, change.altered)
         left_out = change.unsent if self.setup.source.identity != "full" else ()
         return {**image, **dict.fromkeys(left_out, MISSING)}
 
@@ -151,12 +160,11 @@ class Connector:
             return []
         return [("x-tenant", row.tenant.encode())]
 
-    def _with_schema(self, payload: Image) -> Image:
+    def _with_schema(self, payload: Image, altered: frozenset[str]) -> Image:
         if not self.setup.source.has_schemas:
             return payload
         row = {"type": "struct", "optional": True, "name": "s.t.Value"}
-        names = ("id", "part", *Row._fields[2:])
-        columns = [typed(name, _TYPES.get(name, "string")) for name in names]
+        columns = [*connect_columns(self.setup.source, altered)]
         sides = [{**row, "fields": columns, "field": side} for side in ("before", "after")]
         schema = {"type": "struct", "fields": sides, "optional": False, "name": "s.t.Envelope"}
         return {"schema": schema, "payload": payload}
@@ -170,9 +178,12 @@ class Connector:
 
     def _produce(self, sent: Sent) -> None:
         partitions = self.cluster.topic(self.topic).partitions
-        key = None if sent.key is None else json.dumps(self._keyed(sent.key)).encode()
         at = zlib.crc32(json.dumps(sent.key).encode()) % len(partitions)
-        value = None if sent.value is None else json.dumps(sent.value).encode()
+        if self.setup.source.encoding == "avro":
+            key, value = self._in_avro(sent)
+        else:
+            key = None if sent.key is None else _in_json(self._keyed(sent.key))
+            value = None if sent.value is None else _in_json(sent.value)
         record = Record(
             timestamp_ms=_BEGAN_MS + len(self.sent),
             key=key,
@@ -180,3 +191,78 @@ class Connector:
             headers=sent.headers or None,
         )
         self.sent[at, partitions[at].append(record)] = sent
+
+    def _in_avro(self, sent: Sent) -> tuple[bytes | None, bytes | None]:
+        assert self.registry is not None, "it has the schemas"
+        key = value = None
+        if sent.key is not None:
+            schema = avro_key(sent.key)
+            key = _written(self._registered("key", schema), schema, sent.key)
+        if sent.value is not None:
+            schema = avro_envelope(self.setup.source, sent.change.altered)
+            value = _written(self._registered("value", schema), schema, sent.value)
+        return key, value
+
+    def _registered(self, part: str, schema: Image) -> int:
+        assert self.registry is not None, "it has the schemas"
+        subject, text = f"{self.topic}-{part}", json.dumps(schema)
+        for version in count(1):
+            number = self.registry.versions.get((subject, version))
+            if number is None:
+                return self.registry.add(text, at=(subject, version))
+            if self.registry.schemas[number]["schema"] == text:
+                return number
+        raise AssertionError("the numbers of versions do not end")
+
+
+def connect_columns(source: Source, altered: frozenset[str]) -> Iterator[Image]:
+    """Yield the columns of a row, as Kafka Connect's JSON has them."""
+    for name in source.image(_ROW, altered):
+        if name == "addr":
+            names = ("city", "zip") if "nest" in altered else ("city",)
+            yield typed(name, "struct", fields=[typed(each, "string") for each in names])
+        else:
+            is_wide = name == "n" and "widen" in altered
+            yield typed(name, "int64" if is_wide else _TYPES.get(name, "string"))
+
+
+def avro_key(key: Image) -> Image:
+    """Return the schema of a Kafka key."""
+    fields = [{"name": name, "type": "int"} for name in key]
+    return {"type": "record", "name": "Key", "namespace": "s.t", "fields": fields}
+
+
+def avro_envelope(source: Source, altered: frozenset[str]) -> Image:
+    """Return the schema of an envelope."""
+
+    def optional(name: str, type_: Any) -> Image:
+        return {"name": name, "type": ["null", type_], "default": None}
+
+    columns = []
+    for each in connect_columns(source, altered):
+        type_: Any = {"int32": "int", "int64": "long", "string": "string"}.get(each["type"])
+        if each["type"] == "struct":
+            inner = [optional(part["field"], "string") for part in each["fields"]]
+            type_ = {"type": "record", "name": "Address", "fields": inner}
+        columns.append(optional(each["field"], type_))
+    row = {"type": "record", "name": "Value", "fields": columns}
+    place = [("connector", "string"), ("table", "string"), ("lsn", "long")]
+    at = [{"name": name, "type": type_} for name, type_ in place]
+    fields = [
+        optional("before", row),
+        optional("after", "s.t.Value"),
+        {"name": "source", "type": {"type": "record", "name": "Source", "fields": at}},
+        {"name": "op", "type": "string"},
+        {"name": "ts_ms", "type": "long"},
+    ]
+    return {"type": "record", "name": "Envelope", "namespace": "s.t", "fields": fields}
+
+
+def _in_json(document: Any) -> bytes:
+    return json.dumps(document, separators=(",", ":")).encode()
+
+
+def _written(number: int, schema: Image, value: Image) -> bytes:
+    payload = BytesIO()
+    schemaless_writer(payload, parse_schema(schema), value)
+    return framed(number, payload.getvalue())

@@ -20,6 +20,8 @@ class Row(NamedTuple):
     Attributes:
         identity: Which row it is, whatever its key.
         shard: Never changes; a connector may take it for the Kafka key.
+        addr: A city, and the zip that an ALTER adds.
+        extra: A column that an ALTER adds.
     """
 
     key: int
@@ -30,6 +32,8 @@ class Row(NamedTuple):
     v: str | None = None
     wide: str | None = None
     n: int | None = None
+    addr: tuple[str | None, str | None] | None = None
+    extra: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +84,9 @@ class Delete:
 
 
 Statement = Put | Update | Move | Delete
+# A column is added, INT becomes BIGINT, and a field is added within a column.
+Alteration = Literal["add", "widen", "nest"]
+_LARGEST_INT: Final = 2**31 - 1
 
 
 def _written(values: Sequence[tuple[str, Any]]) -> str:
@@ -97,6 +104,7 @@ class Change:
         is_vacated: Whether no other row had the old key when this one left it.
         alive: The rows that a truncate has emptied.
         holder: The row that had the new key when this one got it.
+        altered: What had been altered by then.
     """
 
     number: int
@@ -107,6 +115,7 @@ class Change:
     is_vacated: bool = True
     alive: tuple[Row, ...] = ()
     holder: Row | None = None
+    altered: frozenset[str] = frozenset()
 
     @property
     def is_move(self) -> bool:
@@ -128,10 +137,11 @@ class Change:
 
 @dataclass
 class Database:
-    """A table's rows, by a number of their own, and its log."""
+    """A table's rows, by a number of their own, its log, and how it was altered."""
 
     rows: dict[int, Row] = field(default_factory=dict)
     log: list[Change] = field(default_factory=list)
+    altered: frozenset[str] = frozenset()
     _made: int = 0
 
     def commit(self, statements: Sequence[Statement]) -> list[Change]:
@@ -155,7 +165,11 @@ class Database:
 
     def copy(self) -> Database:
         """Return a database of the same rows, and the same log."""
-        return Database(dict(self.rows), [*self.log], self._made)
+        return Database(dict(self.rows), [*self.log], self.altered, self._made)
+
+    def alter(self, what: Alteration) -> None:
+        """Alter the table, whose rows have null in what is new."""
+        self.altered |= {what}
 
     def truncate(self) -> list[Change]:
         """Delete all rows by one entry of the log."""
@@ -177,7 +191,7 @@ class Database:
 
     def _insert(self, statement: Put, named: dict[int, int]) -> None:
         key, self._made = statement.key, self._made + 1
-        row = Row(key, self._made, key % 2)._replace(**dict(statement.values))
+        row = Row(key, self._made, key % 2)._replace(**self._stored(statement))
         holder = self._holder(key)
         named[key], self.rows[self._made] = self._made, row
         self._note("c", after=row, holder=holder)
@@ -187,7 +201,8 @@ class Database:
         if isinstance(statement, Delete):
             self._note("d", before=before, is_vacated=self._holder(before.key) is None)
             return
-        values = {"key": statement.to} if isinstance(statement, Move) else dict(statement.values)
+        is_move = isinstance(statement, Move)
+        values = {"key": statement.to} if is_move else self._stored(statement)
         after = before._replace(**values)
         holder = self._holder(after.key)
         is_vacated = self._holder(before.key) is None
@@ -203,11 +218,22 @@ class Database:
                 holder=holder,
             )
 
+    def _stored(self, statement: Any) -> dict[str, Any]:
+        """Return the values of a statement as the table's columns can have them."""
+        values = dict(statement.values)
+        if "add" not in self.altered:
+            values.pop("extra", None)
+        if "nest" not in self.altered and values.get("addr"):
+            values["addr"] = (values["addr"][0], None)
+        if "widen" not in self.altered and "n" in values:
+            values["n"] = values["n"] and min(values["n"], _LARGEST_INT)
+        return values
+
     def _holder(self, key: int) -> Row | None:
         return next((row for row in self.rows.values() if row.key == key), None)
 
     def _note(self, op: Any, **parts: Any) -> Change:
-        change = Change(number=len(self.log) + 1, op=op, **parts)
+        change = Change(number=len(self.log) + 1, op=op, altered=self.altered, **parts)
         self.log.append(change)
         return change
 

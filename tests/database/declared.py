@@ -39,6 +39,8 @@ class Source:
         is_composite: Whether the primary key has two columns.
         kafka_key: The primary key, or a column that has nothing to do with it.
         partitions: The topic's.
+        encoding: Of envelopes.
+        has_more: Whether rows have columns that an ALTER may change.
     """
 
     writes: Literal["debezium", "rows"] = "debezium"
@@ -47,20 +49,38 @@ class Source:
     is_composite: bool = False
     kafka_key: Literal["primary", "shard"] = "primary"
     partitions: int = 1
+    encoding: Literal["json", "avro"] = "json"
+    has_more: bool = False
 
     @property
     def keys(self) -> tuple[str, ...]:
         """The columns of the primary key."""
         return ("id", "part") if self.is_composite else ("id",)
 
+    def is_said_by(self, schema: str) -> bool:
+        """Tell whether columns may come from there, and follow an ALTER where there is one."""
+        has_schema = {
+            "written": not self.has_more and self.encoding == "json",
+            "embedded": self.has_schemas and self.encoding == "json",
+            "registry": not self.has_schemas and self.encoding == "avro",
+        }
+        is_known = self.encoding == "json" or self.identity != "nothing"
+        return has_schema[schema] and is_known
+
     def key_of(self, key: int) -> Image:
         """Return the columns of a primary key."""
         return {"id": key // 2, "part": key % 2} if self.is_composite else {"id": key}
 
-    def image(self, row: Row) -> Image:
+    def image(self, row: Row, altered: frozenset[str]) -> Image:
         """Return a row with all its columns."""
         named = row._asdict()
         key, _ = named.pop("key"), named.pop("identity")
+        addr, extra = named.pop("addr"), named.pop("extra")
+        if self.has_more:
+            names = ("city", "zip") if "nest" in altered else ("city",)
+            named["addr"] = addr and dict(zip(names, addr, strict=False))
+        if self.has_more and "add" in altered:
+            named["extra"] = extra
         # Where it is no part of the key it changes with it all the same.
         return {**self.key_of(key), "part": key % 2, **named}
 
@@ -88,6 +108,7 @@ class Declared:
         tables: One, or several that share the topic by ``state``.
         otherwise: Who takes rows of no route.
         is_ordered: Whether records have an order beside their offsets.
+        schema: Where the columns come from.
         limit: At most so many offsets a batch.
     """
 
@@ -98,6 +119,7 @@ class Declared:
     tombstones: Literal["ignore", "delete", "quarantine"] | None = None
     computes: bool = False
     takes_header: bool = False
+    schema: Literal["written", "embedded", "registry"] = "written"
     limit: int = 1000
     sink: Literal["delta", "vectors", "iceberg", "postgres"] = "delta"
 
@@ -132,11 +154,12 @@ class Setup:
         """The columns of a table's row that the database has, or that are computed from it."""
         more = ("tenant",) if self.declared.takes_header else ()
         computed = ("label",) if self.declared.computes else ()
+        more = (*more, "addr", "extra") if self.source.has_more else more
         return ("id", "part", "state", "v", "wide", "n", *more, *computed)
 
     def expected(self, row: Row) -> Image:
-        """Return a row of the source as a table must have it."""
-        image = self.source.image(row)
+        """Return a row of the source as a table must have it, null where a column is not yet."""
+        image = self.source.image(row, frozenset({"add", "nest"}))
         if self.declared.computes:
             image |= {"v": image["v"] and image["v"].upper(), "label": image["state"] or "none"}
         return {name: image[name] for name in self.columns}
@@ -162,7 +185,11 @@ class Setup:
             fields["deletion_vectors"] = True
         if is_debezium:
             columns = {"columns": {"lsn": "source.lsn"}} if declared.is_ordered else {}
-            options = {"schemas": self.source.has_schemas, "on_truncate": declared.on_truncate}
+            options: dict[str, Any] = {"on_truncate": declared.on_truncate}
+            if self.source.encoding == "avro":
+                options["encoding"] = fields["key_format"] = "avro"
+            else:
+                options["schemas"] = self.source.has_schemas
             fields["format"] = {"type": "debezium", **options, **columns}
         if declared.takes_header:
             fields["from_headers"] = {"tenant": "x-tenant"}
@@ -170,6 +197,12 @@ class Setup:
 
     def _columns(self) -> Iterator[tuple[str, Any]]:
         declared = self.declared
+        if declared.schema != "written":
+            yield "schema", declared.schema
+            yield "schema_change", "evolve"
+            if declared.is_ordered:
+                yield "columns", {"lsn": "BIGINT NOT NULL"}
+            return
         columns = _COLUMNS + (", tenant STRING" if declared.takes_header else "")
         columns += ", lsn BIGINT NOT NULL" if declared.is_ordered else ""
         columns += ", gone BOOLEAN" if self.deletes_by_record else ""

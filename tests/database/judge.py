@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import count
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -21,7 +22,7 @@ from unittest.mock import patch
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from oncelake.ingestion.declaration.loader import load_streams
+from oncelake.ingestion.declaration.loader import load_streams, read_outlines
 from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.errors import (
     IngestionError,
@@ -31,18 +32,21 @@ from oncelake.ingestion.errors import (
 )
 from oncelake.ingestion.lake.paths import StreamPaths
 from oncelake.ingestion.operations.apply_transformation import spark_transformation
+from oncelake.ingestion.operations.discover import discover
 from oncelake.ingestion.operations.run import Run
+from oncelake.ingestion.recovery.topics import as_of_its_table
 from oncelake.ingestion.settings import Settings
 from oncelake.ingestion.sinks.delta.files import is_delta
 from oncelake.ingestion.verify.verify import verify
 from tests.database.connector import Connector, Sent
 from tests.database.database import Database, Row
 from tests.database.declared import Image, Table
-from tests.database.history import History, ReadAll, Restart, Snapshot, Truncate, described
+from tests.database.history import Alter, History, ReadAll, Restart, Snapshot, Truncate, described
 from tests.database.shrink import smallest
 from tests.database.statements import apply_here, evaluated_here
 from tests.support import arrow_source
 from tests.support.arrow_source import ArrowSession, without_spark
+from tests.support.small_registry import SmallRegistry, small_registry
 from tests.support.topics_in_memory import Cluster
 from tests.support.world import settings_in
 from tests.trials.world import spark_of
@@ -74,11 +78,13 @@ class Ground:
     Attributes:
         session: Spark's, or what stands for it.
         settings: Of every lake, but for its places.
+        registry: Of schemas.
     """
 
     session: Any
     settings: Settings
     folder: Path
+    registry: SmallRegistry
 
     @classmethod
     @contextmanager
@@ -92,11 +98,13 @@ class Ground:
         with tempfile.TemporaryDirectory(prefix="histories-", dir=parent) as folder:
             base = settings_in(Path(folder), "localhost:1", **settings)
             with (
+                small_registry() as registry,
                 without_spark() as session,
                 evaluated_here(),
                 _spark(base) if base.merge_engine == "spark" else nullcontext(session) as chosen,
             ):
-                yield cls(session=chosen, settings=base, folder=Path(folder))
+                base = base.model_copy(update={"schema_registry": registry.address})
+                yield cls(session=chosen, settings=base, folder=Path(folder), registry=registry)
 
 
 @contextmanager
@@ -160,17 +168,19 @@ class Play:
         places = {"lake": "lake", "state": "state", "streams": "streams"}
         update = {name: self.folder / folder for name, folder in places.items()}
         self.settings = self.ground.settings.model_copy(update={"kafka": cluster.address, **update})
-        self.connector = Connector(self.history.setup, self.database, cluster, self.topic)
+        setup, registry = self.history.setup, self.ground.registry
+        self.connector = Connector(setup, self.database, cluster, self.topic, registry)
         self.settings.streams.mkdir(parents=True)
         file = self.settings.streams / f"{self.topic}.yaml"
         file.write_text(json.dumps(self.history.setup.file(self.topic)))
-        self.specs = {each.name: each.require_spec() for each in load_streams(file.parent)}
 
     def play(self) -> None:
         """Do all that happens, and let the streams read it."""
         for step in self.history.steps:
             if isinstance(step, ReadAll):
                 self._run()
+            elif isinstance(step, Alter):
+                self.database.alter(step.what)
             elif isinstance(step, Restart):
                 self.connector.restart(step.count)
             elif isinstance(step, Truncate):
@@ -191,7 +201,18 @@ class Play:
         spec = self.stream(table)
         return StreamPaths.of(spec.name, self.settings, spec.sink)
 
+    @cached_property
+    def specs(self) -> dict[str, StreamSpec]:
+        """The streams, by name."""
+        folder = self.settings.streams
+        if self.history.setup.declared.schema != "written":
+            for outline in read_outlines(folder / f"{self.topic}.yaml"):
+                discover(outline, self.settings).write()
+        return {each.name: each.require_spec() for each in load_streams(folder)}
+
     def _run(self) -> None:
+        if not self.connector.sent and self.history.setup.declared.schema != "written":
+            return  # Nothing tells the columns yet.
         for table in self.history.setup.declared.tables:
             if table.name in self.refused:
                 continue
@@ -240,8 +261,10 @@ def judge(history: History, ground: Ground) -> list[Problem]:
 
 
 def _judged(play: Play, table: Table) -> Iterator[Problem]:
+    if not play.connector.sent:
+        return
     if not play.paths(table).table.log().exists:
-        if play.connector.sent and table.name not in play.refused:
+        if table.name not in play.refused:
             yield Problem("failed", table.name, "there is no table")
         return
     apply = apply_here if isinstance(play.ground.session, ArrowSession) else spark_transformation
@@ -318,8 +341,17 @@ def _text(row: Image) -> str:
 def rows_of(play: Play, table: Table) -> list[Image]:
     """Read the rows that a table has now, of the columns that the database knows."""
     marks = {"soft": ["_deleted"], "scd2": ["current"]}.get(table.mode, [])
-    names = [*play.history.setup.columns, *marks]
-    rows = [row for part in play.paths(table).table.scan(names) for row in part.to_pylist()]
+    columns, paths = play.history.setup.columns, play.paths(table)
+    known = as_of_its_table(play.stream(table), paths).types
+    names = [*(name for name in columns if name in known), *marks]
+    rows = [row for part in paths.table.scan(names) for row in part.to_pylist()]
+    # What has no column, or no field within one, is found nowhere.
+    rows = [{**dict.fromkeys(columns), **row} for row in rows]
+    for row in rows:
+        if (addr := row.get("addr")) is not None:
+            # PostgreSQL has the text of its JSON.
+            fields = json.loads(addr) if isinstance(addr, str) else addr
+            row["addr"] = {"city": None, "zip": None, **fields}
     if table.mode == "soft":
         rows = [row for row in rows if not row.pop("_deleted")]
     if table.mode == "scd2":

@@ -21,14 +21,17 @@ from pyspark.sql.types import StructType
 from sqlglot import exp
 
 import oncelake.ingestion.operations.run
+import oncelake.ingestion.pipeline.decode
 from oncelake.ingestion.declaration.spec import StreamSpec
-from oncelake.ingestion.pipeline import transform
+from oncelake.ingestion.pipeline import follow_schema, transform
 from oncelake.ingestion.pipeline.schema import type_of_columns
 from oncelake.ingestion.pipeline.translate import Statement
 from oncelake.ingestion.settings import Settings
 from oncelake.ingestion.verify.fold.transform import Apply
-from tests.support.arrow_source import ArrowSession
+from tests.support.arrow_source import ArrowFrame, ArrowSession
 
+_MOVED: Final = oncelake.ingestion.pipeline.decode.refuse_moved_embedded
+_PAYLOAD: Final = ',"payload":'
 _MISFIT: Final = "CAST(NULL AS VARCHAR)"
 
 
@@ -111,6 +114,18 @@ def _duckdb(type_: pa.DataType) -> str:
     return str(duckdb.from_arrow(pa.table({"c": pa.nulls(0, type_)})).types[0])
 
 
+def _refuse_moved_embedded(stream: Any, records: Any) -> None:
+    """Find the schemas in records as Spark's job does."""
+    if not isinstance(records, ArrowFrame):
+        _MOVED(stream, records)
+        return
+    source = stream.spec.schema_from
+    if stream.spec.follows_schema and source is not None and source.kind == "embedded":
+        values = (value for value in records.table["_value"].to_pylist() if value)
+        fronts = dict.fromkeys(value.decode().partition(_PAYLOAD)[0] for value in values)
+        follow_schema._refuse_moved(stream, map(follow_schema._embedded_types, fronts))
+
+
 @contextmanager
 def evaluated_here() -> Iterator[None]:
     """Let declared statements be evaluated where there is no Spark."""
@@ -136,6 +151,11 @@ def evaluated_here() -> Iterator[None]:
             (transform, "translate", translate),
             (transform, "F", _Functions(functions)),
             (run, "refuse_bad_transformation", refuse_bad),
+            (
+                oncelake.ingestion.pipeline.decode,
+                "refuse_moved_embedded",
+                _refuse_moved_embedded,
+            ),
         ):
             stack.enter_context(patch.object(owner, name, replacement))
         yield

@@ -12,6 +12,7 @@ from tests.database.database import Database, Delete, Move, Put, Statement, Upda
 from tests.database.declared import CONDITIONS, STATES, Declared, Setup, Source, Table
 from tests.database.history import (
     KEYS_OF_A_SESSION,
+    Alter,
     History,
     ReadAll,
     Restart,
@@ -26,7 +27,9 @@ _VALUES: Final[dict[str, Sequence[Any]]] = {
     "state": STATES,
     "v": ("a", "b", "c", None),
     "wide": (None, "w", "wwwwwwww", "xxxxxxxx"),
-    "n": (None, 1, 2),
+    "n": (None, 1, 2, 2**40),
+    "addr": (None, ("c", None), ("c", "z")),
+    "extra": (None, "e"),
     "tenant": ("t", None, "tt"),
 }
 _OPTIONAL: Final = {name: st.sampled_from(values) for name, values in _VALUES.items()}
@@ -79,7 +82,10 @@ _ideas = st.builds(
 )
 _several = st.lists(_ideas, min_size=1, max_size=3)
 _shifts = st.builds(_Shift, _nth, st.booleans())
-_rare = st.sampled_from((ReadAll(), Truncate(), Snapshot(), Restart(1), Restart(3), Restart(6)))
+_ALTERS: Final = (Alter("add"), Alter("widen"), Alter("nest"))
+_rare = st.sampled_from(
+    (ReadAll(), Truncate(), Snapshot(), Restart(1), Restart(3), Restart(6), *_ALTERS)
+)
 
 
 def _steps(sessions: int) -> st.SearchStrategy[Any]:
@@ -98,7 +104,10 @@ def _in_turns(parts: Sequence[Sequence[Any]]) -> Iterator[Step]:
         for session, step in enumerate(turn):
             if not isinstance(step, list | _Shift):
                 yield from (step,) if step is not None else ()
-                database = Database() if isinstance(step, Truncate) else database
+                if isinstance(step, Alter):
+                    database.alter(step.what)
+                elif isinstance(step, Truncate):
+                    database.truncate()
                 continue
             alive = [k for k in sorted(database.by_key) if k // KEYS_OF_A_SESSION == session]
             if isinstance(step, _Shift):
@@ -115,19 +124,25 @@ def _sources(draw: st.DrawFn) -> Source:
     writes = draw(st.sampled_from(("debezium", "debezium", "debezium", "rows")))
     is_debezium = writes == "debezium"
     kafka_key = draw(st.sampled_from(("primary", "primary", "shard"))) if is_debezium else "primary"
-    identities = ("full", "default") if kafka_key == "shard" else ("full", "default", "nothing")
+    encoding = draw(st.sampled_from(("json", "json", "avro"))) if is_debezium else "json"
+    is_hidden = kafka_key == "shard" or encoding == "avro"
+    identities = ("full", "default") if is_hidden else ("full", "default", "nothing")
+    has_schemas = is_debezium and encoding == "json" and draw(st.booleans())
+    is_followed = encoding == "avro" or (has_schemas and draw(st.booleans()))
     return Source(
         writes=writes,
-        has_schemas=is_debezium and draw(st.booleans()),
+        has_schemas=has_schemas,
         identity=draw(st.sampled_from(identities)),
         is_composite=draw(st.booleans()),
         kafka_key=kafka_key,
         partitions=draw(st.sampled_from((1, 3))),
+        encoding=encoding,
+        has_more=is_followed,
     )
 
 
 @st.composite
-def _tables(draw: st.DrawFn, *, has_history: bool) -> tuple[Table, ...]:
+def _tables(draw: st.DrawFn, *, has_history: bool, may_route: bool) -> tuple[Table, ...]:
     modes = ("upsert", "upsert", "soft", *(("scd2",) if has_history else ()), "append")
     conditions = st.sampled_from((None, None, *CONDITIONS))
 
@@ -135,7 +150,7 @@ def _tables(draw: st.DrawFn, *, has_history: bool) -> tuple[Table, ...]:
         mode = draw(st.sampled_from(modes))
         return Table(name=name, when=when, mode=mode, where=draw(conditions))
 
-    if draw(st.booleans()):
+    if may_route and draw(st.booleans()):
         return (table("opened", "open"), table("ended", "closed"))
     return (table("t"),)
 
@@ -144,7 +159,11 @@ def _tables(draw: st.DrawFn, *, has_history: bool) -> tuple[Table, ...]:
 def _setups(draw: st.DrawFn, sinks: Sequence[str], sessions: int) -> Setup:
     source, is_ordered = draw(_sources()), draw(st.booleans())
     sink, is_debezium = draw(st.sampled_from(sinks)), source.writes == "debezium"
-    tables = draw(_tables(has_history=is_ordered and sink != "iceberg"))
+    schema = "written"
+    if source.has_more:
+        schema = "registry" if source.encoding == "avro" else "embedded"
+    is_written, has_history = schema == "written", is_ordered and sink != "iceberg"
+    tables = draw(_tables(has_history=has_history, may_route=schema != "embedded"))
     is_routed = len(tables) > 1
     truncates = ["quarantine", "stop"]
     if not is_routed and tables[0].mode == "upsert":
@@ -161,8 +180,9 @@ def _setups(draw: st.DrawFn, sinks: Sequence[str], sessions: int) -> Setup:
             is_ordered=is_ordered,
             on_truncate=draw(st.sampled_from(truncates)) if is_debezium else "quarantine",
             tombstones=draw(st.sampled_from(policies)),
-            computes=draw(st.sampled_from((False, False, True))),
-            takes_header=draw(st.booleans()),
+            computes=is_written and draw(st.sampled_from((False, False, True))),
+            takes_header=is_written and draw(st.booleans()),
+            schema=schema,
             limit=draw(st.sampled_from((1000, 8 * sessions, 4 * sessions))),
             sink=sink,
         ),
@@ -187,9 +207,7 @@ def histories(
     setup = draw(_setups(sinks, sessions))
     of_session = st.lists(_steps(sessions), max_size=12)
     parts = [draw(of_session) for _ in range(sessions)]
-    history = History(setup=setup, steps=tuple(_in_turns(parts)))
-    if not setup.declared.is_ordered:
-        history = history.without_restarts()
+    history = History(setup=setup, steps=tuple(_in_turns(parts))).possible()
     is_of_rows = setup.source.writes == "rows"
     # Rows of two routes are different rows to a producer who sends no row of before.
     return history.without([*without, *(("a change of route",) if is_of_rows else ())])

@@ -9,11 +9,15 @@ import pytest
 
 from tests.database.database import Delete, Move, Put, Update
 from tests.database.declared import Declared, Setup, Source, Table
-from tests.database.history import History, ReadAll, Step, Transaction, Truncate
+from tests.database.history import Alter, History, ReadAll, Step, Transaction, Truncate
 from tests.database.judge import Ground, hold
 
 ROUTED: Final = (Table(name="opened", when=("open",)), Table(name="ended", when=("closed",)))
 OPEN: Final = (Table(name="t", where="state = 'open'"),)
+FOLLOWED: Final = {
+    "embedded": Source(has_schemas=True, has_more=True),
+    "registry": Source(encoding="avro", has_more=True),
+}
 KEYS_ONLY: Final = Source(identity="default", kafka_key="shard")
 
 
@@ -69,6 +73,7 @@ FOUND: Final[Mapping[str, History]] = {
     "keys in a chain": of(*CHAIN, source=Source(kafka_key="shard")),
     "keys that swap": of(*SWAP, source=Source(kafka_key="shard")),
     "keys in a chain, of which only keys are known": of(*CHAIN, source=KEYS_ONLY),
+    "rows alike that swap their keys": of(put(1), put(2), moves((1, 2), (2, 1))),
     "keys in a chain, sent as deletes and new rows": of(*CHAIN),
     "keys that swap, sent as deletes and new rows": of(*SWAP),
     "a key that is taken over from a row that is then deleted": of(
@@ -81,6 +86,15 @@ FOUND: Final[Mapping[str, History]] = {
     "a row that leaves the condition": of(
         put(1), update(1, state="closed"), tables=OPEN, source=Source(writes="rows")
     ),
+    **{
+        f"a field within a column of Iceberg, by {schema}": of(
+            *(put(1), ReadAll(), Alter("nest"), put(2, addr=("c", "z"))),
+            source=source,
+            schema=schema,
+            sink="iceberg",
+        )
+        for schema, source in FOLLOWED.items()
+    },
     "a row that leaves the condition, in the next run": of(
         put(1), ReadAll(), update(1, state="closed"), tables=OPEN, source=Source(identity="default")
     ),
