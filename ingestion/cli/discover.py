@@ -10,7 +10,6 @@ import typer
 from oncelake.ingestion.cli import output
 from oncelake.ingestion.cli.command import AsJson, Stream
 from oncelake.ingestion.cli.streams import load_settings, load_stream
-from oncelake.ingestion.declaration.ddl import parse_columns
 from oncelake.ingestion.errors import DONE, WRONG, InvalidSpecError, counted
 
 if TYPE_CHECKING:
@@ -113,7 +112,7 @@ def print_discovery(found: Discovery, *, is_written: bool) -> None:
     for topic, why in found.unknown.items():
         output.say(f"  {topic}: no columns are known: {why}", "bold red")
     for topic in (*found.added, *found.changed):
-        for column in parse_columns(found.topics[topic].schema):
+        for column in found.topics[topic].columns:
             if column.type.contains("VARIANT"):
                 output.say(f"  {topic}: {column.as_ddl()} is JSON: no other type holds it all")
         for name, why in found.topics[topic].left_out.items():
