@@ -22,7 +22,7 @@ from oncelake.ingestion.declaration.modes import (
 )
 from oncelake.ingestion.declaration.names import nearest, plain_name, suggest
 from oncelake.ingestion.declaration.routes import route_violations
-from oncelake.ingestion.declaration.sql import literal, quoted
+from oncelake.ingestion.declaration.sql import literal, parse_sql, quoted
 from oncelake.ingestion.declaration.types import SqlType
 from oncelake.ingestion.declaration.violations import Violation
 
@@ -417,10 +417,10 @@ def unknown_names(
     Yields:
         The name as written, up to the part that is unknown, and the names that there are.
     """
-    from sqlglot import exp, parse_one
+    from sqlglot import exp
 
     told = set()
-    for column in parse_one(text, read="spark").find_all(exp.Column):
+    for column in parse_sql(text).find_all(exp.Column):
         names = [part.name for part in column.parts]
         if column.is_star or (found := _unknown_part(names, columns)) is None:
             continue
