@@ -13,7 +13,7 @@ from oncelake.ingestion.errors import counted
 from oncelake.ingestion.formats.decoder import BadBytesError, Decode, Decoded, Encoded, by_record
 
 REASONS: Final[dict[str, str]] = {
-    "malformed_key": "the Kafka key is not what a Java serializer of its `key_format` writes",
+    "malformed_key": "the Kafka key is not as its `key_format` says",
 }
 _UUID: Final = re.compile(rb"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 

@@ -20,6 +20,7 @@ from oncelake.ingestion.declaration.rules import JSON_FORMATS
 from oncelake.ingestion.declaration.sinks import SINKS
 from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.declaration.types import SqlType
+from oncelake.ingestion.declaration.yaml_reader import BadYamlError, read_tree
 from oncelake.ingestion.errors import InvalidSpecError
 from oncelake.ingestion.operations.audit.foreign_table import ForeignTable
 from oncelake.ingestion.operations.init.detect_format import objects_in
@@ -195,7 +196,7 @@ def _fields(request: AuditRequest, table: ForeignTable, settings: Settings) -> d
     if request.schema:
         asked = {"format": request.format, "key_format": request.key_format}
         return {
-            **{name: value for name, value in asked.items() if value},
+            **{name: _format(text) for name, text in asked.items() if text},
             "topic": request.topic,
             "schema": request.schema,
             "keys": request.keys,
@@ -208,6 +209,16 @@ def _fields(request: AuditRequest, table: ForeignTable, settings: Settings) -> d
             "leave out --format and --key-format, to have all of it proposed"
         )
     return _propose(request, request.topic, table, settings)
+
+
+def _format(text: str) -> Any:
+    """Return a format as a file declares it: its name, or a map with its options."""
+    try:
+        return read_tree(text).content
+    except BadYamlError as error:
+        raise InvalidSpecError(
+            f"{text!r} is no format: {error}. Next: write its name, or {{type: …}} with its options"
+        ) from None
 
 
 def _propose(
