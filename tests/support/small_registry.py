@@ -62,7 +62,7 @@ class SmallRegistry:
         """Return the GUID of a schema."""
         return uuid5(NAMESPACE_OID, str(number))
 
-    def answer(self, path: str) -> tuple[int, dict[str, Any] | list[str]]:
+    def answer(self, path: str) -> tuple[int, dict[str, Any] | list[Any]]:
         """Return status and body of a GET."""
         asked = urlsplit(path)
         parts = [unquote(part) for part in asked.path.strip("/").split("/")[1:]]
@@ -77,6 +77,10 @@ class SmallRegistry:
                 return 404, _error(404, "HTTP 404 Not Found")
             schema = known.get(parts[2])
             return (200, schema) if schema else (404, _error(40403, "Schema not found"))
+        if len(parts) == 3:
+            known_versions = [version for subject, version in self.versions if subject == parts[1]]
+            missing = (404, _error(40401, f"Subject '{parts[1]}' not found."))
+            return (200, known_versions) if known_versions else missing
         at = (parts[1], int(parts[3]))
         is_shown = at not in self.hidden or parse_qs(asked.query).get("deleted") == ["true"]
         number = self.versions.get(at) if is_shown else None
