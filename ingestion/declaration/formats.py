@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple
 
 from pydantic import (
     BaseModel,
@@ -269,6 +269,18 @@ class Format:
     def options_of(self, *, is_key: bool) -> type[Options]:
         """Return what may stand beside ``type`` of a Kafka key, or of a value."""
         return (self.key_options if is_key else None) or self.options
+
+
+class Header(NamedTuple):
+    """A header that gives a column.
+
+    Attributes:
+        name: Its name.
+        format: Which number of Java's it is, or a UUID; ``None`` of text, and of bytes.
+    """
+
+    name: str
+    format: str | None
 
 
 def _of_java(options: type[Options], *fills: str) -> Format:

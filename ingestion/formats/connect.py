@@ -128,7 +128,7 @@ class ConnectKeys:
         if type(payload) is dict:
             return payload
         if len(self._columns) > 1:
-            raise ValueError(f"a bare value for {len(self._columns)} columns")
+            raise ValueError("a bare value, and several columns")
         return dict.fromkeys(self._columns.names, payload)
 
     def _reader(self, schema: Any) -> Callable[[Any], list[Any]]:

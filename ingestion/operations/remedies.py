@@ -16,8 +16,8 @@ _KEYS: Final = (
 _FOUND: Final = "declare the column as the type that the detail names behind `found`"
 
 REMEDIES: Final[Mapping[str, str]] = {
-    "bad_header": "declare the column as a type that holds the header's text, such as STRING, or "
-    "correct the producer",
+    "bad_header": "declare the column as a type that holds the header's text, such as STRING, the "
+    "`header_format` where a Java serializer wrote it, or correct the producer",
     "bad_key": f"{_KEYS}, and in `from_key` the columns that they give",
     "missing_key": "name columns in `keys` that every record has, take what only the Kafka key "
     "has by `from_key` (docs/transform.md, Columns of headers and of the Kafka key), or correct "

@@ -45,7 +45,11 @@ _WORDS: Final = (
 )
 # Holds what any DECIMAL of a table can have been rounded from.
 _EXACT: Final = SqlType(word="DECIMAL", precision=38, scale=18)
-# What a file of a stream may say between value and row, and an audit does not evaluate.
+# What a file of a stream may say of the bytes of records.
+_ABOUT_BYTES: Final = (
+    *("format", "key_format", "types", "record", "from_headers", "header_format", "from_key"),
+)
+# What it may say between value and row, and an audit does not evaluate.
 _BETWEEN: Final = ("where", "select", "transform", "explode", "value_ddl")
 
 
@@ -141,11 +145,7 @@ def plan_reading(request: AuditRequest, table: ForeignTable, settings: Settings)
         )
     required = {*keys} if is_upsert else set[str]()
     ddl = ", ".join(replace(c, nullable=c.name not in required).as_ddl() for c in columns)
-    more = {
-        name: fields[name]
-        for name in ("format", "key_format", "types", "record", "from_headers", "from_key")
-        if fields.get(name)
-    }
+    more = {name: fields[name] for name in _ABOUT_BYTES if fields.get(name)}
     spec = _valid(
         {
             "name": nearest_allowed(fields["topic"]),
