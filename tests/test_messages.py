@@ -14,6 +14,8 @@ from tests.support.world import ROOT
 # A noun in the plural after a number, with up to two words between them.
 PLURAL = re.compile(r" (?:[a-z]+ ){0,2}?[a-z]{2,}(?<![sui])s\b")
 # Sizes that are refused for being large, and what a sample shows at least nine times.
+# What ends a message, and is a sentence itself.
+SENTENCES = ("said", "error.problem")
 NEVER_ONE = (
     *("characters", "a batch of", "bytes are free", "hashlib"),
     *("records/s", "values are", "different names"),
@@ -40,6 +42,44 @@ def test_no_message_puts_a_number_before_a_plural() -> None:
     bare = numbers_before_plurals("ingestion", "assets", "resources")
 
     assert [each for each in bare if not any(text in each for text in NEVER_ONE)] == []
+
+
+def test_every_refusal_ends_its_problem_with_a_full_stop() -> None:
+    """The remedy follows it as a sentence of its own."""
+    assert [*unended_problems("ingestion", "assets", "resources")] == []
+
+
+def unended_problems(*packages: str) -> Iterator[str]:
+    """The places where an error with a remedy has a problem without a full stop."""
+    for module in (each for package in packages for each in (ROOT / package).rglob("*.py")):
+        for function in ast.walk(ast.parse(module.read_text())):
+            if not isinstance(function, ast.FunctionDef):
+                continue
+            calls = (each for each in ast.walk(function) if isinstance(each, ast.Call))
+            for call in calls:
+                has_remedy = "remedy" in {each.arg for each in call.keywords}
+                if has_remedy and not all(map(is_ended, texts_of(call.args[1:2], function))):
+                    yield f"{module.relative_to(ROOT)}:{call.lineno}"
+
+
+def texts_of(arguments: list[ast.expr], function: ast.FunctionDef) -> Iterator[ast.expr]:
+    """The text of an argument, or the last one that its name was given."""
+    for argument in arguments:
+        given = [
+            each.value
+            for each in ast.walk(function)
+            if isinstance(each, ast.Assign)
+            and ast.unparse(each.targets[0]) == ast.unparse(argument)
+        ]
+        yield max(given, key=lambda each: each.lineno, default=argument)
+
+
+def is_ended(text: ast.expr) -> bool:
+    """Tell whether a text ends with a full stop, or with a sentence; another value may be any."""
+    last = text.values[-1] if isinstance(text, ast.JoinedStr) else text
+    if isinstance(last, ast.FormattedValue):
+        return ast.unparse(last.value) in SENTENCES
+    return not isinstance(last, ast.Constant) or str(last.value).endswith(".")
 
 
 def numbers_before_plurals(*packages: str) -> Iterator[str]:

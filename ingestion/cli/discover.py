@@ -10,14 +10,18 @@ import typer
 from oncelake.ingestion.cli import output
 from oncelake.ingestion.cli.command import AsJson, Stream
 from oncelake.ingestion.cli.streams import load_settings, load_stream
-from oncelake.ingestion.declaration.ddl import parse_columns
 from oncelake.ingestion.errors import DONE, WRONG, InvalidSpecError, counted
 
 if TYPE_CHECKING:
     from oncelake.ingestion.declaration.outlines import Outline
+    from oncelake.ingestion.declaration.topics_file import FoundTopic
     from oncelake.ingestion.operations.discover import Discovery
     from oncelake.ingestion.settings import Settings
 
+_ROUNDED = (
+    "rounds: JSON Schema's `number` does not say how many digits there are; where each counts, "
+    "write the type in `columns`, such as DECIMAL(38, 9)"
+)
 Files = Annotated[
     list[str] | None,
     typer.Argument(metavar="FILE", help="Names of files, without `.yaml`; default: all of them."),
@@ -113,11 +117,21 @@ def print_discovery(found: Discovery, *, is_written: bool) -> None:
     for topic, why in found.unknown.items():
         output.say(f"  {topic}: no columns are known: {why}", "bold red")
     for topic in (*found.added, *found.changed):
-        for column in parse_columns(found.topics[topic].schema):
-            if column.type.contains("VARIANT"):
-                output.say(f"  {topic}: {column.as_ddl()} is JSON: no other type holds it all")
-        for name, why in found.topics[topic].left_out.items():
-            output.say(f"  {topic}: {name} has no column: {why}", "yellow")
+        for said, style in _about_columns(found, found.topics[topic]):
+            output.say(f"  {topic}: {said}", style)
+
+
+def _about_columns(found: Discovery, topic: FoundTopic) -> Iterator[tuple[str, str]]:
+    """Yield what a person may want otherwise of the columns of a topic, and its style."""
+    declared = found.outline.declared
+    are_rounded = declared.format.type == "json_schema"
+    for column in topic.columns:
+        if column.type.contains("VARIANT"):
+            yield f"{column.as_ddl()} is JSON: no other type holds it all", ""
+        if are_rounded and column.type.contains("DOUBLE") and column.name not in declared.overrides:
+            yield f"{column.as_ddl()} {_ROUNDED}", "yellow"
+    for name, why in topic.left_out.items():
+        yield f"{name} has no column: {why}", "yellow"
 
 
 def discovery_document(found: Discovery) -> dict[str, Any]:

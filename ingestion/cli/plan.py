@@ -176,11 +176,12 @@ class _Plan:
 
     def print(self) -> None:
         """Print it like a diff."""
+        shown = _SHOWN_AS_DIFF if self.diff and self.diff.changes else ()
         if self.diff is not None:
-            is_stopped = any(failure.type in _SHOWN_AS_DIFF for failure in self.refusals)
+            is_stopped = any(failure.type in shown for failure in self.refusals)
             _print_plan(self.diff, is_stopped=is_stopped)
         for failure in self.refusals:
-            if failure.type not in _SHOWN_AS_DIFF:
+            if failure.type not in shown:
                 output.say(failure.message, "bold red")
         for notice in self.notices:
             output.say(f"  notice: {notice}", "yellow")
@@ -252,10 +253,8 @@ def _print_plan(plan: SchemaPlan, *, is_stopped: bool) -> None:
         if change.remedy:
             output.say(f"      {'' if change.effect == 'onward' else 'instead: '}{change.remedy}")
     if is_stopped and plan.effect == "evolve":
-        output.say(
-            "  `schema_change: evolve` lets the next run do so; "
-            f"`oncelake alter {plan.stream} --yes` does it now"
-        )
+        by_alter = f"; `oncelake alter {plan.stream} --yes` does it now" if plan.is_ours else ""
+        output.say(f"  `schema_change: evolve` lets the next run do so{by_alter}")
 
 
 def _rebuild_document(rebuilt: RebuildReport) -> dict[str, object]:

@@ -24,6 +24,9 @@ from oncelake.ingestion.declaration.types import SqlType
 # What `keys` says where the Kafka key's schema names the columns.
 FROM_KEY: Final = "from_key"
 NO_TYPE: Final = "no column type holds all of its values"
+_RENAMED: Final = (
+    "with `schema` as columns, `select` gives it another: docs/transform.md, Rename fields"
+)
 _WORDS: Final = ("registry", "embedded")
 # Who writes records, or their schemas, may not give a table columns without end.
 MOST_COLUMNS: Final = 2_000
@@ -104,13 +107,14 @@ def _problem(name: str, type_: SqlType | None, taken: set[str], sink: str) -> st
     if name.lower() in taken:
         return "another column has this name in other letters"
     if name.lower() in RESERVED | {DELETED_COLUMN, EXTRA_COLUMN}:
-        return "the name is one of Oncelake's own"
+        return f"the name is one of Oncelake's own; {_RENAMED}"
     if trouble := name_trouble(name):
         return trouble
     if kind.refused_name(name, type_) is not None:
-        return f"`sink: {sink}` cannot store the name"
+        return f"`sink: {sink}` cannot store the name; {_RENAMED}"
     if 0 < kind.longest_name < (size := len(name.encode())):
-        return f"its name has {size} bytes, and `sink: {sink}` takes {kind.longest_name}"
+        problem = f"its name has {size} bytes, and `sink: {sink}` takes {kind.longest_name}"
+        return f"{problem}; {_RENAMED}"
     refused = kind.refused_in(type_)
     return f"`sink: {sink}` cannot keep a {refused[0]}" if refused else None
 

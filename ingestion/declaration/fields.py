@@ -16,6 +16,7 @@ from pydantic import Field, ValidationInfo, field_validator
 
 from oncelake.ingestion.declaration.ddl import DeclaredColumn, parse_columns
 from oncelake.ingestion.declaration.derived import SchemaSource
+from oncelake.ingestion.declaration.formats import Header
 from oncelake.ingestion.declaration.modes import (
     COORDINATES,
     INDEX_COLUMN,
@@ -129,6 +130,9 @@ class Declaration(Part):
     )
     from_headers: Mapping[str, Annotated[str, Field(min_length=1)]] = Field(
         {}, description="Columns that a header of the record gives, each by the header's name."
+    )
+    header_format: Mapping[str, Literal["short", "int", "long", "uuid"]] = Field(
+        {}, description="How a header is encoded, by its column, where it is not text."
     )
     from_key: tuple[str, ...] = Field(
         (), description="Columns that the record's Kafka key gives, in its order."
@@ -325,6 +329,11 @@ class Declaration(Part):
     def metadata_columns(self) -> frozenset[str]:
         """Columns that headers and the Kafka key give, and not the value."""
         return frozenset((*self.from_headers, *self.from_key))
+
+    @property
+    def header_columns(self) -> dict[str, Header]:
+        """The headers that give columns, by these."""
+        return {n: Header(h, self.header_format.get(n)) for n, h in self.from_headers.items()}
 
     @property
     def payload_columns(self) -> tuple[DeclaredColumn, ...]:

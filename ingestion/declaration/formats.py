@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple
 
 from pydantic import (
     BaseModel,
@@ -127,6 +127,26 @@ class AvroOptions(RegistryOptions):
         return self
 
 
+class JsonKeyOptions(Options):
+    """How a Kafka key of JSON is written."""
+
+    schemas: Annotated[bool, Field(strict=True)] = Field(
+        False,
+        description="Whether a key has its schema beside it (the converter's schemas.enable).",
+    )
+    numbers: Literal["text"] | None = Field(
+        None,
+        description="`text`: a bare number is text, also where it has as many bytes as Java's "
+        "serializers write.",
+    )
+
+    @model_validator(mode="after")
+    def _has_bare_numbers_only_without_schemas(self) -> JsonKeyOptions:
+        if self.schemas and self.numbers:
+            raise ValueError("with `schemas` no key is a bare number; remove `numbers`")
+        return self
+
+
 Unit = Literal["millis", "micros", "nanos"]
 
 
@@ -232,6 +252,8 @@ class Format:
 
     Attributes:
         module: Where its ``opened`` is.
+        options: What may stand beside ``type``.
+        key_options: The same for Kafka keys, where that is something else.
         fills: Types that the one column may have which it fills; empty of formats with fields.
         for_values: Whether a value may be encoded so.
         for_keys: Whether a Kafka key may.
@@ -239,9 +261,26 @@ class Format:
 
     module: str
     options: type[Options] = Options
+    key_options: type[Options] | None = None
     fills: tuple[str, ...] = ()
     for_values: bool = True
     for_keys: bool = True
+
+    def options_of(self, *, is_key: bool) -> type[Options]:
+        """Return what may stand beside ``type`` of a Kafka key, or of a value."""
+        return (self.key_options if is_key else None) or self.options
+
+
+class Header(NamedTuple):
+    """A header that gives a column.
+
+    Attributes:
+        name: Its name.
+        format: Which number of Java's it is, or a UUID; ``None`` of text, and of bytes.
+    """
+
+    name: str
+    format: str | None
 
 
 def _of_java(options: type[Options], *fills: str) -> Format:
@@ -251,7 +290,7 @@ def _of_java(options: type[Options], *fills: str) -> Format:
 
 
 FORMATS: Final[dict[str, Format]] = {
-    "json": Format(module="oncelake.ingestion.formats.json"),
+    "json": Format(module="oncelake.ingestion.formats.json", key_options=JsonKeyOptions),
     "avro": Format(module="oncelake.ingestion.formats.avro", options=AvroOptions),
     "protobuf": Format(module="oncelake.ingestion.formats.protobuf", options=RegistryOptions),
     "json_schema": Format(module="oncelake.ingestion.formats.json_schema", options=RegistryOptions),

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from oncelake.ingestion.declaration.ddl import DeclaredColumn, parse_columns
+from oncelake.ingestion.declaration.ddl import DeclaredColumn
 from oncelake.ingestion.declaration.derived import (
     FROM_KEY,
     SchemaSource,
@@ -212,7 +212,7 @@ def _columns_of(draft: Draft, topics: Sequence[FoundTopic]) -> tuple[DeclaredCol
             problem = f"no columns are known of topic {topic.name!r}"
             remedy = f"Next: oncelake discover {draft.path.stem}, once it holds records"
             raise draft.problem(("schema",), f"{problem}. {remedy}")
-        columns = united(columns, {each.name: each.type for each in parse_columns(topic.schema)})
+        columns = united(columns, {each.name: each.type for each in topic.columns})
     return columns
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import (
     AfterValidator,
@@ -111,6 +111,8 @@ class FormatSpec(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
+    is_of_keys: ClassVar[bool] = False
+
     type: str = Field("json", description="The format's name.")
 
     @classmethod
@@ -135,7 +137,7 @@ class FormatSpec(BaseModel):
     def _problem(self, details: ErrorDetails) -> str:
         # What pydantic adds where an option may have several forms is no part of its name.
         name = ".".join(part for part in map(str, details["loc"]) if "[" not in part)
-        known = FORMATS[self.type].options.model_fields
+        known = FORMATS[self.type].options_of(is_key=self.is_of_keys).model_fields
         if details["type"] == "extra_forbidden":
             options = f"it has: {', '.join(known)}" if known else "it has none"
             return f"`{self.type}` has no option `{name}`; {options}"
@@ -149,7 +151,8 @@ class FormatSpec(BaseModel):
     @property
     def options(self) -> Options:
         """What the person wrote beside ``type``."""
-        return FORMATS[self.type].options.model_validate(self.model_extra or {})
+        options = FORMATS[self.type].options_of(is_key=self.is_of_keys)
+        return options.model_validate(self.model_extra or {})
 
     @property
     def fills_variants(self) -> bool:
@@ -159,6 +162,8 @@ class FormatSpec(BaseModel):
 
 class KeyFormatSpec(FormatSpec):
     """The format of the Kafka keys, with its options beside ``type``."""
+
+    is_of_keys: ClassVar[bool] = True
 
     @classmethod
     def names(cls) -> list[str]:

@@ -179,8 +179,8 @@ class RoutedFile(Part):
                     yield ("tables", name, "when"), problem
                 elif has_text and not isinstance(value, str):
                     yield ("tables", name, "when"), "is text there; write it in quotes"
-                elif tables.setdefault(value, name) != name:
-                    problem = f"{json.dumps(value)} is of table {tables[value]} already"
+                elif (first := tables.setdefault((type(value), value), name)) != name:
+                    problem = f"{json.dumps(value)} is of table {first} already"
                     yield ("tables", name, "when"), f"{problem}; a record has one table"
         if len(kinds & set(_TYPES)) > 1:
             yield "tables", "a route is a text, a number or a boolean: write all `when` alike"

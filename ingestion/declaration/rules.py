@@ -22,7 +22,7 @@ from oncelake.ingestion.declaration.modes import (
 )
 from oncelake.ingestion.declaration.names import nearest, plain_name, suggest
 from oncelake.ingestion.declaration.routes import route_violations
-from oncelake.ingestion.declaration.sql import literal, quoted
+from oncelake.ingestion.declaration.sql import literal, parse_sql, quoted
 from oncelake.ingestion.declaration.types import SqlType
 from oncelake.ingestion.declaration.violations import Violation
 
@@ -194,6 +194,16 @@ def _repetitions(field: str, names: tuple[str, ...]) -> Iterator[Violation]:
             yield field, f"names {name!r} twice; remove one"
 
 
+def _header_format_violations(spec: Declaration) -> Iterator[Violation]:
+    types = spec.value_types
+    for name, format_ in spec.header_format.items():
+        at, fills = ("header_format", name), FORMATS[format_].fills
+        if name not in spec.from_headers:
+            yield at, unknown_column(name, spec.from_headers, of="from_headers")
+        elif name in types and types[name].word not in fills:
+            yield at, f"`{format_}` fills {' or '.join(fills)}, and {name} is {types[name]}"
+
+
 def _type_violations(spec: Declaration) -> Iterator[Violation]:
     types = spec.types
     for name in spec.keys:
@@ -227,6 +237,7 @@ def _metadata_violations(spec: Declaration) -> Iterator[Violation]:
             yield at, f"{problem}; declare STRING, and convert it by `select`"
         elif name in spec.from_key:
             yield at, f"`from_key` gives {name}, too; remove one"
+    yield from _header_format_violations(spec)
     yield from _column_violations("from_key", spec.from_key, types)
     if spec.from_key and spec.format.options.may_lack_columns:
         yield "from_key", "the rows of an envelope have the columns of their key; remove it"
@@ -422,10 +433,10 @@ def unknown_names(
     Yields:
         The name as written, up to the part that is unknown, and the names that there are.
     """
-    from sqlglot import exp, parse_one
+    from sqlglot import exp
 
     told = set()
-    for column in parse_one(text, read="spark").find_all(exp.Column):
+    for column in parse_sql(text).find_all(exp.Column):
         names = [part.name for part in column.parts]
         if column.is_star or (found := _unknown_part(names, columns)) is None:
             continue

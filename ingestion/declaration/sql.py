@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import sys
 import sysconfig
 from collections.abc import Iterable, Mapping
+from functools import cache
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from sqlglot import Dialect
+    from sqlglot.expressions import Expr
 
 # sqlglot's own log messages.
 _CLASS: Final = re.compile(r" for <class .*")
@@ -22,6 +28,8 @@ _VOLATILE: Final = {
     # They call any method of Java, which may also tell what the process alone should know.
     *("java_method", "reflect", "try_reflect"),
 }
+# Paths of JSON by the grammar of Spark's get_json_object, which answers null to any other.
+_JSON_PATH: Final = re.compile(r"\$(\.[^.\[]+|\['[^']+'\]|\[(\d{1,18}|\*)\])*")
 # Settings of a DuckDB that fetches nothing from the network, whatever it is asked.
 OFFLINE: Final[Mapping[str, str]] = {
     "autoinstall_known_extensions": "false",
@@ -55,10 +63,10 @@ def readable_sql(text: str) -> str:
 
     A batch that is written twice must give the same rows twice.
     """
-    from sqlglot import errors, exp, parse_one
+    from sqlglot import errors, exp
 
     try:
-        parsed = parse_one(text, read="spark")
+        parsed = parse_sql(text)
     except errors.SqlglotError as error:
         reason = _CLASS.sub("", str(error).partition("\n")[0])
         raise ValueError(f"{text!r} is no SQL expression: {reason}") from error
@@ -69,6 +77,13 @@ def readable_sql(text: str) -> str:
         )
     if parsed.find(exp.Star) is not None:
         raise ValueError(f"{text!r} has a `*`, which stands for no columns here; name each")
+    for found in parsed.find_all(exp.JSONExtractScalar):
+        path = found.expression
+        if path.is_string and not _JSON_PATH.fullmatch(path.name):
+            raise ValueError(
+                f"{text!r} has {path.name!r}, which is no path of get_json_object: it would always "
+                "be null; write `$`, and then `.name`, `['name']`, `[0]` or `[*]`"
+            )
     for node in parsed.walk():
         names = {type(node).__name__.lower(), node.name.lower() if node.key == "anonymous" else ""}
         if volatile := names & _VOLATILE:
@@ -78,6 +93,30 @@ def readable_sql(text: str) -> str:
                 "such as _timestamp"
             )
     return text
+
+
+def parse_sql(text: str) -> Expr:
+    """Parse SQL of Spark; raise an error of sqlglot where it is none."""
+    from sqlglot import parse_one
+
+    return parse_one(text, read=_spark_dialect())
+
+
+@cache
+def _spark_dialect() -> type[Dialect]:
+    """Return Spark's dialect, where a path of JSON stays the text that Spark gets."""
+    from sqlglot.dialects.spark import Spark
+
+    # What it logs has neither file nor field, and whoever runs any command would read it.
+    logging.getLogger("sqlglot").disabled = True
+
+    class SparkAsWritten(Spark):
+        """Spark's dialect without sqlglot's own grammar of paths, which is another."""
+
+        def to_json_path(self, path: Expr | None) -> Expr | None:
+            return path
+
+    return SparkAsWritten
 
 
 def columns_in(text: str) -> frozenset[str]:
@@ -92,9 +131,9 @@ def names_in(text: str | None) -> frozenset[str]:
     """Return every name that an expression has, of columns and fields, in lower case."""
     if text is None:
         return frozenset()
-    from sqlglot import exp, parse_one
+    from sqlglot import exp
 
-    found = parse_one(text, read="spark").find_all(exp.Identifier)
+    found = parse_sql(text).find_all(exp.Identifier)
     return frozenset(each.name.lower() for each in found)
 
 
@@ -102,10 +141,10 @@ def with_names(text: str, names: Mapping[str, str]) -> str:
     """Return an expression whose columns have other names, by those that they have in it."""
     if not names:
         return text
-    from sqlglot import exp, parse_one
+    from sqlglot import exp
 
     by_lower = {name.lower(): other for name, other in names.items()}
-    parsed = parse_one(text, read="spark")
+    parsed = parse_sql(text)
     for column in list(parsed.find_all(exp.Column)):
         first = column.parts[0]
         if other := by_lower.get(first.name.lower()):
@@ -119,9 +158,9 @@ def asks_for(column: str, text: str | None) -> bool:
 
 
 def _columns_of(text: str) -> frozenset[str]:
-    from sqlglot import exp, parse_one
+    from sqlglot import exp
 
-    columns = parse_one(text, read="spark").find_all(exp.Column)
+    columns = parse_sql(text).find_all(exp.Column)
     return frozenset(each.parts[0].name.lower() for each in columns)
 
 

@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Final
 
+from oncelake.ingestion.declaration.ddl import DeclaredColumn, parse_columns
 from oncelake.ingestion.errors import InvalidSpecError
 
 SUFFIX: Final = ".topics.yaml"
@@ -61,6 +62,11 @@ class FoundTopic:
             return cls(**{**values, "keys": tuple(values.get("keys", ()))})
         except (TypeError, AttributeError) as error:
             raise ValueError(str(error)) from None
+
+    @property
+    def columns(self) -> tuple[DeclaredColumn, ...]:
+        """The columns that its schemas give; none where the file has them, or nobody knows any."""
+        return parse_columns(self.schema) if self.schema else ()
 
     def line(self) -> str:
         """Write it as an item of a list; what says nothing is left out."""

@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType, VariantType
 
-from oncelake.ingestion.declaration.formats import FORMATS
+from oncelake.ingestion.declaration.formats import FORMATS, Header
 from oncelake.ingestion.errors import InvalidSpecError
 from oncelake.ingestion.formats.decoder import Decode, Encoded, decoded_struct
 from oncelake.ingestion.formats.metadata import MetadataDecoder, without_columns
@@ -48,7 +48,7 @@ class Decoding:
         module: The format's module.
         encoded: The expected content.
         column: Name of the bytes' column; ``_key`` has the Kafka keys, ``_headers`` the headers.
-        headers: Columns that headers give, and not the bytes, each by its header's name.
+        headers: The headers that give columns, and not the bytes, by the columns.
         key: How the Kafka keys are decoded, where they give columns of a value.
         routing: Which records are decoded at all; ``None`` where all are.
     """
@@ -56,7 +56,7 @@ class Decoding:
     module: str
     encoded: Encoded
     column: str
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, Header] = field(default_factory=dict)
     key: Decoding | None = None
     routing: Routing | None = None
 

@@ -20,6 +20,7 @@ from oncelake.ingestion.formats.coerce import (
     MisfitError,
     Source,
     array_of,
+    columns_of,
     decimal_of,
     decimal_text,
     exact,
@@ -30,6 +31,7 @@ from oncelake.ingestion.formats.coerce import (
     refuse,
     struct_of,
 )
+from oncelake.ingestion.formats.decoder import BadBytesError, Decoded
 from oncelake.ingestion.formats.json.names import spelt
 from oncelake.ingestion.formats.strict_json import parse
 
@@ -103,6 +105,41 @@ class ConnectJson:
         with suppress(ValueError):
             if len(self._known) < _MOST_SCHEMAS and parse(front + b"}") == {"schema": schema}:
                 self._known[front] = schema
+
+
+class ConnectKeys:
+    """Reads Kafka keys that have their schema beside them: by name, or one that is a bare value."""
+
+    def __init__(self, columns: sql.StructType) -> None:
+        self._columns, self._split = columns, ConnectJson().split
+        self._schema: Any = None
+        self._to_row = self._reader(None)
+
+    def __call__(self, raw: bytes) -> Decoded:
+        """Read one key; raise ``BadBytesError`` if it belongs in quarantine."""
+        try:
+            schema, payload = self._split(raw)
+            if schema is not self._schema:
+                self._to_row = self._reader(schema)
+                self._schema = schema
+            return Decoded(self._to_row(self._by_name(payload)))
+        except ValueError as error:
+            raise BadBytesError("malformed_key", str(error)) from None
+
+    def _by_name(self, payload: Any) -> Mapping[str, Any]:
+        """Return the values of a payload by the names of their columns."""
+        if type(payload) is dict:
+            return payload
+        if len(self._columns) > 1:
+            raise ValueError("a bare value, and several columns")
+        return dict.fromkeys(self._columns.names, payload)
+
+    def _reader(self, schema: Any) -> Callable[[Any], list[Any]]:
+        told = hints(schema)
+        if not told and isinstance(schema, dict):
+            told = dict.fromkeys(self._columns.names, hint(schema))
+        meant = {name: told.get(name, Hint()) for name in self._columns.names}
+        return columns_of(meant, self._columns, json_value)[0]
 
 
 def schema_before_payload(front: bytes) -> Any:

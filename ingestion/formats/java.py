@@ -1,4 +1,4 @@
-"""The formats of keys ``short``, ``int``, ``long`` and ``uuid``, as Kafka's Java serializers write.
+"""``short``, ``int``, ``long`` and ``uuid``: keys and headers as Kafka's Java serializers write.
 
 A number has its bytes, the highest first; a UUID is its text.
 """
@@ -8,21 +8,32 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from oncelake.ingestion.declaration.formats import NumberOptions
+from oncelake.ingestion.declaration.formats import NumberOptions, Options
 from oncelake.ingestion.errors import counted
-from oncelake.ingestion.formats.decoder import BadBytesError, Decode, Decoded, Encoded, by_record
+from oncelake.ingestion.formats.decoder import (
+    BadBytesError,
+    Decode,
+    Decoded,
+    Encoded,
+    Read,
+    by_record,
+)
 
 REASONS: Final[dict[str, str]] = {
-    "malformed_key": "the Kafka key is not what a Java serializer of its `key_format` writes",
+    "malformed_key": "the Kafka key is not as its `key_format` says",
 }
 _UUID: Final = re.compile(rb"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 def opened(encoded: Encoded) -> Decode:
     """Read the one key column."""
-    options = encoded.options
+    return by_record(reader(encoded.options), encoded)
+
+
+def reader(options: Options) -> Read:
+    """Return what reads one number, or UUID."""
     if not isinstance(options, NumberOptions):
-        return by_record(_uuid, encoded)
+        return _uuid
     size = options.size_bytes
 
     def number(raw: bytes) -> Decoded:
@@ -30,7 +41,7 @@ def opened(encoded: Encoded) -> Decode:
             raise BadBytesError("malformed_key", f"{counted(len(raw), 'byte')}, not {size}")
         return Decoded([int.from_bytes(raw, signed=True)])
 
-    return by_record(number, encoded)
+    return number
 
 
 def _uuid(raw: bytes) -> Decoded:

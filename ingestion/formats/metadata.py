@@ -1,8 +1,8 @@
 """Columns of a record that its headers and its Kafka key give, put beside those of its value.
 
 The value is not looked at for them. A header is text in UTF-8, which its column takes as a field of
-CSV; a BINARY takes the bytes. Of headers of one name the last counts; without any the column is
-null, and so it is without a Kafka key.
+CSV, or what a Java serializer of its format writes; a BINARY takes the bytes. Of headers of one
+name the last counts; without any the column is null, and so it is without a Kafka key.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import types as sql
 
+from oncelake.ingestion.declaration.formats import FORMATS, Header
+from oncelake.ingestion.formats import java
 from oncelake.ingestion.formats.arrays import last_of
 from oncelake.ingestion.formats.csv import from_text
 from oncelake.ingestion.formats.decoder import (
@@ -40,7 +42,7 @@ class MetadataDecoder:
         encoded: Encoded,
         decode_bytes: Decode | None,
         *,
-        headers: Mapping[str, str],
+        headers: Mapping[str, Header],
         decode_key: Decode | None,
     ) -> None:
         """Compile the decoding.
@@ -48,12 +50,15 @@ class MetadataDecoder:
         Args:
             encoded: The expected content, with the columns of headers and key among the others.
             decode_bytes: Decodes the bytes into the other columns, if there are any.
-            headers: The names of headers, by their columns.
+            headers: The headers that give columns, by these.
             decode_key: Decodes Kafka keys; its columns are taken.
         """
         self._encoded, self._type = encoded, arrow_type(decoded_struct(encoded))
         self._decode_bytes, self._decode_key, self._headers = decode_bytes, decode_key, headers
-        self._converts = {name: _conversion(encoded.schema[name].dataType) for name in headers}
+        self._converts = {
+            name: _conversion(encoded.schema[name].dataType, header.format)
+            for name, header in headers.items()
+        }
 
     def __call__(self, values: pa.Array, keys: pa.Array, headers: pa.Array) -> pa.StructArray:
         """Decode a batch."""
@@ -65,9 +70,9 @@ class MetadataDecoder:
             fault = _joined(key["reason"], key["detail"])
             parts = _refused(parts, "bad_key", pc.if_else(is_meant, fault, None))
         for name, header in self._headers.items():
-            raws = headers.flatten().field("value").take(last_of(headers, [header]))
+            raws = headers.flatten().field("value").take(last_of(headers, [header.name]))
             given[name], fault = self._converts[name](raws)
-            fault = pc.if_else(is_meant, _joined(f"header {header}", fault), None)
+            fault = pc.if_else(is_meant, _joined(f"header {header.name}", fault), None)
             parts = _refused(parts, "bad_header", fault)
         is_good = pc.and_(is_meant, pc.is_null(parts["reason"]))
         return _assembled(self._type, parts, given, is_good)
@@ -92,16 +97,26 @@ def without_columns(encoded: Encoded, names: Collection[str]) -> Encoded:
     )
 
 
-def _conversion(target: sql.DataType) -> Callable[[pa.Array], tuple[pa.Array, pa.Array]]:
-    """Return what converts header values, each distinct one once, and says which it could not."""
+def _reading(target: sql.DataType, format_: str | None) -> Callable[[bytes], Any]:
+    """Return what takes the bytes of a header."""
+    if format_ is not None:
+        read_number = java.reader(FORMATS[format_].options())
+        return lambda raw: read_number(raw).row[0]
     take = from_text(None, target)
-    is_binary, type_ = isinstance(target, sql.BinaryType), arrow_type(target)
+    return bytes if isinstance(target, sql.BinaryType) else lambda raw: take(text_of(raw))
+
+
+def _conversion(
+    target: sql.DataType, format_: str | None
+) -> Callable[[pa.Array], tuple[pa.Array, pa.Array]]:
+    """Return what converts header values, each distinct one once, and says which it could not."""
+    read, type_ = _reading(target, format_), arrow_type(target)
 
     def attempt(raw: bytes) -> tuple[Any, str | None]:
         try:
-            return raw if is_binary else take(text_of(raw)), None
+            return read(raw), None
         except BadBytesError as error:
-            return None, f"{error.reason}: {printable(error)}"
+            return None, f"{f'no {format_}' if format_ else error.reason}: {printable(error)}"
         except UNFORESEEN as error:
             return None, f"undecodable: {printable(error)}"
 

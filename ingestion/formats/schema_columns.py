@@ -216,9 +216,7 @@ def _connect(schema: Mapping[str, Any]) -> SqlType | None:
     if name in _NAMED:
         return SqlType(word=_NAMED[name])
     if name == _CONNECT_DECIMAL:
-        of_decimal = schema.get("parameters", {})
-        precision = int(of_decimal.get("connect.decimal.precision", 38))
-        return _decimal(precision, int(of_decimal.get("scale", 0)))
+        return _decimal_of(schema.get("parameters", {}))
     if word == "struct":
         parts = _by_field(schema.get("fields", ()))
         return _struct({name: _connect(each) for name, each in parts.items()})
@@ -303,6 +301,8 @@ def _json(schema: Any, whole: _Whole, around: tuple[str, ...]) -> SqlType:
     if words == {"object"} and isinstance(schema.get("additionalProperties"), dict):
         value = _json(schema["additionalProperties"], whole, around)
         return SqlType(word="MAP", parts={"key": _STRING, "value": value})
+    if words == {"number"} and schema.get("title") == _CONNECT_DECIMAL:
+        return _decimal_of(schema.get("connect.parameters")) or SqlType(word="DOUBLE")
     return SqlType(word=_JSON[words.pop()]) if len(words) == 1 and words <= {*_JSON} else _VARIANT
 
 
@@ -331,6 +331,15 @@ def _scalar(word: str) -> SqlType | None:
 def _decimal(precision: int, scale: int) -> SqlType | None:
     is_held = 0 <= scale <= precision <= 38 and precision > 0
     return SqlType(word="DECIMAL", precision=precision, scale=scale) if is_held else None
+
+
+def _decimal_of(parameters: Any) -> SqlType | None:
+    """Return the type of Kafka Connect's Decimal; ``None`` where no type has its digits."""
+    try:
+        precision = int(parameters.get("connect.decimal.precision", 38))
+        return _decimal(precision, int(parameters.get("scale", 0)))
+    except (AttributeError, TypeError, ValueError):
+        return None
 
 
 def _struct(parts: Types) -> SqlType | None:

@@ -117,7 +117,7 @@ def refuse_unable(paths: StreamPaths, ability: Ability) -> None:
         RefusedError: it is not; says why.
     """
     if why := paths.sink.kind.cannot.get(ability):
-        problem = f"{paths.table.where} cannot {ability}: {why}"
+        problem = f"{paths.table.where} cannot {ability}: {why}."
         raise RefusedError(paths.stream, problem, remedy="see docs/sinks.md")
 
 

@@ -10,16 +10,22 @@ dies before its commit has changed no row; one that dies after it is finished by
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from oncelake.ingestion.declaration.ddl import DeclaredColumn, system_columns
 from oncelake.ingestion.declaration.spec import ALTERED, StreamSpec
-from oncelake.ingestion.errors import RefusedError, SchemaChangedError, no_table_yet
+from oncelake.ingestion.errors import (
+    InvalidSpecError,
+    RefusedError,
+    SchemaChangedError,
+    no_table_yet,
+)
 from oncelake.ingestion.lake.ledger import LedgerRow, put_rows
 from oncelake.ingestion.lake.lock import held
 from oncelake.ingestion.lake.paths import StreamPaths
 from oncelake.ingestion.pipeline.evolve_schema import under_declaration, widen_tombstones
-from oncelake.ingestion.recovery.position import Position
+from oncelake.ingestion.recovery.position import Position, read_position
 from oncelake.ingestion.recovery.schema_diff import (
     SchemaChange,
     column_changes,
@@ -55,8 +61,11 @@ def dropped_columns(spec: StreamSpec, settings: Settings) -> tuple[str, ...]:
         RefusedError: there is no such table, or it cannot be altered so; says why.
     """
     paths = StreamPaths.of(spec.name, settings, spec.sink)
-    if not paths.table.log().exists:
-        raise no_table_yet(spec.name)
+    is_ours = paths.table.log().exists
+    with suppress(RefusedError):
+        is_ours = is_ours and read_position(paths, RefusedError) is not None
+    if not is_ours:
+        raise _no_table_of_ours(paths)
     changes = _alterations(as_of_its_table(spec, paths), paths)
     return tuple(change.field for change in changes if change.is_dropped)
 
@@ -85,7 +94,7 @@ def alter(
     with held(paths, run_id):
         standing = heal_stream(spec, paths)
         if standing.position is None:
-            raise no_table_yet(spec.name)
+            raise _no_table_of_ours(paths)
         standing.refuse()
         spec = as_of_its_table(spec, paths)
         changes = _alterations(spec, paths)
@@ -100,6 +109,16 @@ def alter(
             return AlterReport(changes=())
         row = _commit(spec, paths, standing.position, changes, run_id=run_id, tell=tell)
         return AlterReport(changes=changes, row=row)
+
+
+def _no_table_of_ours(paths: StreamPaths) -> InvalidSpecError:
+    """Return the error of a table that no run has made, or has taken from others."""
+    if not paths.table.log().exists:
+        return no_table_yet(paths.stream)
+    return InvalidSpecError(
+        f"{paths.stream}: {paths.table.where} is empty, and no commit in its log is of this "
+        f"stream: its first run takes it. Next: oncelake plan {paths.stream}"
+    )
 
 
 def _alterations(spec: StreamSpec, paths: StreamPaths) -> tuple[SchemaChange, ...]:

@@ -174,9 +174,12 @@ def _bad_key(spec: StreamSpec, problem: str, values: Iterable[str]) -> InvalidSp
     return InvalidSpecError(f"{spec.name}: --key: {problem}. Next: write for example '{example}'")
 
 
-def _metadata_of(declared: Mapping[str, Any]) -> Mapping[str, str]:
-    """Return the columns that Kafka key and headers give, with the headers' names."""
-    return {**dict.fromkeys(declared.get("from_key", ()), ""), **declared.get("from_headers", {})}
+def _metadata_of(declared: Mapping[str, Any]) -> Mapping[str, tuple[str, str]]:
+    """Return the columns that Kafka key and headers give, with the headers' names and formats."""
+    formats = declared.get("header_format", {})
+    headers = declared.get("from_headers", {}).items()
+    of_headers = {name: (header, formats.get(name, "")) for name, header in headers}
+    return {**dict.fromkeys(declared.get("from_key", ()), ("", "")), **of_headers}
 
 
 def refuse_other_keys(spec: StreamSpec, row: LedgerRow) -> None:

@@ -9,13 +9,16 @@ _SENDER: Final = "nothing in the declaration can help: correct the producer, and
 _SERIALIZER: Final = (
     "let the producer use a serializer of the registry, or declare another `format`"
 )
+_KEYS: Final = (
+    "declare the `key_format` that the topic's keys have: where the detail names one, that one; of "
+    "objects of `schema` and `payload` `{type: json, schemas: true}`"
+)
 _FOUND: Final = "declare the column as the type that the detail names behind `found`"
 
 REMEDIES: Final[Mapping[str, str]] = {
-    "bad_header": "declare the column as a type that holds the header's text, such as STRING, or "
-    "correct the producer",
-    "bad_key": "declare the `key_format` that the topic's keys have, and in `from_key` the columns "
-    "that they give",
+    "bad_header": "declare the column as a type that holds the header's text, such as STRING, the "
+    "`header_format` where a Java serializer wrote it, or correct the producer",
+    "bad_key": f"{_KEYS}, and in `from_key` the columns that they give",
     "missing_key": "name columns in `keys` that every record has, take what only the Kafka key "
     "has by `from_key` (docs/transform.md, Columns of headers and of the Kafka key), or correct "
     "the producer; for objects of `schema` and `payload`, see docs/json.md, Kafka Connect",
@@ -24,8 +27,7 @@ REMEDIES: Final[Mapping[str, str]] = {
     "`sink`; then oncelake rebuild",
     "missing_order": "name columns in `sequence_by` that every record has, such as _timestamp",
     "missing_required": "remove NOT NULL from the column in `schema`, or correct the producer",
-    "tombstone_without_key": "declare the `key_format` that the topic's keys have, or write "
-    "`tombstones: ignore`",
+    "tombstone_without_key": f"{_KEYS}, or write `tombstones: ignore`",
     "tombstone_without_order": "decide what null values mean: `tombstones: ignore`, or an order "
     "that they have, too, such as `sequence_by: [_timestamp]` (docs/streams.md, Deletes)",
     "tombstone_quarantined": "apply it manually, or write `tombstones: ignore`",
@@ -81,7 +83,8 @@ REMEDIES: Final[Mapping[str, str]] = {
     "there",
     "malformed_avro": _SENDER,
     "malformed_protobuf": _SENDER,
-    "malformed_key": "declare the `key_format` that the topic's keys have",
+    "malformed_key": _KEYS,
+    "ambiguous_key": "declare the `key_format` that the keys have, of the two in the detail",
     "malformed_csv": "declare the columns, delimiter and quotes that the lines have",
     "malformed_debezium": "declare the `format` that the topic has; `debezium` reads envelopes",
     "unavailable_value": "let the source send the column in every event (REPLICA IDENTITY FULL), "

@@ -93,7 +93,7 @@ def _plan_values(records: DataFrame | pa.Table, stream: Stream, schema: StructTy
     )
     plan = plan_decoding(records, spec.format.type, encoded, stream.settings, column="_value")
     key = _plan_keys(records, stream, schema, column="_key") if spec.from_key else None
-    plan = replace(plan, headers=spec.from_headers, key=key)
+    plan = replace(plan, headers=spec.header_columns, key=key)
     if spec.route is None:
         return plan
     of_route = type_of_columns(spec.route.columns)
@@ -103,7 +103,7 @@ def _plan_values(records: DataFrame | pa.Table, stream: Stream, schema: StructTy
 def _plan_tombstones(records: DataFrame | pa.Table, stream: Stream, schema: StructType) -> Decoding:
     """Plan how to decode key and order of null values, among columns of values and the table."""
     spec = stream.spec
-    headers = {n: h for n, h in spec.from_headers.items() if n in spec.tombstone_columns}
+    headers = {n: h for n, h in spec.header_columns.items() if n in spec.tombstone_columns}
     plan = _plan_keys(records, stream, schema, column=_TOMBSTONE_KEY)
     whole = StructType([*plan.encoded.schema, *_fields(schema, headers)])
     return replace(plan, encoded=replace(plan.encoded, schema=whole), headers=headers)

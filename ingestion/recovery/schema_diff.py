@@ -29,6 +29,8 @@ from oncelake.ingestion.sinks.commit_metadata import CONSTRAINTS, UNKNOWN, Ident
 from oncelake.ingestion.sinks.table import AlterableTable, SinkTable
 
 Effect = Literal["nothing", "evolve", "onward", "alter", "epoch", "refused"]
+# `oncelake alter` notes what it does behind a commit of the stream, which such a table lacks.
+_BY_HAND: Final = "or execute them yourself"
 _WORST: Final = ("refused", "epoch", "alter", "evolve", "onward", "nothing")
 
 
@@ -64,11 +66,13 @@ class SchemaPlan:
 
     Attributes:
         table: Where it is; ``None`` when the first run will make it.
+        is_ours: Whether the table has a commit of the stream.
     """
 
     stream: str
     table: str | None
     changes: tuple[SchemaChange, ...]
+    is_ours: bool = True
 
     @property
     def effect(self) -> Effect:
@@ -93,7 +97,7 @@ def plan_schema_change(spec: StreamSpec, paths: StreamPaths) -> SchemaPlan:
         is_there = paths.table.log().exists
         changes = tuple(column_changes(spec, paths, is_ours=False)) if is_there else ()
         where = paths.table.where if is_there else None
-        return SchemaPlan(stream=spec.name, table=where, changes=changes)
+        return SchemaPlan(stream=spec.name, table=where, changes=changes, is_ours=False)
     changes = (
         *identity_changes(spec, position.identity),
         *column_changes(spec, paths),
@@ -146,20 +150,24 @@ def allowed_changes(
     changes = tuple(column_changes(spec, paths, is_ours=is_ours))
     wanted = tuple(each for each in changes if each.effect != "nothing")
     if wanted and (spec.schema_change != "evolve" or any(c.effect != "evolve" for c in wanted)):
-        raise schema_changed(spec, paths, wanted)
+        raise schema_changed(spec, paths, wanted, is_ours=is_ours)
     return wanted
 
 
 def schema_changed(
-    spec: StreamSpec, paths: StreamPaths, changes: tuple[SchemaChange, ...]
+    spec: StreamSpec,
+    paths: StreamPaths,
+    changes: tuple[SchemaChange, ...],
+    *,
+    is_ours: bool = True,
 ) -> SchemaChangedError:
     """Return the refusal of a table that does not fit, with what a person can do about it."""
     said = "; ".join(f"{each.field} {each.what}" for each in changes)
     if all(each.effect == "evolve" for each in changes):
+        now = f"oncelake alter {spec.name} --yes does so now, or put `schema` back"
         remedy = (
             f"oncelake plan {spec.name} shows the statements; `schema_change: evolve` in "
-            f"{spec.file} lets the next run make them, oncelake alter {spec.name} --yes does "
-            "so now, or put `schema` back"
+            f"{spec.file} lets the next run make them, {now if is_ours else _BY_HAND}"
         )
     else:
         gravest = sorted(changes, key=lambda each: _WORST.index(each.effect))

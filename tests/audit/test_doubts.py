@@ -329,6 +329,7 @@ Remedy = Callable[[dict[str, Any]], dict[str, Any]]
         pytest.param({"keys": ["nr"]}, "--keys nr: the records have no such field", id="keys"),
         pytest.param({"schema": "id BIGNT"}, "--schema", id="schema"),
         pytest.param({"format": "avro"}, "--schema", id="format alone"),
+        pytest.param({"schema": "id INT", "key_format": "{"}, "'{' is no format", id="no format"),
         pytest.param({"table": "iceberg:"}, "--table iceberg:", id="no name"),
         pytest.param({"table": "/nowhere/table"}, "--table /nowhere/table", id="no table"),
         pytest.param({"deletes": "nothing = 1"}, "--deletes nothing = 1", id="condition"),
@@ -380,7 +381,11 @@ def test_whatever_was_loaded_in_order_is_sound(
         loaded = {each: chance.choice((1.0, 0.8)) for each in range(partitions)}
         rows = _loaded(sent, loaded) or [{"id": -1, "value": 0, "step": 0}]
         schema = pa.schema({"id": pa.int64(), "value": pa.int64(), "step": pa.int64()})
-        asked = {"schema": "id BIGINT, value BIGINT, step BIGINT", "order": ["step"] * has_order}
+        asked = {
+            "schema": "id BIGINT, value BIGINT, step BIGINT",
+            "key_format": "{type: json, numbers: text}",
+            "order": ["step"] * has_order,
+        }
 
         report = compare(saved(rows, settings, schema) | asked, made.topic, settings)
         rows[0]["value"] = -5

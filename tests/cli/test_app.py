@@ -51,6 +51,27 @@ def test_quick_commands_load_no_heavy_library(home: Path) -> None:
     assert done.stdout.strip() == "none"
 
 
+def test_nothing_is_logged_of_an_expression(home: Path) -> None:
+    """What a library would log has no file and no field, and whoever runs a command would read it.
+
+    Every command reads the expressions of all streams.
+    """
+    declare(home, "paths", f"{ORDERS}where: get_json_object(string(_key), '$.a.$b') = 1\n")
+    declare(home, "shows", f"{ORDERS}where: SHOW TABLES\n")
+
+    done = subprocess.run(
+        [sys.executable, "-m", "ingestion", "status", "orders"],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert "orders" in done.stdout
+    assert "JSON path" not in done.stdout + done.stderr
+    assert "unsupported syntax" not in done.stdout + done.stderr
+
+
 def test_validate_counts_sound_streams(home: Path) -> None:
     """A folder without mistakes exits with 0 and says how many streams there are."""
     result = oncelake("validate")

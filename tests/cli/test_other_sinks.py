@@ -121,10 +121,10 @@ OTHERS = {
 
 @pytest.mark.parametrize(("text", "is_there"), OTHERS.values(), ids=OTHERS.keys())
 @pytest.mark.usefixtures("paths")
-def test_a_proof_of_another_sink_than_the_ledgers_is_refused_as_a_run_is(
+def test_a_plan_and_a_proof_of_another_sink_than_the_ledgers_are_refused_as_a_run_is(
     home: Path, text: str, is_there: bool
 ) -> None:
-    """It sends nobody to a run that refuses; with `sink` put back, it goes on."""
+    """They say why, and send nobody to a run that refuses; with `sink` put back, it goes on."""
     declare(home, "orders", text)
     if is_there:
         fill(declared(), remembers=False)
@@ -132,10 +132,11 @@ def test_a_proof_of_another_sink_than_the_ledgers_is_refused_as_a_run_is(
     with pytest.raises(IdentityChangedError) as refused:
         read_position(here)
 
-    proof = oncelake("verify", "orders")
+    planned, proof = oncelake("plan", "orders"), oncelake("verify", "orders")
     declare(home, "orders", IN_ICEBERG)
     mended = oncelake("verify", "orders")
 
-    assert proof.exit_code == 3
+    assert (planned.exit_code, proof.exit_code) == (3, 3)
+    assert str(refused.value) in " ".join(planned.stdout.split())
     assert str(refused.value) in " ".join(proof.stderr.split())
     assert "its rows are in a table of" not in mended.stderr

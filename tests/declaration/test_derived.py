@@ -91,6 +91,8 @@ def test_a_field_that_cannot_be_a_column_is_left_out_with_the_reason() -> None:
     assert "Oncelake's own" in delta.left_out["_offset"]
     assert "`sink: delta`" in delta.left_out["a b"]
     assert "holds all" in delta.left_out["none"]
+    for name in ("_offset", "a b"):
+        assert "`select` gives it another: docs/transform.md, Rename fields" in delta.left_out[name]
 
 
 def test_what_a_sink_cannot_keep_becomes_json_where_the_format_can_fill_it() -> None:

@@ -48,6 +48,7 @@ def test_every_field_is_known_to_decide_about_records_or_not_to() -> None:
     """A field that is added later is not taken for one that makes earlier records another's."""
     deciding = {
         *("format", "record", "ddl", "leniency", "value_ddl", "from_headers", "from_key"),
+        "header_format",
         *("explode", "where", "on_filtered", "select", "transform"),
         "route",
         *("mode", "keys", "sequence_by", "aggregates", "window", "apply_as_deletes", "deletes"),

@@ -105,6 +105,18 @@ def test_a_mistake_is_told_with_its_line(folder: Path, old: str, new: str, says:
     assert streams["other"].spec is not None
 
 
+@pytest.mark.parametrize(("one", "other"), [("1", "true"), ("[0]", "[false, 2]")])
+def test_a_boolean_beside_a_number_is_another_route(folder: Path, one: str, other: str) -> None:
+    """Though Python calls them equal: only that they are of two kinds is told."""
+    tables = f"  a: {{when: {one}, schema: n INT}}\n  b: {{when: {other}, schema: n INT}}\n"
+    (folder / "events.yaml").write_text(f"topic: e\nroute_by: x\nmode: append\ntables:\n{tables}")
+
+    error = str(load_streams(folder)[0].error)
+
+    assert "4: tables: a route is a text, a number or a boolean: write all `when` alike" in error
+    assert "is of table" not in error
+
+
 def test_a_table_takes_the_name_of_no_other_file(folder: Path) -> None:
     """Two streams would share a table."""
     (folder / "events_placed.yaml").write_text("topic: t\nschema: id INT\nkeys: id\n")

@@ -15,6 +15,7 @@ from oncelake.ingestion.declaration.loader import load_stream
 from oncelake.ingestion.declaration.messages import problems_in
 from oncelake.ingestion.declaration.rules import unknown_names
 from oncelake.ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.declaration.sql import with_names
 from oncelake.ingestion.errors import InvalidSpecError
 
 BASE = {
@@ -145,6 +146,29 @@ def test_sql_that_is_none_is_refused_without_names_of_classes() -> None:
     (said,) = said_of(where="id >>> 1")
 
     assert said == "where: 'id >>> 1' is no SQL expression: Required keyword: 'expression' missing"
+
+
+PATHS = ("$", "$.a.$b", "$['a b']['$c']", "$.a[0][*].y", "$.*", "$.é")
+NO_PATHS = ("$[", "a", "$a", "$..a", "$.", "", "$[-1]", "$[1:2]", '$["a"]', "$.a[?(@.b)]", " $.a")
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_path_that_spark_reads_is_taken_as_it_is_written(path: str) -> None:
+    """By Spark's own grammar; it stays so where a column gets another name beside it."""
+    sql = f'get_json_object(who.name, "{path}") = 1'
+    escaped = path.replace("'", r"\'")
+
+    assert StreamSpec.model_validate({**BASE, "where": sql}).where == sql
+    assert with_names(sql, {"who": "it"}) == f"GET_JSON_OBJECT(`it`.name, '{escaped}') = 1"
+
+
+@pytest.mark.parametrize("path", NO_PATHS)
+def test_a_path_that_spark_answers_with_null_is_refused(path: str) -> None:
+    """Spark says nothing of it, and no record would meet the condition, or each."""
+    (said,) = said_of(where=f"get_json_object(who.name, '{path}') IS NULL")
+
+    assert said.startswith("where: ")
+    assert f"{path!r}, which is no path of get_json_object: it would always be null" in said
 
 
 def test_a_name_is_told_once() -> None:

@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from oncelake.ingestion.declaration.notices import notices_of
 from oncelake.ingestion.declaration.spec import meaning
+from oncelake.ingestion.operations.remedies import REMEDIES
 from oncelake.ingestion.settings import Settings
 from oncelake.ingestion.verify.fold.transform import NOT_INDEPENDENT
 from tests.support.both_readers import Headers, Sent, classified, declared, judged
@@ -149,6 +150,75 @@ def test_a_header_is_taken_as_a_field_of_csv(type_: str) -> None:
             assert str(outcome).startswith("bad_header: header h: "), raw
         else:
             assert outcome == (1, value)
+
+
+UUID = b"123e4567-e89b-12d3-a456-426614174000"
+
+
+@pytest.mark.parametrize(
+    ("format_", "type_", "good", "value", "bad"),
+    [
+        ("short", "SMALLINT", b"12", 12594, b"1234"),
+        ("int", "INT", b"1234", 825373492, b"12345"),
+        ("int", "BIGINT", b"\xff\xff\xff\xff", -1, b""),
+        ("long", "BIGINT", b"12345678", 3544952156018063160, b"1234"),
+        ("uuid", "STRING", UUID, UUID.decode(), UUID.upper()),
+    ],
+)
+def test_a_header_that_java_wrote_is_read_by_its_declared_format(
+    format_: str, type_: str, good: bytes, value: Any, bad: bytes
+) -> None:
+    """Other bytes are quarantined; a null value has it in key and order, too."""
+    records = [
+        *(Sent(b'{"id": 1}', headers=(("h", raw),)) for raw in (good, bad)),
+        *(Sent(b'{"id": 1}', headers=each) for each in ((("h", None),), ())),
+        *(Sent(None, b"1", (("h", raw),)) for raw in (good, bad)),
+    ]
+    fields = {"schema": f"id BIGINT, it {type_}", "from_headers": {"it": "h"}}
+    as_order = {"keys": ["id"], "sequence_by": ["it"]}
+
+    found = outcomes(Settings(), records, **fields, header_format={"it": format_}, **as_order)
+
+    assert found[0] == (1, value)
+    assert str(found[1]).startswith(f"bad_header: header h: no {format_}: ")
+    assert found[2:4] == ["missing_order: null: it"] * 2
+    assert found[4] == ("delete", 1, value)
+    assert f"bad_header: header h: no {format_}: " in str(found[5])
+
+
+def test_a_header_of_four_bytes_is_text_until_its_format_is_declared() -> None:
+    """Of several columns each has its own, and two may take one header."""
+    sent = [Sent(b'{"id": 1}', headers=(("h", b"1234"), ("t", b"5")))]
+    fields = {
+        "schema": "id BIGINT, a INT, b INT, c INT",
+        "from_headers": {"a": "h", "b": "h", "c": "t"},
+    }
+
+    assert outcomes(Settings(), sent, **fields) == [(1, 1234, 1234, 5)]
+    declared_b = {**fields, "header_format": {"b": "int"}}
+    assert outcomes(Settings(), sent, **declared_b) == [(1, 1234, 825373492, 5)]
+
+
+def test_a_header_in_quarantine_is_sent_in_again_by_its_format(world: World) -> None:
+    """The remedy names the field, and the proof knows both declarations."""
+    world.declare(
+        schema="id INT, version INT",
+        from_headers={"version": "v"},
+        quarantine_rate={"fail_above": 1},
+    )
+    headers = [("v", (5).to_bytes(4))]
+    world.producer.produce(world.topic, b'{"id": 1}', partition=0, headers=headers)
+    assert world.producer.flush(30) == 0
+    world.run()
+    (waits,) = world.quarantined()
+    world.declare(header_format={"version": "int"})
+
+    world.redrive()
+
+    assert waits["reason"] == "bad_header"
+    assert "`header_format`" in REMEDIES["bad_header"]
+    assert world.rows() == [{"id": 1, "version": 5}]
+    assert find_problems(world) == ()
 
 
 def test_the_last_header_counts_and_none_is_null() -> None:
@@ -325,6 +395,12 @@ def test_an_update_that_ends_a_row_ends_it_for_the_same_header() -> None:
         ({"from_key": ["id", "name"], "key_format": "long"}, "reads exactly one key column"),
         ({"from_key": ["name"], "tombstones": "delete"}, "nor `from_headers` gives id"),
         ({"from_headers": {"id": "h"}, "types": {"id": "lenient"}}, "comes from a header"),
+        ({"header_format": {"id": "int"}}, "'id' is not a column of `from_headers`"),
+        (
+            {"from_headers": {"name": "h"}, "header_format": {"name": "int"}},
+            "`int` fills INT or BIGINT, and name is STRING",
+        ),
+        ({"from_headers": {"name": "h"}, "header_format": {"name": "text"}}, "'short', 'int', 'lo"),
     ],
 )
 def test_what_headers_and_key_cannot_give_is_refused(fields: Any, message: str) -> None:
@@ -351,6 +427,8 @@ def test_the_note_of_a_commit_tells_where_columns_came_from() -> None:
     """Both fields decide what a record means."""
     assert meaning(declared(**TENANTS)) == {"from_headers": {"tenant": "x-tenant"}}
     assert meaning(declared(from_key="id")) == {"from_key": ["id"]}
+    as_int = {"from_headers": {"name": "n"}, "header_format": {"name": "uuid"}}
+    assert meaning(declared(**as_int)) == as_int
 
 
 @pytest.mark.kafka

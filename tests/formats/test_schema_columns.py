@@ -148,6 +148,14 @@ def test_the_types_of_protobuf_hold_every_value() -> None:
     assert base64.b64decode(schema.text)
 
 
+# As Kafka Connect's converter describes it, but for its scale.
+DECIMAL = {
+    "type": "number",
+    "title": "org.apache.kafka.connect.data.Decimal",
+    "connect.type": "bytes",
+}
+
+
 def test_the_types_of_json_schema_are_those_that_it_allows() -> None:
     """What may be of several types is a VARIANT; a reference is followed, but not in circles."""
     schema = {
@@ -160,6 +168,15 @@ def test_the_types_of_json_schema_are_those_that_it_allows() -> None:
             "id": {"type": "integer"},
             "at": {"type": ["null", "string"], "format": "date-time"},
             "price": {"oneOf": [{"type": "null"}, {"type": "number"}]},
+            "total": {
+                "oneOf": [{"type": "null"}, {**DECIMAL, "connect.parameters": {"scale": "2"}}]
+            },
+            "rate": {
+                **DECIMAL,
+                "connect.parameters": {"scale": "4", "connect.decimal.precision": "9"},
+            },
+            "lost": DECIMAL,
+            "odd": {**DECIMAL, "connect.parameters": {"scale": "x"}},
             "page": {"$ref": "#/definitions/page"},
             "tree": {"$ref": "#/definitions/tree"},
             "tags": {"type": "array", "items": {"type": "string"}},
@@ -176,6 +193,10 @@ def test_the_types_of_json_schema_are_those_that_it_allows() -> None:
         "id": "BIGINT",
         "at": "TIMESTAMP",
         "price": "DOUBLE",
+        "total": "DECIMAL(38, 2)",
+        "rate": "DECIMAL(9, 4)",
+        "lost": "DOUBLE",
+        "odd": "DOUBLE",
         "page": "STRUCT<url: STRING>",
         "tree": "STRUCT<child: VARIANT>",
         "tags": "ARRAY<STRING>",

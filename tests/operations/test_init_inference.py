@@ -393,7 +393,26 @@ def test_digits_are_a_key_of_json_unless_the_values_say_otherwise() -> None:
     javas = proposed((key, {"id": int.from_bytes(key)}, 0))
 
     assert (plain.keys, plain.key_format.type) == (("id",), "json")
+    assert plain.key_format.model_extra == {"numbers": "text"}
     assert (javas.keys, javas.key_format.type) == (("id",), "int")
+
+
+def test_digits_are_declared_before_a_key_has_as_many_bytes_as_javas() -> None:
+    """A sample of short ones would not show it."""
+    spec = proposed(*((f"{n}".encode(), {"id": n}, 0) for n in range(3)))
+
+    assert spec.key_format.model_dump() == {"type": "json", "numbers": "text"}
+
+
+@pytest.mark.parametrize("payload", [{"id": 7}, 7], ids=["object", "bare"])
+def test_keys_with_their_schema_beside_them_are_declared_so(payload: Any) -> None:
+    """As Kafka Connect's converter writes them."""
+    key = {"schema": {"type": "int64"}, "payload": payload}
+
+    spec = proposed((key, {"name": "a", "id": 7}, 0))
+
+    assert spec.keys == ("id",)
+    assert spec.key_format.model_dump() == {"type": "json", "schemas": True}
 
 
 def test_documents_of_mongodb_are_json() -> None:

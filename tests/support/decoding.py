@@ -26,6 +26,11 @@ def row_type(ddl: str) -> spark.StructType:
     return type_of_columns(parse_columns(ddl))
 
 
+def format_spec(type_: str, *, is_key: bool, **options: Any) -> FormatSpec:
+    """Return the format of values, or of Kafka keys, as it is declared."""
+    return (KeyFormatSpec if is_key else FormatSpec)(type=type_, **options)
+
+
 def opened(
     format_: str,
     ddl: str,
@@ -42,7 +47,7 @@ def opened(
     encoded = Encoded(
         schema=row_type(ddl),
         is_key=is_key,
-        options=FORMATS[format_].options.model_validate(options),
+        options=format_spec(format_, is_key=is_key, **options).options,
         extra_fields=extra_fields,
         lenient=frozenset(lenient),
         writer_schemas={schema.id: prepared(schema) for schema in writer_schemas},
@@ -72,16 +77,16 @@ def proven(
     **options: Any,
 ) -> list[list[Any] | None]:
     """Read values as the proof does: one row each, or nothing where it refuses them."""
+    spec = format_spec(format_, is_key=is_key, **options)
     expected = Expected(
         columns=parse_columns(ddl),
         is_key=is_key,
-        options=FORMATS[format_].options.model_validate(options),
+        options=spec.options,
         extra_fields=extra_fields,
         lenient=frozenset(lenient),
         settings=None,
     )
-    spec = KeyFormatSpec if is_key else FormatSpec
-    read = reading(spec(type=format_, **options), expected)
+    read = reading(spec, expected)
     return [_row(read, value) for value in values]
 
 

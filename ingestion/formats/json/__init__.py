@@ -19,8 +19,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import UNSET
 
+from oncelake.ingestion.declaration.formats import JsonKeyOptions
 from oncelake.ingestion.formats import decoder
 from oncelake.ingestion.formats.arrays import Flags, cast_or_null
+from oncelake.ingestion.formats.connect import ConnectKeys
 from oncelake.ingestion.formats.decoder import (
     Decode,
     Decoded,
@@ -54,6 +56,8 @@ REASONS: Final[dict[str, str]] = {
     "bad_base64": "the text of a BINARY column is not base64",
     "too_long": "the text is longer than its VARCHAR",
     "wrong_case": "a name is declared in another case, and the declared one is absent",
+    "malformed_key": "the Kafka key is not as its `key_format` says",
+    "ambiguous_key": "the Kafka key is a bare value, and may be a number as Java writes it",
     "unknown_field": "a name is not declared, and the stream says `extra_fields: reject`, or a "
     "STRUCT that follows its schema cannot get the field",
 }
@@ -75,6 +79,9 @@ def opened(encoded: Encoded) -> Decode:
 
     A field that is absent is null. A key that is a single column may be a bare value.
     """
+    options = encoded.options
+    if isinstance(options, JsonKeyOptions) and options.schemas:
+        return by_record(ConnectKeys(encoded.schema), encoded)
     if any(map(_UNREADABLE.search, paths_of(encoded.schema))):
         return by_record(StrictReader(encoded), encoded)
     return _JsonDecoder(encoded)

@@ -15,6 +15,7 @@ from typing import Any, Final, NoReturn
 from msgspec import Raw
 from pyspark.sql import types as sql
 
+from oncelake.ingestion.declaration.formats import JsonKeyOptions
 from oncelake.ingestion.formats.coerce import (
     BITS,
     FIRST_MOMENT,
@@ -60,6 +61,12 @@ _MOST_SECONDS: Final = 10**12
 
 # What holds in JSON what has no column type of its own, or none that its value tells.
 _HOLDING: Final = {"ARRAY": "VARIANT", "STRUCT": "VARIANT", MORE_DIGITS: "DOUBLE"}
+# By how many bytes they have: key formats, and the columns that hold each number of one.
+_OF_JAVA: Final[Mapping[int, tuple[str, tuple[type[sql.DataType], ...]]]] = {
+    2: ("short", (sql.ShortType, sql.IntegerType, sql.LongType)),
+    4: ("int", (sql.IntegerType, sql.LongType)),
+    8: ("long", (sql.LongType,)),
+}
 # To VARIANT, null is a value.
 _NULL: Final = Raw("null")
 
@@ -96,7 +103,29 @@ class StrictReader:
             return _parse(raw)
         if isinstance(columns[0].dataType, sql.StringType) and not raw.startswith(b'"'):
             return {columns[0].name: text_of(raw)}
-        return {columns[0].name: _parse(raw)}
+        javas = self._java_format(raw, columns[0].dataType)
+        try:
+            bare = _parse(raw)
+        except BadBytesError as error:
+            if javas is None:
+                raise
+            raise BadBytesError(error.reason, f"{error}; declare `key_format: {javas}`") from None
+        if javas is not None:
+            number = int.from_bytes(raw, signed=True)
+            raise BadBytesError(
+                "ambiguous_key",
+                f"{raw!r} may be text, or the {javas} {number} of Java's: declare `key_format: "
+                f"{javas}`, or `key_format: {{type: json, numbers: text}}`",
+            )
+        return {columns[0].name: bare}
+
+    def _java_format(self, raw: bytes, type_: sql.DataType) -> str | None:
+        """Return the format of keys by which the bytes are a number, too, that the column has."""
+        options = self._encoded.options
+        if not isinstance(options, JsonKeyOptions) or options.numbers:
+            return None
+        name, types = _OF_JAVA.get(len(raw), ("", ()))
+        return name if isinstance(type_, types) else None
 
     def _decoded(self, fields: Any) -> tuple[Decoded, Iterable[Undeclared]]:
         if type(fields) is not dict:

@@ -16,7 +16,7 @@ import duckdb
 import pyarrow as pa
 import sqlglot
 
-from oncelake.ingestion.declaration.sql import identifier, literal
+from oncelake.ingestion.declaration.sql import identifier, literal, readable_sql
 from oncelake.ingestion.errors import InvalidSpecError, RefusedError, counted, first_line
 from oncelake.ingestion.operations.audit.declare import AuditRequest, Reading, unknown_column
 from oncelake.ingestion.operations.audit.foreign_table import NAME, ForeignTable, unreadable
@@ -294,7 +294,8 @@ class Comparison:
         deletes = "FALSE"
         if self._reading.deletes:
             try:
-                [deletes] = sqlglot.transpile(self._reading.deletes, read="spark", write="duckdb")
+                condition = readable_sql(self._reading.deletes)
+                [deletes] = sqlglot.transpile(condition, read="spark", write="duckdb")
             except (sqlglot.ParseError, ValueError) as error:
                 raise _bad_condition(self._reading.deletes, error) from error
         lacks = "_unavailable IS NOT NULL" if self._reading.spec.unavailable else "FALSE"

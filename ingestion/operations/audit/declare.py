@@ -20,6 +20,7 @@ from oncelake.ingestion.declaration.rules import JSON_FORMATS
 from oncelake.ingestion.declaration.sinks import SINKS
 from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.declaration.types import SqlType
+from oncelake.ingestion.declaration.yaml_reader import BadYamlError, read_tree
 from oncelake.ingestion.errors import InvalidSpecError
 from oncelake.ingestion.operations.audit.foreign_table import ForeignTable
 from oncelake.ingestion.operations.init.detect_format import objects_in
@@ -44,7 +45,11 @@ _WORDS: Final = (
 )
 # Holds what any DECIMAL of a table can have been rounded from.
 _EXACT: Final = SqlType(word="DECIMAL", precision=38, scale=18)
-# What a file of a stream may say between value and row, and an audit does not evaluate.
+# What a file of a stream may say of the bytes of records.
+_ABOUT_BYTES: Final = (
+    *("format", "key_format", "types", "record", "from_headers", "header_format", "from_key"),
+)
+# What it may say between value and row, and an audit does not evaluate.
 _BETWEEN: Final = ("where", "select", "transform", "explode", "value_ddl")
 
 
@@ -140,11 +145,7 @@ def plan_reading(request: AuditRequest, table: ForeignTable, settings: Settings)
         )
     required = {*keys} if is_upsert else set[str]()
     ddl = ", ".join(replace(c, nullable=c.name not in required).as_ddl() for c in columns)
-    more = {
-        name: fields[name]
-        for name in ("format", "key_format", "types", "record", "from_headers", "from_key")
-        if fields.get(name)
-    }
+    more = {name: fields[name] for name in _ABOUT_BYTES if fields.get(name)}
     spec = _valid(
         {
             "name": nearest_allowed(fields["topic"]),
@@ -195,7 +196,7 @@ def _fields(request: AuditRequest, table: ForeignTable, settings: Settings) -> d
     if request.schema:
         asked = {"format": request.format, "key_format": request.key_format}
         return {
-            **{name: value for name, value in asked.items() if value},
+            **{name: _format(text) for name, text in asked.items() if text},
             "topic": request.topic,
             "schema": request.schema,
             "keys": request.keys,
@@ -208,6 +209,16 @@ def _fields(request: AuditRequest, table: ForeignTable, settings: Settings) -> d
             "leave out --format and --key-format, to have all of it proposed"
         )
     return _propose(request, request.topic, table, settings)
+
+
+def _format(text: str) -> Any:
+    """Return a format as a file declares it: its name, or a map with its options."""
+    try:
+        return read_tree(text).content
+    except BadYamlError as error:
+        raise InvalidSpecError(
+            f"{text!r} is no format: {error}. Next: write its name, or {{type: …}} with its options"
+        ) from None
 
 
 def _propose(

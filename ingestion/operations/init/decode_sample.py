@@ -59,14 +59,16 @@ def decode_values(sample: TopicSample, spec: StreamSpec, settings: Settings) -> 
 
 
 def decode_keys(
-    sample: TopicSample, columns: Sequence[DeclaredColumn], key_format: str, settings: Settings
+    sample: TopicSample,
+    columns: Sequence[DeclaredColumn],
+    key_format: KeyFormatSpec,
+    settings: Settings,
 ) -> list[tuple[Any, ...] | None]:
     """Decode the Kafka keys as some columns, as a null value's is; ``None`` where that fails."""
     records = table_of(sample.topic, sample.records)
-    options = KeyFormatSpec(type=key_format).options
-    schema = type_of_columns(columns)
+    schema, options = type_of_columns(columns), key_format.options
     encoded = Encoded(schema=schema, is_key=True, options=options, extra_fields="ignore")
-    decoding = plan_decoding(records, key_format, encoded, settings, column="_key")
+    decoding = plan_decoding(records, key_format.type, encoded, settings, column="_key")
     structs = _structs(decode_in_worker(iter(records.to_batches()), decoding), "_decoded_key")
     return [
         None if record.key is None or each["reason"] else tuple(each["row"].values())

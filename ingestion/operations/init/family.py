@@ -96,9 +96,9 @@ def _source(topic: str, detected: Detected) -> str:
 def _propose_keys(
     proposal: Proposal, sample: TopicSample, detected: Detected, settings: Settings
 ) -> None:
-    format_, names = names_in_keys(sample, detected, settings)
+    format_, names = names_in_keys(sample, settings)
     # Of plain JSON no schema tells, so that what one topic's keys have may be in no other's.
-    if detected.type != "debezium" and (not names or format_ == "json"):
+    if detected.type != "debezium" and (not names or format_.type == "json"):
         named = f"; where all have these, write `keys: [{', '.join(names)}]`" if names else ""
         why = f"every record is a row: no schema of a Kafka key names keys{named}"
         proposal.add("mode", "append", why)
@@ -106,4 +106,4 @@ def _propose_keys(
     why = "the columns that the schema of the Kafka key names; check: one row for each"
     proposal.add("keys", "from_key", why)
     if detected.type != "debezium":
-        proposal.add("key_format", format_, "the Kafka keys are encoded so")
+        proposal.add("key_format", format_.type, "the Kafka keys are encoded so")

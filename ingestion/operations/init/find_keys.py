@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import product
 from typing import Any, Final
 
 from oncelake.ingestion.declaration.ddl import DeclaredColumn
 from oncelake.ingestion.declaration.formats import FORMATS
+from oncelake.ingestion.declaration.parts import KeyFormatSpec
+from oncelake.ingestion.declaration.types import SqlType
 from oncelake.ingestion.formats.decoder import BadBytesError
 from oncelake.ingestion.formats.schema_columns import key_names
 from oncelake.ingestion.operations.init.decode_sample import decode_keys
 from oncelake.ingestion.operations.init.detect_format import (
     FORMATS_OF_SCHEMAS,
-    Detected,
     objects_in,
     writer_schemas,
 )
@@ -23,9 +23,13 @@ from oncelake.ingestion.operations.init.identify import can_be_key, find_key_by_
 from oncelake.ingestion.operations.init.sample import TopicSample
 from oncelake.ingestion.settings import Settings
 
-_JSON: Final = "json"
+_JSON: Final = KeyFormatSpec()
 # What Java's serializers write.
-_NUMBERS: Final = ("int", "long", "short")
+_NUMBERS: Final = tuple(KeyFormatSpec(type=each) for each in ("int", "long", "short"))
+# Digits are declared as text before a key has as many bytes as Java's numbers.
+_DIGITS: Final = KeyFormatSpec.model_validate({"type": "json", "numbers": "text"})
+_WHOLE: Final = FORMATS["short"].fills
+_CONNECT: Final = KeyFormatSpec.model_validate({"type": "json", "schemas": True})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,20 +43,29 @@ class Keys:
     """
 
     columns: tuple[str, ...]
-    format: str | None
+    format: KeyFormatSpec | None
     why: str
+
+    @property
+    def declared_format(self) -> Any:
+        """What a declaration says of the Kafka keys; ``None`` where it need say nothing."""
+        if self.format in (None, _JSON):
+            return None
+        said = self.format.model_dump()
+        return said if len(said) > 1 else self.format.type
 
 
 def find_keys(stream: str, evidence: TopicEvidence) -> Keys:
     """Find the columns: those that the Kafka key gives, else one that is named like a key."""
-    format_, names = names_in_keys(evidence.sample, evidence.detected, evidence.settings)
+    format_, names = names_in_keys(evidence.sample, evidence.settings)
     if names and _gives(names, format_, evidence):
         why = f"the Kafka key of every record sampled gives {', '.join(names)}"
         return Keys(columns=names, format=format_, why=why)
     # Columns that are named like a key come before others.
     likely = sorted(evidence.types, key=lambda name: not name.lower().endswith(("id", "key")))
     bare = () if names or evidence.is_debezium else likely
-    for name, each in product(bare, (format_, *_NUMBERS)):
+    pairs = [(name, each) for name in bare for each in _bare(format_, evidence.types[name])]
+    for name, each in pairs:
         if _gives((name,), each, evidence):
             why = f"the Kafka key of every record sampled is its {name}"
             return Keys(columns=(name,), format=each, why=why)
@@ -64,30 +77,34 @@ def find_keys(stream: str, evidence: TopicEvidence) -> Keys:
     return Keys(columns=(found,), format=None, why=why)
 
 
-def names_in_keys(
-    sample: TopicSample, detected: Detected, settings: Settings
-) -> tuple[str, tuple[str, ...]]:
+def _bare(format_: KeyFormatSpec, type_: SqlType) -> tuple[KeyFormatSpec, ...]:
+    """Return the formats that bare keys may have, given what they are without names."""
+    is_digits = format_ == _JSON and type_.word in _WHOLE
+    return (_DIGITS if is_digits else format_, *_NUMBERS)
+
+
+def names_in_keys(sample: TopicSample, settings: Settings) -> tuple[KeyFormatSpec, tuple[str, ...]]:
     """Return the format of the Kafka keys, and the names in all of them; none in bare values."""
     raws = [record.key for record in sample.records]
     schemas = list(writer_schemas(raws, settings).values())
-    format_ = FORMATS_OF_SCHEMAS[schemas[0].type] if schemas else _JSON
-    if format_ in ("avro", "protobuf"):
+    type_ = FORMATS_OF_SCHEMAS[schemas[0].type] if schemas else "json"
+    format_ = KeyFormatSpec(type=type_)
+    if type_ in ("avro", "protobuf"):
         with suppress(BadBytesError):
             return format_, key_names(schemas[0])
-    objects = [_payload(key, detected) for key in objects_in(raws, format_)]
+    objects: list[Any] = list(objects_in(raws, type_))
     if len(objects) < len(raws):
+        return format_, ()
+    if format_ == _JSON and all(key.keys() == {"schema", "payload"} for key in objects):
+        format_, objects = _CONNECT, [key["payload"] for key in objects]
+    if not all(type(key) is dict for key in objects):
         return format_, ()
     return format_, tuple(name for name in objects[0] if all(name in key for key in objects))
 
 
-def _payload(key: dict[str, Any], detected: Detected) -> dict[str, Any]:
-    payload = key.get("payload") if detected.options.get("schemas") else None
-    return payload if type(payload) is dict else key
-
-
-def _gives(names: tuple[str, ...], format_: str, evidence: TopicEvidence) -> bool:
+def _gives(names: tuple[str, ...], format_: KeyFormatSpec, evidence: TopicEvidence) -> bool:
     """Tell whether the Kafka key of each record gives these columns, as its value has them."""
-    types, fills = evidence.types, FORMATS[format_].fills
+    types, fills = evidence.types, FORMATS[format_.type].fills
     if not all(name in types and can_be_key(types[name]) for name in names):
         return False
     if fills and not all(types[name].word in fills for name in names):

@@ -129,9 +129,8 @@ def propose(
             "check: the table has one row for each of its values",
             *_if_events(evidence, keys),
         )
-        is_json = keys.format in (None, "json") or evidence.is_debezium
-        if not is_json:
-            proposal.add("key_format", keys.format, "the Kafka keys are encoded so")
+        if keys.declared_format and not evidence.is_debezium:
+            proposal.add("key_format", keys.declared_format, "the Kafka keys are encoded so")
         if order.columns:
             proposal.fields["sequence_by"] = [names.get(name, name) for name in order.columns]
         proposal.note("sequence_by", *order.why)

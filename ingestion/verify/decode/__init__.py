@@ -13,7 +13,7 @@ from typing import Any, Final, cast
 from uuid import UUID
 
 from oncelake.ingestion.declaration.ddl import DeclaredColumn
-from oncelake.ingestion.declaration.formats import Options
+from oncelake.ingestion.declaration.formats import JsonKeyOptions, Options
 from oncelake.ingestion.declaration.parts import ExtraFields, FormatSpec
 from oncelake.ingestion.declaration.types import SqlType
 from oncelake.ingestion.kafka.schema_registry import SchemaId, WriterSchema, fresh_registry
@@ -139,7 +139,10 @@ def reading(format_spec: FormatSpec, expected: Expected) -> Decode:
     """Return what reads bytes of a format."""
     if format_spec.type not in _FORMATS:
         raise UnprovableError(f"{format_spec.type} is not provable")
-    return cast("Decode", import_module(_FORMATS[format_spec.type]).reading(expected))
+    module = _FORMATS[format_spec.type]
+    if isinstance(expected.options, JsonKeyOptions) and expected.options.schemas:
+        module = _FORMATS["debezium"]
+    return cast("Decode", import_module(module).reading(expected))
 
 
 class ReadFramed:

@@ -12,7 +12,7 @@ from decimal import Decimal
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from oncelake.ingestion.declaration.formats import DebeziumOptions
+from oncelake.ingestion.declaration.formats import DebeziumOptions, JsonKeyOptions
 from oncelake.ingestion.declaration.types import SqlType
 from oncelake.ingestion.kafka.schema_registry import WriterSchema
 from oncelake.ingestion.verify.decode import (
@@ -62,6 +62,8 @@ _PLACEHOLDERS: Final = (
 
 def reading(expected: Expected) -> Decode:
     """Return what reads one envelope."""
+    if isinstance(expected.options, JsonKeyOptions):
+        return _reading_of_keys({column.name: column.type for column in expected.columns})
     assert isinstance(expected.options, DebeziumOptions), "options are of the format's model"
     if expected.options.encoding == "json":
         return ReadJsonEnvelope(expected, expected.options)
@@ -382,6 +384,31 @@ def _refuse_doubtful(text: str) -> None:
     parts = [part.removeprefix("+") for part in text.lower().split("e", 1)]
     if all(part.isdigit() for part in parts) or len(digits) != shortest:
         raise BadRecordError(f"a plain number, or base64: {text:.80}")
+
+
+def _reading_of_keys(columns: Mapping[str, SqlType]) -> Decode:
+    """Return what reads a Kafka key with its schema beside it, a bare payload as the one column."""
+
+    def read(raw: bytes, *_: object) -> DecodedRecord:
+        document = parse(raw)
+        if not isinstance(document, dict) or sorted(document) != ["payload", "schema"]:
+            raise BadRecordError("schema and payload were expected")
+        schema, payload = document["schema"], document["payload"]
+        fields = {str(each.get("field")): each for each in _fields_of(schema)}
+        if not isinstance(payload, dict):
+            if len(columns) != 1:
+                raise BadRecordError("a bare payload, and several columns")
+            payload = dict.fromkeys(columns, payload)
+        if not fields and isinstance(schema, dict):
+            fields = dict.fromkeys(columns, schema)
+        values = []
+        for name, type_ in columns.items():
+            value = payload.get(name)
+            take = _fit(_meaning_of(fields.get(name, {})), type_)
+            values.append(None if value is None else take(value))
+        return DecodedRecord(values=tuple(values))
+
+    return read
 
 
 def _avro_reader(schema: WriterSchema, row: _RowOfEnvelope) -> Decode:

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, Final, NoReturn
 
 from oncelake.ingestion.declaration.ddl import DeclaredColumn
+from oncelake.ingestion.declaration.formats import JsonKeyOptions
 from oncelake.ingestion.kafka.schema_registry import WriterSchema
 from oncelake.ingestion.verify.decode import Decode, DecodedRecord, Expected, Name, ReadFramed
 from oncelake.ingestion.verify.decode.coerce import (
@@ -24,6 +25,12 @@ from oncelake.ingestion.verify.decode.coerce import (
 
 _MOST_DIGITS: Final = 1000
 _MOST_NESTED: Final = 900
+# Columns that hold what Java's serializers write in so many bytes.
+_NUMBERS_OF_BYTES: Final[Mapping[int, tuple[str, ...]]] = {
+    2: ("SMALLINT", "INT", "BIGINT"),
+    4: ("INT", "BIGINT"),
+    8: ("BIGINT",),
+}
 
 
 def reading(expected: Expected) -> Decode:
@@ -98,6 +105,9 @@ def _key_fields(raw: bytes, expected: Expected) -> Mapping[str, Any]:
     (column,) = expected.columns
     if column.type.word == "STRING" and not raw.startswith(b'"'):
         return {column.name: raw.decode("utf-8")}
+    is_open = isinstance(expected.options, JsonKeyOptions) and expected.options.numbers is None
+    if is_open and column.type.word in _NUMBERS_OF_BYTES.get(len(raw), ()):
+        raise BadRecordError("a bare key of as many bytes as a number of Java's")
     return {column.name: parse(raw)}
 
 

@@ -7,8 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from oncelake.ingestion.declaration.ddl import DeclaredColumn
+from oncelake.ingestion.declaration.formats import FORMATS
 from oncelake.ingestion.declaration.spec import StreamSpec
-from oncelake.ingestion.verify.decode import Decode, DecodedRecord, csv
+from oncelake.ingestion.verify.decode import Decode, DecodedRecord, Expected, csv, java
 from oncelake.ingestion.verify.decode.coerce import utf8
 from oncelake.ingestion.verify.read.record import Record
 
@@ -23,7 +24,10 @@ class ReadRecord:
         self._of_value = [column.name for column in spec.payload_columns]
         self._of_key, self._takes_key = spec.key_columns, bool(spec.from_key)
         types = {column.name: column for column in spec.value_columns}
-        self._headers = [(n, h, _reader(types[n])) for n, h in spec.from_headers.items()]
+        formats = spec.header_format
+        self._headers = [
+            (n, h, _reader(types[n], formats.get(n))) for n, h in spec.from_headers.items()
+        ]
         self._of_tombstone = frozenset(spec.tombstone_columns)
 
     def value(self, record: Record) -> DecodedRecord:
@@ -68,8 +72,12 @@ class ReadRecord:
         )
 
 
-def _reader(column: DeclaredColumn) -> Callable[[bytes], Any]:
-    """Return what takes the bytes of a header: text as a field of CSV has it, or bytes."""
+def _reader(column: DeclaredColumn, format_: str | None) -> Callable[[bytes], Any]:
+    """Return what takes the bytes of a header: by its format, as text of a field of CSV, or all."""
+    if format_ is not None:
+        options = FORMATS[format_].options()
+        of_java = java.reading(Expected(columns=[column], options=options, settings=None))
+        return lambda raw: of_java(raw).values[0]
     if column.type.word == "BINARY":
         return lambda raw: raw
     take = csv.of_text(column.type)

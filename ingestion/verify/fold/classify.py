@@ -638,7 +638,8 @@ class Classifiers:
         declared |= {"schema": as_ddl(earlier)}
         names = {column.name for column in earlier}
         of_value = {column.name for column in parse_columns(spec.value_ddl or "_ INT")}
-        for by_name, known in {"select": names, "from_headers": names | of_value}.items():
+        given = dict.fromkeys(("from_headers", "header_format"), names | of_value)
+        for by_name, known in {"select": names, **given}.items():
             declared[by_name] = {n: each for n, each in declared[by_name].items() if n in known}
         declared["from_key"] = [n for n in declared["from_key"] if n in names | of_value]
         try:
@@ -669,6 +670,9 @@ def _by_names_of_then(spec: StreamSpec, then: Mapping[str, str | None]) -> dict[
         "select": {old: sql for n, sql in selected.items() if (old := then.get(n, n))},
         "types": {old: how for n, how in spec.leniency.items() if (old := then.get(n, n))},
         "from_headers": {old: of for n, of in spec.from_headers.items() if (old := then.get(n, n))},
+        "header_format": {
+            old: how for n, how in spec.header_format.items() if (old := then.get(n, n))
+        },
         "from_key": [old for n in spec.from_key if (old := then.get(n, n))],
     }
 

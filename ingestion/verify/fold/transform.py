@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from oncelake.ingestion.declaration.ddl import DeclaredColumn
 from oncelake.ingestion.declaration.spec import StreamSpec
-from oncelake.ingestion.declaration.sql import OFFLINE
+from oncelake.ingestion.declaration.sql import OFFLINE, parse_sql
 from oncelake.ingestion.declaration.types import SqlType
 from oncelake.ingestion.settings import Settings
 from oncelake.ingestion.verify.decode import DecodedRecord
@@ -151,12 +151,11 @@ def transformation(
 
 def reads_time(spec: StreamSpec, *texts: str | None) -> bool:
     """Tell whether an expression reads the time of a record, and not a field of its value."""
-    from sqlglot import parse_one
     from sqlglot.expressions import Column
 
     if any(column.name.lower() == TIME for column in spec.value_columns):
         return False
-    nodes = (node for text in texts if text for node in parse_one(text, read="spark").walk())
+    nodes = (node for text in texts if text for node in parse_sql(text).walk())
     return any(isinstance(node, Column) and node.parts[0].name.lower() == TIME for node in nodes)
 
 
@@ -313,12 +312,12 @@ class Condition:
                 raise self._unprovable(f"LOWER or UPPER of {text!r} may be read in two ways")
 
     def _parsed(self) -> Expr:
-        from sqlglot import errors, parse_one
+        from sqlglot import errors
 
         if "\\" in self._condition:
             raise self._unprovable("a backslash may be read in two ways")
         try:
-            parsed = parse_one(self._condition, read="spark")
+            parsed = parse_sql(self._condition)
         except errors.SqlglotError as error:
             raise self._unprovable(str(error)) from error
         for node in parsed.walk():
