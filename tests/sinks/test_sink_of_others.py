@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import json
 import os
+import re
 import signal
 import sqlite3
 import subprocess
@@ -20,6 +22,7 @@ from unittest.mock import patch
 import pyarrow as pa
 import pytest
 
+from oncelake import sinks
 from oncelake.sinks import (
     Change,
     CommitMetadata,
@@ -274,6 +277,28 @@ def test_the_battery_notices_a_bug(
                 break
 
     assert noticed
+
+
+def test_the_toy_imports_one_public_module() -> None:
+    """A name of it is where type checkers look for it, and the toy takes nothing else."""
+    text = Path(sinks.__file__).read_text("utf-8")
+    imported = [each for each in ast.walk(ast.parse(text)) if isinstance(each, ast.ImportFrom)]
+    known = {name.name for each in imported for name in each.names}
+    assert known - {"annotations", "import_module", "TYPE_CHECKING", "Any", "Final"} == {
+        *sinks.__all__
+    }
+    assert all(hasattr(sinks, name) for name in sinks.__all__)
+    for file in (PACKAGE / "oncelake_sqlite").glob("*.py"):
+        nodes = [each for each in ast.walk(ast.parse(file.read_text())) if hasattr(each, "module")]
+        ours = {each.module for each in nodes if each.module.partition(".")[0] == "oncelake"}
+        assert ours == {"oncelake.sinks"}
+
+
+def test_the_page_names_every_promise_of_the_battery() -> None:
+    """And no other."""
+    promises = {name for name in vars(SinkConformance) if name.startswith("test_")}
+    table = (ROOT / "docs" / "sinks.md").read_text("utf-8").partition("### The battery")[2]
+    assert {*re.findall(r"`(test_\w+)` \|", table)} == promises
 
 
 # A step that fails in a generator, or a thread that is left, may be told of once it is collected.
