@@ -603,6 +603,32 @@ class SinkConformance:
         commit(opened(), 5, inserted={3: "c"})
         assert rows_in(opened()) == {2: "b", 3: "c"}
 
+    def test_an_erased_key_is_in_no_file(self, opened: Opener, tmp_path: Path) -> None:
+        """A text that is a key has indexes and statistics, of which the bytes go as well."""
+        if not (self.is_on_disk and isinstance(opened(), ErasableTable)):
+            return
+        secret, like = os.urandom(24).hex(), pa.schema([("name", pa.string())])
+        make(opened(), "name STRING NOT NULL, id INT", keys=("name",))
+        opened().commit_note(note(0))
+        names = (f"{secret}!", secret)
+        rows = [{"name": name, "id": at, **origin(1, at)} for at, name in enumerate(names)]
+        inserted = pa.Table.from_pylist(rows, arrow_schema(opened().columns()))
+        with closing(opened().begin(1)) as transaction:
+            nothing = inserted.slice(0, 0)
+            given = Change(inserted=inserted, updated=nothing, deleted=nothing.select(["name"]))
+            transaction.commit(given, note(1))
+        # Statistics have the beginning of a text.
+        assert files_with(secret[:16], tmp_path), "no file below tmp_path has the text of a row"
+
+        table = opened()
+        assert isinstance(table, ErasableTable)
+        written = table.written_files()
+        table.erase(pa.Table.from_pylist([{"name": name} for name in names], like), note(2))
+        table.remove_older_versions(written)
+
+        assert files_with(secret[:16], tmp_path) == []
+        assert scanned_rows(opened(), ["name", "id"]) == []
+
     @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
     def test_any_step_of_an_erase_may_fail(self, opened: Opener) -> None:
         """The row is gone, with its note, or it is there; or the sink cannot."""

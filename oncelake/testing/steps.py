@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 from types import CodeType, FrameType, ModuleType
 from typing import Any, Final
@@ -25,8 +25,8 @@ import pytest
 _OF_ALL: Final = {"oncelake.ingestion.sinks.table", "builtins", "abc", "typing", "contextlib"}
 # A call of these changes no store.
 _NO_STORE: Final = {"builtins", "_thread", "sys"}
-# How many lines are tried, each, right after the one that does it.
-_AFTER: Final = 3
+# How many lines, and ends of functions, are tried right behind the step that does it.
+_AFTER: Final = 2
 # Where a frame ends before its function does, which must not fail there.
 _SUSPENDS: Final = CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR
 
@@ -166,8 +166,10 @@ def fail_at_steps(
         f"{'before' if done[own[0]] else 'after'} the one that does it"
     )
     boundary = next(each for each in sorted(done) if done[each] != done[own[0]])
-    for number in [each for each in own if each > boundary][:_AFTER]:
-        fail(number, otherwise=True)
+    for kind in ("line", "return"):
+        behind = (each for each in own if each > boundary and steps[each].kind == kind)
+        for number in [*islice(behind, _AFTER)]:
+            fail(number, otherwise=True)
 
 
 def _is_own(step: Step) -> bool:
