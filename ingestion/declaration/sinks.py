@@ -127,6 +127,7 @@ class SinkKind:
         stored_as: The types that it stores as another: the stored by the declared type. A VARIANT
             that is a STRING is the text of its JSON.
         unstorable: Characters that no name of a column, or of a field within it, may have.
+        unstorable_in_text: Characters that no text may have: a batch with one is refused.
         taken: Names of columns that every table of it has.
         has_text_keys: Whether the keys of a MAP must be texts.
         is_log: Whether rows are only ever added to it: it looks nothing up, and merges nothing.
@@ -143,6 +144,7 @@ class SinkKind:
     refused: tuple[str, ...] = ()
     stored_as: Mapping[str, str] = field(default_factory=dict)
     unstorable: str = ""
+    unstorable_in_text: str = ""
     taken: tuple[str, ...] = ()
     has_text_keys: bool = False
     is_log: bool = False
@@ -210,6 +212,7 @@ _OWN: Final[dict[str, SinkKind]] = {
         cannot={"rewind": _NO_PAST, "time travel": _NO_PAST},
         refused=_NESTED,
         stored_as={"TINYINT": "SMALLINT", "VARIANT": "STRING"},
+        unstorable_in_text="\0",
         taken=("tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"),
         # A row of an index has at most 2,704, other columns and what goes between them included.
         longest_key=2_000,

@@ -110,7 +110,8 @@ class CommitLog(ABC):
 
         It must survive the commits, where a sink drops them.
         """
-        return next((txn for each in self.newest_first() for txn in each.txns.values()), None)
+        seqs = (each.txns.get(app_id(stream)) for each in self.newest_first())
+        return next((seq for seq in seqs if seq is not None), None)
 
     @abstractmethod
     def row_count(self) -> int | None:

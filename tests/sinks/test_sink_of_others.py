@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import json
 import os
+import re
 import signal
 import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,14 +22,31 @@ from unittest.mock import patch
 import pyarrow as pa
 import pytest
 
-from oncelake.ingestion.declaration.sinks import SinkKind
-from oncelake.ingestion.sinks.commit_metadata import CommitMetadata
-from oncelake.ingestion.sinks.table import Change, SinkTable
+from oncelake import sinks
+from oncelake.sinks import (
+    Change,
+    CommitMetadata,
+    Location,
+    Settings,
+    SinkKind,
+    SinkTable,
+    identifier,
+)
 from oncelake.testing import Opener, SinkConformance
+from oncelake.testing.steps import FailingStep, StepFailedError, fail_at_steps
+from tests.sinks import planted
+from tests.sinks.planted import PACKAGE, Planted, plant
 from tests.support.world import ROOT, World, environment_of, row
 from tests.trials.failpoints import PlannedCrash
 
-PACKAGE = Path(__file__).parents[1] / "toys" / "sqlite_package"
+
+def opened_in(folder: Path) -> Opener:
+    """Return what opens a table of a file in a folder."""
+    from oncelake_sqlite import SqliteSink
+    from oncelake_sqlite.table import open_table
+
+    settings, lake = Settings(lake=folder), Location.of(folder)
+    return partial(open_table, "orders", SqliteSink(table="orders"), settings, lake)
 
 
 class TestSqlite(SinkConformance):
@@ -47,9 +66,7 @@ class TestSqlite(SinkConformance):
     def opened(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Opener:
         """Open a table of a file of its own."""
         monkeypatch.syspath_prepend(PACKAGE)
-        from oncelake_sqlite.table import SqliteTable
-
-        return partial(SqliteTable, "orders", tmp_path / "rows.sqlite", "orders")
+        return opened_in(tmp_path)
 
     def remove(self, table: SinkTable) -> None:
         """Drop the tables."""
@@ -250,14 +267,96 @@ def test_the_battery_notices_a_bug(
         for number, (name, promise) in enumerate(promises):
             if not name.startswith("test_") or "killed" in name or "step" in name:
                 continue
-            opened = partial(table.SqliteTable, "orders", tmp_path / f"{number}.sqlite", "orders")
+            given: dict[str, Any] = {"opened": opened_in(tmp_path / str(number))}
+            if "tmp_path" in inspect.signature(promise).parameters:
+                given["tmp_path"] = tmp_path / str(number)
             try:
-                promise(TestSqlite(), opened)
+                promise(TestSqlite(), **given)
             except (Exception, pytest.fail.Exception):  # noqa: BLE001 (it is noticed in any case)
                 noticed.append(name)
                 break
 
     assert noticed
+
+
+def test_the_toy_imports_one_public_module() -> None:
+    """A name of it is where type checkers look for it, and the toy takes nothing else."""
+    text = Path(sinks.__file__).read_text("utf-8")
+    imported = [each for each in ast.walk(ast.parse(text)) if isinstance(each, ast.ImportFrom)]
+    known = {name.name for each in imported for name in each.names}
+    assert known - {"annotations", "import_module", "TYPE_CHECKING", "Any", "Final"} == {
+        *sinks.__all__
+    }
+    assert all(hasattr(sinks, name) for name in sinks.__all__)
+    for file in (PACKAGE / "oncelake_sqlite").glob("*.py"):
+        nodes = [each for each in ast.walk(ast.parse(file.read_text())) if hasattr(each, "module")]
+        ours = {each.module for each in nodes if each.module.partition(".")[0] == "oncelake"}
+        assert ours == {"oncelake.sinks"}
+
+
+def test_the_page_names_every_promise_of_the_battery() -> None:
+    """And no other."""
+    promises = {name for name in vars(SinkConformance) if name.startswith("test_")}
+    table = (ROOT / "docs" / "sinks.md").read_text("utf-8").partition("### The battery")[2]
+    assert {*re.findall(r"`(test_\w+)` \|", table)} == promises
+
+
+# A step that fails in a generator, or a thread that is left, may be told of once it is collected.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.parametrize("bug", planted.BUGS, ids=lambda bug: bug.name)
+def test_the_battery_notices_a_planted_bug(
+    bug: Planted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the test whose promise it breaks."""
+    plant(bug, tmp_path / "package", monkeypatch)
+    given: dict[str, Any] = {"opened": opened_in(tmp_path / "lake")}
+    promise = getattr(Impatient(), f"test_{bug.by}")
+    if "tmp_path" in inspect.signature(promise).parameters:
+        given["tmp_path"] = tmp_path / "lake"
+
+    with pytest.raises((Exception, pytest.fail.Exception)) as noticed:
+        promise(**given)
+
+    assert not isinstance(noticed.value, AttributeError | NameError | TypeError), noticed.value
+
+
+class Impatient(TestSqlite):
+    """The same, in less time."""
+
+    __test__ = False
+    seconds = 12
+
+
+def test_a_sink_that_waits_fails_in_bounded_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The test that waits says so, and where."""
+    slow = {"        self.table, self.seq = table, seq\n": "        time.sleep(3)\n"}
+    edits = {old: f"{new}{old}" for old, new in slow.items()}
+    plant(Planted(name="it waits", edits=edits, by=""), tmp_path / "package", monkeypatch)
+    monkeypatch.setattr(Impatient, "seconds", 1)
+
+    with pytest.raises(pytest.fail.Exception) as caught:
+        Impatient().test_an_empty_batch_is_a_note(opened_in(tmp_path / "lake"))
+
+    said = str(caught.value)
+    assert "test_an_empty_batch_is_a_note has not ended within 1 s" in said
+    assert "time.sleep(3)" in said
+
+
+def test_a_store_of_which_no_step_is_seen_is_not_passed() -> None:
+    """The battery says so, where a sink acts without a line of its own, or all at once."""
+    with pytest.raises(AssertionError, match="no line of /no/such/package/ was seen"):
+        fail_at_steps(lambda step: True, ["/no/such/package/"], most=4)
+
+    def attempt(step: FailingStep) -> bool:
+        with suppress(StepFailedError), step:
+            identifier("any")
+        return True
+
+    with pytest.raises(AssertionError, match="was before the one that does it"):
+        fail_at_steps(attempt, [identifier.__code__.co_filename], most=4)
 
 
 def oncelake(world: World, *command: str, **more: str) -> subprocess.CompletedProcess[str]:

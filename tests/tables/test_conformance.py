@@ -54,6 +54,8 @@ class MarkedTable(DeltaSinkTable):
 class TestDeltaWithVectors(TestDelta):
     """Delta, whose rows are marked in vectors, also the last ones of their files."""
 
+    steps, steps_of_others = 10, 0
+
     @pytest.fixture
     def opened(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Opener:
         """Open a table of a lake of its own."""
@@ -65,7 +67,8 @@ class TestIceberg(SinkConformance):
     """Iceberg, in its catalog on SQLite."""
 
     kind = SINKS["iceberg"]
-
+    # A step of its client takes long.
+    steps, steps_of_others = 10, 0
     named = " ,;:{}()[]='\"%@-"
 
     @pytest.fixture
@@ -79,6 +82,8 @@ class TestPostgres(SinkConformance):
     """PostgreSQL, on a server of the tests' own."""
 
     kind = SINKS["postgres"]
+    is_on_disk = False
+    steps_of_others = 0
 
     @pytest.fixture
     def opened(self, postgres_address: str, tmp_path: Path) -> Opener:
@@ -94,6 +99,8 @@ class TestTopic(SinkConformance):
     """A topic, at a broker of the tests' own."""
 
     kind = SINKS["kafka"]
+    # A commit takes half a second, and a broker's answer may take long.
+    steps, seconds = 12, 180
 
     @pytest.fixture
     def opened(self, kafka_address: str, tmp_path: Path) -> Opener:
@@ -117,7 +124,8 @@ class TestAvroTopic:
     """The same in Avro: what does not depend on the format is not tried again."""
 
     kind = SINKS["kafka"]
-    types, named = SinkConformance.types, ""
+    types, named, seconds = SinkConformance.types, "", TestTopic.seconds
+    kept_types, values_of = SinkConformance.kept_types, SinkConformance.values_of
     test_rows_and_note_come_together = SinkConformance.test_rows_and_note_come_together
     test_every_type_comes_back_as_it_was = SinkConformance.test_every_type_comes_back_as_it_was
 

@@ -37,11 +37,15 @@ from oncelake.ingestion.storage.location import Location
 _ATTEMPTS: Final = 3
 
 
+# Commits to the newest version, with note and fence.
+Write = Callable[[DeltaTable, CommitProperties], None]
+
+
 def commit_alone(
     table: Location,
     stream: str,
     metadata: CommitMetadata,
-    write: Callable[[DeltaTable, CommitProperties], None],
+    write: Write,
 ) -> Commit:
     """Commit what is no batch, such as a note without a row; find it again, and seal it.
 

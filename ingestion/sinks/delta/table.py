@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import DeltaTable
+from deltalake import CommitProperties, DeltaTable
 from deltalake.exceptions import DeltaError
 
 from oncelake.ingestion.declaration.ddl import DeclaredColumn
@@ -33,6 +33,7 @@ from oncelake.ingestion.settings import Settings
 from oncelake.ingestion.sinks.commit_log import DELETED, UPDATED, Commit
 from oncelake.ingestion.sinks.commit_metadata import CommitMetadata, app_id
 from oncelake.ingestion.sinks.delta.commits import (
+    Write,
     commit_alone,
     put_commit,
     put_metadata,
@@ -60,6 +61,7 @@ from oncelake.ingestion.sinks.delta.log_files import COMMIT, commit_file, log_fi
 from oncelake.ingestion.sinks.delta.transaction import DeltaTransaction
 from oncelake.ingestion.sinks.delta.vectors import FEATURE, PROPERTY
 from oncelake.ingestion.sinks.table import (
+    REPLACED,
     AlterableTable,
     Altered,
     ErasableTable,
@@ -67,6 +69,7 @@ from oncelake.ingestion.sinks.table import (
     RewindableTable,
     TableDefinition,
     Tell,
+    seq_conflict,
 )
 from oncelake.ingestion.storage.checksums import matches_checksum
 from oncelake.ingestion.storage.location import Location
@@ -132,7 +135,7 @@ class DeltaSinkTable(AlterableTable, ErasableTable, RewindableTable, MarkableTab
     def create(self, wanted: TableDefinition) -> None:
         """Make the table by a first commit: delta-rs would name fewer features than Spark needs."""
         if not is_delta(self.path):
-            first = first_commit(wanted)
+            self._table_id, first = None, first_commit(wanted)
             with suppress(FileExistsError):
                 (self.path / "_delta_log" / commit_file(0)).create(first)
         self.seal()
@@ -306,7 +309,19 @@ class DeltaSinkTable(AlterableTable, ErasableTable, RewindableTable, MarkableTab
 
     def commit_note(self, metadata: CommitMetadata) -> Commit:
         """Commit by delta-rs, without a row."""
-        return commit_alone(self.path, self.stream, metadata, partial(put_commit, self.path))
+        write = self._to_the_one_read(metadata, partial(put_commit, self.path))
+        return commit_alone(self.path, self.stream, metadata, write)
+
+    def _to_the_one_read(self, metadata: CommitMetadata, write: Write) -> Write:
+        """Return what writes a commit, but to no other table than the one that was read."""
+
+        def commit(opened: DeltaTable, fenced: CommitProperties) -> None:
+            if self._table_id not in (None, str(opened.metadata().id)):
+                seq = metadata.seq
+                raise seq_conflict(self.stream, self.where, seq, last=None, but=REPLACED)
+            write(opened, fenced)
+
+        return commit
 
     def restorable(self) -> Iterator[tuple[Commit, int | None, int]]:
         """Walk the log back; one version may have the rows of another, put together anew."""
@@ -332,7 +347,8 @@ class DeltaSinkTable(AlterableTable, ErasableTable, RewindableTable, MarkableTab
 
     def restore(self, version: int, metadata: CommitMetadata) -> Commit:
         """Commit by delta-rs, which brings the files of that version back."""
-        write = partial(restore_version, self.path, version=version)
+        restore = partial(restore_version, self.path, version=version)
+        write = self._to_the_one_read(metadata, restore)
         try:
             return commit_alone(self.path, self.stream, metadata, write)
         except DeltaError as error:

@@ -99,7 +99,7 @@ class DeltaTransaction(FilesTransaction[AddedFile]):
         self._fenced = CommitProperties()
         recorded = self._snapshot.transaction_version(app_id(stream))
         is_another = table_id not in (None, str(self._snapshot.metadata().id))
-        if is_another or recorded not in (None, seq - 1):
+        if is_another or seq != (-1 if recorded is None else recorded) + 1:
             but = REPLACED if is_another else ""
             raise seq_conflict(stream, self.where, seq, last=recorded, but=but)
 

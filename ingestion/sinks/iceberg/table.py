@@ -596,7 +596,7 @@ class IcebergTransaction(FilesTransaction[DataFile]):
     def commit_moved(self, added: Collection[DataFile], removed: Collection[DataFile]) -> None:
         """Commit a snapshot without a note."""
         staged = files.StagedSnapshot(self._table, added=added, removed=removed)
-        with discarding(staged.discard):
+        with discarding(staged.discard, *self.refusals):
             updates = staged.write(Operation.REPLACE)
             self._entry.commit(self._table, updates, staged.snapshot_id)
 
@@ -654,7 +654,7 @@ class IcebergTransaction(FilesTransaction[DataFile]):
         }
         staged = files.StagedSnapshot(table, added=added, removed=removed, properties=summary)
         properties = SetPropertiesUpdate(updates={**ours, snapshots.EPOCH: str(metadata.epoch)})
-        with discarding(staged.discard):
+        with discarding(staged.discard, *self.refusals):
             kind = Operation.OVERWRITE if removed else Operation.APPEND
             try:
                 updates = (*self._schema, *staged.write(kind, schema_id), properties)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from oncelake.ingestion.declaration.sinks import SinkKind, SinkPart
+from oncelake.sinks import SinkKind, SinkPart
 
 
 class SqliteSink(SinkPart):

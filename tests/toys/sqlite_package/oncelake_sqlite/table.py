@@ -9,28 +9,38 @@ import time
 import uuid
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from oncelake.ingestion.declaration.ddl import DeclaredColumn, parse_columns
-from oncelake.ingestion.declaration.sinks import BESIDE
-from oncelake.ingestion.declaration.sql import equal, identifier, quoted
-from oncelake.ingestion.errors import DependencyError, TableBusyError
-from oncelake.ingestion.settings import Settings, settings_of_sink
-from oncelake.ingestion.sinks.arrow_types import arrow_schema
-from oncelake.ingestion.sinks.commit_log import ROW_COUNTS, Commit, CommitLog, operation_of
-from oncelake.ingestion.sinks.commit_metadata import CommitMetadata, app_id
-from oncelake.ingestion.sinks.table import (
+from oncelake.sinks import (
+    BESIDE,
+    ROW_COUNTS,
     Change,
+    Commit,
+    CommitLog,
+    CommitMetadata,
+    DeclaredColumn,
+    DependencyError,
     ErasableTable,
+    Location,
+    Settings,
+    TableBusyError,
     TableDefinition,
     Transaction,
+    app_id,
+    arrow_schema,
     counts_of,
+    equal,
+    identifier,
+    operation_of,
+    parse_columns,
+    quoted,
     seq_conflict,
+    settings_of_sink,
 )
-from oncelake.ingestion.storage.location import Location
 from oncelake_sqlite import KIND, SqliteSink
 
 
@@ -73,13 +83,13 @@ class SqliteTable(ErasableTable):
                     return []
                 raise DependencyError(f"{self.where}: {error}. Next: run again") from error
 
-    def id_(self) -> str | None:
-        """Return the table's id, if it is there."""
-        return next((row[0] for row in self.read(f"SELECT id FROM {self.about}")), None)
+    def id_and_stream(self) -> tuple[str | None, str | None]:
+        """Return the table's id, and the stream that it was made for, if it is there."""
+        found = self.read(f"SELECT id, stream FROM {self.about}")
+        return next(((id_, stream) for id_, stream in found), (None, None))
 
     def log(self) -> SqliteLog:
-        """Open the log, and remember of what table it is."""
-        self.known_id = self.id_()
+        """Open the log; it looks once it is asked, and the table remembers of what table it was."""
         return SqliteLog(self)
 
     def create(self, wanted: TableDefinition) -> None:
@@ -94,11 +104,11 @@ class SqliteTable(ErasableTable):
                 f"CREATE TABLE IF NOT EXISTS {self.kept} (version INTEGER PRIMARY KEY, note, "
                 "inserted, updated, deleted, ms)"
             )
-            connection.execute(f"CREATE TABLE IF NOT EXISTS {self.about} (id, columns)")
+            connection.execute(f"CREATE TABLE IF NOT EXISTS {self.about} (id, stream, columns)")
             connection.execute(
-                f"INSERT INTO {self.about} SELECT ?, ? "
+                f"INSERT INTO {self.about} SELECT ?, ?, ? "
                 f"WHERE NOT EXISTS (SELECT 1 FROM {self.about})",
-                (uuid.uuid4().hex, json.dumps(ddl)),
+                (uuid.uuid4().hex, self.stream, json.dumps(ddl)),
             )
             connection.execute("COMMIT")
 
@@ -149,12 +159,13 @@ class SqliteTable(ErasableTable):
             connection.execute("BEGIN IMMEDIATE")
             moves = [(self.name, aside)]
             moves += [(f"{self.name}{BESIDE}", self.name)] if is_replaced else []
-            if aside not in there and self.name in there:
+            is_ours = is_replaced or self.id_and_stream()[1] == self.stream
+            if aside not in there and self.name in there and is_ours:
                 for old, new in moves:
                     for end in ends:
                         connection.execute(f'ALTER TABLE "{old}{end}" RENAME TO "{new}{end}"')
             connection.execute("COMMIT")
-        return aside if aside in there or self.name in there else None
+        return aside if aside in there or (self.name in there and is_ours) else None
 
 
 class SqliteLog(CommitLog):
@@ -163,17 +174,30 @@ class SqliteLog(CommitLog):
     def __init__(self, table: SqliteTable) -> None:
         self.table = table
 
+    @cached_property
+    def about(self) -> tuple[str | None, str | None]:
+        """Look which table this is, and of what stream."""
+        found = self.table.id_and_stream()
+        self.table.known_id = found[0]
+        return found
+
+    def look_again(self) -> None:
+        """Forget which table it was."""
+        self.__dict__.pop("about", None)
+
     @property
     def exists(self) -> bool:
         """Tell whether the table is there."""
-        return self.table.id_() is not None
+        return self.about[0] is not None
 
     def table_id(self) -> str:
         """Return the id that the table was given."""
-        return f"sqlite:{self.table.id_()}"
+        return f"sqlite:{self.about[0]}"
 
     def versions(self) -> list[int]:
         """List the versions, newest first."""
+        if not self.exists:
+            return []
         found = self.table.read(f"SELECT version FROM {self.table.kept} ORDER BY version DESC")
         return [row[0] for row in found]
 
@@ -194,7 +218,7 @@ class SqliteLog(CommitLog):
             assert metadata is not None, "only notes are kept"
             return Commit(
                 version=version, timestamp_ms=ms, operation=operation_of(by_name), metrics=by_name,
-                txns={app_id(self.table.stream): version}, changes_rows=any(counts),
+                txns={app_id(self.about[1] or ""): version}, changes_rows=any(counts),
                 metadata=metadata,
             )  # fmt: skip
         raise FileNotFoundError(f"{self.table.where} has no version {version}")
@@ -212,11 +236,9 @@ class SqliteTransaction(Transaction):
         except sqlite3.OperationalError as error:
             self.close()
             raise TableBusyError(f"{table.where}: {error}. Next: run again") from error
-        if (
-            table.known_id not in (None, table.id_())
-            or (last is None and seq)
-            or last not in (None, seq - 1)
-        ):
+        id_, stream = table.id_and_stream()
+        is_other = table.known_id not in (None, id_) or stream != table.stream
+        if is_other or seq != (-1 if last is None else last) + 1:
             self.close()
             raise seq_conflict(table.stream, table.where, seq, last=last)
 

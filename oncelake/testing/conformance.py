@@ -1,123 +1,97 @@
-"""What every sink must keep, as tests that anybody points at a sink of their own.
-
-It stands above the engine, no part of which imports it; the extra ``testing`` has what it needs.
-
-    class TestMySink(SinkConformance):
-        kind = KIND
-
-        @pytest.fixture
-        def opened(self, tmp_path: Path) -> Callable[[], SinkTable]:
-            return partial(MyTable, "orders", tmp_path)
-
-Each call of ``opened`` opens the same place anew, in this process and, pickled, in another; each
-test asks for another place. After each attempt the rows must be those that the notes tell of: no
-more, no less.
-"""
+"""The tests of the battery: what a sink promises, tried on a table of its own."""
 
 from __future__ import annotations
 
 import datetime as dt
-import math
-import multiprocessing
+import os
 import random
-import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from dataclasses import replace
 from decimal import Decimal
-from types import FrameType, ModuleType
+from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
 import pytest
 
-from oncelake.ingestion.declaration.ddl import parse_columns, parse_type, system_columns
-from oncelake.ingestion.declaration.sinks import SinkKind
-from oncelake.ingestion.declaration.sql import quoted
-from oncelake.ingestion.errors import (
-    CommitConflictError,
-    IngestionError,
-    RefusedError,
-    TableBusyError,
-)
-from oncelake.ingestion.kafka.offsets import Offsets
-from oncelake.ingestion.sinks.arrow_types import arrow_schema
-from oncelake.ingestion.sinks.commit_log import DELETED, ROW_COUNTS
-from oncelake.ingestion.sinks.commit_metadata import CommitMetadata, Identity, app_id
-from oncelake.ingestion.sinks.table import (
+from oncelake.ingestion.declaration.ddl import parse_type, system_columns
+from oncelake.sinks import (
+    DELETED,
+    ROW_COUNTS,
     AlterableTable,
     Change,
+    CommitConflictError,
     ErasableTable,
+    IngestionError,
     MarkableTable,
+    RefusedError,
     RewindableTable,
+    SinkKind,
     SinkTable,
-    TableDefinition,
+    TableBusyError,
+    app_id,
+    arrow_schema,
+    parse_columns,
+    quoted,
 )
+from oncelake.testing.steps import (
+    FailingStep,
+    StepFailedError,
+    fail_at_steps,
+    in_bounded_time,
+    packages_of,
+)
+from oncelake.testing.tables import (
+    Books,
+    Opener,
+    Place,
+    begin,
+    change,
+    commit,
+    keys,
+    make,
+    note,
+    opened_seq,
+    origin,
+    past_of,
+    race,
+    rows_in,
+    scanned,
+    scanned_rows,
+    writing,
+)
+from oncelake.testing.values import ALIKE, EXTREMES, KEY_TYPES, exact
 
-Opener = Callable[[], SinkTable]
-_SECONDS: Final = 60
 _KEY: Final = ["id", "name"]
-_MOMENT: Final = dt.datetime(2020, 1, 2, 3, 4, 5, 678901, tzinfo=dt.UTC)
-_LARGEST_FLOAT: Final = 3.4028234663852886e38
-_LARGEST_DOUBLE: Final = 1.7976931348623157e308
-_TEXTS: Final = (
-    *("", " ", "  padded  ", "NULL", "null", "NaN", "t", "\\N", "\\.", "\n\\.\n", "\\", "\\\\"),
-    *('"', '""', 'say "no"', "'", ",", "a,b", "\n", "\r", "\r\n", "a\r\nb\rc\nd", "\t", "\x01"),
-    *(
-        "\ufeffmark",
-        "\u00e9\u4e16",
-        "e\u0301",
-        "\U0001f600",
-        "\u2028",
-        "\x7f",
-        "\x85",
-        "\uffff" * 20,
-    ),
-    "x" * 100_000,
-)
-_EXTREMES: Final[Mapping[str, tuple[Any, ...]]] = {
-    "BOOLEAN": (True, False),
-    "TINYINT": (-(2**7), 2**7 - 1),
-    "SMALLINT": (-(2**15), 2**15 - 1),
-    "INT": (-(2**31), 2**31 - 1),
-    "BIGINT": (-(2**63), 2**63 - 1, 2**53 + 1),
-    "FLOAT": (math.nan, math.inf, -math.inf, -0.0, 0.0, 1e-45, _LARGEST_FLOAT, 1.5),
-    "DOUBLE": (math.nan, math.inf, -math.inf, -0.0, 0.0, -5e-324, _LARGEST_DOUBLE, 0.1, 1 / 3),
-    "STRING": _TEXTS,
-    "BINARY": (b"", b"\x00", b"\\x00", bytes(range(256)), b"a\nb", b"\xff" * 100_000),
-    "DATE": (dt.date(1, 1, 1), dt.date(9999, 12, 31)),
-    "TIMESTAMP": (_MOMENT, dt.datetime(1901, 1, 1, 0, 0, 0, 1, tzinfo=dt.UTC)),
-    "TIMESTAMP_NTZ": (_MOMENT.replace(tzinfo=None), dt.datetime(1901, 1, 1)),  # noqa: DTZ001
-    "DECIMAL(1, 0)": (Decimal(9), Decimal(-9)),
-    "DECIMAL(9, 2)": (Decimal("9999999.99"), Decimal("-9999999.99"), Decimal("0.01")),
-    "DECIMAL(38, 0)": (Decimal("9" * 38), Decimal("-" + "9" * 38)),
-    "DECIMAL(38, 10)": (
-        Decimal("9" * 28 + "." + "9" * 10),
-        Decimal("-0.0000000001"),
-        Decimal("1.5"),
-    ),
-    "DECIMAL(38, 38)": (Decimal("0." + "9" * 38), Decimal("-1E-38")),
-}
-# Of these, keys are made.
-_KEY_TYPES: Final = tuple(word for word in _EXTREMES if word not in {"BOOLEAN", "FLOAT", "DOUBLE"})
+_MINUTE: Final = 60
+_INT: Final = parse_type("INT")
+# Of keys in one look-up: more than a list in SQL, or a driver's parameters, may have.
+_MANY: Final = 2_500
 
 
+@in_bounded_time
 class SinkConformance:
     """The promises of ``ingestion.sinks.table``; a subclass gives ``kind`` and ``opened``."""
 
     # What the sink says that it can.
     kind: SinkKind
     # Types that the sink keeps; the others are refused when a stream is declared.
-    types: tuple[str, ...] = tuple(_EXTREMES)
+    types: tuple[str, ...] = tuple(EXTREMES)
     # What the names of columns may have in them.
     named: str = " .,;:{}()[]=`'\"\n%@-"
+    # Whether rows lie in files below ``tmp_path``, where erased bytes are looked for.
+    is_on_disk = True
     # How often a writer is killed at a random moment.
     kills = 2
-    # At so many of the steps of a commit, or more, it is made to fail.
-    steps = 40
+    # At so many of the steps of a commit, or somewhat more, it is made to fail.
+    steps = 20
+    # How many of those of what is rarer, beside those that are looked for.
+    steps_of_others = 2
+    # How long a test may take; a sink that waits for longer fails it.
+    seconds = 60
 
     @pytest.fixture
     def opened(self) -> Opener:
@@ -127,6 +101,23 @@ class SinkConformance:
     def remove(self, table: SinkTable) -> None:
         """Remove the table, as a person does between two runs."""
         table.drop()
+
+    @property
+    def is_beside(self) -> bool:
+        """Tell whether a rebuild makes a table beside this one, which takes its name."""
+        return "rebuild" not in self.kind.cannot and "table" in self.kind.part.model_fields
+
+    def values_of(self, word: str) -> tuple[Any, ...]:
+        """Return extremes of a type, but for texts with characters that the sink refuses."""
+        refused = {*self.kind.unstorable_in_text}
+        if not refused or parse_type(word).word != "STRING":
+            return EXTREMES[word]
+        return tuple(each for each in EXTREMES[word] if not refused & {*each})
+
+    @property
+    def kept_types(self) -> list[str]:
+        """Those of the types that the record of the sink does not refuse."""
+        return [word for word in self.types if not self.kind.refused_in(parse_type(word))]
 
     def test_a_table_can_what_its_record_says(self, opened: Opener) -> None:
         """What it is unable to do it does not offer, and all else it does."""
@@ -180,7 +171,7 @@ class SinkConformance:
         newest, first = (each for each in log.newest_first() if each.metadata)
         assert [each.txns for each in (newest, first)] == [{app_id("orders"): n} for n in (1, 0)]
         now = dt.datetime.now(dt.UTC)
-        assert abs((newest.committed_at - now).total_seconds()) < _SECONDS
+        assert abs((newest.committed_at - now).total_seconds()) < _MINUTE
         assert log.highest_epoch() == 1
         assert log.row_count() in {2, None}
         kept = [(fence, text) for _, fence, text in opened().notes(newest.version) if text]
@@ -223,8 +214,8 @@ class SinkConformance:
             return
         make(opened(), keys=("id", "name"))
         opened().commit_note(note(0))
-        rows = change(1, inserted=dict.fromkeys(range(500), "a"))
-        more = change(1, inserted=dict.fromkeys(range(500), "b"))
+        rows = change(1, inserted=dict.fromkeys(range(_MANY), "a"))
+        more = change(1, inserted=dict.fromkeys(range(_MANY), "b"))
         with closing(opened().begin(1)) as transaction:
             both = pa.concat_tables([rows.inserted, more.inserted])
             new = Change(inserted=both, updated=rows.updated, deleted=both.slice(0, 0).select(_KEY))
@@ -232,15 +223,17 @@ class SinkConformance:
 
         with closing(opened().begin(2)) as transaction:
             wanted = more.inserted.select(_KEY)
-            assert transaction.rows_of(wanted).num_rows == 500
-            gone = wanted.slice(0, 400)
+            assert transaction.rows_of(wanted).num_rows == _MANY
+            gone = wanted.slice(0, _MANY - 100)
             transaction.commit(
                 Change(inserted=rows.updated, updated=rows.updated, deleted=gone), note(2)
             )
 
         left = [row for batch in opened().scan(["id", "name"]) for row in batch.to_pylist()]
-        assert len(left) == 600
-        assert sorted(row["id"] for row in left if row["name"] == "b") == list(range(400, 500))
+        assert len(left) == _MANY + 100
+        assert sorted(row["id"] for row in left if row["name"] == "b") == list(
+            range(_MANY - 100, _MANY)
+        )
 
     def test_whole_rows_are_found_by_their_keys(self, opened: Opener) -> None:
         """Each row whose key is asked for comes once, with all its columns; of no key, none."""
@@ -261,13 +254,13 @@ class SinkConformance:
         """Rows are found by each of several columns, and updated and deleted by all of them."""
         if self.kind.is_log:
             return
-        types = [word for word in _KEY_TYPES if word in self.types]
+        types = [word for word in self.kept_types if word in KEY_TYPES]
         names, table = [f"k{at}" for at in range(len(types))], opened()
         declared = (f"{name} {word} NOT NULL" for name, word in zip(names, types, strict=True))
         make(table, ", ".join(["id INT NOT NULL", *declared]), keys=("id", *names))
         table.commit_note(note(0))
         like = arrow_schema(table.columns())
-        values = {name: _EXTREMES[word] for name, word in zip(names, types, strict=True)}
+        values = {name: self.values_of(word) for name, word in zip(names, types, strict=True)}
         made = [
             {**{name: of[at % min(len(of), 30)] for name, of in values.items()}, **origin(1, at)}
             for at in range(4)
@@ -287,6 +280,42 @@ class SinkConformance:
             transaction.commit(given, note(2))
 
         assert exact(scanned(opened(), like)) == exact(rows.slice(1))
+
+    def test_keys_that_look_alike_are_others(self, opened: Opener) -> None:
+        """Case, marks, blanks and zeros count; rows that share an offset are of two partitions."""
+        make(opened(), "name STRING NOT NULL, id INT", keys=("name",))
+        opened().commit_note(note(0))
+        like = arrow_schema(opened().columns())
+        made = [
+            {"name": name, "id": at, **origin(1, at // 2), "_partition": at % 2}
+            for at, name in enumerate(ALIKE)
+        ]
+        rows = pa.Table.from_pylist(made, like)
+        nothing, of_key = rows.slice(0, 0), rows.select(["name"])
+        with closing(opened().begin(1)) as transaction:
+            given = Change(inserted=rows, updated=nothing, deleted=of_key.slice(0, 0))
+            transaction.commit(given, note(1))
+        assert exact(scanned(opened(), like)) == exact(rows)
+
+        with closing(opened().begin(2)) as transaction:
+            if not self.kind.is_log:
+                found = transaction.rows_of(of_key.slice(0, 2))
+                assert exact(found.select(like.names)) == exact(rows.slice(0, 2))
+            later = rows.slice(1, 1).set_column(1, "id", pa.array([-1], pa.int32()))
+            given = Change(inserted=nothing, updated=later, deleted=of_key.slice(0, 1))
+            transaction.commit(given, note(2))
+        left = pa.concat_tables([later, rows.slice(2)])
+        assert exact(scanned(opened(), like)) == exact(left)
+
+    def test_a_long_text_is_kept(self, opened: Opener) -> None:
+        """Of a million characters, each of two bytes; it is found, and changed."""
+        begin(opened)
+        text = "\u00e9" * 1_000_000
+        commit(opened(), 1, inserted={1: text, 2: "b"})
+
+        assert rows_in(opened()) == {1: text, 2: "b"}
+        commit(opened(), 2, updated={1: f"{text[1:]}!"})
+        assert rows_in(opened()) == {1: f"{text[1:]}!", 2: "b"}
 
     def test_a_version_is_read_as_it_was(self, opened: Opener) -> None:
         """Or refused, where no past is kept; never are the rows of now taken for those of then."""
@@ -334,8 +363,11 @@ class SinkConformance:
         commit(opened(), 1, inserted={1: "a"})
         more, name = parse_columns("more SMALLINT, name STRING")
         try:
-            opened().alter(more, is_new=True, spark=None)
-            opened().alter(name, is_new=False, spark=None)
+            # A run that died after the first one makes each of them again.
+            for _ in range(2):
+                opened().alter(more, is_new=True, spark=None)
+            for _ in range(2):
+                opened().alter(name, is_new=False, spark=None)
         except RefusedError:
             return
 
@@ -385,6 +417,42 @@ class SinkConformance:
         assert rows_in(opened()) == {1: "new", 2: "B", 2**40: "new"}
         assert opened().log().last_seq("orders") == 3
 
+    @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+    def test_any_step_of_a_widening_may_fail(self, opened: Opener) -> None:
+        """Either all of some columns have their wider types, or none; it is done again."""
+        digits, columns = iter(range(6, 39)), "a DECIMAL({0}, 2), b DECIMAL({0}, 2)"
+        make(opened(), f"id INT NOT NULL, {columns.format(5)}")
+        if not opened().can_widen(parse_type("DECIMAL(5, 2)"), parse_type("DECIMAL(6, 2)")):
+            return
+        opened().commit_note(note(0))
+        row = {"id": 1, "a": Decimal("123.45"), "b": Decimal("-999.99")}
+        rows = pa.Table.from_pylist([{**row, **origin(1, 1)}], arrow_schema(opened().columns()))
+        with closing(opened().begin(1)) as transaction:
+            gone = rows.slice(0, 0)
+            given = Change(inserted=rows, updated=gone, deleted=gone.select(["id"]))
+            transaction.commit(given, note(1))
+
+        def attempt(step: FailingStep) -> bool:
+            wide, table = parse_columns(columns.format(next(digits))), opened()
+            with suppress(StepFailedError, IngestionError), step:
+                table.widen(wide)
+            found = {each.type for each in opened().columns() if each.name in row} - {_INT}
+            assert len(found) == 1, f"one of two columns is wider, {step}"
+            assert scanned_rows(opened(), [*row]) == [row], step
+            assert opened_seq(opened) == 1, step
+            opened().widen(wide)
+            assert opened().columns()[1:3] == wide, step
+            return found == {wide[0].type}
+
+        fail_at_steps(attempt, self.packages(opened, seq=2), most=self.steps_of_others)
+        with closing(opened().begin(2)) as transaction:
+            assert transaction.rows_of(keys(1)).num_rows == 1
+
+    def packages(self, opened: Opener, *, seq: int) -> frozenset[str]:
+        """Return the files and folders of what is the sink's own, whose lines are made to fail."""
+        with closing(opened().begin(seq)) as transaction:
+            return packages_of(opened(), transaction)
+
     def test_columns_are_renamed_and_dropped_with_a_note(self, opened: Opener) -> None:
         """Values stay under the other name, and are found by it; or the sink cannot."""
         begin(opened)
@@ -407,6 +475,70 @@ class SinkConformance:
         with closing(opened().begin(5)) as transaction:
             assert transaction.rows_of(keys(2))["title"].to_pylist() == ["B"]
         assert opened().log().last_seq("orders") == 4
+
+    def test_a_column_gets_another_name_and_a_wider_type(self, opened: Opener) -> None:
+        """At once, with one note; values stay; or the sink cannot."""
+        make(opened(), "id INT NOT NULL, count INT, name STRING")
+        opened().commit_note(note(0))
+        rows = [{"id": n, "count": -n, "name": str(n), **origin(1, n)} for n in range(3)]
+        inserted = pa.Table.from_pylist(rows, arrow_schema(opened().columns()))
+        with closing(opened().begin(1)) as transaction:
+            nothing = inserted.slice(0, 0)
+            given = Change(inserted=inserted, updated=nothing, deleted=nothing.select(["id"]))
+            transaction.commit(given, note(1))
+        int_, bigint = (self.kind.stored_type(parse_type(name)) for name in ("INT", "BIGINT"))
+        table = opened()
+        if not isinstance(table, AlterableTable) or not table.can_widen(int_, bigint):
+            return
+
+        wanted = (
+            *parse_columns("id BIGINT NOT NULL, name STRING, total BIGINT"),
+            *system_columns(),
+        )
+        table.reshape(wanted, {"total": "count"}, metadata=note(2))
+
+        found = {each.name: each.type for each in opened().columns()}
+        assert (found["id"], found["total"]) == (bigint, bigint)
+        assert scanned_rows(opened(), ["id", "total", "name"]) == [
+            {"id": n, "total": -n, "name": str(n)} for n in range(3)
+        ]
+        assert [metadata for metadata, _ in past_of(opened)] == [note(n) for n in range(3)]
+        with closing(opened().begin(3)) as transaction:
+            wide = pa.table({"id": pa.array([2, 2**40], pa.int64())})
+            assert transaction.rows_of(wide)["total"].to_pylist() == [-2]
+
+    @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+    def test_any_step_of_a_reshape_may_fail(self, opened: Opener) -> None:
+        """The columns are those that the notes tell of; or the sink cannot."""
+        if not isinstance(opened(), AlterableTable):
+            return
+        books = Books(opened)
+        first = change(1, inserted={1: "a", 2: "b"})
+        with closing(opened().begin(1)) as transaction:
+            transaction.commit(first, note(1))
+        books.take(note(1), first)
+        name = "name"
+
+        def attempt(step: FailingStep) -> bool:
+            nonlocal name
+            table, meant = opened(), note(books.seq, run_id=f"{step}")
+            assert isinstance(table, AlterableTable)
+            other = f"name_{books.seq}_{len(step.taken)}"
+            own = parse_columns(f"id INT NOT NULL, {other} STRING")
+            wanted = (*own, *system_columns())
+            with suppress(StepFailedError, IngestionError), step:
+                table.reshape(wanted, {other: name}, metadata=meant)
+            is_done = opened_seq(opened) == books.seq
+            if is_done:
+                books.take(meant)
+                name = other
+            assert [each.name for each in opened().columns()][:2] == ["id", name], step
+            found = {row["id"]: row[name] for row in scanned_rows(opened(), ["id", name])}
+            assert found == books.rows, step
+            assert past_of(opened) == books.past, step
+            return is_done
+
+        fail_at_steps(attempt, self.packages(opened, seq=2), most=self.steps_of_others)
 
     def test_an_earlier_version_is_restored(self, opened: Opener) -> None:
         """Its rows are back by one commit, and the seq goes on."""
@@ -442,47 +574,158 @@ class SinkConformance:
         commit(opened(), 6, updated={2: "b"}, deleted=(3,))
         assert rows_in(opened()) == {1: "b", 2: "b", 4: "a"}
 
-    def test_what_is_erased_is_gone(self, opened: Opener) -> None:
-        """The rows of the key, no other, in one commit with its note."""
+    def test_what_is_erased_is_gone(self, opened: Opener, tmp_path: Path) -> None:
+        """The rows of the key, no other, in one commit with its note; and the bytes of their files.
+
+        A server's files are its own: see ``is_on_disk``.
+        """
+        secret = os.urandom(24).hex()
         begin(opened)
-        commit(opened(), 1, inserted={1: "a", 2: "b"})
+        commit(opened(), 1, inserted={1: secret, 2: "b", 3: f"{secret}!"})
+        commit(opened(), 2, updated={3: "c"})
         table = opened()
         if not isinstance(table, ErasableTable):
             return
+        if self.is_on_disk:
+            assert files_with(secret, tmp_path), "no file below tmp_path has the text of a row"
 
         written = table.written_files()
-        done = table.erase(keys(1), note(2))
+        done = table.erase(keys(1, 3), note(3))
         table.remove_older_versions(written)
 
         assert rows_in(opened()) == {2: "b"}
-        assert (done.metrics[DELETED], done.metadata) == (1, note(2))
+        assert (done.metrics[DELETED], done.metadata) == (2, note(3))
+        if self.is_on_disk:
+            assert files_with(secret, tmp_path) == []
         of_nobody = opened()
         assert isinstance(of_nobody, ErasableTable)
-        assert of_nobody.erase(keys(1), note(3)).metrics[DELETED] == 0
-        commit(opened(), 4, inserted={3: "c"})
+        assert of_nobody.erase(keys(1), note(4)).metrics[DELETED] == 0
+        commit(opened(), 5, inserted={3: "c"})
         assert rows_in(opened()) == {2: "b", 3: "c"}
+
+    def test_an_erased_key_is_in_no_file(self, opened: Opener, tmp_path: Path) -> None:
+        """A text that is a key has indexes and statistics, of which the bytes go as well."""
+        if not (self.is_on_disk and isinstance(opened(), ErasableTable)):
+            return
+        secret, like = os.urandom(24).hex(), pa.schema([("name", pa.string())])
+        make(opened(), "name STRING NOT NULL, id INT", keys=("name",))
+        opened().commit_note(note(0))
+        names = (f"{secret}!", secret)
+        rows = [{"name": name, "id": at, **origin(1, at)} for at, name in enumerate(names)]
+        inserted = pa.Table.from_pylist(rows, arrow_schema(opened().columns()))
+        with closing(opened().begin(1)) as transaction:
+            nothing = inserted.slice(0, 0)
+            given = Change(inserted=inserted, updated=nothing, deleted=nothing.select(["name"]))
+            transaction.commit(given, note(1))
+        # Statistics have the beginning of a text.
+        assert files_with(secret[:16], tmp_path), "no file below tmp_path has the text of a row"
+
+        table = opened()
+        assert isinstance(table, ErasableTable)
+        written = table.written_files()
+        table.erase(pa.Table.from_pylist([{"name": name} for name in names], like), note(2))
+        table.remove_older_versions(written)
+
+        assert files_with(secret[:16], tmp_path) == []
+        assert scanned_rows(opened(), ["name", "id"]) == []
+
+    @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+    def test_any_step_of_an_erase_may_fail(self, opened: Opener) -> None:
+        """The row is gone, with its note, or it is there; or the sink cannot."""
+        if not isinstance(opened(), ErasableTable):
+            return
+        books = Books(opened)
+        first = change(1, inserted={id_: str(id_) for id_ in range(100)})
+        with closing(opened().begin(1)) as transaction:
+            transaction.commit(first, note(1))
+        books.take(note(1), first)
+
+        def attempt(step: FailingStep) -> bool:
+            table, meant = opened(), note(books.seq, run_id=f"{step}")
+            assert isinstance(table, ErasableTable)
+            id_ = min(books.rows)
+            with suppress(StepFailedError, IngestionError), step:
+                table.erase(keys(id_), meant)
+            return books.is_done(meant, change(books.seq, deleted=(id_,)), step)
+
+        fail_at_steps(attempt, self.packages(opened, seq=2), most=self.steps_of_others)
 
     def test_a_table_that_is_set_aside_leaves_its_name(self, opened: Opener) -> None:
         """Where it is outside the lake: once, whatever comes after; its rows stay its own."""
+        if not self.is_beside:
+            return
         begin(opened)
         commit(opened(), 1, inserted={1: "a"})
-        if "rebuild" in self.kind.cannot or (aside := opened().set_aside("20240101")) is None:
-            return
+        aside = opened().set_aside("20240101")
 
+        assert aside is not None, "a table that has a name of its own must be set aside"
         assert not opened().log().exists
         assert opened().set_aside("20240101") == aside
         begin(opened)
         assert rows_in(opened()) == {}
+        assert rows_in(Place(opened).named(aside)()) == {1: "a"}
+
+    def test_a_table_takes_the_place_of_another(self, opened: Opener) -> None:
+        """With its rows, notes and id; the old one keeps its own, under another name."""
+        if not self.is_beside:
+            return
+        place = Place(opened)
+        begin(opened)
+        commit(opened(), 1, inserted={1: "old"})
+        make(place.beside())
+        place.beside().commit_note(note(0, run_id="new"))
+        commit(place.beside(), 1, run_id="new", inserted={2: "new"})
+        old, new = (each().log().table_id() for each in (opened, place.beside))
+
+        aside = opened().set_aside("20240101", is_replaced=True)
+
+        assert aside is not None
+        assert opened().set_aside("20240101", is_replaced=True) == aside
+        kept = place.named(aside)
+        assert (opened().log().table_id(), kept().log().table_id()) == (new, old)
+        assert (rows_in(opened()), rows_in(kept())) == ({2: "new"}, {1: "old"})
+        assert [each.run_id for each, _ in past_of(opened)] == ["new", "new"]
+        assert [each.run_id for each, _ in past_of(kept)] == ["r", "r"]
+        assert not place.beside().log().exists
+        commit(opened(), 2, inserted={3: "c"}, deleted=(2,))
+        assert rows_in(opened()) == {3: "c"}
+
+    @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+    def test_any_step_of_a_swap_may_fail(self, opened: Opener) -> None:
+        """No row is lost, and the same swap, made again, comes to its end."""
+        if not self.is_beside:
+            return
+        place, turns = Place(opened), iter(range(1, 1_000))
+        begin(opened)
+        commit(opened(), 1, inserted={0: "a"})
+
+        def attempt(step: FailingStep) -> bool:
+            turn, table = next(turns), opened()
+            begin(place.beside)
+            commit(place.beside(), 1, inserted={turn: "a"})
+            with suppress(StepFailedError, IngestionError), step:
+                table.set_aside(f"2024{turn:04}", is_replaced=True)
+            is_done = opened().log().exists and rows_in(opened()) == {turn: "a"}
+            aside = opened().set_aside(f"2024{turn:04}", is_replaced=True)
+            assert aside is not None, step
+            assert rows_in(opened()) == {turn: "a"}, step
+            assert rows_in(place.named(aside)()) == {turn - 1: "a"}, step
+            assert not place.beside().log().exists, step
+            return is_done
+
+        fail_at_steps(attempt, self.packages(opened, seq=2), most=self.steps_of_others)
 
     def test_an_empty_batch_is_a_note(self, opened: Opener) -> None:
-        """A commit without rows is a commit, and the rows stay."""
-        begin(opened)
-        commit(opened(), 1, inserted={1: "a"})
+        """A commit without a change, or with one of no row, is a commit, and the rows stay."""
+        books = Books(opened)
+        first = change(1, inserted={1: "a"})
+        for given in (first, None, change(3)):
+            with closing(opened().begin(books.seq)) as transaction:
+                transaction.commit(given, note(books.seq))
+            books.take(note(books.seq), given)
 
-        commit(opened(), 2)
-
-        assert opened().log().last_seq("orders") == 2
-        assert rows_in(opened()) == {1: "a"}
+        books.check()
+        assert opened().log().last_seq("orders") == 3
 
     def test_what_is_there_is_not_committed_again(self, opened: Opener) -> None:
         """A seq that the table holds, or one beyond the next, is refused, and one not begun."""
@@ -490,13 +733,14 @@ class SinkConformance:
         with closing(opened().begin(1)) as transaction, pytest.raises(ValueError, match="begun"):
             transaction.commit(None, note(2))
         commit(opened(), 1, inserted={1: "a"})
+        commit(opened(), 2, inserted={2: "b"})
 
-        for seq in (1, 3):
+        for seq in (0, 1, 2, 4):
             with pytest.raises(CommitConflictError):
                 commit(opened(), seq, inserted={seq + 10: "again"})
 
-        assert rows_in(opened()) == {1: "a"}
-        assert opened().log().last_seq("orders") == 1
+        assert rows_in(opened()) == {1: "a", 2: "b"}
+        assert [metadata for metadata, _ in past_of(opened)] == [note(0), note(1), note(2)]
 
     def test_what_is_given_up_leaves_nothing(self, opened: Opener) -> None:
         """A writer that looked, and went away, is as if it had never been."""
@@ -510,6 +754,42 @@ class SinkConformance:
         commit(opened(), 2, updated={1: "b"})
 
         assert rows_in(opened()) == {1: "b"}
+
+    def test_a_log_is_read_while_a_transaction_is_open(self, opened: Opener) -> None:
+        """It tells what was committed until then, and the transaction goes on."""
+        begin(opened)
+        commit(opened(), 1, inserted={1: "a"})
+        table = opened()
+        with closing(table.begin(2)) as transaction:
+            if not self.kind.is_log:
+                assert transaction.rows_of(keys(1)).num_rows == 1
+            for log in () if self.kind.is_log else (table.log(), opened().log()):
+                assert (log.last_seq("orders"), log.exists) == (1, True)
+            transaction.commit(change(2, updated={1: "b"}), note(2))
+
+        assert rows_in(opened()) == {1: "b"}
+        assert opened().log().last_seq("orders") == 2
+
+    def test_a_table_of_another_stream_stays_as_it_is(self, opened: Opener) -> None:
+        """Whoever opens it for another stream finds no seq of theirs, and changes nothing."""
+        begin(opened)
+        commit(opened(), 1, inserted={1: "a"})
+        of_others = Place(opened).of_stream("others")
+        with suppress(IngestionError):
+            make(of_others())
+
+        log = of_others().log()
+        assert (log.exists, log.is_empty, log.last_seq("others")) == (True, False, None)
+        for seq in (1, 2):
+            with pytest.raises(CommitConflictError), closing(of_others().begin(seq)):
+                pass
+        of_others().drop()
+        if self.is_beside:
+            of_others().set_aside("20240101")
+
+        assert rows_in(opened()) == {1: "a"}
+        assert [metadata for metadata, _ in past_of(opened)] == [note(0), note(1)]
+        commit(opened(), 2, updated={1: "b"})
 
     def test_of_two_writers_one_commits(self, opened: Opener) -> None:
         """Both begin on the same state; what is there is what one of them was told it wrote."""
@@ -540,7 +820,7 @@ class SinkConformance:
                 target=race, args=(opened, 1, "other", threading.Barrier(1), winners)
             )
             other.start()
-            other.join(3)
+            other.join(1)
             with suppress(IngestionError):
                 transaction.commit(change(1, inserted={1: "late"}), note(1, run_id="late"))
                 winners.append("late")
@@ -563,57 +843,69 @@ class SinkConformance:
         assert (log.exists, log.is_empty, log.last_seq("orders")) == (True, True, None)
         opened().commit_note(note(0))
 
+        # A log that is opened looks at nothing before it is asked.
+        logs = [late.log() for _ in range(2)]
         with pytest.raises(CommitConflictError):
             commit(late, 1, inserted={1: "late"})
+        with pytest.raises(CommitConflictError):
+            late.commit_note(note(1, run_id="late"))
 
+        del logs
         assert rows_in(opened()) == {}
+        assert opened().log().last_seq("orders") == 0
         assert before != late.log().table_id() == opened().log().table_id()
         commit(late, 1, inserted={1: "a"})
 
     def test_a_writer_that_is_killed_leaves_whole_commits(self, opened: Opener) -> None:
-        """After each of several kills, rows and notes say the same, and the next one goes on."""
-        begin(opened)
-        dice, last = random.Random(1), 0
-        for _ in range(self.kills):
-            writer = multiprocessing.get_context("spawn").Process(
-                target=commit_on_and_on, args=(opened, last + 1)
-            )
-            writer.start()
-            deadline = time.monotonic() + _SECONDS
-            while (opened().log().last_seq("orders") or 0) <= last:
-                assert writer.is_alive(), "the writer ended by itself"
-                assert time.monotonic() < deadline, "the writer commits nothing"
-            time.sleep(dice.random() / 10)
-            writer.kill()
-            writer.join()
+        """After each of several kills, rows and notes say the same, and the next one goes on.
 
-            last = opened().log().last_seq("orders") or 0
-            assert rows_in(opened()) == {seq: str(seq) for seq in range(1, last + 1)}
-            last += 1
-            commit(opened(), last, inserted={last: str(last)})
-        assert rows_in(opened()) == {seq: str(seq) for seq in range(1, last + 1)}
+        The writer is another process. This one was refused before, which must keep nobody out.
+        """
+        books, dice = Books(opened), random.Random(1)
+        # With its traceback, and so with all that it had opened.
+        with pytest.raises(CommitConflictError) as refused:
+            opened().begin(5)
+        for _ in range(self.kills):
+            last = books.seq - 1
+            with writing(opened, last + 1) as writer:
+                deadline = time.monotonic() + self.seconds / 2
+                while (opened_seq(opened) or 0) <= last:
+                    assert writer.is_alive(), f"the writer ended by itself, by {writer.exitcode}"
+                    assert time.monotonic() < deadline, (
+                        "another process commits nothing, and a begin here was refused: "
+                        f"{refused.value}"
+                    )
+                time.sleep(dice.random() / 10)
+
+            for seq in range(books.seq, (opened_seq(opened) or 0) + 1):
+                books.take(note(seq), change(seq, inserted={seq: str(seq)}))
+            books.check("a writer was killed")
+            mine = change(books.seq, inserted={books.seq: str(books.seq)})
+            with closing(opened().begin(books.seq)) as transaction:
+                transaction.commit(mine, note(books.seq))
+            books.take(note(books.seq), mine)
+        books.check()
 
     @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
     def test_any_step_of_a_commit_may_fail(self, opened: Opener) -> None:
-        """Whatever call within it raises, rows are those of the notes, and the next goes on."""
-        begin(opened)
-        commit(opened(), 1, inserted={1: "1"})
-        # The first one does not fail.
-        seq, number, length = 2, sys.maxsize, 1
-        while number == sys.maxsize or number < length:
-            steps = FailingStep(number)
-            with closing(opened().begin(seq)) as transaction:
-                wanted = change(seq, inserted={seq: str(seq)}, updated={seq - 1: f"{seq - 1}!"})
-                with suppress(StepFailedError, IngestionError), steps:
-                    transaction.commit(wanted, note(seq, run_id=str(number)))
+        """Whatever line or call within it raises, rows are those of the notes, and it goes on."""
+        books = Books(opened)
+        first = change(1, inserted={1: "1"})
+        with closing(opened().begin(1)) as transaction:
+            transaction.commit(first, note(1))
+        books.take(note(1), first)
 
-            last = opened().log().last_seq("orders") or 0
-            assert last in {seq - 1, seq}, steps
-            due = {each: f"{each}!" for each in range(1, last)} | {last: str(last)}
-            assert rows_in(opened()) == due, steps
-            seq, length = last + 1, max(length, steps.taken)
-            number = 0 if number == sys.maxsize else number + max(1, length // self.steps)
-        assert seq > 2, "no commit came to its end"
+        def attempt(step: FailingStep) -> bool:
+            seq, last = books.seq, max(books.rows)
+            meant = note(seq, run_id=f"{step}")
+            gone = () if len(books.rows) < 3 else (min(books.rows),)
+            given = change(seq, inserted={last + 1: f"{seq}"}, updated={last: "u"}, deleted=gone)
+            acting = suppress(StepFailedError, IngestionError)
+            with closing(opened().begin(seq)) as transaction, acting, step:
+                transaction.commit(given, meant)
+            return books.is_done(meant, given, step)
+
+        fail_at_steps(attempt, self.packages(opened, seq=2), most=self.steps, has_calls=True)
 
     def test_a_note_of_a_megabyte_is_kept(self, opened: Opener) -> None:
         """Ranges of ten thousand partitions come back as they were."""
@@ -629,13 +921,14 @@ class SinkConformance:
 
     def test_every_type_comes_back_as_it_was(self, opened: Opener) -> None:
         """Extremes, nulls, odd texts and odd names survive insert, look-up, update and scan."""
-        names = [f"_v{at}{self.named}" for at in range(len(self.types))]
-        declared = [f"{quoted(name)} {word}" for name, word in zip(names, self.types, strict=True)]
+        types = self.kept_types
+        names = [f"_v{at}{self.named}" for at in range(len(types))]
+        declared = [f"{quoted(name)} {word}" for name, word in zip(names, types, strict=True)]
         table = opened()
         make(table, ", ".join(["id INT NOT NULL", *declared]))
         table.commit_note(note(0))
         like = arrow_schema(table.columns())
-        of = {name: (*_EXTREMES[word], None) for name, word in zip(names, self.types, strict=True)}
+        of = {name: (*self.values_of(word), None) for name, word in zip(names, types, strict=True)}
         count = max(map(len, of.values()))
 
         def rows(turn: int) -> pa.Table:
@@ -660,151 +953,7 @@ class SinkConformance:
         assert exact(scanned(opened(), like)) == exact(rows(1))
 
 
-class StepFailedError(Exception):
-    """What a call raises that was made to fail."""
-
-
-class FailingStep:
-    """Makes one call into C within a block fail, by its number, once it has done its work.
-
-    Calls of Python's own types and locks are no steps. What threads of C do is not seen.
-
-    Attributes:
-        taken: How many calls there were.
-        name: The one that failed.
-    """
-
-    def __init__(self, number: int) -> None:
-        """Take its number; none fails beyond the last."""
-        self._number, self.taken, self.name = number, 0, ""
-
-    def __enter__(self) -> None:
-        """Begin to count."""
-        sys.setprofile(self._on_event)
-
-    def __exit__(self, *_: object) -> None:
-        """End."""
-        sys.setprofile(None)
-
-    def __repr__(self) -> str:
-        return f"step {self._number} of {self.taken}, {self.name}"
-
-    def _on_event(self, frame: FrameType, event: str, called: Any) -> None:
-        owner = getattr(called, "__self__", None)
-        place = owner.__name__ if isinstance(owner, ModuleType) else type(owner).__module__
-        if event != "c_return" or place in {"builtins", "_thread"}:
-            return
-        if self.taken == self._number:
-            sys.setprofile(None)
-            self.name = f"{called.__qualname__} in {frame.f_code.co_qualname}"
-            raise StepFailedError(self.name)
-        self.taken += 1
-
-
-def make(
-    table: SinkTable,
-    columns: str = "id INT NOT NULL, name STRING",
-    *,
-    keys: tuple[str, ...] = ("id",),
-) -> None:
-    """Make a table of these columns, and those of every table."""
-    own = parse_columns(columns)
-    table.create(
-        TableDefinition(columns=(*own, *system_columns()), keys=keys, description="Of a test")
-    )
-
-
-def begin(opened: Opener) -> None:
-    """Make the table, and commit its first note."""
-    make(opened())
-    opened().commit_note(note(0))
-
-
-def note(seq: int, *, run_id: str = "r", reason: str | None = None) -> CommitMetadata:
-    """Return the note of a batch."""
-    return CommitMetadata(
-        kind="ingest" if seq else "schema",
-        seq=seq,
-        run_id=run_id,
-        epoch=1,
-        identity=Identity(cluster_id="c", topic_ids={"t": "i"}, keys=("id",), order=()),
-        columns="id INT NOT NULL, name STRING",
-        next=Offsets(),
-        reason=reason,
-    )
-
-
-def origin(seq: int, offset: int) -> dict[str, Any]:
-    """Return what a row has of its record and its batch."""
-    place = {"_topic": "t", "_partition": 0, "_offset": offset, "_timestamp": _MOMENT}
-    return {**place, "_epoch": 1, "_seq": seq}
-
-
-def keys(*ids: int) -> pa.Table:
-    """Return keys, as a look-up takes them."""
-    return pa.table({"id": pa.array(ids, pa.int32())})
-
-
-def change(
-    seq: int,
-    inserted: Mapping[int, str] | None = None,
-    updated: Mapping[int, str] | None = None,
-    deleted: tuple[int, ...] = (),
-) -> Change:
-    """Return a change of rows by their keys and names."""
-    schema = arrow_schema((*parse_columns("id INT, name STRING"), *system_columns()))
-
-    def rows(names: Mapping[int, str] | None) -> pa.Table:
-        found = [
-            {"id": id_, "name": name, **origin(seq, id_)} for id_, name in (names or {}).items()
-        ]
-        return pa.Table.from_pylist(found, schema)
-
-    return Change(inserted=rows(inserted), updated=rows(updated), deleted=keys(*deleted))
-
-
-def commit(table: SinkTable, seq: int, *, run_id: str = "r", **rows: Any) -> None:
-    """Look up the keys, where that can be done, and commit."""
-    given = change(seq, **rows) if rows else None
-    with closing(table.begin(seq)) as transaction:
-        if given is not None:
-            wanted = keys(*given.updated["id"].to_pylist(), *rows.get("deleted", ()))
-            # A log finds no row by its key.
-            with suppress(NotImplementedError):
-                transaction.rows_of(wanted)
-        transaction.commit(given, note(seq, run_id=run_id))
-
-
-def commit_on_and_on(opened: Opener, seq: int) -> None:
-    """Commit a row a batch, until the process is killed."""
-    while True:
-        commit(opened(), seq, inserted={seq: str(seq)})
-        seq += 1
-
-
-def race(
-    opened: Opener, seq: int, who: str, barrier: threading.Barrier, winners: list[str]
-) -> None:
-    """Commit a row that names the writer, as soon as all are there; or be refused."""
-    table = opened()
-    barrier.wait(30)
-    with suppress(IngestionError):
-        commit(table, seq, run_id=who, inserted={seq: who})
-        winners.append(who)
-
-
-def rows_in(table: SinkTable) -> dict[int, str]:
-    """Return the rows by key; a key that is there twice fails."""
-    found = [row for batch in table.scan(["id", "name"]) for row in batch.to_pylist()]
-    assert len({row["id"] for row in found}) == len(found), "a key is there twice"
-    return {row["id"]: row["name"] for row in found}
-
-
-def scanned(table: SinkTable, like: pa.Schema) -> pa.Table:
-    """Return all rows."""
-    return pa.Table.from_batches(table.scan(like.names)).select(like.names)
-
-
-def exact(rows: pa.Table) -> list[str]:
-    """Write rows so that only those that are the same to the bit compare as equal."""
-    return sorted(map(repr, rows.to_pylist()))
+def files_with(text: str, folder: Path) -> list[Path]:
+    """Name the files below a folder that have a text in them."""
+    files = (file for file in folder.rglob("*") if file.is_file())
+    return [file for file in files if text.encode() in file.read_bytes()]
