@@ -32,7 +32,7 @@ from oncelake.ingestion.formats.coerce import (
     struct_of,
 )
 from oncelake.ingestion.formats.decoder import BadBytesError, Decoded
-from oncelake.ingestion.formats.json.names import spelt
+from oncelake.ingestion.formats.spelling import spelt
 from oncelake.ingestion.formats.strict_json import parse
 
 _SPLIT: Final = b',"payload":'
@@ -139,7 +139,7 @@ class ConnectKeys:
         if not told and isinstance(schema, dict):
             told = dict.fromkeys(self._columns.names, hint(schema))
         meant = {name: told.get(name, Hint()) for name in self._columns.names}
-        return columns_of(meant, self._columns, json_value)[0]
+        return columns_of(meant, self._columns, json_value)
 
 
 def schema_before_payload(front: bytes) -> Any:

@@ -94,11 +94,15 @@ class UpsertMode(WriteMode):
                 WHEN t._offset IS NULL THEN 'stale'
                 WHEN {is_same} THEN 'unchanged'
                 WHEN NOT {self._wins_over("t")} THEN 'stale'
-                WHEN s._delete THEN 'deleted'
+                WHEN s._delete THEN {self._deleted()}
                 ELSE 'updated'
             END AS _what
             FROM winners s LEFT JOIN "before" t ON {sql.equal(self._keys, "t", "s")}
         """
+
+    def _deleted(self) -> str:
+        """Return the disposition, in SQL, of a delete that finds a row."""
+        return "'deleted'"
 
     def _values(self) -> Mapping[str, str]:
         """Return the columns of a row that are not the winner's own, in SQL."""

@@ -19,8 +19,8 @@ from oncelake.ingestion.declaration.parts import ExtraFields
 from oncelake.ingestion.formats import arrow_udf
 from oncelake.ingestion.formats.decoder import Encoded, by_record
 from oncelake.ingestion.formats.json import FastPath
-from oncelake.ingestion.formats.json.names import Undeclared
 from oncelake.ingestion.formats.json.strict import StrictReader
+from oncelake.ingestion.formats.spelling import Undeclared
 from oncelake.ingestion.formats.variant import LONGEST_VARIANT
 from oncelake.ingestion.pipeline import schema as spark_schema
 from oncelake.ingestion.settings import Settings

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from tests.pairs.plan import AGGREGATES, Event, Feature, Message, Plan, Row, Step, Write
-from tests.pairs.statements import KEEPS_LEFT_OUT, SELECTED, WHERE, evaluate
+from tests.pairs.statements import SELECTED, WHERE, evaluate
 
 
 def adding(*writes: Write, **steps: Step) -> Callable[[Plan], None]:
@@ -174,8 +174,13 @@ def _where(plan: Plan, events: list[Event]) -> list[Event]:
             continue
         has_key = all(event.row.get(name) is not None for name in plan.keys)
         has_order = all(event.row.get(n) is not None for n in plan.sequence if n != "_timestamp")
-        if plan.has_deletes and has_key and has_order and not KEEPS_LEFT_OUT:
-            event.kind = "delete"
+        leaves = plan.has_deletes and "on_filtered" not in plan.declared
+        if plan.declared.get("ignore_null_updates") and evaluate(WHERE, event.row) is None:
+            leaves = False
+        if leaves and has_key and not has_order:
+            event.faults.add("missing_order")
+        elif leaves and has_key:
+            event.kind = "left"
         else:
             event.fate = "filtered"
     return events
@@ -317,6 +322,14 @@ FIELDS: Final = (
     ),
     Feature(
         name="where", fields={"where": WHERE}, page=TRANSFORM, shape=adding(compute=_where), rank=3
+    ),
+    Feature(
+        name="on_filtered: keep",
+        fields={"on_filtered": "keep"},
+        needs={"where": WHERE},
+        page=TRANSFORM,
+        shape=adding(compute=_where),
+        rank=4,
     ),
     Feature(
         name="select", fields={"select": dict(SELECTED)}, page=TRANSFORM, shape=_select, rank=4

@@ -67,7 +67,10 @@ def _upsert(plan: Plan, events: list[Event]) -> list[Row]:
     for event in events:
         key = key_of(plan, event)
         row = row_of(plan, event, **({"_deleted": False} if is_soft else {}))
-        if event.kind == "delete":
+        if event.kind == "left":
+            live[key] = None
+            marked.pop(key, None)
+        elif event.kind == "delete":
             live[key] = None
             marked[key] = {**row, "_deleted": True}
         elif keep(plan, event, row, live, key):
@@ -82,7 +85,7 @@ def _partial(plan: Plan, events: list[Event]) -> list[Row]:
     live: dict[Key, Row | None] = {}
     for event in events:
         key, row = key_of(plan, event), row_of(plan, event)
-        if event.kind == "delete":
+        if event.kind in ("delete", "left"):
             live[key] = None
             continue
         old = live.get(key) or {}
@@ -115,7 +118,7 @@ def _scd2(plan: Plan, events: list[Event]) -> list[Row]:
             continue
         if (old := newest.get(key)) is not None:
             old |= {"valid_to": moment, "current": False}
-        newest[key] = None if event.kind == "delete" else row
+        newest[key] = row if event.kind == "row" else None
         if event.kind == "row":
             rows.append(row)
     return rows

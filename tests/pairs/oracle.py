@@ -58,6 +58,7 @@ def outcome(plan: Plan, messages: Sequence[Message]) -> Outcome:
     counts = Counter(read=len(read), quarantined=len(bad))
     good = [each for each in events if not each.faults]
     counts.update(each.fate for each in good if each.fate)
+    counts["filtered"] += sum(each.kind == "left" and each.is_open for each in good)
     return Outcome(rows=rows, bad=bad, counts=counts)
 
 

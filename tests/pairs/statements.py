@@ -19,7 +19,6 @@ from sqlglot.expressions import Column
 import oncelake.ingestion.operations.run
 import oncelake.ingestion.pipeline.batch
 import oncelake.ingestion.pipeline.transform
-from oncelake.ingestion.declaration.fields import Declaration
 from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.pipeline.schema import type_of_columns
 from oncelake.ingestion.pipeline.transform import plan_transformation, refuse_bad_transformation
@@ -29,8 +28,6 @@ from tests.support.arrow_source import ArrowSession
 
 Row = dict[str, Any]
 
-# A record that `where` leaves out deletes its row from the day that `filtered` can switch it off.
-KEEPS_LEFT_OUT: Final = "filtered" not in Declaration.model_fields
 WHERE: Final = "amount > 2"
 SELECTED: Final = {"name": "upper(label)"}
 _MEANING: Final[Mapping[str, Callable[[Row], Any]]] = {
@@ -122,17 +119,23 @@ def in_python(
     """Return what makes rows of decoded values for the proof, in Spark's place."""
     del settings
     columns = to_arrow_schema(type_of_columns(spec.columns), timezone="UTC")
-    schema = pa.schema([("_at", pa.int32()), *columns, ("_misfit", pa.string())])
+    ends = [("_is_gone", pa.bool_()), ("_misfit", pa.string())]
+    schema = pa.schema([("_at", pa.int32()), *columns, *ends])
 
     def apply(values: Sequence[dict[str, Any]]) -> pa.Table:
         made = []
         for value in values:
             row = value["_good"]
-            if spec.where and not value["_is_delete"] and evaluate(spec.where, row) is not True:
+            is_asked = spec.where and not value["_is_delete"]
+            answer = evaluate(spec.where, row) if is_asked else True
+            stays = answer is None and spec.ignore_null_updates
+            if answer is not True and (stays or not spec.leaves_by_where):
                 continue
-            names = [column.name for column in spec.columns]
-            computed = {n: evaluate(sql, row) for n, sql in spec.select.items()}
-            made.append({"_at": value["_at"], **{n: row.get(n) for n in names}, **computed})
+            names = spec.leaving_columns if answer is not True else spec.types
+            computed = {n: evaluate(sql, row) for n, sql in spec.select.items() if n in names}
+            of_row = {n: row.get(n) for n in names}
+            ends = {"_at": value["_at"], "_is_gone": answer is not True}
+            made.append({**ends, **of_row, **computed})
         return pa.Table.from_pylist(made, schema=schema)
 
     return apply

@@ -34,8 +34,8 @@ from oncelake.ingestion.formats.decoder import (
     struct_of_parts,
 )
 from oncelake.ingestion.formats.json.columns import Learned, count_colons, shape_of
-from oncelake.ingestion.formats.json.names import Undeclared, paths_of
 from oncelake.ingestion.formats.json.strict import StrictReader
+from oncelake.ingestion.formats.spelling import Undeclared, paths_of
 from oncelake.ingestion.formats.strict_json import LONGEST_NUMBER, MOST_NESTED
 from oncelake.ingestion.formats.variant import LONGEST_VARIANT
 

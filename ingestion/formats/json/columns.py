@@ -32,7 +32,7 @@ from oncelake.ingestion.formats.coerce import (
 )
 from oncelake.ingestion.formats.decoder import arrow_type
 from oncelake.ingestion.formats.json import strict
-from oncelake.ingestion.formats.json.names import Undeclared, spelt
+from oncelake.ingestion.formats.spelling import Undeclared, spelt
 from oncelake.ingestion.formats.variant import LONGEST_NAME, holds_numbers
 
 Counts = NDArray[np.int64]

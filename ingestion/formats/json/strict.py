@@ -34,7 +34,7 @@ from oncelake.ingestion.formats.coerce import (
     struct_of,
 )
 from oncelake.ingestion.formats.decoder import BadBytesError, Decoded, Encoded, text_of
-from oncelake.ingestion.formats.json.names import Undeclared, spelt
+from oncelake.ingestion.formats.spelling import Undeclared, spelt
 from oncelake.ingestion.formats.strict_json import (
     LONGEST_NUMBER,
     LongNumberError,

@@ -406,7 +406,8 @@ class Classifier:
         place = (self._epoch, *order, *at, 0 if row.is_ended else row.element)
         extra = (decoded.extra,) if self._keeps_extra else ()
         due = (*values, *flag, *extra, *index, *at, sent, self._epoch, seq)
-        expected = None if is_delete and not self._is_soft else due
+        is_gone = is_delete and (row.is_left or not self._is_soft)
+        expected = None if is_gone else due
         change = RowChange(self.key_of(values), place, expected, seq, is_left=row.is_left)
         return self._as_told(change, row, left_out)
 

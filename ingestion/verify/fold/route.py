@@ -57,7 +57,7 @@ class RouteReader:
         for stream, routes in route.tables if found is not None else ():
             if found in routes:
                 return "own" if stream == route.stream else "routed_elsewhere"
-        if takers := self._takers(record):
+        if takers := self._takers(record, has_route=found is not None):
             if route.stream not in takers:
                 return "routed_elsewhere"
             return "own" if len(takers) == 1 else "tombstones_shared"
@@ -68,10 +68,10 @@ class RouteReader:
             return "unrouted"
         return "own" if route.otherwise == route.stream else "routed_elsewhere"
 
-    def _takers(self, record: Record) -> tuple[str, ...]:
-        """Return the streams of which a record without a route may be; none where that is one."""
+    def _takers(self, record: Record, *, has_route: bool) -> tuple[str, ...]:
+        """Return the streams of which a record of no table may be; none where that is one."""
         if record.value is None:
-            return self._route.tombstones
+            return () if has_route else self._route.tombstones
         if not self._are_changes:
             return ()
         try:

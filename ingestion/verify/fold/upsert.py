@@ -76,8 +76,7 @@ class UpsertRule(Rule):
             else:
                 recount.dispositions[disposition] += 1
             if state is None or self.outranks(winner.place, state.place):
-                said = winner._replace(row=None) if is_nothing else winner
-                newer[key] = self._together(said, state)
+                newer[key] = self._together(winner, state)
         self._rows.put(newer)
 
     def _together(self, winner: RowChange, state: RowChange | None) -> RowChange:
@@ -134,9 +133,17 @@ class SoftUpsertRule(UpsertRule):
         self._flag = len(self.columns)
         self.columns = (*self.columns, DELETED_COLUMN)
 
+    def _disposition(self, winner: RowChange, state: RowChange | None, recount: Recount) -> str:
+        is_late = self._is_delete(winner) and state is not None and state.row is None
+        if is_late and state is not None and not self._wins(winner, state, recount):
+            return "stale"
+        disposition = super()._disposition(winner, state, recount)
+        if disposition == "deleted" and winner.is_left:
+            recount.extra["rows_left"] += 1
+        return disposition
+
     def _is_delete(self, change: RowChange) -> bool:
-        assert change.row is not None, "a delete that marks is a row"
-        return bool(change.row[self._flag])
+        return change.row is None or bool(change.row[self._flag])
 
 
 class PartialUpsertRule(UpsertRule):
