@@ -26,7 +26,6 @@ def test_an_open_pair_keeps_its_promise(pair: str, tmp_path: Path) -> None:
     assert found == [[], [], []]
 
 
-@pytest.mark.xfail(reason="it deletes in each table that deletes by null values", strict=False)
 def test_a_null_value_of_another_route_deletes_in_no_table(world: World) -> None:
     """By a header it has its route like any record, and that of this one is none of a table's."""
     shop = Shop(world, route_by="header:kind", otherwise="ignore")
