@@ -154,7 +154,10 @@ class Setup:
         """The columns of a table's row that the database has, or that are computed from it."""
         more = ("tenant",) if self.declared.takes_header else ()
         computed = ("label",) if self.declared.computes else ()
-        more = (*more, "addr", "extra") if self.source.has_more else more
+        if self.source.has_more:
+            # A record has no column in PostgreSQL, unless a registry has its schema.
+            has_none = (self.declared.sink, self.declared.schema) == ("postgres", "embedded")
+            more = (*more, "extra") if has_none else (*more, "addr", "extra")
         return ("id", "part", "state", "v", "wide", "n", *more, *computed)
 
     def expected(self, row: Row) -> Image:

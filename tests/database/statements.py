@@ -21,16 +21,17 @@ from pyspark.sql.types import StructType
 from sqlglot import exp
 
 import oncelake.ingestion.operations.run
-import oncelake.ingestion.pipeline.decode
 from oncelake.ingestion.declaration.spec import StreamSpec
-from oncelake.ingestion.pipeline import follow_schema, transform
+from oncelake.ingestion.pipeline import decode, follow_schema, transform
 from oncelake.ingestion.pipeline.schema import type_of_columns
 from oncelake.ingestion.pipeline.translate import Statement
 from oncelake.ingestion.settings import Settings
 from oncelake.ingestion.verify.fold.transform import Apply
 from tests.support.arrow_source import ArrowFrame, ArrowSession
 
-_MOVED: Final = oncelake.ingestion.pipeline.decode.refuse_moved_embedded
+# What the product does where Spark is.
+_MOVED: Final = decode.refuse_moved_embedded
+_KEYED: Final = decode._with_tombstone_keys
 _PAYLOAD: Final = ',"payload":'
 _MISFIT: Final = "CAST(NULL AS VARCHAR)"
 
@@ -126,6 +127,13 @@ def _refuse_moved_embedded(stream: Any, records: Any) -> None:
         follow_schema._refuse_moved(stream, map(follow_schema._embedded_types, fronts))
 
 
+def _with_tombstone_keys(records: Any) -> Any:
+    if not isinstance(records, ArrowFrame):
+        return _KEYED(records)
+    batches = map(decode._with_tombstone_key, records.table.to_batches())
+    return ArrowFrame(pa.Table.from_batches(batches)) if len(records.table) else records
+
+
 @contextmanager
 def evaluated_here() -> Iterator[None]:
     """Let declared statements be evaluated where there is no Spark."""
@@ -151,11 +159,8 @@ def evaluated_here() -> Iterator[None]:
             (transform, "translate", translate),
             (transform, "F", _Functions(functions)),
             (run, "refuse_bad_transformation", refuse_bad),
-            (
-                oncelake.ingestion.pipeline.decode,
-                "refuse_moved_embedded",
-                _refuse_moved_embedded,
-            ),
+            (decode, "refuse_moved_embedded", _refuse_moved_embedded),
+            (decode, "_with_tombstone_keys", _with_tombstone_keys),
         ):
             stack.enter_context(patch.object(owner, name, replacement))
         yield
