@@ -35,6 +35,7 @@ from oncelake.ingestion.storage.processes import scratch_of_this_process, sweep_
 from oncelake.ingestion.verify.compare import ledger, quarantine
 from oncelake.ingestion.verify.compare.continuity import refuse_another_log
 from oncelake.ingestion.verify.compare.ledger import miscounts
+from oncelake.ingestion.verify.compare.promises import PLACE, next_offsets, shared_keys
 from oncelake.ingestion.verify.compare.routes import broken_equation, counts_across, terms_of
 from oncelake.ingestion.verify.compare.rows import RowsProof, tombstones_of
 from oncelake.ingestion.verify.coverage import Coverage, determine_coverage
@@ -235,6 +236,25 @@ class _Proof:
         self._routes = terms_of(counts) if counts else {}
         may_be_thinned = partial(any, (is_compacted(self._settings, each) for each in topics))
         self._differences.add(broken_equation(counts, may_be_thinned=may_be_thinned))
+        if self._spec.leaves_by_route and not self._spec.is_log:
+            for stream, batches in ledgers.items():
+                self._differences.add(self._in_two_tables(stream, batches))
+
+    def _in_two_tables(self, stream: str, batches: Sequence[Batch]) -> Iterator[Difference]:
+        """Name the rows that this table has, and a sibling's, too."""
+        spec, sink = self._spec, self._spec.sink
+        is_own = stream == spec.name or sink.table_of(stream) == sink.table_of(spec.name)
+        other = StreamPaths.of(stream, self._settings, sink).table
+        if is_own or not other.log().exists:
+            return
+        if not {*spec.keys} <= {column.name for column in other.columns()}:
+            return
+        scan = partial(self._paths.table.scan, version=self._snapshot.version)
+        own, theirs = (scan, next_offsets(self._batches)), (other.scan, next_offsets(batches))
+        for row in shared_keys(spec.keys, own, theirs):
+            key = {name: str(row[name]) for name in spec.keys}
+            what = f"is in the table, and in that of {stream}, which has its key, too"
+            yield Difference("rows", what, *(row[name] for name in PLACE), key=key)
 
     def _prove_the_contents(self, coverage: Coverage, classifiers: Classifiers) -> None:
         sweep_scratch(self._settings.state)

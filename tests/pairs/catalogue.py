@@ -126,7 +126,9 @@ UNPAIRED: Final[Mapping[str, str]] = {
     **dict.fromkeys(("columns", "exclude", "on_new_field", "on_wider_type"), _NEEDS_A_REGISTRY),
     **dict.fromkeys(("table", "record", "format.encoding"), _NEEDS_A_REGISTRY),
     **dict.fromkeys(("format: protobuf", "format: json_schema"), _NEEDS_A_REGISTRY),
-    **dict.fromkeys(("format.timestamps", "format.decimals"), "the pairs have no such columns"),
+    **dict.fromkeys(
+        ("format.timestamps", "format.decimals", "header_format"), "the pairs have no such columns"
+    ),
     **dict.fromkeys(("format.delimiter", "format.null_value", "format.quote"), _HAS_A_TWIN),
     **{
         f"key_format: {name}": _HAS_A_TWIN

@@ -11,6 +11,7 @@ from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.errors import counted
 from oncelake.ingestion.kafka.offsets import TopicPartition
 from oncelake.ingestion.storage.location import Location
+from oncelake.ingestion.verify.compare.promises import excluding
 from oncelake.ingestion.verify.coverage import Coverage
 from oncelake.ingestion.verify.fold.rule import Rule
 from oncelake.ingestion.verify.read.record import (
@@ -70,6 +71,7 @@ class RowsProof:
         self.names = [*rule.columns, *added, *SYSTEM_COLUMNS]
         self._spec, self._rule, self._newest, self.coverage = spec, rule, newest, coverage
         self._truncates = truncates
+        self._excluded = excluding(spec, self.names, coverage.batches)
         self.compared = self.unseen = self.explained = self.accepted = self.partly = 0
 
     def differences(self, rows: Sequence[Row]) -> Iterator[Difference]:
@@ -83,6 +85,8 @@ class RowsProof:
             else:
                 yield from self._compared(row, known.get(key))
             met.add(key)
+        for row in self._excluded(rows):
+            yield self._difference(row, "is in the table, and `where` excludes it")
 
     def missing(self, tombstones: Tombstones) -> Iterator[Difference]:
         """Name the rows that no call of ``differences`` has seen."""
