@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
+import traceback
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -250,14 +251,18 @@ def judge(history: History, ground: Ground) -> list[Problem]:
     """Play a history, and return what is wrong in the end, the worst first."""
     folder = Path(tempfile.mkdtemp(dir=ground.folder))
     try:
-        play = Play(history, ground, folder)
-        play.play()
-        problems = [*play.problems]
-        for table in history.setup.declared.tables:
-            problems += _judged(play, table)
-        return sorted(problems, key=lambda problem: KINDS.index(problem.kind))
+        return sorted(_problems(history, ground, folder), key=lambda each: KINDS.index(each.kind))
+    except Exception as error:  # noqa: BLE001 (the shortest history that does so tells why)
+        return [Problem("failed", "t", "".join(traceback.format_exception(error)[-4:]))]
     finally:
         shutil.rmtree(folder)
+
+
+def _problems(history: History, ground: Ground, folder: Path) -> list[Problem]:
+    play = Play(history, ground, folder)
+    play.play()
+    tables = history.setup.declared.tables
+    return [*play.problems, *(each for table in tables for each in _judged(play, table))]
 
 
 def _judged(play: Play, table: Table) -> Iterator[Problem]:
