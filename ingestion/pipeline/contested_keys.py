@@ -7,7 +7,7 @@ delete by which row 2 leaves its key must not take row 1, which has the key by t
 A key is contested from the move of one row onto the row of another until one of the two leaves. The
 row before that change, as far as the record tells it, says which of them that is. Where it does not
 tell, the record waits in quarantine. A contest that a batch leaves open is remembered beside the
-deletes, with the row that was moved upon.
+deletes, with the row that was moved upon. A row that another table has, or none, has its key, too.
 """
 
 from __future__ import annotations
@@ -198,12 +198,12 @@ class _Walk:
             what, was_spared, self._is_spared = event["_what"], self._is_spared, False
             if what in self._known:
                 self._know(event)
-            elif what in ("row", "there"):
+            elif what in ("row", "there", "left"):
                 self._arrive(event)
             elif what == "null" and was_spared:
                 # It repeats the delete before it.
                 self._spare(event)
-            elif what == "left" or not (self._others or self._is_again(_ENDED, event)):
+            elif not (self._others or self._is_again(_ENDED, event)):
                 self._there = None
             else:
                 self._leave(event)

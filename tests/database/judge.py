@@ -40,7 +40,7 @@ from oncelake.ingestion.settings import Settings
 from oncelake.ingestion.sinks.delta.files import is_delta
 from oncelake.ingestion.verify.verify import verify
 from tests.database.connector import Connector, Sent
-from tests.database.database import Database, Row
+from tests.database.database import Change, Database, Row
 from tests.database.declared import Image, Table
 from tests.database.history import Alter, History, ReadAll, Restart, Snapshot, Truncate, described
 from tests.database.shrink import smallest
@@ -384,9 +384,24 @@ def _may_wait(play: Play, table: Table, sent: Sent) -> bool:
     is_delete = _row_of(sent) is None
     if None in routes or (is_delete and table.mode == "append"):
         return True
+    if change.leaves is not None and not change.is_vacated and _is_untold(play, change):
+        return True
     # What the source has not sent of the old row may be needed.
     may_lack = setup.source.writes == "debezium" and setup.source.identity != "full"
     return may_lack and (change.is_move or (setup.declared.is_routed and change.op != "c"))
+
+
+def _is_untold(play: Play, change: Change) -> bool:
+    """Tell whether nobody can know by the row before that it is this one which leaves a key.
+
+    A row of nulls tells nothing; and of two rows of one key, a table holds the later.
+    """
+    assert change.before is not None, "it leaves a key"
+    row = change.before
+    told = [v for n, v in row._asdict().items() if n not in ("key", "part", "shard", "tenant")]
+    earlier = (each for each in play.connector.changes if each.number < change.number)
+    newest = next((c for c in reversed([*earlier]) if c.after and c.after.shard == row.shard), None)
+    return not any(told) or (newest is not None and newest.is_move)
 
 
 def _explained(play: Play, table: Table) -> set[int]:

@@ -82,6 +82,11 @@ FOUND: Final[Mapping[str, History]] = {
     "a key that is taken over from a row like it": of(
         put(1), put(2), Transaction((Move(1, 2), Delete(2)))
     ),
+    "a key that is taken over from a row of no table": of(
+        *(put(1, state=None), put(4, v="b"), moves((1, 2)), moves((4, 2), (2, 3))),
+        tables=ROUTED,
+        otherwise="ignore",
+    ),
     "an update that leaves the condition": of(put(1), update(1, state="closed"), tables=OPEN),
     "a row that leaves the condition": of(
         put(1), update(1, state="closed"), tables=OPEN, source=Source(writes="rows")

@@ -414,14 +414,15 @@ class Classifier:
     def _as_told(self, change: RowChange, row: Value, left_out: tuple[int, ...]) -> RowChange:
         """Add to a change what its record tells of a move, and of what it leaves out."""
         if row.is_left:
-            return change
+            mover = row.values if self._may_move else None
+            return change._replace(mover=mover, moves=row.moves)
         decoded = row.decoded
         has_undeclared = decoded.has_undeclared and not row.element
         change = change._replace(coerced=decoded.coerced, has_undeclared=has_undeclared)
         if self._may_move and (row.moves or decoded.is_delete):
             record = None if row.is_alone else row.record
             mover = None if record and record.value is None else row.values
-            change = change._replace(mover=mover, record=record)
+            change = change._replace(mover=mover, moves=row.moves, record=record)
         if not left_out or change.row is None:
             return change
         old = None

@@ -73,8 +73,8 @@ class ContestedKeys:
     def take(self, changes: Sequence[RowChange]) -> None:
         """Keep changes until the batch is whole."""
         add_events(self._new, changes)
-        moved = (each for each in changes if each.mover is not None)
-        self._moving.update(change.key for change in moved if not self._is_delete(change))
+        moved = (each for each in changes if each.moves and not self._is_delete(each))
+        self._moving.update(change.key for change in moved)
 
     def erase(self, erased: Erased) -> None:
         """Forget all contests where everything was deleted."""
@@ -107,7 +107,7 @@ class ContestedKeys:
         lines = {key: list(events) for key, events in self._new.get(keys).items()}
         for key, change in self._rule.rows_of(lines).items():
             # What made the row that is there has moved it in a batch of its own.
-            lines[key].append(change._replace(mover=None))
+            lines[key].append(change._replace(moves=False))
         return {key: sorted(line, key=self._when) for key, line in lines.items()}
 
     def _walked(
@@ -124,9 +124,9 @@ class ContestedKeys:
                     continue
                 was_spared = is_repeated and change.mover is None
                 is_repeated = False
-                if not self._is_delete(change):
+                if change.is_left or not self._is_delete(change):
                     there = self._arrived(contest, there, change)
-                elif change.is_left or not (self._is_contested(contest, change) or was_spared):
+                elif not (self._is_contested(contest, change) or was_spared):
                     there = None
                 elif (
                     self._spares(contest, there, change, is_repeated=was_spared)
@@ -140,11 +140,12 @@ class ContestedKeys:
         return spared, unknown, {key: each for key, each in contests.items() if each.arrivals}
 
     def _arrived(self, contest: Contest, there: Row | None, change: RowChange) -> Row:
-        """Return the row that a change makes; one onto which it has moved is pushed."""
-        assert change.row is not None, "no delete"
-        row, moment = self._told_of(change.row), change.place[self._order]
+        """Return the row that has the key then; one onto which it has moved is pushed."""
+        values = change.mover if change.is_left else change.row
+        assert values is not None, "it has a row, in this table or another"
+        row, moment = self._told_of(values), change.place[self._order]
         is_again = bool(moment) and (moment in contest.arrivals or there == row)
-        if change.mover is not None and there is not None and not is_again:
+        if change.moves and not change.is_left and there is not None and not is_again:
             contest.pushed.append(there)
             contest.arrivals.add(moment or change.place)
         return row

@@ -127,8 +127,9 @@ class RowChange(NamedTuple):
         record: The record, where it leaves any out.
         coerced: How many of its values were of another type than their lenient column.
         is_left: Whether it is a delete by a record that is not of this table.
-        mover: The declared columns of a row that gets, or loses, this key by a move, as far as the
-            record tells them.
+        mover: The declared columns of a row that gets this key by a move, or loses it, or is not
+            of this table, as far as the record tells them.
+        moves: Whether it is by a move.
         has_undeclared: Whether its record's schema has fields that no column names.
     """
 
@@ -142,6 +143,7 @@ class RowChange(NamedTuple):
     coerced: int = 0
     is_left: bool = False
     mover: Row | None = None
+    moves: bool = False
     has_undeclared: bool = False
 
     @property
