@@ -189,54 +189,59 @@ class _Walk:
         self._there: Event | None = None
         # Rows that another has moved upon.
         self._others: list[Event] = []
-        self._known: dict[str, list[_At]] = {_BEGUN: [], _ENDED: []}
+        self._moved_at: list[_At] = []
+        # Rows that have left, each with the order of the record by which.
+        self._left: list[tuple[_At, Event]] = []
         self._is_spared = False
 
     def go(self, events: Iterable[Event]) -> None:
         """Walk to the end."""
         for event in events:
             what, was_spared, self._is_spared = event["_what"], self._is_spared, False
-            if what in self._known:
+            if what in (_BEGUN, _ENDED):
                 self._know(event)
             elif what in ("row", "there", "left"):
                 self._arrive(event)
             elif what == "null" and was_spared:
                 # It repeats the delete before it.
                 self._spare(event)
-            elif not (self._others or self._is_again(_ENDED, event)):
+            elif not (self._others or self._has_left(event)):
                 self._there = None
             else:
                 self._leave(event)
 
     def _know(self, event: Event) -> None:
-        self._known[event["_what"]].append(self._moment(event))
         if event["_what"] == _BEGUN:
+            self._moved_at.append(self._moment(event))
             self._others.append(event)
-        else:
-            self._others = [other for other in self._others if not self._is_same(other, event)]
+            return
+        self._left.append((self._moment(event), event))
+        alike = (at for at, other in enumerate(self._others) if self._is_same(other, event))
+        if (at := next(alike, None)) is not None:
+            del self._others[at]
 
     def _arrive(self, event: Event) -> None:
-        there, is_again = self._there, self._is_again(_BEGUN, event)
-        is_again = is_again or bool(there and self._sequence and self._is_same(there, event))
-        if event["_moves"] and there is not None and not is_again:
+        there = self._there
+        if event["_moves"] and there is not None and not self._is_again(event, there):
             self._others.append(there)
+            self._moved_at.append(self._moment(event))
             self._outcomes.remembered.append((event["_nth"], there["_nth"], _BEGUN))
         self._there = event
 
     def _leave(self, event: Event) -> None:
-        if self._is_again(_ENDED, event):
+        if self._has_left(event):
             self._spare(event)
             return
         rows = [*self._others, *([self._there] if self._there else [])]
-        told = {name: event[name] for name in self._told_by if event[name]}
-        meant = [row for row in rows if all(row[n] == value for n, value in told.items())]
+        meant = [row for row in rows if self._tells(event, row)]
         # Of rows that are alike, any may leave.
-        is_told = self._are_alike(rows) or bool(told and self._are_alike(meant))
+        is_told = self._are_alike(rows) or self._are_alike(meant)
         left = meant[0] if meant else rows[0]
         if not is_told or left is self._there:
             self._outcomes.unknown.append(event)
             return
         self._others.remove(left)
+        self._left.append((self._moment(event), left))
         self._spare(event)
         self._outcomes.remembered.append((event["_nth"], left["_nth"], _ENDED))
 
@@ -244,9 +249,22 @@ class _Walk:
         self._is_spared = True
         self._outcomes.spared.append(event)
 
-    def _is_again(self, what: str, event: Event) -> bool:
-        """Tell an event that a connector has repeated, by its position in the database's log."""
-        return bool(self._sequence) and self._moment(event) in self._known[what]
+    def _is_again(self, event: Event, there: Event) -> bool:
+        """Tell a move that a connector has repeated, by its position in the database's log."""
+        moment = self._moment(event)
+        is_there = self._moment(there) == moment and self._is_same(there, event)
+        return bool(moment) and (is_there or moment in self._moved_at)
+
+    def _has_left(self, event: Event) -> bool:
+        """Tell a delete that is repeated so: of a row that has left at its position."""
+        moment = self._moment(event)
+        return bool(moment) and any(
+            at == moment and self._tells(event, row) for at, row in self._left
+        )
+
+    def _tells(self, event: Event, row: Event) -> bool:
+        """Tell whether a row has all values that a delete tells; those made up tell nothing."""
+        return all(row[name] == event[name] for name in self._told_by if event[name])
 
     def _moment(self, event: Event) -> _At:
         return tuple(event[name] for name in self._sequence)

@@ -27,16 +27,16 @@ class Contest:
     Attributes:
         pushed: Rows onto which another has moved, and that have not left yet.
         arrivals: Positions in the database's log of the moves onto them.
-        departures: Of the moves by which such rows have left.
+        departures: Of the moves by which such rows have left, each with the row.
     """
 
     pushed: list[Row] = field(default_factory=list)
     arrivals: set[Place] = field(default_factory=set)
-    departures: set[Place] = field(default_factory=set)
+    departures: list[tuple[Place, Row]] = field(default_factory=list)
 
     def copied(self) -> Contest:
         """Return one that can be changed alone."""
-        return Contest([*self.pushed], {*self.arrivals}, {*self.departures})
+        return Contest([*self.pushed], {*self.arrivals}, [*self.departures])
 
 
 @dataclass(slots=True)
@@ -139,30 +139,43 @@ class ContestedKeys:
             contests[key] = contest
         return spared, unknown, {key: each for key, each in contests.items() if each.arrivals}
 
-    def _arrived(self, contest: Contest, there: Row | None, change: RowChange) -> Row:
-        """Return the row that has the key then; one onto which it has moved is pushed."""
+    def _arrived(self, contest: Contest, there: RowChange | None, change: RowChange) -> RowChange:
+        """Return the change that a row is of now; one onto which it has moved is pushed."""
+        moment = change.place[self._order]
+        if not change.moves or change.is_left or there is None:
+            return change
+        is_repeated = moment == there.place[self._order] and self._row(there) == self._row(change)
+        if not (moment and (is_repeated or moment in contest.arrivals)):
+            contest.pushed.append(self._row(there))
+            contest.arrivals.add(moment or change.place)
+        return change
+
+    def _row(self, change: RowChange) -> Row:
         values = change.mover if change.is_left else change.row
         assert values is not None, "it has a row, in this table or another"
-        row, moment = self._told_of(values), change.place[self._order]
-        is_again = bool(moment) and (moment in contest.arrivals or there == row)
-        if change.moves and not change.is_left and there is not None and not is_again:
-            contest.pushed.append(there)
-            contest.arrivals.add(moment or change.place)
-        return row
+        return self._told_of(values)
 
     def _is_contested(self, contest: Contest, change: RowChange) -> bool:
-        return bool(contest.pushed) or change.place[self._order] in contest.departures
+        return bool(contest.pushed) or self._is_repeated(contest, change)
+
+    def _is_repeated(self, contest: Contest, change: RowChange) -> bool:
+        """Tell a delete of a row that has left already, at the same position."""
+        moment = change.place[self._order]
+        told = () if change.mover is None else self._told_of(change.mover)
+        return bool(moment) and any(
+            at == moment and (not any(told) or _tells(told, row)) for at, row in contest.departures
+        )
 
     def _spares(
-        self, contest: Contest, there: Row | None, change: RowChange, *, is_repeated: bool
+        self, contest: Contest, there: RowChange | None, change: RowChange, *, is_repeated: bool
     ) -> bool:
         """Tell whether a pushed row, and no other, is the one that a delete takes from its key."""
         moment = change.place[self._order]
         # A null value tells of no row, and repeats the delete before it.
-        if (moment and moment in contest.departures) or (change.mover is None and is_repeated):
+        if self._is_repeated(contest, change) or (change.mover is None and is_repeated):
             return True
         told = () if change.mover is None else self._told_of(change.mover)
-        rows = [*contest.pushed, *([] if there is None else [there])]
+        rows = [*contest.pushed, *([] if there is None else [self._row(there)])]
         meant = [row for row in rows if _tells(told, row)] if any(told) else []
         if any(row != rows[0] for row in rows):
             if not meant or any(row != meant[0] for row in meant):
@@ -171,7 +184,7 @@ class ContestedKeys:
         if rows[0] not in contest.pushed:
             return False
         contest.pushed.remove(rows[0])
-        contest.departures.add(moment or change.place)
+        contest.departures.append((moment or change.place, rows[0]))
         return True
 
     def _told_of(self, row: Row) -> Row:

@@ -1,0 +1,64 @@
+"""Keys that a row takes over while another still has them, by updates that change the key."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import pytest
+
+from tests.support.proof import find_problems
+from tests.support.world import World
+
+Row = dict[str, Any]
+FORMAT: Final = {"type": "debezium", "columns": {"lsn": "source.lsn", "at": "source.ts_ms"}}
+DDL: Final = "id BIGINT NOT NULL, v STRING, lsn BIGINT, at BIGINT"
+
+
+def row(id: int, v: str) -> Row:
+    """A row of the source."""
+    return {"id": id, "v": v}
+
+
+def change(op: str, before: Row | None, after: Row | None, lsn: int) -> Row:
+    """A change; all of them are of one moment."""
+    return {"op": op, "before": before, "after": after, "source": {"lsn": lsn, "ts_ms": 1}}
+
+
+def chain(first: str, second: str) -> list[Row]:
+    """Two rows, each of which gets the next key."""
+    return [
+        change("c", None, row(1, first), 1),
+        change("c", None, row(2, second), 2),
+        change("u", row(1, first), row(2, first), 3),
+        change("u", row(2, second), row(3, second), 4),
+    ]
+
+
+CHAIN: Final = chain("a", "b")
+CASES: Final[Mapping[str, tuple[str, list[Row], dict[int, str]]]] = {
+    "a chain of rows that are alike": ("lsn", chain("a", "a"), {2: "a", 3: "a"}),
+    "a chain that is repeated": ("lsn", [*CHAIN, *CHAIN[2:]], {2: "a", 3: "b"}),
+    "the end of a chain that is repeated": ("lsn", [*CHAIN, CHAIN[3]], {2: "a", 3: "b"}),
+    "a delete at the position of a chain": (
+        "at",
+        [*CHAIN, change("d", row(2, "a"), None, 5)],
+        {3: "b"},
+    ),
+}
+
+
+@pytest.mark.parametrize("are_together", [True, False], ids=["one batch", "many"])
+@pytest.mark.parametrize(("order", "changes", "expected"), CASES.values(), ids=CASES)
+def test_each_row_ends_under_its_own_key(
+    world: World, order: str, changes: list[Row], expected: dict[int, str], are_together: bool
+) -> None:
+    """However the changes are cut into batches."""
+    world.declare(schema=DDL, keys=["id"], format=FORMAT, sequence_by=[order])
+
+    for cut in [changes] if are_together else [[each] for each in changes]:
+        world.send(*cut)
+        assert world.run().is_balanced
+
+    assert {each["id"]: each["v"] for each in world.rows()} == expected
+    assert find_problems(world) == ()
