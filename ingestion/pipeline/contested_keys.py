@@ -91,7 +91,7 @@ def _define_contested(target: Target, *, has_contests: bool) -> None:
     lives = f"NOT {sql.name(DELETED_COLUMN)}" if spec.deletes == "soft" else "TRUE"
     lives = sql.name(CURRENT) if spec.mode == "scd2" else lives
     names = list(dict.fromkeys([*spec.types, *spec.order_columns, *COORDINATES]))
-    own = {name: sql.name(name, "e") for name in names}
+    own = {source: {name: sql.name(name, "e") for name in names} for source in ("batch", "before")}
     no_index = "CAST(0 AS INTEGER)" if "_index" not in names else sql.name("_index", "e")
     of = {
         "batch": ("batch", f"CAST({target.epoch} AS INTEGER)", _what(spec), "e._moves"),
@@ -99,8 +99,11 @@ def _define_contested(target: Target, *, has_contests: bool) -> None:
     }
     if has_contests:
         of["contests"] = ("contests", "e._epoch", f"e.{CONTEST}", "FALSE")
+        # They do not have the columns that came later.
+        there = {*engine.columns("contests")}
+        own["contests"] = {n: sql.name(n, "e") if n in there else "NULL" for n in names}
     events = " UNION ALL ".join(
-        f"SELECT {sql.selected(own)}, {epoch} AS _epoch, {what} AS _what, "
+        f"SELECT {sql.selected(own[source])}, {epoch} AS _epoch, {what} AS _what, "
         f"coalesce({moves}, FALSE) AS _moves, "
         f"{'e._index' if source == 'batch' else no_index} AS _row "
         f"FROM {table} e JOIN concerned k ON {sql.equal(spec.keys, 'e', 'k')}"

@@ -693,12 +693,18 @@ def _fit_of(
     if names == earlier and not fields:
         return None
 
-    def fit(change: RowChange) -> RowChange:
-        if change.row is None:
-            return change
-        values = [None if i is None else change.row[i] for i in at]
+    def fitted(row: Row) -> Row:
+        values = [None if i is None else row[i] for i in at]
         for n, with_fields in fields.items():
             values[n] = with_fields(values[n])
+        return tuple(values)
+
+    def fit(change: RowChange) -> RowChange:
+        if change.mover is not None:
+            change = change._replace(mover=fitted(change.mover))
+        if change.row is None:
+            return change
+        values = fitted(change.row)
         left_out = tuple(n for n, i in enumerate(at) if i in change.left_out)
         return change._replace(row=(*values, *change.row[len(names) :]), left_out=left_out)
 
