@@ -85,7 +85,12 @@ def _define_contested(target: Target, *, has_contests: bool) -> None:
     spec, engine = target.spec, target.engine
     keys = sql.names(spec.keys)
     begun = f"UNION SELECT {keys} FROM contests" if has_contests else ""
-    moved = f"SELECT {keys} FROM batch WHERE _disposition = 'row' AND _moves {begun}"
+    moved = f"SELECT {keys} FROM batch WHERE _disposition = 'row' AND _moves"
+    if has_contests:
+        moved += f"""
+            UNION SELECT {sql.names(spec.keys, "b")} FROM batch b
+            JOIN contests c ON {sql.equal(spec.keys, "b", "c")} WHERE b._disposition = 'delete'
+        """
     moved = f"SELECT DISTINCT {keys} FROM ({moved}) a"
     target.table.open_before(moved)
     lives = f"NOT {sql.name(DELETED_COLUMN)}" if spec.deletes == "soft" else "TRUE"
