@@ -25,7 +25,7 @@ from oncelake.ingestion.kafka.schema_registry import SchemaId, WriterSchema
 REASONS: Final[dict[str, str]] = {
     "undecodable": "decoding failed in an unexpected way; please report its `detail`",
 }
-# The column of a path that leads into it, as ``json.names.spelt`` writes it.
+# The column of a path that leads into it, as ``spelling.spelt`` writes it.
 _WITHIN: Final = re.compile(r"(?:`(.*)`|([^.\[{`]+))[.\[{]", re.DOTALL)
 # One record must not fail its batch, whatever it holds; libraries have errors of their own.
 UNFORESEEN: Final = Exception

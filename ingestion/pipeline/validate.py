@@ -55,7 +55,8 @@ REASONS: Final = {
     "tombstone_quarantined": "a null value, and the stream says `tombstones: quarantine`",
     "unexpected_tombstone": "a null value, in a mode that deletes nothing",
     "moved_key": "an update moves a row to another key, and which rows are gone is not known: a "
-    "part of the old key is missing, or each element of an array is a row",
+    "part of the old key is missing, each element of an array is a row, or another row has taken "
+    "the key",
     "unexpected_delete": "the record is a delete, in a mode that deletes nothing",
     UNROUTED: "the record's route is none of a table's, or it has none that can be read",
     "violates_constraint": "the row does not meet a constraint of the table, named in the detail",
