@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from pyspark.sql import SparkSession
 
 from oncelake.ingestion.declaration.spec import engine_version, fingerprint
@@ -103,9 +103,11 @@ def metadata(seq: int = 1) -> CommitMetadata:
     )  # fmt: skip
 
 
-def made_table(folder: Path, *rows: dict[str, Any]) -> Location:
-    """A table that somebody else has written."""
-    write_deltalake(folder, pa.Table.from_pylist(list(rows), schema=PLACE))
+def made_table(folder: Path, *rows: dict[str, Any], seq: int = 0) -> Location:
+    """A table that stands at a seq of the stream."""
+    stands = CommitProperties(app_transactions=[Transaction(app_id(STREAM), seq)])
+    rows_of = pa.Table.from_pylist(list(rows), schema=PLACE)
+    write_deltalake(folder, rows_of, commit_properties=stands)
     return Location.of(folder)
 
 
@@ -280,7 +282,7 @@ def test_a_row_is_found_whatever_statistics_say_of_its_key(
     path = Location.of(tmp_path / "table")
     with closing(LocalEngine(STREAM, tmp_path)) as engine:
         hold(engine, [{**place(1, 1, 0, 5), "id": key}], schema)
-        merge(engine, path, metadata())
+        merge(engine, path, metadata(0))
 
     assert counts_of(path) == {"inserted": 0, "updated": 1, "deleted": 0}
 
@@ -302,7 +304,7 @@ def test_two_partitions_without_an_order_are_incomparable(engine: Engine, tmp_pa
 
 def test_a_merge_that_changes_nothing_is_a_commit(engine: Engine, tmp_path: Path) -> None:
     """The offsets move with it, so it must be in the log."""
-    path = made_table(tmp_path / "table", place(1, 1, 0, 9))
+    path = made_table(tmp_path / "table", place(1, 1, 0, 9), seq=6)
     hold(engine, [place(1, 1, 0, 4)])
 
     merge(engine, path, metadata(7))
@@ -316,7 +318,7 @@ def test_a_merge_that_changes_nothing_is_a_commit(engine: Engine, tmp_path: Path
 
 def test_a_seq_that_is_there_is_not_committed_again(tmp_path: Path) -> None:
     """delta-rs would take the same txn twice, so it is looked for; nor is one left out."""
-    path, engine = made_table(tmp_path / "table"), LocalEngine(STREAM, tmp_path)
+    path, engine = made_table(tmp_path / "table", seq=2), LocalEngine(STREAM, tmp_path)
     hold(engine, [place(1, 1, 0, 4)])
     append(engine, path, metadata(3))
 
@@ -332,7 +334,7 @@ def test_a_commit_whose_answer_is_lost_is_not_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What a disk raises behind a commit that is in the log passes; before one, it does not."""
-    path, engine = made_table(tmp_path / "table"), LocalEngine(STREAM, tmp_path)
+    path, engine = made_table(tmp_path / "table", seq=2), LocalEngine(STREAM, tmp_path)
     hold(engine, [place(1, 1, 0, 4)])
     create = Location.create
 

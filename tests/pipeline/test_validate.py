@@ -144,6 +144,7 @@ def test_a_time_without_a_zone_is_utc(spark: SparkSession) -> None:
 
 
 SOFT = {"deletes": "soft", "sequence_by": []}
+KEPT = {"where": "at = 2", "on_filtered": "keep"}
 
 
 @pytest.mark.parametrize(
@@ -159,7 +160,7 @@ SOFT = {"deletes": "soft", "sequence_by": []}
         pytest.param(
             b'{"id": 1, "at": 1}', {}, "at > 1", "quarantined", "missing_required", id="2"
         ),
-        pytest.param(WHOLE, {"where": "at = 2"}, "at > 1", "filtered", None, id="filtered"),
+        pytest.param(WHOLE, KEPT, "at > 1", "filtered", None, id="filtered"),
         pytest.param(WHOLE, {"apply_as_deletes": "at = 1"}, "at > 1", "delete", None, id="delete"),
         pytest.param(None, {"sequence_by": []}, "at > 1", "delete", None, id="tombstone"),
         pytest.param(None, SOFT, "at > 1", "quarantined", UNMET, id="soft tombstone"),
