@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 import pytest
 
 from tests.database.database import Delete, Move, Put, Update
 from tests.database.declared import Declared, Setup, Source, Table
-from tests.database.history import Alter, History, ReadAll, Step, Transaction, Truncate
+from tests.database.history import Alter, History, ReadAll, Restart, Step, Transaction, Truncate
 from tests.database.judge import Ground, hold
 
 ROUTED: Final = (Table(name="opened", when=("open",)), Table(name="ended", when=("closed",)))
+MARKED: Final = tuple(replace(table, mode="soft") for table in ROUTED)
 OPEN: Final = (Table(name="t", where="state = 'open'"),)
 FOLLOWED: Final = {
     "embedded": Source(has_schemas=True, has_more=True),
@@ -52,6 +54,9 @@ FOUND: Final[Mapping[str, History]] = {
     "a route that becomes none": of(
         put(1), update(1, state=None), tables=ROUTED, otherwise="ignore"
     ),
+    "a route that changes, where deletes are marked": of(
+        put(1), ReadAll(), update(1, state="closed"), tables=MARKED
+    ),
     "a delete without its route": of(
         put(1),
         Transaction((Delete(1),)),
@@ -73,6 +78,18 @@ FOUND: Final[Mapping[str, History]] = {
     "keys in a chain": of(*CHAIN, source=Source(kafka_key="shard")),
     "keys that swap": of(*SWAP, source=Source(kafka_key="shard")),
     "keys in a chain, of which only keys are known": of(*CHAIN, source=KEYS_ONLY),
+    "keys in a chain, of which each record is a batch": of(
+        *CHAIN, source=Source(kafka_key="shard"), limit=1
+    ),
+    "keys that swap, of which each record is a batch": of(
+        *SWAP, source=Source(kafka_key="shard"), limit=1
+    ),
+    "keys in a chain, sent once more": of(
+        *CHAIN, Restart(2), source=Source(kafka_key="shard"), is_ordered=True, limit=1
+    ),
+    "a key that is taken over and left again, of which only keys are known": of(
+        put(1), put(2, v="b"), Transaction((Move(1, 2), Move(1, 3))), source=KEYS_ONLY
+    ),
     "rows alike that swap their keys": of(put(1), put(2), moves((1, 2), (2, 1))),
     "keys in a chain, sent as deletes and new rows": of(*CHAIN),
     "keys that swap, sent as deletes and new rows": of(*SWAP),
