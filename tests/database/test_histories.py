@@ -14,7 +14,7 @@ from tests.support.long import IS_LONG
 
 SESSIONS = 5
 # Of so many sessions each.
-EXAMPLES = 200 if IS_LONG else 20
+EXAMPLES = 200 if IS_LONG else 8
 FIXED = settings(
     max_examples=EXAMPLES,
     deadline=None,
