@@ -21,14 +21,14 @@ from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.modes import sql
 from oncelake.ingestion.modes.engines.engine import Engine
 from oncelake.ingestion.modes.mode import Target
-from oncelake.ingestion.modes.tombstones import CONTEST, define_contests
+from oncelake.ingestion.modes.tombstones import CONTEST, define_contests, define_newest_deletes
 from oncelake.ingestion.pipeline.counts import is_first_row
 from oncelake.ingestion.pipeline.erased import at_places, redefine
 
 _CHANGES: Final = "_disposition = 'delete' OR (_disposition = 'row' AND _moves)"
 # What contests remember: a row that was moved upon, and that it has left.
 _BEGUN, _ENDED = "begun", "ended"
-_WHATS: Final = ("row", "there", "delete", "null", "left", _BEGUN, _ENDED)
+_WHATS: Final = ("row", "there", "gone", "delete", "null", "left", _BEGUN, _ENDED)
 
 Event = Mapping[str, Any]
 _At = tuple[Any, ...]
@@ -80,7 +80,8 @@ def settle_contested_keys(target: Target) -> Target:
 def _define_contested(target: Target, *, has_contests: bool) -> None:
     """Call the events of keys that may be contested ``contested``, each with a number.
 
-    They are the records of the batch, the row of the table and what is remembered of contests.
+    They are the records of the batch, the row of the table, and what is remembered of deletes and
+    of contests.
     """
     spec, engine = target.spec, target.engine
     keys = sql.names(spec.keys)
@@ -93,20 +94,28 @@ def _define_contested(target: Target, *, has_contests: bool) -> None:
         """
     moved = f"SELECT DISTINCT {keys} FROM ({moved}) a"
     target.table.open_before(moved)
-    lives = f"NOT {sql.name(DELETED_COLUMN)}" if spec.deletes == "soft" else "TRUE"
-    lives = sql.name(CURRENT) if spec.mode == "scd2" else lives
+    there = f"CASE WHEN e.{DELETED_COLUMN} THEN 'gone' ELSE 'there' END"
+    there = there if spec.deletes == "soft" else "'there'"
+    lives = sql.name(CURRENT) if spec.mode == "scd2" else "TRUE"
+    rows = f'(SELECT * FROM "before" WHERE {lives})'
     names = list(dict.fromkeys([*spec.types, *spec.order_columns, *COORDINATES]))
     own = {source: {name: sql.name(name, "e") for name in names} for source in ("batch", "before")}
     no_index = "CAST(0 AS INTEGER)" if "_index" not in names else sql.name("_index", "e")
     of = {
         "batch": ("batch", f"CAST({target.epoch} AS INTEGER)", _what(spec), "e._moves"),
-        "before": (f'(SELECT * FROM "before" WHERE {lives})', "e._epoch", "'there'", "FALSE"),
+        "before": (rows, "e._epoch", there, "FALSE"),
     }
+    # A record that is sent again makes no row that has been deleted.
+    if define_newest_deletes(target):
+        is_same = sql.equal(spec.keys, "d", "b")
+        dead = f"SELECT d.* FROM dead d LEFT JOIN {rows} b ON {is_same} WHERE b._offset IS NULL"
+        of["dead"] = (f"({dead})", "e._epoch", "'gone'", "FALSE")
     if has_contests:
         of["contests"] = ("contests", "e._epoch", f"e.{CONTEST}", "FALSE")
-        # They do not have the columns that came later.
-        there = {*engine.columns("contests")}
-        own["contests"] = {n: sql.name(n, "e") if n in there else "NULL" for n in names}
+    for source in of.keys() - own.keys():
+        # They do not have the columns of a row, or those that came later.
+        known = {*engine.columns(source)}
+        own[source] = {n: sql.name(n, "e") if n in known else "NULL" for n in names}
     events = " UNION ALL ".join(
         f"SELECT {sql.selected(own[source])}, {epoch} AS _epoch, {what} AS _what, "
         f"coalesce({moves}, FALSE) AS _moves, "
@@ -193,7 +202,8 @@ class _Walk:
     def __init__(self, spec: StreamSpec, outcomes: _Outcomes) -> None:
         self._outcomes, self._sequence = outcomes, spec.sequence_by
         fixed = {*spec.keys, *spec.sequence_by, *spec.format.options.of_envelope}
-        self._told_by = [name for name in spec.types if name not in fixed]
+        self._columns = list(spec.types)
+        self._told_by = [name for name in self._columns if name not in fixed]
         self._there: Event | None = None
         # Rows that another has moved upon.
         self._others: list[Event] = []
@@ -213,7 +223,7 @@ class _Walk:
             elif what == "null" and was_spared:
                 # It repeats the delete before it.
                 self._spare(event)
-            elif not (self._others or self._has_left(event)):
+            elif what == "gone" or not (self._others or self._has_left(event)):
                 self._there = None
             else:
                 self._leave(event)
@@ -258,10 +268,15 @@ class _Walk:
         self._outcomes.spared.append(event)
 
     def _is_again(self, event: Event, there: Event) -> bool:
-        """Tell a move that a connector has repeated, by its position in the database's log."""
+        """Tell a move that a connector has repeated, by its position in the database's log.
+
+        Without one, it is the move within the batch that has made the same row.
+        """
         moment = self._moment(event)
+        if not moment:
+            return there["_moves"] and all(there[name] == event[name] for name in self._columns)
         is_there = self._moment(there) == moment and self._is_same(there, event)
-        return bool(moment) and (is_there or moment in self._moved_at)
+        return is_there or moment in self._moved_at
 
     def _has_left(self, event: Event) -> bool:
         """Tell a delete that is repeated so: of a row that has left at its position."""

@@ -62,3 +62,21 @@ def test_each_row_ends_under_its_own_key(
 
     assert {each["id"]: each["v"] for each in world.rows()} == expected
     assert find_problems(world) == ()
+
+
+@pytest.mark.parametrize(
+    "declared", [{}, {"deletes": "soft"}, {"mode": "scd2"}], ids=["hard", "soft", "history"]
+)
+def test_a_row_that_was_deleted_before_has_no_key(
+    world: World, declared: Mapping[str, str]
+) -> None:
+    """A record of it that is sent again, between its delete and a move, makes no second row."""
+    world.declare(schema=DDL, keys=["id"], format=FORMAT, sequence_by=["lsn"], **declared)
+    there = change("c", None, row(1, "a"), 1)
+    world.send(there, change("d", row(1, "a"), None, 2), change("c", None, row(5, "b"), 3))
+    assert world.run().is_balanced
+    world.send(there, change("u", row(5, "b"), row(1, "b"), 4), change("d", {"id": 1}, None, 5))
+    assert world.run().is_balanced
+
+    assert not world.ledger[-1].counts.get("quarantined")
+    assert find_problems(world) == ()

@@ -64,10 +64,13 @@ class ContestedKeys:
         self._new: SpillTable[Events] = context.store.table("unmoved")
         self._moving: set[str] = set()
         self._contests: dict[str, Contest] = {}
+        # Deletes of earlier batches.
+        self._gone: set[_Name] = set()
         self._order = slice(1, 1 + len(spec.sequence_by))
         self._by_time = spec.mode == "scd2"
         self._flag = len(spec.columns) if spec.deletes == "soft" else None
         fixed = {*spec.keys, *spec.sequence_by, *spec.format.options.of_envelope}
+        self._width = len(spec.types)
         self._told = [i for i, name in enumerate(spec.types) if name not in fixed]
 
     def take(self, changes: Sequence[RowChange]) -> None:
@@ -105,9 +108,12 @@ class ContestedKeys:
         """Return the events of each key from which or to which a row moves, in their order."""
         keys = self._moving | self._contests.keys()
         lines = {key: list(events) for key, events in self._new.get(keys).items()}
-        for key, change in self._rule.rows_of(lines).items():
+        self._gone.clear()
+        for key, change in self._rule.newest_of(lines).items():
             # What made the row that is there has moved it in a batch of its own.
             lines[key].append(change._replace(moves=False))
+            if self._is_delete(change):
+                self._gone.add((key, change.place))
         return {key: sorted(line, key=self._when) for key, line in lines.items()}
 
     def _walked(
@@ -124,7 +130,9 @@ class ContestedKeys:
                     continue
                 was_spared = is_repeated and change.mover is None
                 is_repeated = False
-                if change.is_left or not self._is_delete(change):
+                if (key, change.place) in self._gone:
+                    there = None
+                elif change.is_left or not self._is_delete(change):
                     there = self._arrived(contest, there, change)
                 elif not (self._is_contested(contest, change) or was_spared):
                     there = None
@@ -144,11 +152,19 @@ class ContestedKeys:
         moment = change.place[self._order]
         if not change.moves or change.is_left or there is None:
             return change
-        is_repeated = moment == there.place[self._order] and self._row(there) == self._row(change)
-        if not (moment and (is_repeated or moment in contest.arrivals)):
+        if moment:
+            is_same = moment == there.place[self._order] and self._row(there) == self._row(change)
+            is_repeated = is_same or moment in contest.arrivals
+        else:
+            # Without a position, it is the move within the batch that has made the same row.
+            is_repeated = there.moves and self._columns_of(there) == self._columns_of(change)
+        if not is_repeated:
             contest.pushed.append(self._row(there))
             contest.arrivals.add(moment or change.place)
         return change
+
+    def _columns_of(self, change: RowChange) -> Row | None:
+        return change.row and change.row[: self._width]
 
     def _row(self, change: RowChange) -> Row:
         values = change.mover if change.is_left else change.row

@@ -124,8 +124,8 @@ class Rule:
         """Take some of a batch's good records."""
         raise NotImplementedError
 
-    def rows_of(self, keys: Collection[str]) -> Mapping[str, RowChange]:
-        """Return the change that has made the row of each key, of those that have one."""
+    def newest_of(self, keys: Collection[str]) -> Mapping[str, RowChange]:
+        """Return the change by which each key has its row or has none, where one is known."""
         return {}
 
     def settle(self, recount: Recount) -> None:

@@ -33,10 +33,9 @@ class HistoryRule(Rule):
         """Keep the events of a batch, by key."""
         add_events(self._new, changes)
 
-    def rows_of(self, keys: Collection[str]) -> Mapping[str, RowChange]:
-        """Return the last version of each key that has not ended."""
-        lasts = {key: events[-1] for key, events in self._events.get(keys).items()}
-        return {key: change for key, change in lasts.items() if change.row is not None}
+    def newest_of(self, keys: Collection[str]) -> Mapping[str, RowChange]:
+        """Return the last event of each key."""
+        return {key: events[-1] for key, events in self._events.get(keys).items()}
 
     def settle(self, recount: Recount) -> None:
         """Give each event of the batch its place among its key's, and its disposition."""

@@ -34,10 +34,9 @@ class UpsertRule(Rule):
         self._winners.put(known)
         recount.counts["superseded"] += len(changes)
 
-    def rows_of(self, keys: Collection[str]) -> Mapping[str, RowChange]:
-        """Return the newest change of each key that has a row."""
-        known = self._rows.get(keys)
-        return {k: c for k, c in known.items() if c.row is not None and not self._is_delete(c)}
+    def newest_of(self, keys: Collection[str]) -> Mapping[str, RowChange]:
+        """Return the newest change of each key."""
+        return self._rows.get(keys)
 
     def settle(self, recount: Recount) -> None:
         """Apply the winners; all others are superseded."""
