@@ -31,6 +31,8 @@ _IS_UPDATE: Final = "_disposition = 'row' AND _unavailable IS NOT NULL"
 _IS_MOVE: Final = f"{_IS_UPDATE} AND _moved_from IS NOT NULL"
 # A delete of a row that gets another key.
 _IS_END: Final = "_disposition = 'delete' AND _unavailable IS NOT NULL"
+# One that takes no row, since another has that key, or that waits.
+_IS_NO_END: Final = "(_disposition IN ('ignored', 'quarantined') AND _moves AND _index = 0)"
 # A row of the batch: a record that moves a row has two.
 _ROW: Final = (*COORDINATES, "_index")
 # The row of the batch that an event is of; an event of a move stands in another key's line.
@@ -257,17 +259,23 @@ def _ends(target: Target, *, has_deletes: bool) -> str:
         newest = sql.ranked(("_epoch", *spec.origin), "DESC", "d")
     of_move = dict.fromkeys(name for name in (*spec.sequence_by, *_ROW) if name not in spec.keys)
     of_delete = [name for name in _place(spec) if name not in spec.keys]
-    remembered = f"UNION ALL SELECT {place}, _epoch FROM deletes" if has_deletes else ""
+    remembered = f"UNION ALL SELECT {place}, _epoch, TRUE FROM deletes" if has_deletes else ""
+    # Of a delete that takes no row nothing is known; its key is no row's.
+    keys = {
+        name: f"CASE WHEN coalesce(d._is_end, TRUE) THEN {sql.name(name, 'm')} END"
+        for name in spec.keys
+    }
     return f"""
         WITH moves AS (
             SELECT {_old_key(spec)}, {sql.names(of_move)} FROM batch WHERE {_IS_MOVE}
         ),
         ended AS (
-            SELECT {place}, {_epoch(target)} AS _epoch FROM batch WHERE _disposition = 'delete'
+            SELECT {place}, {_epoch(target)} AS _epoch, _disposition = 'delete' AS _is_end
+            FROM batch WHERE _disposition = 'delete' OR {_IS_NO_END}
             {remembered}
         ),
         pairs AS (
-            SELECT {sql.names(spec.keys, "m")}, {sql.names(of_delete, "d")}, d._epoch,
+            SELECT {sql.selected(keys)}, {sql.names(of_delete, "d")}, d._epoch,
                 {sql.selected({f"_of{name}": f"m.{name}" for name in _ROW})},
                 row_number() OVER (
                     PARTITION BY {sql.names(COORDINATES, "m")} ORDER BY {newest}

@@ -225,6 +225,9 @@ class _Walk:
                 self._spare(event)
             elif what == "gone" or not (self._others or self._has_left(event)):
                 self._there = None
+            elif self._is_blind(event):
+                self._there = None
+                self._others.clear()
             else:
                 self._leave(event)
 
@@ -262,6 +265,13 @@ class _Walk:
         self._left.append((self._moment(event), left))
         self._spare(event)
         self._outcomes.remembered.append((event["_nth"], left["_nth"], _ENDED))
+
+    def _is_blind(self, event: Event) -> bool:
+        """Tell a delete that takes what is there: it has its key alone, and no order.
+
+        Without one, changes that a connector repeats look like a contest, and must end right.
+        """
+        return not (self._sequence or any(event[name] for name in self._told_by))
 
     def _spare(self, event: Event) -> None:
         self._is_spared = True

@@ -77,7 +77,7 @@ FOUND: Final[Mapping[str, History]] = {
     ),
     "keys in a chain": of(*CHAIN, source=Source(kafka_key="shard")),
     "keys that swap": of(*SWAP, source=Source(kafka_key="shard")),
-    "keys in a chain, of which only keys are known": of(*CHAIN, source=KEYS_ONLY),
+    "keys in a chain, of which only keys are known": of(*CHAIN, source=KEYS_ONLY, is_ordered=True),
     "keys in a chain, of which each record is a batch": of(
         *CHAIN, source=Source(kafka_key="shard"), limit=1
     ),
@@ -88,7 +88,9 @@ FOUND: Final[Mapping[str, History]] = {
         *CHAIN, Restart(2), source=Source(kafka_key="shard"), is_ordered=True, limit=1
     ),
     "a key that is taken over and left again, of which only keys are known": of(
-        put(1), put(2, v="b"), Transaction((Move(1, 2), Move(1, 3))), source=KEYS_ONLY
+        *(put(1), put(2, v="b"), Transaction((Move(1, 2), Move(1, 3)))),
+        source=KEYS_ONLY,
+        is_ordered=True,
     ),
     "rows alike that swap their keys": of(put(1), put(2), moves((1, 2), (2, 1))),
     "keys in a chain, sent as deletes and new rows": of(*CHAIN),

@@ -136,6 +136,9 @@ class ContestedKeys:
                     there = self._arrived(contest, there, change)
                 elif not (self._is_contested(contest, change) or was_spared):
                     there = None
+                elif self._is_blind(change) and not was_spared:
+                    there = None
+                    contest.pushed.clear()
                 elif (
                     self._spares(contest, there, change, is_repeated=was_spared)
                     or change.record is None
@@ -181,6 +184,12 @@ class ContestedKeys:
         return bool(moment) and any(
             at == moment and (not any(told) or _tells(told, row)) for at, row in contest.departures
         )
+
+    def _is_blind(self, change: RowChange) -> bool:
+        """Tell a delete that has nothing but its key, where no order tells a repeated one."""
+        has_order = bool(change.place[self._order])
+        told = () if change.mover is None else self._told_of(change.mover)
+        return not (has_order or any(told))
 
     def _spares(
         self, contest: Contest, there: RowChange | None, change: RowChange, *, is_repeated: bool
