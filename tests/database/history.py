@@ -21,7 +21,10 @@ FEATURES: Final = (
     "a key that is taken over",
     "a key that is taken over by its like",
     "a field within a column of Iceberg",
+    "a large value that moves to another partition",
 )
+# Those that may end wrong.
+OPEN: Final = FEATURES[-1:]
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +144,9 @@ class History:
             # Which of the two goes later, no image can tell.
             if after == change.holder._replace(identity=after.identity, shard=after.shard):
                 yield "a key that is taken over by its like"
+        is_spread = source.kafka_key == "primary" and source.partitions > 1
+        if change.is_move and change.unsent and is_silent and is_spread:
+            yield "a large value that moves to another partition"
         if before is None or after is None:
             return
         if declared.table_of(before) != declared.table_of(after):
