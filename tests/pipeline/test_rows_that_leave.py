@@ -144,7 +144,7 @@ def test_keys_that_rows_take_from_each_other(
 @engines
 def test_a_move_that_tells_only_keys_waits(world: World, engine: str) -> None:
     """Which of two rows leaves the key is not known, so the record is in quarantine."""
-    by(engine, world).declare(**CHANGES)
+    by(engine, world).declare(**CHANGES, sequence_by=["lsn"])
     world.send(*(event("c", id, None, row(id, f"of {id}")) for id in (1, 2)))
     world.send(event("u", 11, {"id": 1}, row(2, "of 1")), event("u", 12, {"id": 2}, row(3, "of 2")))
     world.run()
