@@ -109,6 +109,9 @@ def _tried(stream: Stream, session: SparkSession, ranges: Sequence[Range]) -> Tr
         with translate_expression_errors(spec, ranges, {}):
             engine.materialize(validated)
         take_truncates(engine, spec)
+        if spec.leaves_rows:
+            # What leaves is counted where it finds a row.
+            engine.define("batch", "SELECT * FROM batch WHERE _left_to IS NULL", keep=True)
         counts, names = count_records(engine), [column.name for column in spec.value_columns]
         return Trial(
             spec=spec,

@@ -330,6 +330,9 @@ def _judged(spec: StreamSpec, reached: Offsets, *, has_constraints: bool = False
     is_judged = "_selected"
     if spec.transform or _is_time_in(spec.where, spec):
         is_judged = f"_selected OR ({has_no_time} AND {is_meant})"
+    # What `select` makes of the time is asked of no row that leaves.
+    is_needed = TIME_COLUMN in spec.sequence_by or _is_time_in(spec.where, spec)
+    asks_time = "TRUE" if is_needed or spec.transform else f"NOT {_IS_FILTERED}"
     waits = ", ".join(map(sql.text, _WAITING))
     is_judged = f"(_left_to IS NULL AND ({is_judged})) OR ({_IS_FILTERED} AND _fault IN ({waits}))"
     is_not_own = " OR ".join(f"_wrong = {sql.text(why)}" for why in _not_own(spec)) or "FALSE"
@@ -354,7 +357,7 @@ def _judged(spec: StreamSpec, reached: Offsets, *, has_constraints: bool = False
                 WHEN _is_tombstone AND {policy == "ignore"} THEN NULL
                 WHEN _is_tombstone AND {policy == "quarantine"} THEN '{why}'
                 WHEN _is_delete AND NOT {has_deletes} THEN 'unexpected_delete'
-                WHEN {has_no_time} THEN 'bad_time'
+                WHEN {has_no_time} AND {asks_time} THEN 'bad_time'
                 WHEN _is_tombstone AND {no_key} THEN 'tombstone_without_key'
                 WHEN {no_key} THEN 'missing_key'
                 WHEN {bits} > {8 * spec.sink.kind.longest_key} THEN 'key_too_long'

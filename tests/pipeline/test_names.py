@@ -36,6 +36,7 @@ def test_a_field_of_any_name_is_filtered_selected_and_proven(merging: World) -> 
         value_schema=f"id INT, __deleted STRING, {columns}, `s s` STRUCT<`a b`: INT>",
         schema="id INT NOT NULL, __deleted STRING, __op INT, total INT, part INT",
         where="`a.b` > 0 AND `x``y` > 0 AND `_row` > 0",
+        on_filtered="keep",
         select={"total": total, "part": "`s s`.`a b` + _partition"},
         apply_as_deletes="__deleted = 'true'",
     )

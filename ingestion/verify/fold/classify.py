@@ -380,7 +380,8 @@ class Classifier:
         if row.misfit:
             raise BadRecordError(f"no table could hold it: {row.misfit}")
         sent = record.sent
-        self._refuse_no_time(record)
+        if not row.is_left or self._is_time_order:
+            self._refuse_no_time(record)
         order = self._order(values, sent)
         if is_delete and not self._has_deletes:
             raise BadRecordError("a delete, in a mode that deletes nothing")
