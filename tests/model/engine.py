@@ -132,7 +132,7 @@ class ModelEngine:
         """Return the places of the records in quarantine that a redrive sends in."""
         of_seq = re.search(rf"FROM quarantine WHERE {WAITS} AND (.*?)\s*\)\s*SELECT", sql)
         assert of_seq, sql
-        assert "WHERE b._disposition <> 'quarantined' AND b._index = 0" in sql, sql
+        assert "WHERE b._disposition <> 'quarantined' AND b.\"_index\" = 0" in sql, sql
         waiting = (row for row in self._quarantine.waiting() if holds(of_seq[1], row.seq))
         bad = {each[:2] for each in self.batch.of("quarantined")}
         sent = [each[:2] for each in self.batch if each[:2] not in bad]

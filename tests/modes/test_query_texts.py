@@ -55,6 +55,7 @@ BATCH: Final = pa.schema(
         ("_disposition", pa.string()),
         ("_unavailable", NAMES),
         ("_moved_from", pa.struct([("id", pa.int64())])),
+        ("_moves", pa.bool_()),
         ("_reason", pa.string()),
         ("_detail", pa.string()),
     ]
@@ -165,7 +166,7 @@ def test_an_update_is_filled_from_the_row_before_it(
     old = 1 if is_moved else None
     rows = [
         record(5, 1, None, 5, **lacking),
-        record(6, 2 if old else 1, None, 6, **lacking, _moved_from={"id": old} if old else None),
+        record(6, 2 if old else 1, None, 6, **lacking, _moved_from=old and {"id": old}),
         *([record(6, 1, None, 6, **end)] if is_moved else []),
         record(7, 3, None, 7, **lacking),
     ]
