@@ -35,7 +35,7 @@ from oncelake.ingestion.storage.processes import scratch_of_this_process, sweep_
 from oncelake.ingestion.verify.compare import ledger, quarantine
 from oncelake.ingestion.verify.compare.continuity import refuse_another_log
 from oncelake.ingestion.verify.compare.ledger import miscounts
-from oncelake.ingestion.verify.compare.promises import PLACE, next_offsets, shared_keys
+from oncelake.ingestion.verify.compare.promises import PLACE, Rows, shared_keys
 from oncelake.ingestion.verify.compare.routes import broken_equation, counts_across, terms_of
 from oncelake.ingestion.verify.compare.rows import RowsProof, tombstones_of
 from oncelake.ingestion.verify.coverage import Coverage, determine_coverage
@@ -237,8 +237,8 @@ class _Proof:
         may_be_thinned = partial(any, (is_compacted(self._settings, each) for each in topics))
         self._differences.add(broken_equation(counts, may_be_thinned=may_be_thinned))
         if self._spec.leaves_by_route and not self._spec.is_log:
-            for stream, batches in ledgers.items():
-                self._differences.add(self._in_two_tables(stream, batches))
+            for stream in ledgers.keys() & {*route.deleting}:
+                self._differences.add(self._in_two_tables(stream, ledgers[stream]))
 
     def _in_two_tables(self, stream: str, batches: Sequence[Batch]) -> Iterator[Difference]:
         """Name the rows that this table has, and a sibling's, too."""
@@ -247,10 +247,10 @@ class _Proof:
         other = StreamPaths.of(stream, self._settings, sink).table
         if is_own or not other.log().exists:
             return
-        if not {*spec.keys} <= {column.name for column in other.columns()}:
+        theirs = Rows.of(other, batches)
+        if not {*spec.keys} <= theirs.names:
             return
-        scan = partial(self._paths.table.scan, version=self._snapshot.version)
-        own, theirs = (scan, next_offsets(self._batches)), (other.scan, next_offsets(batches))
+        own = Rows.of(self._paths.table, self._batches, version=self._snapshot.version)
         for row in shared_keys(spec.keys, own, theirs):
             key = {name: str(row[name]) for name in spec.keys}
             what = f"is in the table, and in that of {stream}, which has its key, too"

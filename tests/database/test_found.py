@@ -57,6 +57,13 @@ FOUND: Final[Mapping[str, History]] = {
     "a route that changes, where deletes are marked": of(
         put(1), ReadAll(), update(1, state="closed"), tables=MARKED
     ),
+    "a route that changes, to a table of all changes": of(
+        *(put(1, state="closed"), put(1)),
+        tables=(ROUTED[0], replace(ROUTED[1], mode="append")),
+    ),
+    "a row of no table that gets another key, where deletes are marked": of(
+        *(put(1, state=None), moves((1, 2))), tables=MARKED, otherwise="ignore"
+    ),
     "a delete without its route": of(
         put(1),
         Transaction((Delete(1),)),

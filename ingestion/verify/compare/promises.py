@@ -9,24 +9,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import duckdb
 import pyarrow as pa
 
-from oncelake.ingestion.declaration.modes import CURRENT, DELETED_COLUMN
+from oncelake.ingestion.declaration.modes import CURRENT, DELETED_COLUMN, VALID_FROM, VALID_TO
 from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.declaration.sql import OFFLINE, equal, identifier
 from oncelake.ingestion.kafka.offsets import TopicPartition
+from oncelake.ingestion.sinks.table import SinkTable
 from oncelake.ingestion.verify.decode.coerce import UnprovableError
 from oncelake.ingestion.verify.fold.transform import Condition
 from oncelake.ingestion.verify.read.record import Row
 from oncelake.ingestion.verify.read.snapshot import Batch
 
 PLACE: Final = ("_topic", "_partition", "_offset")
-# Reads the columns of a table by their names.
-Scan = Callable[[Sequence[str]], Iterator[pa.RecordBatch]]
-Next = Mapping[TopicPartition, int]
 
 
 def excluding(
@@ -67,44 +67,68 @@ def excluding(
     return excluded
 
 
-def shared_keys(
-    keys: Sequence[str], own: tuple[Scan, Next], other: tuple[Scan, Next]
-) -> list[dict[str, Any]]:
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The rows of a table.
+
+    Attributes:
+        names: The columns of the table.
+        scan: Reads those of some names.
+        until: The offsets up to where the table has read.
+    """
+
+    names: frozenset[str]
+    scan: Callable[[Sequence[str]], Iterator[pa.RecordBatch]]
+    until: Mapping[TopicPartition, int]
+
+    @classmethod
+    def of(cls, table: SinkTable, batches: Sequence[Batch], version: int | None = None) -> Rows:
+        """Return those of a table as of a version, which batches have made."""
+        names = frozenset(column.name for column in table.columns())
+        return cls(names, partial(table.scan, version=version), _next_offsets(batches))
+
+    def living(self) -> str:
+        """Tell, in SQL, rows that are there: neither marked as deleted, nor history."""
+        is_history = {CURRENT, VALID_FROM, VALID_TO} <= self.names
+        lives = [f"NOT {DELETED_COLUMN}"] if DELETED_COLUMN in self.names else []
+        return " AND ".join([*lives, *([CURRENT] if is_history else []), "TRUE"])
+
+
+def shared_keys(keys: Sequence[str], own: Rows, other: Rows) -> list[dict[str, Any]]:
     """Return the keys of which two tables have a row, though each has read what made the other's.
 
     Args:
         keys: The key columns of both.
-        own: Reads one table, and its next offsets.
-        other: Those of the other.
     """
     columns = [*keys, *PLACE]
     both = " AND ".join(
-        f"coalesce({side}._offset < {_next_of(until, side)}, FALSE)"
-        for side, (_, until) in (("o", own), ("t", other))
+        f"coalesce({side}._offset < {_next_of(rows.until, side)}, FALSE)"
+        for side, rows in (("o", own), ("t", other))
     )
     with duckdb.connect(config=dict(OFFLINE)) as tables:
-        for name, (scan, _) in (("own", own), ("other", other)):
-            batches = list(scan(columns))
+        for name, rows in (("own", own), ("other", other)):
+            flags = {DELETED_COLUMN, CURRENT} & rows.names
+            batches = list(rows.scan([*dict.fromkeys([*columns, *sorted(flags)])]))
             if not batches:
                 return []
             tables.register(name, pa.Table.from_batches(batches))
         selected = ", ".join(f"t.{identifier(name)}" for name in columns)
         found = tables.sql(
-            f"SELECT {selected} FROM own t JOIN other o ON {equal(keys, 't', 'o')} WHERE {both}"
+            f"SELECT {selected} FROM (FROM own WHERE {own.living()}) t "
+            f"JOIN (FROM other WHERE {other.living()}) o ON {equal(keys, 't', 'o')} WHERE {both}"
         )
-        rows: list[dict[str, Any]] = found.to_arrow_table().to_pylist()
-    return rows
+        rows_of_two: list[dict[str, Any]] = found.to_arrow_table().to_pylist()
+    return rows_of_two
 
 
-def next_offsets(batches: Sequence[Batch]) -> Next:
-    """Return up to where some batches have read each partition."""
+def _next_offsets(batches: Sequence[Batch]) -> dict[TopicPartition, int]:
     found: dict[TopicPartition, int] = {}
     for part in (part for batch in batches for part in batch.ranges):
         found[part.at] = max(found.get(part.at, 0), part.end)
     return found
 
 
-def _next_of(until: Next, side: str) -> str:
+def _next_of(until: Mapping[TopicPartition, int], side: str) -> str:
     """Return, in SQL, up to where a table has read the partition of a row of the other."""
     cases = " ".join(
         f"WHEN {side}._topic = '{at.topic}' AND {side}._partition = {at.partition} THEN {offset}"
