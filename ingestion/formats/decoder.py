@@ -110,7 +110,7 @@ def decoded_struct(encoded: Encoded) -> sql.StructType:
     whose value was of another type; where values are by a registry's schemas, ``record`` has the
     full name of their record type, if it has one; where streams share null bytes, ``is_shared``
     tells those; where rows leave by their route, ``left_to`` says what becomes of a record that is
-    a delete for that reason alone.
+    a delete for that reason alone, and ``is_gone`` whether it says that the row is deleted there.
 
     All may be null, and texts have any length: decoding and the writer of the row check both. A
     VARIANT is its JSON, for ``with_variants`` to parse.
@@ -139,7 +139,7 @@ def decoded_struct(encoded: Encoded) -> sql.StructType:
     if encoded.shares_tombstones:
         struct = struct.add("is_shared", sql.BooleanType())
     if encoded.leaves_by_route:
-        struct = struct.add("left_to", sql.StringType())
+        struct = struct.add("left_to", sql.StringType()).add("is_gone", sql.BooleanType())
     return struct
 
 

@@ -8,6 +8,7 @@ puts it aside until it is.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -96,7 +97,7 @@ class RoutedDecoder:
     def __call__(self, values: pa.Array, *more: pa.Array) -> pa.StructArray:
         """Decode a batch; the last argument is always the headers."""
         route, inner = self._route, more if self._takes_headers else more[:-1]
-        found, wrong = _routes(route, self._read, values, inner, more[-1])
+        found, wrong, says_delete = _routes(route, self._read, values, inner, more[-1])
         is_own, is_others = _are_in(found, route.own), _are_in(found, route.others)
         is_none, is_null = pc.invert(pc.or_(is_own, is_others)), pc.is_null(values)
         # A null value may have a header, and with it a route that is none of a table's.
@@ -112,16 +113,16 @@ class RoutedDecoder:
             reasons, is_of_all = _of_all_tables(decoded, may_be_of_all, reasons, route)
             is_shared = pc.or_(is_shared, is_of_all)
             decoded = pc.if_else(pc.is_null(reasons), decoded, pa.nulls(len(values), decoded.type))
-        left_to = None
+        left = dict[str, pa.Array]()
         if self._decode_elsewhere is not None:
             is_left = pc.and_(pc.invert(is_null), pc.is_in(reasons, _left_reasons(route)))
-            left = self._decode_elsewhere(pc.if_else(is_left, values, None), *inner)
-            is_left = pc.and_(is_left, pc.is_valid(left.field("row")))
-            decoded = pc.if_else(is_left, left, decoded)
-            left_to = pc.if_else(is_left, reasons, _NONE)
+            elsewhere = self._decode_elsewhere(pc.if_else(is_left, values, None), *inner)
+            is_left = pc.and_(is_left, pc.is_valid(elsewhere.field("row")))
+            decoded = pc.if_else(is_left, elsewhere, decoded)
+            left = {"left_to": pc.if_else(is_left, reasons, _NONE), "is_gone": says_delete}
             reasons = pc.if_else(is_left, _NONE, reasons)
         added = {"reason": reasons, "detail": _details(found, wrong, reasons)}
-        return _with(decoded, added, is_shared=is_shared, left_to=left_to)
+        return _with(decoded, added, is_shared=is_shared, left=left)
 
 
 def _of_all_tables(
@@ -156,18 +157,18 @@ def _reason(treatment: Treatment) -> pa.StringScalar:
 
 def _routes(
     route: Route, read: Decode, values: pa.Array, inner: tuple[pa.Array, ...], headers: pa.Array
-) -> tuple[pa.Array, pa.Array | None]:
-    """Return the route of each record, null without one, and what is wrong with its value."""
+) -> tuple[pa.Array, pa.Array | None, pa.Array | None]:
+    """Return the route of each record, null without one, what is wrong, and whether it deletes."""
     if route.header is not None:
-        return _in_header(headers, route.header), None
+        return _in_header(headers, route.header), None, None
     decoded = read(values, *inner)
     wrong = pc.binary_join_element_wise(decoded.field("reason"), decoded.field("detail"), ": ")
     if route.by == BY_SCHEMA:
-        return decoded.field("record"), wrong
+        return decoded.field("record"), wrong, None
     found = decoded.field("row")
     for name in route.by.split("."):
         found = pc.struct_field(found, name)
-    return found, wrong
+    return found, wrong, decoded.field("is_delete")
 
 
 def _lacks_schema(wrong: pa.Array | None, values: pa.Array) -> pa.BooleanArray:
@@ -206,7 +207,7 @@ def _with(
     reasons: dict[str, pa.Array],
     *,
     is_shared: pa.BooleanArray,
-    left_to: pa.Array | None,
+    left: Mapping[str, pa.Array],
 ) -> pa.StructArray:
     """Give records a reason that are not decoded, and say which ones siblings share or have."""
     is_decoded = pc.is_null(reasons["reason"])
@@ -214,6 +215,5 @@ def _with(
     parts |= {name: pc.if_else(is_decoded, parts[name], each) for name, each in reasons.items()}
     if "is_shared" in parts:
         parts["is_shared"] = pc.and_(is_shared, is_decoded)
-    if left_to is not None:
-        parts["left_to"] = left_to
+    parts |= left
     return pa.StructArray.from_arrays([*parts.values()], fields=list(decoded.type))

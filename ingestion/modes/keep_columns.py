@@ -260,11 +260,10 @@ def _ends(target: Target, *, has_deletes: bool) -> str:
     of_move = dict.fromkeys(name for name in (*spec.sequence_by, *_ROW) if name not in spec.keys)
     of_delete = [name for name in _place(spec) if name not in spec.keys]
     remembered = f"UNION ALL SELECT {place}, _epoch, TRUE FROM deletes" if has_deletes else ""
-    # Of a delete that takes no row nothing is known; its key is no row's.
-    keys = {
-        name: f"CASE WHEN coalesce(d._is_end, TRUE) THEN {sql.name(name, 'm')} END"
-        for name in spec.keys
-    }
+    # Of a delete that takes no row nothing is known; its key is no row's. One that has not come, of
+    # another partition then, may have updates before it that have not come either.
+    is_end = f"coalesce(d._is_end, {not spec.sequence_by})"
+    keys = {name: f"CASE WHEN {is_end} THEN {sql.name(name, 'm')} END" for name in spec.keys}
     return f"""
         WITH moves AS (
             SELECT {_old_key(spec)}, {sql.names(of_move)} FROM batch WHERE {_IS_MOVE}

@@ -14,7 +14,8 @@
                                        What an update ends is a delete, the record's row of index 1
                 + _left_to             of a delete by a record that is not of this table: the
                                        disposition of the record's own row, which has the same
-                                       index; only where rows may leave
+                                       index, or that the record deletes it there; only where rows
+                                       may leave
                 + _coerced             columns whose value was of another type; only where lenient
                 + _unavailable         columns that the record left out; only where its format may
                 + _moves               whether a row gets, or loses, its key by a move; likewise
@@ -32,6 +33,8 @@ from typing import Final
 
 from oncelake.ingestion.modes.engines.rows import RAW
 
+# What stands as ``_left_to`` where a record says that the row which is not here has been deleted.
+DELETED_ELSEWHERE: Final = "deleted_elsewhere"
 PLACE: Final = ("_topic", "_partition", "_offset", "_timestamp")
 # By ``_digest``, of key, value and headers, ``ingestion.kafka.last_record`` knows a record again.
 SOURCE: Final = (*PLACE, *RAW, "_digest")

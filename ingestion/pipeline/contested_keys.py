@@ -7,7 +7,8 @@ delete by which row 2 leaves its key must not take row 1, which has the key by t
 A key is contested from the move of one row onto the row of another until one of the two leaves. The
 row before that change, as far as the record tells it, says which of them that is. Where it does not
 tell, the record waits in quarantine. A contest that a batch leaves open is remembered beside the
-deletes, with the row that was moved upon. A row that another table has, or none, has its key, too.
+deletes, with the row that was moved upon. A row that another table has, or none, has its key, too:
+that it is deleted there says which row leaves, and deletes none here.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from oncelake.ingestion.modes import sql
 from oncelake.ingestion.modes.engines.engine import Engine
 from oncelake.ingestion.modes.mode import Target
 from oncelake.ingestion.modes.tombstones import CONTEST, define_contests, define_newest_deletes
+from oncelake.ingestion.pipeline.columns import DELETED_ELSEWHERE
 from oncelake.ingestion.pipeline.counts import is_first_row
 from oncelake.ingestion.pipeline.erased import at_places, redefine
 
@@ -55,6 +57,13 @@ def settle_contested_keys(target: Target) -> Target:
     Returns:
         The target, with what is to be remembered.
     """
+    settled = _settle_moves(target)
+    if target.spec.leaves_by_route:
+        _keep(target.engine, f"coalesce(_left_to, '') <> '{DELETED_ELSEWHERE}'")
+    return settled
+
+
+def _settle_moves(target: Target) -> Target:
     spec, engine = target.spec, target.engine
     if not spec.moved_by or not engine.rows(f"SELECT 1 AS a FROM batch WHERE {_CHANGES} LIMIT 1"):
         return target
@@ -151,10 +160,9 @@ def _not_left(spec: StreamSpec) -> str:
 def _what(spec: StreamSpec) -> str:
     """Say, in SQL, what a row of the batch is: a null value has neither bytes nor a move."""
     is_null = "e._disposition = 'delete' AND e._bytes = 0 AND NOT coalesce(e._moves, FALSE)"
-    return (
-        f"CASE WHEN NOT ({_not_left(spec)}) THEN 'left' WHEN {is_null} THEN 'null' "
-        "ELSE e._disposition END"
-    )
+    left = f"CASE _left_to WHEN '{DELETED_ELSEWHERE}' THEN 'delete' ELSE 'left' END"
+    left = f"WHEN _left_to IS NOT NULL THEN {left}" if spec.leaves_rows else ""
+    return f"CASE {left} WHEN {is_null} THEN 'null' ELSE e._disposition END"
 
 
 def _settled(spec: StreamSpec, lines: Iterable[list[Event]]) -> _Outcomes:
@@ -321,9 +329,13 @@ def _put_aside(target: Target, places: str) -> None:
         _reason="'moved_key'",
         _detail=sql.text(detail),
     )
+    _keep(engine, f"NOT (({places}) AND NOT {is_first})")
+
+
+def _keep(engine: Engine, those: str) -> None:
+    """Leave the other rows out of the batch."""
     columns = sql.names(engine.columns("batch"))
-    others = f"SELECT {columns} FROM batch WHERE NOT (({places}) AND NOT {is_first})"
-    engine.define("batch", others, keep=True)
+    engine.define("batch", f"SELECT {columns} FROM batch WHERE {those}", keep=True)
 
 
 def _remembered(spec: StreamSpec, pairs: Collection[tuple[int, int, str]]) -> str:

@@ -22,6 +22,7 @@ from oncelake.ingestion.modes import sql
 from oncelake.ingestion.modes.engines.engine import Engine
 from oncelake.ingestion.modes.mode import Target
 from oncelake.ingestion.pipeline.batch import BatchWriter, CountedBatch
+from oncelake.ingestion.pipeline.columns import DELETED_ELSEWHERE
 from oncelake.ingestion.pipeline.counts import BatchCounts, count_records, is_first_row
 from oncelake.ingestion.pipeline.erased import at_places
 from oncelake.ingestion.pipeline.gaps import Gaps
@@ -141,7 +142,11 @@ class RedriveWriter(BatchWriter):
             f"AND {self._of.holds('_seq')} AND reason <> '{UNKNOWN_SCHEMA}'"
         )
         may_leave = "_left_to" in judged
-        leaves = f"b._left_to = '{ELSEWHERE}' AND w.reason IS NOT NULL" if may_leave else "FALSE"
+        leaves = (
+            f"b._left_to IN ('{ELSEWHERE}', '{DELETED_ELSEWHERE}') AND w.reason IS NOT NULL"
+            if may_leave
+            else "FALSE"
+        )
         engine.define(
             "batch",
             f"SELECT {sql.selected(judged)} FROM batch b "

@@ -36,7 +36,7 @@ from oncelake.ingestion.kafka.client import FIRST_MOMENT, LAST_MOMENT, MOMENTS
 from oncelake.ingestion.kafka.offsets import Offsets
 from oncelake.ingestion.modes import sql
 from oncelake.ingestion.modes.engines.rows import RAW, Rows, Work
-from oncelake.ingestion.pipeline.columns import PLACE
+from oncelake.ingestion.pipeline.columns import DELETED_ELSEWHERE, PLACE
 from oncelake.ingestion.pipeline.evaluate import FILTERED, fields_of
 from oncelake.ingestion.pipeline.explode import rejoin
 from oncelake.ingestion.pipeline.schema import declared_row
@@ -198,6 +198,7 @@ def _findings(spec: StreamSpec) -> dict[str, str]:
         "_moves": bool(spec.moved_by),
         "_is_shared": spec.shares_tombstones,
         "_left_to": spec.leaves_by_route,
+        "_is_gone": spec.leaves_by_route,
     }
     return _FINDINGS | {name: name.removeprefix("_") for name, is_there in some.items() if is_there}
 
@@ -435,7 +436,7 @@ def _batch(judged: str, spec: StreamSpec) -> str:
     """
     names = [*PLACE, "_index", *spec.types, "_disposition", "_extra", "_bytes", "_digest"]
     names += [EXTRA_COLUMN] if spec.extra_fields == "keep" else []
-    names += [n for n in _findings(spec) if n not in {*_FINDINGS, "_ended", "_left_to"}]
+    names += [n for n in _findings(spec) if n not in {*_FINDINGS, "_ended", "_left_to", "_is_gone"}]
     columns = {name: sql.name(name) for name in names}
     if spec.moved_by:
         columns["_moves"] = f"(coalesce(_moves, FALSE) OR {_has_moved(spec)})"
@@ -451,7 +452,13 @@ def _batch(judged: str, spec: StreamSpec) -> str:
         rows["ended"], deletes["ended"] = _has_ended(spec), _ended_row(spec)
     if spec.leaves_rows:
         rows["left"] = "_disposition = _left_to AND _fault IS NULL"
-        deletes["left"] = {n: sql.name(n) for n in ("_index", "_left_to", *spec.types)}
+        if spec.leaves_by_route and not spec.moved_by:
+            rows["left"] += " AND NOT coalesce(_is_gone, FALSE)"
+        left_to = "_left_to"
+        if spec.leaves_by_route and spec.moved_by:
+            left_to = f"CASE WHEN _is_gone THEN '{DELETED_ELSEWHERE}' ELSE _left_to END"
+        of_left = {n: sql.name(n) for n in ("_index", *spec.types)}
+        deletes["left"] = {**of_left, "_left_to": left_to}
     if not rows:
         return f"SELECT {sql.selected(columns)} FROM {judged} j"
     of_delete = {"_disposition": "'delete'", "_bytes": "0"}

@@ -23,8 +23,6 @@ FEATURES: Final = (
     "a field within a column of Iceberg",
     "a large value that moves to another partition",
 )
-# Those that may end wrong.
-OPEN: Final = FEATURES[-1:]
 
 
 @dataclass(frozen=True, slots=True)

@@ -129,18 +129,26 @@ FOUND: Final[Mapping[str, History]] = {
     "a row that leaves the condition, in the next run": of(
         put(1), ReadAll(), update(1, state="closed"), tables=OPEN, source=Source(identity="default")
     ),
+    **{
+        f"rows of two tables that swap their keys, {mode}, {limit} at once": of(
+            *(put(1), put(2, state="closed"), moves((2, 1), (1, 2))),
+            tables=(ROUTED[0], replace(ROUTED[1], mode=mode)),
+            is_ordered=True,
+            limit=limit,
+        )
+        for mode in ("upsert", "soft", "scd2")
+        for limit in (32, 1)
+    },
+    # The new row's partition is read before that of the old row's last value.
+    "a large value that moves to another partition": of(
+        Transaction((Put(3, ()), Put(2, ()), Put(4, ()))),
+        update(2, n=1),
+        Transaction((Update(2, (("wide", "w" * 8),)), Move(2, 1), Update(4, (("n", 2),)))),
+        source=Source(identity="default", partitions=3),
+        is_ordered=True,
+        limit=4,
+    ),
 }
-
-
-# The new row's partition is read before that of the old row's last value.
-SPREAD: Final = of(
-    Transaction((Put(3, ()), Put(2, ()), Put(4, ()))),
-    update(2, n=1),
-    Transaction((Update(2, (("wide", "w" * 8),)), Move(2, 1), Update(4, (("n", 2),)))),
-    source=Source(identity="default", partitions=3),
-    is_ordered=True,
-    limit=4,
-)
 
 
 @pytest.fixture(scope="module")
@@ -154,9 +162,3 @@ def ground() -> Iterator[Ground]:
 def test_tables_end_as_the_database_does(history: History, ground: Ground) -> None:
     """Or the difference is explained."""
     hold(history, ground, is_told_short=False)
-
-
-@pytest.mark.xfail(strict=True, reason="it takes over an older value")
-def test_a_large_value_moves_to_another_partition(ground: Ground) -> None:
-    """Whichever of the two partitions is read first."""
-    hold(SPREAD, ground, is_told_short=False)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
-from tests.database.history import FEATURES, OPEN, History
+from tests.database.history import FEATURES, History
 from tests.database.judge import Ground, hold
 from tests.database.strategies import histories
 from tests.support.long import IS_LONG
@@ -49,7 +49,7 @@ def test_tables_end_so_whatever_is_done_to_rows(ground: Ground) -> None:
     """Rows change their routes, leave conditions, take over keys, and go without a word."""
 
     @FIXED
-    @given(histories(sessions=SESSIONS, without=OPEN))
+    @given(histories(sessions=SESSIONS))
     def ends_right(history: History) -> None:
         hold(history, ground, is_told_short=False)
 

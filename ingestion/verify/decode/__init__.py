@@ -97,6 +97,7 @@ class DecodedRecord:
         is_other: Whether it is of another type than the declaration names.
         extra: The fields that no column names, where they are kept.
         tells_nothing: Whether it is a delete without any value of its row.
+        is_gone: Whether it is a delete wherever its row is, and not in this table alone.
         moves: Whether it is the delete of a row that gets another key, or that row under it.
         has_undeclared: Whether its schema has fields that no column names, where that is known.
     """
@@ -111,6 +112,7 @@ class DecodedRecord:
     is_other: bool = False
     extra: str | None = None
     tells_nothing: bool = False
+    is_gone: bool = False
     moves: bool = False
     has_undeclared: bool = False
 

@@ -109,9 +109,9 @@ class _RowOfEnvelope:
         moves_away = is_delete and any(name == "__debezium.newkey" for name, _ in headers)
         # A row that is new is sent whole, unless it is an old one under another key.
         may_lack = op == "u" or moved_from is not None
-        is_gone = is_delete or self._is_elsewhere
+        ends_here = is_delete or self._is_elsewhere
         values, left_out = self._values(
-            envelope, row, readers(side), may_lack=may_lack, is_gone=is_gone
+            envelope, row, readers(side), may_lack=may_lack, is_gone=ends_here
         )
         left_out = set() if self._is_elsewhere else left_out
         moves = moves_away or moved_from is not None
@@ -120,11 +120,12 @@ class _RowOfEnvelope:
             moved_from = dict(zip(self.wanted, ended.values, strict=True))
         return DecodedRecord(
             values=values,
-            is_delete=is_gone,
+            is_delete=ends_here,
             left_out=frozenset(self._movable if moves_away else left_out),
             moved_from=moved_from if left_out else None,
             ended=ended,
             moves=moves,
+            is_gone=is_delete,
             tells_nothing=is_delete and all(value is None for value in row.values()),
         )
 

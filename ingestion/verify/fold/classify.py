@@ -267,6 +267,8 @@ class Classifier:
             decoded = self._read_elsewhere.value(record)
         except BROKEN:
             return []
+        if decoded.is_gone and not self._may_move:
+            return []
         left = Value(record, decoded, decoded.values, is_left=True)
         ended = decoded.ended and Value(
             record, decoded.ended, decoded.ended.values, 1, is_ended=True
@@ -416,7 +418,7 @@ class Classifier:
         """Add to a change what its record tells of a move, and of what it leaves out."""
         if row.is_left:
             mover = row.values if self._may_move else None
-            return change._replace(mover=mover, moves=row.moves)
+            return change._replace(mover=mover, moves=row.moves, is_gone=row.decoded.is_gone)
         decoded = row.decoded
         has_undeclared = decoded.has_undeclared and not row.element
         change = change._replace(coerced=decoded.coerced, has_undeclared=has_undeclared)

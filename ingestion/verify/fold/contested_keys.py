@@ -6,7 +6,7 @@ nothing that distinguishes them, the record belongs in quarantine.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -95,13 +95,11 @@ class ContestedKeys:
             waiting |= unknown
         self._contests |= contests
         self._moving.clear()
-        settled = Settled(bad=[(record, _WHY) for record in waiting.values()], spared=len(spared))
-        settled.taken_back = sum(
-            (change.at, change.offset) in waiting
-            for events in self._new.chunks()
-            for changes in events.values()
-            for change in changes
-        ) - len(waiting)
+        settled = Settled(bad=[(record, _WHY) for record in waiting.values()])
+        settled.spared = sum(not is_left for is_left in spared.values())
+        rows = (change for each in self._new.chunks() for line in each.values() for change in line)
+        back = sum(row.is_gone or (row.at, row.offset) in waiting for row in rows)
+        settled.taken_back = back - len(waiting)
         return settled, self._left(spared, waiting)
 
     def _lines(self) -> dict[str, list[RowChange]]:
@@ -118,8 +116,8 @@ class ContestedKeys:
 
     def _walked(
         self, lines: Mapping[str, Sequence[RowChange]], waiting: Mapping[_At, Record]
-    ) -> tuple[set[_Name], dict[_At, Record], dict[str, Contest]]:
-        spared: set[_Name] = set()
+    ) -> tuple[dict[_Name, bool], dict[_At, Record], dict[str, Contest]]:
+        spared: dict[_Name, bool] = {}
         unknown: dict[_At, Record] = {}
         contests: dict[str, Contest] = {}
         for key, line in lines.items():
@@ -132,7 +130,7 @@ class ContestedKeys:
                 is_repeated = False
                 if (key, change.place) in self._gone:
                     there = None
-                elif change.is_left or not self._is_delete(change):
+                elif not self._is_delete(change) or (change.is_left and not change.is_gone):
                     there = self._arrived(contest, there, change)
                 elif not (self._is_contested(contest, change) or was_spared):
                     there = None
@@ -143,7 +141,7 @@ class ContestedKeys:
                     self._spares(contest, there, change, is_repeated=was_spared)
                     or change.record is None
                 ):
-                    spared.add((key, change.place))
+                    spared[key, change.place] = change.is_left
                     is_repeated = True
                 else:
                     unknown[change.at, change.offset] = change.record
@@ -223,13 +221,15 @@ class ContestedKeys:
         epoch, *order = change.place
         return (*order[:1], epoch, *order[1:]) if self._by_time else change.place
 
-    def _left(self, spared: set[_Name], waiting: Mapping[_At, Record]) -> Iterator[list[RowChange]]:
+    def _left(
+        self, spared: Container[_Name], waiting: Mapping[_At, Record]
+    ) -> Iterator[list[RowChange]]:
         for events in self._new.chunks():
             yield [
                 change
                 for changes in events.values()
                 for change in changes
-                if (change.at, change.offset) not in waiting
+                if not (change.is_gone or (change.at, change.offset) in waiting)
                 and not (self._is_delete(change) and (change.key, change.place) in spared)
             ]
         self._new.clear()

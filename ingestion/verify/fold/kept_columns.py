@@ -173,6 +173,9 @@ class _Walk:
         line = [event for event, _ in self._lines[old]]
         before = [at for at, event in enumerate(line) if self._may_precede(event, move)]
         ends = [at for at in before if self._is_gone(line[at])]
+        if not ends and self._order.stop > 1:
+            # Updates before it, of a partition that is read later, may not have come either.
+            return None, self._unseen[old]
         if not ends:
             return self._go(old, before[-1] + 1 if before else 0), self._unseen[old]
         # An event that comes a second time has its delete beside the first one's.
