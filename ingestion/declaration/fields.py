@@ -441,6 +441,11 @@ class Declaration(Part):
         return tuple(name for name in names if name.lower() in made_of)
 
     @property
+    def settles_moves(self) -> bool:
+        """Tell whether it is looked up which row a move takes; a log finds none by its key."""
+        return bool(self.moved_by) and not self.is_log
+
+    @property
     def movable(self) -> tuple[str, ...]:
         """Columns that a row takes along to another key."""
         of_record = {*self.format.options.of_envelope, *self.metadata_columns}

@@ -65,7 +65,8 @@ def settle_contested_keys(target: Target) -> Target:
 
 def _settle_moves(target: Target) -> Target:
     spec, engine = target.spec, target.engine
-    if not spec.moved_by or not engine.rows(f"SELECT 1 AS a FROM batch WHERE {_CHANGES} LIMIT 1"):
+    changes = f"SELECT 1 AS a FROM batch WHERE {_CHANGES} LIMIT 1"
+    if not (spec.settles_moves and engine.rows(changes)):
         return target
     has_contests = define_contests(target)
     _define_contested(target, has_contests=has_contests)

@@ -451,12 +451,11 @@ def _batch(judged: str, spec: StreamSpec) -> str:
     if spec.moved_by:
         rows["ended"], deletes["ended"] = _has_ended(spec), _ended_row(spec)
     if spec.leaves_rows:
-        rows["left"] = "_disposition = _left_to AND _fault IS NULL"
-        if spec.leaves_by_route and not spec.moved_by:
-            rows["left"] += " AND NOT coalesce(_is_gone, FALSE)"
-        left_to = "_left_to"
-        if spec.leaves_by_route and spec.moved_by:
+        rows["left"], left_to = "_disposition = _left_to AND _fault IS NULL", "_left_to"
+        if spec.leaves_by_route and spec.settles_moves:
             left_to = f"CASE WHEN _is_gone THEN '{DELETED_ELSEWHERE}' ELSE _left_to END"
+        elif spec.leaves_by_route:
+            rows["left"] += " AND NOT coalesce(_is_gone, FALSE)"
         of_left = {n: sql.name(n) for n in ("_index", *spec.types)}
         deletes["left"] = {**of_left, "_left_to": left_to}
     if not rows:

@@ -160,6 +160,16 @@ class Setup:
             more = (*more, "extra") if has_none else (*more, "addr", "extra")
         return ("id", "part", "state", "v", "wide", "n", *more, *computed)
 
+    @property
+    def not_promised(self) -> tuple[str, ...]:
+        """What a history of it may not have, since the docs promise nothing of that."""
+        if self.source.writes == "rows":
+            # A producer who sends no row of before cannot say that one has left its route.
+            return ("a change of route",)
+        is_told = self.source.identity == "full" or self.declared.is_ordered
+        # By its key alone, and without an order, a delete takes the row that is there.
+        return () if is_told else ("a key that is taken over",)
+
     def expected(self, row: Row) -> Image:
         """Return a row of the source as a table must have it, null where a column is not yet."""
         image = self.source.image(row, frozenset({"add", "nest"}))

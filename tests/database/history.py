@@ -90,8 +90,7 @@ class History:
     def is_legal(self) -> bool:
         """Tell whether the docs promise anything of it.
 
-        Without an order of their own, records that come again take the table back; a producer of
-        plain rows cannot say that a row has left its route.
+        Without an order of their own, records that come again take the table back.
         """
         source = self.setup.source
         if source.kafka_key == "shard" and source.identity == "nothing":
@@ -100,7 +99,7 @@ class History:
             return False
         if self.steps != self.possible().steps:
             return False
-        return source.writes != "rows" or "a change of route" not in self.features()
+        return not self.features().keys() & {*self.setup.not_promised}
 
     def possible(self) -> History:
         """Leave out restarts that nothing orders, and ALTERs that no schema tells of."""

@@ -137,27 +137,25 @@ def _with_tombstone_keys(records: Any) -> Any:
 @contextmanager
 def evaluated_here() -> Iterator[None]:
     """Let declared statements be evaluated where there is no Spark."""
-    functions, session = transform.F, ArrowSession
-    real = {name: getattr(transform, name) for name in ("_nothing", "translate")}
-    run = oncelake.ingestion.operations.run
-    refuse = run.refuse_bad_transformation
+    batch, run = oncelake.ingestion.pipeline.batch, oncelake.ingestion.operations.run
+    plan, refuse = batch.plan_transformation, run.refuse_bad_transformation
 
-    def nothing(spark: Any, spec: StreamSpec) -> Any:
-        return _Nothing(spec) if isinstance(spark, session) else real["_nothing"](spark, spec)
-
-    def translate(frame: Any, expressions: Sequence[Any]) -> Any:
-        translated = _translate if isinstance(frame, _Nothing) else real["translate"]
-        return translated(frame, expressions)
+    def plan_here(spark: Any, spec: StreamSpec) -> Any:
+        if not isinstance(spark, ArrowSession):
+            return plan(spark, spec)
+        with ExitStack() as stack:
+            here = {"F": _Functions, "_nothing": lambda _, spec: _Nothing(spec)}
+            for name, replacement in {**here, "translate": _translate}.items():
+                stack.enter_context(patch.object(transform, name, replacement))
+            return plan(spark, spec)
 
     def refuse_bad(spark: Any, spec: StreamSpec) -> None:
-        if not isinstance(spark, session):
+        if not isinstance(spark, ArrowSession):
             refuse(spark, spec)
 
     with ExitStack() as stack:
         for owner, name, replacement in (
-            (transform, "_nothing", nothing),
-            (transform, "translate", translate),
-            (transform, "F", _Functions(functions)),
+            (batch, "plan_transformation", plan_here),
             (run, "refuse_bad_transformation", refuse_bad),
             (decode, "refuse_moved_embedded", _refuse_moved_embedded),
             (decode, "_with_tombstone_keys", _with_tombstone_keys),
@@ -167,17 +165,9 @@ def evaluated_here() -> Iterator[None]:
 
 
 class _Functions:
-    """Spark's functions, of which ``expr`` needs no running Spark."""
+    """Takes the place of Spark's functions where a transformation is planned."""
 
-    def __init__(self, functions: Any) -> None:
-        self._functions = functions
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._functions, name)
-
-    def expr(self, sql: str) -> Any:
-        """Keep an expression, where Spark does not run."""
-        from pyspark import SparkContext
-
-        is_there = SparkContext._active_spark_context is not None
-        return self._functions.expr(sql) if is_there else _Expression(sql)
+    @staticmethod
+    def expr(sql: str) -> _Expression:
+        """Keep an expression."""
+        return _Expression(sql)

@@ -208,6 +208,4 @@ def histories(
     of_session = st.lists(_steps(sessions), max_size=12)
     parts = [draw(of_session) for _ in range(sessions)]
     history = History(setup=setup, steps=tuple(_in_turns(parts))).possible()
-    is_of_rows = setup.source.writes == "rows"
-    # Rows of two routes are different rows to a producer who sends no row of before.
-    return history.without([*without, *(("a change of route",) if is_of_rows else ())])
+    return history.without([*without, *setup.not_promised])

@@ -61,12 +61,15 @@ _NOTE: Final = CommitMetadata(
 
 
 def rows_after(batches: int) -> list[tuple[int, int]]:
-    """Return ids and their batches: batch N writes N and again N-1, and deletes N-3."""
+    """Return ids and their batches: batch N writes N and again N-1, and deletes N-3.
+
+    The first is batch 0, as everywhere.
+    """
     changes = (
         KnownRecord(place=(0, seq), values={"id": id}, is_delete=id == seq - 3)
-        for seq in range(1, batches + 1)
+        for seq in range(batches)
         for id in (seq, seq - 1, seq - 3)
-        if id > 0
+        if id >= 0
     )
     return [(each.values["id"], each.place[1]) for each in newest_per_key(changes)]
 
@@ -104,8 +107,8 @@ class Subject:
         metadata = replace(_NOTE, seq=seq, run_id=run_id, side={"quarantine": side})
         change = Change(
             inserted=_rows({seq}, seq),
-            updated=_rows({seq - 1} if seq > 1 else set(), seq),
-            deleted=pa.table({"id": pa.array([seq - 3] if seq > 3 else [], pa.int64())}),
+            updated=_rows({seq - 1} if seq > 0 else set(), seq),
+            deleted=pa.table({"id": pa.array([seq - 3] if seq > 2 else [], pa.int64())}),
         )
         with closing(self.table.begin(seq)) as transaction:
             transaction.commit(change, metadata)
@@ -137,9 +140,10 @@ class Subject:
         for commit in reversed([*log.newest_first()]):
             if commit.metadata:
                 project(self.paths, commit.metadata, log.table_id())
-        return log.last_seq(STREAM) or 0
+        last = log.last_seq(STREAM)
+        return 0 if last is None else last + 1
 
-    def problems(self, last: int) -> Iterator[str]:
+    def problems(self, batches: int) -> Iterator[str]:
         """Yield what is wrong with tables that should hold so many batches."""
         logs = [DeltaLog(table) for table in self.paths.tables]
         try:
@@ -152,8 +156,8 @@ class Subject:
         if logs[0].exists:
             found = open_rows(self.paths.data).to_table(columns=["id", "_seq"]).to_pylist()
             there = [(row["id"], row["_seq"]) for row in found]
-            yield from differences(there, rows_after(last))
-        yield from self._lost(committed_in(note for note in logs[0].standing() if note.seq))
+            yield from differences(there, rows_after(batches))
+        yield from self._lost(committed_in(logs[0].standing()))
 
     def _lost(self, made: Acknowledged) -> Iterator[str]:
         """Yield what log, ledger and quarantine have of other batches than those of the log."""
@@ -181,14 +185,14 @@ def _rows(ids: set[int], seq: int) -> pa.Table:
 
 def cut_while_writing(subject: Subject, dice: random.Random) -> tuple[str, ...]:
     """Write batches until the power is cut, and return what is wrong then."""
-    last, at_sync = subject.heal(), dice.random() < 0.5
+    batches, at_sync = subject.heal(), dice.random() < 0.5
     cut = PlannedCut(
         sync=dice.randint(1, 2 * _SYNCS) if at_sync else None,
         seconds=None if at_sync else dice.uniform(0, 2 * _SECONDS),
     )
 
     def write(over: threading.Event) -> None:
-        for seq in count(last + 1):
+        for seq in count(batches):
             if over.is_set():
                 return
             subject.write(seq)

@@ -144,7 +144,7 @@ class Classifier:
         self._required = [i for i, column in enumerate(spec.columns) if not column.nullable]
         self._keeps = spec.unavailable == "keep"
         self._never_left_out = spec.never_left_out
-        self._may_move = bool(spec.moved_by)
+        self._may_move, self._settles_moves = bool(spec.moved_by), spec.settles_moves
         self._tombstones = spec.tombstone_policy
         self._is_soft = spec.deletes == "soft"
         self._keeps_extra = spec.extra_fields == "keep"
@@ -267,7 +267,7 @@ class Classifier:
             decoded = self._read_elsewhere.value(record)
         except BROKEN:
             return []
-        if decoded.is_gone and not self._may_move:
+        if decoded.is_gone and not self._settles_moves:
             return []
         left = Value(record, decoded, decoded.values, is_left=True)
         ended = decoded.ended and Value(

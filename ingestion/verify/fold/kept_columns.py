@@ -110,6 +110,8 @@ class _Walk:
             key: all(is_new for _, is_new in found) and context.coverage.doubts(None)
             for key, found in events.items()
         }
+        # Keys whose lines are being walked.
+        self._in_walk: set[str] = set()
         self.settled = Settled()
 
     def remembered(self, key: str) -> list[RowChange]:
@@ -123,6 +125,8 @@ class _Walk:
     def _go(self, key: str, until: int) -> RowChange | None:
         """Walk a key's line up to an event; return the row that is there before it."""
         line, held, filled = self._lines[key], self._held[key], self._filled[key]
+        is_outer = key not in self._in_walk
+        self._in_walk.add(key)
         while len(filled) < until:
             at = len(filled)
             event, is_new = line[at]
@@ -139,6 +143,8 @@ class _Walk:
             else:
                 held.append(None if self._is_gone(made) else made)
                 self._unseen[key] = False
+        if is_outer:
+            self._in_walk.remove(key)
         return held[until]
 
     def _made(self, event: RowChange, at: int) -> RowChange | None:
@@ -176,12 +182,19 @@ class _Walk:
         if not ends and self._order.stop > 1:
             # Updates before it, of a partition that is read later, may not have come either.
             return None, self._unseen[old]
+        if ends:
+            # An event that comes a second time has its delete beside the first one's.
+            newest = max(self._moment(line[at]) for at in ends)
+            until = next(at for at in ends if self._moment(line[at]) == newest)
+            until = until if newest else ends[-1]
+        else:
+            until = before[-1] + 1 if before else 0
+        if old in self._in_walk and until > len(self._filled[old]):
+            # Nothing orders moves in a circle that several partitions have.
+            return None, True
+        held = self._go(old, until)
         if not ends:
-            return self._go(old, before[-1] + 1 if before else 0), self._unseen[old]
-        # An event that comes a second time has its delete beside the first one's.
-        newest = max(self._moment(line[at]) for at in ends)
-        end = next(at for at in ends if self._moment(line[at]) == newest)
-        held = self._go(old, end if newest else ends[-1])
+            return held, self._unseen[old]
         # The engine finds a row of an earlier batch only while the table's history reaches it.
         is_earlier = held is not None and held.seq < move.seq and not self._is_history
         if is_earlier and self._is_quarantined(record):
