@@ -77,6 +77,9 @@ class SensorStates(dg.Model, dg.Resolvable):
     lag: State = "stopped"
     follow: State = "stopped"
     retention: State | None = Field(None, description="Left out: running, if alerts are posted.")
+    conditions: State | None = Field(
+        None, description="Of automation conditions. Left out: Dagster's own sensor sees to them."
+    )
 
 
 class JobNames(dg.Model, dg.Resolvable):
@@ -209,6 +212,14 @@ class Streams(dg.Component, dg.Resolvable):
             follow_sensor(translation, _STATES[states.follow]),
             retention_sensor(specs, _STATES[retention], translation),
         ]
+        if states.conditions:
+            of_streams = dg.AssetSelection.keys(*translation.keys.values())
+            name, state = f"{translation.prefix}conditions", _STATES[states.conditions]
+            sensors.append(
+                dg.AutomationConditionSensorDefinition(
+                    name, target=of_streams, default_status=state
+                )
+            )
         if webhook is None:
             return sensors
         return [*sensors, *alert_sensors(streams, webhook.get_secret_value(), translation)]

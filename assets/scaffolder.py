@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from pathlib import Path
+
+import click
 import dagster as dg
 from pydantic import BaseModel, Field
 
+from oncelake.ingestion.cli.init import print_initialized
 from oncelake.ingestion.declaration.names import nearest_allowed
-from oncelake.ingestion.operations.init.initialize import initialize, write_file
+from oncelake.ingestion.errors import IngestionError
+from oncelake.ingestion.operations.init.initialize import Initialized, initialize, write_file
 from oncelake.ingestion.settings import load_settings
 
 _SAMPLE = 1_000
@@ -29,14 +35,25 @@ class StreamsScaffolder(dg.Scaffolder[StreamsParameters]):
     def scaffold(self, request: dg.ScaffoldRequest[StreamsParameters]) -> None:
         """Write the files; those of streams only for topics that are named."""
         folder = request.target_path / "streams"
-        settings, taken = load_settings(), set[str]()
-        proposed = []
-        for topic in filter(None, map(str.strip, (request.params.topics or "").split(","))):
-            name = nearest_allowed(topic, taken)
-            taken.add(name)
-            path = folder / f"{name}.yaml"
-            proposed.append(initialize(topic, path, limit=_SAMPLE, settings=settings))
+        try:
+            proposed = _proposed(folder, request.params.topics or "")
+        except IngestionError as error:
+            # So that the corrected command finds no folder: `dg` has made one.
+            with suppress(OSError):
+                request.target_path.rmdir()
+            raise click.ClickException(str(error)) from None
         folder.mkdir(parents=True, exist_ok=True)
         for each in proposed:
             write_file(each.path, each.text)
+            print_initialized(each)
         dg.scaffold_component(request, {"streams": "streams", "jobs": {"prefix": "oncelake_"}})
+
+
+def _proposed(folder: Path, topics: str) -> list[Initialized]:
+    settings, taken, proposed = load_settings(), set[str](), []
+    for topic in filter(None, map(str.strip, topics.split(","))):
+        name = nearest_allowed(topic, taken)
+        taken.add(name)
+        path = folder / f"{name}.yaml"
+        proposed.append(initialize(topic, path, limit=_SAMPLE, settings=settings))
+    return proposed

@@ -96,7 +96,7 @@ def init(
     elif dry_run:
         output.say(proposed.text.rstrip("\n"))
     else:
-        _print(proposed)
+        print_initialized(proposed)
 
 
 def _report_family(family: dict[str, Any], *, is_written: bool, as_json: bool) -> None:
@@ -123,7 +123,8 @@ def _report_family(family: dict[str, Any], *, is_written: bool, as_json: bool) -
     raise typer.Exit(WRONG if found and found.unknown else DONE)
 
 
-def _print(proposed: Initialized) -> None:
+def print_initialized(proposed: Initialized) -> None:
+    """Print what was written, what would be applied, and what comes next."""
     from oncelake.ingestion.declaration.drafts import shown_path
 
     spec, total = proposed.spec, len(proposed.records)

@@ -10,6 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import click
 import dagster as dg
 import pytest
 import yaml
@@ -121,9 +122,25 @@ def test_a_project_says_how_its_streams_stand_in_dagster(project: Project, tmp_p
         for each in repository.sensor_defs
         if each.default_status is dg.DefaultSensorStatus.RUNNING
     }
-    assert running == {"oncelake_lag", "oncelake_retention"}
+    assert running == {"oncelake_lag", "oncelake_retention", "oncelake_conditions"}
     references = node.metadata["dagster/code_references"].code_references
     assert [Path(each.file_path).name for each in references] == ["orders.yaml", "defs.yaml"]
+
+
+@pytest.mark.parametrize("state", ["running", "stopped", None])
+def test_conditions_have_the_sensor_that_the_page_starts(
+    project: Project, state: str | None
+) -> None:
+    """Left out, it is Dagster's own, which is stopped."""
+    project.declare(orders=ORDERS)
+    sensors = {} if state is None else {"conditions": state}
+
+    repository = project.load(sensors=sensors).get_repository_def()
+
+    states = {each.name: each.default_status.value.lower() for each in repository.sensor_defs}
+    own, of_dagster = states.get("oncelake_conditions"), "default_automation_condition_sensor"
+    assert own == state
+    assert states.get(of_dagster) == (None if state else "stopped")
 
 
 def test_streams_are_declared_inline(project: Project) -> None:
@@ -434,13 +451,35 @@ def test_dg_finds_the_component_by_its_entry_point(project: Project) -> None:
 
 
 @pytest.mark.kafka
-def test_streams_are_proposed_for_topics(
+def test_a_topic_that_is_missing_is_one_sentence(
     project: Project, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each topic that is named has a file, and its asset."""
+    """The folder that `dg` made is gone again, so that the corrected command finds none."""
+    world.send(row(1, "a"))
+    monkeypatch.setenv("ONCELAKE_KAFKA", str(world.settings.kafka))
+    (project.at / "streams").rmdir()
+    (project.at / "template_vars.py").unlink()
+
+    with pytest.raises(click.ClickException, match=f"^topic '{world.topic}-s' does not exist"):
+        scaffold(project, topics=f"{world.topic}-s")
+
+    assert not project.at.exists()
+
+
+@pytest.mark.kafka
+def test_streams_are_proposed_for_topics(
+    project: Project,
+    world: World,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Each topic that is named has a file, and its asset; it is said as `init` says it."""
     world.send(row(1, "a"), row(2, "b"))
     monkeypatch.setenv("ONCELAKE_KAFKA", str(world.settings.kafka))
 
     defs = scaffold(project, topics=world.topic)
 
     assert dg.AssetKey(world.topic) in defs.resolve_asset_graph().get_all_asset_keys()
+    said = capsys.readouterr().out
+    assert "written, from 2 records" in said
+    assert "2 of 2 records would be applied" in said

@@ -119,7 +119,8 @@ TWO_LOCATIONS = FindingKind(
     DONE,
 )
 SENSOR_OFF = FindingKind(
-    "nothing starts its runs: the sensor is off and no schedule is declared",
+    "nothing starts its runs: the sensor is off, no schedule is declared, and no automation "
+    "condition did, which default_automation_condition_sensor evaluates once it is on",
     "{prefix}dagster sensor start {sensor} {workspace}",
     DONE,
 )
