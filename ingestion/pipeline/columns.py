@@ -20,7 +20,7 @@
                 + _unavailable         columns that the record left out; only where its format may
                 + _moves               whether a row gets, or loses, its key by a move; likewise
                 + _moved_from          the key of the row that has them, if it is another
-                + _is_shared           null value, or change without route, of all tables; only there
+                + _is_shared           null value, or change without route, of all; only there
                 + _record              full name of its record type; only where a registry has it
 
 Behind ``validate`` a batch is the table ``batch`` of an engine, and of it what can be applied is
