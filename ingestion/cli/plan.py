@@ -190,8 +190,6 @@ class _Plan:
 def _plan_of(declared: DeclaredStream, settings: Settings, reader: StatusReader) -> _Plan:
     from oncelake.ingestion.declaration.notices import notices_of
     from oncelake.ingestion.lake.paths import StreamPaths
-    from oncelake.ingestion.operations.discover import newer_columns
-    from oncelake.ingestion.operations.init.unfilled_columns import unfilled_columns
     from oncelake.ingestion.recovery.schema_diff import plan_schema_change
     from oncelake.ingestion.recovery.topics import as_of_its_table
     from oncelake.ingestion.storage.volumes import translate_disk_errors
@@ -217,9 +215,13 @@ def _plan_of(declared: DeclaredStream, settings: Settings, reader: StatusReader)
     )
     newer = tuple[str, ...]()
     if spec and spec.schema_from:
+        from oncelake.ingestion.operations.discover import newer_columns
+
         with suppress(IngestionError):
             newer = tuple(newer_columns(declared.path, spec, settings))
     if spec and not status.exists and not status.problems:
+        from oncelake.ingestion.operations.init.unfilled_columns import unfilled_columns
+
         # An empty topic says nothing.
         with suppress(IngestionError):
             sampled = tuple(unfilled_columns(spec, settings))

@@ -17,6 +17,8 @@ from oncelake.ingestion.errors import DONE, WRONG, counted
 if TYPE_CHECKING:
     from oncelake.ingestion.operations.try_stream import Trial
 
+_SAYS = {"row": "would be applied", "delete": "would delete their row"}
+
 
 def try_(
     stream: Stream,
@@ -29,8 +31,8 @@ def try_(
 
     The records pass decoding, transformation and validation, by the declaration as it is now:
     how many would be applied, filtered or quarantined, and why; the last rows; which fields have
-    no column; and what would change in the table first. Exits with 1 when a record would be
-    quarantined.
+    no column; and what would change in the table first. Starts Spark only where the declaration
+    has what Spark evaluates. Exits with 1 when a record would be quarantined.
     """
     from oncelake.ingestion.operations.try_stream import try_stream
 
@@ -48,9 +50,12 @@ def try_(
 
 def _print(trial: Trial) -> None:
     spec, total = trial.spec, sum(trial.dispositions.values())
-    output.say(f"{spec.name}: {counted(total, 'row')} of {', '.join(map(str, trial.ranges))}")
-    for disposition, rows in sorted(trial.dispositions.items()):
-        output.say(f"  {disposition}: {rows:,}")
+    many = counted(trial.records, "record")
+    # An array that is exploded gives several.
+    many += f", {counted(total, 'row')}," if total != trial.records else ""
+    output.say(f"{spec.name}: {many} of {', '.join(map(str, trial.ranges))}")
+    for disposition, count in sorted(trial.dispositions.items()):
+        output.say(f"  {_SAYS.get(disposition, disposition)}: {count:,}")
     for name, count in sorted(trial.extras.items()):
         output.say(f"  {name}: {count:,}", "yellow")
     print_quarantined(trial.bad)
@@ -73,6 +78,7 @@ def _document(trial: Trial) -> dict[str, Any]:
         "ranges": [
             output.fields_of(each, "topic", "partition", "start", "end") for each in trial.ranges
         ],
+        "records": trial.records,
         "dispositions": trial.dispositions,
         "extras": trial.extras,
         "bad": trial.bad,

@@ -18,10 +18,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from subprocess import Popen
-from typing import Any, Final
-
-from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
-from py4j.protocol import Py4JError
+from typing import TYPE_CHECKING, Any, Final
 
 from oncelake.ingestion.errors import DependencyError, IngestionError, SetupError
 from oncelake.ingestion.kafka.admin import Kafka
@@ -29,6 +26,9 @@ from oncelake.ingestion.kafka.java import find_java, first_cause, pyspark_home
 from oncelake.ingestion.kafka.offsets import TopicPartition
 from oncelake.ingestion.kafka.security import java_options, redact
 from oncelake.ingestion.settings import Settings
+
+if TYPE_CHECKING:
+    from py4j.java_gateway import JavaGateway
 
 STALLED_AFTER: Final = dt.timedelta(minutes=15)
 
@@ -223,6 +223,8 @@ def java_admin(settings: Settings) -> Iterator[JavaAdmin]:
         SetupError: there is no Java, or the jars are not there.
         DependencyError: Kafka did not answer, or refused.
     """
+    from py4j.protocol import Py4JError
+
     gateway, process = _launched(settings)
     try:
         with closing(JavaAdmin(gateway, settings)) as admin:
@@ -242,6 +244,8 @@ def java_admin(settings: Settings) -> Iterator[JavaAdmin]:
 
 
 def _launched(settings: Settings) -> tuple[JavaGateway, Popen[bytes]]:
+    from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
+
     of_spark = pyspark_home() / "jars"
     # Its login by OAUTHBEARER reads JSON.
     needed = ("slf4j-api-*", "jackson-annotations-*", "jackson-core-2*", "jackson-databind-*")

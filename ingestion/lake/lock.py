@@ -22,11 +22,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
-from py4j.protocol import Py4JError
 from pydantic import TypeAdapter
-from pyspark.sql import SparkSession
 
 from oncelake.ingestion.errors import SetupError, StreamLockedError
 from oncelake.ingestion.lake.paths import StreamPaths
@@ -40,6 +38,9 @@ from oncelake.ingestion.storage.volumes import (
     make_folder,
     translate_disk_errors,
 )
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 _ATTEMPTS = 3
 # Locks that threads of this process hold: the kernel would give it each of them a second time.
@@ -81,6 +82,8 @@ def held_by_jvm(spark: SparkSession, paths: StreamPaths, holder: Holder) -> Iter
     Raises:
         StreamLockedError: another run holds it; names the run.
     """
+    from py4j.protocol import Py4JError
+
     jvm: Any = spark.sparkContext._jvm
     if paths.lease is not None:
         with _leased(paths, holder, jvm.java.lang.ProcessHandle.current().pid()):

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow.dataset import dataset
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 
 from oncelake.ingestion.declaration.modes import COORDINATES
 from oncelake.ingestion.declaration.spec import StreamSpec, engine_version, fingerprint
@@ -22,6 +20,9 @@ from oncelake.ingestion.sinks.delta.durability import seal_commits
 from oncelake.ingestion.sinks.delta.files import is_delta, open_delta, open_rows, read_delta
 from oncelake.ingestion.sinks.delta.integrity import translate_read_errors
 from oncelake.ingestion.storage.location import Location
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 _RAW: Final = ("key", "value", "headers")
 # A format that knows the id of a record's schema begins its detail with it.
@@ -145,6 +146,8 @@ def waiting_records(quarantined: DataFrame, reason: str | None) -> DataFrame:
 
     With a ``reason``, only those that were refused for it.
     """
+    from pyspark.sql import functions as F
+
     rows = quarantined.where(WAITS)
     if reason is not None:
         rows = rows.where(F.col("reason") == reason)

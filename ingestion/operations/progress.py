@@ -42,10 +42,11 @@ class Progress:
         self._records += row.counts.get("read", 0)
         self._left, self._last = lag, time.monotonic()
         rate = self._records / max(self._last - self._began, 0.001)
+        speed = f"{rate:,.0f} records/s · " if rate >= 1 else ""
         verdict = f" · RED: {row.says()}" if row.is_red else ""
         self._tell(
             f"batch {row.seq} committed as version {row.delta_version} · {self._done} · "
-            f"{rate:,.0f} records/s · lag {lag:,}{verdict}"
+            f"{speed}lag {lag:,}{verdict}"
         )
 
     @property

@@ -10,19 +10,26 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.errors import InvalidSpecError, RefusedError
 from oncelake.ingestion.kafka.offsets import Offsets, Range
+from oncelake.ingestion.kafka.schema_registry import registry_of
 from oncelake.ingestion.lake.stream import Stream
 from oncelake.ingestion.modes import sql
-from oncelake.ingestion.modes.engines.choose import choose_engine, open_engine
+from oncelake.ingestion.modes.engines.choose import (
+    choose_engine,
+    open_engine,
+    open_local_engine,
+)
 from oncelake.ingestion.modes.engines.engine import Engine
 from oncelake.ingestion.modes.engines.frame_cache import FrameCache
-from oncelake.ingestion.operations.init.sample import last_ranges
+from oncelake.ingestion.operations.init.decode_sample import table_of
+from oncelake.ingestion.operations.init.sample import MOST_BYTES, last_ranges, newest_records
 from oncelake.ingestion.pipeline.counts import IS_GOOD, count_records, extra_counts
-from oncelake.ingestion.pipeline.decode import decode
+from oncelake.ingestion.pipeline.decode import decode, decode_here
 from oncelake.ingestion.pipeline.explode import explode
 from oncelake.ingestion.pipeline.follow_schema import SchemaMovedError
 from oncelake.ingestion.pipeline.schema import refuse_bad_condition
@@ -35,7 +42,7 @@ from oncelake.ingestion.pipeline.transform import (
     transform,
 )
 from oncelake.ingestion.pipeline.truncates import take_truncates
-from oncelake.ingestion.pipeline.validate import validate
+from oncelake.ingestion.pipeline.validate import validate, validate_in_worker
 from oncelake.ingestion.recovery.position import read_position
 from oncelake.ingestion.recovery.schema_diff import SchemaPlan, plan_schema_change
 from oncelake.ingestion.recovery.topics import resolve_topics
@@ -51,6 +58,7 @@ class Trial:
     Attributes:
         spec: The declaration, with the columns that the records' schemas gave it.
         ranges: The offsets that were read.
+        records: How many records they have.
         dispositions: Rows by what would become of their record.
         extras: What would be counted beside them, such as fields without a column.
         rows: The last rows that would be applied, as their columns.
@@ -60,6 +68,7 @@ class Trial:
 
     spec: StreamSpec
     ranges: tuple[Range, ...]
+    records: int
     dispositions: Mapping[str, int]
     extras: Mapping[str, int]
     rows: Sequence[Mapping[str, Any]]
@@ -71,7 +80,7 @@ def try_stream(spec: StreamSpec, settings: Settings, spark: SessionFor, *, recor
     """Take the last records of a stream's topics through the steps of a batch.
 
     Args:
-        spark: Returns a session; the records are read by it.
+        spark: Returns a session; asked only where the declaration needs Spark.
         records: How many offsets are read at most, of all partitions together.
 
     Raises:
@@ -87,15 +96,49 @@ def try_stream(spec: StreamSpec, settings: Settings, spark: SessionFor, *, recor
             f"{spec.name}: its topics hold no record at {stream.kafka.address}. Next: run the same "
             "command once there are some"
         )
-    session = spark(sum(map(len, ranges)))
+    session: SparkSession | None = None
     while True:
+        # Both find out that a setting is missing, sooner than Spark would have started.
+        plan = _plan(stream)
+        if stream.spec.format.options.uses_registry or stream.spec.key_format.options.uses_registry:
+            registry_of(settings)
+        if not _needs_spark(stream):
+            return _try_here(stream, ranges, plan)
+        session = session or spark(sum(map(len, ranges)))
         try:
-            return _tried(stream, session, ranges)
+            return _try_in_spark(stream, session, ranges, plan)
         except SchemaMovedError as moved:
             stream = replace(stream, spec=moved.spec)
 
 
-def _tried(stream: Stream, session: SparkSession, ranges: Sequence[Range]) -> Trial:
+def _needs_spark(stream: Stream) -> bool:
+    """Tell whether only Spark evaluates what is declared, or a run would leave it all to Spark."""
+    spec, (name, _) = stream.spec, choose_engine(stream)
+    statements = spec.is_transformed or spec.explode or spec.apply_as_deletes
+    return name == "spark" or bool(statements) or spec.follows_schema
+
+
+def _try_here(stream: Stream, ranges: Sequence[Range], plan: SchemaPlan | None) -> Trial:
+    """Read, decode and validate in this process, as a worker of Spark does."""
+    share = MOST_BYTES // len(ranges)
+    read = [newest_records(stream.kafka.messages_in([each]), each, share) for each in ranges]
+    tables = [table_of(part.topic, records) for part, records in read if records]
+    if not tables:
+        raise InvalidSpecError(
+            f"{stream.name}: {', '.join(map(str, ranges))} hold no committed record. Next: run the "
+            "same command with a larger --records, or once there are some"
+        )
+    table = pa.concat_tables(tables)
+    work, rules = validate_in_worker(decode_here(table, stream), stream.spec, Offsets())
+    with closing(open_local_engine(stream)) as engine:
+        engine.hold(pa.Table.from_batches(work(iter(table.to_batches()))), name="decoded")
+        engine.define("batch", rules)
+        return _trial_of(engine, stream.spec, [part for part, _ in read], plan)
+
+
+def _try_in_spark(
+    stream: Stream, session: SparkSession, ranges: Sequence[Range], plan: SchemaPlan | None
+) -> Trial:
     spec = stream.spec
     refuse_bad_condition(session, spec)
     refuse_bad_transformation(session, spec)
@@ -108,20 +151,28 @@ def _tried(stream: Stream, session: SparkSession, ranges: Sequence[Range]) -> Tr
         validated = validate(transformed, spec, Offsets(), {})
         with translate_expression_errors(spec, ranges, {}):
             engine.materialize(validated)
-        take_truncates(engine, spec)
-        if spec.leaves_rows:
-            # What leaves is counted where it finds a row.
-            engine.define("batch", "SELECT * FROM batch WHERE _left_to IS NULL", keep=True)
-        counts, names = count_records(engine), [column.name for column in spec.value_columns]
-        return Trial(
-            spec=spec,
-            ranges=tuple(ranges),
-            dispositions=counts.dispositions,
-            extras=extra_counts(engine, counts, names),
-            rows=_last_rows(engine, spec),
-            bad=list(_bad_records(engine)),
-            plan=_plan(stream),
-        )
+        return _trial_of(engine, spec, ranges, plan)
+
+
+def _trial_of(
+    engine: Engine, spec: StreamSpec, ranges: Sequence[Range], plan: SchemaPlan | None
+) -> Trial:
+    """Count the engine's ``batch``."""
+    take_truncates(engine, spec)
+    if spec.leaves_rows:
+        # What leaves is counted where it finds a row.
+        engine.define("batch", "SELECT * FROM batch WHERE _left_to IS NULL", keep=True)
+    counts, names = count_records(engine), [column.name for column in spec.value_columns]
+    return Trial(
+        spec=spec,
+        ranges=tuple(ranges),
+        records=sum(each.records for each in counts.partitions.values()),
+        dispositions=counts.dispositions,
+        extras=extra_counts(engine, counts, names),
+        rows=_last_rows(engine, spec),
+        bad=list(_bad_records(engine)),
+        plan=plan,
+    )
 
 
 def _last_rows(engine: Engine, spec: StreamSpec) -> Sequence[Mapping[str, Any]]:

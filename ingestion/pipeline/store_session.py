@@ -6,7 +6,7 @@ No setting holds a secret: the JVM reads the same variables of the environment a
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -14,15 +14,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 
+from oncelake.ingestion.declaration.ddl import DeclaredColumn
 from oncelake.ingestion.errors import SetupError
 from oncelake.ingestion.lake.paths import StreamPaths
 from oncelake.ingestion.local.jars import store_jars
 from oncelake.ingestion.pipeline.schema import frame_of
 from oncelake.ingestion.settings import Settings
-from oncelake.ingestion.sinks.delta.files import endpoint_of_s3, open_rows
+from oncelake.ingestion.sinks.delta.files import endpoint_of_s3, open_rows, read_delta
+from oncelake.ingestion.sinks.delta.table import unwritable_features
 from oncelake.ingestion.storage.location import Location
 
 _APPENDED: Final = "SPARK_DIST_CLASSPATH"
+# Rows that this process hands to the JVM at most.
+_FEW_BYTES: Final = 32 * 1024 * 1024
 _ALWAYS: Final[Mapping[str, str]] = {
     # Delta's own decides between the commits of one JVM; this one lets S3 decide between all.
     "spark.delta.logStore.s3.impl": "oncelake.ConditionalLogStore",
@@ -100,15 +104,36 @@ def read_rows(
     version: int,
     since_seq: int,
 ) -> DataFrame:
-    """Return the rows that a batch or a later one has written, as a frame, whatever keeps them."""
-    if paths.sink.name == "delta":
-        within = pc.field("_seq") >= since_seq
-        frame = read_table(spark, paths.data, settings, version=version, within=within)
-        return frame.where(frame["_seq"] >= since_seq)
-    names = [column.name for column in paths.table.columns()]
+    """Return the rows that a batch or a later one has written, as a frame, whatever keeps them.
+
+    Few rows of a Delta table come by way of this process, too: Spark would read its log first.
+    """
+    columns, is_delta = paths.table.columns(), paths.sink.name == "delta"
+    if is_delta and _is_sparks(paths.data, columns):
+        return _rows_by_spark(spark, paths.data, settings, version, since_seq)
+    names = [column.name for column in columns]
+    batches, size = list[pa.RecordBatch](), 0
+    for batch in paths.table.scan(names, version, since_seq=since_seq):
+        batches.append(batch)
+        size += batch.nbytes
+        if is_delta and size > _FEW_BYTES:
+            return _rows_by_spark(spark, paths.data, settings, version, since_seq)
     nothing = pa.table({name: pa.nulls(0) for name in names})
-    batches = list(paths.table.scan(names, version, since_seq=since_seq))
     return frame_of(spark, pa.Table.from_batches(batches) if batches else nothing)
+
+
+def _is_sparks(table: Location, columns: Iterable[DeclaredColumn]) -> bool:
+    """Tell whether a Delta table has what Arrow reads as something else, or not at all."""
+    words = {part.word for column in columns for part in column.type.walk()}
+    return "VARIANT" in words or bool(unwritable_features(read_delta(table)))
+
+
+def _rows_by_spark(
+    spark: SparkSession, table: Location, settings: Settings, version: int, since_seq: int
+) -> DataFrame:
+    within = pc.field("_seq") >= since_seq
+    frame = read_table(spark, table, settings, version=version, within=within)
+    return frame.where(frame["_seq"] >= since_seq)
 
 
 def append_store_jars(settings: Settings) -> None:

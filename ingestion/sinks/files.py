@@ -13,9 +13,8 @@ from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache, cached_property
-from typing import Any, ClassVar, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar
 
-import duckdb
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -33,6 +32,9 @@ from oncelake.ingestion.sinks.arrow_types import cast_rows, cast_values
 from oncelake.ingestion.sinks.commit_log import AGAIN, ROW_COUNTS, UnknownOutcomeError
 from oncelake.ingestion.sinks.commit_metadata import CommitMetadata
 from oncelake.ingestion.sinks.table import Change, Transaction
+
+if TYPE_CHECKING:
+    import duckdb
 
 File = TypeVar("File")
 Mask = npt.NDArray[np.bool_]
@@ -526,6 +528,8 @@ def read_columns(
 @cache
 def _database() -> duckdb.DuckDBPyConnection:
     """Open a database of this process, once: that takes longer than to look up a batch's keys."""
+    import duckdb
+
     database = duckdb.connect()
     database.execute("SET GLOBAL TimeZone = 'UTC'")
     return database

@@ -15,6 +15,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import dagster as dg
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
@@ -344,6 +345,7 @@ def test_status_names_a_daemon_that_is_dead_behind_the_table(
     monkeypatch.setattr(
         "oncelake.ingestion.operations.doctor.examine._dagster_home", lambda: Path()
     )
+    monkeypatch.setattr("oncelake.ingestion.operations.doctor.examine._is_used", lambda _: True)
     monkeypatch.setattr("oncelake.ingestion.operations.doctor.examine._examine_dagster", examine)
     monkeypatch.setattr(
         "oncelake.ingestion.cli.output.out", lambda: Console(file=capture, width=200)
@@ -399,6 +401,57 @@ def test_a_dagster_that_cannot_be_read_is_a_finding(
 
 
 @pytest.mark.usefixtures("sound_machine")
+@pytest.mark.parametrize(
+    ("settings", "is_asked"),
+    [
+        pytest.param("", False, id="its own folder"),
+        pytest.param("storage: {sqlite: {base_dir: kept}}", False, id="another folder"),
+        pytest.param("storage: {postgres: {postgres_url: none}}", True, id="a database"),
+        pytest.param("storage: {", True, id="unreadable"),
+    ],
+)
+def test_a_dagster_that_has_stored_nothing_is_not_asked(
+    home: Path, monkeypatch: pytest.MonkeyPatch, settings: str, is_asked: bool
+) -> None:
+    """There is nothing to know of it; one that may have stored something elsewhere is asked."""
+    (home / "dagster").mkdir()
+    (home / "dagster" / "dagster.yaml").write_text(settings)
+    monkeypatch.setenv("DAGSTER_HOME", str(home / "dagster"))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+
+    found = answer(oncelake("doctor", "--json"))["findings"]
+    (only,) = [each["what"] for each in found if each["about"] == "dagster"]
+
+    assert ("cannot be read" in only, "no Dagster instance" in only) == (is_asked, not is_asked)
+    assert [at.name for at in (home / "dagster").iterdir()] == ["dagster.yaml"]
+
+
+@pytest.mark.usefixtures("sound_machine")
+def test_looking_loads_neither_spark_nor_dagster_nor_duckdb(paths: StreamPaths) -> None:
+    """What each of them takes to load would be most of what the command takes."""
+    commit(paths, 1)
+    Ledger(paths.ledger).put(row(1, table_id=DeltaLog(paths.data).table_id()))
+    code = (
+        "import sys\n"
+        "from typer.testing import CliRunner\n"
+        "from oncelake.ingestion.cli.app import app\n"
+        "for words in sys.argv[1:]:\n"
+        "    print(CliRunner().invoke(app, words.split()).exit_code)\n"
+        "print({'pyspark', 'py4j', 'dagster', 'duckdb', 'sqlglot'} & set(sys.modules) or 'none')\n"
+    )
+    commands = ("status", "plan", "doctor", "ledger orders", "quarantine orders")
+    done = subprocess.run(
+        [sys.executable, "-c", code, *commands],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    assert done.stdout.split() == ["5", "0", "5", "0", "0", "none"]
+
+
+@pytest.mark.usefixtures("sound_machine")
 def test_status_says_whose_runs_dagster_does_not_start(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -406,6 +459,8 @@ def test_status_says_whose_runs_dagster_does_not_start(
     (home / "dagster").mkdir()
     monkeypatch.setenv("DAGSTER_HOME", str(home / "dagster"))
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    with dg.DagsterInstance.from_config(str(home / "dagster")):
+        pass
 
     shown = oncelake("status", "orders")
     idle = answer(oncelake("status", "orders", "--json"))["idle"]

@@ -36,6 +36,18 @@ def test_a_run_names_each_step_and_how_far_it_is(clock: list[float]) -> None:
     ]
 
 
+def test_a_rate_below_one_record_a_second_is_left_out(clock: list[float]) -> None:
+    """As a whole number it would be 0, of a batch that has records."""
+    said: list[str] = []
+    progress = Progress(said.append)
+
+    progress.read(40)
+    clock[0] += 60
+    progress.commit(row(1), 30)
+
+    assert said[-1] == "batch 1 committed as version 2 · 10 of 40 offsets · lag 30"
+
+
 def test_quick_batches_are_told_by_what_they_committed_alone(clock: list[float]) -> None:
     """A merge that comes within a second of the line before is no line of its own."""
     said: list[str] = []

@@ -71,6 +71,11 @@ def open_engine(name: EngineName, spark: SparkSession, stream: Stream) -> Engine
         from oncelake.ingestion.modes.engines.spark import SparkEngine
 
         return SparkEngine(spark)
+    return open_local_engine(stream)
+
+
+def open_local_engine(stream: Stream) -> LocalEngine:
+    """Open the engine of this process, which needs no Spark, for one batch."""
     from oncelake.ingestion.modes.engines.duckdb import LocalEngine
 
     scratch = scratch_of_this_process(stream.settings.state)

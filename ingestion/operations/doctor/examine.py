@@ -18,6 +18,8 @@ from datetime import datetime
 from pathlib import Path
 
 from pydantic import TypeAdapter
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
 
 from oncelake.ingestion.declaration.loader import DeclaredStream
 from oncelake.ingestion.errors import SetupError
@@ -75,7 +77,8 @@ def examine(
 
 def find_idle(streams: Sequence[str]) -> tuple[Finding, ...]:
     """Say which of these streams Dagster starts no runs of; without a Dagster here, nothing."""
-    if _dagster_home() is None:
+    home = _dagster_home()
+    if home is None or not _is_used(home):
         return ()
     idle = (kinds.SENSOR_OFF.what, kinds.NO_DAEMON.what)
     findings = _examine_dagster(streams, seconds=_IDLE_SECONDS)
@@ -118,6 +121,26 @@ def _dagster_home() -> Path | None:
     return project_root() if (project_root() / ".dagster").is_dir() else None
 
 
+def _is_used(home: Path) -> bool:
+    """Tell whether Dagster has stored anything yet; to ask it takes seconds, and makes its files.
+
+    Where its settings name a database, or cannot be read, only Dagster knows.
+    """
+    file = home / "dagster.yaml"
+    try:
+        settings = (YAML(typ="safe").load(file) or {}) if file.exists() else {}
+    except (YAMLError, OSError):
+        return True
+    match settings:
+        case {"storage": {"sqlite": {"base_dir": str(folder)}}}:
+            history = project_root() / folder / "history"
+        case {"storage": _} | {"run_storage": _}:
+            return True
+        case _:
+            history = home / "history"
+    return (history / "runs.db").exists() or not home.is_dir()
+
+
 def _examine_dagster(
     streams: Sequence[str], seconds: float = _DAGSTER_SECONDS
 ) -> tuple[Finding, ...]:
@@ -126,6 +149,8 @@ def _examine_dagster(
     if home is None:
         where = f"DAGSTER_HOME is not set, and {project_root()} holds no .dagster"
         return (kinds.NO_DAGSTER.of("dagster", where),)
+    if not _is_used(home):
+        return (kinds.NO_DAGSTER.of("dagster", f"Dagster has stored nothing yet for {home}"),)
     try:
         answer = run_and_capture(
             [sys.executable, "-m", _DAGSTER_MODULE, *streams],

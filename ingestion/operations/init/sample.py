@@ -17,7 +17,7 @@ from oncelake.ingestion.kafka.offsets import Range, TopicPartition
 from oncelake.ingestion.settings import Settings
 
 # Of all partitions together; a value may have many megabytes.
-_MOST_BYTES: Final = 64 * 1024 * 1024
+MOST_BYTES: Final = 64 * 1024 * 1024
 
 
 class SampledRecord(NamedTuple):
@@ -70,7 +70,7 @@ def read_sample(topic: str, limit: int, settings: Settings) -> TopicSample:
     partitions = partitions_of(topic, kafka)
     asked = last_ranges(kafka, partitions, limit)
     read = [
-        newest_records(kafka.messages_in([each]), each, _MOST_BYTES // len(asked)) for each in asked
+        newest_records(kafka.messages_in([each]), each, MOST_BYTES // len(asked)) for each in asked
     ]
     ranges = tuple(each for each, _ in read)
     records = tuple(record for _, records in read for record in records)

@@ -19,7 +19,6 @@ from functools import cached_property
 from typing import Any, Final
 from urllib.parse import unquote
 
-import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Schema
@@ -191,6 +190,8 @@ class DeltaTransaction(FilesTransaction[AddedFile]):
         self, keys: pa.Table, numbers: Iterable[int], columns: Sequence[str] = ()
     ) -> pa.Table:
         """Let DuckDB search the files of this machine all at once."""
+        import duckdb
+
         schema, numbers = self.schema_of_places(columns), list(numbers)
         is_nested = any(map(types.is_nested, schema.types))
         if is_nested or not self._is_searched_by_duckdb or not numbers:
