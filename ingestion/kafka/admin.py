@@ -27,7 +27,12 @@ from confluent_kafka import (
 from confluent_kafka import TopicPartition as ClientTopicPartition
 from confluent_kafka.admin import AclOperation, AdminClient, ConfigResource, NewTopic, OffsetSpec
 
-from oncelake.ingestion.errors import DependencyError, MissingRightError, TopicMissingError
+from oncelake.ingestion.errors import (
+    DependencyError,
+    MissingRightError,
+    TopicMissingError,
+    hint,
+)
 from oncelake.ingestion.kafka.client import (
     ClientErrors,
     client_options,
@@ -362,7 +367,7 @@ class Kafka:
                 raise
             raise TopicMissingError(
                 stream,
-                f"topic {name!r} does not exist at {self.address}.",
+                f"topic {name!r} does not exist at {self.address}{hint(name, self.names()) or '.'}",
                 remedy="create the topic, or correct `topic:` in the stream's file",
             ) from error
 
