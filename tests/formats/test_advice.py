@@ -211,6 +211,8 @@ def test_a_null_in_a_struct_is_taken_without_not_null(registry: SmallRegistry) -
     bad = outcome(spec, sent, registry.settings)
 
     assert bad["_detail"].endswith("x.lost: null, and NOT NULL")
+    assert REMEDIES["wrong_type"].startswith("for a number in quotes, ")
+    assert "`types: {column: lenient}`" in REMEDIES["wrong_type"].partition("; else declare")[0]
     assert "for a null in a STRUCT, remove NOT NULL" in REMEDIES["type_mismatch"]
     spec = declared(format="avro", schema="id BIGINT, x STRUCT<id: INT, lost: INT>")
     assert outcome(spec, sent, registry.settings)["x"] == {"id": 1, "lost": None}
