@@ -130,7 +130,7 @@ def _print_details(group: Group) -> None:
     for detail, number in most:
         output.say(f"    {number:,} of these: {printable(detail) if detail else 'without detail'}")
     if others := group.count - sum(number for _, number in most):
-        output.say(f"    {others:,} with other details (--json has more)")
+        output.say(f"    {counted(others, 'record')} with other details (--json has more)")
 
 
 def _print_sample(sample: Sample) -> None:

@@ -367,8 +367,9 @@ class Kafka:
                 raise
             raise TopicMissingError(
                 stream,
-                f"topic {name!r} does not exist at {self.address}{hint(name, self.names()) or '.'}",
-                remedy="create the topic, or correct `topic:` in the stream's file",
+                f"topic {name!r} does not exist at {self.address}.",
+                remedy="create the topic, or correct `topic:` in the stream's file"
+                + hint(name, self.names()),
             ) from error
 
     def _offsets(

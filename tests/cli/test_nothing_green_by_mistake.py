@@ -94,7 +94,7 @@ def test_a_second_cause_of_one_reason_is_shown(home: Path) -> None:
     lines = [line.strip() for line in result.stdout.partition("what to do")[2].splitlines()]
     assert "9 of these: total: expected INT" in lines
     assert "1 of these: id: expected INT" in lines
-    assert "3 with other details (--json has more)" in lines
+    assert "3 records with other details (--json has more)" in lines
     first, other = answer(oncelake("quarantine", "orders", "--json"))["reasons"]
     assert first["details"][0] == {"detail": "total: expected INT", "records": 9}
     assert sum(each["records"] for each in first["details"]) == first["records"] == 16
