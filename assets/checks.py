@@ -39,7 +39,7 @@ _NEXT: Final = {
     "oncelake redrive {stream}",
     "freshness": "oncelake status {stream} says what keeps it; oncelake run {stream} reads now",
     "retention": "oncelake status {stream}",
-    "expectations": "query those rows; correct the producer, or `expectations` in the file",
+    "expectations": "correct the producer, or `expectations` in the file",
     "verified": "oncelake verify {stream} shows what differs",
 }
 _BLOCKING: Final = frozenset({"books_balance", "quarantine_rate", "expectations"})
@@ -216,12 +216,15 @@ def expectations(evidence: Evidence) -> dg.AssetCheckResult:
     missed = [each for each in outcomes if not each.success]
     is_error = any(each.severity == "critical" or each.error for each in missed)
     passed = not missed and not (evidence.spec.expectations and evidence.unreported.unknown)
+    says = ("; ".join(map(str, missed)) or _all_met(evidence)) + _earlier(evidence)
+    if queries := " or ".join(each.query for each in missed if each.query):
+        says += f". Next: query those rows in Spark, by {queries}; {_NEXT['expectations']}"
     return _result(
         evidence,
         "expectations",
         passed=passed,
         severity=ERROR if is_error or passed else WARN,
-        says=("; ".join(map(str, missed)) or _all_met(evidence)) + _earlier(evidence),
+        says=says,
         metadata={
             "evaluated": len(outcomes),
             "missed": len(missed),

@@ -24,6 +24,7 @@ from oncelake.assets.proof import prove
 from oncelake.assets.translation import AS_DECLARED, Translation
 from oncelake.ingestion.declaration.loader import DeclaredStream
 from oncelake.ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.declaration.sql import quoted
 from oncelake.ingestion.lake.ledger import Ledger, LedgerRow, standing_rows
 from oncelake.ingestion.lake.paths import StreamPaths
 from oncelake.ingestion.operations.retention import Retention, retention_now
@@ -248,4 +249,6 @@ def _outcomes(
     except Exception as error:  # noqa: BLE001 (the batches are committed: it is told, not thrown)
         failed = f"the table could not be read: {type(error).__name__}: {error}"
         return tuple(not_evaluated(each, failed) for each in spec.expectations)
-    return evaluate(spec.expectations, written, declared_in=declared.path.name)
+    uri = paths.table.uri
+    table = f"delta.{quoted(uri)}" if spec.sink.name == "delta" else uri
+    return evaluate(spec.expectations, written, declared_in=declared.path.name, table=table)

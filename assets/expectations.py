@@ -7,7 +7,9 @@ happens only when there is something to evaluate.
 
 from __future__ import annotations
 
+import ast
 import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,13 +19,20 @@ from typing import TYPE_CHECKING, Any, Final
 
 from oncelake.ingestion.declaration.names import nearest
 from oncelake.ingestion.declaration.parts import Expectation
+from oncelake.ingestion.declaration.sql import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _EXAMPLES: Final = 3
 _LONGEST: Final = 60
-_RESULT_FORMAT: Final = {"result_format": "SUMMARY", "partial_unexpected_count": _EXAMPLES}
+_RESULT_FORMAT: Final = {
+    "result_format": "SUMMARY",
+    "partial_unexpected_count": _EXAMPLES,
+    "return_unexpected_index_query": True,
+}
+# How Great Expectations writes the condition of rows that are not as expected, in Spark SQL.
+_FILTER: Final = re.compile(r"df\.filter\(F\.expr\((.*)\)\)", re.DOTALL)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,6 +47,7 @@ class ExpectationOutcome:
         unexpected: How many rows do not meet it.
         percent: The same, in percent of the rows that have a value.
         examples: A few values that do not meet it, shortened.
+        query: The Spark SQL that finds the rows which do not meet it, where single rows do not.
         error: Why it could not be evaluated.
     """
 
@@ -48,6 +58,7 @@ class ExpectationOutcome:
     unexpected: int = 0
     percent: float = 0.0
     examples: str = ""
+    query: str = ""
     error: str = ""
 
     def __str__(self) -> str:
@@ -59,7 +70,7 @@ class ExpectationOutcome:
 
 
 def evaluate(
-    declared: Sequence[Expectation], rows: DataFrame, *, declared_in: str
+    declared: Sequence[Expectation], rows: DataFrame, *, declared_in: str, table: str
 ) -> tuple[ExpectationOutcome, ...]:
     """Evaluate expectations on rows, each into an outcome of its own.
 
@@ -67,11 +78,12 @@ def evaluate(
         declared: The expectations of a stream.
         rows: The rows to judge; read several times, so they are cached meanwhile.
         declared_in: The stream's file, for the message about one that does not exist.
+        table: The table that has the rows, as Spark SQL names it.
     """
     os.environ["GX_ANALYTICS_ENABLED"] = "false"
     cached = rows.persist()
     try:
-        return _evaluated(declared, cached, declared_in)
+        return _evaluated(declared, cached, declared_in, table)
     except Exception as error:  # noqa: BLE001 (the rows are committed: it is told, and not thrown)
         failed = f"{declared_in}: nothing could be evaluated: {_first_line(error)}"
         return tuple(not_evaluated(each, failed) for each in declared)
@@ -80,7 +92,7 @@ def evaluate(
 
 
 def outcome_of(
-    declared: Expectation, *, success: bool, result: Mapping[str, Any], raised: str
+    declared: Expectation, *, success: bool, result: Mapping[str, Any], raised: str, table: str
 ) -> ExpectationOutcome:
     """Read one result of Great Expectations; where it raised, nothing is known of the rows."""
     if raised:
@@ -94,6 +106,7 @@ def outcome_of(
         unexpected=int(result.get("unexpected_count") or 0),
         percent=float(result.get("unexpected_percent") or 0.0),
         examples=", ".join(dict.fromkeys(examples[:_EXAMPLES])),
+        query="" if success else _query(declared, result, table),
     )
 
 
@@ -125,7 +138,7 @@ def great_expectations() -> ModuleType:
 
 
 def _evaluated(
-    declared: Sequence[Expectation], rows: DataFrame, declared_in: str
+    declared: Sequence[Expectation], rows: DataFrame, declared_in: str, table: str
 ) -> tuple[ExpectationOutcome, ...]:
     """Validate one suite of all that can be built: each by itself would take twice the time."""
     gx = great_expectations()
@@ -145,6 +158,7 @@ def _evaluated(
             success=bool(result.success),
             result=result.result or {},
             raised=_raised(result.exception_info),
+            table=table,
         )
     return tuple(outcomes[index] for index in sorted(outcomes))
 
@@ -178,6 +192,17 @@ def _build(declared: Expectation, index: int) -> Any:
     except ValueError as error:
         lines = [line.strip() for line in str(error).splitlines()[1:] if line.strip()]
         raise ValueError(f"{declared.type}: {' '.join(lines)}") from error
+
+
+def _query(declared: Expectation, result: Mapping[str, Any], table: str) -> str:
+    found = _FILTER.fullmatch(result.get("unexpected_index_query") or "")
+    if found is None:
+        return ""
+    if declared.type.endswith("_to_be_unique"):
+        named = declared.arguments
+        columns = ", ".join(map(quoted, named.get("column_list") or [named["column"]]))
+        return f"SELECT {columns}, count(*) FROM {table} GROUP BY {columns} HAVING count(*) > 1"
+    return f"SELECT * FROM {table} WHERE {ast.literal_eval(found[1])}"
 
 
 def _raised(exception_info: Mapping[str, Any] | None) -> str:

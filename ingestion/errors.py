@@ -21,7 +21,8 @@ A message names the stream, the expected and the actual state, and what to do ne
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from difflib import get_close_matches
 from typing import ClassVar, Final
 
 DONE: Final = 0
@@ -99,6 +100,17 @@ def counted(number: int, one: str, many: str = "") -> str:
     """
     regular = f"{one}es" if one.endswith("ch") else f"{one}s"
     return f"{number:,} {one if number == 1 else many or regular}"
+
+
+def nearest(word: str, choices: Collection[str], *, likeness: float = 0.6) -> str | None:
+    """Return the choice that a person probably meant by ``word``; None when none is like it."""
+    return next(iter(get_close_matches(word, choices, n=1, cutoff=likeness)), None)
+
+
+def hint(word: str, choices: Collection[str]) -> str:
+    """Ask, behind a sentence, whether the nearest choice was meant; empty where none is near."""
+    near = nearest(word, choices)
+    return f"; did you mean `{near}`?" if near else ""
 
 
 def no_table_yet(stream: str) -> InvalidSpecError:

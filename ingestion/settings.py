@@ -202,6 +202,14 @@ class Settings(BaseSettings):
             raise ValueError("must be a URL, as http://host/path or https://host/path")
         return url
 
+    @field_validator("kafka", "sink_kafka")
+    @classmethod
+    def _has_ports(cls, servers: str | None) -> str | None:
+        for each in filter(None, map(str.strip, (servers or "").split(","))):
+            if not re.search(r":\d+$", each):
+                raise ValueError(f"{each!r} has no port; write host:port, such as {each}:9092")
+        return servers
+
     @field_validator("kafka_oauth_token_endpoint", "sink_kafka_oauth_token_endpoint")
     @classmethod
     def _is_encrypted(cls, url: str | None) -> str | None:

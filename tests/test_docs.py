@@ -216,6 +216,14 @@ def test_every_command_in_a_message_can_be_typed() -> None:
     assert lacking + asking == []
 
 
+def test_the_tutorial_leaves_the_sensor_no_stream_without_a_topic() -> None:
+    """What a clone declares beside its own stream is removed before the sensor runs all."""
+    before = (ROOT / "docs" / "tutorial.md").read_text().partition("dagster sensor start")[0]
+
+    for file in (ROOT / "assets" / "streams").glob("*.yaml"):
+        assert f"\nrm assets/streams/{file.name}\n" in before
+
+
 def test_nothing_says_to_install_oncelake_by_its_name() -> None:
     """No registry has it: whatever somebody puts there under that name would be installed."""
     texts = [texts_of(*PACKAGES), *(page.read_text() for page in ALL_PAGES)]

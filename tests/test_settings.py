@@ -86,6 +86,20 @@ def test_an_empty_variable_of_the_shell_undoes_the_file(
     assert load_settings().kafka is None
 
 
+@pytest.mark.parametrize("name", ["ONCELAKE_KAFKA", "ONCELAKE_SINK_KAFKA"])
+@pytest.mark.usefixtures("project")
+def test_an_address_without_a_port_is_refused_by_name(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The variable and the address are named; with ports, several are taken."""
+    monkeypatch.setenv(name, "one:9092, two")
+    with pytest.raises(InvalidSpecError, match=rf"{name}: .*'two' has no port; write host:port"):
+        load_settings()
+    monkeypatch.setenv(name, "one:9092, [::1]:9092,PLAINTEXT://two:9093")
+
+    assert load_settings().model_fields_set == {name.removeprefix("ONCELAKE_").lower()}
+
+
 def test_the_embedded_kafka_is_found_by_the_address_it_wrote(project: Path) -> None:
     """Nothing is guessed: the port is the one that the running broker wrote down."""
     (project / ".oncelake" / "kafka").mkdir(parents=True)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _SHOWN = 10
 _IN_DOCUMENT = 1_000
-_COUNTS = ("records", "rows", "missing", "doubled", "different", "extra", "unproven")
+_COUNTS = ("records", "rows", "missing", "doubled", "different", "extra", "unproven", "unreadable")
 
 
 class _RowMode(StrEnum):
@@ -96,6 +96,10 @@ def audit(
     offset_columns: Annotated[
         str | None, typer.Option(help="Columns with a record's partition and offset, for append.")
     ] = None,
+    ignore_unreadable: Annotated[
+        int,
+        typer.Option(min=0, metavar="N", help="Judge although up to N records cannot be read."),
+    ] = 0,
     file: Annotated[
         Path | None, typer.Option(help="A stream's file, in place of topic, schema, keys, …")
     ] = None,
@@ -132,6 +136,7 @@ def audit(
         deletes=deletes,
         deleted_column=deleted_column,
         place=_names(offset_columns),
+        ignore_unreadable=ignore_unreadable,
         file=file,
         keep=keep,
     )

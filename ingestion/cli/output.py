@@ -1,8 +1,8 @@
 """The output of commands: reports on stdout, everything else on stderr, Spark's own included.
 
-Text is never read as rich markup, since offsets and column lists are full of brackets, and is cut
-to a width on a terminal only. What a record, a schema or a server put into it reaches a terminal as
-plain characters, all others as escapes.
+Text is never read as rich markup, since offsets and column lists are full of brackets. No line is
+cut; a table is as wide as the terminal, or 80 columns where there is none. What a record, a schema
+or a server put into it reaches a terminal as plain characters, all others as escapes.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import os
+import shutil
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -17,6 +18,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO
 
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -80,15 +82,42 @@ def json_line(value: Any) -> None:
 def table(
     columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: Iterable[str] = ()
 ) -> None:
-    """Print a table; ``right`` names the columns of numbers."""
-    drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for column in columns:
-        drawn.add_column(
-            column, justify="right" if column in set(right) else "left", overflow="fold"
-        )
-    for row in rows:
-        drawn.add_row(*(_plain_text(_cell(value)) for value in row))
+    """Print a table as wide as the terminal at most; ``right`` names the columns of numbers.
+
+    Cells go on in a next line between two words. Where that is not enough, each row is printed as
+    lines of a column's name and its value, so that nothing is cut.
+    """
+    cells = [[_plain_text(_cell(value)) for value in row] for row in rows]
+    by_column = [[name, *map(str, texts)] for name, *texts in zip(columns, *cells, strict=True)]
+    widths = [max(map(cell_len, texts)) for texts in by_column]
+    words = [max(map(cell_len, " ".join(texts).split()), default=0) for texts in by_column]
+    screen, gaps = shutil.get_terminal_size().columns, len(widths) - 1
+    is_narrow = sum(widths) + 3 * gaps > screen
+    if is_narrow and sum(words) + 2 * gaps > screen:
+        _print_records(columns, cells, screen)
+        return
+    while is_narrow and sum(widths) + 2 * gaps > screen:
+        widest = max(range(len(widths)), key=lambda at: (widths[at] > words[at], widths[at]))
+        widths[widest] -= 1
+    drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, collapse_padding=is_narrow)
+    for column, width in zip(columns, widths, strict=True):
+        drawn.add_column(column, justify="right" if column in set(right) else "left", width=width)
+    for row in cells:
+        drawn.add_row(*row)
     out().print(drawn)
+
+
+def _print_records(columns: Sequence[str], rows: Iterable[Sequence[Text]], screen: int) -> None:
+    longest = max(map(cell_len, columns))
+    for at, row in enumerate(rows):
+        drawn = Table.grid(padding=(0, 2, 0, 0))
+        drawn.add_column(width=longest)
+        drawn.add_column(overflow="fold", max_width=max(screen - longest - 2, 10))
+        for column, text in zip(columns, row, strict=True):
+            drawn.add_row(column, text)
+        if at:
+            say("")
+        out().print(drawn)
 
 
 def totals(total: Callable[[str], int]) -> None:

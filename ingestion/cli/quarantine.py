@@ -13,12 +13,14 @@ from oncelake.ingestion.cli.streams import declared_sink, load_settings, load_st
 from oncelake.ingestion.errors import DONE, WRONG, InvalidSpecError, counted
 
 if TYPE_CHECKING:
-    from oncelake.ingestion.operations.inspect_quarantine import Inspection, Sample
+    from oncelake.ingestion.operations.inspect_quarantine import Group, Inspection, Sample
     from oncelake.ingestion.operations.redrive import RedriveReport
 
 _COLUMNS = ("reason", "records", "share", "first", "last", "first seen (UTC)", "last seen (UTC)")
 _COORDINATES = ("topic", "partition", "offset", "timestamp", "seq")
 _IN_DOCUMENT = 10_000
+_MOST_DETAILS = 5
+_DETAILS_IN_DOCUMENT = 100
 
 
 def quarantine(
@@ -114,7 +116,21 @@ def _print(stream: str, inspection: Inspection) -> None:
         output.say("\nwhat to do, by reason:")
         for group in inspection.groups:
             output.say(f"  {printable(group.reason)}: {remedy_of(group.reason)}")
+            _print_details(group)
         output.say(f"\nNext: correct the declaration or the producer; oncelake redrive {stream}")
+
+
+def _print_details(group: Group) -> None:
+    """Print what differs between the records of one reason, the most frequent first."""
+    from oncelake.ingestion.declaration.messages import printable
+
+    if len(group.details) < 2:
+        return
+    most = group.details.most_common(_MOST_DETAILS)
+    for detail, number in most:
+        output.say(f"    {number:,} of these: {printable(detail) if detail else 'without detail'}")
+    if others := group.count - sum(number for _, number in most):
+        output.say(f"    {counted(others, 'record')} with other details (--json has more)")
 
 
 def _print_sample(sample: Sample) -> None:
@@ -145,6 +161,10 @@ def _document(stream: str, inspection: Inspection) -> dict[str, Any]:
                 "remedy": remedy_of(group.reason),
                 "records": group.count,
                 "share": group.count / inspection.waiting,
+                "details": [
+                    {"detail": detail or None, "records": number}
+                    for detail, number in group.details.most_common(_DETAILS_IN_DOCUMENT)
+                ],
                 "first": output.fields_of(group.first, *_COORDINATES),
                 "last": output.fields_of(group.last, *_COORDINATES),
             }

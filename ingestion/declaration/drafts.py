@@ -7,7 +7,7 @@ looked for among those that are.
 from __future__ import annotations
 
 import stat
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -16,7 +16,8 @@ from pydantic import ValidationError
 
 from oncelake.ingestion.declaration.fields import NOT_WRITTEN
 from oncelake.ingestion.declaration.messages import Problem, problems_in
-from oncelake.ingestion.declaration.names import name_problem, nearest_allowed
+from oncelake.ingestion.declaration.modes import MODES
+from oncelake.ingestion.declaration.names import name_problem, nearest, nearest_allowed
 from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.declaration.yaml_reader import BadYamlError, FieldPath, YamlTree, read_tree
 from oncelake.ingestion.errors import InvalidSpecError
@@ -25,7 +26,9 @@ from oncelake.ingestion.settings import project_root
 # The fields that decide what the others may say, and those that a field rests on, if not on these.
 _SHAPE: Final = frozenset({"schema", "mode", "keys", "sequence_by"})
 _OF_VALUE: Final = frozenset({"schema", "value_schema", "explode"})
-_OF_TABLE: Final = _SHAPE | {"aggregates", "window", "explode", "deletes", "extra_fields"}
+_OF_TABLE: Final = frozenset(
+    {"schema", "mode", "aggregates", "window", "explode", "deletes", "extra_fields"}
+)
 _RESTS_ON: Final = {
     "topic": frozenset({"topics", "topic_pattern"}),
     "topics": frozenset(),
@@ -95,8 +98,7 @@ class Draft:
         try:
             spec = StreamSpec.model_validate({**content, "name": self.name})
         except ValidationError as error:
-            problems = problems_in(error)
-            problems += _further_problems(content, self.name, problems)
+            problems = _all_problems(content, self.name, problems_in(error))
             raise _invalid(self.path, [*mistakes, *self._lines_of(problems)]) from None
         if mistakes:
             raise _invalid(self.path, mistakes)
@@ -108,7 +110,7 @@ class Draft:
 
     def problems(self, error: ValidationError) -> InvalidSpecError:
         """Return what pydantic has found, with lines."""
-        return _invalid(self.path, self._lines_of(problems_in(error)))
+        return _invalid(self.path, [*self._mistakes(), *self._lines_of(problems_in(error))])
 
     def _mistakes(self) -> Iterator[tuple[int, str]]:
         """Yield what is there that must not be."""
@@ -180,6 +182,50 @@ def _text_of(path: Path) -> str:
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise BadYamlError(line, "the text is not UTF-8; save the file as UTF-8") from error
+
+
+def _all_problems(
+    content: Mapping[str, Any], name: str, problems: Sequence[Problem]
+) -> list[Problem]:
+    """Add what is wrong even if each misspelt key, and the mode, is read as the nearest that is."""
+    misspelt = {
+        str(problem.field[0]): problem.meant
+        for problem in problems
+        if problem.meant and len(problem.field) == 1 and problem.meant not in content
+    }
+    read = {misspelt.get(key, key): value for key, value in content.items()}
+    mode = str(read.get("mode", "upsert"))
+    near = mode if mode in MODES else nearest(mode, MODES)
+    # Where none is near, what is wrong by every mode.
+    modes = [near] if near else [*MODES]
+    by_mode = [
+        _problems_of(read | ({"mode": mode} if "mode" in read else {}), name) for mode in modes
+    ]
+    known = {problem.field for problem in problems}
+    more = (one for one in by_mode[0] if one.field not in known)
+    written = {meant: key for key, meant in misspelt.items()}
+    return [
+        *problems,
+        *(_as_written(one, written) for one in more if all(one in each for each in by_mode)),
+    ]
+
+
+def _as_written(problem: Problem, written: Mapping[str, str]) -> Problem:
+    """Return the problem of a field whose key may be misspelt, at that key."""
+    meant, *within = problem.field or ("",)
+    if meant not in written:
+        return problem
+    text = f"as `{meant}`: {problem.text}"
+    return replace(problem, field=(written[str(meant)], *within), text=text)
+
+
+def _problems_of(content: Mapping[str, Any], name: str) -> list[Problem]:
+    try:
+        StreamSpec.model_validate({**content, "name": name})
+    except ValidationError as error:
+        problems = problems_in(error)
+        return [*problems, *_further_problems(content, name, problems)]
+    return []
 
 
 def _further_problems(

@@ -8,10 +8,12 @@ from __future__ import annotations
 import keyword
 import re
 from collections.abc import Collection, Iterator
-from difflib import get_close_matches
 from importlib.metadata import entry_points
 from itertools import count
 from typing import Final
+
+from oncelake.ingestion.errors import hint as hint
+from oncelake.ingestion.errors import nearest as nearest
 
 # What can keep a stream's rows, beside what other packages register as entry points.
 OWN_SINKS: Final = ("delta", "iceberg", "postgres", "kafka")
@@ -73,17 +75,6 @@ def plain_name(name: str, taken: Collection[str] = ()) -> str:
 def _numbered(name: str) -> Iterator[str]:
     yield name
     yield from (f"{name}_{number}" for number in count(2))
-
-
-def nearest(word: str, choices: Collection[str], *, likeness: float = 0.6) -> str | None:
-    """Return the choice that a person probably meant by ``word``; None when none is like it."""
-    return next(iter(get_close_matches(word, choices, n=1, cutoff=likeness)), None)
-
-
-def hint(word: str, choices: Collection[str]) -> str:
-    """Ask, behind a sentence, whether the nearest choice was meant; empty where none is near."""
-    near = nearest(word, choices)
-    return f"; did you mean `{near}`?" if near else ""
 
 
 def suggest(word: str, choices: Collection[str], *, likeness: float = 0.6) -> str:

@@ -63,8 +63,12 @@ _IN_THE_TABLE: Final = frozenset(
         *("deletes", "ignore_null_updates", "explode"),
     }
 )
-# Fields that decide which columns the table has.
-_SHAPING: Final = frozenset({"schema", "mode", "keys", "sequence_by", "aggregates", "window"})
+# Fields that decide which columns the table has, by mode and in any.
+_SHAPING: Final[Mapping[str, frozenset[str]]] = {
+    "aggregate": frozenset({"schema", "mode", "keys", "aggregates", "window"}),
+    "scd2": frozenset({"schema", "mode", "sequence_by"}),
+}
+_ALWAYS_SHAPING: Final = frozenset({"schema", "mode"})
 # What a commit keeps beside the declared fields: the record type of each topic in its rows.
 RECORD_TYPES: Final = "record_types"
 # Likewise what evaluated ``where`` and ``select`` for its rows, if that was not Spark.
@@ -87,7 +91,7 @@ class StreamSpec(Declaration):
     def _fields_agree(self) -> StreamSpec:
         violations = [*rule_violations(self), *mode_violations(self)]
         about = {at if isinstance(at, str) else at[0] for at, _ in violations}
-        if not about & _SHAPING:
+        if not about & _SHAPING.get(self.mode, _ALWAYS_SHAPING):
             names = (column.name for column in self.table_columns)
             violations += column_violations(self, (*names, *_OF_EVERY_TABLE))
             violations += sink_violations(self, self.table_columns)

@@ -8,6 +8,7 @@ merge, or a date that a person wrote as text.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
@@ -62,10 +63,17 @@ class YamlTree:
 
 
 # What the parser says of the commonest mistakes, and what to do instead.
+_INDENT: Final = "the indentation differs; begin the lines of one map or list in the same column"
 _ADVICE: Final = {
     "'\\t' that cannot start any token": "a tab stands here; write spaces",
     "mapping values are not allowed here": "a value has a `: ` in it; put the value in quotes",
+    "could not find expected ':'": "a line without `key:`; indent it, if it belongs to the value "
+    "above it",
+    "expected <block end>": _INDENT,
+    "expected '<document start>'": _INDENT,
 }
+# A line that begins as a key does: that it stands where none can is a matter of its indentation.
+_KEY: Final = re.compile(r"\s*(- +)?[\w.-]+ *$")
 
 
 def read_tree(text: str) -> YamlTree:
@@ -75,11 +83,15 @@ def read_tree(text: str) -> YamlTree:
         node = YAML(typ="rt", pure=True).compose(text)
         content = None if node is None else plain.value_of(node, ())
     except MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
         reason = ", ".join(part for part in (error.context, error.problem) if part)
-        advice = (better for words, better in _ADVICE.items() if words in reason)
-        reason = next(advice, reason)
-        raise BadYamlError(mark.line + 1 if mark else 1, f"not YAML: {reason}") from error
+        # The parser misses a key's colon only behind it.
+        is_behind = error.context_mark and "expected ':'" in reason
+        mark = error.context_mark if is_behind else error.problem_mark or error.context_mark
+        better = next((says for words, says in _ADVICE.items() if words in reason), reason)
+        line, column = (mark.line, mark.column) if mark else (0, 0)
+        if "mapping values" in reason and _KEY.match(text.split("\n")[line][:column]):
+            better = _INDENT
+        raise BadYamlError(line + 1, f"not YAML: {better}") from error
     except YAMLError as error:
         line = text.count("\n", 0, getattr(error, "position", 0)) + 1
         reason = getattr(error, "reason", None) or str(error).splitlines()[0]

@@ -27,7 +27,12 @@ from confluent_kafka import (
 from confluent_kafka import TopicPartition as ClientTopicPartition
 from confluent_kafka.admin import AclOperation, AdminClient, ConfigResource, NewTopic, OffsetSpec
 
-from oncelake.ingestion.errors import DependencyError, MissingRightError, TopicMissingError
+from oncelake.ingestion.errors import (
+    DependencyError,
+    MissingRightError,
+    TopicMissingError,
+    hint,
+)
 from oncelake.ingestion.kafka.client import (
     ClientErrors,
     client_options,
@@ -363,7 +368,8 @@ class Kafka:
             raise TopicMissingError(
                 stream,
                 f"topic {name!r} does not exist at {self.address}.",
-                remedy="create the topic, or correct `topic:` in the stream's file",
+                remedy="create the topic, or correct `topic:` in the stream's file"
+                + hint(name, self.names()),
             ) from error
 
     def _offsets(

@@ -21,6 +21,7 @@ from oncelake.ingestion.declaration.ddl import parse_columns
 from oncelake.ingestion.declaration.derived import Derived, SchemaSource, as_ddl, united
 from oncelake.ingestion.declaration.drafts import shown_path
 from oncelake.ingestion.declaration.loader import DeclaredStream, outlines_in, read_outlines
+from oncelake.ingestion.declaration.names import hint
 from oncelake.ingestion.declaration.outlines import Outline
 from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.declaration.topics_file import (
@@ -110,13 +111,16 @@ def discover(outline: Outline, settings: Settings) -> Discovery:
         DependencyError: Kafka or the schema registry does not answer.
     """
     kafka, before = Kafka(settings), outline.found()
-    names = [name for name in kafka.names() if outline.matches(name)]
+    existing = kafka.names()
+    names = [name for name in existing if outline.matches(name)]
     known = [name for name in before if name not in names]
     if not names and not known:
-        what = outline.declared.topic_pattern or outline.declared.topic
+        declared = outline.declared
+        what = declared.topic_pattern or declared.topic or ", ".join(declared.topics)
+        meant = "" if declared.topic_pattern else hint(what, existing)
         raise InvalidSpecError(
             f"{shown_path(outline.path)}: no topic at {kafka.address} that may be seen matches "
-            f"{what!r}. Next: create one, or correct the file"
+            f"{what!r}{meant or '.'} Next: create one, or correct the file"
         )
     ids = kafka.known_topics(names).ids
     now = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")

@@ -25,6 +25,8 @@ from oncelake.ingestion.sinks.delta.integrity import translate_read_errors
 
 _COORDINATES: Final = ("_topic", "_partition", "_offset", "_timestamp", "_seq")
 _RAW: Final = ("key", "value", "headers", "reason", "detail")
+# A detail may quote its record, so that a million of them are all different.
+_MOST_DETAILS: Final = 10_000
 _LATER: Final = ("schema_id", "engine_version", "run_id")
 
 
@@ -45,17 +47,24 @@ class QuarantinedRecord:
 
 @dataclass(kw_only=True, slots=True)
 class Group:
-    """The records of one reason that wait, by Kafka's time; the earliest few are to be shown."""
+    """The records of one reason that wait, by Kafka's time; the earliest few are to be shown.
+
+    Attributes:
+        details: How many records have each detail; of too many different ones, only the first.
+    """
 
     reason: str
     first: QuarantinedRecord
     last: QuarantinedRecord
     count: int = 0
     earliest: list[QuarantinedRecord] = field(default_factory=list)
+    details: Counter[str] = field(default_factory=Counter)
 
-    def add(self, record: QuarantinedRecord, limit: int) -> None:
+    def add(self, record: QuarantinedRecord, detail: str, limit: int) -> None:
         """Take one more record, and keep it while it is among the first few."""
         self.count += 1
+        if detail in self.details or len(self.details) < _MOST_DETAILS:
+            self.details[detail] += 1
         self.first, self.last = min(self.first, record), max(self.last, record)
         if len(self.earliest) < limit or (limit and record < self.earliest[-1]):
             self.earliest = sorted([*self.earliest, record])[:limit]
@@ -116,7 +125,7 @@ def inspect(
         groups: dict[str, Group] = {}
         redriven: Counter[int] = Counter()
         removed = 0
-        for row in scan((*_COORDINATES, "reason", "redriven_seq", "removed")):
+        for row in scan((*_COORDINATES, "reason", "detail", "redriven_seq", "removed")):
             if reason is not None and row["reason"] != reason:
                 continue
             if (mark := row["redriven_seq"]) is not None:
@@ -126,7 +135,7 @@ def inspect(
             else:
                 at, why = _record_of(row), row["reason"] or ""
                 group = groups.setdefault(why, Group(reason=why, first=at, last=at))
-                group.add(at, limit)
+                group.add(at, row.get("detail") or "", limit)
         ordered = sorted(groups.values(), key=lambda group: (-group.count, group.reason))
         return Inspection(
             groups=tuple(ordered),

@@ -51,8 +51,8 @@ REMEDIES: Final[Mapping[str, str]] = {
     "duplicate_name": _SENDER,
     "lone_surrogate": _SENDER,
     "not_an_object": "let the producer send objects, or declare `format: raw` with one column",
-    "wrong_type": f"{_FOUND}, or correct the producer; for a number in quotes, "
-    "`types: {column: lenient}`",
+    "wrong_type": "for a number in quotes, or a number where a text is declared, write `types: "
+    f"{{column: lenient}}`, which keeps the column's type; else {_FOUND}, or correct the producer",
     "out_of_range": _FOUND,
     "inexact_number": f"{_FOUND}; of a VARIANT, correct the producer",
     "not_finite": "declare the column as STRING, with `types: {column: lenient}` where it is no "

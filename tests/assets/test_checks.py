@@ -321,9 +321,18 @@ def test_what_could_not_be_evaluated_is_no_pass() -> None:
     """A result that came with an exception is an error, whatever it says of success."""
     declared_ = Expectation.model_validate({"type": "expect_column_to_exist", "column": "nope"})
 
-    found = outcome_of(declared_, success=True, result={}, raised="no column nope")
+    found = outcome_of(declared_, success=True, result={}, raised="no column nope", table="t")
 
     assert (found.success, found.error) == (False, "no column nope")
+
+
+def test_a_missed_expectation_gives_its_query(tmp_path: Path) -> None:
+    """Whoever is told to look at rows need not find out how to find them."""
+    query = "SELECT * FROM delta.`/lake/orders` WHERE id IS NULL"
+
+    result = expectations(evidence(tmp_path, batch(1, 0, 5), outcomes=(outcome(query=query),)))
+
+    assert f". Next: query those rows in Spark, by {query}; correct" in str(result.description)
 
 
 def test_examples_are_few_and_short() -> None:
@@ -332,7 +341,7 @@ def test_examples_are_few_and_short() -> None:
     values = [letter * 500 for letter in "abcdef"]
 
     found = outcome_of(
-        declared_, success=False, result={"partial_unexpected_list": values}, raised=""
+        declared_, success=False, result={"partial_unexpected_list": values}, raised="", table="t"
     )
 
     assert found.examples.count("…") == 3

@@ -308,6 +308,28 @@ def test_a_record_that_cannot_be_read_is_named(empty: Source, settings: Settings
     assert f"{empty.topic}-0 offset 5" in " ".join(report.limits)
 
 
+def test_so_many_unreadable_records_as_a_person_accepts_keep_nothing_from_being_judged(
+    empty: Source, settings: Settings
+) -> None:
+    """With one more, or a fault beside them, the table is not called sound."""
+    send(
+        empty, [*((str(id), {"id": id, "name": "n"}) for id in range(5)), ("8", b"<"), ("9", b"-")]
+    )
+    schema = pa.schema({"id": pa.int64(), "name": pa.string()})
+    rows = [{"id": id, "name": "n"} for id in range(5)]
+    asked = {**saved(rows, settings, schema), "schema": "id BIGINT, name STRING"}
+
+    few = compare(asked, empty.topic, settings, ignore_unreadable=1)
+    enough = compare(asked, empty.topic, settings, ignore_unreadable=2)
+    saved(rows[1:], settings, schema)
+    faulty = compare(asked, empty.topic, settings, ignore_unreadable=2)
+
+    assert (few.exit_code, few.unreadable) == (3, 2)
+    assert "--ignore-unreadable 2" in few.obstacles[0]
+    assert (enough.exit_code, enough.unreadable, counts(enough)) == (0, 2, {"unproven": 2})
+    assert (faulty.exit_code, counts(faulty)) == (1, {"missing": 1, "unproven": 2})
+
+
 def test_rows_that_are_all_shifted_differ(orders: Source, settings: Settings) -> None:
     """Keys show what was loaded where no row is as it should be."""
     rows = [

@@ -47,8 +47,8 @@ def declare(home: Path, stream: str, text: str) -> None:
 
 
 def oncelake(*words: str) -> Result:
-    """Type a command."""
-    return CliRunner().invoke(app, words)
+    """Type a command, on a screen that no table is too wide for."""
+    return CliRunner().invoke(app, words, env={"COLUMNS": "1000"})
 
 
 def type_on_terminal(*words: str, answer: str) -> tuple[int, str]:

@@ -42,6 +42,20 @@ def test_topics_whose_columns_are_in_the_file_are_written_down(
     assert [each.name for each in load_streams(world.settings.streams)] == ["shop_users"]
 
 
+def test_a_topic_that_does_not_exist_names_the_one_that_was_meant(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A slip in the topic's name is said to be one."""
+    world.settings.streams.mkdir()
+    (world.settings.streams / "shop.yaml").write_text(f"topic: {world.topic}s\nschema: registry\n")
+    world.set_environment(monkeypatch)
+
+    shown = oncelake("discover", "shop")
+
+    assert shown.exit_code == 2
+    assert f"'{world.topic}s'; did you mean `{world.topic}`? Next" in shown.output
+
+
 @pytest.fixture
 def registry(world: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[SmallRegistry]:
     """A registry that the commands know."""

@@ -81,6 +81,26 @@ def test_a_reason_that_nothing_waits_for_is_answered_with_those_there_are(home: 
     assert oncelake("quarantine", "orders", "--reason", "missing_key").exit_code == 0
 
 
+def test_a_second_cause_of_one_reason_is_shown(home: Path) -> None:
+    """The earliest records may all have the same detail; each is counted, the others together."""
+    details = [*["total: expected INT"] * 9, "id: expected INT", *map(str, range(6))]
+    rows = [
+        held(offset, "wrong_type") | {"detail": detail} for offset, detail in enumerate(details)
+    ]
+    quarantine("orders", *rows, held(99, "missing_key"))
+
+    result = oncelake("quarantine", "orders")
+
+    lines = [line.strip() for line in result.stdout.partition("what to do")[2].splitlines()]
+    assert "9 of these: total: expected INT" in lines
+    assert "1 of these: id: expected INT" in lines
+    assert "3 records with other details (--json has more)" in lines
+    first, other = answer(oncelake("quarantine", "orders", "--json"))["reasons"]
+    assert first["details"][0] == {"detail": "total: expected INT", "records": 9}
+    assert sum(each["records"] for each in first["details"]) == first["records"] == 16
+    assert other["details"] == [{"detail": None, "records": 1}]
+
+
 def test_every_reason_has_its_remedy(home: Path) -> None:
     """Each code of engine and formats has a sentence that says what to do, and is printed."""
     modules = [validate, keep_columns, *(import_module(each.module) for each in FORMATS.values())]

@@ -234,6 +234,73 @@ def test_every_mistake_of_a_file_is_reported_at_once(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("mode", "says"),
+    [
+        pytest.param("mode: upsrt", "mode", id="misspelt mode"),
+        pytest.param("modes: upsert", "modes", id="misspelt key"),
+        pytest.param("xyz: 1", "xyz", id="unknown key"),
+    ],
+)
+def test_a_wrong_mode_or_key_hides_no_other_mistake(folder: Path, mode: str, says: str) -> None:
+    """Keys, order, conditions and expectations are checked as if it was right."""
+    text = (
+        "topic: orders\nschema: id BIGINT NOT NULL, at TIMESTAMP\nkeyz: [idd]\nsequence_by: [att]\n"
+        "where: idx > 1\nexpectations:\n- {type: expect_column_values_to_be_unique, column: ix}\n"
+    )
+
+    said = problems(folder, f"{text}{mode}\n")
+
+    assert [line.split(": ")[0:2] for line in said] == [
+        ["assets/streams/orders.yaml:3", "keyz"],
+        ["assets/streams/orders.yaml:3", "keyz"],
+        ["assets/streams/orders.yaml:4", "sequence_by"],
+        ["assets/streams/orders.yaml:5", "where"],
+        ["assets/streams/orders.yaml:7", "expectations[0].column"],
+        ["assets/streams/orders.yaml:8", says],
+    ]
+    as_keys = "keyz: as `keys`: 'idd' is not a column of `schema`; did you mean `id`?"
+    assert said[0].endswith(as_keys)
+
+
+def test_a_mode_like_no_other_hides_only_what_depends_on_it(folder: Path) -> None:
+    """What is wrong by every mode is told, and no mode is presumed."""
+    said = problems(folder, ORDERS.replace("[id]", "[idd]\nwhere: i > 1\nmode: merge"))
+
+    assert [line.split(": ")[1] for line in said] == ["keys", "where", "mode"]
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        pytest.param("topic: a\n  mode: upsert\n", 2, id="deeper than a value"),
+        pytest.param(" topic: a\nmode: upsert\n", 2, id="less deep than the first"),
+        pytest.param("follow:\n  min_records: 1\n every_seconds: 5\n", 3, id="between two"),
+        pytest.param("keys:\n  - a\n - b\n", 3, id="list"),
+        pytest.param("expectations:\n- type: x\n   column: y\n", 3, id="map in a list"),
+    ],
+)
+def test_wrong_indentation_is_called_so(folder: Path, text: str, line: int) -> None:
+    """A line in the wrong column is named, and no value is to be put in quotes."""
+    begin = f"assets/streams/orders.yaml:{line}: not YAML: the indentation differs; begin the lines"
+
+    assert problems(folder, text)[0].startswith(begin)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        pytest.param("description: a: b\n", "1: not YAML: a value has a `: ` in it", id="colon"),
+        pytest.param(
+            "schema: id INT,\nname STRING\nkeys: id\n", "2: not YAML: a line without", id="no key"
+        ),
+    ],
+)
+def test_a_slip_in_a_value_is_told_apart(folder: Path, text: str, says: str) -> None:
+    """A colon in a value, and a value that goes on without indentation, have their own advice."""
+    assert f"assets/streams/orders.yaml:{says}" in problems(folder, text)[0]
+
+
+@pytest.mark.parametrize(
     ("text", "field", "example"),
     [
         pytest.param("schema: id INT\nkeys: id", "topic", "`topic: orders`", id="topic"),

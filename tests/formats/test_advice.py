@@ -202,6 +202,12 @@ def test_what_is_not_finite_is_kept_as_text(value: str) -> None:
     assert outcome(spec, sent)["x"] == value.strip('"')
 
 
+def test_a_number_in_quotes_is_first_of_all_a_number() -> None:
+    """What was found is a text: to declare that would make a column of numbers one of texts."""
+    assert REMEDIES["wrong_type"].startswith("for a number in quotes, ")
+    assert "`types: {column: lenient}`" in REMEDIES["wrong_type"].partition("; else declare")[0]
+
+
 def test_a_null_in_a_struct_is_taken_without_not_null(registry: SmallRegistry) -> None:
     """The remedy names NOT NULL, and without it the record is a row."""
     fields = [{"name": "id", "type": "long"}, {"name": "x", "type": {**AVRO, "name": "X"}}]

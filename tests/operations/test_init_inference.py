@@ -160,6 +160,30 @@ def test_numbers_in_quotes_among_numbers_make_a_lenient_column() -> None:
 
 
 @pytest.mark.parametrize(
+    ("others", "says"),
+    [
+        pytest.param(
+            ["", "n/a\x1b"],
+            '98 % of the values are ISO times; the others are not: "", "n/a\\x1b"; as TIMESTAMP',
+            id="some",
+        ),
+        pytest.param(["soon"] * 20, "", id="too many"),
+    ],
+)
+def test_a_text_that_is_nearly_always_a_time_is_said_to_be_one(
+    others: list[str], says: str
+) -> None:
+    """The column stays a text, and a comment names what keeps it from being a time."""
+    values = [*(f"2026-11-28T10:00:00.{n:03}Z" for n in range(98)), *others]
+
+    (found,) = guess_columns({"at": value} for value in values).values()
+
+    assert str(found.type) == "STRING"
+    assert found.note.startswith(says)
+    assert bool(found.note) == bool(says)
+
+
+@pytest.mark.parametrize(
     "values",
     [
         pytest.param([1, "x"], id="a text that is no number"),

@@ -240,7 +240,7 @@ def test_a_rewind_is_done_once(world: World, place: Failpoint | None) -> None:
 def test_a_rewind_from_a_shell(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """It asks first, says what it did, and `history` shows it."""
     world.set_environment(monkeypatch)
-    shell = CliRunner()
+    shell = CliRunner(env={"COLUMNS": "1000"})
 
     unasked = shell.invoke(app, ["rewind", world.topic, "--to", "seq:1", "--reason", "a test"])
     done = shell.invoke(

@@ -22,6 +22,7 @@ from oncelake.ingestion.errors import (
 )
 from oncelake.ingestion.operations.decisions import accept, adopt_topic
 from oncelake.ingestion.operations.rewind import rewind
+from oncelake.ingestion.operations.try_stream import try_stream
 from oncelake.ingestion.sinks.delta.files import open_delta
 from oncelake.ingestion.verify.verify import verify
 from tests.support.damage import forget_commits
@@ -182,6 +183,20 @@ def test_records_deleted_after_the_fetch_are_kept(
     assert world.rows() == [row(1, None), row(2, "b")]
     assert (report.total("gaps"), report.total("gaps_unproven")) == (1, 1)
     assert report.is_balanced
+
+
+def test_a_topic_that_does_not_exist_names_the_one_that_was_meant(world: World) -> None:
+    """A run and a trial say which topic has a name like it; where none has, they do not guess."""
+    meant = world.topic
+    world.declare(topic=f"{meant}s")
+
+    with pytest.raises(TopicMissingError, match=rf"stream's file; did you mean `{meant}`\?"):
+        world.run()
+    with pytest.raises(TopicMissingError, match=rf"did you mean `{meant}`"):
+        try_stream(world.spec, world.settings, lambda _: world.spark, records=1)
+    world.declare(topic="nothing-is-called-like-this")
+    with pytest.raises(TopicMissingError, match=r"not exist at \S+ Next: .* file$"):
+        world.run()
 
 
 def test_a_topic_that_is_declared_no_longer_may_go(world: World) -> None:

@@ -68,6 +68,7 @@ class AuditReport:
         ranges: The offsets that were read.
         proven: Rows of the table that are as the records say.
         unproven: Records and rows of which that cannot be told; ``limits`` says why.
+        unreadable: The records of these that cannot be decoded.
         is_judged: Whether any row shows how far the table was filled, or somebody said it.
         samples: Some of the faults, and of what is unproven, by kind.
         obstacles: Why the table cannot be judged, and what would help; then it is not called sound.
@@ -87,6 +88,7 @@ class AuditReport:
     different: int
     extra: int
     unproven: int
+    unreadable: int
     is_judged: bool
     samples: Mapping[str, Sequence[AuditSample]]
     limits: Sequence[str]
@@ -176,10 +178,11 @@ def audit(
         different=counts["different"],
         extra=counts["extra"] + counts["deleted"],
         unproven=sum(counts[name] for name in _UNPROVEN),
+        unreadable=counts["bad"],
         is_judged=bool(counts["reached"] or request.until),
         samples=_by_kind(samples),
         limits=[*limits, *_limits(counts)],
-        obstacles=list(_obstacles(counts, rows, table.where)),
+        obstacles=list(_obstacles(counts, rows, table.where, request.ignore_unreadable)),
     )
 
 
@@ -205,7 +208,7 @@ def _limits(counts: Counter[str]) -> Iterator[str]:
         yield f"{counted(partial, 'row is', 'rows are')} of records that leave columns out"
 
 
-def _obstacles(counts: Counter[str], rows: int, where: str) -> Iterator[str]:
+def _obstacles(counts: Counter[str], rows: int, where: str, ignored: int) -> Iterator[str]:
     """Say why a table cannot be called sound, and what would help."""
     if not rows and (counts["missing"] or counts["waiting"]):
         yield f"{where} has no row: nothing was loaded, or all of it was lost"
@@ -219,10 +222,11 @@ def _obstacles(counts: Counter[str], rows: int, where: str) -> Iterator[str]:
             f"{counted(split, 'key has', 'keys have')} records in several partitions, and nothing "
             "says which is the newest. Next: name a column that does with --order"
         )
-    if bad := counts["bad"]:
+    if (bad := counts["bad"]) > ignored:
         yield (
             f"{counted(bad, 'record')} cannot be read so. Next: say with --schema, --format and "
-            "--key-format how they are encoded"
+            "--key-format how they are encoded; or, if nobody can read them, accept them with "
+            f"--ignore-unreadable {bad}"
         )
 
 

@@ -70,6 +70,7 @@ class AuditRequest:
         deletes: A condition of Spark SQL that selects the records which delete, beside null values.
         deleted_column: A column of the table that marks deleted rows.
         place: The table's columns that have a record's partition and offset.
+        ignore_unreadable: So many records that cannot be read keep the table from no verdict.
     """
 
     table: str
@@ -88,6 +89,7 @@ class AuditRequest:
     deletes: str | None = None
     deleted_column: str | None = None
     place: Sequence[str] = ()
+    ignore_unreadable: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -6,12 +6,14 @@ hold, or nobody can know yet, is left out, and the note says why.
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from oncelake.ingestion.declaration.ddl import parse_type
+from oncelake.ingestion.declaration.messages import printable
 from oncelake.ingestion.declaration.names import name_trouble
 from oncelake.ingestion.declaration.sinks import SINKS
 from oncelake.ingestion.declaration.types import SqlType
@@ -151,14 +153,26 @@ def _most_of(values: Sequence[Any], kinds: Counter[str], dialect: Dialect) -> Gu
 
 def _text(texts: Sequence[str], dialect: Dialect) -> Guess:
     moments = [dialect.moment.fullmatch(text) for text in texts]
-    if not all(moments) or not all(map(_is_moment, texts)):
-        return Guess(SqlType(word="STRING"))
+    others = [text for text, m in zip(texts, moments, strict=True) if not m or not _is_moment(text)]
+    if others:
+        return Guess(SqlType(word="STRING"), _nearly_moments(len(texts), others))
     if all(map(DAY.fullmatch, texts)):
         return Guess(SqlType(word="DATE"), "every text is a date; any other goes to quarantine")
     without = sum(not found[1] for found in moments if found)
     of = f"of {len(texts):,}"
     zoneless = counted(without, f"{of} has no zone and is", f"{of} have no zone and are")
     return Guess(SqlType(word="TIMESTAMP"), f"{zoneless} read as UTC" if without else "")
+
+
+def _nearly_moments(number: int, others: Sequence[str]) -> str:
+    share = 1 - len(others) / number
+    if share < _NEARLY_ALL:
+        return ""
+    some = ", ".join(f'"{printable(text, longest=30)}"' for text in dict.fromkeys(others[:3]))
+    return (
+        f"{math.floor(share * 100)} % of the values are ISO times; the others are not: {some}; as "
+        "TIMESTAMP those go to quarantine"
+    )
 
 
 def _number(values: Sequence[int | FractionText], dialect: Dialect) -> Guess:
