@@ -5,7 +5,6 @@ from __future__ import annotations
 from contextlib import suppress
 from pathlib import Path
 
-import click
 import dagster as dg
 from pydantic import BaseModel, Field
 
@@ -41,7 +40,7 @@ class StreamsScaffolder(dg.Scaffolder[StreamsParameters]):
             # So that the corrected command finds no folder: `dg` has made one.
             with suppress(OSError):
                 request.target_path.rmdir()
-            raise click.ClickException(str(error)) from None
+            raise SystemExit(f"oncelake: {error}") from None
         folder.mkdir(parents=True, exist_ok=True)
         for each in proposed:
             write_file(each.path, each.text)

@@ -298,7 +298,7 @@ def test_a_run_that_finds_nothing_turns_no_expectation_green(
         return pd.DataFrame({"_seq": [1, 2, 3]})
 
     monkeypatch.setattr("oncelake.ingestion.pipeline.store_session.read_rows", read)
-    monkeypatch.setattr("oncelake.assets.evidence.evaluate", lambda *parts, declared_in: ())
+    monkeypatch.setattr("oncelake.assets.evidence.evaluate", lambda *parts, declared_in, table: ())
     monkeypatch.setattr(SparkResource, "spark_session", None)
 
     before = replace(batch(1, 0, 5), run_id="before")

@@ -10,7 +10,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import click
 import dagster as dg
 import pytest
 import yaml
@@ -460,7 +459,7 @@ def test_a_topic_that_is_missing_is_one_sentence(
     (project.at / "streams").rmdir()
     (project.at / "template_vars.py").unlink()
 
-    with pytest.raises(click.ClickException, match=f"^topic '{world.topic}-s' does not exist"):
+    with pytest.raises(SystemExit, match=f"^oncelake: topic '{world.topic}-s' does not exist"):
         scaffold(project, topics=f"{world.topic}-s")
 
     assert not project.at.exists()
