@@ -224,7 +224,7 @@ def _print_rows(table_of_flights: Location, *, limit: int = 10) -> None:
             f"{row['carrier']} {row['flight']}",
             f"{row['origin']} → {row['dest']}",
             *(row["status"], row["arr_delay"]),
-            f"{row['updated_at']:%b %d %H:%M:%S}",
+            f"{row['updated_at']:%b %d %H:%M}",
             *(row[name] for name in _COORDINATES),
         )
         for row in islice(found, limit)
