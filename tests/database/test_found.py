@@ -82,6 +82,22 @@ FOUND: Final[Mapping[str, History]] = {
     "a truncate of several tables, which stops": of(
         put(1), Truncate(), tables=ROUTED, on_truncate="stop"
     ),
+    **{
+        f"a truncate of several tables in Avro, {on_truncate}": of(
+            *(put(1, state="closed"), ReadAll(), Truncate(), put(1)),
+            tables=ROUTED,
+            on_truncate=on_truncate,
+            source=Source(encoding="avro"),
+            schema="registry",
+        )
+        for on_truncate in ("quarantine", "stop")
+    },
+    "a truncate in Avro that is applied": of(
+        *(put(1), ReadAll(), Truncate(), put(2)),
+        on_truncate="apply",
+        source=Source(encoding="avro"),
+        schema="registry",
+    ),
     "keys in a chain": of(*CHAIN, source=Source(kafka_key="shard")),
     "keys that swap": of(*SWAP, source=Source(kafka_key="shard")),
     "keys in a chain, of which only keys are known": of(*CHAIN, source=KEYS_ONLY, is_ordered=True),

@@ -22,6 +22,7 @@ from oncelake.ingestion.verify.decode import glue_frame
 from oncelake.ingestion.verify.decode.coerce import (
     BadRecordError,
     Path,
+    TruncateError,
     UnknownSchemaError,
     UnprovableError,
 )
@@ -178,6 +179,7 @@ class ReadFramed:
         """Read one record.
 
         Raises:
+            TruncateError: it says that the source was emptied.
             UnknownSchemaError: it belongs in quarantine if its schema was unknown then, too.
             DependencyError: the registry does not answer.
         """
@@ -186,7 +188,7 @@ class ReadFramed:
             self._readers[number] = self._reader(number)
         try:
             return self._readers[number](payload, key, headers)
-        except UnknownSchemaError:
+        except (TruncateError, UnknownSchemaError):
             raise
         except BadRecordError as error:
             raise BadRecordError(f"schema id {number}: {error}") from None
