@@ -416,7 +416,10 @@ def _explained(play: Play, table: Table) -> set[int]:
 
     A truncate must wait in the table's own quarantine; any other record may be of a sibling.
     """
-    setup, last = play.history.setup, _decided(play.connector.changes, _leaves_out(play))
+    setup, changes = play.history.setup, play.connector.changes
+    last = _decided(changes, _leaves_out(play))
+    # While it waits which of two rows has left a key, a delete of it may be the other one's.
+    last_row = _decided(changes, _leaves_out(play), is_row=True)
     explained: set[int] = set()
     for each in setup.declared.tables:
         for at in _quarantined(play, each):
@@ -424,8 +427,8 @@ def _explained(play: Play, table: Table) -> set[int]:
             may_wait = each.name == table.name and setup.declared.on_truncate == "quarantine"
             if sent.is_repeated or (sent.change.op == "t" and not may_wait):
                 continue
-            number = sent.change.number
-            explained |= {key for key in sent.change.keys if number >= last.get(key, 0)}
+            number, decided = sent.change.number, last_row if sent.change.is_move else last
+            explained |= {key for key in sent.change.keys if number >= decided.get(key, 0)}
     return explained
 
 
@@ -436,13 +439,18 @@ def _stale(play: Play, table: Table) -> Iterator[Image]:
             yield from map(play.history.setup.expected, play.connector.sent[at].change.alive)
 
 
-def _decided(changes: Sequence[Any], leaves_out: bool) -> Mapping[int, int]:
-    """Return the last change of each key that says all of its row, or that it has none."""
+def _decided(
+    changes: Sequence[Any], leaves_out: bool, *, is_row: bool = False
+) -> Mapping[int, int]:
+    """Return the last change of each key that says all of its row, or that it has none.
+
+    With ``is_row``, only those that say a row.
+    """
     last: dict[int, int] = {}
     for change in changes:
         if change.after is not None and not (leaves_out and change.unsent):
             last[change.after.key] = change.number
-        if change.leaves is not None and change.is_vacated:
+        if change.leaves is not None and change.is_vacated and not is_row:
             last[change.leaves] = change.number
         last |= dict.fromkeys((row.key for row in change.alive), change.number)
     return last
