@@ -155,6 +155,11 @@ FOUND: Final[Mapping[str, History]] = {
         for mode in ("upsert", "soft", "scd2")
         for limit in (32, 1)
     },
+    "moves in a circle that nothing orders": of(
+        *(put(4, wide="w" * 8), moves((4, 2)), moves((2, 3)), moves((3, 2))),
+        Transaction((Delete(2),)),
+        source=Source(identity="nothing", partitions=3),
+    ),
     # The new row's partition is read before that of the old row's last value.
     "a large value that moves to another partition": of(
         Transaction((Put(3, ()), Put(2, ()), Put(4, ()))),
