@@ -57,6 +57,9 @@ def settle_contested_keys(target: Target) -> Target:
     Returns:
         The target, with what is to be remembered.
     """
+    changes = f"SELECT 1 AS a FROM batch WHERE {_CHANGES} LIMIT 1"
+    if not (target.spec.settles_moves and target.engine.rows(changes)):
+        return target
     settled = _settle_moves(target)
     if target.spec.leaves_by_route:
         _keep(target.engine, f"coalesce(_left_to, '') <> '{DELETED_ELSEWHERE}'")
@@ -65,9 +68,6 @@ def settle_contested_keys(target: Target) -> Target:
 
 def _settle_moves(target: Target) -> Target:
     spec, engine = target.spec, target.engine
-    changes = f"SELECT 1 AS a FROM batch WHERE {_CHANGES} LIMIT 1"
-    if not (spec.settles_moves and engine.rows(changes)):
-        return target
     has_contests = define_contests(target)
     _define_contested(target, has_contests=has_contests)
     lines: dict[_At, list[Event]] = {}
