@@ -18,8 +18,9 @@ from oncelake.ingestion.verify.verify import verify
 from tests.pairs.oracle import Outcome, outcome
 from tests.pairs.plan import Feature, Message, Plan, Row, plan_of
 from tests.pairs.records import bytes_of, messages_of
-from tests.pairs.statements import in_python, statements_without_spark
+from tests.pairs.statements import in_python
 from tests.support.arrow_source import ArrowSession, without_spark
+from tests.support.statements import statements_without_spark
 from tests.support.topics_in_memory import Cluster
 from tests.support.world import World, settings_in, transactional
 

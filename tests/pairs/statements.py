@@ -6,25 +6,15 @@ stands for Spark's analysis, and here for the oracle and for the proof.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
-from unittest.mock import patch
 
 import pyarrow as pa
-import sqlglot
 from pyspark.sql.pandas.types import to_arrow_schema
-from sqlglot.expressions import Column
 
-import oncelake.ingestion.operations.run
-import oncelake.ingestion.pipeline.batch
-import oncelake.ingestion.pipeline.transform
 from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.pipeline.schema import type_of_columns
-from oncelake.ingestion.pipeline.transform import plan_transformation, refuse_bad_transformation
-from oncelake.ingestion.pipeline.translate import Statement
 from oncelake.ingestion.settings import Settings
-from tests.support.arrow_source import ArrowSession
 
 Row = dict[str, Any]
 
@@ -39,78 +29,6 @@ _MEANING: Final[Mapping[str, Callable[[Row], Any]]] = {
 def evaluate(sql: str, row: Row) -> Any:
     """Return what a statement gives for a row."""
     return _MEANING[sql](row)
-
-
-class _Sql(str):
-    """A statement, where Spark has a ``Column``."""
-
-    def alias(self, name: str) -> _Sql:
-        del name
-        return self
-
-
-class _Functions:
-    """Takes the place of ``pyspark.sql.functions`` where a transformation is planned."""
-
-    @staticmethod
-    def expr(sql: str) -> _Sql:
-        return _Sql(sql)
-
-
-class _Nothing:
-    """Takes the place of the empty frame over which Spark analyses statements."""
-
-    def __init__(self, spec: StreamSpec) -> None:
-        self._spec = spec
-
-    def select(self, *columns: _Sql) -> Any:
-        del columns
-        return self
-
-    @property
-    def schema(self) -> Any:
-        return type_of_columns(self._spec.columns)
-
-
-def _translate(nothing: _Nothing, statements: Sequence[str]) -> tuple[Statement, ...]:
-    """Translate by sqlglot what both engines understand in the same way."""
-    del nothing
-    return tuple(map(_statement, statements))
-
-
-def _statement(text: str) -> Statement:
-    parsed = sqlglot.parse_one(text, read="spark")
-    names = dict.fromkeys(column.name for column in parsed.find_all(Column))
-    for column in parsed.find_all(Column):
-        column.set("table", sqlglot.exp.to_identifier("value"))
-    sql = parsed.sql(dialect="duckdb", identify=True)
-    return Statement(sql=sql, columns=tuple(names), is_column=isinstance(parsed, Column))
-
-
-def _plan(spark: Any, spec: StreamSpec) -> Any:
-    if not isinstance(spark, ArrowSession):
-        return plan_transformation(spark, spec)
-    module = oncelake.ingestion.pipeline.transform
-    with ExitStack() as stack:
-        of_spark = {"F": _Functions, "_nothing": lambda _, spec: _Nothing(spec)}
-        for name, replacement in {**of_spark, "translate": _translate}.items():
-            stack.enter_context(patch.object(module, name, replacement))
-        return plan_transformation(spark, spec)
-
-
-def _refuse(spark: Any, spec: StreamSpec) -> None:
-    if not isinstance(spark, ArrowSession):
-        refuse_bad_transformation(spark, spec)
-
-
-@contextmanager
-def statements_without_spark() -> Iterator[None]:
-    """Let streams without Spark have ``where`` and ``select`` of the pairs."""
-    with ExitStack() as stack:
-        batch, run = oncelake.ingestion.pipeline.batch, oncelake.ingestion.operations.run
-        stack.enter_context(patch.object(batch, "plan_transformation", _plan))
-        stack.enter_context(patch.object(run, "refuse_bad_transformation", _refuse))
-        yield
 
 
 def in_python(
