@@ -32,6 +32,9 @@ from oncelake.ingestion.sinks.commit_metadata import CONSTRAINTS, UNKNOWN
 from oncelake.ingestion.sinks.delta.integrity import damages_of, translate_read_errors
 from oncelake.ingestion.sinks.delta.log import DeltaLog
 from oncelake.ingestion.storage.processes import scratch_of_this_process, sweep_scratch
+from oncelake.ingestion.verify.columns import NotInColumnsError
+from oncelake.ingestion.verify.columns.events import database_in
+from oncelake.ingestion.verify.columns.proof import ColumnProof
 from oncelake.ingestion.verify.compare import ledger, quarantine
 from oncelake.ingestion.verify.compare.continuity import refuse_another_log
 from oncelake.ingestion.verify.compare.ledger import miscounts
@@ -268,6 +271,48 @@ class _Proof:
         redrives = Redrives(context.store, coverage, declaration=fingerprint(self._spec))
         with self._damage_is_different("quarantine", translate_read_errors(self._paths.quarantine)):
             self._differences.add(redrives.learn(self._paths.quarantine))
+        try:
+            self._prove_in_columns(context)
+        except (NotInColumnsError, DamagedTableError) as DBG:
+            import os
+            import traceback
+
+            os.environ.get("DBGCOL") and traceback.print_exception(DBG)
+            # Whatever differs is found again, and explained.
+            self._prove_one_by_one(context, redrives)
+
+    def _prove_in_columns(self, context: FoldContext) -> None:
+        """Prove dispositions, quarantine and rows where all of them are as they should be.
+
+        Raises:
+            NotInColumnsError: something differs, or is proven record by record alone.
+            DamagedTableError: a table's file is not as it was written.
+        """
+        coverage, batches = context.coverage, self._batches
+        folder, bare = scratch_of_this_process(self._settings.state), Counter[int]()
+        total = sum(part.span for batch in batches for part in batch.ranges)
+        with database_in(folder) as database:
+            proof = ColumnProof(context, database)
+            with closing(TopicReader(self._settings, partitions=len(coverage.begin))) as topic:
+                proof.read(topic, lambda done: self._tell("reading the topic", done, total))
+            in_ledger = {batch.seq for batch in self._snapshot.ledger_of_table}
+            counts = [pair for pair in proof.count() if pair[0].seq in in_ledger]
+            wrong = [each for batch, recount in counts for each in miscounts(batch, recount)]
+            with translate_read_errors(self._paths.quarantine):
+                rows = rows_through(coverage.last_seq, self._paths.quarantine, quarantine.COLUMNS)
+                wrong += quarantine.misplaced(rows, proof.bad, coverage, bare=bare)
+            if wrong or bare:
+                raise NotInColumnsError("counts or quarantine differ")
+            with self._paths.table.translate_read_errors():
+                found = self._paths.table.scan(proof.names, self._snapshot.version)
+                size = self._paths.table.log().row_count() or 0
+                told = partial(self._tell, "comparing the table")
+                self._rows = proof.compare(found, lambda done: told(done, size))
+        self._records, self._recounted = proof.records, len(counts)
+        self._quarantined = len(proof.bad)
+
+    def _prove_one_by_one(self, context: FoldContext, redrives: Redrives) -> None:
+        coverage = context.coverage
         may_be_thinned = cache(partial(is_compacted, self._settings))
         fold = Fold(context, is_compacted=may_be_thinned, redrives=redrives)
         self._prove_the_dispositions(fold, redrives)

@@ -25,10 +25,11 @@ from pydantic import ValidationError
 from oncelake.ingestion.declaration.ddl import DeclaredColumn, parse_columns
 from oncelake.ingestion.declaration.derived import as_ddl
 from oncelake.ingestion.declaration.routes import Route
-from oncelake.ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.declaration.spec import EVALUATED_BY, FOLLOWING, StreamSpec
 from oncelake.ingestion.declaration.sql import with_names
 from oncelake.ingestion.declaration.types import SqlType
 from oncelake.ingestion.settings import Settings
+from oncelake.ingestion.sinks.commit_metadata import CONSTRAINTS
 from oncelake.ingestion.verify.decode import Decode, DecodedRecord, Expected, reading
 from oncelake.ingestion.verify.decode.coerce import (
     BROKEN,
@@ -58,6 +59,7 @@ from oncelake.ingestion.verify.read.record import (
     ranked,
     text_of,
 )
+from oncelake.ingestion.verify.read.snapshot import Batch
 
 # How many bytes the texts and bytes of a key may have together.
 _LONGEST_KEY: Final = {"postgres": 2_000}
@@ -388,7 +390,8 @@ class Classifier:
         if is_delete and not self._has_deletes:
             raise BadRecordError("a delete, in a mode that deletes nothing")
         _refuse_null(values, self._never_null, "a key column")
-        _refuse_long([values[i] for i in self._key_at], self._longest_key)
+        keyed = tuple([values[i] for i in self._key_at])
+        _refuse_long(keyed, self._longest_key)
         if None in order:
             raise BadRecordError("a column of sequence_by is null")
         left_out = () if row.is_left else self._left_out(decoded.left_out, is_delete=is_delete)
@@ -411,7 +414,8 @@ class Classifier:
         due = (*values, *flag, *extra, *index, *at, sent, self._epoch, seq)
         is_gone = is_delete and (row.is_left or not self._is_soft)
         expected = None if is_gone else due
-        change = RowChange(self.key_of(values), place, expected, seq, is_left=row.is_left)
+        key, is_left = text_of(keyed), row.is_left
+        change = RowChange(key, place, expected, seq, is_left=is_left, keyed=keyed)
         return self._as_told(change, row, left_out)
 
     def _as_told(self, change: RowChange, row: Value, left_out: tuple[int, ...]) -> RowChange:
@@ -570,30 +574,27 @@ class Classifiers:
         """Tell whether no expression of any declaration had to be left to the engine."""
         return all(each.is_independent for each in self._made.values())
 
-    def of(
-        self,
-        columns: str,
-        constraints: Constraints | None = None,
-        *,
-        seq: int = 0,
-        evaluated_by: str | None = None,
-        route: Mapping[str, Any] | None = None,
-        following: Mapping[str, Any] | None = None,
-    ) -> Classify:
-        """Return what classifies records that were written under some columns, as DDL.
+    def of(self, batch: Batch) -> Classify:
+        """Return what classifies the records of a batch, by what its commit keeps."""
+        found, fit = self._of_then(batch)
+        constraints = (batch.declaration or {}).get(CONSTRAINTS)
+        return partial(self._with_columns_of_today, found, fit, constraints)
 
-        Args:
-            columns: Those of then.
-            constraints: What the table asked of its rows then, as SQL by name.
-            seq: The batch.
-            evaluated_by: What evaluated the declared statements then, if not Spark.
-            route: By what the records of then were routed, where it is known.
-            following: What a newer schema did then, where it is known.
-        """
+    def is_of_today(self, batch: Batch) -> bool:
+        """Tell whether a batch was written under the declaration and the columns of today."""
+        found, fit = self._of_then(batch)
+        return (
+            found is self.today and fit is None and not (batch.declaration or {}).get(CONSTRAINTS)
+        )
+
+    def _of_then(self, batch: Batch) -> tuple[Classifier, Callable[[RowChange], RowChange] | None]:
+        """Return the classifier of a batch, and what gives its rows the columns of today."""
+        kept, columns = batch.declaration or {}, batch.columns
+        route, evaluated_by = kept.get("route"), kept.get(EVALUATED_BY)
         routed = Route.model_validate(route) if route else self._spec.route
-        names = self._names_then(seq) if columns else self._names
+        names = self._names_then(batch.seq) if columns else self._names
         earlier = parse_columns(columns) if columns else self._spec.columns
-        followed = tuple((following or {}).items())
+        followed = tuple((name, kept[name]) for name in FOLLOWING if name in kept)
         known_by = (columns, evaluated_by, routed, str(names), followed)
         if (self._spec.value_ddl or self._spec.transform) and names != self._names:
             # What makes the columns gives them their names of today.
@@ -602,8 +603,7 @@ class Classifiers:
             of_then = self._spec.model_copy(update={"route": routed, **dict(followed)})
             found = self._under(of_then, earlier, names, evaluated_by=evaluated_by)
             self._made[known_by] = found
-        fit = _fit_of(found.types, self._types, names)
-        return partial(self._with_columns_of_today, found, fit, constraints)
+        return found, _fit_of(found.types, self._types, names)
 
     def _with_columns_of_today(
         self,

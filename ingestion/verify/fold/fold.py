@@ -10,9 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from oncelake.ingestion.declaration.routes import HEADER
-from oncelake.ingestion.declaration.spec import EVALUATED_BY, FOLLOWING
 from oncelake.ingestion.kafka.offsets import TopicPartition
-from oncelake.ingestion.sinks.commit_metadata import CONSTRAINTS
 from oncelake.ingestion.verify.compare.quarantine import BadRecord, as_bad
 from oncelake.ingestion.verify.decode.coerce import UnprovableError
 from oncelake.ingestion.verify.fold import upsert
@@ -103,14 +101,7 @@ class Fold:
         """Fold one batch, the next of the ledger."""
         recount = Recount(is_replay=batch.kind == "replay")
         kept = batch.declaration or {}
-        classify = self._classifiers.of(
-            batch.columns,
-            kept.get(CONSTRAINTS),
-            seq=batch.seq,
-            evaluated_by=kept.get(EVALUATED_BY),
-            route=kept.get("route"),
-            following={name: kept[name] for name in FOLLOWING if name in kept},
-        )
+        classify = self._classifiers.of(batch)
         if self._extra_at and batch.declaration is not None and "extra_fields" not in kept:
             classify = _without_extra(classify, self._extra_at)
         # Of a transformation Spark is asked, which costs something for each chunk.

@@ -260,7 +260,12 @@ class _OfTheEngine:
 
 
 class Condition:
-    """Tells which rows a condition selects."""
+    """Tells which rows a condition selects.
+
+    Attributes:
+        expression: The condition in DuckDB's SQL.
+        cased: The columns of which it asks the upper or lower case.
+    """
 
     def __init__(self, field: str, sql: str, columns: Sequence[DeclaredColumn]) -> None:
         """Translate the condition in a field of the declaration, over rows of these columns."""
@@ -276,10 +281,12 @@ class Condition:
         cased = list(expression.find_all(Lower, Upper))
         self._refuse_two_cases(text.name for node in cased for text in node.find_all(Literal))
         of_case = {column.name.lower() for node in cased for column in node.find_all(Column)}
-        self._cased = [i for i, name in enumerate(names) if name.lower() in of_case]
+        self.cased = [name for name in names if name.lower() in of_case]
+        self._cased = [names.index(name) for name in self.cased]
         at = [i for i, name in enumerate(names) if name.lower() in used]
         self._columns = {names[i]: (i, self._arrow(columns[i].type)) for i in at}
-        self._sql = f"SELECT {expression.sql(dialect='duckdb', identify=True)} FROM chunk"
+        self.expression = expression.sql(dialect="duckdb", identify=True)
+        self._sql = f"SELECT {self.expression} FROM chunk"
         self._connection: Any = None
 
     def __call__(self, rows: Sequence[Row]) -> list[bool]:

@@ -132,6 +132,7 @@ class RowChange(NamedTuple):
             of this table, as far as the record tells them.
         moves: Whether it is by a move.
         has_undeclared: Whether its record's schema has fields that no column names.
+        keyed: The key's values.
     """
 
     key: str
@@ -147,6 +148,7 @@ class RowChange(NamedTuple):
     mover: Row | None = None
     moves: bool = False
     has_undeclared: bool = False
+    keyed: Row = ()
 
     @property
     def at(self) -> TopicPartition:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final, cast
+from typing import Any, Final, cast
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as ClientTopicPartition
@@ -46,17 +46,31 @@ class _PartitionState:
 
     served_to: int = -1
     known_to: int = -1
-    ahead: deque[Record] = field(default_factory=deque)
+    ahead: deque[Message] = field(default_factory=deque)
+    bytes_ahead: int = 0
     is_assigned: bool = False
 
-    def take_until(self, end: int) -> list[Record]:
-        records = []
-        while self.ahead and self.ahead[0].offset < end:
-            records.append(self.ahead.popleft())
-        return records
+    def add(self, messages: Sequence[Message]) -> None:
+        """Keep the next messages, in order, without those that were asked for before."""
+        if _offset(messages[0]) < self.known_to:
+            messages = [each for each in messages if _offset(each) >= self.known_to]
+        self.ahead.extend(messages)
+        self.bytes_ahead += _size(messages)
+        self.known_to = max(self.known_to, _offset(messages[-1]) + 1) if messages else self.known_to
 
-    def bytes_ahead(self) -> int:
-        return sum(_RECORD_BYTES + len(each.value or b"") for each in self.ahead)
+    def take_until(self, end: int) -> list[Message]:
+        if self.known_to <= end:
+            taken, self.ahead, self.bytes_ahead = list(self.ahead), deque(), 0
+            return taken
+        taken = []
+        while self.ahead and _offset(self.ahead[0]) < end:
+            taken.append(self.ahead.popleft())
+        self.bytes_ahead -= _size(taken)
+        return taken
+
+    def clear(self) -> None:
+        self.ahead.clear()
+        self.bytes_ahead = 0
 
 
 class TopicReader:
@@ -84,19 +98,25 @@ class TopicReader:
 
     def read(self, ranges: Iterable[OffsetRange]) -> Iterator[list[Record]]:
         """Yield every record of some ranges, in chunks, a partition's in order."""
+        return ([*map(record_of, messages)] for _, messages in self.messages(ranges))
+
+    def messages(
+        self, ranges: Iterable[OffsetRange]
+    ) -> Iterator[tuple[TopicPartition, list[Message]]]:
+        """Yield every message of some ranges, in chunks, a partition's in order."""
         ends = {}
         for part in (part for part in ranges if part.span):
             state = self._partitions.setdefault(part.at, _PartitionState())
             if state.served_to != part.start:
                 self._pause(part.at)
-                state.ahead.clear()
+                state.clear()
                 state.known_to = part.start
             ends[part.at] = part.end
         while True:
             for at, end in list(ends.items()):
                 state = self._partitions[at]
-                if records := state.take_until(end):
-                    yield records
+                if messages := state.take_until(end):
+                    yield at, messages
                 if state.known_to >= end:
                     state.served_to = end
                     del ends[at]
@@ -111,14 +131,16 @@ class TopicReader:
             if not state.is_assigned:
                 self._consumer.incremental_assign([ClientTopicPartition(*at, state.known_to)])
                 state.is_assigned = True
-        for message in self._consume():
-            at = TopicPartition(cast("str", message.topic()), cast("int", message.partition()))
-            state, offset = self._partitions[at], cast("int", message.offset())
-            if message.error() is None and offset >= state.known_to:
-                state.ahead.append(_record(message, at))
-                offset += 1
-            state.known_to = max(state.known_to, offset)
-        if sum(state.bytes_ahead() for state in self._partitions.values()) > _AHEAD_BYTES:
+        messages, ends_seen = self._consume()
+        of_partition: dict[tuple[Any, Any], list[Message]] = {}
+        for message in messages:
+            of_partition.setdefault((message.topic(), message.partition()), []).append(message)
+        for place, part in of_partition.items():
+            self._partitions[TopicPartition(*place)].add(part)
+        for message in ends_seen:
+            state = self._partitions[TopicPartition(*_at(message))]
+            state.known_to = max(state.known_to, _offset(message))
+        if sum(state.bytes_ahead for state in self._partitions.values()) > _AHEAD_BYTES:
             for at in self._partitions.keys() - set(ends):
                 self._pause(at)
 
@@ -128,8 +150,8 @@ class TopicReader:
             self._consumer.incremental_unassign([ClientTopicPartition(*at)])
             state.is_assigned = False
 
-    def _consume(self) -> list[Message]:
-        """Return the next messages; one whose error is set says that its partition has no more.
+    def _consume(self) -> tuple[list[Message], list[Message]]:
+        """Return the next messages, and those that say that their partition has no more.
 
         Raises:
             DependencyError: Kafka stopped answering, or retention overtook the reading.
@@ -139,21 +161,28 @@ class TopicReader:
         while time.monotonic() - silent_since < timeout:
             # It waits for that many or that long, so the end of a topic would cost a long timeout.
             messages = self._consumer.consume(_MESSAGES, timeout=0.1)
-            messages = [message for message in messages if not is_about_group(message)]
-            for message in messages:
-                if (error := message.error()) is None:
-                    continue
-                if error.code() in _GONE:
-                    raise DependencyError(
-                        f"Kafka deleted records while they were read ({error}). Next: run the "
-                        "same command again; it proves what is left"
-                    )
-                if error.code() != KafkaError._PARTITION_EOF:
-                    right = f"READ on topic {message.topic()!r}"
-                    raise unreachable(self._settings, error, right=right)
-            if messages:
-                return messages
+            failed = [message for message in messages if message.error() is not None]
+            ends = [message for message in failed if not is_about_group(message)]
+            for message in ends:
+                self._refuse_error(message)
+            if failed:
+                messages = [message for message in messages if message.error() is None]
+            if messages or ends:
+                return messages, ends
         raise unreachable(self._settings, "it sent nothing")
+
+    def _refuse_error(self, message: Message) -> None:
+        """Raise what a message without a record says, unless its partition has no more."""
+        error = message.error()
+        assert error is not None, "it has no record"
+        if error.code() in _GONE:
+            raise DependencyError(
+                f"Kafka deleted records while they were read ({error}). Next: run the same "
+                "command again; it proves what is left"
+            )
+        if error.code() != KafkaError._PARTITION_EOF:
+            right = f"READ on topic {message.topic()!r}"
+            raise unreachable(self._settings, error, right=right)
 
 
 def is_compacted(settings: Settings, topic: str) -> bool:
@@ -173,6 +202,20 @@ def is_compacted(settings: Settings, topic: str) -> bool:
         raise unreachable(settings, error, right=right) from error
 
 
-def _record(message: Message, at: TopicPartition) -> Record:
-    offset, sent = cast("int", message.offset()), message.timestamp()[1]
-    return Record(*at, offset, sent, message.key(), message.value(), headers_of(message))
+def record_of(message: Message) -> Record:
+    """Return the record of a message."""
+    sent, headers = message.timestamp()[1], headers_of(message)
+    return Record(*_at(message), _offset(message), sent, message.key(), message.value(), headers)
+
+
+def _at(message: Message) -> tuple[str, int]:
+    return cast("str", message.topic()), cast("int", message.partition())
+
+
+def _offset(message: Message) -> int:
+    return cast("int", message.offset())
+
+
+def _size(messages: Sequence[Message]) -> int:
+    """Return about how many bytes messages take."""
+    return _RECORD_BYTES * len(messages) + sum(map(len, messages))

@@ -1,0 +1,13 @@
+"""The proof in columns: whole batches decoded, folded and compared at once.
+
+It proves what is plain, and never has the last word on anything else. A record that it might read
+otherwise than the rule says is doubtful, and ``verify.decode`` reads it alone. Where a count or a
+row differs from what was found, or a stream has what no query here states, ``NotInColumnsError`` is
+raised, and the fold record by record (``verify.fold``) decides everything.
+"""
+
+from __future__ import annotations
+
+
+class NotInColumnsError(Exception):
+    """A stream, or what was found in it, needs the proof record by record; the message says why."""

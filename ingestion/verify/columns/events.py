@@ -1,0 +1,217 @@
+"""What each record means, as one relation in DuckDB: its key, its place, and the row it makes.
+
+``events`` has a row a change: ``k``, a hash of its key; ``o0``, ``o1``, …, its declared order;
+``seq``, ``tp`` and ``off``, its batch, the number of its partition and its offset; ``gone``,
+whether it deletes; ``digest``, a hash of the row that the table has where this record is the
+newest. DuckDB keeps it, on disk where it is larger than memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+
+import duckdb
+import pyarrow as pa
+
+from oncelake.ingestion.declaration.modes import DELETED_COLUMN
+from oncelake.ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.declaration.sql import OFFLINE, identifier
+from oncelake.ingestion.kafka.offsets import TopicPartition
+from oncelake.ingestion.verify.columns import NotInColumnsError
+from oncelake.ingestion.verify.columns.types import arrow_type
+from oncelake.ingestion.verify.fold.transform import TIME
+from oncelake.ingestion.verify.read.record import RowChange
+
+SENT: Final = pa.timestamp("us", "UTC")
+_PLACES: Final = {"seq": "BIGINT", "tp": "INTEGER", "off": "BIGINT"}
+# The number of the partition stands for topic and partition.
+_OWN: Final = ("_partition", "_offset", "epoch_us(_timestamp)", "_seq")
+_DATABASE: Final = {
+    **OFFLINE,
+    "memory_limit": "1GB",
+    "preserve_insertion_order": "false",
+    "enable_external_access": "false",
+}
+
+
+@contextmanager
+def database_in(folder: Path) -> Iterator[duckdb.DuckDBPyConnection]:
+    """Open a database that spills into a folder, and is gone when the block ends."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (
+        TemporaryDirectory(prefix="columns-", dir=folder) as scratch,
+        closing(duckdb.connect(config={**_DATABASE, "temp_directory": scratch})) as database,
+    ):
+        database.execute("SET TimeZone = 'UTC'")
+        yield database
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RowColumns:
+    """The columns of a stream's table, as the digest of a row takes them.
+
+    Attributes:
+        types: The declared columns, with their types in Arrow.
+        flag: The column that marks a row as deleted, where there is one.
+        keys: The columns that make the key.
+        order: The declared order; ``_timestamp`` is the record's time.
+        partitions: The partitions that are read; a partition's number is its place here.
+    """
+
+    types: Mapping[str, pa.DataType]
+    flag: str | None
+    keys: tuple[str, ...]
+    order: tuple[str, ...]
+    partitions: tuple[TopicPartition, ...]
+    epoch: int
+
+    @classmethod
+    def of(
+        cls, spec: StreamSpec, partitions: Iterable[TopicPartition], *, epoch: int
+    ) -> RowColumns:
+        """Return those of a stream.
+
+        Raises:
+            NotInColumnsError: a column is of a type that is not compared by a hash.
+        """
+        return cls(
+            types={column.name: arrow_type(column.type) for column in spec.columns},
+            flag=DELETED_COLUMN if spec.deletes == "soft" else None,
+            keys=spec.keys,
+            order=spec.sequence_by,
+            partitions=tuple(sorted(partitions)),
+            epoch=epoch,
+        )
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The declared columns."""
+        return pa.schema([*self.types.items()])
+
+    def key(self) -> str:
+        """Write the hash of the key; a row without one is known by its place."""
+        return f"hash({', '.join(map(identifier, self.keys)) or '_partition, _offset'})"
+
+    def digest(self, flag: str) -> str:
+        """Write the hash of a row, given what marks it as deleted."""
+        flags = [flag] if self.flag else []
+        values = [*map(identifier, self.types), *flags, *_OWN]
+        return f"hash({', '.join(values)})"
+
+    def orders(self) -> dict[str, str]:
+        """Write the declared order, by the names of its columns in ``events``."""
+        return {
+            # The sign of a zero orders nothing.
+            f"o{n}": f"{identifier(name)} + 0.0"
+            if pa.types.is_floating(self.types.get(name, pa.null()))
+            else identifier(name)
+            for n, name in enumerate(self.order)
+        }
+
+
+@dataclass
+class Events:
+    """The relation ``events``.
+
+    Attributes:
+        database: Where it is.
+        columns: Of the rows that the events make.
+    """
+
+    database: duckdb.DuckDBPyConnection
+    columns: RowColumns
+    _kinds: Mapping[str, str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Make it, empty."""
+        orders = self.columns.orders()
+        empty = self.columns.schema.empty_table()
+        if TIME not in self.columns.types:
+            empty = empty.append_column(TIME, pa.array([], SENT))
+        self.database.register("typed", empty)
+        given = "".join(f", {value} AS {name}" for name, value in orders.items())
+        places = ", ".join(f"0::{word} AS {name}" for name, word in _PLACES.items())
+        self.database.execute(
+            f"CREATE TABLE events AS SELECT 0::UBIGINT AS k{given}, {places}, FALSE AS gone, "
+            "0::UBIGINT AS digest FROM typed LIMIT 0"
+        )
+        self.database.unregister("typed")
+
+    def add(self, relation: str, *, orders: Mapping[str, str] | None = None) -> None:
+        """Take a relation of the declared columns and of what is known of their record.
+
+        Args:
+            relation: A name, or a query in brackets, which has ``_partition``, ``_offset``,
+                ``_timestamp``, ``_seq`` and ``_gone``, too.
+            orders: What gives the order, if the declared columns do not.
+        """
+        taken = self.columns.orders() if orders is None else orders
+        given = "".join(f", {value} AS {name}" for name, value in taken.items())
+        self.database.execute(
+            f"INSERT INTO events SELECT {self.columns.key()}{given}, _seq, _partition, _offset, "
+            f"_gone, {self.columns.digest('_gone')} FROM {relation}"
+        )
+
+    def judged(self, changes: Sequence[RowChange], numbers: Mapping[TopicPartition, int]) -> None:
+        """Take what was decided record by record.
+
+        Raises:
+            NotInColumnsError: a change has more to it than a row or a delete.
+        """
+        if any(change.moves or change.left_out or change.is_left for change in changes):
+            raise NotInColumnsError("rows move, or keep columns that a record leaves out")
+        if not changes:
+            return
+        width, order = len(self.columns.types), len(self.columns.order)
+        keyed = [list(self.columns.types).index(name) for name in self.columns.keys]
+        rows = (self._row(change, keyed, width) for change in changes)
+        table = pa.table(
+            [
+                pa.array(list(each), type_)
+                for each, type_ in zip(
+                    zip(*rows, strict=True), self.columns.types.values(), strict=True
+                )
+            ],
+            schema=self.columns.schema,
+        )
+        places = [
+            pa.array([change.place[1 + n] for change in changes], type_)
+            for n, type_ in enumerate(self._order_types())
+        ]
+        names = [f"o{n}" for n in range(order)]
+        given: dict[str, pa.Array] = {
+            "_partition": pa.array([numbers[change.at] for change in changes], pa.int32()),
+            "_offset": pa.array([change.offset for change in changes], pa.int64()),
+            "_seq": pa.array([change.seq for change in changes], pa.int64()),
+            "_timestamp": pa.array([each.row and each.row[-3] for each in changes], SENT),
+            "_gone": pa.array([self._is_delete(change) for change in changes], pa.bool_()),
+        }
+        if order:
+            given["_nth"] = pa.StructArray.from_arrays(places, names)
+        for name, values in given.items():
+            table = table.append_column(name, values)
+        self.database.register("judged", table)
+        self.add("judged", orders={name: f"_nth.{name}" for name in names})
+        self.database.unregister("judged")
+
+    def _order_types(self) -> list[pa.DataType]:
+        return [self.columns.types.get(name, SENT) for name in self.columns.order]
+
+    def _is_delete(self, change: RowChange) -> bool:
+        if change.row is None:
+            return True
+        return self.columns.flag is not None and bool(change.row[len(self.columns.types)])
+
+    @staticmethod
+    def _row(change: RowChange, keyed: Sequence[int], width: int) -> Sequence[Any]:
+        if change.row is not None:
+            return change.row[:width]
+        row: list[Any] = [None] * width
+        for at, value in zip(keyed, change.keyed, strict=True):
+            row[at] = value
+        return row

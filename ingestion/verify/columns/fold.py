@@ -1,0 +1,119 @@
+"""What the events of all batches come to, by queries over all of them at once.
+
+Where the fold takes batch after batch and remembers what there was, these queries rank the events
+of each key once. Of a batch, the newest event of a key is its winner; what there was before it is
+the newest of all earlier batches.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import duckdb
+
+from oncelake.ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.verify.columns import NotInColumnsError
+
+# The modes that these queries state, and which event of a key has its row.
+NEWEST, FIRST, EVERY = "DESC", "ASC", ""
+_KEEPS: Final[Mapping[str, str]] = {"upsert": NEWEST, "insert_only": FIRST, "append": EVERY}
+
+# Each event's rank among those of its key; 1 has the row.
+_RANKED: Final = """
+CREATE TEMP TABLE ranked AS
+SELECT k, seq, tp, off, gone, digest, row_number() OVER (PARTITION BY k ORDER BY {places}) AS r,
+       count(*) OVER (PARTITION BY k) AS events
+FROM events
+"""
+# Without a declared order, nothing orders the events of two partitions.
+_UNORDERED: Final = (
+    "SELECT count(*) FROM (FROM events SELECT k GROUP BY k HAVING min(tp) < max(tp))"
+)
+# The winner of a batch is its event of the lowest rank; before it, that of all earlier batches had
+# the row. It is stale where it ranks behind that one, and nothing is where that one has deleted.
+_DISPOSITIONS: Final = """
+WITH winners AS (
+    SELECT k, seq, r, gone, 0 AS others FROM ranked WHERE events = 1
+    UNION ALL
+    SELECT k, seq, min(r), arg_min(gone, r), count(*) - 1 FROM ranked WHERE events > 1
+    GROUP BY k, seq
+),
+states AS (
+    SELECT seq, r, gone, others,
+           min(r) OVER earlier AS r_before, arg_min(gone, r) OVER earlier AS gone_before
+    FROM winners
+    WINDOW earlier AS (PARTITION BY k ORDER BY seq ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)
+)
+SELECT seq, sum(others)::BIGINT AS superseded, count(*) AS winners, CASE
+    WHEN r_before IS NULL OR (gone_before AND {forgets}) THEN CASE
+        WHEN gone THEN 'deleted_absent'
+        WHEN r_before IS NULL OR r < r_before THEN 'inserted'
+        ELSE 'stale' END
+    WHEN r > r_before THEN 'stale'
+    WHEN gone THEN 'deleted'
+    ELSE 'updated' END AS disposition
+FROM states GROUP BY seq, disposition
+"""
+_INSERTED: Final = "SELECT seq, 0, count(*), 'inserted' FROM events GROUP BY seq"
+_EXPECTED: Final = """
+CREATE TEMP TABLE expected AS SELECT tp, off, digest FROM ranked WHERE r = 1 AND ({stays})
+"""
+_EVERY: Final = "CREATE TEMP TABLE expected AS SELECT tp, off, digest FROM events"
+
+
+class FoldQueries:
+    """Folds the events of a stream.
+
+    Raises:
+        NotInColumnsError: the mode is not one of these, or nothing orders two events.
+    """
+
+    def __init__(self, database: duckdb.DuckDBPyConnection, spec: StreamSpec) -> None:
+        self._run = database.execute
+        self._keeps = keeps_of(spec)
+        self._is_soft = spec.deletes == "soft"
+        self._has_order = bool(spec.sequence_by)
+        self._orders = [f"o{n}" for n in range(len(spec.sequence_by))]
+
+    def fold(self) -> Iterator[tuple[int, Counter[str], int]]:
+        """Yield for each batch the dispositions of its winners, and how many lost to them.
+
+        Then ``expected`` has place and digest of each row that must be in the table.
+        """
+        if self._keeps == EVERY:
+            self._run(_EVERY)
+            counts = _INSERTED
+        else:
+            self._rank()
+            # A row that is marked as deleted is there.
+            counts = _DISPOSITIONS.format(forgets=not self._is_soft)
+        found: dict[int, tuple[Counter[str], list[int]]] = {}
+        for seq, others, winners, disposition in self._run(counts).fetchall():
+            dispositions, superseded = found.setdefault(seq, (Counter(), []))
+            dispositions[disposition] += winners
+            superseded.append(others)
+        return ((seq, each, sum(others)) for seq, (each, others) in found.items())
+
+    def _rank(self) -> None:
+        if not self._has_order and self._number(_UNORDERED):
+            raise NotInColumnsError("nothing orders the events of a key in two partitions")
+        places = [f"{each} {self._keeps}" for each in (*self._orders, "tp", "off")]
+        self._run(_RANKED.format(places=", ".join(places)))
+        self._run(_EXPECTED.format(stays="TRUE" if self._is_soft else "NOT gone"))
+
+    def _number(self, query: str) -> int:
+        row: tuple[Any, ...] = self._run(query).fetchone() or (0,)
+        return int(row[0])
+
+
+def keeps_of(spec: StreamSpec) -> str:
+    """Return which event of a key has its row.
+
+    Raises:
+        NotInColumnsError: the mode is not one of these.
+    """
+    if spec.mode not in _KEEPS or spec.ignore_null_updates or spec.is_log:
+        raise NotInColumnsError(f"mode {spec.mode} is folded record by record")
+    return _KEEPS[spec.mode]

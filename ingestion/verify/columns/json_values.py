@@ -1,0 +1,204 @@
+"""JSON objects decoded into Arrow columns by Arrow's own reader, and those that it must not judge.
+
+Arrow's reader refuses what the rule refuses: a name twice, a value of another type, an integer or
+a decimal that does not fit, a lone surrogate, text behind the object. It takes three things that
+the rule does not take, ``NaN`` and ``Infinity``, a decimal in quotes, and a name in another case;
+each makes a record doubtful here. What Arrow refuses is doubtful, too, whether it is bad or not.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import json
+
+from oncelake.ingestion.verify.columns import NotInColumnsError
+
+# One object on one line; whatever else is whole is rare, and read alone.
+_PLAIN: Final = r"^\{[^\n\r\x00]*\}$"
+# A number may be none, or too large for a double by its exponent or its digits.
+_NOT_FINITE: Final = r"[:\[,]\s*-?(NaN|Inf)|[0-9][eE]\+?0*[1-9][0-9]{2}"
+_LONGEST: Final = 300
+_TOO_LONG: Final = rf"[0-9.]{{{_LONGEST}}}"
+_FIRST_LOOK: Final = 1_000
+_MOST_FIELDS: Final = 300
+# Where more of the records than this are refused, a stream is not one to be read in columns.
+_MOST_REFUSED: Final = 0.2
+
+
+class JsonReader:
+    """Reads objects of some fields, and others that nobody declares.
+
+    Attributes:
+        refused: How many records Arrow has refused so far, of how many.
+    """
+
+    def __init__(self, schema: pa.Schema, *, rejects: bool = False) -> None:
+        """Take the fields that are wanted; ``rejects`` records that have others."""
+        self._schema, self._rejects = schema, rejects
+        self._asked = pa.schema([_optional(each) for each in schema])
+        self._has_others = False
+        self._has_been_seen = False
+        self._read = self._refused = 0
+        names = "|".join(map(re.escape, sorted({*_decimals(schema)})))
+        self._quoted = rf'"({names})"\s*:\s*"|\\u[^"]*"\s*:' if names else ""
+
+    def read(self, values: Sequence[bytes]) -> tuple[pa.Table, pa.Array]:
+        """Return the fields of the records that are not doubtful, and where those records are.
+
+        Raises:
+            NotInColumnsError: the objects are not alike enough to be read together.
+        """
+        doubtful = self._doubtful(pa.array(values, pa.binary()))
+        at = pc.indices_nonzero(pc.invert(doubtful))
+        kept = list(values) if len(at) == len(values) else [values[i] for i in at.to_pylist()]
+        parts = list(self._parts(kept, 0, len(kept)))
+        self._read += len(kept)
+        self._refused += len(kept) - sum(end - start for start, end, _ in parts)
+        if self._refused > _FIRST_LOOK and self._refused > _MOST_REFUSED * self._read:
+            raise NotInColumnsError("its JSON is not alike enough")
+        tables = [table for _, _, table in parts]
+        if not tables:
+            return self._schema.empty_table(), at.slice(0, 0)
+        places = [at.slice(start, end - start) for start, end, _ in parts]
+        return pa.concat_tables(tables), pa.concat_arrays(places)
+
+    def _doubtful(self, values: pa.Array) -> pa.Array:
+        """Tell the records that the rule might read otherwise, or refuse, whatever Arrow says."""
+        doubtful = pc.invert(pc.match_substring_regex(values, _PLAIN))
+        patterns = [self._quoted] if self._quoted else []
+        if (pc.max(pc.binary_length(values)).as_py() or 0) > _LONGEST:
+            patterns.append(_TOO_LONG)
+            openings = pc.add(pc.count_substring(values, "{"), pc.count_substring(values, "["))
+            doubtful = pc.or_(doubtful, pc.greater(openings, _LONGEST))
+        for pattern in (*patterns, _NOT_FINITE):
+            doubtful = pc.or_(doubtful, pc.match_substring_regex(values, pattern))
+        return doubtful
+
+    def _parts(
+        self, values: Sequence[bytes], start: int, end: int
+    ) -> Iterator[tuple[int, int, pa.Table]]:
+        """Yield tables of the records from ``start`` to ``end``, less and less at once."""
+        if start == end:
+            return
+        if not self._has_been_seen and end - start > _FIRST_LOOK:
+            yield from self._parts(values, start, start + _FIRST_LOOK)
+            start += _FIRST_LOOK
+        table = self._table(values[start:end])
+        self._has_been_seen = True
+        if table is not None:
+            yield start, end, table
+        elif end - start > 1:
+            middle = (start + end) // 2
+            yield from self._parts(values, start, middle)
+            yield from self._parts(values, middle, end)
+
+    def _table(self, values: Sequence[bytes]) -> pa.Table | None:
+        """Read records; none if Arrow refuses any of them."""
+        if not self._has_others:
+            table = self._parsed(values, "error")
+            if table is not None or self._rejects:
+                return table
+            # Only a field that nobody declares makes both differ.
+            self._has_others = self._parsed(values, "ignore") is not None
+        return self._parsed(values, "infer") if self._has_others else None
+
+    def _parsed(self, values: Sequence[bytes], others: str) -> pa.Table | None:
+        lines = b"\n".join(values)
+        try:
+            lines.decode()
+            table = json.read_json(
+                pa.BufferReader(lines),
+                json.ReadOptions(use_threads=False, block_size=len(lines) + 1),
+                json.ParseOptions(explicit_schema=self._asked, unexpected_field_behavior=others),
+            )
+        except (pa.ArrowInvalid, UnicodeDecodeError):
+            return None
+        # Two objects on a line would be two rows.
+        if table.num_rows != len(values) or _has_other_case(table.schema, self._schema):
+            return None
+        if sum(1 for _ in _names(pa.struct(list(table.schema)))) > _MOST_FIELDS + len(self._schema):
+            raise NotInColumnsError("its objects have too many fields that nobody declares")
+        return _as_declared(table, self._schema)
+
+
+def _as_declared(table: pa.Table, schema: pa.Schema) -> pa.Table | None:
+    """Leave out what nobody declares; none where a part is null that may not be."""
+    columns = [_part(table.column(each.name).combine_chunks(), each) for each in schema]
+    found = [each for each in columns if each is not None]
+    return pa.table(found, schema=schema) if len(found) == len(columns) else None
+
+
+def _part(values: pa.Array, field: pa.Field) -> pa.Array | None:
+    """Return a value's declared parts."""
+    if pa.types.is_struct(field.type):
+        found = [_part(values.field(each.name), each) for each in field.type]
+        parts = [each for each in found if each is not None]
+        if len(parts) < len(found):
+            return None
+        is_there = values.is_valid()
+        for part, of_type in zip(parts, field.type, strict=True):
+            if not of_type.nullable and part.filter(is_there).null_count:
+                return None
+        return pa.StructArray.from_arrays(parts, fields=list(field.type), mask=values.is_null())
+    if pa.types.is_list(field.type):
+        items = _part(values.values, field.type.value_field)
+        if items is None:
+            return None
+        return pa.ListArray.from_arrays(values.offsets, items, field.type, mask=values.is_null())
+    return values
+
+
+def _optional(field: pa.Field) -> pa.Field:
+    """Return a field that may be null, as any field of JSON may, with all its parts."""
+    type_ = field.type
+    if pa.types.is_struct(type_):
+        type_ = pa.struct([_optional(each) for each in type_])
+    elif pa.types.is_list(type_):
+        type_ = pa.list_(_optional(type_.value_field))
+    return pa.field(field.name, type_)
+
+
+def _has_other_case(found: pa.Schema | pa.DataType, declared: pa.Schema | pa.DataType) -> bool:
+    """Tell whether a field is called as a declared one is, but for the case of letters."""
+    names = {each.name for each in declared}
+    lowered = {name.lower() for name in names}
+    if any(each.name not in names and each.name.lower() in lowered for each in found):
+        return True
+    return any(_inner_case(_field(found, each.name), each.type) for each in declared)
+
+
+def _inner_case(found: pa.DataType, declared: pa.DataType) -> bool:
+    if pa.types.is_struct(declared):
+        return _has_other_case(found, declared)
+    return pa.types.is_list(declared) and _inner_case(found.value_type, declared.value_type)
+
+
+def _field(of: pa.Schema | pa.DataType, name: str) -> pa.DataType:
+    return of.field(name).type
+
+
+def _names(type_: pa.DataType) -> Iterator[str]:
+    """Yield the names of all fields within a type."""
+    if pa.types.is_struct(type_):
+        for each in type_:
+            yield each.name
+            yield from _names(each.type)
+    elif pa.types.is_list(type_):
+        yield from _names(type_.value_type)
+
+
+def _decimals(of: pa.Schema | pa.DataType) -> Iterator[str]:
+    """Yield the names of fields that are decimals, however deep."""
+    for each in of:
+        type_ = each.type
+        while pa.types.is_list(type_):
+            type_ = type_.value_type
+        if pa.types.is_struct(type_):
+            yield from _decimals(type_)
+        elif pa.types.is_decimal(type_):
+            yield each.name

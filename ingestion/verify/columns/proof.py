@@ -1,0 +1,236 @@
+"""A whole proof in columns: the records of all batches, what they come to, and the table's rows."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import pairwise
+from typing import Final, cast
+
+import duckdb
+import pyarrow as pa
+from confluent_kafka import Message
+
+from oncelake.ingestion.declaration.sql import identifier, literal
+from oncelake.ingestion.kafka.offsets import TopicPartition
+from oncelake.ingestion.verify.columns import NotInColumnsError
+from oncelake.ingestion.verify.columns.events import Events, RowColumns
+from oncelake.ingestion.verify.columns.fold import FoldQueries, keeps_of
+from oncelake.ingestion.verify.columns.records import PlainRecords, Run, refuse_more
+from oncelake.ingestion.verify.compare.continuity import refuse_another_log
+from oncelake.ingestion.verify.compare.quarantine import BadRecord, as_bad
+from oncelake.ingestion.verify.fold.rule import FoldContext, Recount
+from oncelake.ingestion.verify.read.record import SYSTEM_COLUMNS, Record
+from oncelake.ingestion.verify.read.snapshot import Batch
+from oncelake.ingestion.verify.read.spill import SpillTable
+from oncelake.ingestion.verify.read.topic import TopicReader, record_of
+
+_AT_ONCE: Final = 100_000
+_MOST_BYTES: Final = 64 * 1024 * 1024
+# Batches that read records for the first time, and those that change no row.
+_READS: Final = frozenset({"ingest"})
+_IDLE: Final = frozenset({"schema", "rewind"})
+_MISSED: Final = """
+SELECT count(*) FROM expected e ANTI JOIN found f
+ON e.tp = f.tp AND e.off = f.off AND e.digest = f.digest
+"""
+
+
+class ColumnProof:
+    """Proves a stream of which Kafka still has every record, and nobody has accepted anything.
+
+    Attributes:
+        bad: What belongs in quarantine.
+        records: How many records were read.
+    """
+
+    def __init__(self, context: FoldContext, database: duckdb.DuckDBPyConnection) -> None:
+        """Plan it.
+
+        Raises:
+            NotInColumnsError: the stream has what is proven record by record alone.
+        """
+        spec, coverage = context.spec, context.coverage
+        self._batches = sorted(coverage.batches.values(), key=lambda batch: batch.seq)
+        _refuse_gone(context, self._batches)
+        refuse_more(spec)
+        keeps_of(spec)
+        self._spec, self._context, self._database = spec, context, database
+        columns = RowColumns.of(spec, coverage.begin, epoch=coverage.epoch)
+        self._numbers = {at: n for n, at in enumerate(columns.partitions)}
+        self._events = Events(database, columns)
+        self._plain = PlainRecords(spec, self._events)
+        self._queries = FoldQueries(database, spec)
+        counted = Counter[str](values_coerced=0, tombstones_shared=0)
+        reads = [batch for batch in self._batches if batch.kind in _READS]
+        self._recounts = {batch.seq: Recount(extra=counted.copy()) for batch in reads}
+        is_of_today = context.classifiers.is_of_today
+        self._of_today = {batch.seq for batch in reads if is_of_today(batch)}
+        self._by_seq = {batch.seq: batch for batch in self._batches}
+        self.bad: SpillTable[BadRecord] = context.store.table("bad_in_columns")
+        self.records = 0
+
+    def read(self, topic: TopicReader, tell: Callable[[int], None]) -> None:
+        """Read and decode every record.
+
+        Raises:
+            TopicTruncatedError: the log is not the one that the batches have read.
+            NotInColumnsError: some record has what is proven record by record alone.
+        """
+        runs: list[Run] = []
+        count = size = 0
+        for batch in (self._by_seq[seq] for seq in self._recounts):
+            for at, messages in topic.messages(batch.ranges):
+                self._refuse_another_log(batch, at, messages)
+                self._recounts[batch.seq].records[at] += len(messages)
+                runs.append(Run(batch.seq, self._numbers[at], messages))
+                count += len(messages)
+                size += sum(map(len, messages))
+                if count >= _AT_ONCE or size >= _MOST_BYTES:
+                    self._take(runs)
+                    self.records += count
+                    tell(self.records)
+                    runs, count, size = [], 0, 0
+        self._take(runs)
+        self.records += count
+
+    def count(self) -> Iterator[tuple[Batch, Recount]]:
+        """Fold the events; yield each batch with what its records became."""
+        for seq, dispositions, superseded in self._queries.fold():
+            recount = self._recounts[seq]
+            recount.dispositions.update(dispositions)
+            recount.counts["superseded"] += superseded
+        for seq, recount in self._recounts.items():
+            yield self._by_seq[seq], recount
+
+    def compare(self, rows: Iterable[pa.RecordBatch], tell: Callable[[int], None]) -> int:
+        """Compare the table's rows with those that the events come to; return how many there are.
+
+        Raises:
+            NotInColumnsError: any row is missing, is too many, or is not as it should be.
+        """
+        run = self._database.execute
+        run("CREATE TEMP TABLE found (tp INTEGER, off BIGINT, digest UBIGINT)")
+        done = 0
+        for part in _gathered(rows):
+            self._refuse_other_types(part)
+            self._database.register("batch", part)
+            run(f"INSERT INTO found {self._found()}")
+            self._database.unregister("batch")
+            tell(done := done + part.num_rows)
+        expected, missed = self._number("SELECT count(*) FROM expected"), self._number(_MISSED)
+        if missed or expected != done:
+            raise NotInColumnsError(f"{missed} rows of {expected} differ from the table's {done}")
+        return done
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The columns of the table that are compared."""
+        columns = self._events.columns
+        return (*columns.types, *([columns.flag] if columns.flag else []), *SYSTEM_COLUMNS)
+
+    def _take(self, runs: Sequence[Run]) -> None:
+        ignored, doubtful = self._plain.add([run for run in runs if run.seq in self._of_today])
+        for run in runs:
+            if run.seq not in self._of_today:
+                doubtful.setdefault(run.seq, []).extend(map(record_of, run.messages))
+        for seq, number in ignored.items():
+            self._recounts[seq].counts["ignored"] += number
+        for seq, records in doubtful.items():
+            self._judge(self._by_seq[seq], records)
+
+    def _judge(self, batch: Batch, records: Sequence[Record]) -> None:
+        """Let the rule decide about records of a batch."""
+        recount = self._recounts[batch.seq]
+        classify = self._context.classifiers.of(batch)
+        result = classify(records, batch.seq)
+        if result.unread or result.truncates or result.types:
+            raise NotInColumnsError("schemas, types and truncates are proven record by record")
+        recount.counts.update(result.counts)
+        recount.counts["quarantined"] += len(result.bad)
+        recount.extra["values_coerced"] += sum(change.coerced for change in result.changes)
+        self.bad.put(dict(as_bad(record, reason, batch.seq) for record, reason in result.bad))
+        self._events.judged(result.changes, self._numbers)
+
+    def _refuse_another_log(
+        self, batch: Batch, at: TopicPartition, messages: Sequence[Message]
+    ) -> None:
+        if (read := batch.last.get(at)) is None:
+            return
+        for message in reversed(messages):
+            if cast("int", message.offset()) <= read.offset:
+                [*refuse_another_log(self._spec.name, batch, [[record_of(message)]])]
+                return
+
+    def _refuse_other_types(self, rows: pa.Table) -> None:
+        """Refuse a column whose type, as its sink gives it, is not the one that is hashed."""
+        declared = {**self._events.columns.types, "_timestamp": pa.timestamp("us", "UTC")}
+        for name, type_ in declared.items():
+            if not _is_alike(rows.schema.field(name).type, type_):
+                raise NotInColumnsError(f"column {name} is {rows.schema.field(name).type}")
+
+    def _found(self) -> str:
+        columns = self._events.columns
+        cases = " ".join(
+            f"WHEN _topic = {literal(at.topic)} AND _partition = {at.partition} THEN {number}"
+            for at, number in self._numbers.items()
+        )
+        digest = columns.digest(identifier(columns.flag or ""))
+        # A row of another epoch is none that is expected.
+        return (
+            f"SELECT _partition, _offset, CASE WHEN _epoch = {columns.epoch} THEN {digest} END "
+            f"FROM (SELECT * REPLACE ((CASE {cases} END)::INTEGER AS _partition) FROM batch)"
+        )
+
+    def _number(self, query: str) -> int:
+        row = self._database.execute(query).fetchone() or (0,)
+        return int(row[0])
+
+
+def _refuse_gone(context: FoldContext, batches: Sequence[Batch]) -> None:
+    """Refuse what is not wholly there, or not wholly of today's declaration."""
+    coverage = context.coverage
+    if coverage.epoch > 1 or coverage.is_partial or coverage.accepted_through or coverage.accepted:
+        raise NotInColumnsError("not every record is there, or judged")
+    if others := {batch.kind for batch in batches} - _READS - _IDLE:
+        raise NotInColumnsError(f"a batch is a {min(others)}")
+    ranges = sorted(part for b in batches if b.kind in _READS for part in b.ranges if part.span)
+    if any(one.at == other.at and other.start < one.end for one, other in pairwise(ranges)):
+        raise NotInColumnsError("ranges overlap")
+
+
+def _gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """Put batches together, to some 100,000 rows."""
+    kept: list[pa.RecordBatch] = []
+    rows = 0
+    for batch in batches:
+        if batch.num_rows:
+            kept.append(batch)
+            rows += batch.num_rows
+        if rows >= _AT_ONCE:
+            yield pa.Table.from_batches(kept)
+            kept, rows = [], 0
+    if kept:
+        yield pa.Table.from_batches(kept)
+
+
+def _is_alike(found: pa.DataType, declared: pa.DataType) -> bool:
+    """Tell whether two types of Arrow are one to DuckDB."""
+    if pa.types.is_struct(declared):
+        return (
+            pa.types.is_struct(found)
+            and [each.name for each in found] == [each.name for each in declared]
+            and all(_is_alike(f.type, d.type) for f, d in zip(found, declared, strict=True))
+        )
+    if pa.types.is_list(declared):
+        is_list = pa.types.is_list(found) or pa.types.is_large_list(found)
+        return is_list and _is_alike(found.value_type, declared.value_type)
+    if pa.types.is_string(declared):
+        return any(is_(found) for is_ in _TEXTS)
+    if pa.types.is_binary(declared):
+        return any(is_(found) for is_ in _BYTES)
+    return bool(found == declared)
+
+
+_TEXTS: Final = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
+_BYTES: Final = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view)
