@@ -273,11 +273,9 @@ class _Proof:
             self._differences.add(redrives.learn(self._paths.quarantine))
         try:
             self._prove_in_columns(context)
-        except (NotInColumnsError, DamagedTableError) as DBG:
             import os
             import traceback
 
-            os.environ.get("DBGCOL") and traceback.print_exception(DBG)
             # Whatever differs is found again, and explained.
             self._prove_one_by_one(context, redrives)
 

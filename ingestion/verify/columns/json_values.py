@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from decimal import Decimal
 from typing import Final
 
 import pyarrow as pa
@@ -20,8 +21,9 @@ from oncelake.ingestion.verify.columns import NotInColumnsError
 
 # One object on one line; whatever else is whole is rare, and read alone.
 _PLAIN: Final = r"^\{[^\n\r\x00]*\}$"
-# A number may be none, or too large for a double by its exponent or its digits.
-_NOT_FINITE: Final = r"[:\[,]\s*-?(NaN|Inf)|[0-9][eE]\+?0*[1-9][0-9]{2}"
+# A number may be none, or beyond a double by its exponent or its digits; and Arrow 26 ends the
+# process at a decimal of ``1e-999999999``.
+_NOT_FINITE: Final = r"[:\[,]\s*-?(NaN|Inf)|[0-9][eE][+-]?0*[1-9][0-9]{2}"
 _LONGEST: Final = 300
 _TOO_LONG: Final = rf"[0-9.]{{{_LONGEST}}}"
 _FIRST_LOOK: Final = 1_000
@@ -150,7 +152,16 @@ def _part(values: pa.Array, field: pa.Field) -> pa.Array | None:
         if items is None:
             return None
         return pa.ListArray.from_arrays(values.offsets, items, field.type, mask=values.is_null())
-    return values
+    return None if _is_too_large(values) else values
+
+
+def _is_too_large(values: pa.Array) -> bool:
+    """Tell whether a decimal has more digits before its point than its type; Arrow lets it pass."""
+    if not pa.types.is_decimal(values.type):
+        return False
+    bounds = pc.min_max(values).as_py()
+    end = Decimal(10) ** (values.type.precision - values.type.scale)
+    return any(each is not None and abs(each) >= end for each in bounds.values())
 
 
 def _optional(field: pa.Field) -> pa.Field:
