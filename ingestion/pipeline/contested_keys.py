@@ -28,9 +28,10 @@ from oncelake.ingestion.pipeline.counts import is_first_row
 from oncelake.ingestion.pipeline.erased import at_places, redefine
 
 _CHANGES: Final = "_disposition = 'delete' OR (_disposition = 'row' AND _moves)"
-# What contests remember: a row that was moved upon, and that it has left.
-_BEGUN, _ENDED = "begun", "ended"
-_WHATS: Final = ("row", "there", "gone", "delete", "null", "left", _BEGUN, _ENDED)
+# What contests remember: a row that was moved upon, that it has left, and that a delete waits.
+_BEGUN, _ENDED, _OPEN = "begun", "ended", "open"
+_REMEMBERED: Final = (_BEGUN, _ENDED, _OPEN)
+_WHATS: Final = ("row", "there", "gone", "delete", "null", "left", *_REMEMBERED)
 
 Event = Mapping[str, Any]
 _At = tuple[Any, ...]
@@ -173,7 +174,7 @@ def _settled(spec: StreamSpec, lines: Iterable[list[Event]]) -> _Outcomes:
     while True:
         outcomes = _Outcomes()
         for line in ordered:
-            _Walk(spec, outcomes).go(event for event in line if _at(event) not in waiting)
+            _Walk(spec, outcomes).go(line, waiting)
         if not (new := {*map(_at, outcomes.unknown)}):
             outcomes.unknown = [e for line in ordered for e in line if _at(e) in waiting]
             return outcomes
@@ -202,7 +203,7 @@ def _place(spec: StreamSpec, event: Event) -> _At:
     epoch, order = (event["_epoch"],), tuple(event[name] for name in spec.order_columns)
     by_time = spec.mode == "scd2"
     place = (*order[:1], *epoch, *order[1:]) if by_time else (*epoch, *order)
-    return (*place, event["_row"], event["_what"] in (_BEGUN, _ENDED))
+    return (*place, event["_row"], event["_what"] in _REMEMBERED)
 
 
 class _Walk:
@@ -219,13 +220,18 @@ class _Walk:
         self._moved_at: list[_At] = []
         # Rows that have left, each with the order of the record by which.
         self._left: list[tuple[_At, Event]] = []
+        # Whether a delete waits, so that it is unknown how many rows are left.
+        self._is_open = False
         self._is_spared = False
 
-    def go(self, events: Iterable[Event]) -> None:
-        """Walk to the end."""
+    def go(self, events: Iterable[Event], waiting: Collection[_At]) -> None:
+        """Walk to the end, past the records that wait."""
         for event in events:
+            if _at(event) in waiting and event["_what"] not in _REMEMBERED:
+                self._pass(event)
+                continue
             what, was_spared, self._is_spared = event["_what"], self._is_spared, False
-            if what in (_BEGUN, _ENDED):
+            if what in _REMEMBERED:
                 self._know(event)
             elif what in ("row", "there", "left"):
                 self._arrive(event)
@@ -240,7 +246,15 @@ class _Walk:
             else:
                 self._leave(event)
 
+    def _pass(self, event: Event) -> None:
+        if event["_what"] in ("delete", "null"):
+            self._is_open = True
+            self._outcomes.remembered.append((event["_nth"], event["_nth"], _OPEN))
+
     def _know(self, event: Event) -> None:
+        if event["_what"] == _OPEN:
+            self._is_open = True
+            return
         if event["_what"] == _BEGUN:
             self._moved_at.append(self._moment(event))
             self._others.append(event)
@@ -264,10 +278,11 @@ class _Walk:
             return
         rows = [*self._others, *([self._there] if self._there else [])]
         meant = [row for row in rows if self._tells(event, row)]
-        # Of rows that are alike, any may leave.
+        # Of rows that are alike, any may leave, as long as one stays.
         is_told = self._are_alike(rows) or self._are_alike(meant)
-        left = meant[0] if meant else rows[0]
-        if not is_told or left is self._there:
+        alike = meant or rows
+        left, may_be_last = alike[0], self._is_open and alike[-1] is self._there
+        if not is_told or left is self._there or may_be_last:
             self._outcomes.unknown.append(event)
             return
         self._others.remove(left)

@@ -155,6 +155,19 @@ FOUND: Final[Mapping[str, History]] = {
         for mode in ("upsert", "soft", "scd2")
         for limit in (32, 1)
     },
+    # Of two rows like each other one has left, and waits.
+    **{
+        f"a row that a waiting one may have left alone, {limit} at once": of(
+            *(Transaction((Put(2, ()),)), moves((2, 1))),
+            Transaction((Put(4, (("v", "a"), ("n", 1))), Move(1, 4), Move(1, 1))),
+            update(4, n=None),
+            Transaction((Move(1, 2), Update(4, (("n", 1),)))),
+            moves((4, 1)),
+            is_ordered=True,
+            limit=limit,
+        )
+        for limit in (32, 1)
+    },
     "moves in a circle that nothing orders": of(
         *(put(4, wide="w" * 8), moves((4, 2)), moves((2, 3)), moves((3, 2))),
         Transaction((Delete(2),)),
