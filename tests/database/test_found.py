@@ -168,6 +168,13 @@ FOUND: Final[Mapping[str, History]] = {
         )
         for limit in (32, 1)
     },
+    "a marked delete behind a row that waits": of(
+        *(Transaction((Put(3, (("wide", "w" * 8),)), Put(4, ()))), moves((4, 2))),
+        *(moves((2, 3), (3, 5)), moves((5, 1))),
+        tables=(Table(name="t", mode="soft"),),
+        is_ordered=True,
+        source=Source(identity="default"),
+    ),
     "moves in a circle that nothing orders": of(
         *(put(4, wide="w" * 8), moves((4, 2)), moves((2, 3)), moves((3, 2))),
         Transaction((Delete(2),)),
