@@ -20,6 +20,7 @@ FEATURES: Final = (
     "a truncate of several tables",
     "a key that is taken over",
     "a key that is taken over by its like",
+    "a key that is taken over by a new row",
     "a field within a column of Iceberg",
     "a large value that moves to another partition",
 )
@@ -141,6 +142,8 @@ class History:
             # Which of the two goes later, no image can tell.
             if after == change.holder._replace(identity=after.identity, shard=after.shard):
                 yield "a key that is taken over by its like"
+        if change.op == "c" and change.holder is not None and is_envelope:
+            yield "a key that is taken over by a new row"
         is_spread = source.kafka_key == "primary" and source.partitions > 1
         if change.is_move and change.unsent and is_silent and is_spread:
             yield "a large value that moves to another partition"
