@@ -112,6 +112,7 @@ def _define_contested(target: Target, *, has_contests: bool) -> None:
     names = list(dict.fromkeys([*spec.types, *spec.order_columns, *COORDINATES]))
     own = {source: {name: sql.name(name, "e") for name in names} for source in ("batch", "before")}
     no_index = "CAST(0 AS INTEGER)" if "_index" not in names else sql.name("_index", "e")
+    old_key = "e._moved_from" if spec.unavailable == "keep" else "NULL"
     of = {
         "batch": ("batch", f"CAST({target.epoch} AS INTEGER)", _what(spec), "e._moves"),
         "before": (rows, "e._epoch", there, "FALSE"),
@@ -130,7 +131,8 @@ def _define_contested(target: Target, *, has_contests: bool) -> None:
     events = " UNION ALL ".join(
         f"SELECT {sql.selected(own[source])}, {epoch} AS _epoch, {what} AS _what, "
         f"coalesce({moves}, FALSE) AS _moves, "
-        f"{'e._index' if source == 'batch' else no_index} AS _row "
+        f"{'e._index' if source == 'batch' else no_index} AS _row, "
+        f"{old_key if source == 'batch' else 'NULL'} AS _moved_from "
         f"FROM {table} e JOIN concerned k ON {sql.equal(spec.keys, 'e', 'k')}"
         for source, (table, epoch, what, moves) in of.items()
     )
@@ -304,11 +306,12 @@ class _Walk:
     def _is_again(self, event: Event, there: Event) -> bool:
         """Tell a move that a connector has repeated, by its position in the database's log.
 
-        Without one, it is the move within the batch that has made the same row.
+        Without one, it is the move within the batch that has made the same row of the same key.
         """
         moment = self._moment(event)
         if not moment:
-            return there["_moves"] and all(there[name] == event[name] for name in self._columns)
+            same = (*self._columns, "_moved_from")
+            return there["_moves"] and all(there[name] == event[name] for name in same)
         is_there = self._moment(there) == moment and self._is_same(there, event)
         return is_there or moment in self._moved_at
 

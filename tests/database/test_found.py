@@ -175,6 +175,12 @@ FOUND: Final[Mapping[str, History]] = {
         is_ordered=True,
         source=Source(identity="default"),
     ),
+    **{
+        f"a row like one that has come before, {sent}": of(
+            *(put(1), put(2), moves((1, 4)), moves((2, 4), (4, 2))), source=Source(kafka_key=key)
+        )
+        for sent, key in {"sent as updates": "shard", "sent as deletes and rows": "primary"}.items()
+    },
     "moves in a circle that nothing orders": of(
         *(put(4, wide="w" * 8), moves((4, 2)), moves((2, 3)), moves((3, 2))),
         Transaction((Delete(2),)),

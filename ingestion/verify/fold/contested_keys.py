@@ -161,8 +161,9 @@ class ContestedKeys:
             is_same = moment == there.place[self._order] and self._row(there) == self._row(change)
             is_repeated = is_same or moment in contest.arrivals
         else:
-            # Without a position, it is the move within the batch that has made the same row.
-            is_repeated = there.moves and self._columns_of(there) == self._columns_of(change)
+            # Without a position, it is the move of the batch that has made this row of this key.
+            is_same = self._columns_of(there) == self._columns_of(change)
+            is_repeated = there.moves and is_same and there.moved_from == change.moved_from
         if not is_repeated:
             contest.pushed.append(self._row(there))
             contest.arrivals.add(moment or change.place)
