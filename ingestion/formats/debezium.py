@@ -205,8 +205,7 @@ class _Moves:
     ) -> Decoded:
         """Note in what was decoded that the row has moved; ``plan`` returns that of ``before``.
 
-        A delete leaves all columns out that the new row may take over. A new row that leaves any
-        out has the old key.
+        A delete leaves all columns out that the new row may take over, which has the old key.
         """
         if envelope["op"] == "d":
             self._refuse_unknown(decoded, envelope["before"])
@@ -219,9 +218,9 @@ class _Moves:
         ended = self._ended(decoded, envelope, plan) if envelope["op"] == "u" else None
         if ended is not None:
             decoded = decoded._replace(ended=ended)
-        if not decoded.unavailable or (ended is None and not is_new):
+        if ended is None and not is_new:
             return decoded
-        if self._moved_by and not self._keeps:
+        if decoded.unavailable and self._moved_by and not self._keeps:
             names = ", ".join(decoded.unavailable)
             raise BadBytesError("unavailable_value", f"not sent, and of another key's row: {names}")
         old = self._old_key(headers) if ended is None else self._key_of(ended)

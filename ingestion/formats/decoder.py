@@ -185,8 +185,8 @@ class Decoded(NamedTuple):
         is_delete: Whether the bytes themselves are a delete.
         kept: The fields that no column names, as one JSON object.
         unavailable: Columns whose value the record leaves out because it has not changed.
-        moved_from: The key of the row that has those values, if it is another; null in what cannot
-            be told of it.
+        moved_from: The key that the row had before, if it was another; null in what cannot be told
+            of it. That row has those values.
         ended: The row that an update ends, since it gives it another key.
         moves: Whether it is the delete of a row that gets another key, or that row under it.
         coerced: Columns whose value was of another type.

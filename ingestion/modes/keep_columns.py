@@ -16,6 +16,7 @@ what the table held by then.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 from oncelake.ingestion.declaration.modes import COORDINATES, DELETED_COLUMN
@@ -67,15 +68,16 @@ def keep_columns(target: Target) -> None:
         engine.define("ends", _ends(target, has_deletes=has_deletes), keep=True)
         # Until rows that moved more than once in the batch are whole, too.
         rounds = _longest_chain(target) + 2
-    filled = _filled(
+    filled = partial(
+        _filled,
         target,
         [row["name"] for row in lacking],
         concerned=concerned,
         has_moves=has_moves,
         has_deletes=has_deletes,
     )
-    for _ in range(rounds):
-        engine.define("batch", filled, keep=True)
+    for left in reversed(range(rounds)):
+        engine.define("batch", filled(is_last=not left), keep=True)
     if has_moves:
         engine.define("batch", _WHOLE_RECORDS, keep=True)
 
@@ -113,7 +115,13 @@ def _place(spec: StreamSpec) -> list[str]:
 
 
 def _filled(
-    target: Target, columns: Sequence[str], *, concerned: str, has_moves: bool, has_deletes: bool
+    target: Target,
+    columns: Sequence[str],
+    *,
+    concerned: str,
+    has_moves: bool,
+    has_deletes: bool,
+    is_last: bool,
 ) -> str:
     """Select the batch with its columns filled as far as they are known.
 
@@ -189,8 +197,8 @@ def _filled(
     is_stale = f"max(CASE WHEN _turn = 1 THEN _is_stale END) OVER (PARTITION BY {record})"
     is_needed = "TRUE" if is_history else f"coalesce({is_stale}, 0) = 0"
     lacks = "b._disposition = 'row' AND k._of_offset IS NOT NULL AND k._nothing"
-    # A delete that finds no row stays what it is.
-    nothing_ended = "b._disposition = 'delete' AND k._gone"
+    # A delete that finds no row stays what it is; whether it finds one is known in the end.
+    nothing_ended = "b._disposition = 'delete'" + (" AND k._gone" if is_last else "")
     filled = {name: sql.name(name, "b") for name in target.engine.columns("batch")}
     filled |= {
         column: f"CASE WHEN k._of_offset IS NULL OR {nothing_ended} "
@@ -198,7 +206,8 @@ def _filled(
         for column in columns
     }
     left_out = "'not sent: ' || array_to_string(b._unavailable, ', ')"
-    filled["_unavailable"] = f"CASE WHEN {nothing_ended} THEN NULL ELSE b._unavailable END"
+    if is_last:
+        filled["_unavailable"] = f"CASE WHEN {nothing_ended} THEN NULL ELSE b._unavailable END"
     filled["_disposition"] = f"CASE WHEN {lacks} THEN 'quarantined' ELSE b._disposition END"
     filled["_reason"] = f"CASE WHEN {lacks} THEN 'nothing_to_keep' ELSE b._reason END"
     filled["_detail"] = f"CASE WHEN {lacks} THEN {left_out} ELSE b._detail END"

@@ -19,7 +19,7 @@
                 + _coerced             columns whose value was of another type; only where lenient
                 + _unavailable         columns that the record left out; only where its format may
                 + _moves               whether a row gets, or loses, its key by a move; likewise
-                + _moved_from          the key of the row that has them, if it is another
+                + _moved_from          the key that the row had before, if it was another
                 + _is_shared           null value, or change without route, of all; only there
                 + _record              full name of its record type; only where a registry has it
 

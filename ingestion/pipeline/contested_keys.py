@@ -28,9 +28,10 @@ from oncelake.ingestion.pipeline.counts import is_first_row
 from oncelake.ingestion.pipeline.erased import at_places, redefine
 
 _CHANGES: Final = "_disposition = 'delete' OR (_disposition = 'row' AND _moves)"
-# What contests remember: a row that was moved upon, and that it has left.
-_BEGUN, _ENDED = "begun", "ended"
-_WHATS: Final = ("row", "there", "gone", "delete", "null", "left", _BEGUN, _ENDED)
+# What contests remember: a row that was moved upon, that it has left, and that a delete waits.
+_BEGUN, _ENDED, _OPEN = "begun", "ended", "open"
+_REMEMBERED: Final = (_BEGUN, _ENDED, _OPEN)
+_WHATS: Final = ("row", "there", "gone", "delete", "null", "left", *_REMEMBERED)
 
 Event = Mapping[str, Any]
 _At = tuple[Any, ...]
@@ -111,6 +112,7 @@ def _define_contested(target: Target, *, has_contests: bool) -> None:
     names = list(dict.fromkeys([*spec.types, *spec.order_columns, *COORDINATES]))
     own = {source: {name: sql.name(name, "e") for name in names} for source in ("batch", "before")}
     no_index = "CAST(0 AS INTEGER)" if "_index" not in names else sql.name("_index", "e")
+    old_key = "e._moved_from" if spec.unavailable == "keep" else "NULL"
     of = {
         "batch": ("batch", f"CAST({target.epoch} AS INTEGER)", _what(spec), "e._moves"),
         "before": (rows, "e._epoch", there, "FALSE"),
@@ -129,7 +131,8 @@ def _define_contested(target: Target, *, has_contests: bool) -> None:
     events = " UNION ALL ".join(
         f"SELECT {sql.selected(own[source])}, {epoch} AS _epoch, {what} AS _what, "
         f"coalesce({moves}, FALSE) AS _moves, "
-        f"{'e._index' if source == 'batch' else no_index} AS _row "
+        f"{'e._index' if source == 'batch' else no_index} AS _row, "
+        f"{old_key if source == 'batch' else 'NULL'} AS _moved_from "
         f"FROM {table} e JOIN concerned k ON {sql.equal(spec.keys, 'e', 'k')}"
         for source, (table, epoch, what, moves) in of.items()
     )
@@ -173,7 +176,7 @@ def _settled(spec: StreamSpec, lines: Iterable[list[Event]]) -> _Outcomes:
     while True:
         outcomes = _Outcomes()
         for line in ordered:
-            _Walk(spec, outcomes).go(event for event in line if _at(event) not in waiting)
+            _Walk(spec, outcomes).go(line, waiting)
         if not (new := {*map(_at, outcomes.unknown)}):
             outcomes.unknown = [e for line in ordered for e in line if _at(e) in waiting]
             return outcomes
@@ -202,7 +205,7 @@ def _place(spec: StreamSpec, event: Event) -> _At:
     epoch, order = (event["_epoch"],), tuple(event[name] for name in spec.order_columns)
     by_time = spec.mode == "scd2"
     place = (*order[:1], *epoch, *order[1:]) if by_time else (*epoch, *order)
-    return (*place, event["_row"], event["_what"] in (_BEGUN, _ENDED))
+    return (*place, event["_row"], event["_what"] in _REMEMBERED)
 
 
 class _Walk:
@@ -219,13 +222,18 @@ class _Walk:
         self._moved_at: list[_At] = []
         # Rows that have left, each with the order of the record by which.
         self._left: list[tuple[_At, Event]] = []
+        # Whether a delete waits, so that it is unknown how many rows are left.
+        self._is_open = False
         self._is_spared = False
 
-    def go(self, events: Iterable[Event]) -> None:
-        """Walk to the end."""
+    def go(self, events: Iterable[Event], waiting: Collection[_At]) -> None:
+        """Walk to the end, past the records that wait."""
         for event in events:
+            if _at(event) in waiting and event["_what"] not in _REMEMBERED:
+                self._pass(event)
+                continue
             what, was_spared, self._is_spared = event["_what"], self._is_spared, False
-            if what in (_BEGUN, _ENDED):
+            if what in _REMEMBERED:
                 self._know(event)
             elif what in ("row", "there", "left"):
                 self._arrive(event)
@@ -240,7 +248,15 @@ class _Walk:
             else:
                 self._leave(event)
 
+    def _pass(self, event: Event) -> None:
+        if event["_what"] in ("delete", "null"):
+            self._is_open = True
+            self._outcomes.remembered.append((event["_nth"], event["_nth"], _OPEN))
+
     def _know(self, event: Event) -> None:
+        if event["_what"] == _OPEN:
+            self._is_open = True
+            return
         if event["_what"] == _BEGUN:
             self._moved_at.append(self._moment(event))
             self._others.append(event)
@@ -264,10 +280,11 @@ class _Walk:
             return
         rows = [*self._others, *([self._there] if self._there else [])]
         meant = [row for row in rows if self._tells(event, row)]
-        # Of rows that are alike, any may leave.
+        # Of rows that are alike, any may leave, as long as one stays.
         is_told = self._are_alike(rows) or self._are_alike(meant)
-        left = meant[0] if meant else rows[0]
-        if not is_told or left is self._there:
+        alike = meant or rows
+        left, may_be_last = alike[0], self._is_open and alike[-1] is self._there
+        if not is_told or left is self._there or may_be_last:
             self._outcomes.unknown.append(event)
             return
         self._others.remove(left)
@@ -289,11 +306,12 @@ class _Walk:
     def _is_again(self, event: Event, there: Event) -> bool:
         """Tell a move that a connector has repeated, by its position in the database's log.
 
-        Without one, it is the move within the batch that has made the same row.
+        Without one, it is the move within the batch that has made the same row of the same key.
         """
         moment = self._moment(event)
         if not moment:
-            return there["_moves"] and all(there[name] == event[name] for name in self._columns)
+            same = (*self._columns, "_moved_from")
+            return there["_moves"] and all(there[name] == event[name] for name in same)
         is_there = self._moment(there) == moment and self._is_same(there, event)
         return is_there or moment in self._moved_at
 

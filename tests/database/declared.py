@@ -166,13 +166,15 @@ class Setup:
         if self.source.writes == "rows":
             # A producer who sends no row of before cannot say that one has left its route.
             return ("a change of route",)
+        # A new row of a key that has one may have come a second time, or after a silent TRUNCATE.
+        new = "a key that is taken over by a new row"
         if self.declared.is_ordered:
-            return ()
+            return (new,)
         # Nothing orders the events of two partitions; and by its key alone, without an order, a
         # delete takes the row that is there.
         is_told = self.source.identity == "full"
         taken = () if is_told else ("a key that is taken over",)
-        return (*taken, "a large value that moves to another partition")
+        return (new, *taken, "a large value that moves to another partition")
 
     def expected(self, row: Row) -> Image:
         """Return a row of the source as a table must have it, null where a column is not yet."""

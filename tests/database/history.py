@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from tests.database.database import Alteration, Change, Database, Statement
+from tests.database.database import Alteration, Change, Database, Row, Statement
 from tests.database.declared import CONDITIONS, Setup
 
 # A session has its own keys, so that several play at once in one topic.
@@ -20,6 +20,7 @@ FEATURES: Final = (
     "a truncate of several tables",
     "a key that is taken over",
     "a key that is taken over by its like",
+    "a key that is taken over by a new row",
     "a field within a column of Iceberg",
     "a large value that moves to another partition",
 )
@@ -136,11 +137,8 @@ class History:
         is_silent = is_envelope and source.identity != "full"
         if change.leaves is not None and declared.is_routed and is_silent:
             yield "a delete without its route"
-        if after is not None and change.is_move and change.holder is not None:
-            yield "a key that is taken over"
-            # Which of the two goes later, no image can tell.
-            if after == change.holder._replace(identity=after.identity, shard=after.shard):
-                yield "a key that is taken over by its like"
+        if change.holder is not None and (change.is_move or (change.op == "c" and is_envelope)):
+            yield from _taken_over(change, change.holder)
         is_spread = source.kafka_key == "primary" and source.partitions > 1
         if change.is_move and change.unsent and is_silent and is_spread:
             yield "a large value that moves to another partition"
@@ -151,6 +149,17 @@ class History:
         for table in declared.tables:
             if table.where and CONDITIONS[table.where](before) > CONDITIONS[table.where](after):
                 yield "a row that leaves the condition"
+
+
+def _taken_over(change: Change, holder: Row) -> Iterator[str]:
+    if not (change.is_move and change.after):
+        yield "a key that is taken over by a new row"
+        return
+    yield "a key that is taken over"
+    # Which of the two goes later, no image can tell.
+    like = holder._replace(identity=change.after.identity, shard=change.after.shard)
+    if change.after == like:
+        yield "a key that is taken over by its like"
 
 
 def _changes(step: Step, database: Database) -> list[Change]:

@@ -275,7 +275,9 @@ def _judged(play: Play, table: Table) -> Iterator[Problem]:
     apply = apply_here if isinstance(play.ground.session, ArrowSession) else spark_transformation
     verdict = verify(play.stream(table), play.settings, apply_transformation=apply)
     waiting: set[int] = set()
-    for at in sorted(_quarantined(play, table)):
+    for at in sorted(
+        _quarantined(play, table), key=lambda at: play.connector.sent[at].change.number
+    ):
         # A key of which one record waits may keep others waiting.
         keys = play.connector.sent[at].change.keys
         is_behind = bool(keys & waiting)
@@ -399,16 +401,31 @@ def _may_wait(play: Play, table: Table, sent: Sent) -> bool:
 def _is_untold(play: Play, change: Change) -> bool:
     """Tell whether nobody can know by the row before that it is this one which leaves a key.
 
-    A row of nulls tells nothing; and of two rows of one key, a table holds the later.
+    A table holds the newest row of a key: that one may be meant where it has all values that are
+    told, unless it is another row which is alike.
     """
-    assert change.before is not None, "it leaves a key"
-    if play.history.setup.source.identity != "full":
+    row, source = change.before, play.history.setup.source
+    assert row is not None, "it leaves a key"
+    if source.identity != "full":
         return True
-    row = change.before
-    told = [v for n, v in row._asdict().items() if n not in ("key", "part", "shard", "tenant")]
+    newest = _newest(play, change)
+    if newest is None or newest.after is None:
+        return False
+    fixed = {*source.keys, "part", "shard", "tenant"}
+    told, there, pushed = (
+        {n: v for n, v in source.image(each, change.altered).items() if n not in fixed}
+        for each in (row, newest.after, newest.holder or newest.after)
+    )
+    if newest.after.identity == row.identity:
+        return newest.holder is None or pushed != there
+    return told != there and all(there[name] == value for name, value in told.items() if value)
+
+
+def _newest(play: Play, change: Change) -> Change | None:
+    """Return the newest change before this one that has given the key a row."""
     earlier = (each for each in play.connector.changes if each.number < change.number)
-    newest = next((c for c in reversed([*earlier]) if c.after and c.after.shard == row.shard), None)
-    return not any(told) or (newest is not None and newest.is_move)
+    key = change.leaves
+    return next((c for c in reversed([*earlier]) if c.after and c.after.key == key), None)
 
 
 def _explained(play: Play, table: Table) -> set[int]:
@@ -427,7 +444,8 @@ def _explained(play: Play, table: Table) -> set[int]:
             may_wait = each.name == table.name and setup.declared.on_truncate == "quarantine"
             if sent.is_repeated or (sent.change.op == "t" and not may_wait):
                 continue
-            number, decided = sent.change.number, last_row if sent.change.is_move else last
+            is_contested = sent.change.is_move or not sent.change.is_vacated
+            number, decided = sent.change.number, last_row if is_contested else last
             explained |= {key for key in sent.change.keys if number >= decided.get(key, 0)}
     return explained
 

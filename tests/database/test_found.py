@@ -155,6 +155,32 @@ FOUND: Final[Mapping[str, History]] = {
         for mode in ("upsert", "soft", "scd2")
         for limit in (32, 1)
     },
+    # Of two rows like each other one has left, and waits.
+    **{
+        f"a row that a waiting one may have left alone, {limit} at once": of(
+            *(Transaction((Put(2, ()),)), moves((2, 1))),
+            Transaction((Put(4, (("v", "a"), ("n", 1))), Move(1, 4), Move(1, 1))),
+            update(4, n=None),
+            Transaction((Move(1, 2), Update(4, (("n", 1),)))),
+            moves((4, 1)),
+            is_ordered=True,
+            limit=limit,
+        )
+        for limit in (32, 1)
+    },
+    "a marked delete behind a row that waits": of(
+        *(Transaction((Put(3, (("wide", "w" * 8),)), Put(4, ()))), moves((4, 2))),
+        *(moves((2, 3), (3, 5)), moves((5, 1))),
+        tables=(Table(name="t", mode="soft"),),
+        is_ordered=True,
+        source=Source(identity="default"),
+    ),
+    **{
+        f"a row like one that has come before, {sent}": of(
+            *(put(1), put(2), moves((1, 4)), moves((2, 4), (4, 2))), source=Source(kafka_key=key)
+        )
+        for sent, key in {"sent as updates": "shard", "sent as deletes and rows": "primary"}.items()
+    },
     "moves in a circle that nothing orders": of(
         *(put(4, wide="w" * 8), moves((4, 2)), moves((2, 3)), moves((3, 2))),
         Transaction((Delete(2),)),

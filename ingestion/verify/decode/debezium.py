@@ -122,7 +122,7 @@ class _RowOfEnvelope:
             values=values,
             is_delete=ends_here,
             left_out=frozenset(self._movable if moves_away else left_out),
-            moved_from=moved_from if left_out else None,
+            moved_from=moved_from,
             ended=ended,
             moves=moves,
             is_gone=is_delete,

@@ -322,7 +322,8 @@ class Classifier:
         needed = self._never_left_out & decoded.left_out
         if needed and not is_delete:
             raise BadRecordError(f"not sent, and asked for: {sorted(needed)}")
-        if decoded.moved_from is not None and self._may_move and not self._keeps:
+        is_of_other = bool(decoded.left_out) and decoded.moved_from is not None
+        if is_of_other and self._may_move and not self._keeps:
             raise BadRecordError(f"not sent, and of another key's row: {sorted(decoded.left_out)}")
         if decoded.ended is not None and at is not None:
             raise BadRecordError("another key, where each element is a row")
@@ -430,12 +431,12 @@ class Classifier:
             record = None if row.is_alone else row.record
             mover = None if record and record.value is None else row.values
             change = change._replace(mover=mover, moves=row.moves, record=record)
+        if decoded.moved_from is not None and self._keeps:
+            old = text_of(decoded.moved_from.get(name) for name in self._keys)
+            change = change._replace(moved_from=old)
         if not left_out or change.row is None:
             return change
-        old = None
-        if decoded.moved_from is not None:
-            old = text_of(decoded.moved_from.get(name) for name in self._keys)
-        return change._replace(left_out=left_out, moved_from=old, record=row.record)
+        return change._replace(left_out=left_out, record=row.record)
 
     def _refuse_no_time(self, record: Record) -> None:
         """Refuse a time that no column can have, where it orders records or may be in a row."""

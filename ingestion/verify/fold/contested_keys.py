@@ -28,15 +28,18 @@ class Contest:
         pushed: Rows onto which another has moved, and that have not left yet.
         arrivals: Positions in the database's log of the moves onto them.
         departures: Of the moves by which such rows have left, each with the row.
+        is_doubtful: Whether a record in quarantine may have taken any of the rows.
     """
 
     pushed: list[Row] = field(default_factory=list)
     arrivals: set[Place] = field(default_factory=set)
     departures: list[tuple[Place, Row]] = field(default_factory=list)
+    is_doubtful: bool = False
 
     def copied(self) -> Contest:
         """Return one that can be changed alone."""
-        return Contest([*self.pushed], {*self.arrivals}, [*self.departures])
+        parts = ([*self.pushed], {*self.arrivals}, [*self.departures])
+        return Contest(*parts, is_doubtful=self.is_doubtful)
 
 
 @dataclass(slots=True)
@@ -125,12 +128,13 @@ class ContestedKeys:
             is_repeated = False
             for change in line:
                 if (change.at, change.offset) in waiting:
+                    contest.is_doubtful |= not self._arrives(change)
                     continue
                 was_spared = is_repeated and change.mover is None
                 is_repeated = False
                 if (key, change.place) in self._gone:
                     there = None
-                elif not self._is_delete(change) or (change.is_left and not change.is_gone):
+                elif self._arrives(change):
                     there = self._arrived(contest, there, change)
                 elif not (self._is_contested(contest, change) or was_spared):
                     there = None
@@ -157,8 +161,9 @@ class ContestedKeys:
             is_same = moment == there.place[self._order] and self._row(there) == self._row(change)
             is_repeated = is_same or moment in contest.arrivals
         else:
-            # Without a position, it is the move within the batch that has made the same row.
-            is_repeated = there.moves and self._columns_of(there) == self._columns_of(change)
+            # Without a position, it is the move of the batch that has made this row of this key.
+            is_same = self._columns_of(there) == self._columns_of(change)
+            is_repeated = there.moves and is_same and there.moved_from == change.moved_from
         if not is_repeated:
             contest.pushed.append(self._row(there))
             contest.arrivals.add(moment or change.place)
@@ -204,7 +209,9 @@ class ContestedKeys:
             if not meant or any(row != meant[0] for row in meant):
                 return False
             rows = meant
-        if rows[0] not in contest.pushed:
+        # The newest row alone would stay, or none at all.
+        may_be_newest = there is not None and rows[0] == self._row(there)
+        if rows[0] not in contest.pushed or (contest.is_doubtful and may_be_newest):
             return False
         contest.pushed.remove(rows[0])
         contest.departures.append((moment or change.place, rows[0]))
@@ -212,6 +219,9 @@ class ContestedKeys:
 
     def _told_of(self, row: Row) -> Row:
         return tuple(row[i] for i in self._told)
+
+    def _arrives(self, change: RowChange) -> bool:
+        return not self._is_delete(change) or (change.is_left and not change.is_gone)
 
     def _is_delete(self, change: RowChange) -> bool:
         return change.row is None or (self._flag is not None and bool(change.row[self._flag]))

@@ -123,7 +123,8 @@ class RowChange(NamedTuple):
         row: The expected row: declared columns, the element's index where records are exploded,
             ``SYSTEM_COLUMNS``; none for a delete.
         left_out: Which of the declared columns the record leaves out because they have not changed.
-        moved_from: By ``text_of``, the key of the row that has them, if it is another.
+        moved_from: By ``text_of``, the key that the row had before, if it was another. That row has
+            what the record leaves out.
         record: The record, where it leaves any out.
         coerced: How many of its values were of another type than their lenient column.
         is_left: Whether it is a delete by a record that is not of this table.
