@@ -23,7 +23,7 @@ from oncelake.assets.checks import (
     retention,
     verified,
 )
-from oncelake.assets.evidence import Evidence
+from oncelake.assets.evidence import Evidence, RefusedRecords
 from oncelake.assets.expectations import ExpectationOutcome, outcome_of
 from oncelake.assets.history import UnreportedBatches
 from oncelake.ingestion.cli.app import app
@@ -53,7 +53,7 @@ def evidence(folder: Path, *batches: LedgerRow, **parts: Any) -> Evidence:
         "table_id": "t",
         "ledger": batches,
         "unreported": UnreportedBatches(),
-        "reasons": {},
+        "refused": (),
         "outcomes": None,
         "now": NOW,
     }
@@ -149,14 +149,31 @@ def test_too_many_bad_records_turn_the_check(
     rate = {"warn_above": 0.1, "fail_above": 0.5}
     of_run = batch(1, 0, 10, quarantined=quarantined)
 
+    refused = (RefusedRecords(reason="bad_json", records=quarantined),)
     result = quarantine_rate(
-        evidence(
-            tmp_path, of_run, spec={"quarantine_rate": rate}, reasons={"bad_json": quarantined}
-        )
+        evidence(tmp_path, of_run, spec={"quarantine_rate": rate}, refused=refused)
     )
 
     assert (result.passed, result.severity) == (passed, severity)
     assert f"bad_json {quarantined}" in str(result.description)
+
+
+def test_what_is_declared_stands_behind_what_was_measured(tmp_path: Path) -> None:
+    """Dagster sorts a check's figures by name, and plots numbers: a limit is a text, and last."""
+    spec = declared(tmp_path, freshness_minutes=20).spec
+    assert spec is not None
+    found = evidence(tmp_path, batch(1, 0, 10, quarantined=2), spec={"freshness_minutes": 20})
+
+    told = {
+        check.__name__: check(found).metadata for check in (quarantine_rate, freshness, retention)
+    }
+
+    assert [max(metadata) for metadata in told.values()] == ["what_is_declared"] * 3
+    assert [metadata["what_is_declared"].value for metadata in told.values()] == [
+        "warns above 0, fails above 0.1",
+        "20 minutes",
+        "a quarter of the topic's retention",
+    ]
 
 
 @pytest.mark.parametrize("kind", ["replay", "redrive"])
