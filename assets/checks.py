@@ -15,6 +15,7 @@ from typing import Any, Final
 import dagster as dg
 
 from oncelake.assets.evidence import Evidence
+from oncelake.assets.expectations import ANSWERED_BY
 from oncelake.assets.failures import as_markdown
 from oncelake.assets.proof import metadata_of, sentences
 from oncelake.assets.translation import AS_DECLARED, Translation
@@ -215,7 +216,8 @@ def expectations(evidence: Evidence) -> dg.AssetCheckResult:
     passed = not missed and not (evidence.spec.expectations and evidence.unreported.unknown)
     says = ("; ".join(map(str, missed)) or _all_met(evidence)) + _earlier(evidence)
     if queries := " or ".join(each.query for each in missed if each.query):
-        says += f". Next: query those rows in Spark, by {queries}; {_NEXT['expectations']}"
+        asked = ANSWERED_BY[evidence.spec.sink.name]
+        says += f". Next: query those rows in {asked}, by {queries}; {_NEXT['expectations']}"
     return _result(
         evidence,
         "expectations",

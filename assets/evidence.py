@@ -17,7 +17,7 @@ from dagster._core.storage.asset_check_execution_record import (
     COMPLETED_ASSET_CHECK_EXECUTION_RECORD_STATUSES,
 )
 
-from oncelake.assets.expectations import ExpectationOutcome, evaluate, not_evaluated
+from oncelake.assets.expectations import ExpectationOutcome, evaluate, not_evaluated, query_for
 from oncelake.assets.failures import StreamFailureError
 from oncelake.assets.history import UnreportedBatches, find_unreported
 from oncelake.assets.proof import prove
@@ -298,6 +298,10 @@ def _outcomes(
     except Exception as error:  # noqa: BLE001 (the batches are committed: it is told, not thrown)
         failed = f"the table could not be read: {type(error).__name__}: {error}"
         return tuple(not_evaluated(each, failed) for each in spec.expectations)
-    uri = paths.table.uri
-    table = f"delta.{quoted(uri)}" if spec.sink.name == "delta" else uri
-    return evaluate(spec.expectations, written, declared_in=declared.path.name, table=table)
+    sink = spec.sink.name
+    place = (
+        ["delta", paths.table.uri] if sink == "delta" else spec.sink.table_of(spec.name).split(".")
+    )
+    table = ".".join(map(quoted, place))
+    outcomes = evaluate(spec.expectations, written, declared_in=declared.path.name, table=table)
+    return tuple(replace(each, query=query_for(sink, each.query)) for each in outcomes)

@@ -24,7 +24,7 @@ from oncelake.assets.checks import (
     verified,
 )
 from oncelake.assets.evidence import Evidence, RefusedRecords
-from oncelake.assets.expectations import ExpectationOutcome, outcome_of
+from oncelake.assets.expectations import ExpectationOutcome, outcome_of, query_for
 from oncelake.assets.history import UnreportedBatches
 from oncelake.ingestion.cli.app import app
 from oncelake.ingestion.declaration.parts import Expectation
@@ -343,13 +343,35 @@ def test_what_could_not_be_evaluated_is_no_pass() -> None:
     assert (found.success, found.error) == (False, "no column nope")
 
 
-def test_a_missed_expectation_gives_its_query(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("sink", "asked"),
+    [
+        ("delta", "Spark"),
+        ("iceberg", "Spark, where the table's catalog is set up"),
+        ("postgres", "PostgreSQL"),
+    ],
+)
+def test_a_missed_expectation_gives_its_query(tmp_path: Path, sink: str, asked: str) -> None:
     """Whoever is told to look at rows need not find out how to find them."""
-    query = "SELECT * FROM delta.`/lake/orders` WHERE id IS NULL"
+    query = "SELECT * FROM somewhere WHERE id IS NULL"
+    found = evidence(
+        tmp_path, batch(1, 0, 5), spec={"sink": sink}, outcomes=(outcome(query=query),)
+    )
 
-    result = expectations(evidence(tmp_path, batch(1, 0, 5), outcomes=(outcome(query=query),)))
+    result = expectations(found)
 
-    assert f". Next: query those rows in Spark, by {query}; correct" in str(result.description)
+    assert f". Next: query those rows in {asked}, by {query}; correct" in str(result.description)
+
+
+def test_a_query_is_written_for_what_answers_it() -> None:
+    """What PostgreSQL keeps is asked in its own SQL; a topic cannot be asked."""
+    query = "SELECT * FROM `s`.`t` WHERE (s IS NOT NULL) AND (NOT (s RLIKE '^a'))"
+
+    assert query_for("delta", query) == query_for("iceberg", query) == query
+    assert query_for("postgres", query) == (
+        """SELECT * FROM "s"."t" WHERE (NOT s IS NULL) AND (NOT (s ~ '^a'))"""
+    )
+    assert query_for("kafka", query) == ""
 
 
 def test_examples_are_few_and_short() -> None:
