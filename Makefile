@@ -20,6 +20,7 @@ help: ## List the targets
 
 setup: .venv/.installed .jars/.fetched ## Install the Python packages and fetch the jars, as locked
 	@$(bin)/python -m oncelake.ingestion.operations.archive_classes
+	@[ "$(MAKECMDGOALS)" != setup ] || echo "setup: all there. Next: make demo"
 
 setup-s3: setup ## Fetch also what Spark needs to write tables of a lake on S3
 	@$(bin)/python -m oncelake.ingestion.local.jars --s3
@@ -192,13 +193,16 @@ compile := --quiet --universal --python-version 3.11 --generate-hashes --no-anno
 
 .venv/.tools: requirements-uv.lock
 	@PYTHON="$(PYTHON)" sh .ci/prerequisites
+	@echo "python: making .venv"
 	@[ -x $(bin)/python ] || "$(PYTHON)" -m venv .venv
+	@echo "python: installing uv, which installs the rest"
 	@$(bin)/python -m pip install --quiet --require-hashes -r requirements-uv.lock
 	@touch $@
 
 .venv/.installed: .venv/.tools requirements.lock pyproject.toml
-	@echo "python: installing the packages of requirements.lock"
+	@echo "python: installing the packages of requirements.lock, some minutes"
 	@$(bin)/uv pip install --quiet --python $(bin)/python --require-hashes -r requirements.lock
+	@echo "python: installing oncelake itself"
 	@$(bin)/uv pip install --quiet --python $(bin)/python --no-deps --no-build-isolation -e .
 	@touch $@
 

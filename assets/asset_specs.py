@@ -10,12 +10,15 @@ from typing import Any, Final
 import dagster as dg
 
 from oncelake.assets.translation import AS_DECLARED, Translation, kafka_key
-from oncelake.ingestion.declaration.ddl import DeclaredColumn, system_columns
+from oncelake.ingestion.declaration.ddl import system_columns
 from oncelake.ingestion.declaration.loader import DeclaredStream
 from oncelake.ingestion.declaration.spec import StreamSpec, fingerprint
 from oncelake.ingestion.declaration.sql import names_in
+from oncelake.ingestion.storage.location import Location
 
 GROUP = "ingest"
+# That of all quarantines and ledgers: the graph of a stream's own group has none of them.
+SIDE_GROUP = "quarantine_and_ledger"
 # As Dagster names them.
 _KINDS: Final[dict[str, str]] = {
     "delta": "deltalake",
@@ -24,21 +27,41 @@ _KINDS: Final[dict[str, str]] = {
     "kafka": "kafka",
 }
 
-# What is in our own columns, in their order.
-_IN_OUR_COLUMNS = (
-    "Kafka topic of the record that wrote the row",
-    "Its partition",
-    "Its offset",
-    "Its Kafka timestamp",
-    "Life of the stream's identity",
-    "Batch that wrote the row: see the ledger",
+# What is in the columns of every table, in their order.
+_IN_OUR_COLUMNS: Final = (
+    "The Kafka topic of the record that wrote this row.",
+    "The partition of the record that wrote this row.",
+    "The offset of the record that wrote this row.",
+    "The Kafka timestamp of the record that wrote this row.",
+    "The epoch of that record: a new one begins where a person says that the topic is another.",
+    "The number of the batch that wrote this row; the ledger has a row for each batch.",
 )
+# What is in the columns that a field of the declaration adds.
+_IN_ADDED_COLUMNS: Final = {
+    "valid_from": "From this moment on this version of the key is valid.",
+    "valid_to": "Until this moment, exclusive, this version is valid; null in the newest one.",
+    "current": "Whether this version is the newest one of its key, and no delete has ended it.",
+    "window_start": "The first moment of the window that this row counts.",
+    "window_end": "The first moment behind the window that this row counts.",
+    "_deleted": "Whether the newest record of this row's key is a delete.",
+    "_extra_fields": "The fields of the record that the schema does not name.",
+    "_index": "The element of the record's array that this row comes from; the first is 0.",
+}
 
 
 def asset_spec(
-    declared: DeclaredStream, *, topic_key: Callable[[str], dg.AssetKey] = kafka_key
+    declared: DeclaredStream,
+    *,
+    topic_key: Callable[[str], dg.AssetKey] = kafka_key,
+    lake: Location | None = None,
 ) -> dg.AssetSpec:
-    """Describe a stream's asset; one whose file is broken has the error as its description."""
+    """Describe a stream's asset; one whose file is broken has the error as its description.
+
+    Args:
+        declared: The stream.
+        topic_key: Returns the key of a topic.
+        lake: Where Delta tables go; another sink is asked by a run, for its library may be large.
+    """
     references: dict[str, Any] = {"dagster/code_references": _code_references(declared)}
     if declared.spec is None:
         return dg.AssetSpec(
@@ -69,6 +92,7 @@ def asset_spec(
             **column_lineage(spec, topic_key),
             "dagster/column_schema": column_schema(spec),
             "dagster/table_name": spec.sink.table_of(spec.name),
+            **(_uri(lake, spec.name) if spec.sink.name == "delta" else {}),
             "declared in": dg.MetadataValue.path(declared.path),
             "keys": ", ".join(spec.keys),
         },
@@ -94,15 +118,9 @@ def _freshness_policy(spec: StreamSpec) -> dg.FreshnessPolicy | None:
 
 
 def side_specs(
-    spec: StreamSpec, translation: Translation = AS_DECLARED, *, group: str | None = None
+    spec: StreamSpec, translation: Translation = AS_DECLARED, *, lake: Location | None = None
 ) -> list[dg.AssetSpec]:
-    """Describe the tables beside a stream's own; its runs write them, and tell of them here.
-
-    Args:
-        spec: The stream.
-        translation: Under which keys they stand.
-        group: That of the stream's asset, where it is not the declared one.
-    """
+    """Describe the tables beside a stream's own; its runs write them, and tell of them here."""
     says = {
         "quarantine": "Records that could not be applied, raw, each with its reason. "
         f"Next: `oncelake quarantine {spec.name}`; once the cause is gone, redrive them: the "
@@ -115,13 +133,21 @@ def side_specs(
             key,
             deps=[translation.key(spec.name)],
             description=says[table],
-            group_name=group or spec.group,
+            group_name=SIDE_GROUP,
             owners=list(spec.owners),
             kinds={"deltalake"},
-            metadata={"dagster/table_name": f"{spec.name}__{table}"},
+            tags={"oncelake/side_table": table},
+            metadata={
+                "dagster/table_name": f"{spec.name}__{table}",
+                **_uri(lake, f"{spec.name}__{table}"),
+            },
         )
         for table, key in translation.side_keys(spec.name).items()
     ]
+
+
+def _uri(lake: Location | None, folder: str) -> dict[str, str]:
+    return {"dagster/uri": (lake / folder).uri} if lake else {}
 
 
 def topic_spec(topic: str) -> dg.AssetSpec:
@@ -145,7 +171,22 @@ def column_schema(spec: StreamSpec) -> dg.TableSchema:
         dg.TableColumn(name=column.name, type=str(column.type), description=says)
         for column, says in zip(system_columns(), _IN_OUR_COLUMNS, strict=True)
     )
-    return dg.TableSchema(columns=[*map(_column, spec.table_columns), *ours])
+    declared = {column.name for column in spec.columns}
+    added = {name: says for name, says in _IN_ADDED_COLUMNS.items() if name not in declared}
+    added |= {
+        name: f"`{function}` over the records of this row's key."
+        for name, function in spec.aggregates.items()
+    }
+    of_stream = (
+        dg.TableColumn(
+            name=column.name,
+            type=str(column.type),
+            description=added.get(column.name) or column.comment or None,
+            constraints=dg.TableColumnConstraints(nullable=column.nullable),
+        )
+        for column in spec.table_columns
+    )
+    return dg.TableSchema(columns=[*of_stream, *ours])
 
 
 def column_lineage(
@@ -177,12 +218,3 @@ def _code_references(declared: DeclaredStream) -> dg.CodeReferencesMetadataValue
             file_path=str(path.absolute()), line_number=1, label=path.name
         )
         return dg.CodeReferencesMetadataValue(code_references=[at])
-
-
-def _column(column: DeclaredColumn) -> dg.TableColumn:
-    return dg.TableColumn(
-        name=column.name,
-        type=str(column.type),
-        description=column.comment or None,
-        constraints=dg.TableColumnConstraints(nullable=column.nullable),
-    )

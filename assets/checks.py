@@ -15,6 +15,7 @@ from typing import Any, Final
 import dagster as dg
 
 from oncelake.assets.evidence import Evidence
+from oncelake.assets.expectations import ANSWERED_BY
 from oncelake.assets.failures import as_markdown
 from oncelake.assets.proof import metadata_of, sentences
 from oncelake.assets.translation import AS_DECLARED, Translation
@@ -31,6 +32,9 @@ from oncelake.ingestion.verify.verdict import Verdict
 ERROR: Final = dg.AssetCheckSeverity.ERROR
 WARN: Final = dg.AssetCheckSeverity.WARN
 _MOST_ROWS: Final = 50
+# What the figures are compared with. Dagster sorts by name, and plots numbers: it is a text, behind
+# what was measured.
+_DECLARED: Final = "what_is_declared"
 _NEXT: Final = {
     "books_balance": "oncelake verify {stream} shows the rows that differ; then rewind, rebuild or "
     "accept, by the command that oncelake run {stream} names when it refuses",
@@ -116,17 +120,14 @@ def offsets_contiguous(evidence: Evidence) -> dg.AssetCheckResult:
 def quarantine_rate(evidence: Evidence) -> dg.AssetCheckResult:
     """Of the records read last, the share that waits in quarantine is within what is declared."""
     limit, waiting = evidence.spec.quarantine_rate, evidence.waiting
-    # What is read again, by a replay or a redrive, would dilute the share; a run that found nothing
-    # changes nothing.
-    last = [row for row in evidence.ledger if row.kind == "ingest"][-1:]
-    rows = [row for row in evidence.judged if row.kind == "ingest"] or last
+    rows = evidence.read_last
     quarantined = total_of(rows, "quarantined")
     if waiting is not None:
         quarantined = min(quarantined, waiting)
-    # Nor are the records of a sibling any of its own.
+    # The records of a sibling are none of its own.
     read = total_of(rows, "read") - total_of(rows, "routed_elsewhere")
     rate = quarantined / max(read, 1)
-    why = ", ".join(f"{reason} {count:,}" for reason, count in sorted(evidence.reasons.items()))
+    why = ", ".join(f"{each.reason} {each.records:,}" for each in evidence.refused)
     return _result(
         evidence,
         "quarantine_rate",
@@ -141,11 +142,8 @@ def quarantine_rate(evidence: Evidence) -> dg.AssetCheckResult:
             "quarantined": quarantined,
             "waiting": "unknown" if waiting is None else waiting,
             **_link(evidence, "quarantine"),
-            "warn_above": limit.warn_above,
-            "fail_above": limit.fail_above,
-            "reasons": _table(
-                [{"reason": why, "records": n} for why, n in sorted(evidence.reasons.items())]
-            ),
+            "reasons": _table([asdict(each) for each in evidence.refused]),
+            _DECLARED: f"warns above {limit.warn_above:g}, fails above {limit.fail_above:g}",
         },
     )
 
@@ -173,8 +171,8 @@ def freshness(evidence: Evidence) -> dg.AssetCheckResult:
             "lag": lag,
             "headroom_seconds": least.seconds if least else "nothing unread to lose",
             "minutes_waited": waited,
-            "limit_minutes": limit or "not declared",
             "stalled": stalls or "none",
+            _DECLARED: f"{limit} minutes" if limit else "nothing (freshness_minutes)",
         },
     )
 
@@ -205,7 +203,7 @@ def retention_result(
             "offset": least.offset if least else "none",
             "limit": least.limit if least else "none",
             "lost": least.lost if least else 0,
-            "warning": measured.spec.retention_warning or "a quarter of the topic's retention",
+            _DECLARED: measured.spec.retention_warning or "a quarter of the topic's retention",
         },
     )
 
@@ -218,7 +216,8 @@ def expectations(evidence: Evidence) -> dg.AssetCheckResult:
     passed = not missed and not (evidence.spec.expectations and evidence.unreported.unknown)
     says = ("; ".join(map(str, missed)) or _all_met(evidence)) + _earlier(evidence)
     if queries := " or ".join(each.query for each in missed if each.query):
-        says += f". Next: query those rows in Spark, by {queries}; {_NEXT['expectations']}"
+        asked = ANSWERED_BY[evidence.spec.sink.name]
+        says += f". Next: query those rows in {asked}, by {queries}; {_NEXT['expectations']}"
     return _result(
         evidence,
         "expectations",

@@ -39,6 +39,7 @@ from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.errors import InvalidSpecError
 from oncelake.ingestion.operations.together import siblings_of
 from oncelake.ingestion.settings import Settings, load_settings, variable
+from oncelake.ingestion.storage.location import Location
 from oncelake.resources.kafka import KafkaResource
 from oncelake.resources.lake import LakeResource
 from oncelake.resources.part import SettingsPart, is_secret
@@ -138,10 +139,11 @@ class Streams(dg.Component, dg.Resolvable):
     def __post_init__(self) -> None:
         """Begin with the names of the declarations."""
         self._translation = AS_DECLARED
+        self._tables: Location | None = None
 
     def get_asset_spec(self, stream: DeclaredStream) -> dg.AssetSpec:
         """Describe the asset of a stream; ``translation`` has the last word. To be overridden."""
-        return asset_spec(stream, topic_key=self._topic_key)
+        return asset_spec(stream, topic_key=self._topic_key, lake=self._tables)
 
     def execute(self, context: dg.AssetExecutionContext, stream: DeclaredStream) -> Results:
         """Run a stream once, and yield what came out, with its checks. To be overridden."""
@@ -168,6 +170,7 @@ class Streams(dg.Component, dg.Resolvable):
 
     def _wire(self, lake: LakeResource) -> dg.Definitions:
         settings = load_settings(**lake.given())
+        self._tables = Location.of(settings.lake)
         streams = load_streams(settings.streams)
         specs = {each.name: self._spec_of(each) for each in streams}
         self._translation = translation = Translation(
@@ -244,7 +247,7 @@ class Streams(dg.Component, dg.Resolvable):
             return dg.Definitions(
                 assets=[
                     asset,
-                    *side_specs(declared.spec, translation, group=group),
+                    *side_specs(declared.spec, translation, lake=self._tables),
                     *replay_assets(declared.spec, translation, group=group),
                 ],
                 schedules=[schedule] if schedule else [],

@@ -4,29 +4,31 @@ from __future__ import annotations
 
 import datetime as dt
 import time
-from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import dropwhile
 from typing import Final
 
 import dagster as dg
+import pyarrow.compute as pc
 
 # Dagster has no public name for what became of a check.
 from dagster._core.storage.asset_check_execution_record import (
     COMPLETED_ASSET_CHECK_EXECUTION_RECORD_STATUSES,
 )
 
-from oncelake.assets.expectations import ExpectationOutcome, evaluate, not_evaluated
+from oncelake.assets.expectations import ExpectationOutcome, evaluate, not_evaluated, query_for
 from oncelake.assets.failures import StreamFailureError
 from oncelake.assets.history import UnreportedBatches, find_unreported
 from oncelake.assets.proof import prove
 from oncelake.assets.translation import AS_DECLARED, Translation
 from oncelake.ingestion.declaration.loader import DeclaredStream
+from oncelake.ingestion.declaration.messages import printable
 from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.declaration.sql import quoted
 from oncelake.ingestion.lake.ledger import Ledger, LedgerRow, standing_rows
 from oncelake.ingestion.lake.paths import StreamPaths
+from oncelake.ingestion.lake.quarantine import scan_quarantine
 from oncelake.ingestion.operations.retention import Retention, retention_now
 from oncelake.ingestion.operations.status import StatusReader, known_waiting
 from oncelake.ingestion.pipeline.report import RunReport, total_of
@@ -37,6 +39,24 @@ from oncelake.resources.spark import SparkResource
 
 # Of a check, and not only planned.
 EVALUATED: Final = COMPLETED_ASSET_CHECK_EXECUTION_RECORD_STATUSES
+_MOST_DETAILS: Final = 3
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RefusedRecords:
+    """Records that wait for one reason; the fields are the columns that the UI shows.
+
+    Attributes:
+        details: What was wrong, which names the column; the most frequent, with their numbers.
+        first: Where the first of them is.
+        value: The beginning of its value.
+    """
+
+    reason: str
+    records: int
+    details: str = ""
+    first: str = ""
+    value: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,7 +69,7 @@ class Evidence:
         table_id: Delta's id of the table.
         ledger: The ledger rows of the table that no rewind has undone, by seq.
         unreported: What earlier runs committed and no materialization reports.
-        reasons: Why records were quarantined in the batches judged: how many for each reason.
+        refused: What waits of the records that were read last: by reason, with a sample of each.
         outcomes: What became of each declared expectation on the rows of the batches judged, or of
             those that the check was red for last; ``None`` where there are neither.
         retention: When Kafka may delete what the run left unread; ``None`` when it read all.
@@ -66,7 +86,7 @@ class Evidence:
     table_id: str
     ledger: tuple[LedgerRow, ...]
     unreported: UnreportedBatches
-    reasons: Mapping[str, int]
+    refused: tuple[RefusedRecords, ...]
     outcomes: tuple[ExpectationOutcome, ...] | None
     now: dt.datetime
     proof: Verdict | str | None = None
@@ -92,6 +112,14 @@ class Evidence:
     def judged(self) -> tuple[LedgerRow, ...]:
         """The batches that no check has judged before: the run's own, and the unreported."""
         return judged_rows(self.report, self.unreported)
+
+    @property
+    def read_last(self) -> tuple[LedgerRow, ...]:
+        """The batches that read the last records: a run that finds nothing changes nothing.
+
+        What is read again, by a replay or a redrive, would dilute the share of bad records.
+        """
+        return read_last(self.judged, self.ledger)
 
     @property
     def oldest_unread_seconds(self) -> float | None:
@@ -135,7 +163,7 @@ def gather(
             table_id=table_id,
             ledger=ledger,
             unreported=unreported,
-            reasons=_reasons(paths, judged),
+            refused=_refused(paths, read_last(judged, ledger)),
             outcomes=_outcomes(declared, paths, settings, spark, report, expected),
             now=dt.datetime.now(dt.UTC),
             proof=prove(declared, settings) if declared.spec.verify else None,
@@ -181,6 +209,14 @@ def judged_rows(report: RunReport, unreported: UnreportedBatches) -> tuple[Ledge
     return (*earlier, *report.batches)
 
 
+def read_last(
+    judged: tuple[LedgerRow, ...], ledger: tuple[LedgerRow, ...]
+) -> tuple[LedgerRow, ...]:
+    """Return those of the batches judged that read new records, or else the last that did."""
+    new = tuple(row for row in judged if row.kind == "ingest")
+    return new or tuple(row for row in ledger if row.kind == "ingest")[-1:]
+
+
 def _is_unmet(instance: dg.DagsterInstance, spec: StreamSpec, key: dg.AssetKey) -> bool:
     """Tell whether the expectations are red since the last run that read records.
 
@@ -205,21 +241,34 @@ def _retention(spec: StreamSpec, settings: Settings, report: RunReport) -> Reten
     return retention_now(spec, settings)
 
 
-def _reasons(paths: StreamPaths, judged: tuple[LedgerRow, ...]) -> Mapping[str, int]:
-    quarantined = total_of(judged, "quarantined")
+def _refused(paths: StreamPaths, rows: tuple[LedgerRow, ...]) -> tuple[RefusedRecords, ...]:
+    """Look up what batches refused, in the quarantine."""
+    quarantined = total_of(rows, "quarantined")
     if not quarantined:
-        return {}
-    import pyarrow.dataset as ds
-
-    from oncelake.ingestion.sinks.delta.files import open_rows
+        return ()
+    from oncelake.ingestion.operations.inspect_quarantine import inspect_rows
 
     try:
-        table = open_rows(paths.quarantine)
-        of_batches = ds.field("_seq").isin([row.seq for row in judged])
-        found = table.to_table(columns=["reason"], filter=of_batches)["reason"]
+        of_batches = pc.field("_seq").isin([row.seq for row in rows])
+        inspection = inspect_rows(partial(scan_quarantine, paths), only=of_batches, limit=1)
     except Exception as error:  # noqa: BLE001 (the batches are committed: it is told, not thrown)
-        return {f"unknown ({type(error).__name__}: {error})": quarantined}
-    return Counter(found.to_pylist())
+        unknown = f"unknown ({type(error).__name__}: {error})"
+        return (RefusedRecords(reason=unknown, records=quarantined),)
+    samples = {sample.record: sample.row for sample in inspection.samples}
+    return tuple(
+        RefusedRecords(
+            reason=group.reason,
+            records=group.count,
+            details="; ".join(
+                f"{printable(detail)} ({number:,})"
+                for detail, number in group.details.most_common(_MOST_DETAILS)
+                if detail
+            ),
+            first=str(group.first),
+            value=printable(samples[group.first]["value"]) if group.first in samples else "",
+        )
+        for group in inspection.groups
+    )
 
 
 def _outcomes(
@@ -249,6 +298,10 @@ def _outcomes(
     except Exception as error:  # noqa: BLE001 (the batches are committed: it is told, not thrown)
         failed = f"the table could not be read: {type(error).__name__}: {error}"
         return tuple(not_evaluated(each, failed) for each in spec.expectations)
-    uri = paths.table.uri
-    table = f"delta.{quoted(uri)}" if spec.sink.name == "delta" else uri
-    return evaluate(spec.expectations, written, declared_in=declared.path.name, table=table)
+    sink = spec.sink.name
+    place = (
+        ["delta", paths.table.uri] if sink == "delta" else spec.sink.table_of(spec.name).split(".")
+    )
+    table = ".".join(map(quoted, place))
+    outcomes = evaluate(spec.expectations, written, declared_in=declared.path.name, table=table)
+    return tuple(replace(each, query=query_for(sink, each.query)) for each in outcomes)

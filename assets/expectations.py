@@ -31,6 +31,12 @@ _RESULT_FORMAT: Final = {
     "partial_unexpected_count": _EXAMPLES,
     "return_unexpected_index_query": True,
 }
+# What answers the query of an expectation, by the sink that keeps the rows.
+ANSWERED_BY: Final = {
+    "delta": "Spark",
+    "iceberg": "Spark, where the table's catalog is set up",
+    "postgres": "PostgreSQL",
+}
 # How Great Expectations writes the condition of rows that are not as expected, in Spark SQL.
 _FILTER: Final = re.compile(r"df\.filter\(F\.expr\((.*)\)\)", re.DOTALL)
 
@@ -47,7 +53,7 @@ class ExpectationOutcome:
         unexpected: How many rows do not meet it.
         percent: The same, in percent of the rows that have a value.
         examples: A few values that do not meet it, shortened.
-        query: The Spark SQL that finds the rows which do not meet it, where single rows do not.
+        query: The SQL that finds the rows which do not meet it, where single rows do not.
         error: Why it could not be evaluated.
     """
 
@@ -108,6 +114,15 @@ def outcome_of(
         examples=", ".join(dict.fromkeys(examples[:_EXAMPLES])),
         query="" if success else _query(declared, result, table),
     )
+
+
+def query_for(sink: str, query: str) -> str:
+    """Write a query of Spark SQL for what answers it; none where nothing does."""
+    if sink != "postgres":
+        return query if sink in ANSWERED_BY else ""
+    from sqlglot import transpile
+
+    return "; ".join(transpile(query, read="spark", write="postgres"))
 
 
 def not_evaluated(declared: Expectation, error: str) -> ExpectationOutcome:

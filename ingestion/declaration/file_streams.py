@@ -6,7 +6,7 @@ routes of a file's tables know of one another.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -15,11 +15,12 @@ from pydantic import ValidationError
 from oncelake.ingestion.declaration.drafts import Draft
 from oncelake.ingestion.declaration.names import name_problem
 from oncelake.ingestion.declaration.outlines import Outline, of_topic, stream_name
-from oncelake.ingestion.declaration.routes import BY_SCHEMA, RoutedFile
+from oncelake.ingestion.declaration.routes import BY_SCHEMA, HEADER, OF_THE_FILE, RoutedFile
 from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.errors import InvalidSpecError
 
 Outcome = StreamSpec | InvalidSpecError
+Part = tuple[Draft, Outline | None] | InvalidSpecError
 
 _WAYS_OUT: Final = {
     "tables": "call one otherwise",
@@ -39,17 +40,24 @@ def streams_of(file: Draft, taken: Mapping[str, str]) -> dict[str, Outcome]:
         InvalidSpecError: the file is broken, and so are all of its streams.
     """
     drafts, routed = drafts_of(file), _routed_file(file)
-    _refuse_clashes(drafts, taken)
-    streams = {draft.name: _outcome(draft) for draft in drafts}
-    _refuse_shared_tables(file, streams.values())
-    if routed is None:
-        return streams
-    sound = (each for each in streams.values() if isinstance(each, StreamSpec))
-    routes = routed.routes(file.name, sound)
-    return {
-        each.name: _outcome(replace(each, given={**each.given, "route": routes[each.name]}))
-        for each in drafts
-    }
+    streams = [_outcome(draft) for draft in drafts]
+    clashes = [*_clashes(drafts, taken), *_shared_tables(file, streams)]
+    if routed is not None:
+        sound = (each for each in streams if isinstance(each, StreamSpec))
+        routes = routed.routes(file.name, sound)
+        streams = [
+            _outcome(replace(each, given={**each.given, "route": routes[each.name]}))
+            for each in drafts
+        ]
+    outcomes = [*zip(drafts, streams, strict=True)]
+    wrong = [
+        each
+        for draft, each in outcomes
+        if isinstance(each, InvalidSpecError) and not draft.stands_alone
+    ]
+    if clashes or wrong:
+        raise _joined([*clashes, *wrong])
+    return {draft.name: each for draft, each in outcomes}
 
 
 def drafts_of(file: Draft) -> list[Draft]:
@@ -79,12 +87,26 @@ def _parts(file: Draft) -> list[tuple[Draft, Outline | None]]:
     routed = _routed_file(file)
     if routed is None:
         return [(file, Outline.of(file))]
-    parts = []
-    for table, content in routed.declarations(file.tree.content):
-        draft = _of_table(file, table, content)
-        routes = map(str, routed.routes_of(table) if routed.route_by == BY_SCHEMA else ())
-        parts.append((draft, Outline.of(draft, table=table, records=tuple(routes))))
-    return parts
+    declared = routed.declarations(file.tree.content)
+    parts = [_part(file, table, content, routed) for table, content in declared]
+    if len(sound := [part for part in parts if isinstance(part, tuple)]) < len(parts):
+        raise _joined(_mistakes(parts))
+    return sound
+
+
+def _mistakes(parts: Iterable[Part]) -> Iterator[object]:
+    """Yield what is wrong with tables, as far as their columns are known."""
+    for part in parts:
+        yield _outcome(part[0]) if isinstance(part, tuple) and part[1] is None else part
+
+
+def _part(file: Draft, table: str, content: dict[str, Any], routed: RoutedFile) -> Part:
+    draft = _of_table(file, table, content)
+    routes = map(str, routed.routes_of(table) if routed.route_by == BY_SCHEMA else ())
+    try:
+        return draft, Outline.of(draft, table=table, records=tuple(routes))
+    except InvalidSpecError as error:
+        return error
 
 
 def _routed_file(file: Draft) -> RoutedFile | None:
@@ -98,7 +120,17 @@ def _routed_file(file: Draft) -> RoutedFile | None:
     try:
         return RoutedFile.model_validate(fields)
     except ValidationError as error:
-        raise file.problems(error) from None
+        wrong = file.problems(error)
+    # Whatever the routes are, what is wrong with a table is told at once.
+    tables = fields.get("tables")
+    sound = {
+        table: {name: each for name, each in own.items() if name not in OF_THE_FILE}
+        for table, own in (tables.items() if isinstance(tables, dict) else ())
+        if isinstance(own, dict) and not name_problem(f"t_{table}")
+    }
+    routed = RoutedFile.model_construct(route_by=HEADER, tables=sound)
+    parts = (_part(file, *each, routed) for each in routed.declarations(content))
+    raise _joined([wrong, *_mistakes(parts)])
 
 
 def _of_table(file: Draft, table: str, content: dict[str, Any]) -> Draft:
@@ -122,13 +154,18 @@ def _outcome(draft: Draft) -> Outcome:
     try:
         return draft.spec()
     except InvalidSpecError as error:
-        if draft.stands_alone:
-            return error
-        raise
+        return error
 
 
-def _refuse_clashes(drafts: Iterable[Draft], taken: Mapping[str, str]) -> None:
-    """Refuse names of several streams that are not allowed, or are another's already."""
+def _joined(outcomes: Iterable[object]) -> InvalidSpecError:
+    """Return the errors that are among these as one, with each of their lines once."""
+    errors = (each for each in outcomes if isinstance(each, InvalidSpecError))
+    lines = dict.fromkeys(line for error in errors for line in str(error).splitlines())
+    return InvalidSpecError("\n".join(lines))
+
+
+def _clashes(drafts: Iterable[Draft], taken: Mapping[str, str]) -> Iterator[InvalidSpecError]:
+    """Yield what is wrong with names of several streams: not allowed, or another's already."""
     parts: dict[str, str] = {}
     for draft in drafts:
         name, (field, part) = draft.name, draft.part
@@ -137,12 +174,12 @@ def _refuse_clashes(drafts: Iterable[Draft], taken: Mapping[str, str]) -> None:
         if other := parts.get(name) or taken.get(name):
             why = f", and so is {other}; {_WAYS_OUT[field]}"
         if why:
-            raise draft.problem((field,), f"{part} would be the stream {name!r}{why}")
+            yield draft.problem((field,), f"{part} would be the stream {name!r}{why}")
         parts[name] = part
 
 
-def _refuse_shared_tables(file: Draft, streams: Iterable[Outcome]) -> None:
-    """Refuse two streams of a file with one table."""
+def _shared_tables(file: Draft, streams: Iterable[Outcome]) -> Iterator[InvalidSpecError]:
+    """Yield which two streams of a file have one table."""
     tables: dict[tuple[str, str], str] = {}
     for spec in streams:
         if isinstance(spec, StreamSpec):
@@ -150,4 +187,4 @@ def _refuse_shared_tables(file: Draft, streams: Iterable[Outcome]) -> None:
             other = tables.setdefault(place, spec.name)
             if other != spec.name:
                 problem = f"{other} and {spec.name} would share {place[1]}; give each its own"
-                raise file.problem(("sink",), problem)
+                yield file.problem(("sink",), problem)

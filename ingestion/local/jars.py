@@ -54,11 +54,12 @@ def fetch(folder: Path, configurations: Iterable[str] = CONFIGURATIONS) -> Itera
         if _sums(folder, conf) == expected:
             yield f"{conf}: {counted(len(expected), 'jar')}, all there"
             continue
-        yield f"{conf}: fetching {counted(len(expected), 'jar')} from Maven Central"
+        yield f"{conf}: fetching {counted(len(expected), 'jar')} from Maven Central, some minutes"
         with _fetched(folder, conf) as incoming:
             _verify(_sums(incoming, conf), expected, cache=folder / "ivy")
             shutil.rmtree(folder / conf, ignore_errors=True)
             (incoming / conf).rename(folder / conf)
+        yield f"{conf}: {counted(len(expected), 'jar')} fetched"
 
 
 def missing_jars(folder: Path, configurations: tuple[str, ...] = CONFIGURATIONS) -> tuple[str, ...]:

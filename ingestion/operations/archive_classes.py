@@ -53,7 +53,7 @@ def archive_classes(jars: Path) -> Iterator[str]:
         with file_lock(jars / "classes.lock"):
             key = archive_key(jars, [_FLAGS])
             if not has_archive(jars, key):
-                yield "classes: archiving what a run loads, so that runs start in half the time"
+                yield "classes: running a small stream, a minute or two, so that runs start sooner"
                 remove_archives(jars)
                 yield from _make(jars, key)
     except (IngestionError, OSError, subprocess.SubprocessError) as error:
@@ -73,6 +73,8 @@ def _make(jars: Path, key: str) -> Iterator[str]:
             archive = Path(name) / "none"
             archive.touch()
         install_archive(jars, key, archive)
+        if archive.name == _DRAFT:
+            yield "classes: archived"
 
 
 def _run_elsewhere(folder: Path, jars: Path) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial, reduce
 from operator import and_, or_
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import pyarrow.compute as pc
 
@@ -28,6 +28,7 @@ _RAW: Final = ("key", "value", "headers", "reason", "detail")
 # A detail may quote its record, so that a million of them are all different.
 _MOST_DETAILS: Final = 10_000
 _LATER: Final = ("schema_id", "engine_version", "run_id")
+Scan: TypeAlias = Callable[..., Iterator[dict[str, Any]]]
 
 
 @dataclass(frozen=True, order=True, kw_only=True, slots=True)
@@ -120,34 +121,38 @@ def inspect(
     of_newest = [row for row in ledger if row.table_id == ledger[-1].table_id]
     rows = projected_rows(snapshot, known_rows(snapshot)) if snapshot.table else of_newest
     refuse_incomplete(read_side_tables(paths, rows)["quarantine"])
-    scan: Callable[..., Iterator[dict[str, Any]]] = partial(quarantined, snapshot)
     with translate_read_errors(paths.quarantine):
-        groups: dict[str, Group] = {}
-        redriven: Counter[int] = Counter()
-        removed = 0
-        for row in scan((*_COORDINATES, "reason", "detail", "redriven_seq", "removed")):
-            if reason is not None and row["reason"] != reason:
-                continue
-            if (mark := row["redriven_seq"]) is not None:
-                redriven[mark] += 1
-            elif row.get("removed"):
-                removed += 1
-            else:
-                at, why = _record_of(row), row["reason"] or ""
-                group = groups.setdefault(why, Group(reason=why, first=at, last=at))
-                group.add(at, row.get("detail") or "", limit)
-        ordered = sorted(groups.values(), key=lambda group: (-group.count, group.reason))
-        return Inspection(
-            groups=tuple(ordered),
-            samples=tuple(_samples(scan, [at for group in ordered for at in group.earliest])),
-            redriven=dict(sorted(redriven.items())),
-            removed=removed,
-        )
+        return inspect_rows(partial(quarantined, snapshot), reason=reason, limit=limit)
 
 
-def _samples(
-    scan: Callable[..., Iterator[dict[str, Any]]], places: Sequence[QuarantinedRecord]
-) -> Iterator[Sample]:
+def inspect_rows(
+    scan: Scan, *, limit: int, reason: str | None = None, only: pc.Expression | None = None
+) -> Inspection:
+    """Group what waits of some records, as a scan of the quarantine yields them."""
+    groups: dict[str, Group] = {}
+    redriven: Counter[int] = Counter()
+    removed = 0
+    for row in scan((*_COORDINATES, "reason", "detail", "redriven_seq", "removed"), only=only):
+        if reason is not None and row["reason"] != reason:
+            continue
+        if (mark := row["redriven_seq"]) is not None:
+            redriven[mark] += 1
+        elif row.get("removed"):
+            removed += 1
+        else:
+            at, why = _record_of(row), row["reason"] or ""
+            group = groups.setdefault(why, Group(reason=why, first=at, last=at))
+            group.add(at, row.get("detail") or "", limit)
+    ordered = sorted(groups.values(), key=lambda group: (-group.count, group.reason))
+    return Inspection(
+        groups=tuple(ordered),
+        samples=tuple(_samples(scan, [at for group in ordered for at in group.earliest])),
+        redriven=dict(sorted(redriven.items())),
+        removed=removed,
+    )
+
+
+def _samples(scan: Scan, places: Sequence[QuarantinedRecord]) -> Iterator[Sample]:
     """Read the raw bytes of a few records only: a value may have a megabyte."""
     if not places:
         return

@@ -23,8 +23,8 @@ from oncelake.assets.checks import (
     retention,
     verified,
 )
-from oncelake.assets.evidence import Evidence
-from oncelake.assets.expectations import ExpectationOutcome, outcome_of
+from oncelake.assets.evidence import Evidence, RefusedRecords
+from oncelake.assets.expectations import ExpectationOutcome, outcome_of, query_for
 from oncelake.assets.history import UnreportedBatches
 from oncelake.ingestion.cli.app import app
 from oncelake.ingestion.declaration.parts import Expectation
@@ -53,7 +53,7 @@ def evidence(folder: Path, *batches: LedgerRow, **parts: Any) -> Evidence:
         "table_id": "t",
         "ledger": batches,
         "unreported": UnreportedBatches(),
-        "reasons": {},
+        "refused": (),
         "outcomes": None,
         "now": NOW,
     }
@@ -149,14 +149,31 @@ def test_too_many_bad_records_turn_the_check(
     rate = {"warn_above": 0.1, "fail_above": 0.5}
     of_run = batch(1, 0, 10, quarantined=quarantined)
 
+    refused = (RefusedRecords(reason="bad_json", records=quarantined),)
     result = quarantine_rate(
-        evidence(
-            tmp_path, of_run, spec={"quarantine_rate": rate}, reasons={"bad_json": quarantined}
-        )
+        evidence(tmp_path, of_run, spec={"quarantine_rate": rate}, refused=refused)
     )
 
     assert (result.passed, result.severity) == (passed, severity)
     assert f"bad_json {quarantined}" in str(result.description)
+
+
+def test_what_is_declared_stands_behind_what_was_measured(tmp_path: Path) -> None:
+    """Dagster sorts a check's figures by name, and plots numbers: a limit is a text, and last."""
+    spec = declared(tmp_path, freshness_minutes=20).spec
+    assert spec is not None
+    found = evidence(tmp_path, batch(1, 0, 10, quarantined=2), spec={"freshness_minutes": 20})
+
+    told = {
+        check.__name__: check(found).metadata for check in (quarantine_rate, freshness, retention)
+    }
+
+    assert [max(metadata) for metadata in told.values()] == ["what_is_declared"] * 3
+    assert [metadata["what_is_declared"].value for metadata in told.values()] == [
+        "warns above 0, fails above 0.1",
+        "20 minutes",
+        "a quarter of the topic's retention",
+    ]
 
 
 @pytest.mark.parametrize("kind", ["replay", "redrive"])
@@ -326,13 +343,35 @@ def test_what_could_not_be_evaluated_is_no_pass() -> None:
     assert (found.success, found.error) == (False, "no column nope")
 
 
-def test_a_missed_expectation_gives_its_query(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("sink", "asked"),
+    [
+        ("delta", "Spark"),
+        ("iceberg", "Spark, where the table's catalog is set up"),
+        ("postgres", "PostgreSQL"),
+    ],
+)
+def test_a_missed_expectation_gives_its_query(tmp_path: Path, sink: str, asked: str) -> None:
     """Whoever is told to look at rows need not find out how to find them."""
-    query = "SELECT * FROM delta.`/lake/orders` WHERE id IS NULL"
+    query = "SELECT * FROM somewhere WHERE id IS NULL"
+    found = evidence(
+        tmp_path, batch(1, 0, 5), spec={"sink": sink}, outcomes=(outcome(query=query),)
+    )
 
-    result = expectations(evidence(tmp_path, batch(1, 0, 5), outcomes=(outcome(query=query),)))
+    result = expectations(found)
 
-    assert f". Next: query those rows in Spark, by {query}; correct" in str(result.description)
+    assert f". Next: query those rows in {asked}, by {query}; correct" in str(result.description)
+
+
+def test_a_query_is_written_for_what_answers_it() -> None:
+    """What PostgreSQL keeps is asked in its own SQL; a topic cannot be asked."""
+    query = "SELECT * FROM `s`.`t` WHERE (s IS NOT NULL) AND (NOT (s RLIKE '^a'))"
+
+    assert query_for("delta", query) == query_for("iceberg", query) == query
+    assert query_for("postgres", query) == (
+        """SELECT * FROM "s"."t" WHERE (NOT s IS NULL) AND (NOT (s ~ '^a'))"""
+    )
+    assert query_for("kafka", query) == ""
 
 
 def test_examples_are_few_and_short() -> None:

@@ -20,7 +20,7 @@ from oncelake.ingestion.storage.location import Location
 from oncelake.resources.kafka import KafkaResource
 from oncelake.resources.lake import LakeResource
 from oncelake.resources.spark import SparkResource
-from tests.assets.conftest import batch, declared, report
+from tests.assets.conftest import NOW, batch, declared, report
 from tests.assets.test_assets import _no_table_and_no_waiting, materialize
 from tests.support.quarantine import as_quarantine
 
@@ -51,10 +51,25 @@ def advised() -> dg.AssetsDefinition:
 
 def fill_quarantine(rows: int) -> None:
     """Let so many records wait in quarantine."""
-    numbers = {"_seq": [1] * rows, "redriven_seq": [None] * rows}
-    table = pa.table({name: pa.array(of, pa.int64()) for name, of in numbers.items()})
-    path = Path(load_settings().lake) / "orders__quarantine"
-    write_deltalake(path, as_quarantine(table.append_column("reason", [["bad_json"] * rows])))
+    text, number, raw = pa.string(), pa.int64(), pa.binary()
+    columns = {
+        "_topic": (text, "orders"),
+        "_partition": (pa.int32(), 0),
+        "_offset": (number, None),
+        "_timestamp": (pa.timestamp("us", "UTC"), NOW),
+        "_seq": (number, 1),
+        "key": (raw, b"1"),
+        "value": (raw, b'{"id": "x"}'),
+        "headers": (pa.list_(text), None),
+        "reason": (text, "wrong_type"),
+        "detail": (text, "id: expected INT"),
+    }
+    record = {name: value for name, (_, value) in columns.items()}
+    table = pa.Table.from_pylist(
+        [{**record, "_offset": nth} for nth in range(rows)],
+        pa.schema({name: type_ for name, (type_, _) in columns.items()}),
+    )
+    write_deltalake(Path(load_settings().lake) / "orders__quarantine", as_quarantine(table))
 
 
 @dataclass
@@ -130,6 +145,28 @@ def test_a_warning_holds_it_back_until_it_is_none(
 
     assert run.success
     assert ("daily_totals" not in team.started()) == waits
+
+
+def test_the_check_shows_what_was_refused(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+    """Reason, column and the first record, after a run that found nothing, too."""
+    team = Team(declared(tmp_path), instance)
+    fill_quarantine(3)
+    bad = batch(1, 0, 30, inserted=27, quarantined=3)
+    for batches in ([bad], []):
+        run = team.run(*batches)
+        Ledger(Location.of(load_settings().lake / "orders__ledger")).put(bad)
+
+        (rate,) = (
+            r for r in run.get_asset_check_evaluations() if r.check_name == "quarantine_rate"
+        )
+        (shown,) = rate.metadata["reasons"].value.records  # type: ignore[union-attr]
+        assert shown.data == {
+            "reason": "wrong_type",
+            "records": 3,
+            "details": "id: expected INT (3)",
+            "first": "orders-0 offset 0",
+            "value": '{"id": "x"}',
+        }
 
 
 def test_a_run_that_found_nothing_starts_only_what_does_not_ask_for_data(

@@ -9,11 +9,12 @@ from typing import Any, Literal
 import dagster as dg
 import pytest
 
-from oncelake.assets.asset_specs import asset_spec
+from oncelake.assets.asset_specs import asset_spec, side_specs
 from oncelake.assets.backfill import replay_assets
 from oncelake.assets.metadata import metadata_of, recovered_materializations
 from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.lake.paths import StreamPaths
+from oncelake.ingestion.storage.location import Location
 from tests.assets.conftest import batch, declared
 from tests.assets.test_checks import evidence
 from tests.support.world import settings_in
@@ -123,6 +124,57 @@ def test_columns_say_of_which_fields_they_are_made(
         column: [each.column_name for each in of] for column, of in lineage.deps_by_column.items()
     }
     assert found == made_of
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        pytest.param({"deletes": "soft", "extra_fields": "keep"}, id="soft deletes"),
+        pytest.param({"mode": "scd2", "sequence_by": ["_timestamp"]}, id="history"),
+        pytest.param(
+            {"mode": "aggregate", "schema": "id INT NOT NULL", "aggregates": {"n": "count(*)"},
+             "window": {"column": "_timestamp", "every": "1 hour"}},
+            id="aggregate",
+        ),
+    ],
+)  # fmt: skip
+def test_every_column_that_is_ours_is_described_in_a_sentence(
+    tmp_path: Path, fields: dict[str, Any]
+) -> None:
+    """A reader of the catalog need not know what we call a batch, nor look at its neighbours."""
+    columns = asset_spec(declared(tmp_path, **fields)).metadata["dagster/column_schema"].columns
+    ours = {
+        each.name: each.description or "" for each in columns if each.name not in ("id", "name")
+    }
+
+    assert {
+        name for name, says in ours.items() if len(says.split()) < 5 or says[-1] != "."
+    } == set()
+
+
+def test_a_table_says_where_it_is_before_any_run(tmp_path: Path) -> None:
+    """The assets of a stream and of the tables beside it have their folders; no store is asked."""
+    stream, lake = declared(tmp_path), Location.of("s3://bucket/lake")
+    assert stream.spec is not None
+    specs = [asset_spec(stream, lake=lake), *side_specs(stream.spec, lake=lake)]
+
+    assert [each.metadata["dagster/uri"] for each in specs] == [
+        "s3://bucket/lake/orders",
+        "s3://bucket/lake/orders__quarantine",
+        "s3://bucket/lake/orders__ledger",
+    ]
+    other = asset_spec(declared(tmp_path, sink="iceberg"), lake=lake)
+    assert "dagster/uri" not in other.metadata
+
+
+def test_the_tables_beside_streams_have_a_group_of_their_own(tmp_path: Path) -> None:
+    """The graph of the stream's group has none of them; their tag finds all quarantines."""
+    stream = declared(tmp_path, group="sales")
+    assert stream.spec is not None
+    found = {each.tags["oncelake/side_table"]: each for each in side_specs(stream.spec)}
+
+    assert {*found} == {"quarantine", "ledger"}
+    assert {each.group_name for each in found.values()} == {"quarantine_and_ledger"}
 
 
 def test_the_rate_of_a_few_records_is_not_zero(tmp_path: Path) -> None:

@@ -216,3 +216,56 @@ def test_two_files_declare_no_stream_of_one_name(folder: Path) -> None:
 
     assert streams["events_b_c"].spec is not None
     assert "'events_b_c', and so is events.yaml" in str(streams["events_b"].error)
+
+
+TWO_MISTAKES = """\
+topic: events
+route_by: type
+keys: id
+tables:
+  placed:
+    schema: id INT NOT NULL
+    verifyy: true
+  payment:
+    schema: id INTT NOT NULL
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        pytest.param("", "", "", id="in the tables alone"),
+        pytest.param("route_by: type", "route_by: a b", "2: route_by: write a field", id="route"),
+        pytest.param("route_by: type\n", "", "1: route_by: missing", id="no route"),
+        pytest.param("route_by: type", "route_by: _schema", "2: route_by: only schemas", id="by"),
+        pytest.param("keys: id", "keys: id\notherwise: x", "otherwise: is no table", id="rest"),
+        pytest.param("keys: id", "keys: id\nformat: jsn", "4: format: ", id="format"),
+        pytest.param("  payment:", "  p__t: {}\n  payment:", "p__t: a table's name", id="name"),
+    ],
+)  # fmt: skip
+def test_all_mistakes_of_a_file_are_told_at_once(
+    folder: Path, old: str, new: str, says: str
+) -> None:
+    """One in the file hides none in its tables, nor one of a table that of another; each once."""
+    (folder / "events.yaml").write_text(TWO_MISTAKES.replace(old, new))
+
+    (broken,) = (each for each in load_streams(folder) if each.name == "events")
+
+    lines = str(broken.error).splitlines()
+    assert says in str(broken.error)
+    assert len([line for line in lines if "verifyy: unknown key" in line]) == 1
+    assert len([line for line in lines if "schema: " in line and "INTT" in line]) == 1
+    assert len(lines) == len({*lines}) == (3 if says else 2)
+
+
+def test_a_table_without_its_columns_hides_no_mistake_of_another(folder: Path) -> None:
+    """Its columns come from a registry; what is wrong with it, and with others, is told."""
+    text = TWO_MISTAKES.replace("    schema: id INT NOT NULL", "    schema: registry\n    mode: 1")
+    (folder / "events.yaml").write_text(
+        text.replace("topic: events", "topic: events\nformat: avro")
+    )
+
+    (broken,) = (each for each in load_streams(folder) if each.name == "events")
+
+    assert "8: mode: " in str(broken.error)
+    assert "INTT" in str(broken.error)

@@ -18,6 +18,7 @@ from oncelake.ingestion.local.class_archive import (
     remove_archives,
 )
 from oncelake.ingestion.operations import archive_classes
+from tests.support.world import ROOT
 
 FLAGS = ("-XX:ArchiveClassesAtExit",)
 
@@ -156,3 +157,31 @@ def test_setup_goes_on_without_an_archive(jars: Path, monkeypatch: pytest.Monkey
     assert list(archive_classes.archive_classes(jars)) == []
     assert archive_options(jars) == ()
     assert len(list(jars.glob("classes-*.jsa"))) == 1
+
+
+def test_setup_says_when_the_archive_is_made(jars: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes minutes, and says so before; its end is a line, too."""
+
+    def written(folder: Path, _: Path) -> str:
+        (folder / "classes.jsa").write_bytes(b"classes")
+        return ""
+
+    monkeypatch.setattr(archive_classes, "_run_elsewhere", written)
+
+    before, after = archive_classes.archive_classes(jars)
+
+    assert "a minute or two" in before
+    assert after == "classes: archived"
+    assert archive_options(jars)
+
+
+def test_every_long_step_of_setup_begins_with_a_line() -> None:
+    """What installs or fetches says so first: make's own commands, or the module that does it."""
+    asked = subprocess.run(
+        ["make", "-n", "-B", "setup"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    lines = asked.stdout.splitlines()
+
+    long = [n for n, line in enumerate(lines) if " -m venv " in line or "pip install" in line]
+    assert len(long) == 4
+    assert [lines[n] for n in long if not lines[n - 1].startswith("echo ")] == []

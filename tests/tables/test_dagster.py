@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dagster as dg
+import psycopg
 import pytest
 
 from tests.assets.conftest import materializations
@@ -21,7 +22,17 @@ def test_a_materialization_says_where_the_rows_are(
     """Books, expectations and metadata are of the table in PostgreSQL, without its password."""
     assert world.settings.postgres is not None
     monkeypatch.setenv("ONCELAKE_POSTGRES", world.settings.postgres.get_secret_value())
-    world.declare(expectations=[{"type": "expect_column_values_to_be_unique", "column": "id"}])
+    world.declare(
+        expectations=[
+            {"type": "expect_column_values_to_be_unique", "column": "id", "severity": "critical"},
+            {
+                "type": "expect_column_values_to_be_in_set",
+                "column": "name",
+                "value_set": ["a", "it's"],
+                "severity": "warning",
+            },
+        ]
+    )
     world.send(row(1, "a"), row(2, "b"))
     world.write_declaration()
 
@@ -34,4 +45,17 @@ def test_a_materialization_says_where_the_rows_are(
     assert made.metadata["dagster/row_count"].value == 2
     checks = {check.check_name: check.passed for check in result.get_asset_check_evaluations()}
     assert checks["books_balance"]
-    assert checks["expectations"]
+    (expected,) = (
+        check
+        for check in result.get_asset_check_evaluations()
+        if check.check_name == "expectations"
+    )
+    unique, in_set = (
+        record.data
+        for record in expected.metadata["expectations"].value.records  # type: ignore[union-attr]
+    )
+    assert (unique["success"], unique["query"], in_set["success"]) == (True, "", False)
+    assert f"in PostgreSQL, by {in_set['query']}" in str(expected.description)
+    with psycopg.connect(world.settings.postgres.get_secret_value()) as server:
+        found = server.execute(str(in_set["query"])).fetchall()
+    assert [line[:2] for line in found] == [(2, "b")]
