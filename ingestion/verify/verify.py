@@ -273,9 +273,7 @@ class _Proof:
             self._differences.add(redrives.learn(self._paths.quarantine))
         try:
             self._prove_in_columns(context)
-            import os
-            import traceback
-
+        except (NotInColumnsError, DamagedTableError):
             # Whatever differs is found again, and explained.
             self._prove_one_by_one(context, redrives)
 
