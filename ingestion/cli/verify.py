@@ -28,12 +28,16 @@ def verify(
             min=1, help=f"Show at most N differences: {_SHOWN}, or {_IN_DOCUMENT} in JSON."
         ),
     ] = None,
+    whole: Annotated[
+        bool, typer.Option("--whole", help="Begin anew: use nothing of an earlier proof.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Prove a stream's table, quarantine and ledger from its topic, and say what is not proven.
 
     Reads the topic a second time with another client, folds it without Spark, counts every batch
-    again, and compares every column of every row. Changes nothing, and may run beside a run.
+    again, and compares every column of every row. Changes no table, and may run beside a run. It
+    keeps what the next proof goes on from beside the tables.
     Exits with 0 when everything that could be proven holds, with 1 when something is wrong.
     """
     from oncelake.ingestion.operations.apply_transformation import spark_transformation
@@ -46,6 +50,7 @@ def verify(
             settings,
             limit=limit or (_IN_DOCUMENT if as_json else _SHOWN),
             tell=tell,
+            whole=whole,
             apply_transformation=spark_transformation,
         )
     if as_json:
@@ -57,6 +62,8 @@ def verify(
 
 def _report(verdict: Verdict) -> None:
     output.say(verdict.headline, "" if verdict.holds else "bold red")
+    if verdict.memory:
+        output.say(f"  {verdict.memory}")
     if verdict.equation:
         output.say(f"  {verdict.equation}")
     for each in verdict.differences:

@@ -35,6 +35,7 @@ class StreamPaths:
         checkpoints: One folder a generation of the Spark checkpoint, on this machine.
         archive: Where tables are moved to that are taken away from the stream.
         workshop: The lake in which ``rebuild`` makes the tables anew.
+        proof: What a proof of the stream remembers for the next.
         restored: Where ``archive restore`` copies tables to, before they take their places.
     """
 
@@ -54,6 +55,7 @@ class StreamPaths:
     checkpoints: Path
     archive: Location
     workshop: Location
+    proof: Location
     restored: Location
 
     @property
@@ -102,6 +104,7 @@ class StreamPaths:
             checkpoints=settings.state / "checkpoints" / stream,
             archive=lake / ".archive" / stream,
             workshop=lake / _WORKSHOPS / stream,
+            proof=lake / ".proofs" / stream,
             restored=lake / ".restore" / stream,
         )
 

@@ -41,6 +41,7 @@ class Coverage:
         accepted_through: A person accepted the table as it was after this batch; 0 if nobody did.
         unknown: Batches without any record left, so that what they read is unknown.
         thinned: Batches from which compaction has removed records since.
+        is_remembered: Whether an earlier proof has covered what Kafka no longer holds.
     """
 
     epoch: int
@@ -52,9 +53,12 @@ class Coverage:
     unknown: frozenset[int] = frozenset()
     batches: Mapping[int, Batch] = field(default_factory=dict)
     thinned: set[int] = field(default_factory=set)
+    is_remembered: bool = False
 
     def first_offset(self, at: TopicPartition) -> int:
         """Return the offset from which on a partition is proven."""
+        if self.is_remembered:
+            return self.begin.get(at, 0)
         return max(self.earliest.get(at, 0), self.begin.get(at, 0))
 
     @property

@@ -78,6 +78,7 @@ class Verdict:
         differences: What is wrong: the first of them; ``difference_count`` counts all, by part.
         limits: What is no longer covered, or what a person accepted; it is no fault.
         obstacles: What this proof does not understand; then nothing is proven.
+        memory: What the proof has gone on from, or why it was begun anew.
         routes: Of a stream with siblings, the records that all of them have read, and whose they
             are; empty where they have read none together.
     """
@@ -98,6 +99,7 @@ class Verdict:
     limits: tuple[str, ...]
     obstacles: tuple[str, ...]
     sink: str = "delta"
+    memory: str | None = None
     routes: Mapping[str, int] | None = None
 
     @property

@@ -10,6 +10,7 @@ did. What is no longer covered, or not understood, is named, and never counts as
 
 from __future__ import annotations
 
+import datetime as dt
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
@@ -22,7 +23,12 @@ from oncelake.ingestion.declaration.spec import (
     meaning,
     meaning_changes,
 )
-from oncelake.ingestion.errors import DamagedTableError, TableBusyError, counted
+from oncelake.ingestion.errors import (
+    DamagedTableError,
+    DependencyError,
+    TableBusyError,
+    counted,
+)
 from oncelake.ingestion.lake.ledger import Ledger, written_seqs
 from oncelake.ingestion.lake.paths import StreamPaths
 from oncelake.ingestion.recovery.side_tables import read_side_tables
@@ -34,7 +40,15 @@ from oncelake.ingestion.sinks.delta.log import DeltaLog
 from oncelake.ingestion.storage.processes import scratch_of_this_process, sweep_scratch
 from oncelake.ingestion.verify.columns import NotInColumnsError
 from oncelake.ingestion.verify.columns.events import database_in
-from oncelake.ingestion.verify.columns.proof import ColumnProof
+from oncelake.ingestion.verify.columns.memory import (
+    ProofMemory,
+    ProofMemoryError,
+    ledger_digest,
+    load_memory,
+    refuse_unfit,
+    rule_of,
+)
+from oncelake.ingestion.verify.columns.proof import ColumnProof, Remembered
 from oncelake.ingestion.verify.compare import ledger, quarantine
 from oncelake.ingestion.verify.compare.continuity import refuse_another_log
 from oncelake.ingestion.verify.compare.ledger import miscounts
@@ -72,14 +86,16 @@ def verify(
     limit: int = 20,
     tell: Progress = lambda step, done, total: None,
     apply_transformation: ApplyTransformation | None = None,
+    whole: bool = False,
 ) -> Verdict:
-    """Prove a stream's tables from its topic; changes nothing.
+    """Prove a stream's tables from its topic; changes none of them.
 
     Args:
         limit: How many differences to keep; all are counted.
         tell: Called with the step, and how much of how much of it is done.
         apply_transformation: Applies what is declared between value and row and only Spark can
             evaluate; without it such a stream is not provable.
+        whole: Begin anew, whatever an earlier proof has left.
 
     Raises:
         InvalidSpecError: there is no table yet.
@@ -90,7 +106,7 @@ def verify(
     """
     make = partial(Classifier, settings=settings, apply=apply_transformation)
     spec = as_of_its_table(spec, StreamPaths.of(spec.name, settings, spec.sink))
-    proof = _Proof(spec, settings, DifferenceLog(limit), tell)
+    proof = _Proof(spec, settings, DifferenceLog(limit), tell, whole=whole)
     try:
         verdict = proof.verdict(make)
     except TableBusyError:
@@ -107,9 +123,16 @@ class _Proof:
     """One proof, from the snapshot to the verdict."""
 
     def __init__(
-        self, spec: StreamSpec, settings: Settings, differences: DifferenceLog, tell: Progress
+        self,
+        spec: StreamSpec,
+        settings: Settings,
+        differences: DifferenceLog,
+        tell: Progress,
+        *,
+        whole: bool,
     ) -> None:
-        self._spec, self._settings, self._tell = spec, settings, tell
+        self._spec, self._settings, self._tell, self._whole = spec, settings, tell, whole
+        self._memory: str | None = None
         self._differences = differences
         self._damages = set[str]()
         self._paths = StreamPaths.of(spec.name, settings, spec.sink)
@@ -158,6 +181,7 @@ class _Proof:
             limits=(*coverage.limits(), *self._limits),
             obstacles=obstacles,
             routes=self._routes,
+            memory=self._memory,
         )
 
     def refuse_overtaken(self, parts: Collection[str] = ("rows",)) -> None:
@@ -271,41 +295,101 @@ class _Proof:
         redrives = Redrives(context.store, coverage, declaration=fingerprint(self._spec))
         with self._damage_is_different("quarantine", translate_read_errors(self._paths.quarantine)):
             self._differences.add(redrives.learn(self._paths.quarantine))
+        known = self._known(coverage)
         try:
-            self._prove_in_columns(context)
-        except (NotInColumnsError, DamagedTableError):
+            try:
+                self._prove_in_columns(context, known)
+            except ProofMemoryError as error:
+                self._begin_anew(str(error))
+                self._prove_in_columns(context, None)
+        except (NotInColumnsError, DamagedTableError) as error:
             # Whatever differs is found again, and explained.
             self._prove_one_by_one(context, redrives)
+            if isinstance(error, NotInColumnsError) and "rows" not in self._differences.counts:
+                self._differences.add(error.differences)
 
-    def _prove_in_columns(self, context: FoldContext) -> None:
+    def _known(self, coverage: Coverage) -> Remembered | None:
+        """Return what an earlier proof has left, if this one may go on from it."""
+        place = self._paths.proof
+        try:
+            memory = None if self._whole else load_memory(place)
+            if memory is None:
+                return None
+            refuse_unfit(memory, self._spec, self._snapshot, self._batches)
+        except ProofMemoryError as error:
+            self._begin_anew(str(error))
+            return None
+        return Remembered(memory, place)
+
+    def _begin_anew(self, why: str) -> None:
+        self._memory = f"begun anew: the earlier proof {why}"
+
+    def _prove_in_columns(self, context: FoldContext, known: Remembered | None) -> None:
         """Prove dispositions, quarantine and rows where all of them are as they should be.
 
         Raises:
             NotInColumnsError: something differs, or is proven record by record alone.
             DamagedTableError: a table's file is not as it was written.
+            ProofMemoryError: what an earlier proof has left is not whole.
         """
         coverage, batches = context.coverage, self._batches
-        folder, bare = scratch_of_this_process(self._settings.state), Counter[int]()
-        total = sum(part.span for batch in batches for part in batch.ranges)
-        with database_in(folder) as database:
-            proof = ColumnProof(context, database)
+        before = known.memory if known else None
+        last = before.seq if before else 0
+        total = sum(part.span for each in batches if each.seq > last for part in each.ranges)
+        with database_in(scratch_of_this_process(self._settings.state)) as database:
+            proof = ColumnProof(context, database, known)
             with closing(TopicReader(self._settings, partitions=len(coverage.begin))) as topic:
                 proof.read(topic, lambda done: self._tell("reading the topic", done, total))
             in_ledger = {batch.seq for batch in self._snapshot.ledger_of_table}
             counts = [pair for pair in proof.count() if pair[0].seq in in_ledger]
             wrong = [each for batch, recount in counts for each in miscounts(batch, recount)]
+            quarantined, bare = self._quarantined_since(last, coverage), Counter[int]()
             with translate_read_errors(self._paths.quarantine):
-                rows = rows_through(coverage.last_seq, self._paths.quarantine, quarantine.COLUMNS)
-                wrong += quarantine.misplaced(rows, proof.bad, coverage, bare=bare)
-            if wrong or bare:
+                wrong += quarantine.misplaced(quarantined.later(), proof.bad, coverage, bare=bare)
+            if wrong or bare or (before and before.quarantine != quarantined.earlier):
                 raise NotInColumnsError("counts or quarantine differ")
-            with self._paths.table.translate_read_errors():
-                found = self._paths.table.scan(proof.names, self._snapshot.version)
-                size = self._paths.table.log().row_count() or 0
-                told = partial(self._tell, "comparing the table")
-                self._rows = proof.compare(found, lambda done: told(done, size))
-        self._records, self._recounted = proof.records, len(counts)
-        self._quarantined = len(proof.bad)
+            self._rows = self._compare_in_columns(proof)
+            self._records = proof.records + (before.records if before else 0)
+            self._recounted = len(counts) + (before.batches if before else 0)
+            self._quarantined = len(proof.bad) + (before.quarantined if before else 0)
+            if before is not None:
+                self._memory = f"goes on from {before.about}"
+                coverage.is_remembered = True
+            if not self._differences.counts and (before is None or batches[-1].seq > before.seq):
+                self._remember(proof, quarantined.all, coverage)
+
+    def _quarantined_since(self, seq: int, coverage: Coverage) -> quarantine.Seen:
+        rows = rows_through(coverage.last_seq, self._paths.quarantine, quarantine.COLUMNS)
+        return quarantine.Seen(rows, through=seq)
+
+    def _compare_in_columns(self, proof: ColumnProof) -> int:
+        table, told = self._paths.table, partial(self._tell, "comparing the table")
+        with table.translate_read_errors():
+            size = table.log().row_count() or 0
+            rows = table.scan(proof.names, self._snapshot.version)
+            return proof.compare(rows, lambda done: told(done, size))
+
+    def _remember(self, proof: ColumnProof, quarantined: int, coverage: Coverage) -> None:
+        """Leave what the next proof goes on from, where that may be written."""
+        ends = {each.topic_partition: each.end for each in coverage.proven_ranges}
+        memory = ProofMemory(
+            proven_at=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
+            table_id=self._snapshot.table_id,
+            epoch=coverage.epoch,
+            seq=self._last_seq,
+            rule=rule_of(self._spec),
+            ledger=ledger_digest(self._batches),
+            next=tuple((*at, ends.get(at, begin)) for at, begin in sorted(coverage.begin.items())),
+            records=self._records,
+            batches=self._recounted,
+            rows=self._rows,
+            quarantined=self._quarantined,
+            quarantine=quarantined,
+        )
+        try:
+            proof.remember(memory, self._paths.proof)
+        except (OSError, DependencyError) as error:
+            self._limits.append(f"the next proof begins anew: this one is not kept: {error}")
 
     def _prove_one_by_one(self, context: FoldContext, redrives: Redrives) -> None:
         coverage = context.coverage

@@ -8,6 +8,18 @@ raised, and the fold record by record (``verify.fold``) decides everything.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from oncelake.ingestion.verify.verdict import Difference
+
 
 class NotInColumnsError(Exception):
-    """A stream, or what was found in it, needs the proof record by record; the message says why."""
+    """A stream, or what was found in it, needs the proof record by record; the message says why.
+
+    Attributes:
+        differences: What differs from an earlier proof.
+    """
+
+    def __init__(self, why: str, differences: Sequence[Difference] = ()) -> None:
+        super().__init__(why)
+        self.differences = differences

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Final
 
 import duckdb
 
@@ -23,7 +23,7 @@ _KEEPS: Final[Mapping[str, str]] = {"upsert": NEWEST, "insert_only": FIRST, "app
 # Each event's rank among those of its key; 1 has the row.
 _RANKED: Final = """
 CREATE TEMP TABLE ranked AS
-SELECT k, seq, tp, off, gone, digest, row_number() OVER (PARTITION BY k ORDER BY {places}) AS r,
+SELECT *, row_number() OVER (PARTITION BY k ORDER BY {places}) AS r,
        count(*) OVER (PARTITION BY k) AS events
 FROM events
 """
@@ -61,6 +61,16 @@ _EXPECTED: Final = """
 CREATE TEMP TABLE expected AS SELECT tp, off, digest FROM ranked WHERE r = 1 AND ({stays})
 """
 _EVERY: Final = "CREATE TEMP TABLE expected AS SELECT tp, off, digest FROM events"
+# Of what an earlier proof remembers, only the keys of new events are folded again.
+_TOUCHED: Final = """
+CREATE TEMP TABLE touched AS SELECT DISTINCT k FROM events;
+CREATE TEMP TABLE untouched AS FROM remembered ANTI JOIN touched USING (k);
+INSERT INTO events BY NAME FROM remembered SEMI JOIN touched USING (k);
+DROP TABLE remembered;
+DROP TABLE touched
+"""
+_UNTOUCHED: Final = "INSERT INTO expected SELECT tp, off, digest FROM untouched WHERE {stays}"
+_REMEMBERED: Final = "SELECT * EXCLUDE (r, events) REPLACE (0 AS seq) FROM ranked WHERE r = 1"
 
 
 class FoldQueries:
@@ -80,8 +90,10 @@ class FoldQueries:
     def fold(self) -> Iterator[tuple[int, Counter[str], int]]:
         """Yield for each batch the dispositions of its winners, and how many lost to them.
 
-        Then ``expected`` has place and digest of each row that must be in the table.
+        Then ``expected`` has place and digest of each row that must be in the table. ``remembered``
+        has the events of an earlier proof, as batch 0.
         """
+        self._run(_TOUCHED)
         if self._keeps == EVERY:
             self._run(_EVERY)
             counts = _INSERTED
@@ -89,23 +101,33 @@ class FoldQueries:
             self._rank()
             # A row that is marked as deleted is there.
             counts = _DISPOSITIONS.format(forgets=not self._is_soft)
+        self._run(_UNTOUCHED.format(stays=self._stays))
         found: dict[int, tuple[Counter[str], list[int]]] = {}
         for seq, others, winners, disposition in self._run(counts).fetchall():
             dispositions, superseded = found.setdefault(seq, (Counter(), []))
             dispositions[disposition] += winners
             superseded.append(others)
-        return ((seq, each, sum(others)) for seq, (each, others) in found.items())
+        return ((seq, each, sum(others)) for seq, (each, others) in found.items() if seq)
+
+    def to_remember(self) -> str:
+        """Return the query of what the next proof goes on from."""
+        own = "SELECT * REPLACE (0 AS seq) FROM events" if self._keeps == EVERY else _REMEMBERED
+        return f"{own} UNION ALL BY NAME FROM untouched"
 
     def _rank(self) -> None:
         if not self._has_order and self._number(_UNORDERED):
             raise NotInColumnsError("nothing orders the events of a key in two partitions")
         places = [f"{each} {self._keeps}" for each in (*self._orders, "tp", "off")]
         self._run(_RANKED.format(places=", ".join(places)))
-        self._run(_EXPECTED.format(stays="TRUE" if self._is_soft else "NOT gone"))
+        self._run(_EXPECTED.format(stays=self._stays))
+
+    @property
+    def _stays(self) -> str:
+        return "TRUE" if self._is_soft else "NOT gone"
 
     def _number(self, query: str) -> int:
-        row: tuple[Any, ...] = self._run(query).fetchone() or (0,)
-        return int(row[0])
+        [(number,)] = self._run(query).fetchall()
+        return int(number)
 
 
 def keeps_of(spec: StreamSpec) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
-from typing import Final, cast
+from typing import Final, NamedTuple, cast
 
 import duckdb
 import pyarrow as pa
@@ -13,9 +13,16 @@ from confluent_kafka import Message
 
 from oncelake.ingestion.declaration.sql import identifier, literal
 from oncelake.ingestion.kafka.offsets import TopicPartition
+from oncelake.ingestion.storage.location import Location
 from oncelake.ingestion.verify.columns import NotInColumnsError
 from oncelake.ingestion.verify.columns.events import Events, RowColumns
 from oncelake.ingestion.verify.columns.fold import FoldQueries, keeps_of
+from oncelake.ingestion.verify.columns.memory import (
+    ProofMemory,
+    ProofMemoryError,
+    events_of,
+    save_memory,
+)
 from oncelake.ingestion.verify.columns.records import PlainRecords, Run, refuse_more
 from oncelake.ingestion.verify.compare.continuity import refuse_another_log
 from oncelake.ingestion.verify.compare.quarantine import BadRecord, as_bad
@@ -24,41 +31,73 @@ from oncelake.ingestion.verify.read.record import SYSTEM_COLUMNS, Record
 from oncelake.ingestion.verify.read.snapshot import Batch
 from oncelake.ingestion.verify.read.spill import SpillTable
 from oncelake.ingestion.verify.read.topic import TopicReader, record_of
+from oncelake.ingestion.verify.verdict import Difference
 
 _AT_ONCE: Final = 100_000
 _MOST_BYTES: Final = 64 * 1024 * 1024
 # Batches that read records for the first time, and those that change no row.
 _READS: Final = frozenset({"ingest"})
 _IDLE: Final = frozenset({"schema", "rewind"})
+# Places of rows that are due and not found, or found and not due, the first of them.
+_DIFFERING: Final = """
+SELECT tp, off, bool_or(is_due), bool_or(NOT is_due) FROM (
+    SELECT tp, off, TRUE AS is_due FROM (FROM expected EXCEPT ALL FROM found)
+    UNION ALL
+    SELECT tp, off, FALSE FROM (FROM found EXCEPT ALL FROM expected)
+) GROUP BY tp, off ORDER BY tp, off LIMIT 1000
+"""
 _MISSED: Final = """
 SELECT count(*) FROM expected e ANTI JOIN found f
 ON e.tp = f.tp AND e.off = f.off AND e.digest = f.digest
 """
 
 
+class Remembered(NamedTuple):
+    """What an earlier proof has left, and where."""
+
+    memory: ProofMemory
+    place: Location
+
+
 class ColumnProof:
-    """Proves a stream of which Kafka still has every record, and nobody has accepted anything.
+    """Proves a stream, whole or since an earlier proof; nobody has accepted anything in it.
 
     Attributes:
-        bad: What belongs in quarantine.
+        bad: What belongs in quarantine, of the batches that are read.
         records: How many records were read.
     """
 
-    def __init__(self, context: FoldContext, database: duckdb.DuckDBPyConnection) -> None:
+    def __init__(
+        self,
+        context: FoldContext,
+        database: duckdb.DuckDBPyConnection,
+        known: Remembered | None = None,
+    ) -> None:
         """Plan it.
 
         Raises:
             NotInColumnsError: the stream has what is proven record by record alone.
+            ProofMemoryError: what an earlier proof has left is not whole.
         """
         spec, coverage = context.spec, context.coverage
-        self._batches = sorted(coverage.batches.values(), key=lambda batch: batch.seq)
-        _refuse_gone(context, self._batches)
+        last = known.memory.seq if known else 0
+        batches = sorted(coverage.batches.values(), key=lambda batch: batch.seq)
+        self._batches = [batch for batch in batches if batch.seq > last]
+        _refuse_gone(context, self._batches, is_whole=known is None)
         refuse_more(spec)
         keeps_of(spec)
         self._spec, self._context, self._database = spec, context, database
         columns = RowColumns.of(spec, coverage.begin, epoch=coverage.epoch)
         self._numbers = {at: n for n, at in enumerate(columns.partitions)}
         self._events = Events(database, columns)
+        self._known = known
+        database.execute("CREATE TEMP TABLE remembered AS FROM events")
+        if known is not None:
+            _refuse_other_numbers(known.memory, columns.partitions)
+            for part in events_of(known.memory, known.place):
+                database.register("part", part)
+                database.execute("INSERT INTO remembered BY NAME FROM part")
+                database.unregister("part")
         self._plain = PlainRecords(spec, self._events)
         self._queries = FoldQueries(database, spec)
         counted = Counter[str](values_coerced=0, tombstones_shared=0)
@@ -120,8 +159,17 @@ class ColumnProof:
             tell(done := done + part.num_rows)
         expected, missed = self._number("SELECT count(*) FROM expected"), self._number(_MISSED)
         if missed or expected != done:
-            raise NotInColumnsError(f"{missed} rows of {expected} differ from the table's {done}")
+            why = f"{missed} rows of {expected} differ from the table's {done}"
+            raise NotInColumnsError(why, [*self._differences()])
         return done
+
+    def remember(self, memory: ProofMemory, place: Location) -> None:
+        """Leave what the next proof goes on from.
+
+        Raises:
+            OSError: it cannot be written there.
+        """
+        save_memory(memory, place, self._database.sql(self._queries.to_remember()))
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -182,15 +230,37 @@ class ColumnProof:
             f"FROM (SELECT * REPLACE ((CASE {cases} END)::INTEGER AS _partition) FROM batch)"
         )
 
+    def _differences(self) -> Iterator[Difference]:
+        """Name the rows that differ from an earlier proof, of records that Kafka has deleted."""
+        if self._known is None:
+            return
+        earliest, partitions = self._context.coverage.earliest, self._events.columns.partitions
+        about = self._known.memory.about
+        for tp, offset, is_due, is_found in self._database.execute(_DIFFERING).fetchall():
+            at = partitions[tp] if tp is not None else None
+            if at is None or offset >= earliest.get(at, 0):
+                continue
+            what = f"is not as {about} found it"
+            if not (is_due and is_found):
+                what = f"is missing: {about} found it" if is_due else f"is new: not in {about}"
+            yield Difference("rows", what, at.topic, at.partition, offset)
+
     def _number(self, query: str) -> int:
-        row = self._database.execute(query).fetchone() or (0,)
-        return int(row[0])
+        [(number,)] = self._database.execute(query).fetchall()
+        return int(number)
 
 
-def _refuse_gone(context: FoldContext, batches: Sequence[Batch]) -> None:
-    """Refuse what is not wholly there, or not wholly of today's declaration."""
+def _refuse_other_numbers(memory: ProofMemory, partitions: Sequence[TopicPartition]) -> None:
+    """Refuse a memory whose digests have other numbers of partitions."""
+    if memory.partitions != (*partitions[: len(memory.partitions)],):
+        raise ProofMemoryError("is of other partitions")
+
+
+def _refuse_gone(context: FoldContext, batches: Sequence[Batch], *, is_whole: bool) -> None:
+    """Refuse what is not wholly there, or what somebody has accepted."""
     coverage = context.coverage
-    if coverage.epoch > 1 or coverage.is_partial or coverage.accepted_through or coverage.accepted:
+    is_gone = coverage.is_partial if is_whole else not all(map(coverage.covers, batches))
+    if coverage.epoch > 1 or is_gone or coverage.accepted_through or coverage.accepted:
         raise NotInColumnsError("not every record is there, or judged")
     if others := {batch.kind for batch in batches} - _READS - _IDLE:
         raise NotInColumnsError(f"a batch is a {min(others)}")

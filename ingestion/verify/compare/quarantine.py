@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from oncelake.ingestion.verify.coverage import Coverage
-from oncelake.ingestion.verify.read.record import Record
+from oncelake.ingestion.verify.read.record import Record, text_of
 from oncelake.ingestion.verify.read.spill import SpillTable
 from oncelake.ingestion.verify.verdict import Difference, shown
 
@@ -73,6 +73,33 @@ def misplaced(
             if not coverage.is_accepted(bad.seq):
                 what = f"belongs in quarantine ({bad.reason}), and is not there"
                 yield _wrong(what, *bad[:3], seq=bad.seq, expected=bad.value)
+
+
+class Seen:
+    """Rows of a quarantine, some of which an earlier proof has compared.
+
+    Attributes:
+        earlier: A digest of the rows through a batch, in any order.
+        all: Likewise, of all rows.
+    """
+
+    def __init__(self, chunks: Iterable[Sequence[Sequence[Any]]], *, through: int) -> None:
+        self._chunks, self._through = chunks, through
+        self.earlier = self.all = 0
+
+    def later(self) -> Iterator[list[Sequence[Any]]]:
+        """Yield the rows of later batches, all of them, once."""
+        for rows in self._chunks:
+            later = []
+            for row in rows:
+                text = text_of(_bad_record(row)).encode()
+                digest = int.from_bytes(hashlib.sha256(text).digest()[:8])
+                self.all = (self.all + digest) % 2**64
+                if row[4] > self._through:
+                    later.append(row)
+                else:
+                    self.earlier = (self.earlier + digest) % 2**64
+            yield later
 
 
 def _bad_record(row: Sequence[Any]) -> BadRecord:

@@ -1,0 +1,195 @@
+"""What a proof remembers, so that the next one goes on: files beside the stream's tables.
+
+``proof.json`` says what was proven and when, and names Parquet files with the newest event of each
+key: its order, its place and the digest of its row. It is written last and as a whole, so that a
+proof that dies leaves the memory before it. A memory is used only where it is certainly of the
+table, the declaration and the batches that are proven now; any other is not believed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from oncelake.ingestion.declaration.spec import StreamSpec, fingerprint
+from oncelake.ingestion.kafka.offsets import TopicPartition
+from oncelake.ingestion.storage.location import Location
+from oncelake.ingestion.verify.read.snapshot import Batch, Snapshot
+
+_FORMAT: Final = 1
+_FILE: Final = "proof.json"
+_ROWS_OF_A_FILE: Final = 2_000_000
+
+
+class ProofMemoryError(Exception):
+    """A memory that is not used; the message says why."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ProofMemory:
+    """What was proven.
+
+    Attributes:
+        proven_at: When, in ISO 8601.
+        table_id, epoch, seq: The table, and the batch through which it was proven.
+        rule: A digest of the declaration and of what hashes the rows.
+        ledger: A digest of the batches.
+        next: The offset behind the last that was read, by topic and partition.
+        records, batches, rows, quarantined: What was counted.
+        quarantine: A digest of what was in quarantine.
+        files: The files of events, with their digests.
+    """
+
+    proven_at: str
+    table_id: str
+    epoch: int
+    seq: int
+    rule: str
+    ledger: str
+    next: tuple[tuple[str, int, int], ...]
+    records: int
+    batches: int
+    rows: int
+    quarantined: int
+    quarantine: int
+    files: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def partitions(self) -> tuple[TopicPartition, ...]:
+        """The partitions that were read, in the order of their numbers."""
+        return tuple(TopicPartition(topic, partition) for topic, partition, _ in self.next)
+
+    @property
+    def about(self) -> str:
+        """Name the proof."""
+        return f"the proof of {self.proven_at} through batch {self.seq}"
+
+
+def load_memory(place: Location) -> ProofMemory | None:
+    """Read what the last proof has left, if it is whole.
+
+    Raises:
+        ProofMemoryError: it is damaged, or of another version.
+    """
+    raw = (place / _FILE).read_if_there()
+    if raw is None:
+        return None
+    try:
+        document = json.loads(raw)
+        said, digest = document["proof"], document["digest"]
+        if document["format"] != _FORMAT:
+            raise ProofMemoryError(f"is of format {document['format']}")
+        if _digest(_canonical(said)) != digest:
+            raise ProofMemoryError("is not as it was written")
+        of_tuples = {name: tuple(map(tuple, said[name])) for name in ("next", "files")}
+        return ProofMemory(**{**said, **of_tuples})
+    except (ValueError, KeyError, TypeError) as error:
+        raise ProofMemoryError("is not as it was written") from error
+
+
+def refuse_unfit(
+    memory: ProofMemory, spec: StreamSpec, snapshot: Snapshot, batches: Sequence[Batch]
+) -> None:
+    """Refuse to go on from a memory of something else.
+
+    Raises:
+        ProofMemoryError: the table, the declaration, or what was read is not that which was proven.
+    """
+    if (memory.table_id, memory.epoch) != (snapshot.table_id, batches[-1].epoch if batches else 1):
+        raise ProofMemoryError("is of another table")
+    if memory.rule != rule_of(spec):
+        raise ProofMemoryError("is of another declaration, or another version")
+    if memory.ledger != ledger_digest(each for each in batches if each.seq <= memory.seq):
+        raise ProofMemoryError("is of batches that were undone, or are no longer in the ledger")
+
+
+def events_of(memory: ProofMemory, place: Location) -> Iterator[pa.Table]:
+    """Read the events of a memory.
+
+    Raises:
+        ProofMemoryError: a file is gone, or is not as it was written.
+    """
+    for name, digest in memory.files:
+        raw = (place / name).read_if_there()
+        if raw is None or _digest(raw) != digest:
+            raise ProofMemoryError("is not as it was written")
+        yield pq.read_table(pa.BufferReader(raw))
+
+
+def save_memory(memory: ProofMemory, place: Location, events: duckdb.DuckDBPyRelation) -> None:
+    """Put a memory in the place of the one before; ``events`` is a query of DuckDB.
+
+    Raises:
+        OSError: it cannot be written there.
+    """
+    files = []
+    reader = events.to_arrow_reader(_ROWS_OF_A_FILE)
+    for batch in _parts(reader):
+        sink = pa.BufferOutputStream()
+        pq.write_table(batch, sink, compression="zstd", use_dictionary=False)
+        raw = sink.getvalue().to_pybytes()
+        name = f"{uuid.uuid4().hex}.parquet"
+        (place / name).put(raw)
+        files.append((name, _digest(raw)))
+    said = {**asdict(memory), "files": files}
+    document = {"format": _FORMAT, "proof": said, "digest": _digest(_canonical(said))}
+    (place / _FILE).put_durably(json.dumps(document).encode())
+    kept = {_FILE, *(name for name, _ in files)}
+    for name in place.files().keys() - kept:
+        (place / name).delete()
+
+
+def forget(place: Location) -> bool:
+    """Remove a memory, and return whether there was one."""
+    is_there = bool(place.files())
+    place.delete_all()
+    return is_there
+
+
+def rule_of(spec: StreamSpec) -> str:
+    """Return a digest of what decides which rows there must be, and of what hashes them."""
+    return _digest(f"{fingerprint(spec)} {spec.ddl} DuckDB {duckdb.__version__}".encode())
+
+
+def ledger_digest(batches: Iterable[Batch]) -> str:
+    """Return a digest of what batches have read, and what became of it."""
+    said = [
+        (
+            each.seq,
+            each.kind,
+            each.epoch,
+            sorted(map(str, each.ranges)),
+            sorted(each.counts.items()),
+        )
+        for each in batches
+    ]
+    return _digest(_canonical(said))
+
+
+def _parts(reader: pa.RecordBatchReader) -> Iterator[pa.Table]:
+    kept: list[pa.RecordBatch] = []
+    rows = 0
+    for batch in reader:
+        kept.append(batch)
+        rows += batch.num_rows
+        if rows >= _ROWS_OF_A_FILE:
+            yield pa.Table.from_batches(kept)
+            kept, rows = [], 0
+    if rows:
+        yield pa.Table.from_batches(kept)
+
+
+def _canonical(said: Any) -> bytes:
+    return json.dumps(said, sort_keys=True).encode()
+
+
+def _digest(raw: bytes) -> str:
+    return hashlib.sha256(raw).hexdigest()
