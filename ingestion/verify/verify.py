@@ -298,12 +298,13 @@ class _Proof:
         known = self._known(coverage)
         try:
             try:
-                self._prove_in_columns(context, known)
+                self._prove_in_columns(context, redrives, known)
             except ProofMemoryError as error:
                 self._begin_anew(str(error))
-                self._prove_in_columns(context, None)
+                self._prove_in_columns(context, redrives, None)
         except (NotInColumnsError, DamagedTableError) as error:
             # Whatever differs is found again, and explained.
+            redrives.begin_again()
             self._prove_one_by_one(context, redrives)
             if isinstance(error, NotInColumnsError) and "rows" not in self._differences.counts:
                 self._differences.add(error.differences)
@@ -324,7 +325,9 @@ class _Proof:
     def _begin_anew(self, why: str) -> None:
         self._memory = f"begun anew: the earlier proof {why}"
 
-    def _prove_in_columns(self, context: FoldContext, known: Remembered | None) -> None:
+    def _prove_in_columns(
+        self, context: FoldContext, redrives: Redrives, known: Remembered | None
+    ) -> None:
         """Prove dispositions, quarantine and rows where all of them are as they should be.
 
         Raises:
@@ -337,7 +340,7 @@ class _Proof:
         last = before.seq if before else 0
         total = sum(part.span for each in batches if each.seq > last for part in each.ranges)
         with database_in(scratch_of_this_process(self._settings.state)) as database:
-            proof = ColumnProof(context, database, known)
+            proof = ColumnProof(context, redrives, database, known)
             with closing(TopicReader(self._settings, partitions=len(coverage.begin))) as topic:
                 proof.read(topic, lambda done: self._tell("reading the topic", done, total))
             in_ledger = {batch.seq for batch in self._snapshot.ledger_of_table}
@@ -349,6 +352,7 @@ class _Proof:
             if wrong or bare or (before and before.quarantine != quarantined.earlier):
                 raise NotInColumnsError("counts or quarantine differ")
             self._rows = self._compare_in_columns(proof)
+            self._limits.extend(redrives.limits())
             self._records = proof.records + (before.records if before else 0)
             self._recounted = len(counts) + (before.batches if before else 0)
             self._quarantined = len(proof.bad) + (before.quarantined if before else 0)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.kafka.offsets import TopicPartition
 from oncelake.ingestion.verify.columns.events import Events, RowColumns
-from oncelake.ingestion.verify.columns.records import PlainRecords, Run
+from oncelake.ingestion.verify.columns.records import Records, Run, decoding_of
 from oncelake.ingestion.verify.fold.classify import Classifier
 from oncelake.ingestion.verify.read.topic import record_of
 from tests.corpus.json_messages import MESSAGES, SCHEMA
@@ -57,9 +57,9 @@ def in_columns(
     database: duckdb.DuckDBPyConnection, spec: StreamSpec, values: Sequence[bytes | None]
 ) -> tuple[dict[int, Event], set[int]]:
     """Return the events of records that columns decide about, and the offsets of the others."""
-    plain = PlainRecords(spec, Events(database, RowColumns.of(spec, [AT], epoch=1)))
+    events = Events(database, RowColumns.of(spec, [AT], epoch=1))
     messages = messages_of(values)
-    _, doubtful = plain.add([Run(7, 0, messages)])
+    _, doubtful = Records(spec, decoding_of(spec), events).add([Run(7, 0, messages)])
     return events_in(database), {record.offset for record in doubtful.get(7, [])}
 
 

@@ -23,9 +23,10 @@ from oncelake.ingestion.verify.columns.memory import (
     events_of,
     save_memory,
 )
-from oncelake.ingestion.verify.columns.records import PlainRecords, Run, refuse_more
+from oncelake.ingestion.verify.columns.records import Records, Run, decoding_of
 from oncelake.ingestion.verify.compare.continuity import refuse_another_log
 from oncelake.ingestion.verify.compare.quarantine import BadRecord, as_bad
+from oncelake.ingestion.verify.fold.redrives import Redrives
 from oncelake.ingestion.verify.fold.rule import FoldContext, Recount
 from oncelake.ingestion.verify.read.record import SYSTEM_COLUMNS, Record
 from oncelake.ingestion.verify.read.snapshot import Batch
@@ -35,8 +36,8 @@ from oncelake.ingestion.verify.verdict import Difference
 
 _AT_ONCE: Final = 100_000
 _MOST_BYTES: Final = 64 * 1024 * 1024
-# Batches that read records for the first time, and those that change no row.
-_READS: Final = frozenset({"ingest"})
+# Batches of records that none has applied before, and those that change no row.
+_READS: Final = frozenset({"ingest", "redrive"})
 _IDLE: Final = frozenset({"schema", "rewind"})
 # Places of rows that are due and not found, or found and not due, the first of them.
 _DIFFERING: Final = """
@@ -70,6 +71,7 @@ class ColumnProof:
     def __init__(
         self,
         context: FoldContext,
+        redrives: Redrives,
         database: duckdb.DuckDBPyConnection,
         known: Remembered | None = None,
     ) -> None:
@@ -84,9 +86,9 @@ class ColumnProof:
         batches = sorted(coverage.batches.values(), key=lambda batch: batch.seq)
         self._batches = [batch for batch in batches if batch.seq > last]
         _refuse_gone(context, self._batches, is_whole=known is None)
-        refuse_more(spec)
         keeps_of(spec)
         self._spec, self._context, self._database = spec, context, database
+        self._redrives = redrives
         columns = RowColumns.of(spec, coverage.begin, epoch=coverage.epoch)
         self._numbers = {at: n for n, at in enumerate(columns.partitions)}
         self._events = Events(database, columns)
@@ -98,10 +100,11 @@ class ColumnProof:
                 database.register("part", part)
                 database.execute("INSERT INTO remembered BY NAME FROM part")
                 database.unregister("part")
-        self._plain = PlainRecords(spec, self._events)
+        kept_back = [(self._numbers[at], offset) for at, offset in redrives.places]
+        self._records = Records(spec, decoding_of(spec), self._events, kept_back)
         self._queries = FoldQueries(database, spec)
         counted = Counter[str](values_coerced=0, tombstones_shared=0)
-        reads = [batch for batch in self._batches if batch.kind in _READS]
+        reads = [batch for batch in self._batches if batch.kind not in _IDLE]
         self._recounts = {batch.seq: Recount(extra=counted.copy()) for batch in reads}
         is_of_today = context.classifiers.is_of_today
         self._of_today = {batch.seq for batch in reads if is_of_today(batch)}
@@ -119,6 +122,8 @@ class ColumnProof:
         runs: list[Run] = []
         count = size = 0
         for batch in (self._by_seq[seq] for seq in self._recounts):
+            if batch.kind == "redrive":
+                continue
             for at, messages in topic.messages(batch.ranges):
                 self._refuse_another_log(batch, at, messages)
                 self._recounts[batch.seq].records[at] += len(messages)
@@ -132,6 +137,10 @@ class ColumnProof:
                     runs, count, size = [], 0, 0
         self._take(runs)
         self.records += count
+        for batch in (self._by_seq[seq] for seq in self._recounts):
+            for records in self._redrives.of(batch) if batch.kind == "redrive" else ():
+                self._recounts[batch.seq].records.update(record.at for record in records)
+                self._judge(batch, records)
 
     def count(self) -> Iterator[tuple[Batch, Recount]]:
         """Fold the events; yield each batch with what its records became."""
@@ -140,7 +149,8 @@ class ColumnProof:
             recount.dispositions.update(dispositions)
             recount.counts["superseded"] += superseded
         for seq, recount in self._recounts.items():
-            yield self._by_seq[seq], recount
+            if self._redrives.can_recount(self._by_seq[seq]):
+                yield self._by_seq[seq], recount
 
     def compare(self, rows: Iterable[pa.RecordBatch], tell: Callable[[int], None]) -> int:
         """Compare the table's rows with those that the events come to; return how many there are.
@@ -178,7 +188,7 @@ class ColumnProof:
         return (*columns.types, *([columns.flag] if columns.flag else []), *SYSTEM_COLUMNS)
 
     def _take(self, runs: Sequence[Run]) -> None:
-        ignored, doubtful = self._plain.add([run for run in runs if run.seq in self._of_today])
+        ignored, doubtful = self._records.add([run for run in runs if run.seq in self._of_today])
         for run in runs:
             if run.seq not in self._of_today:
                 doubtful.setdefault(run.seq, []).extend(map(record_of, run.messages))
@@ -191,7 +201,10 @@ class ColumnProof:
         """Let the rule decide about records of a batch."""
         recount = self._recounts[batch.seq]
         classify = self._context.classifiers.of(batch)
-        result = classify(records, batch.seq)
+        classified, kept, redriven = self._redrives.partition(records, batch.seq)
+        self._redrives.good_today += len(kept) - len(classify(kept, batch.seq).bad)
+        result = classify(classified, batch.seq)
+        result.bad += [(record, "by the declaration of that time") for record in (*kept, *redriven)]
         if result.unread or result.truncates or result.types:
             raise NotInColumnsError("schemas, types and truncates are proven record by record")
         recount.counts.update(result.counts)
@@ -262,7 +275,10 @@ def _refuse_gone(context: FoldContext, batches: Sequence[Batch], *, is_whole: bo
     is_gone = coverage.is_partial if is_whole else not all(map(coverage.covers, batches))
     if coverage.epoch > 1 or is_gone or coverage.accepted_through or coverage.accepted:
         raise NotInColumnsError("not every record is there, or judged")
-    if others := {batch.kind for batch in batches} - _READS - _IDLE:
+    kinds = {batch.kind for batch in batches}
+    if not is_whole and "redrive" in kinds:
+        raise ProofMemoryError("is of records that were redriven since")
+    if others := kinds - _READS - _IDLE:
         raise NotInColumnsError(f"a batch is a {min(others)}")
     ranges = sorted(part for b in batches if b.kind in _READS for part in b.ranges if part.span)
     if any(one.at == other.at and other.start < one.end for one, other in pairwise(ranges)):

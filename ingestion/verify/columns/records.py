@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -22,121 +23,167 @@ from oncelake.ingestion.verify.read.topic import record_of
 
 # The bytes of a key that every sink takes.
 _LONGEST_KEY: Final = 1_000
+_MOST_OFFSETS: Final = 1 << 46
+# Doubts about any record: it has no time that a column can have, or it is in quarantine.
+_OF_ALL: Final = (f"_event NOT BETWEEN {FIRST_MS} AND {LAST_MS}", "_waits")
+Numbers = np.ndarray[Any, np.dtype[np.int64]]
 
 
-class Run:
+class Run(NamedTuple):
     """Messages of one partition that one batch has read, as they follow one another."""
 
-    __slots__ = ("messages", "partition", "seq")
+    seq: int
+    partition: int
+    messages: Sequence[Message]
 
-    def __init__(self, seq: int, partition: int, messages: Sequence[Message]) -> None:
-        self.seq, self.partition, self.messages = seq, partition, messages
+
+class Reader(Protocol):
+    """Reads values of one format into columns."""
+
+    def read(self, values: Sequence[bytes]) -> tuple[pa.Table, pa.Array]:
+        """Return the columns of the values that are not doubtful, and where those values are."""
 
 
-class PlainRecords:
-    """Adds the records of a stream to its events, as today's declaration reads them.
+class Decoding(NamedTuple):
+    """How the values of a stream are decoded at once.
 
-    Raises:
-        NotInColumnsError: the declaration says more than a format, columns, keys and an order.
+    Attributes:
+        reader: Reads their bytes.
+        columns: What each declared column is, in DuckDB's SQL over what was read.
+        doubts: Conditions over what was read by which a record is doubtful; null is no doubt.
+        gone: A condition over the declared columns by which a record is a delete.
     """
 
-    def __init__(self, spec: StreamSpec, events: Events) -> None:
-        refuse_more(spec)
+    reader: Reader
+    columns: Mapping[str, str]
+    doubts: Sequence[str]
+    gone: str = "FALSE"
+
+    def select(self) -> str:
+        """Write the query over ``read`` that makes rows, and says which are doubtful."""
+        values = ", ".join(f"{value} AS {identifier(n)}" for n, value in self.columns.items())
+        doubts = [f"coalesce({doubt}, FALSE)" for doubt in (*self.doubts, *_OF_ALL)]
+        return f"""
+            SELECT *, CASE WHEN _unknown THEN FALSE ELSE coalesce({self.gone}, FALSE) END AS _gone
+            FROM (
+                SELECT {values}, _at, _partition, _offset, _seq,
+                       make_timestamptz(_event * 1000) AS _timestamp,
+                       {" OR ".join(doubts)} AS _unknown
+                FROM read
+            )
+        """
+
+
+class Records:
+    """Adds the records of a stream to its events, as today's declaration reads them."""
+
+    def __init__(
+        self,
+        spec: StreamSpec,
+        decoding: Decoding,
+        events: Events,
+        kept_back: Sequence[tuple[int, int]] = (),
+    ) -> None:
+        """Take how they are decoded; those at some partitions and offsets are doubtful."""
         self._events, self._run = events, events.database.execute
         self._register = events.database.register
         self._ignores_nulls = spec.tombstone_policy == "ignore"
-        schema = pa.schema([pa.field(c.name, json_type(c.type)) for c in spec.columns])
-        rejects = spec.extra_fields == "reject" or bool(spec.whole_columns)
-        self._reader = JsonReader(schema, rejects=rejects)
-        self._select = _selected(spec)
+        self._reader, self._select = decoding.reader, decoding.select()
+        self._kept_back = np.array([_place(*each) for each in kept_back], np.int64)
 
-    def add(self, runs: Sequence[Run]) -> tuple[dict[int, int], dict[int, list[Record]]]:
+    def add(self, runs: Sequence[Run]) -> tuple[Counter[int], dict[int, list[Record]]]:
         """Take records; return how many were ignored, and those that are doubtful, by batch."""
         messages = [message for run in runs for message in run.messages]
+        ignored, doubtful = Counter[int](), dict[int, list[Record]]()
         if not messages:
-            return {}, {}
-        at = {
-            "tp": np.repeat([r.partition for r in runs], [len(r.messages) for r in runs]),
-            "seq": np.repeat([r.seq for r in runs], [len(r.messages) for r in runs]),
-        }
+            return ignored, doubtful
+        seqs = np.repeat([r.seq for r in runs], [len(r.messages) for r in runs])
         values = [message.value() for message in messages]
+        left = np.ones(len(messages), bool)
+        left[self._decided(runs, messages, values)] = False
+        for i in np.flatnonzero(left).tolist():
+            if values[i] is None and self._ignores_nulls:
+                ignored[int(seqs[i])] += 1
+            else:
+                doubtful.setdefault(int(seqs[i]), []).append(record_of(messages[i]))
+        return ignored, doubtful
+
+    def _decided(
+        self, runs: Sequence[Run], messages: Sequence[Message], values: Sequence[bytes | None]
+    ) -> Numbers:
+        """Add the records that are not doubtful; return which they are."""
         kept = [value for value in values if value is not None]
         table, places = self._reader.read(kept)
         if len(kept) < len(values):
             there = [i for i, value in enumerate(values) if value is not None]
             places = pa.array(there, pa.int64()).take(places)
-        decided = places.to_numpy()
-        self._insert(table, decided, messages, at)
-        left = np.ones(len(messages), dtype=bool)
-        left[decided] = False
-        left[self._doubtful(decided)] = True
-        ignored: dict[int, int] = {}
-        doubtful: dict[int, list[Record]] = {}
-        for i in np.flatnonzero(left).tolist():
-            seq = int(at["seq"][i])
-            if values[i] is None and self._ignores_nulls:
-                ignored[seq] = ignored.get(seq, 0) + 1
-            else:
-                doubtful.setdefault(seq, []).append(record_of(messages[i]))
-        return ignored, doubtful
-
-    def _insert(
-        self,
-        table: pa.Table,
-        decided: np.ndarray[Any, Any],
-        messages: Sequence[Message],
-        at: Mapping[str, np.ndarray[Any, Any]],
-    ) -> None:
+        lengths = [len(run.messages) for run in runs]
+        partitions = np.repeat([run.partition for run in runs], lengths)
         offsets = np.fromiter((m.offset() for m in messages), np.int64, len(messages))
-        times = np.fromiter((m.timestamp()[1] for m in messages), np.int64, len(messages))
-        given = {
-            "_at": pa.array(decided),
-            "_partition": pa.array(at["tp"][decided], pa.int32()),
-            "_offset": pa.array(offsets[decided]),
-            "_seq": pa.array(at["seq"][decided], pa.int64()),
-            "_event": pa.array(times[decided]),
+        given: dict[str, Any] = {
+            "_at": np.arange(len(messages)),
+            "_partition": partitions.astype(np.int32),
+            "_offset": offsets,
+            "_seq": np.repeat([run.seq for run in runs], lengths).astype(np.int64),
+            "_event": np.fromiter((m.timestamp()[1] for m in messages), np.int64, len(messages)),
+            "_waits": np.isin(_place(partitions, offsets), self._kept_back),
         }
+        decided = places.to_numpy()
         for name, column in given.items():
-            table = table.append_column(name, column)
+            table = table.append_column(name, pa.array(column[decided]))
         self._register("read", table)
         self._run(f"CREATE OR REPLACE TEMP TABLE decoded AS {self._select}")
         self._events.add("(FROM decoded WHERE NOT _unknown)")
-
-    def _doubtful(self, decided: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        found = self._run("SELECT _at FROM decoded WHERE _unknown").fetchnumpy()["_at"]
-        return np.asarray(found, dtype=np.int64)
+        found: Any = self._run("SELECT _at FROM decoded WHERE NOT _unknown").fetchnumpy()
+        return np.asarray(found["_at"], np.int64)
 
 
-def _selected(spec: StreamSpec) -> str:
-    """Write the query that makes rows of what was read, and says which are doubtful."""
+def _place(partition: Any, offset: Any) -> Any:
+    """Return one number for a partition and an offset, or for arrays of them."""
+    return partition * _MOST_OFFSETS + offset
+
+
+def decoding_of(spec: StreamSpec) -> Decoding:
+    """Return how the values of a stream are decoded at once.
+
+    Raises:
+        NotInColumnsError: the declaration says more of a record than its format, columns, keys and
+            order, or its format is not decoded at once.
+    """
+    refuse_more(spec)
     columns = {column.name: from_json(column.name, column.type) for column in spec.columns}
-    doubts = [f"coalesce({doubt}, FALSE)" for _, doubt in columns.values() if doubt != "FALSE"]
-    needed = {
-        *spec.never_null,
-        *spec.sequence_by,
-        *(c.name for c in spec.columns if not c.nullable),
-    }
-    doubts += [f"{columns[name][0]} IS NULL" for name in sorted(needed & columns.keys())]
-    texts = [n for n in spec.keys if spec.types[n].word in {"STRING", "VARCHAR"}]
-    sizes = " + ".join(f"strlen({identifier(name)})" for name in texts)
-    doubts += [f"{sizes} > {_LONGEST_KEY}"] if texts else []
-    doubts.append(f"_event NOT BETWEEN {FIRST_MS} AND {LAST_MS}")
-    gone = "FALSE"
-    if spec.apply_as_deletes:
-        condition = Condition(
-            "apply_as_deletes", spec.apply_as_deletes, tuple(spec.in_statements(spec.columns))
-        )
-        gone = f"coalesce({condition.expression}, FALSE)"
-        # Letters whose case may be read in two ways.
-        texts = [identifier(name) for name in condition.cased]
-        doubts += [f"coalesce(strlen({name}) > length({name}), FALSE)" for name in texts]
-    values = ", ".join(f"{value} AS {identifier(name)}" for name, (value, _) in columns.items())
-    typed = (
-        f"SELECT {values}, _at, _partition, _offset, _seq, "
-        "make_timestamptz(_event * 1000) AS _timestamp, "
-        f"({' OR '.join(doubts)}) IS NOT FALSE AS _unknown FROM read"
+    schema = pa.schema([pa.field(c.name, json_type(c.type)) for c in spec.columns])
+    rejects = spec.extra_fields == "reject" or bool(spec.whole_columns)
+    values = {name: value for name, (value, _) in columns.items()}
+    gone, doubts = deletes_of(spec, values)
+    return Decoding(
+        reader=JsonReader(schema, rejects=rejects),
+        columns=values,
+        doubts=[*(doubt for _, doubt in columns.values()), *doubts, *lacking(spec, values)],
+        gone=gone,
     )
-    return f"SELECT *, CASE WHEN _unknown THEN FALSE ELSE {gone} END AS _gone FROM ({typed})"
+
+
+def lacking(spec: StreamSpec, values: Mapping[str, str]) -> list[str]:
+    """Write when a record may have no row: without a column that it needs, or with a long key."""
+    required = (column.name for column in spec.columns if not column.nullable)
+    needed = {*spec.never_null, *spec.sequence_by, *required} & values.keys()
+    texts = [n for n in spec.keys if spec.types[n].word in {"STRING", "VARCHAR"}]
+    sizes = " + ".join(f"strlen({values[name]})" for name in texts)
+    nulls = [f"{values[name]} IS NULL" for name in sorted(needed)]
+    return [*nulls, f"{sizes} > {_LONGEST_KEY}"] if texts else nulls
+
+
+def deletes_of(spec: StreamSpec, values: Mapping[str, str]) -> tuple[str, list[str]]:
+    """Write which records ``apply_as_deletes`` selects, and of which that is doubtful."""
+    if not spec.apply_as_deletes:
+        return "FALSE", []
+    columns = tuple(spec.in_statements(spec.columns))
+    condition = Condition("apply_as_deletes", spec.apply_as_deletes, columns)
+    # Letters whose case may be read in two ways.
+    return condition.expression, [
+        f"strlen({values[n]}) > length({values[n]})" for n in condition.cased
+    ]
 
 
 def refuse_more(spec: StreamSpec) -> None:

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from oncelake.ingestion.declaration.spec import engine_version
 from oncelake.ingestion.errors import counted
+from oncelake.ingestion.kafka.offsets import TopicPartition
 from oncelake.ingestion.storage.location import Location
 from oncelake.ingestion.verify.coverage import Coverage
 from oncelake.ingestion.verify.read.record import Record, RowChange
@@ -59,6 +60,8 @@ class Redrives:
         # Records in quarantine whose schema was unknown, by the batch that read them.
         self.lacked_schema: Counter[int] = Counter()
         self._is_empty = True
+        # Where the quarantined records are.
+        self.places: list[tuple[TopicPartition, int]] = []
 
     def learn(self, quarantine: Location) -> Iterator[Difference]:
         """Read the quarantine's marks, and name those of no redrive."""
@@ -80,11 +83,19 @@ class Redrives:
                     by_today = (row["declaration"], row["engine_version"]) == self._today
                     by_today = by_today and not _lacked_a_schema(row)
                     name = str(Record(*at, 0, None, None))
+                    self.places.append((TopicPartition(*at[:2]), at[2]))
                     lacked = row["reason"] == _UNKNOWN_SCHEMA
                     lacked_value = row["reason"] == _NO_VALUE
                     entries[name] = QuarantineEntry(seq, mark, by_today, lacked, lacked_value)
             self._entries.put(entries)
             self._is_empty = self._is_empty and not entries
+
+    def begin_again(self) -> None:
+        """Forget which records were found."""
+        self._found.clear()
+        self.lacked_schema.clear()
+        self._redriven.clear()
+        self.good_today = 0
 
     def partition(
         self, records: Sequence[Record], seq: int
