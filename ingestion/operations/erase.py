@@ -103,6 +103,8 @@ def erase(
         row = erasing.commit(position, reason=reason, run_id=run_id)
         tell(f"{spec.name}: tombstones and quarantine…")
         row, unreadable = erasing.clear_side_tables(row)
+        # It has a hash of each key; the next proof begins anew.
+        paths.proof.delete_all()
         # The proof of now needs it: the version before is about to go.
         put_rows(paths, row)
         copy_ledger(paths)

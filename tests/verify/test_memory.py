@@ -1,0 +1,328 @@
+"""A proof goes on where the last one ended, and says what a whole proof says."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+
+from oncelake.ingestion.operations.erase import erase
+from oncelake.ingestion.operations.rewind import rewind
+from oncelake.ingestion.storage.location import Location
+from oncelake.ingestion.verify.verdict import Verdict
+from oncelake.ingestion.verify.verify import verify
+from tests.support.long import IS_LONG
+from tests.support.world import World, row
+
+MODES: dict[str, dict[str, Any]] = {
+    "upsert": {},
+    "ordered": {"sequence_by": ["at"]},
+    "marking deletes": {"sequence_by": ["at"], "deletes": "soft", "apply_as_deletes": "at = 7"},
+    "insert_only": {"mode": "insert_only"},
+    "append": {"mode": "append", "keys": []},
+}
+
+
+def proven(world: World, **options: Any) -> Verdict:
+    """Prove the world's stream."""
+    return verify(world.spec, world.settings, **options)
+
+
+def goes_on(verdict: Verdict) -> bool:
+    """Tell whether a proof that holds went on from another."""
+    assert verdict.holds, verdict.differences
+    return bool(verdict.memory and verdict.memory.startswith("goes on from the proof of "))
+
+
+@pytest.fixture
+def known(world: World) -> World:
+    """A stream of which a proof is kept, and a batch behind it."""
+    world.send(row(1, "a"), row(2, "b"), b"garbage", row(3, "c"))
+    world.send(None, id=3)
+    world.run()
+    assert not goes_on(proven(world))
+    world.send(row(1, "A"), row(4, "d"))
+    world.run()
+    return world
+
+
+def test_a_proof_goes_on_from_the_last(known: World) -> None:
+    """It reads what came since, and counts what was proven before."""
+    told: list[tuple[str, int, int]] = []
+    verdict = proven(known, tell=lambda *step: told.append(step))
+
+    assert goes_on(verdict)
+    assert (verdict.records, verdict.batches, verdict.rows, verdict.quarantined) == (7, 2, 3, 1)
+    assert {total for step, _, total in told if step == "reading the topic"} <= {2}
+    whole = proven(known, whole=True)
+    assert (whole.memory, whole.records, whole.proven) == (None, 7, verdict.proven)
+
+
+def test_what_was_proven_stays_proven_when_kafka_deletes_it(known: World) -> None:
+    """Nothing is left of the topic's first part, and nothing is a limit."""
+    known.forget_before(0, 5)
+
+    verdict = proven(known)
+
+    assert goes_on(verdict)
+    assert (verdict.limits, verdict.records) == ((), 7)
+    assert [(part.start, part.end) for part in verdict.proven if part.partition == 0] == [(0, 7)]
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        (
+            lambda table: table.update({"name": "'x'"}, predicate="id = 2"),
+            "is not as the proof of ",
+        ),
+        (lambda table: table.delete("id = 2"), "is missing: the proof of "),
+    ],
+)
+def test_a_row_that_changes_after_its_record_is_gone_is_found(
+    known: World, change: Any, what: str
+) -> None:
+    """The memory knows the row that no record tells of any more."""
+    known.forget_before(0, 5)
+    change(DeltaTable(known.paths.data.path))
+
+    verdict = proven(known)
+
+    assert not verdict.holds
+    (difference,) = verdict.differences
+    assert difference.what.startswith(what)
+    assert (difference.partition, difference.offset) == (0, 1)
+
+
+def test_a_row_that_changes_is_explained_while_its_record_is_there(known: World) -> None:
+    """As a whole proof explains it."""
+    DeltaTable(known.paths.data.path).update({"name": "'x'"}, predicate="id = 2")
+
+    assert [str(each) for each in proven(known).differences] == [
+        f"key (id=2) · {known.topic}-0 offset 1 · batch 1: column name differs: expected 'b', "
+        "found 'x'"
+    ]
+
+
+def test_quarantine_that_changes_after_its_record_is_gone_is_found(known: World) -> None:
+    """The memory knows what was in quarantine, too."""
+    known.forget_before(0, 5)
+    DeltaTable(known.paths.quarantine.path).delete()
+
+    assert not proven(known).holds
+
+
+def spoilt(place: Location) -> Path:
+    """Return the file of the memory."""
+    return Path(str(place)) / "proof.json"
+
+
+def cut(place: Location) -> None:
+    """Cut the memory short."""
+    spoilt(place).write_text(spoilt(place).read_text()[:-20])
+
+
+def raise_a_count(place: Location) -> None:
+    """Change the memory, and nothing of its digest."""
+    document = json.loads(spoilt(place).read_text())
+    document["proof"]["records"] += 1
+    spoilt(place).write_text(json.dumps(document))
+
+
+def of_a_newer_version(place: Location) -> None:
+    """Say that a newer version has written it."""
+    document = json.loads(spoilt(place).read_text())
+    spoilt(place).write_text(json.dumps({**document, "format": 99}))
+
+
+def without_rows(place: Location) -> None:
+    """Lose a file of rows."""
+    for file in Path(str(place)).glob("*.parquet"):
+        file.unlink()
+
+
+def with_other_rows(place: Location) -> None:
+    """Change a byte of the rows."""
+    for file in Path(str(place)).glob("*.parquet"):
+        raw = bytearray(file.read_bytes())
+        raw[len(raw) // 2] ^= 1
+        file.write_bytes(raw)
+
+
+@pytest.mark.parametrize(
+    "spoil", [cut, raise_a_count, of_a_newer_version, without_rows, with_other_rows]
+)
+def test_a_memory_that_is_not_as_it_was_written_is_not_believed(known: World, spoil: Any) -> None:
+    """The proof begins anew, says so, and leaves a sound memory."""
+    spoil(known.paths.proof)
+
+    verdict = proven(known)
+
+    assert (verdict.holds, verdict.records) == (True, 7)
+    assert (verdict.memory or "").startswith("begun anew: the earlier proof is ")
+    known.send(row(9, "i"))
+    known.run()
+    assert goes_on(proven(known))
+
+
+def test_a_memory_of_another_table_is_not_believed(known: World) -> None:
+    """The stream was read anew."""
+    for table in known.paths.tables:
+        shutil.rmtree(str(table), ignore_errors=True)
+    known.run()
+
+    verdict = proven(known)
+
+    assert (verdict.holds, verdict.memory) == (
+        True,
+        "begun anew: the earlier proof is of another table",
+    )
+
+
+def test_a_memory_of_another_declaration_is_not_believed(known: World) -> None:
+    """Another rule would have made other rows."""
+    known.declare(apply_as_deletes="name = 'zzz'")
+
+    verdict = proven(known)
+
+    assert (verdict.holds, "another declaration" in (verdict.memory or "")) == (True, True)
+
+
+def test_a_proof_that_differs_leaves_the_memory_before_it(known: World) -> None:
+    """What is wrong is not remembered as right."""
+    before = spoilt(known.paths.proof).read_bytes()
+    table = DeltaTable(known.paths.data.path)
+    table.delete("id = 4")
+
+    assert not proven(known).holds
+    assert spoilt(known.paths.proof).read_bytes() == before
+
+
+def test_a_proof_that_dies_leaves_the_memory_before_it(
+    known: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At any place where it writes."""
+    before = spoilt(known.paths.proof).read_bytes()
+    for name in ("put", "put_durably"):
+        with monkeypatch.context() as patch:
+
+            def die(self: Location, content: bytes) -> None:
+                raise KeyboardInterrupt
+
+            patch.setattr(Location, name, die)
+            with pytest.raises(KeyboardInterrupt):
+                proven(known)
+        assert spoilt(known.paths.proof).read_bytes() == before
+    assert goes_on(proven(known))
+    files = {file.name for file in spoilt(known.paths.proof).parent.iterdir()}
+    assert len(files) == 2, "of the proofs that died nothing is left"
+
+
+def test_where_nothing_may_be_written_the_proof_holds_all_the_same(
+    known: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says that the next one begins anew."""
+
+    def refuse(self: Location, content: bytes) -> None:
+        raise PermissionError("not yours")
+
+    monkeypatch.setattr(Location, "put", refuse)
+
+    verdict = proven(known)
+
+    assert verdict.holds
+    assert verdict.limits == ("the next proof begins anew: this one is not kept: not yours",)
+
+
+def test_an_erase_forgets_what_a_proof_remembers(known: World) -> None:
+    """No trace of the key is left, its hash included."""
+    erase(known.spec, known.settings, key='{"id": 2}', reason="asked", run_id="e")
+
+    assert not known.paths.proof.files()
+    assert proven(known).holds
+
+
+def test_batches_that_were_undone_are_no_part_of_a_proof(known: World) -> None:
+    """A rewind takes the proof of what it takes back with it."""
+    proven(known)
+    rewind(known.spec, known.settings, to="seq:1", reason="asked", run_id="r")
+
+    verdict = proven(known)
+    known.run()
+
+    assert (verdict.holds, "undone" in (verdict.memory or "")) == (True, True)
+    assert goes_on(proven(known))
+
+
+@dataclass
+class Life:
+    """A stream to which anything is done, proven twice after each step."""
+
+    world: World
+    chance: random.Random
+    steps: list[str] = field(default_factory=list)
+    gone_on: int = 0
+
+    def step(self) -> None:
+        """Do something, and compare two proofs."""
+        names, weights = ("send", "redrive", "rewind", "replay", "erase"), (12, 3, 3, 1, 1)
+        (name,) = self.chance.choices(names, weights)
+        self.steps.append(name)
+        getattr(self, f"_{name}")()
+        told = f"after {self.steps}"
+        going, whole = proven(self.world), proven(self.world, whole=True)
+        self.gone_on += bool(going.memory and "goes on" in going.memory)
+        for what in ("holds", "records", "batches", "rows", "quarantined", "proven", "limits"):
+            assert getattr(going, what) == getattr(whole, what), (told, what, going, whole)
+        assert going.holds, (told, going)
+
+    def _send(self) -> None:
+        for _ in range(self.chance.randint(1, 6)):
+            key, at = self.chance.randint(1, 6), self.chance.randint(1, 7)
+            sent: Any = row(key, self.chance.choice("abc"), at)
+            sent = self.chance.choice([sent, sent, sent, sent, b"bad", {"id": key, "at": "x"}])
+            self.world.send(sent, partition=key % 2)
+            if self.chance.random() < 0.2:
+                # A delete, or a record for the quarantine.
+                self.world.send(None, id=key, partition=key % 2)
+        self.world.run()
+
+    def _redrive(self) -> None:
+        self.world.redrive()
+
+    def _replay(self) -> None:
+        self.world.replay()
+
+    def _rewind(self) -> None:
+        last = self.world.ledger[-1].seq
+        with_seq = self.chance.randint(max(1, last - 2), last)
+        try:
+            rewind(
+                self.world.spec, self.world.settings, to=f"seq:{with_seq}", reason="r", run_id="r"
+            )
+        except Exception as error:  # noqa: BLE001 (there may be nothing to go back to)
+            self.steps.append(f"({error})"[:60])
+        self.world.run()
+
+    def _erase(self) -> None:
+        if self.world.spec.keys:
+            key = json.dumps({"id": self.chance.randint(1, 6)})
+            erase(self.world.spec, self.world.settings, key=key, reason="asked", run_id="e")
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_it_says_what_a_whole_proof_says_whatever_befalls_a_stream(world: World, mode: str) -> None:
+    """Batches of any records, redrives, replays, rewinds, erases."""
+    world.declare(quarantine_rate={"stop_above": 1.0}, **MODES[mode])
+    life = Life(world, random.Random(mode))
+    life._send()
+    for _ in range(60 if IS_LONG else 8):
+        life.step()
+
+    assert life.gone_on > 0
