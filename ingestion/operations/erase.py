@@ -42,6 +42,7 @@ from oncelake.ingestion.sinks.table import ErasableTable
 from oncelake.ingestion.storage.failpoints import Failpoint, hit
 from oncelake.ingestion.storage.location import Location
 from oncelake.ingestion.storage.processes import sweep_scratch
+from oncelake.ingestion.verify.columns.memory import forget_key
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -103,11 +104,11 @@ def erase(
         row = erasing.commit(position, reason=reason, run_id=run_id)
         tell(f"{spec.name}: tombstones and quarantine…")
         row, unreadable = erasing.clear_side_tables(row)
-        # It has a hash of each key; the next proof begins anew.
-        paths.proof.delete_all()
         # The proof of now needs it: the version before is about to go.
         put_rows(paths, row)
         copy_ledger(paths)
+        # It has a hash of each key. A proof that goes on meanwhile finds the batch in the ledger.
+        forget_key(paths.proof, spec, erasing.key, seq=row.seq)
         tell(f"{spec.name}: older versions…")
         row = erasing.drop_versions(row)
         again = {f"{COMPLETES}{seq}": 1 for seq in erasing.begun_before(standing.rows)}

@@ -79,6 +79,7 @@ class Verdict:
         limits: What is no longer covered, or what a person accepted; it is no fault.
         obstacles: What this proof does not understand; then nothing is proven.
         memory: What the proof has gone on from, or why it was begun anew.
+        record_by_record: Why the records were not decoded and folded all at once, if they were not.
         routes: Of a stream with siblings, the records that all of them have read, and whose they
             are; empty where they have read none together.
     """
@@ -100,6 +101,7 @@ class Verdict:
     obstacles: tuple[str, ...]
     sink: str = "delta"
     memory: str | None = None
+    record_by_record: str | None = None
     routes: Mapping[str, int] | None = None
 
     @property

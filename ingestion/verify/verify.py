@@ -133,6 +133,7 @@ class _Proof:
     ) -> None:
         self._spec, self._settings, self._tell, self._whole = spec, settings, tell, whole
         self._memory: str | None = None
+        self._record_by_record: str | None = None
         self._differences = differences
         self._damages = set[str]()
         self._paths = StreamPaths.of(spec.name, settings, spec.sink)
@@ -182,6 +183,7 @@ class _Proof:
             obstacles=obstacles,
             routes=self._routes,
             memory=self._memory,
+            record_by_record=self._record_by_record,
         )
 
     def refuse_overtaken(self, parts: Collection[str] = ("rows",)) -> None:
@@ -304,6 +306,7 @@ class _Proof:
                 self._prove_in_columns(context, redrives, None)
         except (NotInColumnsError, DamagedTableError) as error:
             # Whatever differs is found again, and explained.
+            self._record_by_record = str(error)
             redrives.begin_again()
             self._prove_one_by_one(context, redrives)
             if isinstance(error, NotInColumnsError) and "rows" not in self._differences.counts:
@@ -392,6 +395,10 @@ class _Proof:
         )
         try:
             proof.remember(memory, self._paths.proof)
+            later = (each for each in read_ledger(self._paths.ledger) if each.seq > self._last_seq)
+            if any(each.kind == "erase" for each in later):
+                # Its key may be among what is remembered.
+                self._paths.proof.delete_all()
         except (OSError, DependencyError) as error:
             self._limits.append(f"the next proof begins anew: this one is not kept: {error}")
 

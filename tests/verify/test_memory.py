@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
@@ -240,12 +241,41 @@ def test_where_nothing_may_be_written_the_proof_holds_all_the_same(
     assert verdict.limits == ("the next proof begins anew: this one is not kept: not yours",)
 
 
-def test_an_erase_forgets_what_a_proof_remembers(known: World) -> None:
-    """No trace of the key is left, its hash included."""
+def test_an_erase_takes_the_key_out_of_what_a_proof_remembers(known: World) -> None:
+    """No trace of it is left, its hash included, and the next proof goes on."""
+    proven(known)
+    before = hashes_in(known.paths.proof)
+    erase(known.spec, known.settings, key='{"id": 2}', reason="asked", run_id="e")
+    known.forget_before(0, 5)
+
+    verdict = proven(known)
+
+    assert goes_on(verdict)
+    (erased,) = before - hashes_in(known.paths.proof)
+    assert (
+        erased
+        not in b"".join(
+            file.read_bytes() for file in spoilt(known.paths.proof).parent.iterdir()
+        ).hex()
+    )
+    known.send(row(2, "anew"))
+    known.run()
+    assert goes_on(proven(known))
+
+
+def hashes_in(place: Location) -> set[str]:
+    """Return the hashes of the keys that are remembered, as Parquet may have them."""
+    files = Path(str(place)).glob("*.parquet")
+    found = (each for file in files for each in pq.read_table(file)["k"].to_pylist())
+    return {each.to_bytes(8, "little").hex() for each in found}
+
+
+def test_a_memory_that_cannot_tell_the_key_goes_with_it(known: World) -> None:
+    """It is of another declaration."""
+    known.declare(apply_as_deletes="name = 'zzz'")
     erase(known.spec, known.settings, key='{"id": 2}', reason="asked", run_id="e")
 
     assert not known.paths.proof.files()
-    assert proven(known).holds
 
 
 def test_batches_that_were_undone_are_no_part_of_a_proof(known: World) -> None:
@@ -281,6 +311,8 @@ class Life:
         for what in ("holds", "records", "batches", "rows", "quarantined", "proven", "limits"):
             assert getattr(going, what) == getattr(whole, what), (told, what, going, whole)
         assert going.holds, (told, going)
+        if "erase" not in self.steps:
+            assert whole.record_by_record is None, (told, whole)
 
     def _send(self) -> None:
         for _ in range(self.chance.randint(1, 6)):

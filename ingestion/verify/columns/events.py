@@ -23,6 +23,7 @@ from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.declaration.sql import OFFLINE, identifier
 from oncelake.ingestion.kafka.offsets import TopicPartition
 from oncelake.ingestion.verify.columns import NotInColumnsError
+from oncelake.ingestion.verify.columns.memory import key_hash
 from oncelake.ingestion.verify.columns.types import arrow_type
 from oncelake.ingestion.verify.fold.transform import TIME
 from oncelake.ingestion.verify.read.record import RowChange
@@ -93,10 +94,6 @@ class RowColumns:
         """The declared columns."""
         return pa.schema([*self.types.items()])
 
-    def key(self) -> str:
-        """Write the hash of the key; a row without one is known by its place."""
-        return f"hash({', '.join(map(identifier, self.keys)) or '_partition, _offset'})"
-
     def digest(self, flag: str) -> str:
         """Write the hash of a row, given what marks it as deleted."""
         flags = [flag] if self.flag else []
@@ -152,9 +149,10 @@ class Events:
         """
         taken = self.columns.orders() if orders is None else orders
         given = "".join(f", {value} AS {name}" for name, value in taken.items())
+        key, digest = key_hash(self.columns.keys), self.columns.digest("_gone")
         self.database.execute(
-            f"INSERT INTO events SELECT {self.columns.key()}{given}, _seq, _partition, _offset, "
-            f"_gone, {self.columns.digest('_gone')} FROM {relation}"
+            f"INSERT INTO events SELECT {key}{given}, _seq, _partition, _offset, _gone, {digest} "
+            f"FROM {relation}"
         )
 
     def judged(self, changes: Sequence[RowChange], numbers: Mapping[TopicPartition, int]) -> None:

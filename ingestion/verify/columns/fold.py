@@ -17,13 +17,15 @@ from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.verify.columns import NotInColumnsError
 
 # The modes that these queries state, and which event of a key has its row.
-NEWEST, FIRST, EVERY = "DESC", "ASC", ""
-_KEEPS: Final[Mapping[str, str]] = {"upsert": NEWEST, "insert_only": FIRST, "append": EVERY}
+NEWEST, FIRST = "DESC", "ASC"
+# Without keys, each place in Kafka is a key of its own.
+_KEEPS: Final[Mapping[str, str]] = {"upsert": NEWEST, "insert_only": FIRST, "append": FIRST}
 
-# Each event's rank among those of its key; 1 has the row.
+# The rank of each event's place among those of its key; the first event of rank 1 has the row.
 _RANKED: Final = """
 CREATE TEMP TABLE ranked AS
-SELECT *, row_number() OVER (PARTITION BY k ORDER BY {places}) AS r,
+SELECT *, row_number() OVER (PARTITION BY k ORDER BY {places}, seq) AS n,
+       {rank} OVER (PARTITION BY k ORDER BY {places}, {tie}) AS r,
        count(*) OVER (PARTITION BY k) AS events
 FROM events
 """
@@ -52,15 +54,16 @@ SELECT seq, sum(others)::BIGINT AS superseded, count(*) AS winners, CASE
         WHEN r_before IS NULL OR r < r_before THEN 'inserted'
         ELSE 'stale' END
     WHEN r > r_before THEN 'stale'
+    WHEN r = r_before THEN 'unchanged'
     WHEN gone THEN 'deleted'
     ELSE 'updated' END AS disposition
 FROM states GROUP BY seq, disposition
 """
-_INSERTED: Final = "SELECT seq, 0, count(*), 'inserted' FROM events GROUP BY seq"
 _EXPECTED: Final = """
-CREATE TEMP TABLE expected AS SELECT tp, off, digest FROM ranked WHERE r = 1 AND ({stays})
+CREATE TEMP TABLE expected AS
+SELECT tp, off, digest FROM ranked WHERE n = 1 AND ({stays})
+UNION ALL SELECT tp, off, digest FROM untouched WHERE {stays}
 """
-_EVERY: Final = "CREATE TEMP TABLE expected AS SELECT tp, off, digest FROM events"
 # Of what an earlier proof remembers, only the keys of new events are folded again.
 _TOUCHED: Final = """
 CREATE TEMP TABLE touched AS SELECT DISTINCT k FROM events;
@@ -69,8 +72,10 @@ INSERT INTO events BY NAME FROM remembered SEMI JOIN touched USING (k);
 DROP TABLE remembered;
 DROP TABLE touched
 """
-_UNTOUCHED: Final = "INSERT INTO expected SELECT tp, off, digest FROM untouched WHERE {stays}"
-_REMEMBERED: Final = "SELECT * EXCLUDE (r, events) REPLACE (0 AS seq) FROM ranked WHERE r = 1"
+_REMEMBERED: Final = """
+SELECT * EXCLUDE (n, r, events) REPLACE (0 AS seq) FROM ranked WHERE n = 1
+UNION ALL BY NAME FROM untouched
+"""
 
 
 class FoldQueries:
@@ -87,21 +92,22 @@ class FoldQueries:
         self._has_order = bool(spec.sequence_by)
         self._orders = [f"o{n}" for n in range(len(spec.sequence_by))]
 
-    def fold(self) -> Iterator[tuple[int, Counter[str], int]]:
+    def fold(self, *, has_replays: bool) -> Iterator[tuple[int, Counter[str], int]]:
         """Yield for each batch the dispositions of its winners, and how many lost to them.
 
         Then ``expected`` has place and digest of each row that must be in the table. ``remembered``
-        has the events of an earlier proof, as batch 0.
+        has the events of an earlier proof, as batch 0; a replay reads places that were read before.
         """
         self._run(_TOUCHED)
-        if self._keeps == EVERY:
-            self._run(_EVERY)
-            counts = _INSERTED
-        else:
-            self._rank()
-            # A row that is marked as deleted is there.
-            counts = _DISPOSITIONS.format(forgets=not self._is_soft)
-        self._run(_UNTOUCHED.format(stays=self._stays))
+        if not self._has_order and self._number(_UNORDERED):
+            raise NotInColumnsError("nothing orders the events of a key in two partitions")
+        places = ", ".join(f"{each} {self._keeps}" for each in (*self._orders, "tp", "off"))
+        # Only a replay reads a place twice.
+        rank = "dense_rank()" if has_replays else "row_number()"
+        self._run(_RANKED.format(places=places, rank=rank, tie="0" if has_replays else "seq"))
+        # A row that is marked as deleted is there.
+        self._run(_EXPECTED.format(stays="TRUE" if self._is_soft else "NOT gone"))
+        counts = _DISPOSITIONS.format(forgets=not self._is_soft)
         found: dict[int, tuple[Counter[str], list[int]]] = {}
         for seq, others, winners, disposition in self._run(counts).fetchall():
             dispositions, superseded = found.setdefault(seq, (Counter(), []))
@@ -111,19 +117,7 @@ class FoldQueries:
 
     def to_remember(self) -> str:
         """Return the query of what the next proof goes on from."""
-        own = "SELECT * REPLACE (0 AS seq) FROM events" if self._keeps == EVERY else _REMEMBERED
-        return f"{own} UNION ALL BY NAME FROM untouched"
-
-    def _rank(self) -> None:
-        if not self._has_order and self._number(_UNORDERED):
-            raise NotInColumnsError("nothing orders the events of a key in two partitions")
-        places = [f"{each} {self._keeps}" for each in (*self._orders, "tp", "off")]
-        self._run(_RANKED.format(places=", ".join(places)))
-        self._run(_EXPECTED.format(stays=self._stays))
-
-    @property
-    def _stays(self) -> str:
-        return "TRUE" if self._is_soft else "NOT gone"
+        return _REMEMBERED
 
     def _number(self, query: str) -> int:
         [(number,)] = self._run(query).fetchall()

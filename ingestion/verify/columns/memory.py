@@ -12,7 +12,7 @@ import hashlib
 import json
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 import duckdb
@@ -20,8 +20,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from oncelake.ingestion.declaration.spec import StreamSpec, fingerprint
+from oncelake.ingestion.declaration.sql import OFFLINE, identifier
 from oncelake.ingestion.kafka.offsets import TopicPartition
 from oncelake.ingestion.storage.location import Location
+from oncelake.ingestion.verify.columns import NotInColumnsError
+from oncelake.ingestion.verify.columns.types import arrow_type
 from oncelake.ingestion.verify.read.snapshot import Batch, Snapshot
 
 _FORMAT: Final = 1
@@ -45,6 +48,7 @@ class ProofMemory:
         next: The offset behind the last that was read, by topic and partition.
         records, batches, rows, quarantined: What was counted.
         quarantine: A digest of what was in quarantine.
+        erased: Batches since then that have erased a key, which is not remembered any more.
         files: The files of events, with their digests.
     """
 
@@ -60,6 +64,7 @@ class ProofMemory:
     rows: int
     quarantined: int
     quarantine: int
+    erased: tuple[int, ...] = ()
     files: tuple[tuple[str, str], ...] = ()
 
     @property
@@ -90,7 +95,7 @@ def load_memory(place: Location) -> ProofMemory | None:
         if _digest(_canonical(said)) != digest:
             raise ProofMemoryError("is not as it was written")
         of_tuples = {name: tuple(map(tuple, said[name])) for name in ("next", "files")}
-        return ProofMemory(**{**said, **of_tuples})
+        return ProofMemory(**{**said, **of_tuples, "erased": tuple(said["erased"])})
     except (ValueError, KeyError, TypeError) as error:
         raise ProofMemoryError("is not as it was written") from error
 
@@ -124,17 +129,16 @@ def events_of(memory: ProofMemory, place: Location) -> Iterator[pa.Table]:
         yield pq.read_table(pa.BufferReader(raw))
 
 
-def save_memory(memory: ProofMemory, place: Location, events: duckdb.DuckDBPyRelation) -> None:
-    """Put a memory in the place of the one before; ``events`` is a query of DuckDB.
+def save_memory(memory: ProofMemory, place: Location, events: pa.RecordBatchReader) -> None:
+    """Put a memory, and its events, in the place of the one before.
 
     Raises:
         OSError: it cannot be written there.
     """
     files = []
-    reader = events.to_arrow_reader(_ROWS_OF_A_FILE)
-    for batch in _parts(reader):
+    for part in _parts(events):
         sink = pa.BufferOutputStream()
-        pq.write_table(batch, sink, compression="zstd", use_dictionary=False)
+        pq.write_table(part, sink, compression="zstd", use_dictionary=False)
         raw = sink.getvalue().to_pybytes()
         name = f"{uuid.uuid4().hex}.parquet"
         (place / name).put(raw)
@@ -147,11 +151,34 @@ def save_memory(memory: ProofMemory, place: Location, events: duckdb.DuckDBPyRel
         (place / name).delete()
 
 
-def forget(place: Location) -> bool:
-    """Remove a memory, and return whether there was one."""
-    is_there = bool(place.files())
-    place.delete_all()
-    return is_there
+def forget_key(place: Location, spec: StreamSpec, key: pa.Table, *, seq: int) -> None:
+    """Remove a key that batch ``seq`` has erased; where that cannot be told, the whole memory.
+
+    Args:
+        key: One row.
+    """
+    try:
+        memory = load_memory(place)
+        if memory is None or memory.rule != rule_of(spec) or {*key.column_names} != {*spec.keys}:
+            place.delete_all()
+            return
+        with duckdb.connect(config=dict(OFFLINE)) as database:
+            types = [pa.field(name, arrow_type(spec.types[name])) for name in spec.keys]
+            database.register("key", key.select(spec.keys).cast(pa.schema(types)))
+            parts = [*events_of(memory, place)]
+            if parts:
+                database.register("events", pa.concat_tables(parts))
+                left = f"FROM events WHERE k NOT IN (SELECT {key_hash(spec.keys)} FROM key)"
+                events = database.sql(left).to_arrow_reader(_ROWS_OF_A_FILE)
+                memory = replace(memory, erased=(*memory.erased, seq))
+                save_memory(memory, place, events)
+    except (ProofMemoryError, NotInColumnsError):
+        place.delete_all()
+
+
+def key_hash(keys: Sequence[str]) -> str:
+    """Write the hash of a key in DuckDB's SQL; a row without keys is known by its place."""
+    return f"hash({', '.join(map(identifier, keys)) or '_partition, _offset'})"
 
 
 def rule_of(spec: StreamSpec) -> str:

@@ -36,8 +36,8 @@ from oncelake.ingestion.verify.verdict import Difference
 
 _AT_ONCE: Final = 100_000
 _MOST_BYTES: Final = 64 * 1024 * 1024
-# Batches of records that none has applied before, and those that change no row.
-_READS: Final = frozenset({"ingest", "redrive"})
+# Batches of records, and those that change no row.
+_READS: Final = frozenset({"ingest", "redrive", "replay"})
 _IDLE: Final = frozenset({"schema", "rewind"})
 # Places of rows that are due and not found, or found and not due, the first of them.
 _DIFFERING: Final = """
@@ -85,7 +85,7 @@ class ColumnProof:
         last = known.memory.seq if known else 0
         batches = sorted(coverage.batches.values(), key=lambda batch: batch.seq)
         self._batches = [batch for batch in batches if batch.seq > last]
-        _refuse_gone(context, self._batches, is_whole=known is None)
+        _refuse_gone(context, self._batches, known.memory if known else None)
         keeps_of(spec)
         self._spec, self._context, self._database = spec, context, database
         self._redrives = redrives
@@ -104,8 +104,12 @@ class ColumnProof:
         self._records = Records(spec, decoding_of(spec), self._events, kept_back)
         self._queries = FoldQueries(database, spec)
         counted = Counter[str](values_coerced=0, tombstones_shared=0)
-        reads = [batch for batch in self._batches if batch.kind not in _IDLE]
-        self._recounts = {batch.seq: Recount(extra=counted.copy()) for batch in reads}
+        reads = [batch for batch in self._batches if batch.kind in _READS]
+        self._recounts = {
+            batch.seq: Recount(is_replay=batch.kind == "replay", extra=counted.copy())
+            for batch in reads
+        }
+        self._has_replays = any(batch.kind == "replay" for batch in reads)
         is_of_today = context.classifiers.is_of_today
         self._of_today = {batch.seq for batch in reads if is_of_today(batch)}
         self._by_seq = {batch.seq: batch for batch in self._batches}
@@ -125,7 +129,8 @@ class ColumnProof:
             if batch.kind == "redrive":
                 continue
             for at, messages in topic.messages(batch.ranges):
-                self._refuse_another_log(batch, at, messages)
+                if batch.kind == "ingest":
+                    self._refuse_another_log(batch, at, messages)
                 self._recounts[batch.seq].records[at] += len(messages)
                 runs.append(Run(batch.seq, self._numbers[at], messages))
                 count += len(messages)
@@ -144,7 +149,7 @@ class ColumnProof:
 
     def count(self) -> Iterator[tuple[Batch, Recount]]:
         """Fold the events; yield each batch with what its records became."""
-        for seq, dispositions, superseded in self._queries.fold():
+        for seq, dispositions, superseded in self._queries.fold(has_replays=self._has_replays):
             recount = self._recounts[seq]
             recount.dispositions.update(dispositions)
             recount.counts["superseded"] += superseded
@@ -179,7 +184,8 @@ class ColumnProof:
         Raises:
             OSError: it cannot be written there.
         """
-        save_memory(memory, place, self._database.sql(self._queries.to_remember()))
+        events = self._database.sql(self._queries.to_remember())
+        save_memory(memory, place, events.to_arrow_reader(_AT_ONCE))
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -201,6 +207,9 @@ class ColumnProof:
         """Let the rule decide about records of a batch."""
         recount = self._recounts[batch.seq]
         classify = self._context.classifiers.of(batch)
+        if recount.is_replay:
+            records, held = self._redrives.without_waiting(records, batch.seq)
+            recount.counts["overlap"] += held
         classified, kept, redriven = self._redrives.partition(records, batch.seq)
         self._redrives.good_today += len(kept) - len(classify(kept, batch.seq).bad)
         result = classify(classified, batch.seq)
@@ -208,6 +217,12 @@ class ColumnProof:
         if result.unread or result.truncates or result.types:
             raise NotInColumnsError("schemas, types and truncates are proven record by record")
         recount.counts.update(result.counts)
+        if recount.is_replay:
+            new = [
+                each for each in result.bad if not self._redrives.holds(each[0], before=batch.seq)
+            ]
+            recount.counts["overlap"] += len(result.bad) - len(new)
+            result.bad = new
         recount.counts["quarantined"] += len(result.bad)
         recount.extra["values_coerced"] += sum(change.coerced for change in result.changes)
         self.bad.put(dict(as_bad(record, reason, batch.seq) for record, reason in result.bad))
@@ -269,18 +284,21 @@ def _refuse_other_numbers(memory: ProofMemory, partitions: Sequence[TopicPartiti
         raise ProofMemoryError("is of other partitions")
 
 
-def _refuse_gone(context: FoldContext, batches: Sequence[Batch], *, is_whole: bool) -> None:
+def _refuse_gone(
+    context: FoldContext, batches: Sequence[Batch], memory: ProofMemory | None
+) -> None:
     """Refuse what is not wholly there, or what somebody has accepted."""
     coverage = context.coverage
-    is_gone = coverage.is_partial if is_whole else not all(map(coverage.covers, batches))
+    is_gone = not all(map(coverage.covers, batches)) if memory else coverage.is_partial
     if coverage.epoch > 1 or is_gone or coverage.accepted_through or coverage.accepted:
         raise NotInColumnsError("not every record is there, or judged")
-    kinds = {batch.kind for batch in batches}
-    if not is_whole and "redrive" in kinds:
+    erased = memory.erased if memory else ()
+    kinds = {batch.kind for batch in batches if batch.seq not in erased}
+    if memory and "redrive" in kinds:
         raise ProofMemoryError("is of records that were redriven since")
     if others := kinds - _READS - _IDLE:
         raise NotInColumnsError(f"a batch is a {min(others)}")
-    ranges = sorted(part for b in batches if b.kind in _READS for part in b.ranges if part.span)
+    ranges = sorted(part for b in batches if b.kind == "ingest" for part in b.ranges if part.span)
     if any(one.at == other.at and other.start < one.end for one, other in pairwise(ranges)):
         raise NotInColumnsError("ranges overlap")
 
