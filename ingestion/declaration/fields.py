@@ -575,6 +575,15 @@ class Declaration(Part):
         return bool({c.name for c in self.route.columns}.difference(options.of_envelope))
 
     @property
+    def routed_by(self) -> str | None:
+        """The column that has a row's route, where the row before a move may tell its own."""
+        if self.route is None or not (self.leaves_by_route and self.settles_moves):
+            return None
+        by, (column, *_) = self.route.by, self.route.columns
+        is_same = self.types.get(by) == column.type and by not in self.select
+        return by if is_same and not self.transform else None
+
+    @property
     def is_sensed(self) -> bool:
         """Whether Dagster's sensor starts runs."""
         return self.schedule is None if self.sensor is None else self.sensor

@@ -97,7 +97,9 @@ def _define_contested(target: Target, *, has_contests: bool) -> None:
     spec, engine = target.spec, target.engine
     keys = sql.names(spec.keys)
     begun = f"UNION SELECT {keys} FROM contests" if has_contests else ""
-    moved = f"SELECT {keys} FROM batch WHERE _disposition = 'row' AND _moves"
+    arrives = f"_disposition = 'row' OR _left_to <> '{DELETED_ELSEWHERE}'"
+    arrives = arrives if spec.leaves_rows else "_disposition = 'row'"
+    moved = f"SELECT {keys} FROM batch WHERE ({arrives}) AND _moves"
     if has_contests:
         moved += f"""
             UNION SELECT {sql.names(spec.keys, "b")} FROM batch b

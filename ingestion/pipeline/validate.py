@@ -418,6 +418,17 @@ def _has_moved(spec: StreamSpec) -> str:
     return f"(_ended IS NOT NULL AND NOT ({' AND '.join(same)}))"
 
 
+def _was_elsewhere(spec: StreamSpec) -> str:
+    """Tell that the row before was another table's, as far as its route is told."""
+    assert spec.route is not None, "it has a column with the route"
+    assert spec.routed_by is not None, "it has a column with the route"
+    takes_rest = spec.route.of_unrouted == "take"
+    listed = spec.route.others if takes_rest else spec.route.own
+    values = ", ".join(sql.text(v) if isinstance(v, str) else str(v).upper() for v in listed)
+    told = sql.name(spec.routed_by, "_ended")
+    return f"{told} {'' if takes_rest else 'NOT '}IN ({values or 'NULL'})"
+
+
 def _unknown_of_ended(spec: StreamSpec) -> str:
     """Name what the row before does not tell, without which it cannot be deleted."""
     needed = [name for name in (*spec.keys, *spec.sequence_by) if name in spec.types]
@@ -447,9 +458,12 @@ def _batch(judged: str, spec: StreamSpec) -> str:
     columns |= {name: f"CASE WHEN {is_bad} THEN {name} END" for name in _OF_BAD}
     columns |= {"_left_to": "CAST(NULL AS VARCHAR)"} if spec.leaves_rows else {}
     rows: dict[str, str] = {}
-    deletes: dict[str, Mapping[str, str]] = {}
+    deletes: dict[str, dict[str, str]] = {}
     if spec.moved_by:
         rows["ended"], deletes["ended"] = _has_ended(spec), _ended_row(spec)
+        if spec.routed_by:
+            elsewhere = f"CASE WHEN {_was_elsewhere(spec)} THEN '{DELETED_ELSEWHERE}' END"
+            deletes["ended"]["_left_to"] = elsewhere
     if spec.leaves_rows:
         rows["left"], left_to = "_disposition = _left_to AND _fault IS NULL", "_left_to"
         if spec.leaves_by_route and spec.settles_moves:
@@ -457,7 +471,8 @@ def _batch(judged: str, spec: StreamSpec) -> str:
         elif spec.leaves_by_route:
             rows["left"] += " AND NOT coalesce(_is_gone, FALSE)"
         of_left = {n: sql.name(n) for n in ("_index", *spec.types)}
-        deletes["left"] = {**of_left, "_left_to": left_to}
+        moves = {"_moves": columns["_moves"]} if spec.moved_by else {}
+        deletes["left"] = {**of_left, **moves, "_left_to": left_to}
     if not rows:
         return f"SELECT {sql.selected(columns)} FROM {judged} j"
     of_delete = {"_disposition": "'delete'", "_bytes": "0"}

@@ -104,6 +104,7 @@ class Change:
         is_vacated: Whether no other row had the old key when this one left it.
         alive: The rows that a truncate has emptied.
         holder: The row that had the new key when this one got it.
+        outlived: The row that still has the old key, which it had before this one got it.
         altered: What had been altered by then.
     """
 
@@ -115,6 +116,7 @@ class Change:
     is_vacated: bool = True
     alive: tuple[Row, ...] = ()
     holder: Row | None = None
+    outlived: Row | None = None
     altered: frozenset[str] = frozenset()
 
     @property
@@ -199,13 +201,14 @@ class Database:
     def _change(self, at: int, statement: Statement) -> None:
         before = self.rows.pop(at)
         if isinstance(statement, Delete):
-            self._note("d", before=before, is_vacated=self._holder(before.key) is None)
+            is_vacated = self._holder(before.key) is None
+            self._note("d", before=before, is_vacated=is_vacated, outlived=self._outlived(before))
             return
         is_move = isinstance(statement, Move)
         values = {"key": statement.to} if is_move else self._stored(statement)
         after = before._replace(**values)
         holder = self._holder(after.key)
-        is_vacated = self._holder(before.key) is None
+        is_vacated, outlived = self._holder(before.key) is None, self._outlived(before)
         self.rows[at] = after
         if before != after:
             is_unsent = after.wide == before.wide and len(after.wide or "") > _LONGEST_INLINE
@@ -216,6 +219,7 @@ class Database:
                 unsent=frozenset({"wide"} if is_unsent else ()),
                 is_vacated=is_vacated,
                 holder=holder,
+                outlived=outlived,
             )
 
     def _stored(self, statement: Any) -> dict[str, Any]:
@@ -231,6 +235,13 @@ class Database:
 
     def _holder(self, key: int) -> Row | None:
         return next((row for row in self.rows.values() if row.key == key), None)
+
+    def _outlived(self, row: Row) -> Row | None:
+        """Return the row that has the key of a row, too, if this one got it last."""
+        rows = (c.after for c in reversed(self.log) if c.after and (c.op == "c" or c.is_move))
+        newest = next((each for each in rows if each.key == row.key), None)
+        is_last = newest is not None and newest.identity == row.identity
+        return self._holder(row.key) if is_last else None
 
     def _note(self, op: Any, **parts: Any) -> Change:
         change = Change(number=len(self.log) + 1, op=op, altered=self.altered, **parts)

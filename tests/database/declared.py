@@ -167,14 +167,19 @@ class Setup:
             # A producer who sends no row of before cannot say that one has left its route.
             return ("a change of route",)
         # A new row of a key that has one may have come a second time, or after a silent TRUNCATE.
-        new = "a key that is taken over by a new row"
+        # Of rows of two tables that have one key, the newest alone is known.
+        never = (
+            "a key that is taken over by a new row",
+            "a key that a row of another table passes",
+        )
         if self.declared.is_ordered:
-            return (new,)
+            return never
         # Nothing orders the events of two partitions; and by its key alone, without an order, a
         # delete takes the row that is there.
         is_told = self.source.identity == "full"
         taken = () if is_told else ("a key that is taken over",)
-        return (new, *taken, "a large value that moves to another partition")
+        untold = "a row of nulls that leaves a key to another"
+        return (*never, *taken, untold, "a large value that moves to another partition")
 
     def expected(self, row: Row) -> Image:
         """Return a row of the source as a table must have it, null where a column is not yet."""

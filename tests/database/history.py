@@ -21,6 +21,8 @@ FEATURES: Final = (
     "a key that is taken over",
     "a key that is taken over by its like",
     "a key that is taken over by a new row",
+    "a row of nulls that leaves a key to another",
+    "a key that a row of another table passes",
     "a field within a column of Iceberg",
     "a large value that moves to another partition",
 )
@@ -137,6 +139,8 @@ class History:
         is_silent = is_envelope and source.identity != "full"
         if change.leaves is not None and declared.is_routed and is_silent:
             yield "a delete without its route"
+        if change.leaves is not None and is_envelope:
+            yield from self._of_leaving(change)
         if change.holder is not None and (change.is_move or (change.op == "c" and is_envelope)):
             yield from _taken_over(change, change.holder)
         is_spread = source.kafka_key == "primary" and source.partitions > 1
@@ -149,6 +153,17 @@ class History:
         for table in declared.tables:
             if table.where and CONDITIONS[table.where](before) > CONDITIONS[table.where](after):
                 yield "a row that leaves the condition"
+
+    def _of_leaving(self, change: Change) -> Iterator[str]:
+        row, other, source = change.before, change.outlived, self.setup.source
+        assert row is not None, "it leaves a key"
+        fixed = {*source.keys, "part", "shard", "tenant"}
+        image = source.image(row, change.altered)
+        if not change.is_vacated and not any(v for n, v in image.items() if n not in fixed):
+            yield "a row of nulls that leaves a key to another"
+        table_of = self.setup.declared.table_of
+        if other is not None and table_of(row) != table_of(other):
+            yield "a key that a row of another table passes"
 
 
 def _taken_over(change: Change, holder: Row) -> Iterator[str]:

@@ -181,6 +181,25 @@ FOUND: Final[Mapping[str, History]] = {
         )
         for sent, key in {"sent as updates": "shard", "sent as deletes and rows": "primary"}.items()
     },
+    **{
+        f"a row that takes over a key of another table, {limit} at once": of(
+            *(put(5), put(3, state="closed"), moves((3, 5), (5, 6))),
+            tables=ROUTED,
+            source=Source(kafka_key="shard"),
+            limit=limit,
+        )
+        for limit in (32, 1)
+    },
+    **{
+        f"a row of another table between two of this one, {limit} at once": of(
+            *(put(3), put(1, state="closed"), moves((1, 3), (3, 5)), moves((3, 5), (5, 3))),
+            *(put(4), moves((4, 5), (5, 1))),
+            tables=ROUTED,
+            source=Source(kafka_key="shard"),
+            limit=limit,
+        )
+        for limit in (32, 1)
+    },
     "moves in a circle that nothing orders": of(
         *(put(4, wide="w" * 8), moves((4, 2)), moves((2, 3)), moves((3, 2))),
         Transaction((Delete(2),)),

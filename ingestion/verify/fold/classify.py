@@ -147,6 +147,8 @@ class Classifier:
         self._keeps = spec.unavailable == "keep"
         self._never_left_out = spec.never_left_out
         self._may_move, self._settles_moves = bool(spec.moved_by), spec.settles_moves
+        payload = [column.name for column in spec.payload_columns]
+        self._routed_at = payload.index(spec.routed_by) if spec.routed_by else None
         self._tombstones = spec.tombstone_policy
         self._is_soft = spec.deletes == "soft"
         self._keeps_extra = spec.extra_fields == "keep"
@@ -272,10 +274,18 @@ class Classifier:
         if decoded.is_gone and not self._settles_moves:
             return []
         left = Value(record, decoded, decoded.values, is_left=True)
-        ended = decoded.ended and Value(
-            record, decoded.ended, decoded.ended.values, 1, is_ended=True
-        )
+        ended = self._ended(record, decoded)
         return [left, ended] if ended and self._is_known(ended) else [left]
+
+    def _ended(self, record: Record, decoded: DecodedRecord) -> Value | None:
+        """Return the row that an update ends; where that was another table's, it tells no more."""
+        ended = decoded.ended
+        if ended is None:
+            return None
+        route = None if self._routed_at is None else ended.values[self._routed_at]
+        if route is not None and self._route is not None and not self._route.was_own(route):
+            ended = replace(ended, is_gone=True)
+        return Value(record, ended, ended.values, 1, is_ended=True)
 
     def _is_known(self, value: Value) -> bool:
         """Tell whether key and order of a row are told, as far as they are columns of it."""
@@ -328,12 +338,9 @@ class Classifier:
         if decoded.ended is not None and at is not None:
             raise BadRecordError("another key, where each element is a row")
         if at is None:
-            ended = (
-                [Value(record, decoded.ended, decoded.ended.values, 1, is_ended=True)]
-                if decoded.ended
-                else []
-            )
-            return [Value(record, decoded, values, lacks=lacks), *ended]
+            ended = self._ended(record, decoded)
+            own = Value(record, decoded, values, lacks=lacks)
+            return [own, ended] if ended else [own]
         elements = values[at] or ((None,) if is_delete else ())
         result.counts["filtered"] += not elements
         first = replace(decoded, left_out=frozenset(), moved_from=None)
@@ -430,7 +437,8 @@ class Classifier:
         if self._may_move and (row.moves or decoded.is_delete):
             record = None if row.is_alone else row.record
             mover = None if record and record.value is None else row.values
-            change = change._replace(mover=mover, moves=row.moves, record=record)
+            is_gone = row.is_ended and decoded.is_gone
+            change = change._replace(mover=mover, moves=row.moves, record=record, is_gone=is_gone)
         if decoded.moved_from is not None and self._keeps:
             old = text_of(decoded.moved_from.get(name) for name in self._keys)
             change = change._replace(moved_from=old)

@@ -79,7 +79,7 @@ class ContestedKeys:
     def take(self, changes: Sequence[RowChange]) -> None:
         """Keep changes until the batch is whole."""
         add_events(self._new, changes)
-        moved = (each for each in changes if each.moves and not self._is_delete(each))
+        moved = (each for each in changes if each.moves and self._arrives(each))
         self._moving.update(change.key for change in moved)
 
     def erase(self, erased: Erased) -> None:
@@ -145,7 +145,7 @@ class ContestedKeys:
                     self._spares(contest, there, change, is_repeated=was_spared)
                     or change.record is None
                 ):
-                    spared[key, change.place] = change.is_left
+                    spared[key, change.place] = change.is_left or change.is_gone
                     is_repeated = True
                 else:
                     unknown[change.at, change.offset] = change.record
@@ -155,7 +155,7 @@ class ContestedKeys:
     def _arrived(self, contest: Contest, there: RowChange | None, change: RowChange) -> RowChange:
         """Return the change that a row is of now; one onto which it has moved is pushed."""
         moment = change.place[self._order]
-        if not change.moves or change.is_left or there is None:
+        if not change.moves or there is None:
             return change
         if moment:
             is_same = moment == there.place[self._order] and self._row(there) == self._row(change)
@@ -170,7 +170,8 @@ class ContestedKeys:
         return change
 
     def _columns_of(self, change: RowChange) -> Row | None:
-        return change.row and change.row[: self._width]
+        values = change.mover if change.is_left else change.row
+        return values and values[: self._width]
 
     def _row(self, change: RowChange) -> Row:
         values = change.mover if change.is_left else change.row

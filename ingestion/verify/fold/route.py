@@ -68,6 +68,12 @@ class RouteReader:
             return "unrouted"
         return "own" if route.otherwise == route.stream else "routed_elsewhere"
 
+    def was_own(self, value: object) -> bool:
+        """Tell whether a row was of this stream's table when it had a route."""
+        route = self._route
+        owners = (stream for stream, routes in route.tables if value in routes)
+        return next(owners, route.otherwise) == route.stream
+
     def _takers(self, record: Record, *, has_route: bool) -> tuple[str, ...]:
         """Return the streams of which a record of no table may be; none where that is one."""
         if record.value is None:

@@ -128,7 +128,8 @@ class RowChange(NamedTuple):
         record: The record, where it leaves any out.
         coerced: How many of its values were of another type than their lenient column.
         is_left: Whether it is a delete by a record that is not of this table.
-        is_gone: Whether that record says that the row is gone from where it was, too.
+        is_gone: Whether that record says that the row is gone from where it was, too; it takes none
+            of this table.
         mover: The declared columns of a row that gets this key by a move, or loses it, or is not
             of this table, as far as the record tells them.
         moves: Whether it is by a move.
