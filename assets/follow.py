@@ -15,6 +15,7 @@ from dagster._core.definitions.asset_checks.asset_check_evaluation import (
 from pydantic import Field
 
 from oncelake.assets.checks import ERROR, as_evaluation, check_results, check_specs
+from oncelake.assets.doctor.idle import FOLLOW_SENSOR
 from oncelake.assets.doctor.runs import UNDER_WAY, Runs, location_here, location_of
 from oncelake.assets.evidence import gather
 from oncelake.assets.failures import (
@@ -23,7 +24,7 @@ from oncelake.assets.failures import (
     metadata_of_failure,
     translate_errors,
 )
-from oncelake.assets.jobs import FOLLOW_JOB, FOLLOW_SENSOR, chosen, op_job
+from oncelake.assets.jobs import FOLLOW_JOB, chosen, op_job
 from oncelake.assets.metadata import earlier_events, metadata_of, version_tags
 from oncelake.assets.sensors import Tick, pause_after_failures, report_under_way
 from oncelake.assets.translation import AS_DECLARED, Translation

@@ -10,9 +10,7 @@ from oncelake.ingestion.declaration.names import suggest
 from oncelake.ingestion.errors import InvalidSpecError
 
 INGEST_JOB = "ingest_job"
-LAG_SENSOR = "lag"
 FOLLOW_JOB = "follow_job"
-FOLLOW_SENSOR = "follow"
 # On each run that sensor or schedule has asked for: the stream that it is of, or several by commas.
 STREAM_TAG = "oncelake/stream"
 _LAG_TAG = "oncelake/lag"

@@ -19,8 +19,9 @@ from typing import Any, Final
 
 import dagster as dg
 
+from oncelake.assets.doctor.idle import LAG_SENSOR
 from oncelake.assets.doctor.runs import UNDER_WAY, Runs
-from oncelake.assets.jobs import INGEST_JOB, LAG_SENSOR, STREAM_TAG, joined, run_of
+from oncelake.assets.jobs import INGEST_JOB, STREAM_TAG, joined, run_of
 from oncelake.assets.refusals import last_run, standing_refusal
 from oncelake.assets.translation import AS_DECLARED, Translation
 from oncelake.ingestion.declaration.loader import DeclaredStream, StreamFolder, reload_stream

@@ -7,14 +7,13 @@ the Dagster that this project pins: its own command line has none for either.
 
 from __future__ import annotations
 
-import datetime as dt
 import shlex
 from collections.abc import Iterator
 from typing import Final
 
+from oncelake.assets.doctor.idle import diagnose_starters, since
 from oncelake.assets.doctor.instance import InstanceFacts
 from oncelake.assets.doctor.runs import RunFacts, SlotFacts
-from oncelake.assets.jobs import FOLLOW_SENSOR, LAG_SENSOR
 from oncelake.ingestion.operations.doctor import findings
 from oncelake.ingestion.operations.doctor.findings import Finding
 
@@ -30,21 +29,13 @@ def diagnose_dagster(facts: InstanceFacts) -> Iterator[Finding]:
         yield from _of_run(run, facts)
     for slot in facts.slots:
         yield from _of_slot(slot, facts)
-    yield from _of_daemon(facts)
+    yield from diagnose_starters(
+        facts, [run.run_id for run in facts.runs if run.status == "QUEUED"]
+    )
     for stream, locations in facts.locations.items():
         if len(locations) > len({*locations}):
             evidence = f"its newest runs are of {', then '.join(locations)}"
             yield findings.TWO_LOCATIONS.of(stream, evidence)
-    # A translation may put something before the names.
-    if not any(name.endswith((LAG_SENSOR, FOLLOW_SENSOR)) for name in facts.switched_on):
-        for stream in facts.sensed:
-            yield findings.SENSOR_OFF.of(
-                stream,
-                f"sensor {LAG_SENSOR}",
-                prefix=facts.prefix,
-                sensor=LAG_SENSOR,
-                workspace=facts.workspace,
-            )
 
 
 def _of_run(run: RunFacts, facts: InstanceFacts) -> Iterator[Finding]:
@@ -91,24 +82,9 @@ def _of_slot(slot: SlotFacts, facts: InstanceFacts) -> Iterator[Finding]:
     )
 
 
-def _of_daemon(facts: InstanceFacts) -> Iterator[Finding]:
-    queued = [run for run in facts.runs if run.status == "QUEUED"]
-    if facts.has_daemon or not (facts.switched_on or queued):
-        return
-    waiting = [*facts.switched_on, *(f"queued run {run.run_id[:8]}" for run in queued)]
-    last = "never" if facts.heartbeat is None else _since(facts.heartbeat, facts.now)
-    evidence = f"last sign of life: {last}; waiting: {', '.join(waiting)}"
-    yield findings.NO_DAEMON.of(_ABOUT, evidence, prefix=facts.prefix, workspace=facts.workspace)
-
-
 def _evidence(run: RunFacts, now: float) -> str:
     process = "no process" if run.pid is None else f"pid {run.pid}"
-    return f"run {run.run_id}, {process}, since {_since(run.since, now)}"
-
-
-def _since(moment: float, now: float) -> str:
-    at = dt.datetime.fromtimestamp(moment, dt.UTC).isoformat(timespec="seconds")
-    return f"{at} ({dt.timedelta(seconds=int(now - moment))} ago)"
+    return f"run {run.run_id}, {process}, since {since(run.since, now)}"
 
 
 def _mutation(facts: InstanceFacts, call: str) -> str:

@@ -81,8 +81,7 @@ def _add_idle(statuses: list[StreamStatus]) -> None:
     from oncelake.ingestion.operations.doctor.examine import find_idle
 
     idle = {
-        finding.about: f"{finding.what}. Next: {finding.command}"
-        for finding in find_idle([status.stream for status in statuses])
+        finding.about: f"{finding.what}. Next: {finding.command}" for finding in find_idle(statuses)
     }
     for status in statuses:
         status.idle = idle.get(status.stream) or idle.get("dagster")

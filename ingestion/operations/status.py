@@ -52,6 +52,7 @@ from oncelake.ingestion.storage.location import Location
 from oncelake.ingestion.storage.volumes import refuse_read_only_volumes, translate_disk_errors
 
 _MOST_SECONDS = 10.0
+_NEWEST_BATCHES = 50
 # From so many copied rows for each changed one on a person is told.
 _COPIES_A_CHANGE = 20
 
@@ -69,6 +70,8 @@ class StreamStatus:
         retention: When Kafka may delete what the table has not reached; before the first run it
             holds nothing that was promised.
         notices: Columns that the newest batch had no value of.
+        is_sensed: Whether Dagster's sensor is to start its runs.
+        run_ids: The runs that wrote its newest batches.
         idle: What starts no runs of it in Dagster, and what to do; filled in by who asks Dagster.
         problems: Why a run would not go through, and what could not be found out.
     """
@@ -89,6 +92,8 @@ class StreamStatus:
     retention: Retention | None = None
     problems: tuple[Failure, ...] = ()
     notices: tuple[str, ...] = ()
+    is_sensed: bool = False
+    run_ids: tuple[str, ...] = ()
     idle: str | None = None
 
     def add(self, problem: Exception) -> None:
@@ -128,6 +133,7 @@ class StatusReader:
             status.add(declared.error)
         steps = [partial(_read_table, status, paths)]
         if declared.spec is not None:
+            status.is_sensed = declared.spec.is_sensed
             steps.append(partial(_compare_declaration, status, declared.spec, paths))
             steps.append(partial(self._ask_kafka, status, declared.spec))
         steps.append(partial(_find_holder, status, paths))
@@ -187,6 +193,7 @@ def _find_holder(status: StreamStatus, paths: StreamPaths) -> None:
 def _read_table(status: StreamStatus, paths: StreamPaths) -> None:
     log, ledger = paths.table.log(), load_ledger(paths)
     status.exists = log.exists
+    status.run_ids = tuple({row.run_id: None for row in ledger.rows[-_NEWEST_BATCHES:]})
     status.committed_at = max((row.committed_at for row in ledger.rows), default=None)
     status.red = tuple(row.seq for row in standing_rows(ledger.rows) if row.is_red)
     try:

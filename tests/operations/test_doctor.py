@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -337,7 +337,7 @@ def test_status_names_a_daemon_that_is_dead_behind_the_table(
     """It starts no run of any stream; Dagster is slow to ask, so the table is printed before."""
     asked: list[str] = []
 
-    def examine(streams: Sequence[str], **_: object) -> tuple[Finding, ...]:
+    def ask(*_: object) -> tuple[Finding, ...]:
         asked.append(capture.getvalue())
         return (NO_DAEMON.of("dagster", "never", prefix="", workspace=""),)
 
@@ -346,7 +346,7 @@ def test_status_names_a_daemon_that_is_dead_behind_the_table(
         "oncelake.ingestion.operations.doctor.examine._dagster_home", lambda: Path()
     )
     monkeypatch.setattr("oncelake.ingestion.operations.doctor.examine._is_used", lambda _: True)
-    monkeypatch.setattr("oncelake.ingestion.operations.doctor.examine._examine_dagster", examine)
+    monkeypatch.setattr("oncelake.ingestion.operations.doctor.examine._ask_dagster", ask)
     monkeypatch.setattr(
         "oncelake.ingestion.cli.output.out", lambda: Console(file=capture, width=200)
     )

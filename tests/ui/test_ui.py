@@ -13,8 +13,9 @@ import dagster as dg
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
+from oncelake.assets.doctor.idle import LAG_SENSOR
 from oncelake.assets.failures import as_markdown
-from oncelake.assets.jobs import INGEST_JOB, LAG_SENSOR
+from oncelake.assets.jobs import INGEST_JOB
 from tests.support.world import ROOT
 from tests.ui.installation import LOCATION, PATIENCE_SECONDS, Installation, order
 

@@ -6,6 +6,7 @@ be found out is a finding, too: unknown is not healthy.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -32,7 +33,7 @@ from oncelake.ingestion.local.process import run_and_capture
 from oncelake.ingestion.operations.doctor import findings as kinds
 from oncelake.ingestion.operations.doctor.findings import Finding
 from oncelake.ingestion.operations.failure import Failure
-from oncelake.ingestion.operations.status import StatusReader, costly_merges
+from oncelake.ingestion.operations.status import StatusReader, StreamStatus, costly_merges
 from oncelake.ingestion.recovery.heal import unknown_seqs
 from oncelake.ingestion.recovery.snapshot import read_snapshot
 from oncelake.ingestion.settings import Settings, project_root
@@ -40,6 +41,7 @@ from oncelake.ingestion.storage.lease import read_lease
 from oncelake.ingestion.storage.processes import is_running, process_locking
 
 _DAGSTER_MODULE = "oncelake.assets.doctor"
+_IDLE_MODULE = "oncelake.assets.doctor.idle"
 _DAGSTER_SECONDS = 120
 # Whoever asks for the status waits for it.
 _IDLE_SECONDS = 30
@@ -75,13 +77,17 @@ def examine(
     return sorted(dict.fromkeys(findings), key=lambda finding: not finding.exit_code)
 
 
-def find_idle(streams: Sequence[str]) -> tuple[Finding, ...]:
+def find_idle(statuses: Sequence[StreamStatus]) -> tuple[Finding, ...]:
     """Say which of these streams Dagster starts no runs of; without a Dagster here, nothing."""
     home = _dagster_home()
     if home is None or not _is_used(home):
         return ()
+    question, folder = [_DAGSTER_MODULE, *(status.stream for status in statuses)], _files_of(home)
+    if folder is not None:
+        runs = {status.stream: status.run_ids for status in statuses if status.is_sensed}
+        question = [_IDLE_MODULE, str(folder), json.dumps(runs)]
     idle = (kinds.SENSOR_OFF.what, kinds.NO_DAEMON.what)
-    findings = _examine_dagster(streams, seconds=_IDLE_SECONDS)
+    findings = _ask_dagster(home, question, _IDLE_SECONDS)
     return tuple(finding for finding in findings if finding.what in idle)
 
 
@@ -126,24 +132,27 @@ def _is_used(home: Path) -> bool:
 
     Where its settings name a database, or cannot be read, only Dagster knows.
     """
+    folder = _files_of(home)
+    return folder is None or (folder / "history" / "runs.db").exists() or not home.is_dir()
+
+
+def _files_of(home: Path) -> Path | None:
+    """Return the folder of Dagster's files; ``None`` where only Dagster knows what it stores."""
     file = home / "dagster.yaml"
     try:
         settings = (YAML(typ="safe").load(file) or {}) if file.exists() else {}
     except (YAMLError, OSError):
-        return True
+        return None
     match settings:
         case {"storage": {"sqlite": {"base_dir": str(folder)}}}:
-            history = project_root() / folder / "history"
-        case {"storage": _} | {"run_storage": _}:
-            return True
+            return project_root() / folder
+        case {"storage": _} | {"run_storage": _} | {"schedule_storage": _}:
+            return None
         case _:
-            history = home / "history"
-    return (history / "runs.db").exists() or not home.is_dir()
+            return home
 
 
-def _examine_dagster(
-    streams: Sequence[str], seconds: float = _DAGSTER_SECONDS
-) -> tuple[Finding, ...]:
+def _examine_dagster(streams: Sequence[str]) -> tuple[Finding, ...]:
     """Let Dagster's side examine itself, for these streams or all; the engine runs without it."""
     home = _dagster_home()
     if home is None:
@@ -151,9 +160,13 @@ def _examine_dagster(
         return (kinds.NO_DAGSTER.of("dagster", where),)
     if not _is_used(home):
         return (kinds.NO_DAGSTER.of("dagster", f"Dagster has stored nothing yet for {home}"),)
+    return _ask_dagster(home, [_DAGSTER_MODULE, *streams], _DAGSTER_SECONDS)
+
+
+def _ask_dagster(home: Path, question: Sequence[str], seconds: float) -> tuple[Finding, ...]:
     try:
         answer = run_and_capture(
-            [sys.executable, "-m", _DAGSTER_MODULE, *streams],
+            [sys.executable, "-m", *question],
             # Relative folders in dagster.yaml mean the working directory, as they do in `make ui`.
             cwd=project_root(),
             env={**os.environ, "DAGSTER_HOME": str(home)},
