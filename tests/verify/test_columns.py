@@ -129,3 +129,22 @@ def test_most_sound_messages_are_decided_in_columns(database: duckdb.DuckDBPyCon
     decided, doubtful = in_columns(database, SPECS["plain"], values)
 
     assert len(doubtful) < len(decided)
+
+
+def test_letters_of_two_cases_are_doubtful(database: duckdb.DuckDBPyConnection) -> None:
+    """An engine may have another lower case for them."""
+    values = [b'{"id": 1, "name": "x"}', '{"id": 2, "name": "\u1e9e"}'.encode()]
+
+    decided, doubtful = in_columns(database, SPECS["with deletes"], values)
+
+    assert (decided.keys(), doubtful) == ({0}, {1})
+
+
+def test_a_zero_has_no_sign_in_an_order(database: duckdb.DuckDBPyConnection) -> None:
+    """Of two records at zero, the later is the newer."""
+    spec = declared(schema=PLAIN, sequence_by=["ratio"])
+    values = [b'{"id": 1, "ratio": 0.0}', b'{"id": 1, "ratio": -0.0}']
+
+    decided, _ = in_columns(database, spec, values)
+
+    assert str(decided[0][1]) == str(decided[1][1]) == "0.0"

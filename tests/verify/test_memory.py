@@ -9,17 +9,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import duckdb
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 
 from oncelake.ingestion.operations.erase import erase
 from oncelake.ingestion.operations.rewind import rewind
 from oncelake.ingestion.storage.location import Location
+from oncelake.ingestion.verify.columns import NotInColumnsError
+from oncelake.ingestion.verify.columns.fold import FoldQueries
 from oncelake.ingestion.verify.verdict import Verdict
 from oncelake.ingestion.verify.verify import verify
 from tests.support.long import IS_LONG
-from tests.support.world import World, row
+from tests.support.world import COLUMNS, World, row
 
 MODES: dict[str, dict[str, Any]] = {
     "upsert": {},
@@ -288,6 +292,117 @@ def test_batches_that_were_undone_are_no_part_of_a_proof(known: World) -> None:
 
     assert (verdict.holds, "undone" in (verdict.memory or "")) == (True, True)
     assert goes_on(proven(known))
+
+
+def in_columns(verdict: Verdict) -> bool:
+    """Tell whether a proof that holds needed no record alone."""
+    assert verdict.holds, verdict.differences
+    return verdict.record_by_record is None
+
+
+def test_a_redrive_is_proven_in_columns(world: World) -> None:
+    """What was bad by an earlier declaration is expected under the batch that sent it in."""
+    world.declare(extra_fields="reject", quarantine_rate={"stop_above": 1.0})
+    world.send(row(1, "a"), {**row(2, "b"), "more": 1}, row(3, "c"))
+    world.run()
+    world.declare(extra_fields="ignore")
+    world.redrive()
+
+    assert in_columns(proven(world))
+    assert {each["id"] for each in world.rows()} == {1, 2, 3}
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        *(("at", "9"), ("_timestamp", "CAST('2020-01-01T00:00:00Z' AS TIMESTAMP)")),
+        *(("_seq", "2"), ("_epoch", "7"), ("_offset", "1"), ("_partition", "1")),
+        *(("_topic", "'x'"), ("_deleted", "true"), ("id", "7")),
+    ],
+)
+def test_any_column_that_changes_is_noticed(world: World, column: str, value: str) -> None:
+    """Whether it is declared, or tells of the record."""
+    world.declare(deletes="soft", sequence_by=["at"])
+    world.send(row(1, "a", 1), row(2, "b", 1))
+    world.run()
+    assert in_columns(proven(world))
+    DeltaTable(world.paths.data.path).update({column: value}, predicate="id = 1")
+
+    for whole in (False, True):
+        assert not proven(world, whole=whole).holds
+
+
+def test_a_key_in_two_partitions_is_not_decided_in_columns(world: World) -> None:
+    """Nothing says which of the two is newer."""
+    with duckdb.connect() as database:
+        database.execute(
+            "CREATE TABLE events AS SELECT 1 AS k, 1 AS seq, tp, 0 AS off, FALSE AS gone, "
+            "0::UBIGINT AS digest FROM (VALUES (0), (1)) t(tp)"
+        )
+        database.execute("CREATE TABLE remembered AS FROM events LIMIT 0")
+        with pytest.raises(NotInColumnsError, match="nothing orders"):
+            FoldQueries(database, world.spec).fold(has_replays=False)
+
+
+def test_batches_of_other_columns_are_decided_by_those(world: World) -> None:
+    """A column that was added since is null in earlier rows, whatever their records have."""
+    world.send({**row(1, "a"), "more": 5})
+    world.run()
+    world.declare(schema=f"{COLUMNS}, more INT", schema_change="evolve")
+    world.send({**row(2, "b"), "more": 6})
+    world.run()
+
+    assert in_columns(proven(world))
+    assert [each["more"] for each in world.rows()] == [None, 6]
+
+
+def test_a_count_that_changes_after_its_proof_is_noticed(known: World) -> None:
+    """The ledger is what a memory says it was, or the proof begins anew."""
+    known.forget_before(0, 5)
+    ledger = DeltaTable(known.paths.ledger.path)
+    rows = ledger.to_pyarrow_table()
+    counts = [dict(each) for each in rows["counts"].to_pylist()]
+    counts[0]["inserted"] += 1
+    at = rows.schema.get_field_index("counts")
+    changed = pa.array([list(each.items()) for each in counts], rows.schema.field(at).type)
+    write_deltalake(ledger, rows.set_column(at, rows.schema.field(at), changed), mode="overwrite")
+
+    verdict = proven(known)
+
+    assert (verdict.holds, goes_on_from(verdict)) == (False, False)
+
+
+def goes_on_from(verdict: Verdict) -> bool:
+    """Tell whether a proof went on from another."""
+    return bool(verdict.memory and verdict.memory.startswith("goes on"))
+
+
+def test_a_proof_that_differs_elsewhere_is_not_remembered(world: World) -> None:
+    """Rows and counts hold, and the ledger does not."""
+    world.send(row(1, "a"))
+    world.run()
+    DeltaTable(world.paths.ledger.path).update({"run_id": "'somebody'"})
+
+    assert not proven(world).holds
+    assert not world.paths.proof.files()
+
+
+def test_a_memory_of_other_partitions_is_not_believed(world: World) -> None:
+    """A topic that stands before the others has come: the numbers of partitions are others."""
+    beside = world.add_topic("z", row(1, "a"))
+    world.declare(topics=[beside], topic=None)
+    world.run()
+    assert proven(world).holds
+    before = world.add_topic("a", row(2, "b"))
+    world.declare(topics=[before, beside])
+    world.run()
+
+    verdict = proven(world)
+
+    assert (verdict.holds, verdict.memory) == (
+        True,
+        "begun anew: the earlier proof is of other partitions",
+    )
 
 
 @dataclass
