@@ -205,6 +205,10 @@ def _filled(
         f"THEN {sql.name(column, 'b')} ELSE {sql.name(column, 'k')} END"
         for column in columns
     }
+    if has_moves:
+        # A stale row whose old key has nothing has none of its values for a later row.
+        is_bare = "b._disposition = 'row' AND k._gone AND NOT k._nothing"
+        filled["_moved_from"] = f"CASE WHEN {is_bare} THEN NULL ELSE b._moved_from END"
     left_out = "'not sent: ' || array_to_string(b._unavailable, ', ')"
     if is_last:
         filled["_unavailable"] = f"CASE WHEN {nothing_ended} THEN NULL ELSE b._unavailable END"

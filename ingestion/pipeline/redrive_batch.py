@@ -22,7 +22,6 @@ from oncelake.ingestion.modes import sql
 from oncelake.ingestion.modes.engines.engine import Engine
 from oncelake.ingestion.modes.mode import Target
 from oncelake.ingestion.pipeline.batch import BatchWriter, CountedBatch
-from oncelake.ingestion.pipeline.columns import DELETED_ELSEWHERE
 from oncelake.ingestion.pipeline.counts import BatchCounts, count_records, is_first_row
 from oncelake.ingestion.pipeline.erased import at_places
 from oncelake.ingestion.pipeline.gaps import Gaps
@@ -133,25 +132,25 @@ class RedriveWriter(BatchWriter):
         A record whose schema was unknown waits with each of them.
         """
         engine.open_table("quarantine", self._paths.quarantine)
-        of_others = f"b._disposition = '{ELSEWHERE}' AND w.reason IS NOT NULL"
         judged = {name: sql.name(name, "b") for name in engine.columns("batch")}
-        for name, kept in {"_disposition": "'quarantined'", "_reason": "w.reason"}.items():
-            judged[name] = f"CASE WHEN {of_others} THEN {kept} ELSE b.{name} END"
+        judged["_reason"] = "coalesce(k.reason, b._reason)"
+        judged["_disposition"] = (
+            "CASE WHEN k.reason IS NULL THEN b._disposition ELSE 'quarantined' END"
+        )
         waiting = (
             f"SELECT {sql.names(COORDINATES)}, reason FROM quarantine WHERE {WAITS} "
             f"AND {self._of.holds('_seq')} AND reason <> '{UNKNOWN_SCHEMA}'"
         )
-        may_leave = "_left_to" in judged
-        leaves = (
-            f"b._left_to IN ('{ELSEWHERE}', '{DELETED_ELSEWHERE}') AND w.reason IS NOT NULL"
-            if may_leave
-            else "FALSE"
+        kept = (
+            f"SELECT w.* FROM batch o JOIN ({waiting}) w ON {sql.equal(COORDINATES, 'o', 'w')} "
+            f"WHERE o._disposition = '{ELSEWHERE}'"
         )
+        # A record waits as a whole.
         engine.define(
             "batch",
             f"SELECT {sql.selected(judged)} FROM batch b "
-            f"LEFT JOIN ({waiting}) w ON {sql.equal(COORDINATES, 'b', 'w')} "
-            f"WHERE NOT coalesce({leaves}, FALSE)",
+            f"LEFT JOIN ({kept}) k ON {sql.equal(COORDINATES, 'b', 'k')} "
+            f"WHERE k.reason IS NULL OR b._disposition = '{ELSEWHERE}'",
             keep=True,
         )
 

@@ -171,6 +171,7 @@ class Setup:
         never = (
             "a key that is taken over by a new row",
             "a key that a row of another table passes",
+            "a key that is taken over from a row of no table",
         )
         if self.declared.is_ordered:
             return never

@@ -23,6 +23,7 @@ FEATURES: Final = (
     "a key that is taken over by a new row",
     "a row of nulls that leaves a key to another",
     "a key that a row of another table passes",
+    "a key that is taken over from a row of no table",
     "a field within a column of Iceberg",
     "a large value that moves to another partition",
 )
@@ -141,8 +142,8 @@ class History:
             yield "a delete without its route"
         if change.leaves is not None and is_envelope:
             yield from self._of_leaving(change)
-        if change.holder is not None and (change.is_move or (change.op == "c" and is_envelope)):
-            yield from _taken_over(change, change.holder)
+        if change.holder is not None:
+            yield from self._of_taking(change, change.holder)
         is_spread = source.kafka_key == "primary" and source.partitions > 1
         if change.is_move and change.unsent and is_silent and is_spread:
             yield "a large value that moves to another partition"
@@ -154,6 +155,26 @@ class History:
             if table.where and CONDITIONS[table.where](before) > CONDITIONS[table.where](after):
                 yield "a row that leaves the condition"
 
+    def _of_taking(self, change: Change, holder: Row) -> Iterator[str]:
+        if change.op == "c" and self.setup.source.writes == "debezium":
+            yield "a key that is taken over by a new row"
+        if not (change.is_move and change.after):
+            return
+        yield "a key that is taken over"
+        # Which of the two goes later, no image can tell.
+        like = holder._replace(identity=change.after.identity, shard=change.after.shard)
+        if change.after == like:
+            yield "a key that is taken over by its like"
+        if self._is_unknown(holder, change.after):
+            yield "a key that is taken over from a row of no table"
+
+    def _is_unknown(self, holder: Row, after: Row) -> bool:
+        """Tell a row that a table does not have, for no route of another table, which one is."""
+        declared = self.setup.declared
+        tables = [table for table in declared.tables if declared.has(table, after)]
+        owner = declared.table_of(holder)
+        return any(not declared.has(t, holder) and owner in (t.name, None) for t in tables)
+
     def _of_leaving(self, change: Change) -> Iterator[str]:
         row, other, source = change.before, change.outlived, self.setup.source
         assert row is not None, "it leaves a key"
@@ -164,17 +185,6 @@ class History:
         table_of = self.setup.declared.table_of
         if other is not None and table_of(row) != table_of(other):
             yield "a key that a row of another table passes"
-
-
-def _taken_over(change: Change, holder: Row) -> Iterator[str]:
-    if not (change.is_move and change.after):
-        yield "a key that is taken over by a new row"
-        return
-    yield "a key that is taken over"
-    # Which of the two goes later, no image can tell.
-    like = holder._replace(identity=change.after.identity, shard=change.after.shard)
-    if change.after == like:
-        yield "a key that is taken over by its like"
 
 
 def _changes(step: Step, database: Database) -> list[Change]:

@@ -179,7 +179,7 @@ class Play:
         """Do all that happens, and let the streams read it."""
         for step in self.history.steps:
             if isinstance(step, ReadAll):
-                self._run()
+                self.run()
             elif isinstance(step, Alter):
                 self.database.alter(step.what)
             elif isinstance(step, Restart):
@@ -190,7 +190,7 @@ class Play:
                 self.connector.capture(self.database.snapshot())
             else:
                 self.connector.capture(self.database.commit(step.statements))
-        self._run()
+        self.run()
 
     def stream(self, table: Table) -> StreamSpec:
         """Return the stream of a table."""
@@ -211,7 +211,8 @@ class Play:
                 discover(outline, self.settings).write()
         return {each.name: each.require_spec() for each in load_streams(folder)}
 
-    def _run(self) -> None:
+    def run(self) -> None:
+        """Let the streams read what is there."""
         if not self.connector.sent and self.history.setup.declared.schema != "written":
             return  # Nothing tells the columns yet.
         for table in self.history.setup.declared.tables:
@@ -262,10 +263,11 @@ def _problems(history: History, ground: Ground, folder: Path) -> list[Problem]:
     play = Play(history, ground, folder)
     play.play()
     tables = history.setup.declared.tables
-    return [*play.problems, *(each for table in tables for each in _judged(play, table))]
+    return [*play.problems, *(each for table in tables for each in judged(play, table))]
 
 
-def _judged(play: Play, table: Table) -> Iterator[Problem]:
+def judged(play: Play, table: Table) -> Iterator[Problem]:
+    """Yield what is wrong with a table in the end."""
     if not play.connector.sent:
         return
     if not play.paths(table).table.log().exists:
@@ -276,7 +278,7 @@ def _judged(play: Play, table: Table) -> Iterator[Problem]:
     verdict = verify(play.stream(table), play.settings, apply_transformation=apply)
     waiting: set[int] = set()
     for at in sorted(
-        _quarantined(play, table), key=lambda at: play.connector.sent[at].change.number
+        waiting_records(play, table), key=lambda at: play.connector.sent[at].change.number
     ):
         # A key of which one record waits may keep others waiting.
         keys = play.connector.sent[at].change.keys
@@ -320,7 +322,7 @@ def _differences(play: Play, table: Table) -> Iterator[str]:
 
 def _of_events(play: Play, table: Table) -> Iterator[str]:
     """Yield how a table that has every event differs from what was sent."""
-    setup, waiting = play.history.setup, _quarantined(play, table)
+    setup, waiting = play.history.setup, waiting_records(play, table)
     rows: list[Image] = []
     for at, sent in play.connector.sent.items():
         row = _row_of(sent)
@@ -371,13 +373,14 @@ def rows_of(play: Play, table: Table) -> list[Image]:
     return rows
 
 
-def _quarantined(play: Play, table: Table) -> set[tuple[int, int]]:
+def waiting_records(play: Play, table: Table) -> set[tuple[int, int]]:
     """Return partition and offset of the records that wait."""
     place = play.paths(table).quarantine
     if not is_delta(place):
         return set()
-    rows = DeltaTable(str(place)).to_pyarrow_table(columns=["_partition", "_offset"]).to_pylist()
-    return {(row["_partition"], row["_offset"]) for row in rows}
+    names = ["_partition", "_offset", "redriven_seq"]
+    rows = DeltaTable(str(place)).to_pyarrow_table(columns=names).to_pylist()
+    return {(r["_partition"], r["_offset"]) for r in rows if r["redriven_seq"] is None}
 
 
 def _may_wait(play: Play, table: Table, sent: Sent) -> bool:
@@ -411,7 +414,9 @@ def _is_untold(play: Play, change: Change) -> bool:
     newest = _newest(play, change)
     if newest is None or newest.after is None:
         return False
-    fixed = {*source.keys, "part", "shard", "tenant"}
+    # Where a schema gives the columns, all that is sent is one.
+    is_written = play.history.setup.declared.schema == "written"
+    fixed = {*source.keys, *(("shard", "tenant") if is_written else ())}
     told, there, pushed = (
         {n: v for n, v in source.image(each, change.altered).items() if n not in fixed}
         for each in (row, newest.after, newest.holder or newest.after)
@@ -439,7 +444,7 @@ def _explained(play: Play, table: Table) -> set[int]:
     last_row = _decided(changes, _leaves_out(play), is_row=True)
     explained: set[int] = set()
     for each in setup.declared.tables:
-        for at in _quarantined(play, each):
+        for at in waiting_records(play, each):
             sent = play.connector.sent[at]
             may_wait = each.name == table.name and setup.declared.on_truncate == "quarantine"
             if sent.is_repeated or (sent.change.op == "t" and not may_wait):
@@ -453,7 +458,7 @@ def _explained(play: Play, table: Table) -> set[int]:
 def _stale(play: Play, table: Table) -> Iterator[Image]:
     """Yield the rows that a truncate would have deleted that waits."""
     if play.history.setup.declared.on_truncate == "quarantine":
-        for at in _quarantined(play, table):
+        for at in waiting_records(play, table):
             yield from map(play.history.setup.expected, play.connector.sent[at].change.alive)
 
 

@@ -200,6 +200,13 @@ FOUND: Final[Mapping[str, History]] = {
         )
         for limit in (32, 1)
     },
+    "a delete that is read after a later row has taken its key": of(
+        *(put(1), put(2, v="b"), put(12), put(14), put(16)),
+        *(Transaction((Delete(2),)), moves((1, 2))),
+        source=Source(kafka_key="shard", partitions=3),
+        is_ordered=True,
+        limit=3,
+    ),
     "moves in a circle that nothing orders": of(
         *(put(4, wide="w" * 8), moves((4, 2)), moves((2, 3)), moves((3, 2))),
         Transaction((Delete(2),)),

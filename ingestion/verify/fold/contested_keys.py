@@ -25,13 +25,14 @@ class Contest:
     """What is known of a key that more than one row has had at a time.
 
     Attributes:
-        pushed: Rows onto which another has moved, and that have not left yet.
+        pushed: Rows onto which another has moved, and that have not left yet, each behind the place
+            of that move.
         arrivals: Positions in the database's log of the moves onto them.
         departures: Of the moves by which such rows have left, each with the row.
         is_doubtful: Whether a record in quarantine may have taken any of the rows.
     """
 
-    pushed: list[Row] = field(default_factory=list)
+    pushed: list[tuple[Place, Row]] = field(default_factory=list)
     arrivals: set[Place] = field(default_factory=set)
     departures: list[tuple[Place, Row]] = field(default_factory=list)
     is_doubtful: bool = False
@@ -165,7 +166,7 @@ class ContestedKeys:
             is_same = self._columns_of(there) == self._columns_of(change)
             is_repeated = there.moves and is_same and there.moved_from == change.moved_from
         if not is_repeated:
-            contest.pushed.append(self._row(there))
+            contest.pushed.append((self._when(change), self._row(there)))
             contest.arrivals.add(moment or change.place)
         return change
 
@@ -179,7 +180,11 @@ class ContestedKeys:
         return self._told_of(values)
 
     def _is_contested(self, contest: Contest, change: RowChange) -> bool:
-        return bool(contest.pushed) or self._is_repeated(contest, change)
+        return bool(self._pushed(contest, change)) or self._is_repeated(contest, change)
+
+    def _pushed(self, contest: Contest, change: RowChange) -> list[Row]:
+        """Return the rows that were moved upon before a change, which may come late."""
+        return [row for at, row in contest.pushed if at <= self._when(change)]
 
     def _is_repeated(self, contest: Contest, change: RowChange) -> bool:
         """Tell a delete of a row that has left already, at the same position."""
@@ -204,7 +209,8 @@ class ContestedKeys:
         if self._is_repeated(contest, change) or (change.mover is None and is_repeated):
             return True
         told = () if change.mover is None else self._told_of(change.mover)
-        rows = [*contest.pushed, *([] if there is None else [self._row(there)])]
+        pushed = self._pushed(contest, change)
+        rows = [*pushed, *([] if there is None else [self._row(there)])]
         meant = [row for row in rows if _tells(told, row)] if any(told) else []
         if any(row != rows[0] for row in rows):
             if not meant or any(row != meant[0] for row in meant):
@@ -212,9 +218,9 @@ class ContestedKeys:
             rows = meant
         # The newest row alone would stay, or none at all.
         may_be_newest = there is not None and rows[0] == self._row(there)
-        if rows[0] not in contest.pushed or (contest.is_doubtful and may_be_newest):
+        if rows[0] not in pushed or (contest.is_doubtful and may_be_newest):
             return False
-        contest.pushed.remove(rows[0])
+        del contest.pushed[[row for _, row in contest.pushed].index(rows[0])]
         contest.departures.append((moment or change.place, rows[0]))
         return True
 
