@@ -76,8 +76,8 @@ def prove(declared: DeclaredStream, settings: Settings) -> Verdict | str:
 def sentences(verdict: Verdict) -> list[str]:
     """Say what came out: the headline, what is wrong, and what is not proven."""
     unproven = (f"not proven: {each}" for each in (*verdict.obstacles, *verdict.limits))
-    equation = [verdict.equation] if verdict.equation else []
-    return [verdict.headline, *equation, *map(str, verdict.differences), *unproven]
+    more = [each for each in (verdict.memory, verdict.equation) if each]
+    return [verdict.headline, *more, *map(str, verdict.differences), *unproven]
 
 
 def metadata_of(verdict: Verdict, sink: str) -> dict[str, Any]:
@@ -85,6 +85,7 @@ def metadata_of(verdict: Verdict, sink: str) -> dict[str, Any]:
     return {
         "differences": verdict.total,
         "records": verdict.records,
+        "seconds": verdict.seconds,
         "batches": verdict.batches,
         "rows": verdict.rows,
         "quarantined": verdict.quarantined,

@@ -80,6 +80,7 @@ class Verdict:
         obstacles: What this proof does not understand; then nothing is proven.
         memory: What the proof has gone on from, or why it was begun anew.
         record_by_record: Why the records were not decoded and folded all at once, if they were not.
+        seconds: How long the proof took.
         routes: Of a stream with siblings, the records that all of them have read, and whose they
             are; empty where they have read none together.
     """
@@ -102,6 +103,7 @@ class Verdict:
     sink: str = "delta"
     memory: str | None = None
     record_by_record: str | None = None
+    seconds: float = 0.0
     routes: Mapping[str, int] | None = None
 
     @property

@@ -11,6 +11,7 @@ did. What is no longer covered, or not understood, is named, and never counts as
 from __future__ import annotations
 
 import datetime as dt
+import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
@@ -135,6 +136,7 @@ class _Proof:
         self._memory: str | None = None
         self._record_by_record: str | None = None
         self._differences = differences
+        self._began = time.monotonic()
         self._damages = set[str]()
         self._paths = StreamPaths.of(spec.name, settings, spec.sink)
         with self._paths.table.translate_read_errors(), translate_read_errors(self._paths.ledger):
@@ -184,6 +186,7 @@ class _Proof:
             routes=self._routes,
             memory=self._memory,
             record_by_record=self._record_by_record,
+            seconds=round(time.monotonic() - self._began, 3),
         )
 
     def refuse_overtaken(self, parts: Collection[str] = ("rows",)) -> None:
