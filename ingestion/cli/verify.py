@@ -4,24 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from oncelake.ingestion.cli import output
-from oncelake.ingestion.cli.command import AsJson, Stream
-from oncelake.ingestion.cli.streams import load_stream
-from oncelake.ingestion.errors import DONE, WRONG
+from oncelake.ingestion.cli.command import AsJson
+from oncelake.ingestion.cli.streams import load_settings, load_stream
+from oncelake.ingestion.errors import DONE, WRONG, InvalidSpecError, counted
 
 if TYPE_CHECKING:
     from oncelake.ingestion.verify.verdict import Verdict
 
 _SHOWN = 20
 _IN_DOCUMENT = 1_000
+_COMPARED = ("table", "rows", "expected", "buckets", "where")
 
 
 def verify(
-    stream: Stream,
+    stream: Annotated[
+        str | None, typer.Argument(metavar="STREAM", help="Name of a declared stream.")
+    ] = None,
     limit: Annotated[
         int | None,
         typer.Option(
@@ -31,6 +35,21 @@ def verify(
     whole: Annotated[
         bool, typer.Option("--whole", help="Begin anew: use nothing of an earlier proof.")
     ] = False,
+    certificate: Annotated[
+        Path | None,
+        typer.Option(help="Write what a proof that holds has proven, for others to check."),
+    ] = None,
+    against: Annotated[
+        Path | None,
+        typer.Option(help="Compare the table with this certificate, without Kafka."),
+    ] = None,
+    table: Annotated[
+        str | None,
+        typer.Option(
+            help="With --against: another table, such as iceberg:sales.orders, "
+            "postgres:public.orders, or the path or URL of a Delta table."
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Prove a stream's table, quarantine and ledger from its topic, and say what is not proven.
@@ -41,8 +60,16 @@ def verify(
     Exits with 0 when everything that could be proven holds, with 1 when something is wrong.
     """
     from oncelake.ingestion.operations.apply_transformation import spark_transformation
+    from oncelake.ingestion.operations.certify import certify
     from oncelake.ingestion.verify.verify import verify as prove
 
+    if against is not None:
+        raise typer.Exit(_compare(against, stream, table, as_json=as_json))
+    if stream is None or table is not None:
+        raise InvalidSpecError(
+            "verify: a stream is to be named, and --table only with --against. Next: oncelake "
+            "verify STREAM"
+        )
     spec, settings = load_stream(stream)
     with progress() as tell:
         verdict = prove(
@@ -57,7 +84,31 @@ def verify(
         output.document(verdict.document())
     else:
         _report(verdict)
+    if certificate is not None and verdict.holds:
+        digest = certify(spec, settings, verdict, certificate)
+        output.note(f"{certificate}: written, sha256 {digest}")
     raise typer.Exit(DONE if verdict.holds else WRONG)
+
+
+def _compare(file: Path, stream: str | None, table: str | None, *, as_json: bool) -> int:
+    """Compare a table with a certificate; return the exit code."""
+    from oncelake.ingestion.operations.certify import compare_with
+
+    spec = load_stream(stream)[0] if stream else None
+    found = compare_with(file, load_settings(), stream=spec, table=table)
+    if as_json:
+        output.document({**output.fields_of(found, *_COMPARED), "holds": found.holds})
+    elif found.holds:
+        output.say(f"{found.table}: has the {counted(found.rows, 'row')} that {file} certifies")
+    else:
+        differing = counted(len(found.buckets), "bucket")
+        output.say(
+            f"{found.table}: FAILED: {differing} of 256 differ; {found.rows:,} rows, and {file} "
+            f"certifies {found.expected:,}",
+            "bold red",
+        )
+        output.say(f"  the rows are where {found.where}")
+    return DONE if found.holds else WRONG
 
 
 def _report(verdict: Verdict) -> None:

@@ -98,6 +98,9 @@ SPECS = {
     "marking deletes": declared(
         schema=PLAIN, sequence_by=["big"], apply_as_deletes="ok", deletes="soft"
     ),
+    "needing a text": declared(
+        schema=PLAIN.replace("name STRING, amount", "name STRING NOT NULL, amount"), sequence_by=[]
+    ),
     "keyed by text": declared(schema=PLAIN, keys=["name", "day"], sequence_by=["_timestamp"]),
 }
 
@@ -129,6 +132,20 @@ def test_most_sound_messages_are_decided_in_columns(database: duckdb.DuckDBPyCon
     decided, doubtful = in_columns(database, SPECS["plain"], values)
 
     assert len(doubtful) < len(decided)
+
+
+def test_a_name_in_another_case_is_doubtful(database: duckdb.DuckDBPyConnection) -> None:
+    """However deep: it may stand for the field that is not there."""
+    values = [
+        b'{"id": 1, "Name": "x"}',
+        b'{"id": 2, "lines": [{"n": 1, "Price": 5}]}',
+        b'{"id": 3, "who": {"name": "x", "AGE": 5}}',
+        b'{"id": 4, "other": {"NAME": "x"}}',
+    ]
+
+    decided, doubtful = in_columns(database, SPECS["plain"], values)
+
+    assert (decided.keys(), doubtful) == ({3}, {0, 1, 2})
 
 
 def test_letters_of_two_cases_are_doubtful(database: duckdb.DuckDBPyConnection) -> None:

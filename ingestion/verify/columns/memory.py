@@ -29,6 +29,8 @@ from oncelake.ingestion.verify.read.snapshot import Batch, Snapshot
 
 _FORMAT: Final = 1
 _FILE: Final = "proof.json"
+# The digest of the last certificate stands beside it.
+LAST_CERTIFICATE: Final = "certificate"
 _ROWS_OF_A_FILE: Final = 2_000_000
 
 
@@ -146,7 +148,7 @@ def save_memory(memory: ProofMemory, place: Location, events: pa.RecordBatchRead
     said = {**asdict(memory), "files": files}
     document = {"format": _FORMAT, "proof": said, "digest": _digest(_canonical(said))}
     (place / _FILE).put_durably(json.dumps(document).encode())
-    kept = {_FILE, *(name for name, _ in files)}
+    kept = {_FILE, LAST_CERTIFICATE, *(name for name, _ in files)}
     for name in place.files().keys() - kept:
         (place / name).delete()
 

@@ -1,0 +1,286 @@
+"""A certificate of a proven table: what anybody can check with the table, or a copy of it, alone.
+
+One document of JSON: which batches and offsets were proven, and a digest of the rows in each of
+256 buckets. A row is in the bucket of its key. Rows are compared by a text that says the same of
+the same value in every format and engine; docs/certificate.md writes it down.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import duckdb
+import pyarrow as pa
+
+from oncelake.ingestion.declaration.ddl import DeclaredColumn, parse_columns
+from oncelake.ingestion.declaration.sql import OFFLINE, identifier, literal, quoted
+from oncelake.ingestion.declaration.types import SqlType
+from oncelake.ingestion.errors import InvalidSpecError
+from oncelake.ingestion.verify.verdict import Verdict
+
+FORMAT: Final = 1
+_BUCKETS: Final = 256
+_WHOLE: Final = frozenset({"TINYINT", "SMALLINT", "INT", "BIGINT", "BOOLEAN", "STRING", "VARCHAR"})
+# The type by which DuckDB takes a column, so that wider types of a copy are no difference.
+_TAKEN: Final[Mapping[str, str]] = {
+    **{name: name for name in ("TINYINT", "SMALLINT", "BIGINT", "BOOLEAN", "DOUBLE", "DATE")},
+    "INT": "INTEGER",
+    "FLOAT": "FLOAT",
+    "STRING": "VARCHAR",
+    "VARCHAR": "VARCHAR",
+    "BINARY": "BLOB",
+    "TIMESTAMP": "TIMESTAMPTZ",
+    "TIMESTAMP_NTZ": "TIMESTAMP",
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BucketDigests:
+    """The rows of a table by buckets.
+
+    Attributes:
+        rows: How many rows each bucket has, by its number.
+        digests: The digest of each bucket's rows.
+    """
+
+    rows: tuple[int, ...]
+    digests: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Comparison:
+    """A table beside a certificate.
+
+    Attributes:
+        table: What was compared, for people.
+        rows: How many rows it has; ``expected`` how many were proven.
+        buckets: The numbers of the buckets that differ.
+        where: A condition of DuckDB that finds the rows of these buckets in either table.
+    """
+
+    table: str
+    rows: int
+    expected: int
+    buckets: tuple[int, ...]
+    where: str | None
+
+    @property
+    def holds(self) -> bool:
+        """Tell whether the table has exactly the rows that were proven."""
+        return not self.buckets
+
+
+def write_certificate(
+    file: Path,
+    verdict: Verdict,
+    columns: Sequence[DeclaredColumn],
+    keys: Sequence[str],
+    rows: Iterable[pa.RecordBatch],
+    *,
+    proven_at: str,
+    before: str | None,
+) -> str:
+    """Write what a proof that holds has proven; return the digest of the document.
+
+    Args:
+        file: Where to.
+        verdict: Of the proof.
+        columns: The columns of the table, without those that tell of records.
+        keys: The columns that make the key; without any, a row is its own key.
+        rows: The rows that were proven.
+        proven_at: When, in ISO 8601.
+        before: The digest of the stream's last certificate.
+
+    Raises:
+        InvalidSpecError: a column is of a type that has no canonical text, or the file cannot be
+            written.
+    """
+    found = digest_rows(rows, columns, keys)
+    document = {
+        "format": FORMAT,
+        "stream": verdict.stream,
+        "table": verdict.table,
+        "version": verdict.delta_version,
+        "seq": verdict.seq,
+        "epoch": verdict.epoch,
+        "proven_at": proven_at,
+        "ranges": [[r.topic, r.partition, r.start, r.end] for r in verdict.proven],
+        "records": verdict.records,
+        "not_proven": list(verdict.limits),
+        "columns": [f"{quoted(each.name)} {each.type}" for each in columns],
+        "keys": list(keys),
+        "rows": sum(found.rows),
+        "buckets": [list(each) for each in zip(found.rows, found.digests, strict=True)],
+        "before": before,
+    }
+    digest = _digest(document)
+    try:
+        file.write_text(_canonical({**document, "digest": digest}) + "\n")
+    except OSError as error:
+        raise InvalidSpecError(
+            f"--certificate {file}: {error.strerror}. Next: name a file that can be written"
+        ) from error
+    return digest
+
+
+def read_certificate(file: Path) -> Mapping[str, Any]:
+    """Read a certificate.
+
+    Raises:
+        InvalidSpecError: it is none, was changed, or is of a newer version.
+    """
+    remedy = "Next: name a file that `oncelake verify --certificate` has written"
+    try:
+        document = json.loads(file.read_bytes())
+        digest = document.pop("digest")
+        if document["format"] != FORMAT:
+            raise InvalidSpecError(
+                f"--against {file}: it is of format {document['format']}, and this version knows "
+                f"{FORMAT}. Next: use the version of Oncelake that has written it, or a newer one"
+            )
+    except OSError as error:
+        raise InvalidSpecError(f"--against {file}: {error.strerror}. {remedy}") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InvalidSpecError(f"--against {file}: it is no certificate. {remedy}") from error
+    if digest != _digest(document):
+        raise InvalidSpecError(
+            f"--against {file}: it is not as it was written, by its own digest. {remedy}"
+        )
+    return dict(document)
+
+
+def compare(
+    certificate: Mapping[str, Any], rows: Iterable[pa.RecordBatch], table: str
+) -> Comparison:
+    """Compare a table with a certificate.
+
+    Raises:
+        InvalidSpecError: the table lacks a column, or has it as another type.
+    """
+    columns = columns_of(certificate)
+    found = digest_rows(rows, columns, certificate["keys"])
+    expected = [tuple(each) for each in certificate["buckets"]]
+    both = enumerate(zip(zip(found.rows, found.digests, strict=True), expected, strict=True))
+    differing = tuple(number for number, (is_, due) in both if is_ != due)
+    bucket = _bucket(columns, certificate["keys"])
+    numbers = ", ".join(map(str, differing))
+    return Comparison(
+        table=table,
+        rows=sum(found.rows),
+        expected=certificate["rows"],
+        buckets=differing,
+        where=f"{bucket} IN ({numbers})" if differing else None,
+    )
+
+
+def columns_of(certificate: Mapping[str, Any]) -> tuple[DeclaredColumn, ...]:
+    """Return the columns that a certificate is about."""
+    return parse_columns(", ".join(certificate["columns"]))
+
+
+def digest_rows(
+    rows: Iterable[pa.RecordBatch], columns: Sequence[DeclaredColumn], keys: Sequence[str]
+) -> BucketDigests:
+    """Digest the rows of a table by buckets.
+
+    Raises:
+        InvalidSpecError: a column has no canonical text, is not there, or is of another type.
+    """
+    taken = ", ".join(
+        f"CAST({identifier(c.name)} AS {_taken(c.type)}) AS {identifier(c.name)}" for c in columns
+    )
+    row = _text_of_row(columns)
+    with duckdb.connect(config=dict(OFFLINE)) as database:
+        database.execute("SET TimeZone = 'UTC'")
+        database.execute("CREATE TABLE digests (bucket INTEGER, digest VARCHAR)")
+        for batch in rows:
+            database.register("batch", pa.Table.from_batches([batch]))
+            try:
+                database.execute(
+                    f"INSERT INTO digests SELECT {_bucket(columns, keys)}, sha256({row}) "
+                    f"FROM (SELECT {taken} FROM batch)"
+                )
+            except (duckdb.BinderException, duckdb.ConversionException) as error:
+                reason = str(error).partition("\n")[0]
+                raise InvalidSpecError(
+                    f"the table does not have the columns of the certificate: {reason}. Next: name "
+                    "a table that is a copy of the one that was proven"
+                ) from error
+        found = database.execute(
+            "SELECT n, count(digest), sha256(coalesce(string_agg(digest, '' ORDER BY digest), '')) "
+            f"FROM range({_BUCKETS}) t(n) LEFT JOIN digests ON bucket = n GROUP BY n ORDER BY n"
+        ).fetchall()
+    _, counts, digests = zip(*found, strict=True)
+    return BucketDigests(rows=counts, digests=digests)
+
+
+def _bucket(columns: Sequence[DeclaredColumn], keys: Sequence[str]) -> str:
+    """Write the number of a row's bucket: the first byte of the SHA-256 of its key's text."""
+    keyed = [each for each in columns if each.name in keys] or columns
+    return f"('0x' || substr(sha256({_text_of_row(keyed)}), 1, 2))::INTEGER"
+
+
+def _text_of_row(columns: Sequence[DeclaredColumn]) -> str:
+    return " || ".join(_part(identifier(each.name), each.type) for each in columns)
+
+
+def _part(value: str, type_: SqlType) -> str:
+    """Write a value's canonical text behind its length in bytes; a null has none."""
+    text = _text(value, type_)
+    return f"coalesce(strlen({text}) || ':' || {text}, '-')"
+
+
+def _text(value: str, type_: SqlType) -> str:
+    """Write a value's canonical text, which is null where the value is."""
+    if type_.word in _WHOLE or type_.word == "DECIMAL":
+        return f"({value})::VARCHAR"
+    if type_.word in ("FLOAT", "DOUBLE"):
+        # The sign of a zero is none.
+        return f"format('{{:.16e}}', ({value})::DOUBLE + 0.0)"
+    if type_.word == "BINARY":
+        return f"hex({value})"
+    if type_.word == "DATE":
+        return f"(({value}) - DATE '1970-01-01')::VARCHAR"
+    if type_.word in ("TIMESTAMP", "TIMESTAMP_NTZ"):
+        return f"epoch_us({value})::VARCHAR"
+    if type_.word == "STRUCT":
+        fields = (_part(f"({value})[{literal(n)}]", part) for n, part in type_.parts.items())
+        return f"CASE WHEN ({value}) IS NOT NULL THEN {' || '.join(fields)} END"
+    if type_.word == "ARRAY":
+        item = _part("e", type_.parts["element"])
+        return f"array_to_string(list_transform({value}, lambda e: {item}), '')"
+    if type_.word == "MAP":
+        key, item = _part("e.key", type_.parts["key"]), _part("e.value", type_.parts["value"])
+        entries = f"list_transform(map_entries({value}), lambda e: {key} || {item})"
+        return f"array_to_string(list_sort({entries}), '')"
+    raise InvalidSpecError(
+        f"a column of type {type_} has no canonical text. Next: certify a table without such "
+        "columns"
+    )
+
+
+def _taken(type_: SqlType) -> str:
+    """Return a type as DuckDB writes it."""
+    if type_.word == "DECIMAL":
+        return f"DECIMAL({type_.precision}, {type_.scale})"
+    if type_.word == "STRUCT":
+        fields = (f"{identifier(n)} {_taken(part)}" for n, part in type_.parts.items())
+        return f"STRUCT({', '.join(fields)})"
+    if type_.word == "ARRAY":
+        return f"{_taken(type_.parts['element'])}[]"
+    if type_.word == "MAP":
+        return f"MAP({_taken(type_.parts['key'])}, {_taken(type_.parts['value'])})"
+    return _TAKEN.get(type_.word, type_.word)
+
+
+def _canonical(document: Mapping[str, Any]) -> str:
+    return json.dumps(document, sort_keys=True, separators=(",", ":"))
+
+
+def _digest(document: Mapping[str, Any]) -> str:
+    return hashlib.sha256(_canonical(document).encode()).hexdigest()
