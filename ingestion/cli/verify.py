@@ -103,8 +103,8 @@ def _compare(file: Path, stream: str | None, table: str | None, *, as_json: bool
     else:
         differing = counted(len(found.buckets), "bucket")
         output.say(
-            f"{found.table}: FAILED: {differing} of 256 differ; {found.rows:,} rows, and {file} "
-            f"certifies {found.expected:,}",
+            f"{found.table}: FAILED: {differing} of 256 differ; {counted(found.rows, 'row')}, and "
+            f"{file} certifies {counted(found.expected, 'row')}",
             "bold red",
         )
         output.say(f"  the rows are where {found.where}")
