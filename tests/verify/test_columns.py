@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.kafka.offsets import TopicPartition
+from oncelake.ingestion.verify.columns import NotInColumnsError
 from oncelake.ingestion.verify.columns.events import Events, RowColumns
 from oncelake.ingestion.verify.columns.records import Records, Run, decoding_of
 from oncelake.ingestion.verify.fold.classify import Classifier
@@ -187,11 +188,12 @@ DDL = (
 )
 COLUMNS = {"lsn": "source.lsn", "seen": "ts_ms", "op": "op", "price": "source.price"}
 UNITS = {"millis": "millis", "micros": "micros", "nanos": "nanos"}
+UNITED = {"columns": COLUMNS, "timestamps": UNITS}
 
 
 def envelopes(**fields: Any) -> StreamSpec:
     """Declare a stream of envelopes."""
-    options = {"columns": COLUMNS, "timestamps": UNITS, **fields.pop("options", {})}
+    options = {**UNITED, **fields.pop("options", {})}
     base = {"schema": DDL, "format": {"type": "debezium", **options}, "sequence_by": ["lsn"]}
     return declared(**{**base, **fields})
 
@@ -341,3 +343,24 @@ def test_what_a_database_sent_is_decided_in_columns(
 
     assert len(decided) > len(doubtful)
     assert disagreements(database, spec, [*values]) == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"options": {"schemas": True, "timestamps": None}}, "schemas"),
+        ({"options": {"encoding": "avro", "timestamps": None}}, "format"),
+        ({"schema": DDL + ", sums ARRAY<DECIMAL(9, 2)>"}, "values of ARRAY<DECIMAL(9, 2)>"),
+        ({"options": {"columns": {**COLUMNS, "name": "source.lsn"}}}, "two columns"),
+    ],
+)
+def test_what_columns_do_not_state_is_refused(fields: dict[str, Any], why: str) -> None:
+    """Before anything is read."""
+    options = fields.pop("options", {})
+    options = {name: value for name, value in {**UNITED, **options}.items() if value is not None}
+    spec = declared(
+        **{"schema": DDL, "format": {"type": "debezium", **options}, **fields, "sequence_by": []}
+    )
+
+    with pytest.raises(NotInColumnsError, match=re.escape(why)):
+        decoding_of(spec)
