@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -82,12 +83,15 @@ EVERYWHERE = [f'{{"id": 1, {place % leaf}}}'.encode() for leaf in LEAVES for pla
 AS_JSON = [f'{{"id": 1, {place % leaf}}}'.encode() for leaf in LEAVES for place in VARIANT_PLACES]
 
 
-def mutated(chance: random.Random, *, count: int) -> list[bytes]:
-    """Return messages of the corpus with a byte changed, dropped or doubled, or with parts swapped.
+CORPUS = [each.value for each in MESSAGES]
+
+
+def mutated(chance: random.Random, *, count: int, of: Sequence[bytes] = CORPUS) -> list[bytes]:
+    """Return messages with a byte changed, dropped or doubled, or with parts swapped.
 
     Deep nesting is left out: how deep a parser goes is its own affair.
     """
-    whole = [each.value for each in MESSAGES if len(each.value) < 4000]
+    whole = [value for value in of if len(value) < 4000]
     tokens = [b'"', b"{", b"}", b"[", b"]", b",", b":", b"1", b"e9", b".", b"-", b"null", b"\\u00"]
     made = []
     for _ in range(count):

@@ -293,3 +293,17 @@ def test_a_delete_leaves_no_row_to_meet_a_constraint() -> None:
     assert (hard.rows, hard.bad) == ([], {})
     assert [row[1] for row in soft.rows] == ["a"]
     assert list(soft.bad) == [(0, 1)]
+
+
+@pytest.mark.parametrize("mode", [{}, {"mode": "insert_only"}, {"ignore_null_updates": True}])
+def test_rows_of_records_that_have_more_are_counted(mode: dict[str, object]) -> None:
+    """Whatever becomes of columns that a record leaves out; a delete has no row."""
+    spec = declared(format="debezium", sequence_by=[], **mode)
+    more, row = {"id": 1, "name": "a", "at": 1, "more": None}, {"id": 2, "name": "b", "at": 2}
+    sides = [(None, more), (None, row), (more, None)]
+    records = [
+        record(n, {"op": "c" if after else "d", "before": before, "after": after})
+        for n, (before, after) in enumerate(sides)
+    ]
+
+    assert Folded(records, spec=spec).recounts[0].undeclared == 1

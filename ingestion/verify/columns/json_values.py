@@ -39,15 +39,31 @@ class JsonReader:
         refused: How many records Arrow has refused so far, of how many.
     """
 
-    def __init__(self, schema: pa.Schema, *, rejects: bool = False) -> None:
-        """Take the fields that are wanted; ``rejects`` records that have others."""
+    def __init__(
+        self,
+        schema: pa.Schema,
+        *,
+        rejects: bool = False,
+        whole: Sequence[str] = (),
+        doubtful: Sequence[str] = (),
+    ) -> None:
+        """Take the fields that are wanted.
+
+        Args:
+            schema: Their names and types.
+            rejects: Whether a record that has others is doubtful.
+            whole: Those of which each part must be wanted, however deep.
+            doubtful: Patterns of records that are doubtful, too.
+        """
         self._schema, self._rejects = schema, rejects
+        self._sizes = {name: _size(schema.field(name).type) for name in whole}
         self._asked = pa.schema([_optional(each) for each in schema])
-        self._has_others = False
+        self._size, self._has_others = _size(pa.struct(list(schema))), False
         self._has_been_seen = False
         self._read = self._refused = 0
         names = "|".join(map(re.escape, sorted({*_decimals(schema)})))
-        self._quoted = rf'"({names})"\s*:\s*"|\\u[^"]*"\s*:' if names else ""
+        quoted = rf'"({names})"\s*:\s*("|\[[^":{{}}]*"[^"]*"\s*[,\]])|\\u[^"]*"\s*:'
+        self._patterns = [_NOT_FINITE, *doubtful, *([quoted] if names else [])]
 
     def read(self, values: Sequence[bytes]) -> tuple[pa.Table, pa.Array]:
         """Return the fields of the records that are not doubtful, and where those records are.
@@ -59,10 +75,6 @@ class JsonReader:
         at = pc.indices_nonzero(pc.invert(doubtful))
         kept = list(values) if len(at) == len(values) else [values[i] for i in at.to_pylist()]
         parts = list(self._parts(kept, 0, len(kept)))
-        self._read += len(kept)
-        self._refused += len(kept) - sum(end - start for start, end, _ in parts)
-        if self._refused > _FIRST_LOOK and self._refused > _MOST_REFUSED * self._read:
-            raise NotInColumnsError("its JSON is not alike enough")
         tables = [table for _, _, table in parts]
         if not tables:
             return self._schema.empty_table(), at.slice(0, 0)
@@ -72,14 +84,12 @@ class JsonReader:
     def _doubtful(self, values: pa.Array) -> pa.Array:
         """Tell the records that the rule might read otherwise, or refuse, whatever Arrow says."""
         doubtful = pc.invert(pc.match_substring_regex(values, _PLAIN))
-        patterns = [self._quoted] if self._quoted else []
+        patterns = self._patterns
         if (pc.max(pc.binary_length(values)).as_py() or 0) > _LONGEST:
-            patterns.append(_TOO_LONG)
+            patterns = [*patterns, _TOO_LONG]
             openings = pc.add(pc.count_substring(values, "{"), pc.count_substring(values, "["))
             doubtful = pc.or_(doubtful, pc.greater(openings, _LONGEST))
-        for pattern in (*patterns, _NOT_FINITE):
-            doubtful = pc.or_(doubtful, pc.match_substring_regex(values, pattern))
-        return doubtful
+        return pc.or_(doubtful, pc.match_substring_regex(values, "|".join(patterns)))
 
     def _parts(
         self, values: Sequence[bytes], start: int, end: int
@@ -92,12 +102,18 @@ class JsonReader:
             start += _FIRST_LOOK
         table = self._table(values[start:end])
         self._has_been_seen = True
-        if table is not None:
-            yield start, end, table
-        elif end - start > 1:
+        if table is None and end - start > 1:
             middle = (start + end) // 2
             yield from self._parts(values, start, middle)
             yield from self._parts(values, middle, end)
+            return
+        self._read += end - start
+        if table is not None:
+            yield start, end, table
+            return
+        self._refused += 1
+        if self._refused > _FIRST_LOOK and self._refused > _MOST_REFUSED * self._read:
+            raise NotInColumnsError("its JSON is not alike enough")
 
     def _table(self, values: Sequence[bytes]) -> pa.Table | None:
         """Read records; none if Arrow refuses any of them."""
@@ -123,7 +139,9 @@ class JsonReader:
         # Two objects on a line would be two rows.
         if table.num_rows != len(values) or _has_other_case(table.schema, self._schema):
             return None
-        if sum(1 for _ in _names(pa.struct(list(table.schema)))) > _MOST_FIELDS + len(self._schema):
+        if any(_size(table.schema.field(n).type) > size for n, size in self._sizes.items()):
+            return None
+        if _size(pa.struct(list(table.schema))) > _MOST_FIELDS + self._size:
             raise NotInColumnsError("its objects have too many fields that nobody declares")
         return _as_declared(table, self._schema)
 
@@ -193,14 +211,11 @@ def _field(of: pa.Schema | pa.DataType, name: str) -> pa.DataType:
     return of.field(name).type
 
 
-def _names(type_: pa.DataType) -> Iterator[str]:
-    """Yield the names of all fields within a type."""
+def _size(type_: pa.DataType) -> int:
+    """Return how many fields there are within a type."""
     if pa.types.is_struct(type_):
-        for each in type_:
-            yield each.name
-            yield from _names(each.type)
-    elif pa.types.is_list(type_):
-        yield from _names(type_.value_type)
+        return sum(1 + _size(each.type) for each in type_)
+    return _size(type_.value_type) if pa.types.is_list(type_) else 0
 
 
 def _decimals(of: pa.Schema | pa.DataType) -> Iterator[str]:

@@ -39,6 +39,7 @@ _MOST_BYTES: Final = 64 * 1024 * 1024
 # Batches of records, and those that change no row.
 _READS: Final = frozenset({"ingest", "redrive", "replay"})
 _IDLE: Final = frozenset({"schema", "rewind"})
+_LEFT_OUT: Final = {"keep": "columns_kept", "null": "columns_unavailable"}
 # Places of rows that are due and not found, or found and not due, the first of them.
 _DIFFERING: Final = """
 SELECT tp, off, bool_or(is_due), bool_or(NOT is_due) FROM (
@@ -104,6 +105,8 @@ class ColumnProof:
         self._records = Records(spec, decoding_of(spec), self._events, kept_back)
         self._queries = FoldQueries(database, spec)
         counted = Counter[str](values_coerced=0, tombstones_shared=0)
+        # A record that leaves a column out is proven record by record.
+        counted |= {_LEFT_OUT[spec.unavailable]: 0} if spec.unavailable else {}
         reads = [batch for batch in self._batches if batch.kind in _READS]
         self._recounts = {
             batch.seq: Recount(is_replay=batch.kind == "replay", extra=counted.copy())
@@ -225,6 +228,8 @@ class ColumnProof:
             result.bad = new
         recount.counts["quarantined"] += len(result.bad)
         recount.extra["values_coerced"] += sum(change.coerced for change in result.changes)
+        undeclared = (change.has_undeclared and change.row is not None for change in result.changes)
+        recount.undeclared += sum(undeclared)
         self.bad.put(dict(as_bad(record, reason, batch.seq) for record, reason in result.bad))
         self._events.judged(result.changes, self._numbers)
 

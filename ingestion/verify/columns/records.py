@@ -12,8 +12,9 @@ from confluent_kafka import Message
 
 from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.declaration.sql import identifier
-from oncelake.ingestion.kafka.client import FIRST_MS, LAST_MS
+from oncelake.ingestion.kafka.client import FIRST_MS, LAST_MS, headers_of
 from oncelake.ingestion.verify.columns import NotInColumnsError
+from oncelake.ingestion.verify.columns.debezium_values import DELETES, EnvelopeReader, from_envelope
 from oncelake.ingestion.verify.columns.events import Events
 from oncelake.ingestion.verify.columns.json_values import JsonReader
 from oncelake.ingestion.verify.columns.types import from_json, json_type
@@ -24,7 +25,8 @@ from oncelake.ingestion.verify.read.topic import record_of
 # The bytes of a key that every sink takes.
 _LONGEST_KEY: Final = 1_000
 _MOST_OFFSETS: Final = 1 << 46
-# Doubts about any record: it has no time that a column can have, or it is in quarantine.
+_OF_A_MOVE: Final = frozenset({"__debezium.oldkey", "__debezium.newkey"})
+# Doubts about any record: it has no time that a column can have, or the rule is to decide.
 _OF_ALL: Final = (f"_event NOT BETWEEN {FIRST_MS} AND {LAST_MS}", "_waits")
 Numbers = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -51,12 +53,14 @@ class Decoding(NamedTuple):
         reader: Reads their bytes.
         columns: What each declared column is, in DuckDB's SQL over what was read.
         doubts: Conditions over what was read by which a record is doubtful; null is no doubt.
+        deletes: A condition over what was read by which a record says that it is a delete.
         gone: A condition over the declared columns by which a record is a delete.
     """
 
     reader: Reader
     columns: Mapping[str, str]
     doubts: Sequence[str]
+    deletes: str = "FALSE"
     gone: str = "FALSE"
 
     def select(self) -> str:
@@ -64,9 +68,10 @@ class Decoding(NamedTuple):
         values = ", ".join(f"{value} AS {identifier(n)}" for n, value in self.columns.items())
         doubts = [f"coalesce({doubt}, FALSE)" for doubt in (*self.doubts, *_OF_ALL)]
         return f"""
-            SELECT *, CASE WHEN _unknown THEN FALSE ELSE coalesce({self.gone}, FALSE) END AS _gone
+            SELECT *, CASE WHEN _unknown THEN FALSE WHEN _deletes THEN TRUE
+                           ELSE coalesce({self.gone}, FALSE) END AS _gone
             FROM (
-                SELECT {values}, _at, _partition, _offset, _seq,
+                SELECT {values}, _at, _partition, _offset, _seq, {self.deletes} AS _deletes,
                        make_timestamptz(_event * 1000) AS _timestamp,
                        {" OR ".join(doubts)} AS _unknown
                 FROM read
@@ -88,6 +93,7 @@ class Records:
         self._events, self._run = events, events.database.execute
         self._register = events.database.register
         self._ignores_nulls = spec.tombstone_policy == "ignore"
+        self._may_move = bool(spec.moved_by) or spec.unavailable == "keep"
         self._reader, self._select = decoding.reader, decoding.select()
         self._kept_back = np.array([_place(*each) for each in kept_back], np.int64)
 
@@ -128,6 +134,8 @@ class Records:
             "_event": np.fromiter((m.timestamp()[1] for m in messages), np.int64, len(messages)),
             "_waits": np.isin(_place(partitions, offsets), self._kept_back),
         }
+        if self._may_move:
+            given["_waits"] |= np.fromiter(map(_is_moved, messages), bool, len(messages))
         decided = places.to_numpy()
         for name, column in given.items():
             table = table.append_column(name, pa.array(column[decided]))
@@ -143,6 +151,12 @@ def _place(partition: Any, offset: Any) -> Any:
     return partition * _MOST_OFFSETS + offset
 
 
+def _is_moved(message: Message) -> bool:
+    """Tell whether headers name another key of the row, or cannot be read."""
+    headers = headers_of(message)
+    return headers is None or any(name in _OF_A_MOVE for name, _ in headers)
+
+
 def decoding_of(spec: StreamSpec) -> Decoding:
     """Return how the values of a stream are decoded at once.
 
@@ -151,26 +165,42 @@ def decoding_of(spec: StreamSpec) -> Decoding:
             order, or its format is not decoded at once.
     """
     refuse_more(spec)
-    columns = {column.name: from_json(column.name, column.type) for column in spec.columns}
-    schema = pa.schema([pa.field(c.name, json_type(c.type)) for c in spec.columns])
-    rejects = spec.extra_fields == "reject" or bool(spec.whole_columns)
+    reader: Reader
+    if spec.format.type == "debezium":
+        taken = {column.name: from_envelope(spec, column) for column in spec.columns}
+        reader, deletes = EnvelopeReader(spec, {n: each.type for n, each in taken.items()}), DELETES
+        columns = {name: (each.value, each.doubt) for name, each in taken.items()}
+    else:
+        columns = {column.name: from_json(column.name, column.type) for column in spec.columns}
+        schema = pa.schema([pa.field(c.name, json_type(c.type)) for c in spec.columns])
+        rejects = spec.extra_fields == "reject" or bool(spec.whole_columns)
+        reader, deletes = JsonReader(schema, rejects=rejects), "FALSE"
     values = {name: value for name, (value, _) in columns.items()}
     gone, doubts = deletes_of(spec, values)
+    doubts += [doubt for _, doubt in columns.values()]
     return Decoding(
-        reader=JsonReader(schema, rejects=rejects),
+        reader=reader,
         columns=values,
-        doubts=[*(doubt for _, doubt in columns.values()), *doubts, *lacking(spec, values)],
+        doubts=[*doubts, *lacking(spec, values, deletes)],
+        deletes=deletes,
         gone=gone,
     )
 
 
-def lacking(spec: StreamSpec, values: Mapping[str, str]) -> list[str]:
-    """Write when a record may have no row: without a column that it needs, or with a long key."""
-    required = (column.name for column in spec.columns if not column.nullable)
-    needed = {*spec.never_null, *spec.sequence_by, *required} & values.keys()
+def lacking(spec: StreamSpec, values: Mapping[str, str], deletes: str) -> list[str]:
+    """Write when a record may have no row: without a column that it needs, or with a long key.
+
+    A delete needs key and order alone; where its row stays, what it lacks the Kafka key may have.
+    """
+    needed = {*spec.never_null, *spec.sequence_by} & values.keys()
+    required = {column.name for column in spec.columns if not column.nullable} - needed
     texts = [n for n in spec.keys if spec.types[n].word in {"STRING", "VARCHAR"}]
     sizes = " + ".join(f"strlen({values[name]})" for name in texts)
     nulls = [f"{values[name]} IS NULL" for name in sorted(needed)]
+    nulls += [f"{values[name]} IS NULL AND NOT {deletes}" for name in sorted(required)]
+    if spec.deletes == "soft":
+        nulls += [f"{value} IS NULL AND {deletes}" for value in values.values()]
+    nulls += [] if spec.write_mode.has_deletes else [deletes]
     return [*nulls, f"{sizes} > {_LONGEST_KEY}"] if texts else nulls
 
 
@@ -189,7 +219,8 @@ def deletes_of(spec: StreamSpec, values: Mapping[str, str]) -> tuple[str, list[s
 def refuse_more(spec: StreamSpec) -> None:
     """Refuse a declaration that says more of a record than its format, columns, keys and order."""
     more = {
-        "format": spec.format.type != "json" or spec.format.options.uses_registry,
+        "format": spec.format.type not in {"json", "debezium"} or spec.format.options.uses_registry,
+        "schemas": getattr(spec.format.options, "schemas", False),
         "from_headers, from_key": bool(spec.metadata_columns),
         "a transformation": bool(spec.where or spec.select or spec.transform or spec.value_ddl),
         "explode": bool(spec.explode),

@@ -39,6 +39,11 @@ _CERTAIN: Final[Mapping[str, str]] = {
     "TIMESTAMP": f"{_DAY}([T ]{_TIME}{_ZONE}?)?",
     "TIMESTAMP_NTZ": f"{_DAY}([T ]{_TIME})?",
 }
+# Of ISO 8601, as connectors write it.
+_ISO: Final[Mapping[str, str]] = {
+    "TIMESTAMP": f"{_DAY}T{_TIME}{_ZONE}",
+    "TIMESTAMP_NTZ": f"{_DAY}T{_TIME}",
+}
 _IN_DUCKDB: Final[Mapping[str, str]] = {
     "DATE": "DATE",
     "TIMESTAMP": "TIMESTAMPTZ",
@@ -94,9 +99,25 @@ def from_json(name: str, type_: SqlType) -> tuple[str, str]:
         return value, f"NOT isfinite({value})"
     if word not in _CERTAIN:
         return value, "FALSE"
-    is_certain = f"regexp_full_match({value}, '{_CERTAIN[word]}')"
     if word == "BINARY":
+        is_certain = f"regexp_full_match({value}, '{_CERTAIN[word]}')"
         taken = f"CASE WHEN {is_certain} THEN from_base64({value}) END"
         return taken, f"{value} IS NOT NULL AND to_base64({taken}) IS DISTINCT FROM {value}"
-    taken = f"CASE WHEN {is_certain} THEN TRY_CAST({value} AS {_IN_DUCKDB[word]}) END"
-    return taken, f"{value} IS NOT NULL AND {taken} IS NULL"
+    return from_text(name, _IN_DUCKDB[word], _CERTAIN[word])
+
+
+def from_iso(name: str, type_: SqlType) -> tuple[str, str]:
+    """Write the same of a moment that is a text as connectors write it."""
+    return from_text(name, _IN_DUCKDB[type_.word], _ISO[type_.word])
+
+
+def from_text(name: str, type_: str, certain: str) -> tuple[str, str]:
+    """Write the same of a text that is of a type of DuckDB where it matches what is certain."""
+    is_certain = f"regexp_full_match({identifier(name)}, '{certain}')"
+    return taken_if(name, is_certain, f"TRY_CAST({identifier(name)} AS {type_})")
+
+
+def taken_if(name: str, is_certain: str, taken: str) -> tuple[str, str]:
+    """Write the same of a value that is taken under a condition, and doubtful otherwise."""
+    value = f"CASE WHEN {is_certain} THEN {taken} END"
+    return value, f"{identifier(name)} IS NOT NULL AND {value} IS NULL"

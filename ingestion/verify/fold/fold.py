@@ -117,7 +117,7 @@ class Fold:
                 self._put_aside(settled.bad, batch.seq, recount)
                 recount.extra["columns_kept"] += settled.kept
                 recount.counts["exploded"] -= settled.taken_back
-                self.rule.take(settled.changes, recount)
+                self._take_rows(settled.changes, recount)
         self.rule.settle(recount)
         return recount
 
@@ -217,11 +217,14 @@ class Fold:
         if self._unavailable == "keep":
             self._kept.take(changes)
             return
-        undeclared = (change.has_undeclared and change.row is not None for change in changes)
-        recount.undeclared += sum(undeclared)
         if self._unavailable == "null":
             left_out = sum(len(change.left_out) for change in changes)
             recount.extra["columns_unavailable"] += left_out
+        self._take_rows(changes, recount)
+
+    def _take_rows(self, changes: list[RowChange], recount: Recount) -> None:
+        undeclared = (change.has_undeclared and change.row is not None for change in changes)
+        recount.undeclared += sum(undeclared)
         self.rule.take(changes, recount)
 
     def _other_types(
