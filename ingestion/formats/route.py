@@ -30,6 +30,7 @@ NOTHING_KNOWN: Final = "missing_key"
 # No record type is called so: nothing is decoded but the name of its type.
 _NO_TYPE: Final = ("\0",)
 _NONE: Final = pa.scalar(None, pa.string())
+_MADE_UP: Final = {pa.string(): ("",), pa.int64(): (0,), pa.bool_(): (False,)}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,8 +68,8 @@ class RoutedDecoder:
     """Decodes the stream's own records; all others get a reason why they are not.
 
     A change without a route may be of every table: a truncate is each stream's own, a delete that
-    of each which deletes. A change of another route says that its row is not in this stream's
-    table, where it may have been: it is a delete of it.
+    of each which deletes, unless its route is no table's. A change of another route says that its
+    row is not in this stream's table, where it may have been: it is a delete of it.
     """
 
     def __init__(
@@ -106,7 +107,8 @@ class RoutedDecoder:
         of_none = pc.if_else(is_bare, _reason(route.of_tombstones), of_unrouted)
         reasons = pc.if_else(is_none, of_none, pc.if_else(is_others, ELSEWHERE, _NONE))
         is_shared = pc.and_(is_bare, route.of_tombstones == "share")
-        may_be_of_all = pc.and_(pc.and_(is_none, pc.invert(is_null)), self._are_changes)
+        is_untold = pc.and_(is_none, pc.invert(_is_told(found)))
+        may_be_of_all = pc.and_(pc.and_(is_untold, pc.invert(is_null)), self._are_changes)
         is_decoded = pc.or_(pc.is_null(reasons), may_be_of_all)
         decoded = self._decode(pc.if_else(is_decoded, values, None), *inner)
         if may_be_of_all.true_count:
@@ -189,6 +191,11 @@ def _text(raw: bytes | None) -> str | None:
         return None if raw is None else raw.decode("utf-8")
     except UnicodeDecodeError:
         return None
+
+
+def _is_told(found: pa.Array) -> pa.BooleanArray:
+    """Tell the routes that a row has; 0, false and empty texts are what connectors make up."""
+    return pc.and_(pc.is_valid(found), pc.invert(_are_in(found, _MADE_UP[found.type])))
 
 
 def _are_in(found: pa.Array, routes: tuple[Any, ...]) -> pa.BooleanArray:

@@ -169,11 +169,12 @@ class History:
             yield "a key that is taken over from a row of no table"
 
     def _is_unknown(self, holder: Row, after: Row) -> bool:
-        """Tell a row that a table does not have, for no route of another table, which one is."""
+        """Tell a row that a table does not have, and not for a route that its delete tells."""
         declared = self.setup.declared
         tables = [table for table in declared.tables if declared.has(table, after)]
         owner = declared.table_of(holder)
-        return any(not declared.has(t, holder) and owner in (t.name, None) for t in tables)
+        is_silent = owner is None and (holder.state is None or self.setup.source.identity != "full")
+        return any(not declared.has(t, holder) and (is_silent or owner == t.name) for t in tables)
 
     def _of_leaving(self, change: Change) -> Iterator[str]:
         row, other, source = change.before, change.outlived, self.setup.source

@@ -200,6 +200,17 @@ FOUND: Final[Mapping[str, History]] = {
         )
         for limit in (32, 1)
     },
+    **{
+        f"a row of no table that leaves its key to another, {otherwise}, {limit} at once": of(
+            *(put(1, state="done"), put(2), Transaction((Move(2, 1), Delete(1)))),
+            tables=ROUTED,
+            otherwise=otherwise,
+            is_ordered=True,
+            limit=limit,
+        )
+        for otherwise in ("quarantine", "ignore", "ended")
+        for limit in (32, 1)
+    },
     "a delete that is read after a later row has taken its key": of(
         *(put(1), put(2, v="b"), put(12), put(14), put(16)),
         *(Transaction((Delete(2),)), moves((1, 2))),

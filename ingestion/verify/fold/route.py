@@ -57,7 +57,7 @@ class RouteReader:
         for stream, routes in route.tables if found is not None else ():
             if found in routes:
                 return "own" if stream == route.stream else "routed_elsewhere"
-        if takers := self._takers(record, has_route=found is not None):
+        if takers := self._takers(record, found):
             if route.stream not in takers:
                 return "routed_elsewhere"
             return "own" if len(takers) == 1 else "tombstones_shared"
@@ -74,11 +74,12 @@ class RouteReader:
         owners = (stream for stream, routes in route.tables if value in routes)
         return next(owners, route.otherwise) == route.stream
 
-    def _takers(self, record: Record, *, has_route: bool) -> tuple[str, ...]:
+    def _takers(self, record: Record, found: object) -> tuple[str, ...]:
         """Return the streams of which a record of no table may be; none where that is one."""
         if record.value is None:
-            return () if has_route else self._route.tombstones
-        if not self._are_changes:
+            return () if found is not None else self._route.tombstones
+        # A route that is null, 0, false or empty may be none that the connector knows.
+        if found or not self._are_changes:
             return ()
         try:
             decoded = self._read(record.value, record.key, record.headers or ())
