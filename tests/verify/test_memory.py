@@ -339,6 +339,18 @@ def test_any_column_that_changes_is_noticed(world: World, column: str, value: st
         assert not proven(world, whole=whole).holds
 
 
+def test_a_row_that_is_there_twice_is_noticed(world: World) -> None:
+    """And one that nobody has sent."""
+    world.send(row(1, "a"), row(2, "b"))
+    world.run()
+    assert in_columns(proven(world))
+    table = DeltaTable(world.paths.data.path)
+    write_deltalake(table, table.to_pyarrow_table(filters=[("id", "=", 1)]), mode="append")
+
+    for whole in (False, True):
+        assert not proven(world, whole=whole).holds
+
+
 def test_a_key_in_two_partitions_is_not_decided_in_columns(world: World) -> None:
     """Nothing says which of the two is newer."""
     with duckdb.connect() as database:
