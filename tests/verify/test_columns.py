@@ -246,6 +246,15 @@ ENVELOPES = {
     "append": envelopes(mode="append", keys=[], sequence_by=[]),
     "keyed by a moment": envelopes(keys=["id", "zoned", "total"]),
 }
+# Schemas say of a number without a zone, and of no other, that it is a moment.
+WITH_SCHEMAS = envelopes(
+    schema=re.sub(
+        "nanos TIMESTAMP,|local TIMESTAMP_NTZ,",
+        "",
+        DDL.replace("micros TIMESTAMP", "micros TIMESTAMP_NTZ"),
+    ),
+    format={"type": "debezium", "columns": COLUMNS, "schemas": True},
+)
 # What may stand in any field, as it is written.
 ANYTHING = (
     *("null", "true", "0", "-1", "7", "1.0", "1e2", "1E400", "19782.0", "9223372036854775807"),
@@ -338,18 +347,79 @@ def test_mutated_envelopes_are_read_as_the_rule_reads_them(seed: int, spec: Stre
         assert disagreements(database, spec, [*whole, *values]) == []
 
 
-def recording(table: str, schema: str) -> list[Sent]:
+SEMANTICS = {
+    "total": {"type": "bytes", "name": "org.apache.kafka.connect.data.Decimal",
+              "parameters": {"scale": "2"}},
+    "born": {"type": "int32", "name": "io.debezium.time.Date"},
+    "millis": {"type": "int64", "name": "io.debezium.time.Timestamp"},
+    "micros": {"type": "int64", "name": "io.debezium.time.MicroTimestamp"},
+}  # fmt: skip
+
+
+def with_schema(payload: bytes, *, after: dict[str, Any] | None = None) -> bytes:
+    """Put a schema beside an envelope, that of the row after it perhaps another one."""
+    sides = {"before": SEMANTICS, "after": SEMANTICS if after is None else after}
+    fields = [
+        {"field": side, "fields": [{"field": n, **says} for n, says in columns.items()]}
+        for side, columns in sides.items()
+    ]
+    schema = json.dumps({"type": "struct", "fields": fields}, separators=(",", ":"))
+    return b'{"schema":%b,"payload":%b}' % (schema.encode(), payload)
+
+
+def other_schemas() -> Iterator[dict[str, Any]]:
+    """Yield what else a schema may say of a row."""
+    named = ("io.debezium.time.NanoTimestamp", "io.debezium.time.Timestamp", "io.x")
+    for name, says in SEMANTICS.items():
+        yield {n: each for n, each in SEMANTICS.items() if n != name}
+        yield from ({**SEMANTICS, name: {**says, "name": each}} for each in named)
+    for scale in ("3", "x", None, 2):
+        yield {**SEMANTICS, "total": {**SEMANTICS["total"], "parameters": {"scale": scale}}}
+    yield {**SEMANTICS, "micros": SEMANTICS["millis"], "millis": SEMANTICS["micros"]}
+
+
+def test_hostile_envelopes_with_schemas_are_read_as_the_rule_reads_them(
+    database: duckdb.DuckDBPyConnection,
+) -> None:
+    """Whatever stands in whatever field, and whatever the schema says of it."""
+    chance = random.Random(1)
+    row = {name: value for name, value in ROW.items() if name not in {"nanos", "local"}}
+    sound = [written("c", None, row), written("u", row, row), written("d", row, None)]
+    odd = [*odd_envelopes(), *in_every_place()]
+    payloads = [each.value if isinstance(each, Sent) else each for each in odd]
+    values: list[Value] = [
+        *map(with_schema, sound),
+        *(
+            with_schema(each or b"")
+            for each in (payloads if IS_LONG else chance.sample(payloads, 700))
+        ),
+        *(with_schema(each, after=says) for each in sound for says in other_schemas()),
+        *mutated(chance, count=5000 if IS_LONG else 400, of=[*map(with_schema, sound)]),
+        *(with_schema(each) + more for each in sound for more in (b" ", b"}", b"{}", b',"a":1}')),
+        *(with_schema(each + b',"a":1') for each in sound),
+        json.dumps({"payload": json.loads(sound[0]), "schema": {}}).encode(),
+        *sound,
+    ]
+
+    assert disagreements(database, WITH_SCHEMAS, values) == []
+    decided, _ = in_columns(database, WITH_SCHEMAS, values[:3])
+    assert [*decided] == [0, 1, 2]
+
+
+def recording(table: str, schema: str, *, schemas: bool) -> list[Sent]:
     """Read what was recorded of a table, with the columns of a schema alone; no null values."""
     names = declared(schema=schema, keys=[], mode="append", sequence_by=[]).types
     sent = []
-    for each in events(table, schemas=False):
+    for each in events(table, schemas=schemas):
         if each["value"] is None:
             continue
-        envelope = json.loads(each["value"])
+        document = json.loads(each["value"])
+        envelope = document["payload"] if schemas else document
         for side in ("before", "after"):
             row = envelope.get(side)
             envelope[side] = row and {n: value for n, value in row.items() if n in names}
-        sent.append(Sent(json.dumps(envelope).encode(), (each["key"] or "").encode()))
+        value = json.dumps(document, separators=(",", ":")).encode()
+        sent.append(Sent(value, (each["key"] or "").encode()))
     return sent
 
 
@@ -365,15 +435,19 @@ RECORDED = {
 }
 
 
+@pytest.mark.parametrize("schemas", [False, True], ids=["without", "with schemas"])
 @pytest.mark.parametrize("table", RECORDED)
 def test_what_a_database_sent_is_decided_in_columns(
-    database: duckdb.DuckDBPyConnection, table: str
+    database: duckdb.DuckDBPyConnection, table: str, schemas: bool
 ) -> None:
-    """All but moves, truncates and what is left out."""
+    """All but moves, truncates, what is left out, and numbers that have their own scale."""
     schema, options, keys = RECORDED[table]
-    format_ = {"type": "debezium", **options}
+    if schemas:
+        options = {name: value for name, value in options.items() if name != "timestamps"}
+        schema = schema.replace("loose DECIMAL(38, 6), ", "")
+    format_ = {"type": "debezium", "schemas": schemas, **options}
     spec = declared(schema=schema, keys=keys, format=format_, sequence_by=[])
-    values = recording(table, schema)
+    values = recording(table, schema, schemas=schemas)
 
     decided, doubtful = in_columns(database, spec, [*values])
 
@@ -384,7 +458,6 @@ def test_what_a_database_sent_is_decided_in_columns(
 @pytest.mark.parametrize(
     ("fields", "why"),
     [
-        ({"options": {"schemas": True, "timestamps": None}}, "schemas"),
         ({"options": {"encoding": "avro", "timestamps": None}}, "format"),
         ({"schema": DDL + ", sums ARRAY<DECIMAL(9, 2)>"}, "values of ARRAY<DECIMAL(9, 2)>"),
         ({"options": {"columns": {**COLUMNS, "name": "source.lsn"}}}, "two columns"),

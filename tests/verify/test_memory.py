@@ -32,6 +32,7 @@ MODES: dict[str, dict[str, Any]] = {
     "insert_only": {"mode": "insert_only"},
     "append": {"mode": "append", "keys": []},
     "changes of a database": {"format": "debezium"},
+    "changes with their schemas": {"format": {"type": "debezium", "schemas": True}},
     "changes in the order of a log": {
         "format": {"type": "debezium", "columns": {"lsn": "source.lsn"}},
         "schema": "id INT NOT NULL, name STRING, at INT, lsn BIGINT NOT NULL",
@@ -457,6 +458,9 @@ class Life:
                 sent = self._changed(sent)
             # An erase takes what waits under its key, after which no proof goes on.
             names_row = isinstance(sent, dict) and sent.get("op") == "d"
+            if MODES["changes with their schemas"].items() <= self.world.declared.items():
+                document = {"schema": {}, "payload": sent} if isinstance(sent, dict) else {}
+                sent = json.dumps(document, separators=(",", ":")).encode()
             self.world.send(sent, partition=key % 2, **({"id": key} if names_row else {}))
             if self.chance.random() < 0.2:
                 # A delete, or a record for the quarantine.

@@ -28,6 +28,9 @@ from oncelake.ingestion.verify.columns.types import (
     json_type,
     taken_if,
 )
+from oncelake.ingestion.verify.decode.coerce import BadRecordError
+from oncelake.ingestion.verify.decode.debezium import Meaning, meanings_of
+from oncelake.ingestion.verify.decode.json import parse
 
 # The column by which a record says that it is a delete.
 DELETES: Final = "_deletes"
@@ -44,6 +47,12 @@ _CLOCKS: Final = {"ts_ms": "millis", "ts_us": "micros", "ts_ns": "nanos"}
 _FIRST_SECOND, _END_SECOND = -62_135_596_800, 253_402_300_800
 _FIRST_DAY, _LAST_DAY = -719_162, 2_932_896
 _MAKES: Final = {"TIMESTAMP": "make_timestamptz", "TIMESTAMP_NTZ": "make_timestamp"}
+# What is between a schema and its payload.
+_PAYLOAD: Final = b',"payload":'
+_MOST_SCHEMAS: Final = 1_000
+# Milliseconds beyond which there is no moment, and microseconds that are none.
+_SAFE: Final = 1 << 53
+_NO_MOMENT: Final = 1 << 62
 # The bytes of a whole number that DuckDB holds, in base64.
 _BASE64: Final = "([A-Za-z0-9+/]{4}){0,4}([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=|[A-Za-z0-9+/]{4})"
 # Of text and bytes: a number as text, perhaps, and bytes that no connector puts before others.
@@ -66,6 +75,18 @@ class Taken(NamedTuple):
     doubt: str
 
 
+class _Said(NamedTuple):
+    """What a schema says of columns.
+
+    Attributes:
+        millis: Their moments are milliseconds, and not microseconds.
+        absent: It says nothing of them, or that their values have another meaning.
+    """
+
+    millis: frozenset[str] = frozenset()
+    absent: frozenset[str] = frozenset()
+
+
 class EnvelopeReader(JsonReader):
     """Reads envelopes into the declared columns and ``_deletes``."""
 
@@ -78,6 +99,10 @@ class EnvelopeReader(JsonReader):
         options = spec.format.options
         assert isinstance(options, DebeziumOptions), "options are of the format's model"
         self._names, self._paths = [*types], options.columns
+        self._schemas: _Schemas | None = None
+        if options.schemas:
+            own = {n: type_ for n, type_ in spec.types.items() if n not in options.columns}
+            self._schemas = _Schemas(own)
         self._moved_by = [name for name in spec.moved_by if name not in options.columns]
         row = pa.struct([(name, type_) for name, type_ in types.items() if name not in self._paths])
         fields: dict[str, Any] = {"before": row, "after": row, "op": pa.string()}
@@ -93,7 +118,18 @@ class EnvelopeReader(JsonReader):
         Raises:
             NotInColumnsError: the envelopes are not alike enough to be read together.
         """
-        table, places = super().read(values)
+        if self._schemas is None:
+            return self._taken(values, _Said())
+        groups = self._schemas.grouped(values) or [(_Said(), [], [])]
+        parts = [self._taken(payloads, said) for said, payloads, _ in groups]
+        places = [
+            pa.array(at, pa.int64()).take(taken)
+            for (_, taken), (_, _, at) in zip(parts, groups, strict=True)
+        ]
+        return pa.concat_tables([table for table, _ in parts]), pa.concat_arrays(places)
+
+    def _taken(self, envelopes: Sequence[bytes], said: _Said) -> tuple[pa.Table, pa.Array]:
+        table, places = super().read(envelopes)
         op, before, after = (table.column(name) for name in ("op", "before", "after"))
         is_delete = pc.equal(op, "d")
         is_row = pc.and_kleene(pc.is_in(op, value_set=_OF_ROWS), pc.is_valid(after))
@@ -115,10 +151,73 @@ class EnvelopeReader(JsonReader):
                 column = pc.struct_field(after, name)
                 if has_deletes:
                     column = pc.if_else(is_delete, pc.struct_field(before, name), column)
+                if name in said.absent:
+                    is_sound = pc.and_kleene(is_sound, pc.is_null(column))
+                if name in said.millis:
+                    is_safe = pc.and_(pc.greater(column, -_SAFE), pc.less(column, _SAFE))
+                    column = pc.if_else(is_safe, pc.multiply(column, 1000), _NO_MOMENT)
             columns[name] = column
         sound = pc.fill_null(is_sound, False)
         taken = pa.table({**columns, DELETES: is_delete}).filter(sound)
         return taken, places.filter(sound.combine_chunks())
+
+
+class _Schemas:
+    """Takes payloads out of documents whose schemas give values the meanings that are read."""
+
+    def __init__(self, types: Mapping[str, SqlType]) -> None:
+        self._types = types
+        # What stands before a payload, and what it says; nothing where that is not what is read.
+        self._known: dict[bytes, _Said | None] = {}
+
+    def grouped(self, values: Sequence[bytes]) -> list[tuple[_Said, list[bytes], list[int]]]:
+        """Return the payloads that can be read, and where they are, by what is said of them.
+
+        Raises:
+            NotInColumnsError: there are too many schemas.
+        """
+        groups: dict[bytes, tuple[_Said, list[bytes], list[int]]] = {}
+        before = b"-"
+        for number, value in enumerate(values):
+            if not value.startswith(before):
+                schema, mark, _ = value.partition(_PAYLOAD)
+                before = schema + mark if mark else b"-"
+            said = self._said(before)
+            if said is not None and value.endswith(b"}"):
+                _, payloads, at = groups.setdefault(before, (said, [], []))
+                payloads.append(value[len(before) : -1])
+                at.append(number)
+        return [*groups.values()]
+
+    def _said(self, before: bytes) -> _Said | None:
+        if before not in self._known:
+            if len(self._known) > _MOST_SCHEMAS:
+                raise NotInColumnsError("its schemas are too many")
+            try:
+                self._known[before] = self._meaning(parse(before + b"null}"))
+            except BadRecordError:
+                self._known[before] = None
+        return self._known[before]
+
+    def _meaning(self, document: Any) -> _Said | None:
+        if not isinstance(document, dict) or sorted(document) != ["payload", "schema"]:
+            return None
+        sides = [meanings_of(document["schema"], side) for side in ("before", "after")]
+        if sides[0] != sides[1]:
+            return None
+        millis, absent = set(), set()
+        for name, type_ in self._types.items():
+            said = sides[0].get(name, Meaning())
+            is_read = {
+                "DATE": said.is_days,
+                "DECIMAL": said.scale == type_.scale,
+                "TIMESTAMP_NTZ": said.ticks in {10**3, 10**6},
+            }
+            if not is_read.get(type_.word, True):
+                absent.add(name)
+            elif type_.word == "TIMESTAMP_NTZ" and said.ticks == 10**3:
+                millis.add(name)
+        return _Said(frozenset(millis), frozenset(absent))
 
 
 def from_envelope(spec: StreamSpec, column: DeclaredColumn) -> Taken:
@@ -132,6 +231,9 @@ def from_envelope(spec: StreamSpec, column: DeclaredColumn) -> Taken:
     name, type_, path = column.name, column.type, options.columns.get(column.name)
     unit: Any = options.timestamps
     unit = unit.get(name) if isinstance(unit, dict) else unit
+    if options.schemas:
+        # What schemas must say of it, see _Schemas.
+        unit = "micros" if type_.word == "TIMESTAMP_NTZ" else None
     unit = _CLOCKS.get(path.rpartition(".")[2]) if path else unit
     if type_.parts and type_.contains("DECIMAL"):
         raise NotInColumnsError(f"values of {type_} are read one by one")
@@ -142,7 +244,10 @@ def from_envelope(spec: StreamSpec, column: DeclaredColumn) -> Taken:
             return Taken(pa.string(), *from_iso(name, type_))
         return Taken(pa.int64(), *_from_ticks(name, type_, unit))
     if type_.word == "DECIMAL" and not path:
-        return Taken(pa.string(), *_from_decimal(name, type_, options.decimals))
+        return Taken(
+            pa.string(),
+            *_from_decimal(name, type_, "base64" if options.schemas else options.decimals),
+        )
     return Taken(json_type(type_), *from_json(name, type_))
 
 

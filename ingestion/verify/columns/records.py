@@ -220,7 +220,6 @@ def refuse_more(spec: StreamSpec) -> None:
     """Refuse a declaration that says more of a record than its format, columns, keys and order."""
     more = {
         "format": spec.format.type not in {"json", "debezium"} or spec.format.options.uses_registry,
-        "schemas": getattr(spec.format.options, "schemas", False),
         "from_headers, from_key": bool(spec.metadata_columns),
         "a transformation": bool(spec.where or spec.select or spec.transform or spec.value_ddl),
         "explode": bool(spec.explode),

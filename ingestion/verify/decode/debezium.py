@@ -168,14 +168,14 @@ class _RowOfEnvelope:
         left_out = frozenset(self._movable)
         return DecodedRecord(values=ended, is_delete=True, left_out=left_out) if differs else None
 
-    def _declared(self, type_: SqlType, unit: str | None = None) -> _Meaning:
+    def _declared(self, type_: SqlType, unit: str | None = None) -> Meaning:
         """Return what the declaration alone says of values; of a list, what holds for its items."""
         item = type_
         while item.word == "ARRAY":
             item = item.parts["element"]
         mode = self.options.decimals if item.word == "DECIMAL" else "string"
         scale = None if mode == "string" else item.scale
-        return _Meaning(TICKS.get(unit or ""), True, scale, is_told=mode != "precise")
+        return Meaning(TICKS.get(unit or ""), True, scale, is_told=mode != "precise")
 
     def _old_key(self, headers: Headers) -> dict[str, Any] | None:
         """Read the key that the row had before; empty if it cannot be read, none if there is none.
@@ -256,27 +256,23 @@ class ReadJsonEnvelope(_RowOfEnvelope):
     def _readers_of(self, schema: Any, side: str) -> dict[str, Read]:
         key = f"{side} {schema!r}"
         if key not in self._readers:
-            meanings = None
-            if self.options.schemas:
-                sides = [each for each in _fields_of(schema) if each.get("field") == side]
-                fields = _fields_of(sides[0]) if sides else []
-                meanings = {str(each.get("field")): _meaning_of(each) for each in fields}
+            meanings = meanings_of(schema, side) if self.options.schemas else None
             self._readers[key] = {
                 name: _fit(self._meaning(name, type_, meanings), type_)
                 for name, type_ in self.wanted.items()
             }
         return self._readers[key]
 
-    def _meaning(self, name: str, type_: SqlType, meanings: dict[str, _Meaning] | None) -> _Meaning:
+    def _meaning(self, name: str, type_: SqlType, meanings: dict[str, Meaning] | None) -> Meaning:
         if path := self.options.columns.get(name):
-            return _Meaning(ticks=_CLOCKS.get(path.rpartition(".")[2]))
+            return Meaning(ticks=_CLOCKS.get(path.rpartition(".")[2]))
         if meanings is not None:
-            return meanings.get(name, _Meaning())
+            return meanings.get(name, Meaning())
         unit = self.options.timestamps
         return self._declared(type_, unit.get(name) if isinstance(unit, dict) else unit)
 
 
-class _Meaning(NamedTuple):
+class Meaning(NamedTuple):
     """The meaning of a value by its schema, or by the declaration.
 
     Attributes:
@@ -300,7 +296,14 @@ def _fields_of(schema: Any) -> list[dict[str, Any]]:
     return [each for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
 
 
-def _meaning_of(schema: Mapping[str, Any]) -> _Meaning:
+def meanings_of(schema: Any, side: str) -> dict[str, Meaning]:
+    """Read what an envelope's schema says of the columns of one side."""
+    sides = [each for each in _fields_of(schema) if each.get("field") == side]
+    fields = _fields_of(sides[0]) if sides else []
+    return {str(each.get("field")): _meaning_of(each) for each in fields}
+
+
+def _meaning_of(schema: Mapping[str, Any]) -> Meaning:
     """Read what a schema of Kafka Connect says of its values."""
     name, items = str(schema.get("name")), schema.get("items")
     if name == "org.apache.kafka.connect.data.Decimal":
@@ -308,13 +311,13 @@ def _meaning_of(schema: Mapping[str, Any]) -> _Meaning:
         scale = told.get("scale", 0) if isinstance(told, dict) else 0
         if type(scale) not in (int, str) or not _SCALE.fullmatch(str(scale)):
             raise BadRecordError(f"a decimal of scale {scale!r:.80}")
-        return _Meaning(scale=int(scale))
+        return Meaning(scale=int(scale))
     is_days = name in {"io.debezium.time.Date", "org.apache.kafka.connect.data.Date"}
     inner = _meaning_of(items) if isinstance(items, dict) else None
-    return _Meaning(_TICKS.get(name), is_days, None, inner)
+    return Meaning(_TICKS.get(name), is_days, None, inner)
 
 
-def _fit(meaning: _Meaning, type_: SqlType) -> Read:
+def _fit(meaning: Meaning, type_: SqlType) -> Read:
     """Return what takes a parsed value that is not null as a declared type."""
     word = type_.word
     if word in {"STRUCT", "ARRAY", "MAP"}:
@@ -361,7 +364,7 @@ def _variable_scale(value: dict[str, Any]) -> tuple[str, int]:
     return digits, scale
 
 
-def _decimal(value: Any, meaning: _Meaning, type_: SqlType) -> Decimal:
+def _decimal(value: Any, meaning: Meaning, type_: SqlType) -> Decimal:
     digits, scale = value, meaning.scale
     if type(value) is dict:
         digits, scale = _variable_scale(value)
