@@ -211,6 +211,13 @@ FOUND: Final[Mapping[str, History]] = {
         for otherwise in ("quarantine", "ignore", "ended")
         for limit in (32, 1)
     },
+    "rows of other tables in a circle, of which only keys are known": of(
+        Transaction((Put(4, ()), Put(3, (("state", "open"),)), Put(2, (("state", "open"),)))),
+        moves((4, 2), (2, 3), (3, 4)),
+        tables=ROUTED,
+        source=KEYS_ONLY,
+        is_ordered=True,
+    ),
     "a delete that is read after a later row has taken its key": of(
         *(put(1), put(2, v="b"), put(12), put(14), put(16)),
         *(Transaction((Delete(2),)), moves((1, 2))),
