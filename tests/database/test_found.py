@@ -230,6 +230,15 @@ FOUND: Final[Mapping[str, History]] = {
         Transaction((Delete(2),)),
         source=Source(identity="nothing", partitions=3),
     ),
+    "a large value of a row of which nobody knows whether it has left its key": of(
+        *(Transaction((Put(1, ()),)), moves((1, 2))),
+        *(Transaction((Move(2, 3), Put(1, (("state", "open"),)))), update(3, wide="w" * 8)),
+        moves((1, 3), (3, 4)),
+        tables=ROUTED,
+        otherwise="ended",
+        is_ordered=True,
+        source=Source(identity="default"),
+    ),
     # The new row's partition is read before that of the old row's last value.
     "a large value that moves to another partition": of(
         Transaction((Put(3, ()), Put(2, ()), Put(4, ()))),
