@@ -218,6 +218,13 @@ FOUND: Final[Mapping[str, History]] = {
         source=KEYS_ONLY,
         is_ordered=True,
     ),
+    "a row of another table that changes under a key that it has lost": of(
+        Transaction((Put(3, (("state", None),)), Put(2, (("state", None), ("wide", "w" * 8))))),
+        Transaction((Move(2, 3), Update(3, (("state", "closed"),)), Move(3, 2))),
+        Transaction((Delete(3),)),
+        tables=ROUTED,
+        otherwise="ended",
+    ),
     "a delete that is read after a later row has taken its key": of(
         *(put(1), put(2, v="b"), put(12), put(14), put(16)),
         *(Transaction((Delete(2),)), moves((1, 2))),
