@@ -76,8 +76,7 @@ def _settle_moves(target: Target) -> Target:
         lines.setdefault(tuple(event[name] for name in spec.keys), []).append(event)
     if not lines:
         return target
-    outcomes = _settled(spec, lines.values())
-    _spare_others(engine, outcomes)
+    outcomes = _settled(spec, lines.values(), _of_others(engine))
     if outcomes.spared:
         is_delete = f"_disposition = 'delete' AND {_not_left(spec)}"
         redefine(
@@ -171,31 +170,31 @@ def _what(spec: StreamSpec) -> str:
     return f"CASE {left} WHEN {is_null} THEN 'null' ELSE e._disposition END"
 
 
-def _settled(spec: StreamSpec, lines: Iterable[list[Event]]) -> _Outcomes:
+def _settled(
+    spec: StreamSpec, lines: Iterable[list[Event]], of_others: Collection[_At]
+) -> _Outcomes:
     """Walk the events of each key, again without the records that turn out to wait."""
     ordered = [sorted(line, key=lambda event: _place(spec, event)) for line in lines]
     waiting: set[_At] = set()
     while True:
         outcomes = _Outcomes()
         for line in ordered:
-            _Walk(spec, outcomes).go(line, waiting)
+            _Walk(spec, outcomes, of_others).go(line, waiting)
         if not (new := {*map(_at, outcomes.unknown)}):
             outcomes.unknown = [e for line in ordered for e in line if _at(e) in waiting]
             return outcomes
         waiting |= new
 
 
-def _spare_others(engine: Engine, outcomes: _Outcomes) -> None:
-    """Let a record whose own row is none of this table's wait for nothing."""
-    if outcomes.unknown:
-        is_first = is_first_row(engine.columns("batch"))
-        rows = engine.rows(
-            f"SELECT {sql.names(COORDINATES)} FROM batch WHERE {is_first} "
-            f"AND _disposition NOT IN ('row', 'delete') AND ({at_places(outcomes.unknown)})"
-        )
-        others = {*map(_at, rows)}
-        outcomes.spared += [each for each in outcomes.unknown if _at(each) in others]
-        outcomes.unknown = [each for each in outcomes.unknown if _at(each) not in others]
+def _of_others(engine: Engine) -> set[_At]:
+    """Return the places of records whose own row is none of this table's: they never wait."""
+    is_first = is_first_row(engine.columns("batch"), "b")
+    rows = engine.rows(
+        f"SELECT DISTINCT {sql.names(COORDINATES, 'b')} FROM batch b "
+        f"JOIN contested c ON {sql.equal(COORDINATES, 'b', 'c')} "
+        f"WHERE {is_first} AND b._disposition NOT IN ('row', 'delete')"
+    )
+    return {*map(_at, rows)}
 
 
 def _at(event: Event) -> _At:
@@ -213,8 +212,9 @@ def _place(spec: StreamSpec, event: Event) -> _At:
 class _Walk:
     """The events of one key, in their order."""
 
-    def __init__(self, spec: StreamSpec, outcomes: _Outcomes) -> None:
+    def __init__(self, spec: StreamSpec, outcomes: _Outcomes, of_others: Collection[_At]) -> None:
         self._outcomes, self._sequence = outcomes, spec.sequence_by
+        self._of_others = of_others
         fixed = {*spec.keys, *spec.sequence_by, *spec.format.options.of_envelope}
         self._columns = list(spec.types)
         self._told_by = [name for name in self._columns if name not in fixed]
@@ -287,7 +287,10 @@ class _Walk:
         alike = meant or rows
         left, may_be_last = alike[0], self._is_open and alike[-1] is self._there
         if not is_told or left is self._there or may_be_last:
-            self._outcomes.unknown.append(event)
+            if _at(event) in self._of_others:
+                self._spare(event)
+            else:
+                self._outcomes.unknown.append(event)
             return
         self._others.remove(left)
         self._left.append((self._moment(event), left))

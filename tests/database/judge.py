@@ -394,11 +394,22 @@ def _may_wait(play: Play, table: Table, sent: Sent) -> bool:
     is_delete = _row_of(sent) is None
     if None in routes or (is_delete and table.mode == "append"):
         return True
-    if change.leaves is not None and not change.is_vacated and _is_untold(play, change):
+    if any(_is_untold(play, each) for each in _leavings(play, change)):
         return True
     # What the source has not sent of the old row may be needed.
     may_lack = setup.source.writes == "debezium" and setup.source.identity != "full"
     return may_lack and (change.is_move or (setup.declared.is_routed and change.op != "c"))
+
+
+def _leavings(play: Play, change: Change) -> Iterator[Change]:
+    """Yield a change that leaves its key to another row, and those like it before.
+
+    A record of another table waits for none, so that only a later one may wait here.
+    """
+    earlier = play.connector.changes if play.history.setup.declared.is_routed else ()
+    for each in (change, *(each for each in earlier if each.number < change.number)):
+        if each.leaves is not None and each.leaves == change.leaves and not each.is_vacated:
+            yield each
 
 
 def _is_untold(play: Play, change: Change) -> bool:

@@ -211,6 +211,20 @@ FOUND: Final[Mapping[str, History]] = {
         for otherwise in ("quarantine", "ignore", "ended")
         for limit in (32, 1)
     },
+    "rows of other tables in a circle, of which only keys are known": of(
+        Transaction((Put(4, ()), Put(3, (("state", "open"),)), Put(2, (("state", "open"),)))),
+        moves((4, 2), (2, 3), (3, 4)),
+        tables=ROUTED,
+        source=KEYS_ONLY,
+        is_ordered=True,
+    ),
+    "a row of another table that changes under a key that it has lost": of(
+        Transaction((Put(3, (("state", None),)), Put(2, (("state", None), ("wide", "w" * 8))))),
+        Transaction((Move(2, 3), Update(3, (("state", "closed"),)), Move(3, 2))),
+        Transaction((Delete(3),)),
+        tables=ROUTED,
+        otherwise="ended",
+    ),
     "a delete that is read after a later row has taken its key": of(
         *(put(1), put(2, v="b"), put(12), put(14), put(16)),
         *(Transaction((Delete(2),)), moves((1, 2))),
@@ -222,6 +236,15 @@ FOUND: Final[Mapping[str, History]] = {
         *(put(4, wide="w" * 8), moves((4, 2)), moves((2, 3)), moves((3, 2))),
         Transaction((Delete(2),)),
         source=Source(identity="nothing", partitions=3),
+    ),
+    "a large value of a row of which nobody knows whether it has left its key": of(
+        *(Transaction((Put(1, ()),)), moves((1, 2))),
+        *(Transaction((Move(2, 3), Put(1, (("state", "open"),)))), update(3, wide="w" * 8)),
+        moves((1, 3), (3, 4)),
+        tables=ROUTED,
+        otherwise="ended",
+        is_ordered=True,
+        source=Source(identity="default"),
     ),
     # The new row's partition is read before that of the old row's last value.
     "a large value that moves to another partition": of(

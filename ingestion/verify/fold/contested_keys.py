@@ -51,11 +51,13 @@ class Settled:
         bad: Records that belong in quarantine.
         spared: How many moves take no row.
         taken_back: Rows beyond the first of records that are bad.
+        no_ends: Records of moves that take no row from their key, or are bad.
     """
 
     bad: list[tuple[Record, str]] = field(default_factory=list)
     spared: int = 0
     taken_back: int = 0
+    no_ends: list[RowChange] = field(default_factory=list)
 
 
 class ContestedKeys:
@@ -101,9 +103,14 @@ class ContestedKeys:
         self._moving.clear()
         settled = Settled(bad=[(record, _WHY) for record in waiting.values()])
         settled.spared = sum(not is_left for is_left in spared.values())
+        settled.taken_back = -len(waiting)
         rows = (change for each in self._new.chunks() for line in each.values() for change in line)
-        back = sum(row.is_gone or (row.at, row.offset) in waiting for row in rows)
-        settled.taken_back = back - len(waiting)
+        for row in rows:
+            is_bad = (row.at, row.offset) in waiting
+            settled.taken_back += row.is_gone or is_bad
+            is_first = row.moves and not (row.is_left or row.place[-1])
+            if is_first and (is_bad or (row.key, row.place) in spared):
+                settled.no_ends.append(row)
         return settled, self._left(spared, waiting)
 
     def _lines(self) -> dict[str, list[RowChange]]:

@@ -210,6 +210,7 @@ class Fold:
         self._put_aside(settled.bad, seq, recount)
         recount.counts["ignored"] += settled.spared
         recount.counts["exploded"] -= settled.taken_back
+        self._kept.know_no_ends(settled.no_ends)
         for changes in left:
             self._apply(changes, recount)
 

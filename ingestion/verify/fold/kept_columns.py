@@ -47,6 +47,13 @@ class KeptColumns:
         self._known: SpillTable[Events] = context.store.table("settled")
         # Keys whose rows have moved in this batch, and the keys that they had before.
         self._linked: set[str] = set()
+        self._no_ends: dict[str, list[RowChange]] = {}
+
+    def know_no_ends(self, changes: Sequence[RowChange]) -> None:
+        """Learn which records of moves in the batch have ended no row of their key."""
+        self._no_ends = {}
+        for change in changes:
+            self._no_ends.setdefault(change.key, []).append(change)
 
     def take(self, changes: Sequence[RowChange]) -> None:
         """Keep changes of a batch until it is whole."""
@@ -73,7 +80,7 @@ class KeptColumns:
         events: _Lines = {key: [(event, False) for event in old] for key, old in known.items()}
         for key, changes in new.items():
             events.setdefault(key, []).extend((change, True) for change in changes)
-        walk = _Walk(self._context, self._is_quarantined, events)
+        walk = _Walk(self._context, self._is_quarantined, events, self._no_ends)
         lines = {key: walk.remembered(key) for key in new}
         # A record is applied as a whole, or not at all.
         bad = {(record.at, record.offset) for record, _ in walk.settled.bad}
@@ -94,9 +101,13 @@ class _Walk:
     """Walks the lines of some keys, each as far as somebody asks."""
 
     def __init__(
-        self, context: FoldContext, is_quarantined: Callable[[Record], bool], events: _Lines
+        self,
+        context: FoldContext,
+        is_quarantined: Callable[[Record], bool],
+        events: _Lines,
+        no_ends: Mapping[str, Sequence[RowChange]],
     ) -> None:
-        spec = context.spec
+        spec, self._no_ends = context.spec, no_ends
         self._coverage, self._is_quarantined = context.coverage, is_quarantined
         self._is_history = spec.mode == "scd2"
         self._flag = len(spec.columns) if spec.deletes == "soft" else None
@@ -179,7 +190,8 @@ class _Walk:
         line = [event for event, _ in self._lines[old]]
         before = [at for at, event in enumerate(line) if self._may_precede(event, move)]
         ends = [at for at in before if self._is_gone(line[at])]
-        if not ends and self._order.stop > 1:
+        is_open = not ends and self._order.stop > 1
+        if is_open or self._is_unended(old, move, [line[at] for at in ends]):
             # Updates before it, of a partition that is read later, may not have come either.
             return None, self._unseen[old]
         if ends:
@@ -200,6 +212,16 @@ class _Walk:
         if is_earlier and self._is_quarantined(record):
             return None, False
         return held, self._unseen[old]
+
+    def _is_unended(self, old: str, move: RowChange, ends: Sequence[RowChange]) -> bool:
+        """Tell whether the newest delete of a key before a move has taken no row."""
+        no_ends = [each for each in self._no_ends.get(old, ()) if self._may_precede(each, move)]
+        if not no_ends:
+            return False
+        newest = max(map(self._moment, (*ends, *no_ends)))
+        at_last = [e.place for e in (*ends, *no_ends) if self._moment(e) == newest]
+        last = min(at_last) if newest else max(at_last)
+        return any(each.place == last for each in no_ends)
 
     def _may_precede(self, event: RowChange, move: RowChange) -> bool:
         if self._order.stop > 1:
