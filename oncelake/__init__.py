@@ -1,4 +1,4 @@
-"""What is imported of Oncelake by its name: the component ``oncelake.Streams``, and its parts.
+"""What is imported of Oncelake by its name: ``oncelake.Streams``, its parts, ``oncelake.audited``.
 
 They come with Dagster, which ``oncelake.testing`` does not need: they are imported once named.
 """
@@ -7,15 +7,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from oncelake.assets.audited import audited
     from oncelake.assets.component import JobNames, SensorStates, Streams
 
-__all__ = ["JobNames", "SensorStates", "Streams"]
+__all__ = ["JobNames", "SensorStates", "Streams", "audited"]
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module("oncelake.assets.component"), name)
+    module = "audited" if name == "audited" else "component"
+    return getattr(import_module(f"oncelake.assets.{module}"), name)
 
 
 def __dir__() -> list[str]:
