@@ -358,7 +358,8 @@ class _Proof:
             if wrong or bare or (before and before.quarantine != quarantined.earlier):
                 raise NotInColumnsError("counts or quarantine differ")
             self._rows = self._compare_in_columns(proof)
-            self._limits.extend(redrives.limits())
+            redrives.good_today += before.good_today if before else 0
+            self._limits.extend(redrives.limits(after=last))
             self._records = proof.records + (before.records if before else 0)
             self._recounted = len(counts) + (before.batches if before else 0)
             self._quarantined = len(proof.bad) + (before.quarantined if before else 0)
@@ -366,7 +367,7 @@ class _Proof:
                 self._memory = f"goes on from {before.about}"
                 coverage.is_remembered = True
             if not self._differences.counts and (before is None or batches[-1].seq > before.seq):
-                self._remember(proof, quarantined.all, coverage)
+                self._remember(proof, quarantined.all, redrives.good_today, coverage)
 
     def _quarantined_since(self, seq: int, coverage: Coverage) -> quarantine.Seen:
         rows = rows_through(coverage.last_seq, self._paths.quarantine, quarantine.COLUMNS)
@@ -379,7 +380,9 @@ class _Proof:
             rows = table.scan(proof.names, self._snapshot.version)
             return proof.compare(rows, lambda done: told(done, size))
 
-    def _remember(self, proof: ColumnProof, quarantined: int, coverage: Coverage) -> None:
+    def _remember(
+        self, proof: ColumnProof, quarantined: int, good_today: int, coverage: Coverage
+    ) -> None:
         """Leave what the next proof goes on from, where that may be written."""
         ends = {each.topic_partition: each.end for each in coverage.proven_ranges}
         memory = ProofMemory(
@@ -395,6 +398,7 @@ class _Proof:
             rows=self._rows,
             quarantined=self._quarantined,
             quarantine=quarantined,
+            good_today=good_today,
         )
         try:
             proof.remember(memory, self._paths.proof)

@@ -182,7 +182,12 @@ def story(kafka_address: str, tmp_path_factory: pytest.TempPathFactory) -> Itera
     told["change.md"] = project.type("oncelake plan orders").replace(str(project.folder), "")
     file.write_text(before)
     harm(project)
-    told["verify.md"] = project.type("oncelake verify orders", ONCELAKE_LAKE="harmed")
+    goes_on = project.type("oncelake verify orders --certificate orders.json")
+    told["verify.md"] = goes_on.partition("orders.json")[0]
+    told["verify.md"] += project.type("oncelake verify orders", ONCELAKE_LAKE="harmed")
+    against = "oncelake verify orders --against orders.json"
+    told["certificate.md"] = project.type(against, ONCELAKE_LAKE="harmed")
+    told["certificate.md"] = told["certificate.md"].replace(f"{project.folder}/", "")
     audit = "oncelake audit --topic orders --table harmed/orders --keys id"
     told["audit.md"] = project.type(audit).replace(
         str(project.folder / "harmed"), "s3://company-lake"

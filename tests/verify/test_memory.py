@@ -317,7 +317,27 @@ def test_a_redrive_is_proven_in_columns(world: World) -> None:
     world.redrive()
 
     assert in_columns(proven(world))
-    assert {each["id"] for each in world.rows()} == {1, 2, 3}
+    world.send(row(4, "d"))
+    world.run()
+    going = proven(world)
+    assert (goes_on(going), going.limits, going.batches) == (True, (), 3)
+    assert {each["id"] for each in world.rows()} == {1, 2, 3, 4}
+
+
+def test_records_that_wait_and_could_be_redriven_are_told_by_each_proof(world: World) -> None:
+    """They are a limit of the proof that goes on, too."""
+    world.declare(extra_fields="reject", quarantine_rate={"stop_above": 1.0})
+    world.send(row(1, "a"), {**row(2, "b"), "more": 1})
+    world.run()
+    world.declare(extra_fields="ignore")
+    first = proven(world)
+    world.send(row(4, "d"))
+    world.run()
+
+    going = proven(world)
+
+    assert "can be applied today, by oncelake redrive" in first.limits[0]
+    assert (goes_on(going), going.limits) == (True, first.limits)
 
 
 @pytest.mark.parametrize(

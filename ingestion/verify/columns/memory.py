@@ -50,6 +50,7 @@ class ProofMemory:
         next: The offset behind the last that was read, by topic and partition.
         records, batches, rows, quarantined: What was counted.
         quarantine: A digest of what was in quarantine.
+        good_today: How many records wait in quarantine that the declaration takes.
         erased: Batches since then that have erased a key, which is not remembered any more.
         files: The files of events, with their digests.
     """
@@ -66,6 +67,7 @@ class ProofMemory:
     rows: int
     quarantined: int
     quarantine: int
+    good_today: int = 0
     erased: tuple[int, ...] = ()
     files: tuple[tuple[str, str], ...] = ()
 

@@ -162,10 +162,10 @@ class Redrives:
         """Tell whether the topic still has every record that the quarantine says was sent in."""
         return self._found[batch.seq] == self._marks[batch.seq]
 
-    def limits(self) -> Iterator[str]:
-        """Say what could not be proven, a sentence each."""
+    def limits(self, *, after: int = 0) -> Iterator[str]:
+        """Say what could not be proven of the batches after one, a sentence each."""
         for seq, marks in sorted(self._marks.items()):
-            if gone := marks - self._found[seq]:
+            if seq > after and (gone := marks - self._found[seq]):
                 yield (
                     f"batch {seq} redrove {counted(gone, 'record')} that Kafka no longer holds, so "
                     "its counts were not recounted"
