@@ -183,7 +183,7 @@ def evidence(world: World, report: RunReport) -> Evidence:
         table_id=world.log.table_id(),
         ledger=world.ledger,
         unreported=UnreportedBatches(),
-        reasons={},
+        refused=(),
         outcomes=None,
         now=dt.datetime.now(dt.UTC),
     )

@@ -214,10 +214,11 @@ class ColumnProof:
             records, held = self._redrives.without_waiting(records, batch.seq)
             recount.counts["overlap"] += held
         classified, kept, redriven = self._redrives.partition(records, batch.seq)
-        self._redrives.good_today += len(kept) - len(classify(kept, batch.seq).bad)
-        result = classify(classified, batch.seq)
+        today, result = classify(kept, batch.seq), classify(classified, batch.seq)
+        still_bad = len(today.bad) + self._redrives.count_without_value(today.changes)
+        self._redrives.good_today += len(kept) - still_bad
         result.bad += [(record, "by the declaration of that time") for record in (*kept, *redriven)]
-        if result.unread or result.truncates or result.types:
+        if today.unread or today.truncates or result.unread or result.truncates or result.types:
             raise NotInColumnsError("schemas, types and truncates are proven record by record")
         recount.counts.update(result.counts)
         if recount.is_replay:
