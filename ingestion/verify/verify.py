@@ -370,7 +370,8 @@ class _Proof:
                 self._remember(proof, quarantined.all, redrives.good_today, coverage)
 
     def _quarantined_since(self, seq: int, coverage: Coverage) -> quarantine.Seen:
-        rows = rows_through(coverage.last_seq, self._paths.quarantine, quarantine.COLUMNS)
+        names = (*quarantine.COLUMNS, quarantine.MARK)
+        rows = rows_through(coverage.last_seq, self._paths.quarantine, names)
         return quarantine.Seen(rows, through=seq)
 
     def _compare_in_columns(self, proof: ColumnProof) -> int:

@@ -15,6 +15,8 @@ from oncelake.ingestion.verify.read.spill import SpillTable
 from oncelake.ingestion.verify.verdict import Difference, shown
 
 COLUMNS = ("_topic", "_partition", "_offset", "_timestamp", "_seq", "key", "value", "removed")
+# The batch that has sent a record in.
+MARK = "redriven_seq"
 
 _wrong = partial(Difference, "quarantine")
 
@@ -76,7 +78,7 @@ def misplaced(
 
 
 class Seen:
-    """Rows of a quarantine, some of which an earlier proof has compared.
+    """Rows of a quarantine, by ``COLUMNS`` and ``MARK``; some an earlier proof has compared.
 
     Attributes:
         earlier: A digest of the rows through a batch, in any order.
@@ -88,11 +90,11 @@ class Seen:
         self.earlier = self.all = 0
 
     def later(self) -> Iterator[list[Sequence[Any]]]:
-        """Yield the rows of later batches, all of them, once."""
+        """Yield the rows of later batches by ``COLUMNS``, all of them, once."""
         for rows in self._chunks:
-            later = []
-            for row in rows:
-                text = text_of(_bad_record(row)).encode()
+            later: list[Sequence[Any]] = []
+            for *row, mark in rows:
+                text = text_of((*_bad_record(row), mark)).encode()
                 digest = int.from_bytes(hashlib.sha256(text).digest()[:8])
                 self.all = (self.all + digest) % 2**64
                 if row[4] > self._through:
