@@ -150,7 +150,19 @@ def test_a_command_needs_no_other_right(anew: Stage, command: str) -> None:
 
     assert result.exit_code == 0, result.output
     rights = rights_of(anew, requests)
-    assert command not in _LOOKING or {action for action, _ in rights} <= _TO_LOOK
+    taken = {action for action, key in rights if not key.startswith("kafka/.proofs/")}
+    assert command not in _LOOKING or taken <= _TO_LOOK
+
+
+def test_a_proof_that_may_not_be_kept_holds_all_the_same(anew: Stage) -> None:
+    """It says why the next one begins anew."""
+    with anew.proxy.fault("denied", _REQUESTS["s3:PutObject"]):
+        result = oncelake("verify", "orders", "--whole")
+
+    said = " ".join(result.output.split())
+    assert result.exit_code == 0, result.output
+    assert "the next proof begins anew: this one is not kept: " in said
+    assert "403 Forbidden" in said
 
 
 def rights_of(anew: Stage, requests: Requests) -> set[tuple[str, str]]:

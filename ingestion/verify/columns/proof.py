@@ -145,6 +145,7 @@ class ColumnProof:
                     runs, count, size = [], 0, 0
         self._take(runs)
         self.records += count
+        tell(self.records)
         for batch in (self._by_seq[seq] for seq in self._recounts):
             for records in self._redrives.of(batch) if batch.kind == "redrive" else ():
                 self._recounts[batch.seq].records.update(record.at for record in records)
