@@ -33,8 +33,6 @@ from oncelake.assets.doctor.idle import diagnose_starters, read_starters
 from oncelake.assets.doctor.instance import read_instance
 from tests.support.world import ROOT, settings_in
 
-NOW = time.time()
-
 
 @pytest.fixture
 def instance(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
@@ -59,11 +57,12 @@ def test_the_files_tell_what_dagster_tells(tmp_path: Path, instance: dg.DagsterI
     """Which sensors are on, when the daemon lived last, which runs wait, and what started them."""
     settings = settings_in(tmp_path, "k:1")
     settings.streams.mkdir(parents=True, exist_ok=True)
+    now = time.time()
     switch(instance, "lag", InstigatorStatus.STOPPED)
     switch(instance, "nightly", InstigatorStatus.RUNNING)
     switch(instance, "declared", InstigatorStatus.DECLARED_IN_CODE)
     for kind, ago in (("SENSOR", 5.0), ("SCHEDULER", 500.0)):
-        instance.add_daemon_heartbeat(DaemonHeartbeat(NOW - ago, kind, "id", []))
+        instance.add_daemon_heartbeat(DaemonHeartbeat(now - ago, kind, "id", []))
     queued = create_run_for_test(instance)
     started = create_run_for_test(instance, tags={"dagster/sensor_name": "nightly"})
     by_hand = create_run_for_test(instance)
@@ -76,7 +75,7 @@ def test_the_files_tell_what_dagster_tells(tmp_path: Path, instance: dg.DagsterI
         runs_file.execute(sql, [queued.run_id])
     facts, waiting = read_starters(tmp_path / "home", runs, "h")
     assert (facts.heartbeat, facts.switched_on) == (told.heartbeat, told.switched_on)
-    assert (facts.heartbeat, facts.switched_on) == (NOW - 5.0, ("declared", "nightly"))
+    assert (facts.heartbeat, facts.switched_on) == (now - 5.0, ("declared", "nightly"))
     assert (facts.prefix, facts.workspace) == (told.prefix, told.workspace)
     assert waiting == [queued.run_id]
     assert facts.sensed == ("bills",)

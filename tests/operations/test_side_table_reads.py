@@ -11,7 +11,7 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
-from oncelake.assets.evidence import _reasons
+from oncelake.assets.evidence import _refused
 from oncelake.ingestion.cli.app import app
 from oncelake.ingestion.operations.doctor.examine import examine_leftovers
 from oncelake.ingestion.operations.erase import erase
@@ -74,7 +74,7 @@ def test_every_read_of_a_side_table_finds_it_whole(
         assert answer(world, "status")["quarantined"] == sum(groups.values())
         assert list(examine_leftovers(world.topic, world.paths)) == []
         assert answer(world, "verify")["holds"]
-        reasons = _reasons(world.paths, world.ledger)
-        assert not [each for each in reasons if each.startswith("unknown")]
+        refused = _refused(world.paths, world.ledger)
+        assert not [each for each in refused if each.reason.startswith("unknown")]
         assert world.redrive(reason="malformed_json").still_bad
         assert world.run().notices == ()
