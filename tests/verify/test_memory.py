@@ -360,6 +360,18 @@ def test_any_column_that_changes_is_noticed(world: World, column: str, value: st
         assert not proven(world, whole=whole).holds
 
 
+def test_a_record_in_quarantine_of_a_partition_that_nobody_reads_is_noticed(world: World) -> None:
+    """It ends no proof, and is a difference."""
+    world.send(row(1, "a"), b"garbage")
+    world.run()
+    DeltaTable(world.paths.quarantine.path).update({"_partition": "7"})
+
+    verdict = proven(world)
+
+    assert not verdict.holds
+    assert verdict.difference_count["quarantine"] == 2
+
+
 def test_a_row_that_is_there_twice_is_noticed(world: World) -> None:
     """And one that nobody has sent."""
     world.send(row(1, "a"), row(2, "b"))

@@ -101,7 +101,9 @@ class ColumnProof:
                 database.register("part", part)
                 database.execute("INSERT INTO remembered BY NAME FROM part")
                 database.unregister("part")
-        kept_back = [(self._numbers[at], offset) for at, offset in redrives.places]
+        # What lies elsewhere no batch has read: it is found where the quarantine is compared.
+        known_at = (each for each in redrives.places if each[0] in self._numbers)
+        kept_back = [(self._numbers[at], offset) for at, offset in known_at]
         self._records = Records(spec, decoding_of(spec), self._events, kept_back)
         self._queries = FoldQueries(database, spec)
         counted = Counter[str](values_coerced=0, tombstones_shared=0)
