@@ -25,7 +25,7 @@ from oncelake.ingestion.verify.columns.memory import (
 )
 from oncelake.ingestion.verify.columns.records import Records, Run, decoding_of
 from oncelake.ingestion.verify.compare.continuity import refuse_another_log
-from oncelake.ingestion.verify.compare.quarantine import BadRecord, as_bad
+from oncelake.ingestion.verify.compare.quarantine import BadRecord
 from oncelake.ingestion.verify.fold.redrives import Redrives
 from oncelake.ingestion.verify.fold.rule import FoldContext, Recount
 from oncelake.ingestion.verify.read.record import SYSTEM_COLUMNS, Record
@@ -213,28 +213,17 @@ class ColumnProof:
         """Let the rule decide about records of a batch."""
         recount = self._recounts[batch.seq]
         classify = self._context.classifiers.of(batch)
-        if recount.is_replay:
-            records, held = self._redrives.without_waiting(records, batch.seq)
-            recount.counts["overlap"] += held
-        classified, kept, redriven = self._redrives.partition(records, batch.seq)
-        today, result = classify(kept, batch.seq), classify(classified, batch.seq)
-        still_bad = len(today.bad) + self._redrives.count_without_value(today.changes)
-        self._redrives.good_today += len(kept) - still_bad
-        result.bad += [(record, "by the declaration of that time") for record in (*kept, *redriven)]
-        if today.unread or today.truncates or result.unread or result.truncates or result.types:
+        policy = self._spec.format.options.truncate_policy
+        result = self._redrives.classified(
+            records, batch.seq, classify, recount, applies_truncates=policy == "apply"
+        )
+        if result.unread or result.truncates or result.types:
             raise NotInColumnsError("schemas, types and truncates are proven record by record")
         recount.counts.update(result.counts)
-        if recount.is_replay:
-            new = [
-                each for each in result.bad if not self._redrives.holds(each[0], before=batch.seq)
-            ]
-            recount.counts["overlap"] += len(result.bad) - len(new)
-            result.bad = new
-        recount.counts["quarantined"] += len(result.bad)
         recount.extra["values_coerced"] += sum(change.coerced for change in result.changes)
         undeclared = (change.has_undeclared and change.row is not None for change in result.changes)
         recount.undeclared += sum(undeclared)
-        self.bad.put(dict(as_bad(record, reason, batch.seq) for record, reason in result.bad))
+        self._redrives.put_aside(result.bad, batch.seq, recount, self.bad)
         self._events.judged(result.changes, self._numbers)
 
     def _refuse_another_log(

@@ -11,7 +11,7 @@ from typing import Final
 
 from oncelake.ingestion.declaration.routes import HEADER
 from oncelake.ingestion.kafka.offsets import TopicPartition
-from oncelake.ingestion.verify.compare.quarantine import BadRecord, as_bad
+from oncelake.ingestion.verify.compare.quarantine import BadRecord
 from oncelake.ingestion.verify.decode.coerce import UnprovableError
 from oncelake.ingestion.verify.fold import upsert
 from oncelake.ingestion.verify.fold.aggregate import AggregateRule
@@ -114,7 +114,7 @@ class Fold:
             self._settle_moves(self._contested, batch.seq, recount)
         if self._unavailable == "keep":
             for settled in self._kept.settle():
-                self._put_aside(settled.bad, batch.seq, recount)
+                self._redrives.put_aside(settled.bad, batch.seq, recount, self.bad)
                 recount.extra["columns_kept"] += settled.kept
                 recount.counts["exploded"] -= settled.taken_back
                 self._take_rows(settled.changes, recount)
@@ -170,17 +170,9 @@ class Fold:
     ) -> None:
         """Classify a chunk, and pass the good records on; those in quarantine stay there."""
         recount.records.update(record.at for record in records)
-        if recount.is_replay:
-            records, held = self._redrives.without_waiting(records, seq)
-            recount.counts["overlap"] += held
-        classified, kept, redriven = self._redrives.partition(records, seq)
-        today = classify(kept, seq)
-        still_bad = len(today.bad) + len(today.unread)
-        still_bad += 0 if self._applies_truncates else len(today.truncates)
-        still_bad += self._redrives.count_without_value(today.changes)
-        self._redrives.good_today += len(kept) - still_bad
-        held_back = [*kept, *redriven]
-        result = classify(classified, seq)
+        result = self._redrives.classified(
+            records, seq, classify, recount, applies_truncates=self._applies_truncates
+        )
         if result.unread and not self._coverage.is_accepted(seq):
             # It is neither right nor wrong.
             record, why = result.unread[0]
@@ -198,8 +190,7 @@ class Fold:
             recount.counts["filtered"] += len(result.changes) - len(left)
             result.changes = left
         recount.extra["values_coerced"] += sum(change.coerced for change in result.changes)
-        bad = [(record, "by the declaration of that time") for record in held_back] + result.bad
-        self._put_aside(bad, seq, recount)
+        self._redrives.put_aside(result.bad, seq, recount, self.bad)
         if self._contested is not None:
             self._contested.take(result.changes)
         else:
@@ -207,7 +198,7 @@ class Fold:
 
     def _settle_moves(self, contested: ContestedKeys, seq: int, recount: Recount) -> None:
         settled, left = contested.settle()
-        self._put_aside(settled.bad, seq, recount)
+        self._redrives.put_aside(settled.bad, seq, recount, self.bad)
         recount.counts["ignored"] += settled.spared
         recount.counts["exploded"] -= settled.taken_back
         self._kept.know_no_ends(settled.no_ends)
@@ -242,14 +233,6 @@ class Fold:
 
     def _is_erased(self, change: RowChange) -> bool:
         return any(each.was_read(change) and each.is_of(change) for each in self._erased)
-
-    def _put_aside(self, bad: Sequence[tuple[Record, str]], seq: int, recount: Recount) -> None:
-        if recount.is_replay:
-            new = [pair for pair in bad if not self._redrives.holds(pair[0], before=seq)]
-            recount.counts["overlap"] += len(bad) - len(new)
-            bad = new
-        recount.counts["quarantined"] += len(bad)
-        self.bad.put(dict(as_bad(record, reason, seq) for record, reason in bad))
 
     def _notice_thinning(self, batch: Batch, recount: Recount) -> None:
         covered = {part.at for part in self._coverage.covered_ranges(batch)}

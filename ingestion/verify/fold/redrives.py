@@ -19,7 +19,10 @@ from oncelake.ingestion.declaration.spec import engine_version
 from oncelake.ingestion.errors import counted
 from oncelake.ingestion.kafka.offsets import TopicPartition
 from oncelake.ingestion.storage.location import Location
+from oncelake.ingestion.verify.compare.quarantine import BadRecord, as_bad
 from oncelake.ingestion.verify.coverage import Coverage
+from oncelake.ingestion.verify.fold.classify import Classified, Classify
+from oncelake.ingestion.verify.fold.rule import Recount
 from oncelake.ingestion.verify.read.record import Record, RowChange
 from oncelake.ingestion.verify.read.snapshot import Batch, rows_through
 from oncelake.ingestion.verify.read.spill import SpillStore, SpillTable
@@ -96,6 +99,52 @@ class Redrives:
         self.lacked_schema.clear()
         self._redriven.clear()
         self.good_today = 0
+
+    def classified(
+        self,
+        records: Sequence[Record],
+        seq: int,
+        classify: Classify,
+        recount: Recount,
+        *,
+        applies_truncates: bool,
+    ) -> Classified:
+        """Classify records of a batch; those that the quarantine keeps back are bad there.
+
+        Args:
+            records: Some of the batch's.
+            seq: The batch.
+            classify: By the declaration of then.
+            recount: Counts what a replay leaves out.
+            applies_truncates: Whether a truncate is applied where it is read.
+        """
+        if recount.is_replay:
+            records, held = self.without_waiting(records, seq)
+            recount.counts["overlap"] += held
+        own, kept, redriven = self.partition(records, seq)
+        today, result = classify(kept, seq), classify(own, seq)
+        still_bad = len(today.bad) + len(today.unread)
+        still_bad += 0 if applies_truncates else len(today.truncates)
+        still_bad += self.count_without_value(today.changes)
+        self.good_today += len(kept) - still_bad
+        held_back = ((record, "by the declaration of that time") for record in (*kept, *redriven))
+        result.bad = [*held_back, *result.bad]
+        return result
+
+    def put_aside(
+        self,
+        bad: Sequence[tuple[Record, str]],
+        seq: int,
+        recount: Recount,
+        table: SpillTable[BadRecord],
+    ) -> None:
+        """Expect bad records of a batch in quarantine; a replay leaves those out that are there."""
+        if recount.is_replay:
+            new = [pair for pair in bad if not self.holds(pair[0], before=seq)]
+            recount.counts["overlap"] += len(bad) - len(new)
+            bad = new
+        recount.counts["quarantined"] += len(bad)
+        table.put(dict(as_bad(record, reason, seq) for record, reason in bad))
 
     def partition(
         self, records: Sequence[Record], seq: int
