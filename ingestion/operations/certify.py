@@ -14,6 +14,7 @@ from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.errors import InvalidSpecError
 from oncelake.ingestion.lake.paths import StreamPaths
 from oncelake.ingestion.operations.audit.foreign_table import open_table
+from oncelake.ingestion.recovery.topics import as_of_its_table
 from oncelake.ingestion.settings import Settings
 from oncelake.ingestion.verify.certificate import (
     Comparison,
@@ -34,13 +35,13 @@ def certify(spec: StreamSpec, settings: Settings, verdict: Verdict, file: Path) 
         TableBusyError: the version that was proven is gone.
     """
     paths = StreamPaths.of(spec.name, settings, spec.sink)
-    place = paths.proof / LAST_CERTIFICATE
+    place, columns = paths.proof / LAST_CERTIFICATE, as_of_its_table(spec, paths).table_columns
     digest = write_certificate(
         file,
         verdict,
-        spec.table_columns,
+        columns,
         spec.keys,
-        paths.table.scan([column.name for column in spec.table_columns], verdict.delta_version),
+        paths.table.scan([column.name for column in columns], verdict.delta_version),
         proven_at=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
         before=(place.read_if_there() or b"").decode() or None,
     )

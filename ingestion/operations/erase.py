@@ -32,6 +32,7 @@ from oncelake.ingestion.operations.erase_key import is_of_key, parse_key
 from oncelake.ingestion.pipeline.erased import at_places
 from oncelake.ingestion.recovery.position import Position
 from oncelake.ingestion.recovery.standing import OF_BATCHES, heal_stream
+from oncelake.ingestion.recovery.topics import as_of_its_table
 from oncelake.ingestion.settings import Settings
 from oncelake.ingestion.sinks.commit_log import DELETED
 from oncelake.ingestion.sinks.commit_metadata import MOVING
@@ -108,7 +109,7 @@ def erase(
         put_rows(paths, row)
         copy_ledger(paths)
         # It has a hash of each key. A proof that goes on meanwhile finds the batch in the ledger.
-        forget_key(paths.proof, spec, erasing.key, seq=row.seq)
+        forget_key(paths.proof, as_of_its_table(spec, paths), erasing.key, seq=row.seq)
         tell(f"{spec.name}: older versions…")
         row = erasing.drop_versions(row)
         again = {f"{COMPLETES}{seq}": 1 for seq in erasing.begun_before(standing.rows)}

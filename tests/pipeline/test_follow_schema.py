@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 
 from oncelake.ingestion.declaration.loader import find_stream, load_streams, read_outlines
 from oncelake.ingestion.declaration.spec import StreamSpec
@@ -14,6 +16,7 @@ from oncelake.ingestion.errors import InvalidSpecError, SchemaChangedError
 from oncelake.ingestion.kafka.admin import Kafka
 from oncelake.ingestion.lake.ledger import Ledger
 from oncelake.ingestion.lake.paths import StreamPaths
+from oncelake.ingestion.operations.certify import certify, compare_with
 from oncelake.ingestion.operations.discover import (
     Discovery,
     NewTopics,
@@ -105,6 +108,26 @@ def written(world: World, registry_address: str) -> Iterator[Written]:
     world.settings = world.settings.model_copy(update={"schema_registry": registry_address})
     with Subject(registry_address, f"{world.topic}-value") as subject:
         yield Written(world, subject)
+
+
+def test_a_certificate_has_the_columns_that_the_table_got(written: Written, tmp_path: Path) -> None:
+    """Also on a host whose file does not know them yet."""
+    written.declare(keys="id", schema_change="evolve")
+    written.send(FIRST, {"id": 1, "name": "a", "price": 1.5})
+    written.discover()
+    written.run()
+    earlier, settings = written.spec(), written.world.settings
+    written.send(LATER, {"id": 2, "name": "b", "price": 2.5, "note": "n"})
+    written.run()
+    file = tmp_path / "c.json"
+
+    certify(earlier, settings, verify(earlier, settings), file)
+
+    columns = [each.split("`")[1] for each in json.loads(file.read_text())["columns"]]
+    assert columns == ["id", "name", "price", "note"]
+    assert compare_with(file, settings, stream=earlier, table=None).holds
+    DeltaTable(written.paths.data.path).update({"note": "'x'"}, predicate="id = 2")
+    assert not compare_with(file, settings, stream=earlier, table=None).holds
 
 
 @pytest.mark.parametrize("engine", ["delta_rs", *twins("spark")])
