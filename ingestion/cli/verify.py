@@ -60,7 +60,6 @@ def verify(
     Exits with 0 when everything that could be proven holds, with 1 when something is wrong.
     """
     from oncelake.ingestion.operations.apply_transformation import spark_transformation
-    from oncelake.ingestion.operations.certify import certify
     from oncelake.ingestion.verify.verify import verify as prove
 
     if against is not None:
@@ -85,6 +84,8 @@ def verify(
     else:
         _report(verdict)
     if certificate is not None and verdict.holds:
+        from oncelake.ingestion.operations.certify import certify
+
         digest = certify(spec, settings, verdict, certificate)
         output.note(f"{certificate}: written, sha256 {digest}")
     raise typer.Exit(DONE if verdict.holds else WRONG)

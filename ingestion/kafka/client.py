@@ -63,8 +63,8 @@ def headers_of(message: Message) -> tuple[tuple[str, bytes | None], ...] | None:
 
 # A record's time may be any number; a column has those from 1582-10-15 to the end of 9999. Earlier
 # ones Spark takes for days of the Julian calendar, later ones no reader can hold.
-FIRST_MS: Final = -12_219_292_800_000
-LAST_MS: Final = 253_402_300_799_999
+_FIRST_MS: Final = -12_219_292_800_000
+_LAST_MS: Final = 253_402_300_799_999
 # What a column has instead: its first moment, and its last, at which no whole millisecond is.
 FIRST_MOMENT: Final = "0001-01-01 00:00:00+00:00"
 LAST_MOMENT: Final = "9999-12-31 23:59:59.999999+00:00"
@@ -82,15 +82,15 @@ def timestamp_ms_of(message: Message) -> int:
 
     A producer with another unit writes others, and brokers before 4.0 keep them.
     """
-    return min(max(message.timestamp()[1], FIRST_MS), LAST_MS)
+    return min(max(message.timestamp()[1], _FIRST_MS), _LAST_MS)
 
 
 def timestamp_micros_of(message: Message) -> int:
     """Return a record's timestamp as a column has it, in microseconds."""
     sent = message.timestamp()[1]
-    if FIRST_MS <= sent <= LAST_MS:
+    if _FIRST_MS <= sent <= _LAST_MS:
         return int(sent) * 1_000
-    return MOMENTS[sent > LAST_MS]
+    return MOMENTS[sent > _LAST_MS]
 
 
 def unreachable(

@@ -44,6 +44,7 @@ from oncelake.ingestion.verify.columns.events import database_in
 from oncelake.ingestion.verify.columns.memory import (
     ProofMemory,
     ProofMemoryError,
+    forget,
     ledger_digest,
     load_memory,
     refuse_unfit,
@@ -300,22 +301,25 @@ class _Proof:
         redrives = Redrives(context.store, coverage, declaration=fingerprint(self._spec))
         with self._damage_is_different("quarantine", translate_read_errors(self._paths.quarantine)):
             self._differences.add(redrives.learn(self._paths.quarantine))
-        known = self._known(coverage)
         try:
-            try:
-                self._prove_in_columns(context, redrives, known)
-            except ProofMemoryError as error:
-                self._begin_anew(str(error))
-                self._prove_in_columns(context, redrives, None)
+            self._prove_at_once(context, redrives)
         except (NotInColumnsError, DamagedTableError) as error:
             # Whatever differs is found again, and explained.
             self._record_by_record = str(error)
             redrives.begin_again()
             self._prove_one_by_one(context, redrives)
-            if isinstance(error, NotInColumnsError) and "rows" not in self._differences.counts:
+            if isinstance(error, NotInColumnsError):
                 self._differences.add(error.differences)
 
-    def _known(self, coverage: Coverage) -> Remembered | None:
+    def _prove_at_once(self, context: FoldContext, redrives: Redrives) -> None:
+        """Prove in columns, from where an earlier proof stopped if what it has left is whole."""
+        try:
+            self._prove_in_columns(context, redrives, self._known())
+        except ProofMemoryError as error:
+            self._begin_anew(str(error))
+            self._prove_in_columns(context, redrives, None)
+
+    def _known(self) -> Remembered | None:
         """Return what an earlier proof has left, if this one may go on from it."""
         place = self._paths.proof
         try:
@@ -406,7 +410,7 @@ class _Proof:
             later = (each for each in read_ledger(self._paths.ledger) if each.seq > self._last_seq)
             if any(each.kind == "erase" for each in later):
                 # Its key may be among what is remembered.
-                self._paths.proof.delete_all()
+                forget(self._paths.proof)
         except (OSError, DependencyError) as error:
             self._limits.append(f"the next proof begins anew: this one is not kept: {error}")
 

@@ -160,6 +160,23 @@ def test_each_certificate_names_the_one_before(certified: World, tmp_path: Path)
     assert (first["rows"], second["rows"], second["records"]) == (3, 4, 5)
 
 
+def test_an_erase_leaves_the_chain_whole(certified: World, tmp_path: Path) -> None:
+    """Whether or not it can tell the key in what a proof remembers."""
+    first = json.loads((tmp_path / "c.json").read_text())
+    for number in (1, 2):
+        done = type_(
+            "erase", certified.topic, "--key", f'{{"id": {number}}}', "--reason", "r", "-y"
+        )
+        assert done.exit_code == 0, done.output
+        certified.declare(apply_as_deletes="name = 'zzz'")
+        certified.write_declaration()
+    type_("verify", certified.topic, "--certificate", tmp_path / "d.json")
+
+    second = json.loads((tmp_path / "d.json").read_text())
+
+    assert (second["before"], second["rows"]) == (first["digest"], 1)
+
+
 def test_of_a_proof_that_fails_there_is_no_certificate(certified: World, tmp_path: Path) -> None:
     """Nothing is certified that is wrong."""
     DeltaTable(certified.paths.data.path).delete("id = 2")

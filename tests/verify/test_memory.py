@@ -20,10 +20,12 @@ from oncelake.ingestion.operations.rewind import rewind
 from oncelake.ingestion.storage.location import Location
 from oncelake.ingestion.verify.columns import NotInColumnsError
 from oncelake.ingestion.verify.columns.fold import FoldQueries
+from oncelake.ingestion.verify.columns.memory import ledger_digest
 from oncelake.ingestion.verify.verdict import Verdict
 from oncelake.ingestion.verify.verify import verify
 from tests.support.long import IS_LONG
 from tests.support.world import COLUMNS, World, row
+from tests.verify.factories import P0, P1, batch, stretch
 
 MODES: dict[str, dict[str, Any]] = {
     "upsert": {},
@@ -427,6 +429,28 @@ def test_a_count_that_changes_after_its_proof_is_noticed(known: World) -> None:
 def goes_on_from(verdict: Verdict) -> bool:
     """Tell whether a proof went on from another."""
     return bool(verdict.memory and verdict.memory.startswith("goes on"))
+
+
+def test_a_ledger_is_remembered_with_the_records_of_each_partition() -> None:
+    """What moves between two partitions is another ledger, though the sums are the same."""
+    one = batch(1, stretch(0, 5, at=P0, records=4), stretch(0, 5, at=P1, records=3))
+    other = batch(1, stretch(0, 5, at=P0, records=3), stretch(0, 5, at=P1, records=4))
+
+    assert one.counts == other.counts
+    assert ledger_digest([one]) != ledger_digest([other])
+
+
+def test_all_that_differs_from_an_earlier_proof_is_told(known: World) -> None:
+    """A row whose record is gone, beside one whose record is there."""
+    known.forget_before(0, 5)
+    for number in (2, 4):
+        DeltaTable(known.paths.data.path).update({"name": "'x'"}, predicate=f"id = {number}")
+
+    found = {each.offset: each.what for each in proven(known).differences}
+
+    assert found.keys() == {1, 6}
+    assert found[1].startswith("is not as the proof of ")
+    assert found[6] == "column name differs"
 
 
 def test_a_proof_that_differs_elsewhere_is_not_remembered(world: World) -> None:

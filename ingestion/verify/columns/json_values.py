@@ -33,11 +33,7 @@ _MOST_REFUSED: Final = 0.2
 
 
 class JsonReader:
-    """Reads objects of some fields, and others that nobody declares.
-
-    Attributes:
-        refused: How many records Arrow has refused so far, of how many.
-    """
+    """Reads objects of some fields, and others that nobody declares."""
 
     def __init__(
         self,

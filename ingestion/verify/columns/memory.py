@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
@@ -140,7 +140,7 @@ def save_memory(memory: ProofMemory, place: Location, events: pa.RecordBatchRead
         OSError: it cannot be written there.
     """
     files = []
-    for part in _parts(events):
+    for part in tables_of(events, _ROWS_OF_A_FILE):
         sink = pa.BufferOutputStream()
         pq.write_table(part, sink, compression="zstd", use_dictionary=False)
         raw = sink.getvalue().to_pybytes()
@@ -150,9 +150,7 @@ def save_memory(memory: ProofMemory, place: Location, events: pa.RecordBatchRead
     said = {**asdict(memory), "files": files}
     document = {"format": _FORMAT, "proof": said, "digest": _digest(_canonical(said))}
     (place / _FILE).put_durably(json.dumps(document).encode())
-    kept = {_FILE, LAST_CERTIFICATE, *(name for name, _ in files)}
-    for name in place.files().keys() - kept:
-        (place / name).delete()
+    forget(place, but={_FILE, *(name for name, _ in files)})
 
 
 def forget_key(place: Location, spec: StreamSpec, key: pa.Table, *, seq: int) -> None:
@@ -164,7 +162,7 @@ def forget_key(place: Location, spec: StreamSpec, key: pa.Table, *, seq: int) ->
     try:
         memory = load_memory(place)
         if memory is None or memory.rule != rule_of(spec) or {*key.column_names} != {*spec.keys}:
-            place.delete_all()
+            forget(place)
             return
         with duckdb.connect(config=dict(OFFLINE)) as database:
             types = [pa.field(name, arrow_type(spec.types[name])) for name in spec.keys]
@@ -177,7 +175,13 @@ def forget_key(place: Location, spec: StreamSpec, key: pa.Table, *, seq: int) ->
                 memory = replace(memory, erased=(*memory.erased, seq))
                 save_memory(memory, place, events)
     except (ProofMemoryError, NotInColumnsError):
-        place.delete_all()
+        forget(place)
+
+
+def forget(place: Location, *, but: Collection[str] = ()) -> None:
+    """Remove a memory but for some files; the last certificate's digest tells of no key."""
+    for name in place.files().keys() - {LAST_CERTIFICATE, *but}:
+        (place / name).delete()
 
 
 def key_hash(keys: Sequence[str]) -> str:
@@ -197,7 +201,7 @@ def ledger_digest(batches: Iterable[Batch]) -> str:
             each.seq,
             each.kind,
             each.epoch,
-            sorted(map(str, each.ranges)),
+            sorted(each.ranges),
             sorted(each.counts.items()),
         )
         for each in batches
@@ -205,16 +209,18 @@ def ledger_digest(batches: Iterable[Batch]) -> str:
     return _digest(_canonical(said))
 
 
-def _parts(reader: pa.RecordBatchReader) -> Iterator[pa.Table]:
+def tables_of(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.Table]:
+    """Put batches together, to at least so many rows."""
     kept: list[pa.RecordBatch] = []
-    rows = 0
-    for batch in reader:
-        kept.append(batch)
-        rows += batch.num_rows
-        if rows >= _ROWS_OF_A_FILE:
+    count = 0
+    for batch in batches:
+        if batch.num_rows:
+            kept.append(batch)
+            count += batch.num_rows
+        if count >= rows:
             yield pa.Table.from_batches(kept)
-            kept, rows = [], 0
-    if rows:
+            kept, count = [], 0
+    if kept:
         yield pa.Table.from_batches(kept)
 
 

@@ -15,13 +15,14 @@ from oncelake.ingestion.declaration.sql import identifier, literal
 from oncelake.ingestion.kafka.offsets import TopicPartition
 from oncelake.ingestion.storage.location import Location
 from oncelake.ingestion.verify.columns import NotInColumnsError
-from oncelake.ingestion.verify.columns.events import Events, RowColumns
+from oncelake.ingestion.verify.columns.events import SENT, Events, RowColumns
 from oncelake.ingestion.verify.columns.fold import FoldQueries, keeps_of
 from oncelake.ingestion.verify.columns.memory import (
     ProofMemory,
     ProofMemoryError,
     events_of,
     save_memory,
+    tables_of,
 )
 from oncelake.ingestion.verify.columns.records import Records, Run, decoding_of
 from oncelake.ingestion.verify.compare.continuity import refuse_another_log
@@ -172,7 +173,7 @@ class ColumnProof:
         run = self._database.execute
         run("CREATE TEMP TABLE found (tp INTEGER, off BIGINT, digest UBIGINT)")
         done = 0
-        for part in _gathered(rows):
+        for part in tables_of(rows, _AT_ONCE):
             self._refuse_other_types(part)
             self._database.register("batch", part)
             run(f"INSERT INTO found {self._found()}")
@@ -238,7 +239,7 @@ class ColumnProof:
 
     def _refuse_other_types(self, rows: pa.Table) -> None:
         """Refuse a column whose type, as its sink gives it, is not the one that is hashed."""
-        declared = {**self._events.columns.types, "_timestamp": pa.timestamp("us", "UTC")}
+        declared = {**self._events.columns.types, "_timestamp": SENT}
         for name, type_ in declared.items():
             if not _is_alike(rows.schema.field(name).type, type_):
                 raise NotInColumnsError(f"column {name} is {rows.schema.field(name).type}")
@@ -299,21 +300,6 @@ def _refuse_gone(
     ranges = sorted(part for b in batches if b.kind == "ingest" for part in b.ranges if part.span)
     if any(one.at == other.at and other.start < one.end for one, other in pairwise(ranges)):
         raise NotInColumnsError("ranges overlap")
-
-
-def _gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """Put batches together, to some 100,000 rows."""
-    kept: list[pa.RecordBatch] = []
-    rows = 0
-    for batch in batches:
-        if batch.num_rows:
-            kept.append(batch)
-            rows += batch.num_rows
-        if rows >= _AT_ONCE:
-            yield pa.Table.from_batches(kept)
-            kept, rows = [], 0
-    if kept:
-        yield pa.Table.from_batches(kept)
 
 
 def _is_alike(found: pa.DataType, declared: pa.DataType) -> bool:

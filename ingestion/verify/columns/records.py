@@ -12,14 +12,14 @@ from confluent_kafka import Message
 
 from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.declaration.sql import identifier
-from oncelake.ingestion.kafka.client import FIRST_MS, LAST_MS, headers_of
+from oncelake.ingestion.kafka.client import headers_of
 from oncelake.ingestion.verify.columns import NotInColumnsError
 from oncelake.ingestion.verify.columns.debezium_values import DELETES, EnvelopeReader, from_envelope
 from oncelake.ingestion.verify.columns.events import Events
 from oncelake.ingestion.verify.columns.json_values import JsonReader
 from oncelake.ingestion.verify.columns.types import from_json, json_type
 from oncelake.ingestion.verify.fold.transform import Condition
-from oncelake.ingestion.verify.read.record import Record
+from oncelake.ingestion.verify.read.record import FIRST_MS, LAST_MS, Record
 from oncelake.ingestion.verify.read.topic import record_of
 
 # The bytes of a key that every sink takes.

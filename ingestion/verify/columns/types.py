@@ -10,22 +10,9 @@ import pyarrow as pa
 from oncelake.ingestion.declaration.sql import identifier
 from oncelake.ingestion.declaration.types import SqlType
 from oncelake.ingestion.verify.columns import NotInColumnsError
+from oncelake.ingestion.verify.fold.transform import ARROW
 
-_PLAIN: Final[Mapping[str, pa.DataType]] = {
-    "BOOLEAN": pa.bool_(),
-    "TINYINT": pa.int8(),
-    "SMALLINT": pa.int16(),
-    "INT": pa.int32(),
-    "BIGINT": pa.int64(),
-    "FLOAT": pa.float32(),
-    "DOUBLE": pa.float64(),
-    "STRING": pa.string(),
-    "VARCHAR": pa.string(),
-    "BINARY": pa.binary(),
-    "DATE": pa.date32(),
-    "TIMESTAMP": pa.timestamp("us", "UTC"),
-    "TIMESTAMP_NTZ": pa.timestamp("us"),
-}
+_PLAIN: Final[Mapping[str, pa.DataType]] = {**ARROW, "FLOAT": pa.float32()}
 # Those that JSON has only as text.
 _AS_TEXT: Final = frozenset({"BINARY", "DATE", "TIMESTAMP", "TIMESTAMP_NTZ"})
 _YEAR: Final = "(1[6-9]|2[0-9])[0-9]{2}"

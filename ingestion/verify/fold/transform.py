@@ -54,7 +54,8 @@ _UNDERSTOOD: Final = frozenset(
 )
 # The last letter of Europe's Latin alphabets.
 _LAST_LETTER: Final = "\u017f"
-_ARROW: Final[Mapping[str, pa.DataType]] = {
+# Of each type without parts that an expression may be about.
+ARROW: Final[Mapping[str, pa.DataType]] = {
     "BOOLEAN": pa.bool_(),
     "TINYINT": pa.int8(),
     "SMALLINT": pa.int16(),
@@ -337,9 +338,9 @@ class Condition:
     def _arrow(self, type_: SqlType) -> pa.DataType:
         if type_.word == "DECIMAL":
             return pa.decimal128(type_.precision, type_.scale)
-        if type_.word not in _ARROW:
+        if type_.word not in ARROW:
             raise self._unprovable(f"a column of type {type_} may be compared in two ways")
-        return _ARROW[type_.word]
+        return ARROW[type_.word]
 
     def _unprovable(self, why: str) -> UnprovableError:
         reason = why.partition("\n")[0]

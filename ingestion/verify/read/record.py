@@ -15,12 +15,10 @@ Place = tuple[Any, ...]
 
 EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 # A column has a time of Kafka's from the first day of today's calendar until the end of 9999.
-_FIRST_MS: Final = (dt.datetime(1582, 10, 15, tzinfo=dt.UTC) - EPOCH) // dt.timedelta(
-    milliseconds=1
-)
+FIRST_MS: Final = (dt.datetime(1582, 10, 15, tzinfo=dt.UTC) - EPOCH) // dt.timedelta(milliseconds=1)
 _FIRST: Final = dt.datetime.min.replace(tzinfo=dt.UTC)
 _LAST: Final = dt.datetime.max.replace(tzinfo=dt.UTC)
-_LAST_MS: Final = (_LAST - EPOCH) // dt.timedelta(milliseconds=1)
+LAST_MS: Final = (_LAST - EPOCH) // dt.timedelta(milliseconds=1)
 
 # What the engine adds to the declared columns, in the order in which rows are compared.
 SYSTEM_COLUMNS: Final = ("_topic", "_partition", "_offset", "_timestamp", "_epoch", "_seq")
@@ -99,7 +97,7 @@ class Record(NamedTuple):
     @property
     def has_time(self) -> bool:
         """Tell whether its time is one that a column can have."""
-        return _FIRST_MS <= self.timestamp_ms <= _LAST_MS
+        return FIRST_MS <= self.timestamp_ms <= LAST_MS
 
     @property
     def sent(self) -> dt.datetime:
