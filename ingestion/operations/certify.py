@@ -16,6 +16,7 @@ from oncelake.ingestion.lake.paths import StreamPaths
 from oncelake.ingestion.operations.audit.foreign_table import open_table
 from oncelake.ingestion.recovery.topics import as_of_its_table
 from oncelake.ingestion.settings import Settings
+from oncelake.ingestion.storage.processes import scratch_of_this_process
 from oncelake.ingestion.verify.certificate import (
     Comparison,
     columns_of,
@@ -42,6 +43,7 @@ def certify(spec: StreamSpec, settings: Settings, verdict: Verdict, file: Path) 
         columns,
         spec.keys,
         paths.table.scan([column.name for column in columns], verdict.delta_version),
+        scratch=scratch_of_this_process(settings.state),
         proven_at=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
         before=(place.read_if_there() or b"").decode() or None,
     )
@@ -65,7 +67,7 @@ def compare_with(
     Raises:
         InvalidSpecError: the certificate cannot be read, or the table is not there, or another.
     """
-    certificate = read_certificate(file)
+    certificate, scratch = read_certificate(file), scratch_of_this_process(settings.state)
     names = [column.name for column in columns_of(certificate)]
     if table is not None:
         other = open_table(table, settings)
@@ -74,10 +76,10 @@ def compare_with(
                 f"--table {table}: it has no column {', '.join(lacking)}. Next: name a copy of the "
                 f"table of {certificate['stream']}"
             )
-        return compare(certificate, other.read(names), other.where)
+        return compare(certificate, other.read(names), other.where, scratch)
     if stream is None:
         raise InvalidSpecError(
             "--against: nothing says which table. Next: name a stream, or a table by --table"
         )
     own = StreamPaths.of(stream.name, settings, stream.sink).table
-    return compare(certificate, own.scan(names), own.where)
+    return compare(certificate, own.scan(names), own.where, scratch)

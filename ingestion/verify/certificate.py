@@ -18,13 +18,16 @@ import duckdb
 import pyarrow as pa
 
 from oncelake.ingestion.declaration.ddl import DeclaredColumn, parse_columns
-from oncelake.ingestion.declaration.sql import OFFLINE, identifier, literal, quoted
+from oncelake.ingestion.declaration.sql import identifier, literal, quoted
 from oncelake.ingestion.declaration.types import SqlType
 from oncelake.ingestion.errors import InvalidSpecError
+from oncelake.ingestion.verify.columns.events import database_in
+from oncelake.ingestion.verify.columns.memory import tables_of
 from oncelake.ingestion.verify.verdict import Verdict
 
 FORMAT: Final = 1
 _BUCKETS: Final = 256
+_ROWS_AT_ONCE: Final = 100_000
 _WHOLE: Final = frozenset({"TINYINT", "SMALLINT", "INT", "BIGINT", "BOOLEAN", "STRING", "VARCHAR"})
 # The type by which DuckDB takes a column, so that wider types of a copy are no difference.
 _TAKEN: Final[Mapping[str, str]] = {
@@ -82,6 +85,7 @@ def write_certificate(
     keys: Sequence[str],
     rows: Iterable[pa.RecordBatch],
     *,
+    scratch: Path,
     proven_at: str,
     before: str | None,
 ) -> str:
@@ -93,6 +97,7 @@ def write_certificate(
         columns: The columns of the table, without those that tell of records.
         keys: The columns that make the key; without any, a row is its own key.
         rows: The rows that were proven.
+        scratch: For what is larger than memory.
         proven_at: When, in ISO 8601.
         before: The digest of the stream's last certificate.
 
@@ -100,7 +105,7 @@ def write_certificate(
         InvalidSpecError: a column is of a type that has no canonical text, or the file cannot be
             written.
     """
-    found = digest_rows(rows, columns, keys)
+    found = digest_rows(rows, columns, keys, scratch)
     document = {
         "format": FORMAT,
         "stream": verdict.stream,
@@ -155,15 +160,15 @@ def read_certificate(file: Path) -> Mapping[str, Any]:
 
 
 def compare(
-    certificate: Mapping[str, Any], rows: Iterable[pa.RecordBatch], table: str
+    certificate: Mapping[str, Any], rows: Iterable[pa.RecordBatch], table: str, scratch: Path
 ) -> Comparison:
-    """Compare a table with a certificate.
+    """Compare a table with a certificate; ``scratch`` is for what is larger than memory.
 
     Raises:
         InvalidSpecError: the table lacks a column, or has it as another type.
     """
     columns = columns_of(certificate)
-    found = digest_rows(rows, columns, certificate["keys"])
+    found = digest_rows(rows, columns, certificate["keys"], scratch)
     expected = [tuple(each) for each in certificate["buckets"]]
     both = enumerate(zip(zip(found.rows, found.digests, strict=True), expected, strict=True))
     differing = tuple(number for number, (is_, due) in both if is_ != due)
@@ -184,9 +189,12 @@ def columns_of(certificate: Mapping[str, Any]) -> tuple[DeclaredColumn, ...]:
 
 
 def digest_rows(
-    rows: Iterable[pa.RecordBatch], columns: Sequence[DeclaredColumn], keys: Sequence[str]
+    rows: Iterable[pa.RecordBatch],
+    columns: Sequence[DeclaredColumn],
+    keys: Sequence[str],
+    scratch: Path,
 ) -> BucketDigests:
-    """Digest the rows of a table by buckets.
+    """Digest the rows of a table by buckets; ``scratch`` holds what is larger than memory.
 
     Raises:
         InvalidSpecError: a column has no canonical text, is not there, or is of another type.
@@ -195,11 +203,10 @@ def digest_rows(
         f"CAST({identifier(c.name)} AS {_taken(c.type)}) AS {identifier(c.name)}" for c in columns
     )
     row = _text_of_row(columns)
-    with duckdb.connect(config=dict(OFFLINE)) as database:
-        database.execute("SET TimeZone = 'UTC'")
+    with database_in(scratch) as database:
         database.execute("CREATE TABLE digests (bucket INTEGER, digest VARCHAR)")
-        for batch in rows:
-            database.register("batch", pa.Table.from_batches([batch]))
+        for batch in tables_of(rows, _ROWS_AT_ONCE):
+            database.register("batch", batch)
             try:
                 database.execute(
                     f"INSERT INTO digests SELECT {_bucket(columns, keys)}, sha256({row}) "

@@ -10,19 +10,15 @@ on everybody else's.
 
 from __future__ import annotations
 
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
-import duckdb
 import pyarrow as pa
 from confluent_kafka import Message
 
-from oncelake.ingestion.declaration.sql import OFFLINE
 from oncelake.ingestion.errors import (
     DONE,
     REFUSED,
@@ -43,17 +39,11 @@ from oncelake.ingestion.pipeline.decode import decode_here
 from oncelake.ingestion.pipeline.validate import validate_in_worker
 from oncelake.ingestion.settings import Settings
 from oncelake.ingestion.storage.processes import scratch_of_this_process, sweep_scratch
+from oncelake.ingestion.verify.columns.events import database_in
 
 Tell = Callable[[str, int, int], None]
 
 _RECORDS_AT_ONCE: Final = 50_000
-_DATABASE: Final = {
-    **OFFLINE,
-    "memory_limit": "1GB",
-    "preserve_insertion_order": "false",
-    # No condition reads a file.
-    "enable_external_access": "false",
-}
 # What is counted as unproven.
 _UNPROVEN: Final = ("waiting", "gone", "split", "bad", "partial")
 _FAULTS: Final = ("missing", "doubled", "different", "extra")
@@ -130,12 +120,7 @@ def audit(
     topic = str(reading.spec.topic)
     scratch = scratch_of_this_process(settings.state)
     sweep_scratch(settings.state)
-    scratch.mkdir(parents=True, exist_ok=True)
-    with (
-        tempfile.TemporaryDirectory(prefix="audit-", dir=scratch) as folder,
-        closing(duckdb.connect(config={**_DATABASE, "temp_directory": folder})) as database,
-    ):
-        database.execute("SET TimeZone = 'UTC'")
+    with database_in(scratch) as database:
         comparison = Comparison(database, reading, table, request)
         tell("reading the table", 0, 1)
         rows = comparison.load_rows()

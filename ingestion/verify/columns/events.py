@@ -36,6 +36,7 @@ _DATABASE: Final = {
     **OFFLINE,
     "memory_limit": "1GB",
     "preserve_insertion_order": "false",
+    # No condition reads a file.
     "enable_external_access": "false",
 }
 

@@ -11,7 +11,7 @@ import duckdb
 import pyarrow as pa
 from confluent_kafka import Message
 
-from oncelake.ingestion.declaration.sql import identifier, literal
+from oncelake.ingestion.declaration.sql import identifier
 from oncelake.ingestion.kafka.offsets import TopicPartition
 from oncelake.ingestion.storage.location import Location
 from oncelake.ingestion.verify.columns import NotInColumnsError
@@ -172,6 +172,10 @@ class ColumnProof:
         """
         run = self._database.execute
         run("CREATE TEMP TABLE found (tp INTEGER, off BIGINT, digest UBIGINT)")
+        run("CREATE TEMP TABLE numbers (topic VARCHAR, part INTEGER, n INTEGER)")
+        self._database.executemany(
+            "INSERT INTO numbers VALUES (?, ?, ?)", [(*at, n) for at, n in self._numbers.items()]
+        )
         done = 0
         for part in tables_of(rows, _AT_ONCE):
             self._refuse_other_types(part)
@@ -246,15 +250,12 @@ class ColumnProof:
 
     def _found(self) -> str:
         columns = self._events.columns
-        cases = " ".join(
-            f"WHEN _topic = {literal(at.topic)} AND _partition = {at.partition} THEN {number}"
-            for at, number in self._numbers.items()
-        )
         digest = columns.digest(identifier(columns.flag or ""))
         # A row of another epoch is none that is expected.
         return (
             f"SELECT _partition, _offset, CASE WHEN _epoch = {columns.epoch} THEN {digest} END "
-            f"FROM (SELECT * REPLACE ((CASE {cases} END)::INTEGER AS _partition) FROM batch)"
+            "FROM (SELECT batch.* REPLACE (n AS _partition) FROM batch LEFT JOIN numbers "
+            "ON _topic = topic AND batch._partition = numbers.part)"
         )
 
     def _differences(self) -> Iterator[Difference]:
