@@ -31,6 +31,7 @@ MODES: dict[str, dict[str, Any]] = {
     "upsert": {},
     "ordered": {"sequence_by": ["at"]},
     "marking deletes": {"sequence_by": ["at"], "deletes": "soft", "apply_as_deletes": "at = 7"},
+    "in Iceberg": {"sequence_by": ["at"], "sink": "iceberg"},
     "insert_only": {"mode": "insert_only"},
     "append": {"mode": "append", "keys": []},
     "changes of a database": {"format": "debezium"},
