@@ -172,10 +172,7 @@ class ColumnProof:
         """
         run = self._database.execute
         run("CREATE TEMP TABLE found (tp INTEGER, off BIGINT, digest UBIGINT)")
-        run("CREATE TEMP TABLE numbers (topic VARCHAR, part INTEGER, n INTEGER)")
-        self._database.executemany(
-            "INSERT INTO numbers VALUES (?, ?, ?)", [(*at, n) for at, n in self._numbers.items()]
-        )
+        self._database.register("numbers", _numbers(self._events.columns.partitions))
         done = 0
         for part in tables_of(rows, _AT_ONCE):
             self._refuse_other_types(part)
@@ -254,8 +251,9 @@ class ColumnProof:
         # A row of another epoch is none that is expected.
         return (
             f"SELECT _partition, _offset, CASE WHEN _epoch = {columns.epoch} THEN {digest} END "
-            "FROM (SELECT batch.* REPLACE (n AS _partition) FROM batch LEFT JOIN numbers "
-            "ON _topic = topic AND batch._partition = numbers.part)"
+            "FROM (SELECT batch.* REPLACE (numbers._number AS _partition) FROM batch "
+            "LEFT JOIN numbers "
+            "ON batch._topic = numbers._topic AND batch._partition = numbers._partition)"
         )
 
     def _differences(self) -> Iterator[Difference]:
@@ -276,6 +274,17 @@ class ColumnProof:
     def _number(self, query: str) -> int:
         [(number,)] = self._database.execute(query).fetchall()
         return int(number)
+
+
+def _numbers(partitions: Sequence[TopicPartition]) -> pa.Table:
+    # No name that a column of the table may have.
+    return pa.table(
+        {
+            "_topic": pa.array([at.topic for at in partitions], pa.string()),
+            "_partition": pa.array([at.partition for at in partitions], pa.int32()),
+            "_number": pa.array(range(len(partitions)), pa.int32()),
+        }
+    )
 
 
 def _refuse_other_numbers(memory: ProofMemory, partitions: Sequence[TopicPartition]) -> None:
