@@ -54,6 +54,7 @@ class Failpoint(StrEnum):
     COMPACTED = "compacted"
     VACUUMED = "vacuumed"
     RETIRED = "retired"
+    PROOF_WRITTEN = "proof_written"
     SWAP_BEGUN = "swap_begun"
     SWAP_CLEARED = "swap_cleared"
     EVIDENCE_GATHERED = "evidence_gathered"

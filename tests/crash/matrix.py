@@ -32,12 +32,12 @@ from tests.trials.world import spark_of
 
 KILLS = ("kill_group", "kill_python", "kill_jvm")
 # No run here passes these, which have tests of their own: a schema that moves, a truncate, a
-# person's decision, upkeep.
+# person's decision, upkeep, a proof.
 _ELSEWHERE = {
     *(Failpoint.FILE_REWRITTEN, Failpoint.ALTERED, Failpoint.SCHEMA_NOTED, Failpoint.COLUMNS_KEPT),
     Failpoint.SOURCE_TRUNCATED,
     *(Failpoint.DECIDED, Failpoint.SIDES_CLEARED, Failpoint.SWAP_BEGUN, Failpoint.SWAP_CLEARED),
-    *(Failpoint.COMPACTED, Failpoint.VACUUMED, Failpoint.RETIRED),
+    *(Failpoint.COMPACTED, Failpoint.VACUUMED, Failpoint.RETIRED, Failpoint.PROOF_WRITTEN),
 }
 # A lake in a store, under which each trial has one of its own: ``tests.support.in_a_store``.
 STORE = os.environ.get("ONCELAKE_LAKE")

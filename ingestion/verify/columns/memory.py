@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 from oncelake.ingestion.declaration.spec import StreamSpec, fingerprint
 from oncelake.ingestion.declaration.sql import OFFLINE, identifier
 from oncelake.ingestion.kafka.offsets import TopicPartition
+from oncelake.ingestion.storage.failpoints import Failpoint, hit
 from oncelake.ingestion.storage.location import Location
 from oncelake.ingestion.verify.columns import NotInColumnsError
 from oncelake.ingestion.verify.columns.types import arrow_type
@@ -146,10 +147,12 @@ def save_memory(memory: ProofMemory, place: Location, events: pa.RecordBatchRead
         raw = sink.getvalue().to_pybytes()
         name = f"{uuid.uuid4().hex}.parquet"
         (place / name).put(raw)
+        hit(Failpoint.PROOF_WRITTEN)
         files.append((name, _digest(raw)))
     said = {**asdict(memory), "files": files}
     document = {"format": _FORMAT, "proof": said, "digest": _digest(_canonical(said))}
     (place / _FILE).put_durably(json.dumps(document).encode())
+    hit(Failpoint.PROOF_WRITTEN)
     forget(place, but={_FILE, *(name for name, _ in files)})
 
 
