@@ -6,6 +6,7 @@ Dagster reads the annotations of an asset's body, so this module does not postpo
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from typing import TYPE_CHECKING
 
 import dagster as dg
 
@@ -20,13 +21,15 @@ from oncelake.assets.translation import AS_DECLARED, Translation
 from oncelake.ingestion.declaration.loader import DeclaredStream
 from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.errors import TerminalError, TransientError
-from oncelake.ingestion.pipeline.report import RunReport
 from oncelake.ingestion.settings import Settings
 from oncelake.ingestion.storage.failpoints import Failpoint, hit
 from oncelake.resources.part import settings_of
 from oncelake.resources.spark import SparkResource
 
-Engine = Callable[[StreamSpec, Settings, SparkResource, str, Say], RunReport]
+if TYPE_CHECKING:
+    from oncelake.ingestion.pipeline.report import RunReport
+
+Engine = Callable[[StreamSpec, Settings, SparkResource, str, Say], "RunReport"]
 Results = Iterator[dg.MaterializeResult[None] | dg.AssetCheckResult]
 Execute = Callable[[dg.AssetExecutionContext, DeclaredStream], Results]
 

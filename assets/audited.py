@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
 from oncelake.assets.failures import as_markdown, translate_errors
 from oncelake.ingestion.errors import DONE, WRONG, counted
-from oncelake.ingestion.operations.audit.audit import AuditReport, audit
-from oncelake.ingestion.operations.audit.declare import AuditRequest
 from oncelake.ingestion.settings import load_settings
+
+if TYPE_CHECKING:
+    from oncelake.ingestion.operations.audit.audit import AuditReport
 
 _COUNTS = ("records", "rows", "missing", "doubled", "different", "extra", "unproven", "unreadable")
 _SAMPLES = 5
@@ -42,10 +43,14 @@ def audited(
         name: Of the check.
         options: Further fields of `AuditRequest`, such as `order` or `deleted_column`.
     """
+    from oncelake.ingestion.operations.audit.declare import AuditRequest
+
     request = AuditRequest(topic=topic, table=table, keys=tuple(keys), **options)
 
     @dg.asset_check(asset=asset, name=name, description=f"Is all of {topic} in {table}?")
     def check() -> dg.AssetCheckResult:
+        from oncelake.ingestion.operations.audit.audit import audit
+
         began = time.monotonic()
         with translate_errors(f"audit of {topic}", if_interrupted="nothing was changed"):
             report = audit(request, load_settings(), limit=_SAMPLES)

@@ -16,7 +16,6 @@ from oncelake.assets.failures import StreamFailureError, translate_errors
 from oncelake.assets.operate import red_of
 from oncelake.assets.translation import AS_DECLARED, Translation
 from oncelake.ingestion.declaration.spec import StreamSpec
-from oncelake.ingestion.operations.replay import Replay
 from oncelake.resources.kafka import KafkaResource
 from oncelake.resources.lake import LakeResource
 from oncelake.resources.part import settings_of
@@ -56,6 +55,8 @@ def _replay_asset(
         oncelake_lake: LakeResource,
         oncelake_spark: SparkResource,
     ) -> dg.MaterializeResult[None]:
+        from oncelake.ingestion.operations.replay import Replay
+
         days = context.partition_time_window
         with translate_errors(spec.name):
             report = Replay(

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
 from itertools import pairwise
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import dagster as dg
 
@@ -23,11 +23,11 @@ from oncelake.ingestion.declaration.loader import DeclaredStream
 from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.errors import counted
 from oncelake.ingestion.kafka.offsets import Offsets, Range, TopicPartition
-from oncelake.ingestion.lake.ledger import LedgerRow
-from oncelake.ingestion.operations.retention import Retention
-from oncelake.ingestion.pipeline.report import total_of
-from oncelake.ingestion.sinks.commit_metadata import MOVING
 from oncelake.ingestion.verify.verdict import Verdict
+
+if TYPE_CHECKING:
+    from oncelake.ingestion.lake.ledger import LedgerRow
+    from oncelake.ingestion.operations.retention import Retention
 
 ERROR: Final = dg.AssetCheckSeverity.ERROR
 WARN: Final = dg.AssetCheckSeverity.WARN
@@ -119,6 +119,8 @@ def offsets_contiguous(evidence: Evidence) -> dg.AssetCheckResult:
 
 def quarantine_rate(evidence: Evidence) -> dg.AssetCheckResult:
     """Of the records read last, the share that waits in quarantine is within what is declared."""
+    from oncelake.ingestion.pipeline.report import total_of
+
     limit, waiting = evidence.spec.quarantine_rate, evidence.waiting
     rows = evidence.read_last
     quarantined = total_of(rows, "quarantined")
@@ -179,6 +181,8 @@ def freshness(evidence: Evidence) -> dg.AssetCheckResult:
 
 def retention(evidence: Evidence) -> dg.AssetCheckResult:
     """Kafka keeps the unread records for longer than `retention_warning` asks."""
+    from oncelake.ingestion.operations.retention import Retention
+
     measured = evidence.retention or Retention(spec=evidence.spec)
     return retention_result(measured, evidence.translation)
 
@@ -289,6 +293,8 @@ def _by_partition(
     rows: Iterable[LedgerRow], epoch: int
 ) -> dict[TopicPartition, list[tuple[int, Range]]]:
     """Return seq and range of everything that moved offsets."""
+    from oncelake.ingestion.sinks.commit_metadata import MOVING
+
     reads: dict[TopicPartition, list[tuple[int, Range]]] = {}
     for row in rows:
         if row.epoch == epoch and row.kind in MOVING:

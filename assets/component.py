@@ -34,10 +34,9 @@ from oncelake.assets.retention import retention_sensor
 from oncelake.assets.scaffolder import StreamsScaffolder
 from oncelake.assets.sensors import ingest_schedule, lag_sensor
 from oncelake.assets.translation import AS_DECLARED, Translation
-from oncelake.ingestion.declaration.loader import DeclaredStream, load_streams
+from oncelake.ingestion.declaration.loader import DeclaredStream, load_streams, siblings_of
 from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.errors import InvalidSpecError
-from oncelake.ingestion.operations.together import siblings_of
 from oncelake.ingestion.settings import Settings, load_settings, variable
 from oncelake.ingestion.storage.location import Location
 from oncelake.resources.kafka import KafkaResource

@@ -7,10 +7,9 @@ import time
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import dropwhile
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import dagster as dg
-import pyarrow.compute as pc
 
 # Dagster has no public name for what became of a check.
 from dagster._core.storage.asset_check_execution_record import (
@@ -26,16 +25,16 @@ from oncelake.ingestion.declaration.loader import DeclaredStream
 from oncelake.ingestion.declaration.messages import printable
 from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.declaration.sql import quoted
-from oncelake.ingestion.lake.ledger import Ledger, LedgerRow, standing_rows
-from oncelake.ingestion.lake.paths import StreamPaths
-from oncelake.ingestion.lake.quarantine import scan_quarantine
-from oncelake.ingestion.operations.retention import Retention, retention_now
-from oncelake.ingestion.operations.status import StatusReader, known_waiting
-from oncelake.ingestion.pipeline.report import RunReport, total_of
 from oncelake.ingestion.settings import Settings
 from oncelake.ingestion.storage.volumes import translate_disk_errors
 from oncelake.ingestion.verify.verdict import Verdict
 from oncelake.resources.spark import SparkResource
+
+if TYPE_CHECKING:
+    from oncelake.ingestion.lake.ledger import LedgerRow
+    from oncelake.ingestion.lake.paths import StreamPaths
+    from oncelake.ingestion.operations.retention import Retention
+    from oncelake.ingestion.pipeline.report import RunReport
 
 # Of a check, and not only planned.
 EVALUATED: Final = COMPLETED_ASSET_CHECK_EXECUTION_RECORD_STATUSES
@@ -142,6 +141,10 @@ def gather(
 
     Of checks that are executed without a run, expectations look at the rows of the last one.
     """
+    from oncelake.ingestion.lake.ledger import Ledger, standing_rows
+    from oncelake.ingestion.lake.paths import StreamPaths
+    from oncelake.ingestion.operations.status import known_waiting
+
     assert declared.spec is not None
     began, key = time.monotonic(), translation.key(declared.name)
     paths = StreamPaths.of(declared.name, settings, declared.spec.sink)
@@ -180,6 +183,9 @@ def standing_report(declared: DeclaredStream, settings: Settings, run_id: str) -
     Raises:
         StreamFailureError: that cannot be known, or there is no table yet.
     """
+    from oncelake.ingestion.operations.status import StatusReader
+    from oncelake.ingestion.pipeline.report import RunReport
+
     status = StatusReader(settings).read_status(declared)
     at = status.position
     if at is None or status.lag is None or status.delta_version is None:
@@ -236,6 +242,8 @@ def _last_batches(ledger: tuple[LedgerRow, ...]) -> tuple[LedgerRow, ...]:
 
 def _retention(spec: StreamSpec, settings: Settings, report: RunReport) -> Retention | None:
     """Ask Kafka only where something is unread, or withheld."""
+    from oncelake.ingestion.operations.retention import retention_now
+
     if not report.lag and not report.stalls:
         return None
     return retention_now(spec, settings)
@@ -243,9 +251,14 @@ def _retention(spec: StreamSpec, settings: Settings, report: RunReport) -> Reten
 
 def _refused(paths: StreamPaths, rows: tuple[LedgerRow, ...]) -> tuple[RefusedRecords, ...]:
     """Look up what batches refused, in the quarantine."""
+    from oncelake.ingestion.lake.quarantine import scan_quarantine
+    from oncelake.ingestion.pipeline.report import total_of
+
     quarantined = total_of(rows, "quarantined")
     if not quarantined:
         return ()
+    import pyarrow.compute as pc
+
     from oncelake.ingestion.operations.inspect_quarantine import inspect_rows
 
     try:

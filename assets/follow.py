@@ -6,6 +6,8 @@ keeps exactly one such run alive.
 Dagster reads the annotations of an op's body, so this module does not postpone them.
 """
 
+from typing import TYPE_CHECKING
+
 import dagster as dg
 
 # Dagster has no public name for the materialization that a check is of.
@@ -30,14 +32,15 @@ from oncelake.assets.sensors import Tick, pause_after_failures, report_under_way
 from oncelake.assets.translation import AS_DECLARED, Translation
 from oncelake.ingestion.declaration.loader import DeclaredStream, load_streams
 from oncelake.ingestion.errors import IngestionError, TransientError
-from oncelake.ingestion.operations.follow import EVERY_SECONDS, JOBS, Follow
-from oncelake.ingestion.pipeline.report import RunReport
-from oncelake.ingestion.pipeline.session import SharedSpark
+from oncelake.ingestion.operations.turns import EVERY_SECONDS, JOBS
 from oncelake.ingestion.settings import Settings
 from oncelake.resources.kafka import KafkaResource
 from oncelake.resources.lake import LakeResource
 from oncelake.resources.part import settings_of
 from oncelake.resources.spark import SparkResource
+
+if TYPE_CHECKING:
+    from oncelake.ingestion.pipeline.report import RunReport
 
 # Of all code locations, among which the last ones of this are looked for.
 _MOST_RUNS = 100
@@ -68,6 +71,9 @@ def follow_job(translation: Translation = AS_DECLARED) -> dg.JobDefinition:
         oncelake_lake: LakeResource,
         oncelake_spark: SparkResource,
     ) -> None:
+        from oncelake.ingestion.operations.follow import Follow
+        from oncelake.ingestion.pipeline.session import SharedSpark
+
         with translate_errors("follow"):
             settings = settings_of(oncelake_kafka, oncelake_lake, oncelake_spark)
             chosen(load_streams(settings.streams), config.streams)
@@ -148,7 +154,7 @@ class _Events:
         self._translation = translation
         self._evaluated: set[dg.AssetCheckKey] = set()
 
-    def report(self, declared: DeclaredStream, report: RunReport) -> None:
+    def report(self, declared: DeclaredStream, report: "RunReport") -> None:
         """Log a materialization and its checks; called in the thread of the run."""
         instance, run_id = self._context.instance, self._context.run.run_id
         evidence = gather(

@@ -11,11 +11,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import dagster as dg
 
-from oncelake.ingestion.lake.ledger import LedgerRow
+if TYPE_CHECKING:
+    from oncelake.ingestion.lake.ledger import LedgerRow
+
 
 COMPLETE: Final = "complete"
 _PAGE: Final = 100

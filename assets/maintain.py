@@ -4,6 +4,7 @@ Dagster reads the annotations of a job's configuration, so this module does not 
 """
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import dagster as dg
 from pydantic import Field
@@ -13,11 +14,13 @@ from oncelake.assets.jobs import chosen, op_job
 from oncelake.assets.translation import AS_DECLARED, Translation
 from oncelake.ingestion.declaration.loader import DeclaredStream
 from oncelake.ingestion.errors import IngestionError, TransientError
-from oncelake.ingestion.operations.maintain import UpkeepReport, maintain
 from oncelake.resources.kafka import KafkaResource
 from oncelake.resources.lake import LakeResource
 from oncelake.resources.part import settings_of
 from oncelake.resources.spark import SparkResource
+
+if TYPE_CHECKING:
+    from oncelake.ingestion.operations.maintain import UpkeepReport
 
 SCHEDULE = "maintain"
 # A stream that a run holds is free again soon; what was done already is done quickly.
@@ -48,6 +51,8 @@ def maintain_job(
         oncelake_lake: LakeResource,
         oncelake_spark: SparkResource,
     ) -> None:
+        from oncelake.ingestion.operations.maintain import maintain
+
         reports, failures = [], list[IngestionError]()
         with translate_errors("maintain", if_interrupted="the next one does what is left"):
             settings, run_id = (
@@ -93,7 +98,7 @@ def _maintained(streams: Sequence[DeclaredStream], names: Sequence[str]) -> list
     ]
 
 
-def _table_of(reports: Sequence[UpkeepReport]) -> dg.TableMetadataValue | str:
+def _table_of(reports: "Sequence[UpkeepReport]") -> dg.TableMetadataValue | str:
     """Return what became of each table; Dagster wants no table without any."""
     records = [
         dg.TableRecord(

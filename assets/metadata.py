@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import dagster as dg
 
@@ -13,8 +13,9 @@ from oncelake.assets.evidence import Evidence
 from oncelake.assets.history import COMPLETE
 from oncelake.ingestion.errors import counted
 from oncelake.ingestion.lake.books import COUNTS
-from oncelake.ingestion.lake.ledger import LedgerRow
-from oncelake.ingestion.pipeline.report import ranges_of, total_of
+
+if TYPE_CHECKING:
+    from oncelake.ingestion.lake.ledger import LedgerRow
 
 # The table of ranges has that name already.
 _RENAMED: Final = {"offsets": "offsets_in_ranges"}
@@ -57,6 +58,8 @@ def metadata_of_batches(rows: Sequence[LedgerRow]) -> dict[str, Any]:
 
     Of a count that is 0 there is no plot, but for those that are looked for.
     """
+    from oncelake.ingestion.pipeline.report import total_of
+
     further = (name for row in rows for name in row.counts)
     counts = {
         _RENAMED.get(name, name): total
@@ -83,6 +86,8 @@ def _pace(evidence: Evidence) -> dict[str, float]:
 
 def _offsets_table(rows: Sequence[LedgerRow]) -> dg.TableMetadataValue:
     """Return what batches read of each partition, as a table; without rows when they read none."""
+    from oncelake.ingestion.pipeline.report import ranges_of
+
     numbers = ("partition", "start", "end", "records", "gaps")
     columns = [dg.TableColumn("topic", "string"), *(dg.TableColumn(it, "int") for it in numbers)]
     return dg.MetadataValue.table(

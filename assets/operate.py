@@ -8,7 +8,7 @@ Dagster reads the annotations of a job's configuration, so this module does not 
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import dagster as dg
 from pydantic import Field
@@ -20,19 +20,14 @@ from oncelake.assets.translation import AS_DECLARED, Translation
 from oncelake.ingestion.declaration.loader import find_stream
 from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.errors import InvalidSpecError, StreamLockedError
-from oncelake.ingestion.lake.ledger import LedgerRow
-from oncelake.ingestion.operations import decisions
-from oncelake.ingestion.operations.archive import waiting_records
-from oncelake.ingestion.operations.rebuild import Rebuild
-from oncelake.ingestion.operations.redrive import Redrive
-from oncelake.ingestion.operations.replay import Replay
-from oncelake.ingestion.operations.rewind import rewind
-from oncelake.ingestion.operations.run import Run
 from oncelake.ingestion.settings import Settings
 from oncelake.resources.kafka import KafkaResource
 from oncelake.resources.lake import LakeResource
 from oncelake.resources.part import settings_of
 from oncelake.resources.spark import SparkResource
+
+if TYPE_CHECKING:
+    from oncelake.ingestion.lake.ledger import LedgerRow
 
 # As long as a run of the stream may well take: ten minutes.
 _LOCKED_RETRIES, _LOCKED_SECONDS = 60, 10
@@ -61,6 +56,8 @@ class RedriveQuarantine(dg.Config):
 
     def execute(self, at: At) -> dict[str, Any]:
         """Redrive; red books fail the run."""
+        from oncelake.ingestion.operations.redrive import Redrive
+
         report = Redrive(
             spec=at.spec,
             settings=at.settings,
@@ -84,6 +81,8 @@ class Accept(dg.Config):
 
     def execute(self, at: At) -> dict[str, Any]:
         """Write the acceptance into table and ledger."""
+        from oncelake.ingestion.operations import decisions
+
         row = decisions.accept(at.spec, at.settings, reason=self.reason, run_id=at.run_id)
         return _decided(row)
 
@@ -96,6 +95,8 @@ class AdoptTopic(dg.Config):
 
     def execute(self, at: At) -> dict[str, Any]:
         """Begin a new epoch."""
+        from oncelake.ingestion.operations import decisions
+
         row = decisions.adopt_topic(at.spec, at.settings, reason=self.reason, run_id=at.run_id)
         return _decided(row)
 
@@ -109,6 +110,10 @@ class RebuildTable(dg.Config):
 
     def execute(self, at: At) -> dict[str, Any]:
         """Rebuild; red books fail the run, and leave the old table in place."""
+        from oncelake.ingestion.operations.archive import waiting_records
+        from oncelake.ingestion.operations.rebuild import Rebuild
+        from oncelake.ingestion.operations.run import Run
+
         run = Run(
             spec=at.spec,
             settings=at.settings,
@@ -132,6 +137,9 @@ class Reset(dg.Config):
 
     def execute(self, at: At) -> dict[str, Any]:
         """Archive the tables."""
+        from oncelake.ingestion.operations import decisions
+        from oncelake.ingestion.operations.archive import waiting_records
+
         name = at.spec.name
         done = decisions.reset(
             name, at.settings, reason=self.reason, run_id=at.run_id, sink=at.spec.sink
@@ -151,6 +159,8 @@ class ReplayOffsets(dg.Config):
 
     def execute(self, at: At) -> dict[str, Any]:
         """Replay; red books fail the run."""
+        from oncelake.ingestion.operations.replay import Replay
+
         report = Replay(
             spec=at.spec,
             settings=at.settings,
@@ -176,6 +186,8 @@ class RewindTable(dg.Config):
 
     def execute(self, at: At) -> dict[str, Any]:
         """Rewind: the next run reads on from the offsets of then."""
+        from oncelake.ingestion.operations.rewind import rewind
+
         point, row = rewind(at.spec, at.settings, to=self.to, reason=self.reason, run_id=at.run_id)
         return {"back_at_seq": point.seq, **_decided(row)}
 
@@ -234,10 +246,10 @@ def _refuse_without_reason(operation: dg.Config) -> None:
         raise InvalidSpecError("say why, in `reason`; it is kept with what is decided")
 
 
-def _decided(row: LedgerRow) -> dict[str, Any]:
+def _decided(row: "LedgerRow") -> dict[str, Any]:
     return {"seq": row.seq, **version_of(row.sink, row.delta_version), "epoch": row.epoch}
 
 
-def red_of(batches: tuple[LedgerRow, ...]) -> str:
+def red_of(batches: "tuple[LedgerRow, ...]") -> str:
     """Say which books do not balance; nothing when all do."""
     return "; ".join(row.says() for row in batches if row.is_red)

@@ -15,10 +15,8 @@ from oncelake.assets.jobs import chosen, op_job
 from oncelake.assets.translation import AS_DECLARED, Translation
 from oncelake.ingestion.declaration.loader import DeclaredStream
 from oncelake.ingestion.errors import IngestionError
-from oncelake.ingestion.operations.apply_transformation import spark_transformation
 from oncelake.ingestion.settings import Settings
 from oncelake.ingestion.verify.verdict import Verdict
-from oncelake.ingestion.verify.verify import verify
 from oncelake.resources.kafka import KafkaResource
 from oncelake.resources.lake import LakeResource
 from oncelake.resources.part import settings_of
@@ -66,6 +64,9 @@ def verify_job(
 
 def prove(declared: DeclaredStream, settings: Settings) -> Verdict | str:
     """Prove a stream; where that is refused or impossible now, return the reason."""
+    from oncelake.ingestion.operations.apply_transformation import spark_transformation
+    from oncelake.ingestion.verify.verify import verify
+
     try:
         spec = declared.require_spec()
         return verify(spec, settings, apply_transformation=spark_transformation)

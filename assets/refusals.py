@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import dagster as dg
 
@@ -27,13 +27,11 @@ from oncelake.ingestion.errors import (
     TerminalError,
 )
 from oncelake.ingestion.kafka.java import find_java
-from oncelake.ingestion.lake.paths import StreamPaths
-from oncelake.ingestion.lake.stream import Stream
-from oncelake.ingestion.recovery.topics import resolve_topics
 from oncelake.ingestion.settings import Settings, load_settings
-from oncelake.ingestion.sinks.commit_log import CommitLog
-from oncelake.ingestion.sinks.delta.log import DeltaLog
 from oncelake.ingestion.storage.volumes import is_writable_folder
+
+if TYPE_CHECKING:
+    from oncelake.ingestion.sinks.commit_log import CommitLog
 
 REFUSED = "oncelake/refused"
 REFUSED_AT = "oncelake/refused_at"
@@ -101,6 +99,9 @@ def state_of(declared: DeclaredStream, settings: Settings) -> str:
     what a run needs of this machine. A run and a sensor that see the same must write the same:
     nothing here may depend on what only one of them was given, or has loaded.
     """
+    from oncelake.ingestion.lake.paths import StreamPaths
+    from oncelake.ingestion.sinks.delta.log import DeltaLog
+
     current = reload_stream(declared)
     spec = current.spec if current else None
     paths = StreamPaths.of(declared.name, settings, declared.sink)
@@ -158,6 +159,9 @@ def _transformation(spec: StreamSpec | None) -> str:
 
 
 def _kafka(spec: StreamSpec | None, settings: Settings) -> str:
+    from oncelake.ingestion.lake.stream import Stream
+    from oncelake.ingestion.recovery.topics import resolve_topics
+
     if spec is None:
         return "not asked"
     try:

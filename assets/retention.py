@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import dagster as dg
 
@@ -17,11 +17,12 @@ from oncelake.assets.checks import as_evaluation, retention_result
 from oncelake.assets.translation import AS_DECLARED, Translation
 from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.errors import IngestionError
-from oncelake.ingestion.kafka.admin import Kafka
-from oncelake.ingestion.operations.retention import Retention, retention_now
 from oncelake.resources.kafka import KafkaResource
 from oncelake.resources.lake import LakeResource
 from oncelake.resources.part import settings_of
+
+if TYPE_CHECKING:
+    from oncelake.ingestion.operations.retention import Retention
 
 RETENTION_SENSOR = "retention"
 # A tick has a minute. Those that it has no time for begin the next; a stream's few questions, each
@@ -48,6 +49,9 @@ def retention_sensor(
         oncelake_kafka: KafkaResource,
         oncelake_lake: LakeResource,
     ) -> dg.SensorResult | dg.SkipReason:
+        from oncelake.ingestion.kafka.admin import Kafka
+        from oncelake.ingestion.operations.retention import retention_now
+
         try:
             settings = settings_of(oncelake_kafka, oncelake_lake, most_seconds=_MOST_SECONDS)
             # A Kafka that does not answer is waited for once, and not for each stream.

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import dagster as dg
 from pydantic import BaseModel, Field
 
-from oncelake.ingestion.cli.init import print_initialized
 from oncelake.ingestion.declaration.names import nearest_allowed
 from oncelake.ingestion.errors import IngestionError
-from oncelake.ingestion.operations.init.initialize import Initialized, initialize, write_file
 from oncelake.ingestion.settings import load_settings
+
+if TYPE_CHECKING:
+    from oncelake.ingestion.operations.init.initialize import Initialized
 
 _SAMPLE = 1_000
 
@@ -33,6 +35,9 @@ class StreamsScaffolder(dg.Scaffolder[StreamsParameters]):
 
     def scaffold(self, request: dg.ScaffoldRequest[StreamsParameters]) -> None:
         """Write the files; those of streams only for topics that are named."""
+        from oncelake.ingestion.cli.init import print_initialized
+        from oncelake.ingestion.operations.init.initialize import write_file
+
         folder = request.target_path / "streams"
         try:
             proposed = _proposed(folder, request.params.topics or "")
@@ -49,6 +54,8 @@ class StreamsScaffolder(dg.Scaffolder[StreamsParameters]):
 
 
 def _proposed(folder: Path, topics: str) -> list[Initialized]:
+    from oncelake.ingestion.operations.init.initialize import initialize
+
     settings, taken, proposed = load_settings(), set[str](), []
     for topic in filter(None, map(str.strip, topics.split(","))):
         name = nearest_allowed(topic, taken)

@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import takewhile
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import dagster as dg
 
@@ -24,20 +24,22 @@ from oncelake.assets.doctor.runs import UNDER_WAY, Runs
 from oncelake.assets.jobs import INGEST_JOB, STREAM_TAG, joined, run_of
 from oncelake.assets.refusals import last_run, standing_refusal
 from oncelake.assets.translation import AS_DECLARED, Translation
-from oncelake.ingestion.declaration.loader import DeclaredStream, StreamFolder, reload_stream
+from oncelake.ingestion.declaration.loader import (
+    DeclaredStream,
+    StreamFolder,
+    reload_stream,
+    siblings_of,
+)
 from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.errors import DependencyError, IngestionError, InvalidSpecError, counted
-from oncelake.ingestion.kafka.transactions import Stall
-from oncelake.ingestion.lake.lock import holder_of
-from oncelake.ingestion.lake.paths import StreamPaths
-from oncelake.ingestion.operations.discover import NewTopics
-from oncelake.ingestion.operations.lag import LagReader
-from oncelake.ingestion.operations.together import siblings_of
 from oncelake.ingestion.settings import Settings
 from oncelake.ingestion.storage.volumes import translate_disk_errors
 from oncelake.resources.kafka import KafkaResource
 from oncelake.resources.lake import LakeResource
 from oncelake.resources.part import settings_of
+
+if TYPE_CHECKING:
+    from oncelake.ingestion.kafka.transactions import Stall
 
 # A few requests to Kafka must fit into the minute that Dagster gives a tick.
 _MOST_SECONDS: Final = 10.0
@@ -134,6 +136,9 @@ class _Watch:
     def __init__(
         self, streams: Sequence[DeclaredStream], settings: Settings, translation: Translation
     ) -> None:
+        from oncelake.ingestion.operations.discover import NewTopics
+        from oncelake.ingestion.operations.lag import LagReader
+
         self._declared = streams
         self._loaded = [each for each in streams if each.spec is not None and each.spec.is_sensed]
         self._topics = NewTopics(settings)
@@ -269,7 +274,7 @@ def _soon_stale(
 
 
 def _report_of(
-    instance: dg.DagsterInstance, stream: str, stalls: Iterable[Stall], translation: Translation
+    instance: dg.DagsterInstance, stream: str, stalls: "Iterable[Stall]", translation: Translation
 ) -> dg.RunRequest:
     """Ask for one run of stalls, which reads nothing, and whose check tells of them."""
     where = ", ".join(f"{stall.at} at {stall.offset}" for stall in stalls)
@@ -290,6 +295,9 @@ def _why_not_now(
     translation: Translation,
 ) -> str | None:
     """Return in words what keeps a run from being started now, but for one under way."""
+    from oncelake.ingestion.lake.lock import holder_of
+    from oncelake.ingestion.lake.paths import StreamPaths
+
     try:
         with translate_disk_errors(declared.name):
             holder = holder_of(StreamPaths.of(declared.name, settings))

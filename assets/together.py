@@ -10,18 +10,19 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import TYPE_CHECKING
 
 import dagster as dg
 
 from oncelake.assets.translation import Translation
 from oncelake.ingestion.declaration.loader import DeclaredStream
 from oncelake.ingestion.declaration.spec import StreamSpec
-from oncelake.ingestion.operations.run import Run
-from oncelake.ingestion.operations.together import SharedReading, submit
-from oncelake.ingestion.pipeline.report import RunReport
-from oncelake.ingestion.pipeline.session import SharedSpark
 from oncelake.ingestion.settings import Settings
 from oncelake.resources.spark import SparkResource
+
+if TYPE_CHECKING:
+    from oncelake.ingestion.operations.together import SharedReading
+    from oncelake.ingestion.pipeline.report import RunReport
 
 Say = Callable[[str], None]
 
@@ -53,6 +54,8 @@ def run_stream(
     spec: StreamSpec, settings: Settings, spark: SparkResource, run_id: str, say: Say
 ) -> RunReport:
     """Run the engine, which starts Spark only when there is something to read."""
+    from oncelake.ingestion.operations.run import Run
+
     together: _SiblingRuns | None = spark.together.get((run_id, spec.name))
     if together and (run := together.first_run(spec.name, settings, spark, run_id, say)):
         return run.result()
@@ -83,10 +86,15 @@ class _SiblingRuns:
     def _execute(
         self, settings: Settings, spark: SparkResource, run_id: str, say: Say
     ) -> dict[str, Future[RunReport]]:
+        from oncelake.ingestion.operations.together import submit
+        from oncelake.ingestion.pipeline.session import SharedSpark
+
         sessions = SharedSpark(lambda backlog: spark.session_for(backlog * len(self._streams), say))
         stop = threading.Event()
 
         def run(declared: DeclaredStream, together: SharedReading | None) -> RunReport:
+            from oncelake.ingestion.operations.run import Run
+
             return Run(
                 spec=declared.require_spec(),
                 settings=settings,

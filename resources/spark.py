@@ -1,18 +1,18 @@
 """Spark, as Dagster sees it: one session, started when an asset first asks for it."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dagster_pyspark import LazyPySparkResource
 from pydantic import Field, PrivateAttr
-from pyspark.sql import SparkSession
 
 from oncelake.ingestion.errors import SetupError
-from oncelake.ingestion.pipeline.session import spark_config, start_session
-from oncelake.ingestion.pipeline.spark_defaults import refuse_fixed
 from oncelake.ingestion.settings import Settings
 from oncelake.resources.lake import LakeResource
 from oncelake.resources.part import SettingsPart, setting, settings_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 # What a session cannot change once it runs, and what the guarantee rests on.
 _FIXED = (
@@ -51,7 +51,7 @@ class SparkResource(SettingsPart, LazyPySparkResource):
 
     def session_for(
         self, backlog: int, tell: Callable[[str], None] = lambda text: None
-    ) -> SparkSession:
+    ) -> "SparkSession":
         """Return the session, started for a backlog of so many records if it was not yet."""
         if self._spark_session is None:
             tell("starting Spark…")
@@ -63,6 +63,8 @@ class SparkResource(SettingsPart, LazyPySparkResource):
         self._start(None)
 
     def _start(self, backlog: int | None) -> None:
+        from oncelake.ingestion.pipeline.session import start_session
+
         if self._spark_session is None:
             settings = settings_of(self.lake, self)
             more = {key: str(value) for key, value in self.spark_config.items()}
@@ -71,6 +73,11 @@ class SparkResource(SettingsPart, LazyPySparkResource):
 
 
 def _refuse_contradictions(more: dict[str, str], settings: Settings) -> None:
+    from pyspark.sql import SparkSession
+
+    from oncelake.ingestion.pipeline.session import spark_config
+    from oncelake.ingestion.pipeline.spark_defaults import refuse_fixed
+
     ours = spark_config(settings)
     both = sorted(key for key in more.keys() & ours.keys() if more[key] != ours[key])
     if both:

@@ -16,8 +16,6 @@ from dagster._core.storage.event_log import InMemoryEventLogStorage, SqliteEvent
 
 from oncelake.assets.jobs import INGEST_JOB
 from oncelake.assets.translation import AS_DECLARED, Translation
-from oncelake.ingestion.lake.lock import holder_of
-from oncelake.ingestion.lake.paths import StreamPaths
 from oncelake.ingestion.settings import Settings
 from oncelake.ingestion.storage.processes import is_running
 
@@ -162,6 +160,9 @@ class Runs:
     def _is_alive(
         self, run_id: str, stream: str | None, pid: int | None, seen: float
     ) -> bool | None:
+        from oncelake.ingestion.lake.lock import holder_of
+        from oncelake.ingestion.lake.paths import StreamPaths
+
         holder = holder_of(StreamPaths.of(stream, self._settings)) if stream else None
         if holder is not None and holder.run_id == run_id:
             return True

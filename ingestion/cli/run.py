@@ -171,7 +171,8 @@ class _Runs:
 
     def execute(self, streams: list[DeclaredStream], jobs: int) -> list[RunResult]:
         """Run streams side by side, whatever becomes of each, and return them in their order."""
-        from oncelake.ingestion.operations.together import siblings_of, submit
+        from oncelake.ingestion.declaration.loader import siblings_of
+        from oncelake.ingestion.operations.together import submit
         from oncelake.ingestion.pipeline.session import SharedSpark
 
         pool, groups = ThreadPoolExecutor(min(jobs, len(streams))), siblings_of(streams)

@@ -6,7 +6,7 @@ of them decides what to do about it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -200,3 +200,12 @@ def _declared(path: Path, name: str, outcome: Outcome) -> DeclaredStream:
     if isinstance(outcome, StreamSpec):
         return DeclaredStream(name=name, path=path, spec=outcome, error=None)
     return DeclaredStream(name=name, path=path, spec=None, error=outcome)
+
+
+def siblings_of(streams: Iterable[DeclaredStream]) -> list[list[DeclaredStream]]:
+    """Put the streams of one routed file together, in the order of the first of each."""
+    groups: dict[object, list[DeclaredStream]] = {}
+    for each in streams:
+        is_routed = each.spec is not None and each.spec.route is not None
+        groups.setdefault(each.path if is_routed else each.name, []).append(each)
+    return list(groups.values())

@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
-from oncelake.ingestion.declaration.loader import DeclaredStream, StreamFolder
+from oncelake.ingestion.declaration.loader import DeclaredStream, StreamFolder, siblings_of
 from oncelake.ingestion.errors import (
     DependencyError,
     IngestionError,
@@ -29,14 +29,12 @@ from oncelake.ingestion.operations.discover import NewTopics
 from oncelake.ingestion.operations.lag import LagReader
 from oncelake.ingestion.operations.run import Run
 from oncelake.ingestion.operations.telemetry import watching
-from oncelake.ingestion.operations.together import SharedReading, siblings_of, submit
-from oncelake.ingestion.operations.turns import Turn
+from oncelake.ingestion.operations.together import SharedReading, submit
+from oncelake.ingestion.operations.turns import EVERY_SECONDS, JOBS, Turn
 from oncelake.ingestion.pipeline.report import RunReport
 from oncelake.ingestion.pipeline.session import SharedSpark
 from oncelake.ingestion.settings import Settings
 
-JOBS: Final = 2
-EVERY_SECONDS: Final = 5.0
 # So often Kafka is asked for transactions that hide records; one that seems to hang takes a JVM.
 _STALLS_EVERY_SECONDS: Final = 60.0
 # Stands for what all streams need: the folder of the declarations, and Kafka.

@@ -13,18 +13,19 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
-
-from pyspark.sql import DataFrame
+from typing import TYPE_CHECKING, TypeVar
 
 from oncelake.ingestion.declaration.loader import DeclaredStream
 from oncelake.ingestion.kafka.offsets import Offsets, Range, TopicPartition
 from oncelake.ingestion.modes.engines.frame_cache import FrameCache
 
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
 _LOOK_EVERY_SECONDS = 0.1
 Result = TypeVar("Result")
 # Writes the records of some ranges.
-Write = Callable[[DataFrame, Sequence[Range]], None]
+Write = Callable[["DataFrame", Sequence[Range]], None]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -133,15 +134,6 @@ def _lowest(starting: Iterable[Offsets]) -> Offsets:
     for offsets in starting:
         lowest |= {at: min(offset, lowest.get(at, offset)) for at, offset in offsets.items()}
     return Offsets(lowest)
-
-
-def siblings_of(streams: Iterable[DeclaredStream]) -> list[list[DeclaredStream]]:
-    """Put the streams of one routed file together, in the order of the first of each."""
-    groups: dict[object, list[DeclaredStream]] = {}
-    for each in streams:
-        is_routed = each.spec is not None and each.spec.route is not None
-        groups.setdefault(each.path if is_routed else each.name, []).append(each)
-    return list(groups.values())
 
 
 def submit(

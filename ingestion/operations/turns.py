@@ -12,6 +12,9 @@ from typing import Final
 from oncelake.ingestion.declaration.parts import FollowPace
 from oncelake.ingestion.errors import DONE, WRONG, IngestionError, TransientError
 
+# How many streams run at once, and how often Kafka is asked, unless a person says otherwise.
+JOBS: Final = 2
+EVERY_SECONDS: Final = 5.0
 # First and longest pause: what passes by itself is tried again soon, what a person must decide
 # seldom, since a decision that shows on disk ends the pause.
 _TRANSIENT_PAUSES: Final = (2.0, 60.0)

@@ -463,7 +463,23 @@ def _explained(play: Play, table: Table) -> set[int]:
             is_contested = sent.change.is_move or not sent.change.is_vacated
             number, decided = sent.change.number, last_row if is_contested else last
             explained |= {key for key in sent.change.keys if number >= decided.get(key, 0)}
+            explained |= _inherited(play, sent.change)
     return explained
+
+
+def _inherited(play: Play, waits: Change) -> set[int]:
+    """Return the keys to which a row, of which a change waits, took columns that were left out."""
+    keys, inherited = {*waits.keys}, set[int]()
+    for change in play.connector.changes if _leaves_out(play) else ():
+        if change.number <= waits.number or change.after is None:
+            continue
+        if change.unsent and change.is_move and change.leaves in keys:
+            inherited.add(change.after.key)
+            keys.add(change.after.key)
+        elif not change.unsent:
+            keys.discard(change.after.key)
+            inherited.discard(change.after.key)
+    return inherited
 
 
 def _stale(play: Play, table: Table) -> Iterator[Image]:
