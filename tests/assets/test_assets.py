@@ -42,7 +42,8 @@ def _no_table_and_no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the ledger stand alone where no engine runs, Kafka keep all, and retries come at once."""
     monkeypatch.setattr("oncelake.ingestion.sinks.delta.table.DeltaLog.table_id", lambda self: "t")
     monkeypatch.setattr(
-        "oncelake.assets.evidence.retention_now", lambda spec, settings: Retention(spec=spec)
+        "oncelake.ingestion.operations.retention.retention_now",
+        lambda spec, settings: Retention(spec=spec),
     )
     monkeypatch.setattr("oncelake.assets.assets.RETRY_AFTER_SECONDS", (0,))
 

@@ -86,7 +86,9 @@ def test_the_code_location_loads_fast_and_starts_nothing() -> None:
         "since = time.process_time(); import assets.definitions; "
         "dagsters, ours = since - start, time.process_time() - since; "
         "from pyspark import SparkContext; "
-        "assert SparkContext._gateway is None; assert 'great_expectations' not in sys.modules; "
+        "assert SparkContext._gateway is None; "
+        "assert not {'great_expectations', 'pyarrow', 'deltalake', 'duckdb', 'pandas', "
+        "'confluent_kafka'} & sys.modules.keys(); "
         "print(ours / dagsters)"
     )
     given = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -98,7 +100,7 @@ def test_the_code_location_loads_fast_and_starts_nothing() -> None:
         return float(done.stdout)
 
     # What else the machine does may disturb one measurement, or two.
-    assert any(ratio() < 3.5 for _ in range(3))
+    assert any(ratio() < 2 for _ in range(3))
 
 
 @pytest.mark.slow

@@ -48,7 +48,8 @@ def _no_table(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dg.SensorEvaluationContext, "code_location_origin", HERE)
     monkeypatch.setattr("oncelake.ingestion.sinks.delta.table.DeltaLog.table_id", lambda self: "t")
     monkeypatch.setattr(
-        "oncelake.assets.evidence.retention_now", lambda spec, settings: Retention(spec=spec)
+        "oncelake.ingestion.operations.retention.retention_now",
+        lambda spec, settings: Retention(spec=spec),
     )
 
 
@@ -64,7 +65,9 @@ def followed(
     script: Script, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> dg.ExecuteInProcessResult:
     """Run the job while streams do what a script says."""
-    monkeypatch.setattr("oncelake.assets.follow.Follow.execute", lambda follow: script(follow))
+    monkeypatch.setattr(
+        "oncelake.ingestion.operations.follow.Follow.execute", lambda follow: script(follow)
+    )
     return run_job(instance)
 
 
@@ -191,7 +194,9 @@ def test_what_did_not_answer_to_the_end_fails_the_run(
     instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It turns no check red, so that an hour without Kafka would be green."""
-    monkeypatch.setattr("oncelake.assets.follow.Follow.unreachable", ("Kafka is away",))
+    monkeypatch.setattr(
+        "oncelake.ingestion.operations.follow.Follow.unreachable", ("Kafka is away",)
+    )
 
     result = followed(lambda follow: None, instance, monkeypatch)
 
@@ -338,7 +343,7 @@ def test_the_assets_of_one_job_share_one_session(
     """Several streams materialized together start one JVM."""
     started = []
     monkeypatch.setattr(
-        "oncelake.resources.spark.start_session",
+        "oncelake.ingestion.pipeline.session.start_session",
         lambda *parts, **more: started.append(more) or object(),
     )
     # A worker that has run other tests has a session, which is not this resource's.

@@ -37,7 +37,7 @@ def maintained(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         table = TableUpkeep(name=spec.name, before=before, after=after, vacuumed=8)
         return UpkeepReport(stream=spec.name, tables=(table,), payloads_removed=0, swept=0)
 
-    monkeypatch.setattr(oncelake.assets.maintain, "maintain", maintain)
+    monkeypatch.setattr("oncelake.ingestion.operations.maintain.maintain", maintain)
     monkeypatch.setattr(oncelake.assets.maintain, "RETRY_SECONDS", 0)
     return names
 

@@ -12,8 +12,6 @@ import pytest
 from dagster._core.execution.retries import auto_reexecution_should_retry_run
 from deltalake import write_deltalake
 
-import oncelake.assets.backfill
-import oncelake.assets.operate
 from oncelake.assets.backfill import replay_assets
 from oncelake.assets.operate import operate_job
 from oncelake.ingestion.errors import DependencyError, IngestionError, TableRestoredError
@@ -46,7 +44,7 @@ def run_job(
     reason: str | None = None,
 ) -> dg.ExecuteInProcessResult:
     """Run the job of a stream with an engine of the test's own."""
-    monkeypatch.setattr(oncelake.assets.operate.Redrive, "execute", execute)
+    monkeypatch.setattr("oncelake.ingestion.operations.redrive.Redrive.execute", execute)
     return operate(folder, redrive={"of_reason": reason} if reason else {})
 
 
@@ -149,7 +147,7 @@ def test_a_decision_reaches_the_engine_with_its_reason(
         asked.append(reason)
         return batch(3, 0, 1)
 
-    monkeypatch.setattr(oncelake.assets.operate.decisions, operation, decide)
+    monkeypatch.setattr(f"oncelake.ingestion.operations.decisions.{operation}", decide)
 
     assert operate(tmp_path, **{operation: {"reason": "the topic was moved"}}).success
     assert asked == ["the topic was moved"]
@@ -188,8 +186,8 @@ def test_a_rewind_and_a_replay_reach_the_engine(
         asked.append((replay.begin, replay.end))
         return ReplayReport(stream="orders", run_id="r")
 
-    monkeypatch.setattr(oncelake.assets.operate, "rewind", rewind)
-    monkeypatch.setattr(oncelake.assets.operate.Replay, "execute", execute)
+    monkeypatch.setattr("oncelake.ingestion.operations.rewind.rewind", rewind)
+    monkeypatch.setattr("oncelake.ingestion.operations.replay.Replay.execute", execute)
 
     assert operate(tmp_path, rewind={"to": "seq:1", "reason": "test data"}).success
     assert operate(tmp_path, replay={"begin": "earliest"}).success
@@ -206,7 +204,7 @@ def test_a_range_of_days_is_replayed_in_one_run(
         asked.append((replay.begin, replay.end))
         return ReplayReport(stream="orders", run_id="r")
 
-    monkeypatch.setattr(oncelake.assets.backfill.Replay, "execute", execute)
+    monkeypatch.setattr("oncelake.ingestion.operations.replay.Replay.execute", execute)
     spec, lake = declared(tmp_path, backfill_from="2026-01-01").spec, LakeResource()
     assert spec is not None
     (asset,) = replay_assets(spec)

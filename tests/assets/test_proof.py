@@ -8,7 +8,6 @@ from typing import Any
 import dagster as dg
 import pytest
 
-import oncelake.assets.proof
 from oncelake.assets.checks import check_results, check_specs
 from oncelake.assets.proof import verify_job
 from oncelake.ingestion.declaration.loader import DeclaredStream
@@ -57,7 +56,7 @@ def run_job(
             raise found
         return found
 
-    monkeypatch.setattr(oncelake.assets.proof, "verify", prove)
+    monkeypatch.setattr("oncelake.ingestion.verify.verify.verify", prove)
     return verify_job([stream or declared(folder)]).execute_in_process(
         resources={"oncelake_kafka": KafkaResource(), "oncelake_lake": LakeResource()},
         raise_on_error=False,

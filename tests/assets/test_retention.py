@@ -43,8 +43,8 @@ def test_the_check_gets_its_result_whenever_that_has_changed(
         )
         return Retention(spec=spec, least=least)
 
-    monkeypatch.setattr("oncelake.assets.retention.retention_now", measured)
-    monkeypatch.setattr("oncelake.assets.retention.Kafka.cluster_id", lambda kafka: "c")
+    monkeypatch.setattr("oncelake.ingestion.operations.retention.retention_now", measured)
+    monkeypatch.setattr("oncelake.ingestion.kafka.admin.Kafka.cluster_id", lambda kafka: "c")
     sensor = retention_sensor([spec], dg.DefaultSensorStatus.STOPPED)
     resources = {
         "oncelake_kafka": KafkaResource(address="nowhere:1"),
@@ -76,8 +76,8 @@ def test_streams_that_a_tick_has_no_time_for_begin_the_next(
         asked.append(spec.name)
         return Retention(spec=spec)
 
-    monkeypatch.setattr("oncelake.assets.retention.retention_now", measured)
-    monkeypatch.setattr("oncelake.assets.retention.Kafka.cluster_id", lambda kafka: "c")
+    monkeypatch.setattr("oncelake.ingestion.operations.retention.retention_now", measured)
+    monkeypatch.setattr("oncelake.ingestion.kafka.admin.Kafka.cluster_id", lambda kafka: "c")
     # Each stream takes nine seconds.
     monkeypatch.setattr("oncelake.assets.retention.time.monotonic", count(0, 9).__next__)
     specs = [spec.model_copy(update={"name": name}) for name in "abcde"]
@@ -121,7 +121,7 @@ def test_a_table_that_cannot_be_read_hides_no_other(
             raise error
 
     monkeypatch.setattr("oncelake.ingestion.operations.retention.read_position", position)
-    monkeypatch.setattr("oncelake.assets.retention.Kafka.cluster_id", lambda kafka: "c")
+    monkeypatch.setattr("oncelake.ingestion.kafka.admin.Kafka.cluster_id", lambda kafka: "c")
     specs = [spec.model_copy(update={"name": name}) for name in "ab"]
     sensor = retention_sensor(specs, dg.DefaultSensorStatus.STOPPED)
     resources = {

@@ -75,9 +75,11 @@ def tick(
             raise lag
         return {spec.name: None if lag is None else {spec.name: lag} for spec in specs}
 
-    monkeypatch.setattr("oncelake.assets.sensors.LagReader.read", read)
+    monkeypatch.setattr("oncelake.ingestion.operations.lag.LagReader.read", read)
     found = {stream.name: stalls} if stalls else {}
-    monkeypatch.setattr("oncelake.assets.sensors.LagReader.stalls", lambda reader, lags: found)
+    monkeypatch.setattr(
+        "oncelake.ingestion.operations.lag.LagReader.stalls", lambda reader, lags: found
+    )
     resources = {"oncelake_kafka": KafkaResource(), "oncelake_lake": LakeResource()}
     with dg.build_sensor_context(instance=instance, resources=resources, cursor=cursor) as context:
         return lag_sensor([stream])(context)  # type: ignore[return-value]
@@ -184,7 +186,7 @@ def test_each_stream_is_looked_at_as_often_as_it_declares(
         looked.append(" ".join(spec.name for spec in specs))
         return {spec.name: {spec.name: 0} for spec in specs}
 
-    monkeypatch.setattr("oncelake.assets.sensors.LagReader.read", read)
+    monkeypatch.setattr("oncelake.ingestion.operations.lag.LagReader.read", read)
     often = declared(tmp_path, sensor_seconds=15)
     (tmp_path / "seldom.yaml").write_text(
         often.path.read_text().replace('"sensor_seconds": 15', '"sensor_seconds": 300')
@@ -211,7 +213,7 @@ def test_a_password_that_was_changed_is_used_by_the_next_tick(
         used.append(password.get_secret_value() if password else "")
         return {}
 
-    monkeypatch.setattr("oncelake.assets.sensors.LagReader.read", read)
+    monkeypatch.setattr("oncelake.ingestion.operations.lag.LagReader.read", read)
     monkeypatch.setenv("ONCELAKE_KAFKA_SECURITY_PROTOCOL", "SASL_SSL")
     monkeypatch.setenv("ONCELAKE_KAFKA_SASL_MECHANISM", "PLAIN")
     monkeypatch.setenv("ONCELAKE_KAFKA_SASL_USERNAME", "reader")
@@ -233,7 +235,9 @@ def test_every_stream_that_is_behind_gets_a_run_of_its_own(
     for name in ("bills", "quiet"):
         (orders.path.parent / f"{name}.yaml").write_text(orders.path.read_text())
     lags = {"orders": {"orders": 3}, "bills": None, "quiet": {"orders": 0}}
-    monkeypatch.setattr("oncelake.assets.sensors.LagReader.read", lambda reader, specs: lags)
+    monkeypatch.setattr(
+        "oncelake.ingestion.operations.lag.LagReader.read", lambda reader, specs: lags
+    )
     resources = {"oncelake_kafka": KafkaResource(), "oncelake_lake": LakeResource()}
 
     with dg.build_sensor_context(instance=instance, resources=resources) as context:
@@ -262,7 +266,9 @@ def test_streams_of_one_file_get_one_run_unless_their_last_one_failed(
     streams = load_streams(tmp_path)
     monkeypatch.setenv("ONCELAKE_STREAMS", str(tmp_path))
     lags = {name: {"events": 3} for name in ("events_a", "events_b", "events_c")}
-    monkeypatch.setattr("oncelake.assets.sensors.LagReader.read", lambda reader, specs: lags)
+    monkeypatch.setattr(
+        "oncelake.ingestion.operations.lag.LagReader.read", lambda reader, specs: lags
+    )
     resources = {"oncelake_kafka": KafkaResource(), "oncelake_lake": LakeResource()}
 
     def tick_once() -> dict[str, tuple[list[str], str]]:
@@ -495,7 +501,7 @@ def test_a_run_that_may_be_alive_is_not_called_dead(
     run_id = killed(stream, instance)
     if why == "holds its stream":
         monkeypatch.setattr(
-            "oncelake.assets.doctor.runs.holder_of", lambda paths: Holder.me(run_id)
+            "oncelake.ingestion.lake.lock.holder_of", lambda paths: Holder.me(run_id)
         )
     else:
         monkeypatch.setattr(
@@ -587,7 +593,7 @@ def test_a_lock_that_cannot_be_looked_at_is_a_reason(
     def fail(paths: object) -> None:
         raise StoreError(errno.EREMOTEIO, "Generic S3 error: 503", "s3://b/lake")
 
-    monkeypatch.setattr("oncelake.assets.sensors.holder_of", fail)
+    monkeypatch.setattr("oncelake.ingestion.lake.lock.holder_of", fail)
 
     found = tick(declared(tmp_path), instance, monkeypatch, lag=12)
 
