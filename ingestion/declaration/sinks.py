@@ -140,7 +140,7 @@ class SinkKind:
     part: type[SinkPart] = SinkPart
     problem: str = ""
     cannot: Mapping[Ability, str] = field(default_factory=dict)
-    refused_modes: tuple[str, ...] = ("scd2", "aggregate")
+    refused_modes: tuple[str, ...] = ("aggregate",)
     refused: tuple[str, ...] = ()
     stored_as: Mapping[str, str] = field(default_factory=dict)
     unstorable: str = ""

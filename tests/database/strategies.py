@@ -162,7 +162,7 @@ def _setups(draw: st.DrawFn, sinks: Sequence[str], sessions: int) -> Setup:
     schema = "written"
     if source.has_more:
         schema = "registry" if source.encoding == "avro" else "embedded"
-    is_written, has_history = schema == "written", is_ordered and sink in ("delta", "vectors")
+    is_written, has_history = schema == "written", is_ordered
     tables = draw(_tables(has_history=has_history, may_route=schema != "embedded"))
     is_routed = len(tables) > 1
     truncates = ["quarantine", "stop"]

@@ -97,8 +97,6 @@ def history(*statements: Any, **declared: Any) -> History:
 @pytest.mark.parametrize("sink", ["delta", "vectors", "iceberg"])
 def test_a_plain_history_ends_right(ground: Ground, mode: Any, sink: Any) -> None:
     """In every mode that a sink has."""
-    if (mode, sink) == ("scd2", "iceberg"):
-        pytest.skip("the sink has no such mode")
     tables = (Table(name="t", mode=mode),)
     played = history(
         *(ONE, TWO, Update(1, (("v", "c"),)), Delete(2), TWO, Move(2, 3), Restart(3)),

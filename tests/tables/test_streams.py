@@ -17,6 +17,7 @@ from oncelake.ingestion.errors import (
 )
 from oncelake.ingestion.lake.lock import Holder, held_by_jvm
 from oncelake.ingestion.operations.decisions import reset
+from oncelake.ingestion.operations.erase import erase
 from oncelake.ingestion.operations.maintain import maintain
 from oncelake.ingestion.operations.rewind import rewind
 from oncelake.ingestion.verify.verify import verify
@@ -116,6 +117,37 @@ def test_every_write_mode_of_it_holds(world: World, mode: dict[str, Any]) -> Non
     world.run()
 
     assert find_problems(world) == ()
+
+
+@pytest.mark.parametrize("sink", MERGING)
+def test_versions_of_a_key_take_their_places(world: World) -> None:
+    """Late records, deletes and a new beginning end as the proof folds them, read twice or not."""
+    world.declare(mode="scd2", sequence_by=["at"], apply_as_deletes="name = 'gone'")
+    world.send(row(1, "a", 10), row(2, "b", 10), row(1, "c", 30), row(3, "erased", 1))
+    world.run()
+    world.send(row(1, "late", 20), row(2, "gone", 15), row(3, "erased", 2))
+    world.run()
+    assert verify(world.spec, world.settings).holds
+    world.send(row(2, "again", 40), row(1, "gone", 35))
+    world.run()
+    world.replay()
+    erase(world.spec, world.settings, key='{"id": 3}', reason="asked", run_id="e")
+
+    assert versions(world) == [
+        (1, "a", 10, 20, False),
+        (1, "c", 30, 35, False),
+        (1, "late", 20, 30, False),
+        (2, "again", 40, None, True),
+        (2, "b", 10, 15, False),
+    ]
+    assert find_problems(world) == ()
+
+
+def versions(world: World) -> list[tuple[Any, ...]]:
+    """Read the versions of all keys."""
+    names = ("id", "name", "valid_from", "valid_to", "current")
+    parts = world.paths.table.scan(names)
+    return sorted(tuple(each[n] for n in names) for part in parts for each in part.to_pylist())
 
 
 @pytest.mark.parametrize(
