@@ -225,6 +225,12 @@ FOUND: Final[Mapping[str, History]] = {
         tables=ROUTED,
         otherwise="ended",
     ),
+    "a row of another table that leaves the key of a marked row": of(
+        *(put(1), put(1, state=None), put(2), Transaction((Move(1, 4), Move(2, 1)))),
+        *(update(1, state="closed"), moves((1, 5))),
+        tables=(replace(ROUTED[0], mode="soft"), ROUTED[1]),
+        source=Source(kafka_key="shard"),
+    ),
     "a delete that is read after a later row has taken its key": of(
         *(put(1), put(2, v="b"), put(12), put(14), put(16)),
         *(Transaction((Delete(2),)), moves((1, 2))),

@@ -442,7 +442,7 @@ class Classifier:
         if decoded.moved_from is not None and self._keeps:
             old = text_of(decoded.moved_from.get(name) for name in self._keys)
             change = change._replace(moved_from=old)
-        if not left_out or change.row is None:
+        if not left_out or change.row is None or change.is_gone:
             return change
         return change._replace(left_out=left_out, record=row.record)
 
