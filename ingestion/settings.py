@@ -161,6 +161,11 @@ class Settings(BaseSettings):
         None, description="URL to which Dagster posts failed runs and checks, as JSON."
     )
 
+    reader: Literal["spark", "librdkafka"] = Field(
+        "spark",
+        description="What reads Kafka in a run: Spark, or librdkafka in this process, which needs "
+        "no Java. It takes streams of which nothing is evaluated by Spark.",
+    )
     merge_engine: Literal["auto", "delta_rs", "spark"] = Field(
         "auto",
         description="What counts and commits a batch: this process, by DuckDB and delta-rs, which "

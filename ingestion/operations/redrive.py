@@ -21,7 +21,7 @@ from oncelake.ingestion.errors import InvalidSpecError, RefusedError, counted, n
 from oncelake.ingestion.lake.ledger import Ledger, LedgerRow
 from oncelake.ingestion.lake.lock import Holder, held_by_committer
 from oncelake.ingestion.lake.paths import StreamPaths, refuse_unable
-from oncelake.ingestion.lake.quarantine import WAITS_IN_ARROW, waiting_records
+from oncelake.ingestion.lake.quarantine import WAITS_IN_ARROW
 from oncelake.ingestion.lake.stream import Stream
 from oncelake.ingestion.operations.erase_key import refuse_other_keys
 from oncelake.ingestion.operations.run import StreamTask, on_fitting_engine
@@ -29,10 +29,9 @@ from oncelake.ingestion.pipeline.batch import Committer
 from oncelake.ingestion.pipeline.redrive_batch import RedriveWriter, epochs_of
 from oncelake.ingestion.pipeline.report import BatchReport
 from oncelake.ingestion.pipeline.spark_errors import translate_engine_errors
-from oncelake.ingestion.pipeline.store_session import read_table
 from oncelake.ingestion.recovery.start import plan_start
 from oncelake.ingestion.recovery.topics import resolve_topics
-from oncelake.ingestion.sinks.delta.files import is_delta, open_rows, read_delta
+from oncelake.ingestion.sinks.delta.files import is_delta, open_rows
 from oncelake.ingestion.sinks.delta.integrity import translate_read_errors
 
 
@@ -114,7 +113,7 @@ class Redrive(StreamTask):
         self, committer: Committer, report: RedriveReport, rows: list[LedgerRow]
     ) -> RedriveReport:
         """Send in what waits, an epoch after the other; add the rows of what is committed."""
-        stream, paths, start = committer.stream, committer.stream.paths, committer.start
+        paths, start = committer.stream.paths, committer.start
         waiting, still_bad = self._waiting(paths), Counter[str]()
         sent = sum(row.counts["read"] for row in rows)
         for epoch in epochs_of(Ledger(paths.ledger).rows_of(start.position.table_id)):
@@ -124,11 +123,7 @@ class Redrive(StreamTask):
             writer = RedriveWriter(
                 at, run_id=self.run_id, epoch=epoch, releases_others=self.reason is not None
             )
-            version = read_delta(paths.quarantine).version()
-            quarantined = read_table(
-                committer.spark, paths.quarantine, stream.settings, version=version
-            )
-            row = writer.redrive(waiting_records(quarantined, self.reason))
+            row = writer.redrive(committer.read_waiting(self.reason))
             start = replace(start, position=writer.position)
             still_bad.update(writer.still_bad)
             rows += [row] if row else []

@@ -31,7 +31,6 @@ from oncelake.ingestion.operations.run import StreamTask, on_fitting_engine
 from oncelake.ingestion.pipeline.batch import Committer
 from oncelake.ingestion.pipeline.replay_batch import ReplayWriter
 from oncelake.ingestion.pipeline.report import BatchReport
-from oncelake.ingestion.pipeline.source import read_ranges
 from oncelake.ingestion.pipeline.spark_errors import (
     recheck_kafka_on_failure,
     translate_engine_errors,
@@ -114,7 +113,7 @@ class Replay(StreamTask):
         left = sum(map(len, ranges))
         with recheck_kafka_on_failure(lambda: recheck_start(stream, start.position)):
             for part in parts:
-                records = read_ranges(committer.spark, stream.settings, part)
+                records = committer.read(part)
                 for row in writer.replay(records, part):
                     rows.append(row)
                     left -= sum(len(counted.range) for counted in row.ranges)

@@ -15,9 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, TypeVar
-
-from pyspark.sql import DataFrame
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from oncelake.ingestion.declaration.notices import notices_of
 from oncelake.ingestion.declaration.spec import StreamSpec
@@ -36,6 +34,7 @@ from oncelake.ingestion.lake.lock import CommitterLock, Holder, held_by_committe
 from oncelake.ingestion.lake.probe import probe_storage
 from oncelake.ingestion.lake.stream import Stream
 from oncelake.ingestion.modes.engines.choose import choose_engine
+from oncelake.ingestion.modes.engines.rows import Records
 from oncelake.ingestion.operations.decisions import accept, adopt_topic
 from oncelake.ingestion.operations.discover import keep_columns
 from oncelake.ingestion.operations.progress import Progress
@@ -46,11 +45,9 @@ from oncelake.ingestion.pipeline.checkpoint import Checkpoint, open_generation
 from oncelake.ingestion.pipeline.create_table import create_table, inherit_erasures
 from oncelake.ingestion.pipeline.evolve_schema import evolve_schema
 from oncelake.ingestion.pipeline.follow_schema import SchemaMovedError
-from oncelake.ingestion.pipeline.query import drain
 from oncelake.ingestion.pipeline.report import RunReport, absent_columns
 from oncelake.ingestion.pipeline.schema import refuse_bad_condition
 from oncelake.ingestion.pipeline.session import SessionFor
-from oncelake.ingestion.pipeline.source import read_stream
 from oncelake.ingestion.pipeline.spark_errors import (
     recheck_kafka_on_failure,
     translate_engine_errors,
@@ -62,7 +59,14 @@ from oncelake.ingestion.recovery.start import Start, count_unread, plan_start, r
 from oncelake.ingestion.recovery.topics import as_of_table, resolve_topics
 from oncelake.ingestion.settings import Settings
 from oncelake.ingestion.sinks.table import Tell
+from oncelake.ingestion.source import librdkafka
+from oncelake.ingestion.source.librdkafka import WithoutSpark, refuse_spark
+from oncelake.ingestion.source.spark import read_stream
+from oncelake.ingestion.source.spark_query import drain
 from oncelake.ingestion.storage.failpoints import Failpoint, hit
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 OnBatch = Callable[[LedgerRow, int], None]
 Report = TypeVar("Report")
@@ -101,7 +105,12 @@ class StreamTask:
         if engine == "spark":
             refuse_missing_jars(stream.settings, obstacle)
         start = partial(self.spark, backlog)
-        spark = start() if engine == "delta_rs" else lock.pass_to_jvm(start)
+        if stream.settings.reader == "librdkafka":
+            merged_by = obstacle or ("Spark merges" if engine == "spark" else None)
+            refuse_spark(stream.spec, by=merged_by)
+            spark = cast("SparkSession", WithoutSpark())
+        else:
+            spark = start() if engine == "delta_rs" else lock.pass_to_jvm(start)
         hit(Failpoint.LOCK_HELD)
         refuse_bad_condition(spark, stream.spec)
         refuse_bad_transformation(spark, stream.spec)
@@ -219,7 +228,9 @@ class Run(StreamTask):
             start = inherit_erasures(stream, start, self.inherited, run_id=self.run_id)
             committer = replace(committer, start=start)
             hit(Failpoint.TABLE_READ)
-            checkpoint, notices = _open_checkpoint(stream, start, attempts)
+            by_spark = stream.settings.reader == "spark"
+            opened = _open_checkpoint(stream, start, attempts) if by_spark else (None, ())
+            checkpoint, notices = opened
             hit(Failpoint.GENERATION_OPENED)
             writer = BatchWriter(committer, run_id=self.run_id, on_merge=progress.merge)
             with recheck_kafka_on_failure(lambda: recheck_start(stream, writer.position)):
@@ -240,15 +251,15 @@ class Run(StreamTask):
         self,
         committer: Committer,
         writer: BatchWriter,
-        checkpoint: Checkpoint,
+        checkpoint: Checkpoint | None,
         committed: list[LedgerRow],
         progress: Progress,
     ) -> None:
         """Read up to the ends, and add the batches that were committed."""
         spark, stream, start = committer.spark, committer.stream, committer.start
 
-        def write(frame: DataFrame, planned: Sequence[Range]) -> None:
-            for row in writer.write(frame, planned):
+        def write(records: Records, planned: Sequence[Range]) -> None:
+            for row in writer.write(records, planned):
                 committed.append(row)
                 lag = writer.position.next.lag_to(start.ends)
                 progress.commit(row, lag)
@@ -258,6 +269,10 @@ class Run(StreamTask):
                     raise _EndOfRunError
 
         def query(starting: Offsets, lag: int, each: Write) -> None:
+            if checkpoint is None:
+                limit, ranges = stream.spec.max_offsets_per_trigger, starting.ranges_to(start.ends)
+                librdkafka.drain(stream.settings, ranges, each, limit=limit, stop=self.stop)
+                return
             drain(
                 read_stream(spark, stream.spec, stream.settings, starting=starting, lag=lag),
                 lambda frame, batch_id: each(frame, checkpoint.planned(batch_id)),

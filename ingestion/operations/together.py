@@ -13,19 +13,17 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from oncelake.ingestion.declaration.loader import DeclaredStream
 from oncelake.ingestion.kafka.offsets import Offsets, Range, TopicPartition
 from oncelake.ingestion.modes.engines.frame_cache import FrameCache
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+from oncelake.ingestion.modes.engines.rows import Records
 
 _LOOK_EVERY_SECONDS = 0.1
 Result = TypeVar("Result")
 # Writes the records of some ranges.
-Write = Callable[["DataFrame", Sequence[Range]], None]
+Write = Callable[[Records, Sequence[Range]], None]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -111,7 +109,7 @@ class SharedReading:
             self._is_over.set()
 
     def _write(
-        self, readings: Mapping[str, Reading], records: DataFrame, planned: Sequence[Range]
+        self, readings: Mapping[str, Reading], records: Records, planned: Sequence[Range]
     ) -> None:
         """Hand one copy of a batch to each run that has not ended."""
         with closing(FrameCache()) as frames:

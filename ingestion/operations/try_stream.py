@@ -34,7 +34,6 @@ from oncelake.ingestion.pipeline.explode import explode
 from oncelake.ingestion.pipeline.follow_schema import SchemaMovedError
 from oncelake.ingestion.pipeline.schema import refuse_bad_condition
 from oncelake.ingestion.pipeline.session import SessionFor
-from oncelake.ingestion.pipeline.source import read_ranges
 from oncelake.ingestion.pipeline.spark_errors import translate_expression_errors
 from oncelake.ingestion.pipeline.transform import (
     plan_transformation,
@@ -47,6 +46,7 @@ from oncelake.ingestion.recovery.position import read_position
 from oncelake.ingestion.recovery.schema_diff import SchemaPlan, plan_schema_change
 from oncelake.ingestion.recovery.topics import resolve_topics
 from oncelake.ingestion.settings import Settings
+from oncelake.ingestion.source.spark import read_ranges
 
 _SHOWN: Final = 10
 

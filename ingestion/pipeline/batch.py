@@ -12,7 +12,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from oncelake.ingestion.declaration.spec import EVALUATED_BY
 from oncelake.ingestion.errors import CommitConflictError, OffsetHoleError, counted
@@ -22,13 +22,14 @@ from oncelake.ingestion.lake.books import ROUTED
 from oncelake.ingestion.lake.erasure import erasures
 from oncelake.ingestion.lake.ledger import Ledger, LedgerRow
 from oncelake.ingestion.lake.lock import refuse_lost_lease
-from oncelake.ingestion.lake.quarantine import quarantine_rows
+from oncelake.ingestion.lake.quarantine import quarantine_rows, waiting_records
 from oncelake.ingestion.lake.side_tables import project
 from oncelake.ingestion.lake.stream import Stream
 from oncelake.ingestion.modes import sql
 from oncelake.ingestion.modes.engines.choose import EngineName, open_engine, open_writer
 from oncelake.ingestion.modes.engines.engine import Engine
 from oncelake.ingestion.modes.engines.frame_cache import FrameCache
+from oncelake.ingestion.modes.engines.rows import Records
 from oncelake.ingestion.modes.keep_columns import keep_columns
 from oncelake.ingestion.modes.mode import LEFT_ABSENT, Good, Target, WriteMode, audit, mode_class
 from oncelake.ingestion.pipeline.circuit_breaker import refuse_too_many_bad
@@ -47,6 +48,7 @@ from oncelake.ingestion.pipeline.explode import explode
 from oncelake.ingestion.pipeline.gaps import Gaps, find_gaps
 from oncelake.ingestion.pipeline.record_types import learn_record_types
 from oncelake.ingestion.pipeline.spark_errors import translate_expression_errors
+from oncelake.ingestion.pipeline.store_session import read_table
 from oncelake.ingestion.pipeline.transform import plan_transformation, transform
 from oncelake.ingestion.pipeline.truncates import take_truncates, truncate
 from oncelake.ingestion.pipeline.validate import validate
@@ -56,6 +58,9 @@ from oncelake.ingestion.recovery.start import Start
 from oncelake.ingestion.recovery.topics import refuse_another_topic
 from oncelake.ingestion.sinks.commit_log import Commit
 from oncelake.ingestion.sinks.commit_metadata import CommitMetadata, CountedRange
+from oncelake.ingestion.sinks.delta.files import read_delta
+from oncelake.ingestion.source import librdkafka
+from oncelake.ingestion.source.spark import read_ranges
 from oncelake.ingestion.storage.failpoints import Failpoint, hit
 
 
@@ -73,6 +78,23 @@ class Committer:
     spark: SparkSession
     engine: EngineName
     start: Start
+
+    def read(self, ranges: Sequence[Range]) -> Records:
+        """Read the records of ranges, of partitions that differ."""
+        settings = self.stream.settings
+        if settings.reader == "librdkafka":
+            return librdkafka.read_ranges(settings, ranges)
+        return read_ranges(self.spark, settings, ranges)
+
+    def read_waiting(self, reason: str | None) -> Records:
+        """Read what waits in quarantine: all, or the records of a reason."""
+        quarantine, settings = self.stream.paths.quarantine, self.stream.settings
+        version = read_delta(quarantine).version()
+        if settings.reader == "librdkafka":
+            return librdkafka.read_waiting(quarantine, version, reason)
+        return waiting_records(
+            read_table(self.spark, quarantine, settings, version=version), reason
+        )
 
 
 class CountedBatch(NamedTuple):
@@ -127,11 +149,11 @@ class BatchWriter:
         """The epoch in which the records were read for the first time."""
         return self.position.epoch
 
-    def write(self, records: DataFrame, planned: Sequence[Range]) -> Iterator[LedgerRow]:
+    def write(self, records: Records, planned: Sequence[Range]) -> Iterator[LedgerRow]:
         """Write one batch, or the parts of one that is too large; yield the row of each commit.
 
         Args:
-            records: The batch's frame, undecoded.
+            records: The batch's, undecoded.
             planned: The ranges that the query's offset log planned, one a partition.
 
         Yields:
@@ -157,11 +179,11 @@ class BatchWriter:
             raise self._hole(plan.holes)
         return plan
 
-    def apply(self, records: DataFrame, planned: Sequence[Range]) -> Iterator[LedgerRow]:
+    def apply(self, records: Records, planned: Sequence[Range]) -> Iterator[LedgerRow]:
         """Take records from Kafka's bytes to their ledger rows; see ``pipeline.columns``."""
         spec = self._spec
         overlap = self.position.next if self.fit_ranges(planned).overlap else Offsets()
-        opened = open_engine(self._engine, records.sparkSession, self._stream)
+        opened = open_engine(self._engine, records, self._stream)
         with closing(opened) as engine, closing(FrameCache()) as frames:
             decoded = decode(records, self._stream, frames)
             exploded = explode(decoded, spec)

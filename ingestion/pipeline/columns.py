@@ -36,8 +36,6 @@ from oncelake.ingestion.modes.engines.rows import RAW
 # What stands as ``_left_to`` where a record says that the row which is not here has been deleted.
 DELETED_ELSEWHERE: Final = "deleted_elsewhere"
 PLACE: Final = ("_topic", "_partition", "_offset", "_timestamp")
-# By ``_digest``, of key, value and headers, ``ingestion.kafka.last_record`` knows a record again.
-SOURCE: Final = (*PLACE, *RAW, "_digest")
 # Behind the judgement nobody needs these of a row that can be applied.
 NOT_APPLIED: Final = (
     *("_extra", "_digest", "_reason", "_detail", *RAW),

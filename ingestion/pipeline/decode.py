@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from typing import cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -25,14 +26,14 @@ from oncelake.ingestion.formats.decoder import Encoded
 from oncelake.ingestion.formats.route import plan_routing
 from oncelake.ingestion.lake.stream import Stream
 from oncelake.ingestion.modes.engines.frame_cache import FrameCache
-from oncelake.ingestion.modes.engines.rows import InWorker, Rows, Work
+from oncelake.ingestion.modes.engines.rows import InWorker, Records, Rows, Work
 from oncelake.ingestion.pipeline.follow_schema import refuse_moved_embedded, refuse_moved_schema
 from oncelake.ingestion.pipeline.schema import row_type, type_of_columns, value_type
 
 _TOMBSTONE_KEY = "_tombstone_key"
 
 
-def decode(records: DataFrame, stream: Stream, frames: FrameCache) -> Rows:
+def decode(records: Records, stream: Stream, frames: FrameCache) -> Rows:
     """Add ``_decoded`` to records, and where a null value may delete by its key ``_decoded_key``.
 
     Args:
@@ -51,28 +52,16 @@ def decode(records: DataFrame, stream: Stream, frames: FrameCache) -> Rows:
         refuse_moved_embedded(stream, records)
     value = _plan_values(records, stream, value_type(spec))
     refuse_moved_schema(stream, value.encoded.writer_schemas.values())
-    if spec.tombstone_policy != "delete":
-        return _decoded(records, value, None)
-    # Of keys without schema ids the records are not asked, and a frame costs a call of the JVM.
-    with_keys = records
-    if spec.key_format.options.uses_registry:
-        with_keys = _with_tombstone_keys(records)
-    schema = StructType([*value_type(spec), *row_type(spec.ddl)])
-    return _decoded(records, value, _plan_tombstones(with_keys, stream, schema))
+    return _decoded(records, value, _plan_tombstones(records, stream))
 
 
 def decode_here(records: pa.Table, stream: Stream) -> Work:
     """Return the work that adds the same columns to records in this process, without Spark."""
-    spec = stream.spec
-    value = _plan_values(records, stream, type_of_columns(spec.value_columns))
-    if spec.tombstone_policy != "delete":
-        return _work(value, None)
-    with_keys = pa.Table.from_batches(map(_with_tombstone_key, records.to_batches()))
-    schema = type_of_columns((*spec.value_columns, *spec.columns))
-    return _work(value, _plan_tombstones(with_keys, stream, schema))
+    value = _plan_values(records, stream, type_of_columns(stream.spec.value_columns))
+    return _work(value, _plan_tombstones(records, stream))
 
 
-def _plan_values(records: DataFrame | pa.Table, stream: Stream, schema: StructType) -> Decoding:
+def _plan_values(records: Records, stream: Stream, schema: StructType) -> Decoding:
     spec = stream.spec
     encoded = Encoded(
         schema=schema,
@@ -100,18 +89,25 @@ def _plan_values(records: DataFrame | pa.Table, stream: Stream, schema: StructTy
     return replace(plan, routing=plan_routing(spec.route, plan.encoded, of_route))
 
 
-def _plan_tombstones(records: DataFrame | pa.Table, stream: Stream, schema: StructType) -> Decoding:
-    """Plan how to decode key and order of null values, among columns of values and the table."""
+def _plan_tombstones(records: Records, stream: Stream) -> Decoding | None:
+    """Plan how to decode key and order of null values, where these delete."""
     spec = stream.spec
+    if spec.tombstone_policy != "delete":
+        return None
+    # Of keys without schema ids the records are not asked, and a frame costs a call of the JVM.
+    if spec.key_format.options.uses_registry:
+        records = _with_tombstone_keys(records)
+    # Among columns of values and the table.
+    schema = StructType([*value_type(spec), *row_type(spec.ddl)])
+    if isinstance(records, pa.Table):
+        schema = type_of_columns((*spec.value_columns, *spec.columns))
     headers = {n: h for n, h in spec.header_columns.items() if n in spec.tombstone_columns}
     plan = _plan_keys(records, stream, schema, column=_TOMBSTONE_KEY)
     whole = StructType([*plan.encoded.schema, *_fields(schema, headers)])
     return replace(plan, encoded=replace(plan.encoded, schema=whole), headers=headers)
 
 
-def _plan_keys(
-    records: DataFrame | pa.Table, stream: Stream, schema: StructType, *, column: str
-) -> Decoding:
+def _plan_keys(records: Records, stream: Stream, schema: StructType, *, column: str) -> Decoding:
     spec = stream.spec
     type_, is_json = spec.key_format.type, spec.key_format.type in JSON_FORMATS
     encoded = Encoded(
@@ -130,19 +126,24 @@ def _fields(schema: StructType, names: Iterable[str]) -> StructType:
     return StructType([fields[name] for name in names])
 
 
-def _with_tombstone_keys(records: DataFrame) -> DataFrame:
+def _with_tombstone_keys(records: Records) -> Records:
+    if isinstance(records, pa.Table):
+        batches = list(map(_with_tombstone_key, records.to_batches()))
+        return pa.Table.from_batches(batches) if batches else records
     of_tombstones = F.when(F.col("_value").isNull(), F.col("_key"))
     return records.withColumn(_TOMBSTONE_KEY, of_tombstones)
 
 
-def _decoded(records: DataFrame, value: Decoding, key: Decoding | None) -> Rows:
+def _decoded(records: Records, value: Decoding, key: Decoding | None) -> Rows:
     """Return both ways to do it: as Spark's columns, and in a worker of Spark's without them."""
 
     def in_spark() -> DataFrame:
+        assert not isinstance(records, pa.Table), "what Spark evaluates is refused for a table"
         decoded = decode_in_spark(records, value)
         if key is None:
             return decoded
-        return decode_in_spark(_with_tombstone_keys(decoded), key).drop(_TOMBSTONE_KEY)
+        keyed = cast("DataFrame", _with_tombstone_keys(decoded))
+        return decode_in_spark(keyed, key).drop(_TOMBSTONE_KEY)
 
     in_worker = InWorker(records=records, work=_work(value, key))
     return Rows(in_spark=in_spark, in_worker=in_worker)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Final
 
-from pyspark.sql import DataFrame
+import pyarrow as pa
 from pyspark.sql import functions as F
 
 from oncelake.ingestion.declaration.derived import Derived
@@ -23,6 +23,7 @@ from oncelake.ingestion.formats.decoder import UNFORESEEN
 from oncelake.ingestion.formats.schema_columns import Types, column_types, embedded_types
 from oncelake.ingestion.kafka.schema_registry import WriterSchema
 from oncelake.ingestion.lake.stream import Stream
+from oncelake.ingestion.modes.engines.rows import Records
 from oncelake.ingestion.recovery.topics import without_refused
 
 # Connectors write one schema for years; bytes that are none would be one a record.
@@ -52,7 +53,7 @@ def refuse_moved_schema(stream: Stream, schemas: Iterable[WriterSchema]) -> None
     _refuse_moved(stream, (_types_of(each, spec.format, source.records) for each in sound))
 
 
-def refuse_moved_embedded(stream: Stream, records: DataFrame) -> None:
+def refuse_moved_embedded(stream: Stream, records: Records) -> None:
     """Compare the columns with the schemas that stand in the records; costs a job of Spark's.
 
     Raises:
@@ -60,6 +61,13 @@ def refuse_moved_embedded(stream: Stream, records: DataFrame) -> None:
     """
     spec = stream.spec
     if not spec.follows_schema or spec.schema_from is None or spec.schema_from.kind != "embedded":
+        return
+    if isinstance(records, pa.Table):
+        values = (value for value in records["_value"].to_pylist() if value)
+        of_values = dict.fromkeys(value.partition(_SPLIT.encode())[0] for value in values)
+        _refuse_moved(
+            stream, [_embedded_types(each.decode(errors="replace")) for each in of_values]
+        )
         return
     text = F.col("_value").cast("string")
     # As Kafka Connect writes it; of other JSON, Spark finds the schema, which costs more.

@@ -10,8 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pyspark.sql import DataFrame
-
 from oncelake.ingestion.declaration.modes import COORDINATES
 from oncelake.ingestion.errors import SideTableIncompleteError, TableBusyError
 from oncelake.ingestion.formats.route import ELSEWHERE, UNKNOWN_SCHEMA
@@ -20,6 +18,7 @@ from oncelake.ingestion.lake.ledger import LedgerRow
 from oncelake.ingestion.lake.quarantine import WAITS, remove_payloads
 from oncelake.ingestion.modes import sql
 from oncelake.ingestion.modes.engines.engine import Engine
+from oncelake.ingestion.modes.engines.rows import Records
 from oncelake.ingestion.modes.mode import Target
 from oncelake.ingestion.pipeline.batch import BatchWriter, CountedBatch
 from oncelake.ingestion.pipeline.counts import BatchCounts, count_records, is_first_row
@@ -90,7 +89,7 @@ class RedriveWriter(BatchWriter):
         """The epoch in which the records were read for the first time."""
         return self._of.number
 
-    def redrive(self, records: DataFrame) -> LedgerRow | None:
+    def redrive(self, records: Records) -> LedgerRow | None:
         """Judge records of this epoch again, and commit those that are good now.
 
         Args:

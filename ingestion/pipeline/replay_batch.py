@@ -11,13 +11,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from pyspark.sql import DataFrame
-
 from oncelake.ingestion.declaration.modes import COORDINATES
 from oncelake.ingestion.kafka.offsets import Fit, Range
 from oncelake.ingestion.lake.ledger import LedgerRow
 from oncelake.ingestion.modes import sql
 from oncelake.ingestion.modes.engines.engine import Engine
+from oncelake.ingestion.modes.engines.rows import Records
 from oncelake.ingestion.pipeline.batch import BatchWriter, CountedBatch
 from oncelake.ingestion.pipeline.counts import is_first_row
 from oncelake.ingestion.pipeline.redrive_batch import epochs_of
@@ -28,7 +27,7 @@ from oncelake.ingestion.sinks.delta.files import is_delta
 class ReplayWriter(BatchWriter):
     """Writes ranges that were read before as batches, in the way of every batch."""
 
-    def replay(self, records: DataFrame, ranges: Sequence[Range]) -> Iterator[LedgerRow]:
+    def replay(self, records: Records, ranges: Sequence[Range]) -> Iterator[LedgerRow]:
         """Send the records of some ranges in again, and yield the ledger rows of that.
 
         Args:

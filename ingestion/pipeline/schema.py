@@ -7,13 +7,14 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 import pyarrow as pa
+from pyspark import SparkContext
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import Column, DataFrame, SparkSession, types
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 
-from oncelake.ingestion.declaration.ddl import DeclaredColumn
+from oncelake.ingestion.declaration.ddl import DeclaredColumn, parse_columns
 from oncelake.ingestion.declaration.derived import as_ddl
 from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.declaration.types import SqlType
@@ -43,7 +44,9 @@ _SCALARS: Final[Mapping[str, type[DataType]]] = {
 
 
 def row_type(ddl: str) -> StructType:
-    """Return the type of a row that Spark DDL declares; needs a running Spark."""
+    """Return the type of a row that Spark DDL declares, by Spark's own reading where it runs."""
+    if SparkContext._active_spark_context is None:
+        return type_of_columns(parse_columns(ddl))
     parsed = StructType.fromDDL(ddl)
     if not isinstance(parsed, StructType):
         raise TypeError(f"not the columns of a row: {ddl}")

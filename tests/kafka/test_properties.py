@@ -9,8 +9,8 @@ import pytest
 from oncelake.ingestion.errors import InvalidSpecError
 from oncelake.ingestion.kafka.client import client_options
 from oncelake.ingestion.kafka.security import java_options, librdkafka_options
-from oncelake.ingestion.pipeline.source import _of_every_read
 from oncelake.ingestion.settings import Settings
+from oncelake.ingestion.source.spark import _of_every_read
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from oncelake.ingestion.declaration.modes import EXTRA_COLUMN
 from oncelake.ingestion.declaration.spec import StreamSpec
-from oncelake.ingestion.modes.engines.rows import RAW
-from oncelake.ingestion.pipeline.columns import PLACE, SOURCE
+from oncelake.ingestion.modes.engines.rows import RAW, RECORDS
+from oncelake.ingestion.pipeline.columns import PLACE
 from tests.support.batches import stages
 
 pytestmark = pytest.mark.spark
@@ -22,7 +22,7 @@ LISTS |= {"schema": "id INT, item STRING", "select": {"item": "items"}, "keys": 
 
 
 # ``_decoded_key`` is there only where a null value deletes by its key.
-DECODED = (*SOURCE, "_decoded")
+DECODED = (*RECORDS.names, "_decoded")
 EXPLODED = (*DECODED, "_index", "_is_empty")
 TRANSFORMED = (*EXPLODED, "_transformed", "_selected", "_misfit")
 # Of a judged row: its disposition, undeclared names, size of the value, digest, what is wrong.
@@ -54,7 +54,7 @@ def test_a_stage_adds_the_columns_of_its_contract(
     spec = StreamSpec.model_validate({**base, **fields})
     table = [column.name for column in spec.columns]
     records = spark.createDataFrame([], RECORD)
-    assert set(records.columns) == set(SOURCE)
+    assert set(records.columns) == set(RECORDS.names)
 
     with stages(records, spec) as rows:
         decoded, exploded, transformed, validated = (set(each.in_spark().columns) for each in rows)

@@ -421,7 +421,7 @@ def test_a_value_that_only_spark_understands_is_left_to_it(
     world.send({"id": 3, "title": "abc"}, partition=0)
     world.send({"id": 4, "title": "groß"}, partition=1)
     # A worker for each partition, and one of the two understands all that it gets.
-    monkeypatch.setattr("oncelake.ingestion.pipeline.source.ONE_TASK_RECORDS", 0)
+    monkeypatch.setattr("oncelake.ingestion.source.spark.ONE_TASK_RECORDS", 0)
     world.run()
     assert [row["name"] for row in world.rows()][3:] == ["ABC", "GROSS"]
     verdict = prove(world)

@@ -44,8 +44,7 @@ from oncelake.ingestion.kafka.last_record import digest_of
 from oncelake.ingestion.kafka.offsets import Offsets, Range, TopicPartition
 from oncelake.ingestion.lake.quarantine import WAITS
 from oncelake.ingestion.modes.engines.frame_cache import FrameCache
-from oncelake.ingestion.modes.engines.rows import Rows
-from oncelake.ingestion.pipeline.columns import SOURCE
+from oncelake.ingestion.modes.engines.rows import RECORDS, Rows
 from oncelake.ingestion.pipeline.schema import type_of_columns
 from oncelake.ingestion.pipeline.validate import validate_in_worker
 from oncelake.ingestion.settings import Settings
@@ -141,7 +140,7 @@ class ArrowStream:
 
 
 def records_in(cluster: Cluster, ranges: Sequence[Range]) -> ArrowFrame:
-    """Return the committed records of ranges, as ``ingestion.pipeline.source`` does."""
+    """Return the committed records of ranges, as ``ingestion.source.spark`` does."""
     rows = [
         _row(part, offset, record)
         for part in ranges
@@ -157,7 +156,7 @@ def _row(part: Range, offset: int, record: Record) -> dict[str, Any]:
     values = [part.topic, part.partition, offset, timestamp_micros_of(sent)]
     digest = digest_of(record.key, record.value, record.headers or ())
     values += [record.key, record.value, headers or None, digest]
-    return dict(zip(SOURCE, values, strict=True))
+    return dict(zip(RECORDS.names, values, strict=True))
 
 
 def _cluster_of(settings: Settings) -> Cluster | None:
@@ -194,7 +193,7 @@ def _waiting_records(quarantined: Any, reason: str | None) -> Any:
     named = {f"_{name}": rows[name] for name in ("key", "value", "headers")}
     named |= {"_digest": pa.nulls(len(rows), pa.int64())}
     columns = [
-        named.get(name, rows[name] if name in rows.column_names else None) for name in SOURCE
+        named.get(name, rows[name] if name in rows.column_names else None) for name in RECORDS.names
     ]
     records = pa.Table.from_arrays(columns, schema=_SCHEMA)
     return ArrowFrame(records.append_column("_seq", rows["_seq"]))

@@ -6,12 +6,11 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import TYPE_CHECKING, Final, Literal, cast
 
-from pyspark.sql import SparkSession
-
 from oncelake.ingestion.declaration.ddl import system_columns
 from oncelake.ingestion.errors import InvalidSpecError
 from oncelake.ingestion.lake.stream import Stream
 from oncelake.ingestion.modes.engines.engine import Engine
+from oncelake.ingestion.modes.engines.rows import Records
 from oncelake.ingestion.modes.engines.table_writer import ChangeWriter, TableWriter
 from oncelake.ingestion.settings import variable
 from oncelake.ingestion.sinks.delta.files import is_delta, read_delta
@@ -21,6 +20,8 @@ from oncelake.ingestion.storage.location import Location
 from oncelake.ingestion.storage.processes import scratch_of_this_process
 
 if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
     from oncelake.ingestion.modes.engines.duckdb import LocalEngine
     from oncelake.ingestion.modes.engines.spark import SparkEngine
 
@@ -59,18 +60,18 @@ def choose_engine(stream: Stream) -> tuple[EngineName, str | None]:
     return ("delta_rs" if obstacle is None else "spark"), obstacle
 
 
-def open_engine(name: EngineName, spark: SparkSession, stream: Stream) -> Engine:
+def open_engine(name: EngineName, records: Records, stream: Stream) -> Engine:
     """Open an engine for one batch.
 
     Args:
         name: Which one.
-        spark: The batch's own session; settings made elsewhere are invisible to its statements.
+        records: The batch's; settings made elsewhere are invisible to statements of its session.
         stream: The stream.
     """
     if name == "spark":
         from oncelake.ingestion.modes.engines.spark import SparkEngine
 
-        return SparkEngine(spark)
+        return SparkEngine(cast("DataFrame", records).sparkSession)
     return open_local_engine(stream)
 
 

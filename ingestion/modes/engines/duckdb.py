@@ -19,7 +19,6 @@ from typing import Any, Final
 import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from oncelake.ingestion.declaration.sql import OFFLINE
@@ -27,7 +26,7 @@ from oncelake.ingestion.errors import BatchTooLargeError
 from oncelake.ingestion.kafka.offsets import Range, cut
 from oncelake.ingestion.modes import sql as text
 from oncelake.ingestion.modes.engines.engine import translate_failure
-from oncelake.ingestion.modes.engines.rows import InWorker, Rows, UnevaluatedError, Work
+from oncelake.ingestion.modes.engines.rows import InWorker, Records, Rows, UnevaluatedError, Work
 from oncelake.ingestion.sinks.delta.files import as_arrow, open_rows
 from oncelake.ingestion.storage.location import Location
 
@@ -132,12 +131,15 @@ class LocalEngine:
         del self._tables
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _spilled(self, records: DataFrame, work: Work) -> pa.Table | None:
+    def _spilled(self, records: Records, work: Work) -> pa.Table | None:
         """Return what workers make of a frame, by way of Arrow files that are mapped into memory.
 
         A task that is tried again leaves a file that nobody reads. ``None`` where a worker cannot
-        evaluate what is declared.
+        evaluate what is declared. Of a table, this process is the worker.
         """
+        if isinstance(records, pa.Table):
+            nothing = pa.RecordBatch.from_pylist([], records.schema)
+            return pa.Table.from_batches(work(iter(records.to_batches() or [nothing])))
         folder, names = str(self._folder), records.columns
         # PySpark takes a backtick within a name for the beginning of a quoted one.
         has_ticks = any("`" in name for name in names)

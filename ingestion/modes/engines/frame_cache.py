@@ -6,8 +6,11 @@ import datetime as dt
 import re
 from typing import Any, Final
 
+import pyarrow as pa
 from pyspark import SparkContext, StorageLevel
 from pyspark.sql import DataFrame
+
+from oncelake.ingestion.modes.engines.rows import Records
 
 # Where copies lie that must outlive an executor: a folder of a store or of a shared file system.
 COPIES: Final = "spark.oncelake.copies"
@@ -34,11 +37,13 @@ class FrameCache:
         _choose_folder(context)
         return self._keep(frame.checkpoint(eager=True))
 
-    def keep_bytes(self, records: DataFrame) -> DataFrame:
+    def keep_bytes(self, records: Records) -> Records:
         """Return a copy of raw records that, on one machine, the first job to read them makes.
 
-        It is on disk, since they are read twice and in order.
+        It is on disk, since they are read twice and in order. A table is its own copy.
         """
+        if isinstance(records, pa.Table):
+            return records
         if not is_local(records.sparkSession.sparkContext):
             return self.keep(records)
         return self._keep(records.localCheckpoint(eager=False, storageLevel=StorageLevel.DISK_ONLY))

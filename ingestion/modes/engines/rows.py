@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias, Union
 
 import pyarrow as pa
 
@@ -13,6 +13,19 @@ if TYPE_CHECKING:
 
 # Nobody needs these of a record that can be applied.
 RAW: Final = ("_key", "_value", "_headers")
+# What a source returns, one row a record. By ``_digest``, of key, value and headers,
+# ``ingestion.kafka.last_record`` knows a record again.
+RECORDS: Final = pa.schema(
+    [
+        *(("_topic", pa.string()), ("_partition", pa.int32()), ("_offset", pa.int64())),
+        ("_timestamp", pa.timestamp("us", "UTC")),
+        *(("_key", pa.binary()), ("_value", pa.binary())),
+        ("_headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
+        ("_digest", pa.int64()),
+    ]
+)
+# As a frame of Spark's, or as a table in this process.
+Records: TypeAlias = Union["DataFrame", pa.Table]
 Work = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
@@ -25,12 +38,12 @@ class InWorker:
     """Rows that a Python worker makes of records, with no way back through the JVM.
 
     Attributes:
-        records: The frame of the source.
+        records: Those of the source.
         work: What a worker makes of its batches.
         sql: What is asked of the result, as the table ``decoded``.
     """
 
-    records: DataFrame
+    records: Records
     work: Work
     sql: str = "FROM decoded"
 

@@ -16,26 +16,12 @@ from oncelake.ingestion.formats.arrow_udf import decode_in_worker, plan_decoding
 from oncelake.ingestion.formats.decoder import Encoded
 from oncelake.ingestion.kafka.offsets import Offsets
 from oncelake.ingestion.lake.stream import Stream
-from oncelake.ingestion.modes.engines.rows import Work
+from oncelake.ingestion.modes.engines.rows import RECORDS, Work
 from oncelake.ingestion.operations.init.sample import SampledRecord, TopicSample
 from oncelake.ingestion.pipeline.decode import decode_here
 from oncelake.ingestion.pipeline.schema import type_of_columns
 from oncelake.ingestion.pipeline.validate import validate_in_worker
 from oncelake.ingestion.settings import Settings
-
-_HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
-_RECORDS = pa.schema(
-    {
-        "_topic": pa.string(),
-        "_partition": pa.int32(),
-        "_offset": pa.int64(),
-        "_timestamp": pa.timestamp("us", "UTC"),
-        "_key": pa.binary(),
-        "_value": pa.binary(),
-        "_headers": _HEADERS,
-        "_digest": pa.int64(),
-    }
-)
 
 
 class SampleRow(NamedTuple):
@@ -129,7 +115,7 @@ def table_of(topic: str, records: Sequence[SampledRecord]) -> pa.Table:
         "_headers": [[{"key": name, "value": value} for name, value in of] for of in headers],
         "_digest": [None] * len(records),
     }
-    return pa.Table.from_pydict(columns, _RECORDS)
+    return pa.Table.from_pydict(columns, RECORDS)
 
 
 def _structs(batches: Iterable[pa.RecordBatch], column: str) -> list[dict[str, Any]]:

@@ -13,7 +13,7 @@ from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.kafka.client import SENT
 from oncelake.ingestion.kafka.offsets import Offsets, Range
 from oncelake.ingestion.kafka.security import java_options
-from oncelake.ingestion.pipeline.columns import SOURCE
+from oncelake.ingestion.modes.engines.rows import RECORDS
 from oncelake.ingestion.settings import Settings
 
 # So many are decoded sooner than a second pair of Python workers would have started.
@@ -79,7 +79,7 @@ def _of_every_read(settings: Settings) -> dict[str, str]:
 def _as_records(read: DataFrame, count: int) -> DataFrame:
     digest = F.xxhash64("key", "value", "headers")
     records = read.withColumns({"timestamp": F.expr(SENT), "digest": digest}).select(
-        *(F.col(name.removeprefix("_")).alias(name) for name in SOURCE)
+        *(F.col(name.removeprefix("_")).alias(name) for name in RECORDS.names)
     )
     return records.coalesce(1) if count <= ONE_TASK_RECORDS else records
 

@@ -1,0 +1,207 @@
+"""Kafka as Arrow tables, read in the process of the run: neither Spark nor Java is needed.
+
+A batch is a share of what every partition holds, as Spark's source plans it, and lies in memory as
+a whole. Its gaps are proven by another consumer, as those of Spark's batches are.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from typing import Any, Final, NoReturn, cast
+
+import pyarrow as pa
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message
+from confluent_kafka import TopicPartition as ClientTopicPartition
+
+from oncelake.ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.errors import InvalidSpecError
+from oncelake.ingestion.kafka.client import (
+    ClientErrors,
+    client_options,
+    headers_of,
+    is_about_group,
+    timestamp_micros_of,
+    unreachable,
+)
+from oncelake.ingestion.kafka.last_record import digest_of
+from oncelake.ingestion.kafka.offsets import Range, TopicPartition, cut
+from oncelake.ingestion.lake.quarantine import WAITS_IN_ARROW
+from oncelake.ingestion.modes.engines.rows import RECORDS
+from oncelake.ingestion.settings import Settings, variable
+from oncelake.ingestion.sinks.delta.files import open_rows
+from oncelake.ingestion.storage.failpoints import Failpoint, hit
+from oncelake.ingestion.storage.location import Location
+
+_AT_ONCE: Final = 10_000
+
+
+class WithoutSpark:
+    """Stands for the session of a run that needs none; ``refuse_spark`` has made sure of that."""
+
+    def __getattr__(self, name: str) -> NoReturn:
+        """Refuse whatever Spark is asked for."""
+        raise AssertionError(f"spark.{name} is asked for in a run without Spark")
+
+
+def refuse_spark(spec: StreamSpec, *, by: str | None) -> None:
+    """Make sure that nothing of a stream needs Spark.
+
+    Args:
+        by: What makes Spark merge, if anything does.
+
+    Raises:
+        InvalidSpecError: something does; names it.
+    """
+    declared = {
+        "apply_as_deletes": spec.apply_as_deletes,
+        "where": spec.where,
+        "select": spec.select,
+        "transform": spec.transform,
+        "explode": spec.explode,
+        "value_schema": spec.value_ddl,
+    }
+    found = [f"`{name}`" for name, is_there in declared.items() if is_there]
+    if why := by or (f"Spark evaluates {', '.join(found)}" if found else None):
+        name = variable("reader")
+        raise InvalidSpecError(
+            f"{spec.name}: {name}=librdkafka runs without Spark, and {why}. Next: {name}=spark for "
+            "this stream"
+        )
+
+
+def drain(
+    settings: Settings,
+    ranges: Sequence[Range],
+    each_batch: Callable[[pa.Table, Sequence[Range]], None],
+    *,
+    limit: int,
+    stop: threading.Event,
+) -> None:
+    """Read ranges, batch by batch, until their end or until ``stop`` is set.
+
+    Args:
+        ranges: One a partition.
+        each_batch: Called with the records of each batch, and its ranges.
+        limit: How many offsets a batch has, about.
+        stop: Set by another thread to end it; a batch that is being read is not handed on.
+
+    Raises:
+        DependencyError: Kafka does not answer.
+    """
+    hit(Failpoint.QUERY_STARTED)
+    with closing(_Reader(settings)) as reader:
+        for part in cut(ranges, limit):
+            records = reader.read(part, stop)
+            if stop.is_set():
+                return
+            each_batch(records, part)
+    hit(Failpoint.QUERY_ENDED)
+
+
+def read_ranges(settings: Settings, ranges: Sequence[Range]) -> pa.Table:
+    """Return the committed records of ranges, of partitions that differ.
+
+    Raises:
+        DependencyError: Kafka does not answer.
+    """
+    with closing(_Reader(settings)) as reader:
+        return reader.read(ranges, threading.Event())
+
+
+def read_waiting(quarantine: Location, version: int, reason: str | None) -> pa.Table:
+    """Return the records that no redrive has sent in yet, with ``_seq``; of a reason, if any."""
+    rows = open_rows(quarantine, version).to_table(filter=WAITS_IN_ARROW)
+    if reason is not None:
+        rows = rows.filter(pa.compute.field("reason") == reason)
+    columns = {name: rows[name] for name in ("_topic", "_partition", "_offset", "_timestamp")}
+    columns |= {f"_{name}": rows[name] for name in ("key", "value", "headers")}
+    # No offset moves, so no record is the last that was read.
+    columns["_digest"] = pa.nulls(len(rows), pa.int64())
+    return pa.table(columns).cast(RECORDS).append_column("_seq", rows["_seq"])
+
+
+class _Reader:
+    """One consumer, which is given partitions and never joins a group."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings, self._heard = settings, ClientErrors()
+        self._consumer = Consumer(
+            {
+                **client_options(settings, self._heard),
+                "group.id": "oncelake-reader",
+                "enable.auto.commit": False,
+                "auto.offset.reset": "error",
+                "enable.partition.eof": True,
+                "isolation.level": "read_committed",
+                "fetch.wait.max.ms": 10,
+            }
+        )
+
+    def close(self) -> None:
+        """Close its connections."""
+        self._consumer.close()
+
+    def read(self, ranges: Sequence[Range], stop: threading.Event) -> pa.Table:
+        """Return the committed records of ranges, one a partition."""
+        wanted = {each.topic_partition: each for each in ranges if len(each)}
+        places = [ClientTopicPartition(*at, each.start) for at, each in wanted.items()]
+        self._consumer.assign(places)
+        left = {at: each.end for at, each in wanted.items()}
+        parts: list[pa.Table] = []
+        while left and not stop.is_set():
+            messages = self._consume()
+            parts.append(_records([each for each in messages if _is_within(each, left)]))
+            reached = {_at(each): cast("int", each.offset()) for each in messages}
+            ended = {_at(each) for each in messages if each.error() is not None}
+            for at, offset in reached.items():
+                # Behind the last record of a range may be markers of transactions, up to its end.
+                if at in left and (at in ended or offset + 1 >= left[at]):
+                    del left[at]
+                    self._consumer.incremental_unassign([ClientTopicPartition(*at)])
+        return pa.concat_tables([RECORDS.empty_table(), *parts])
+
+    def _consume(self) -> list[Message]:
+        """Return some messages, of which those that are errors are ends of partitions.
+
+        Raises:
+            DependencyError: Kafka does not answer, or refuses.
+        """
+        first = self._consumer.poll(self._settings.kafka_timeout_seconds)
+        if first is None:
+            raise unreachable(self._settings, "it sent no record", self._heard)
+        # With a time-out it would wait until there are so many.
+        messages = [first, *self._consumer.consume(_AT_ONCE, 0)]
+        messages = [each for each in messages if not is_about_group(each)]
+        for each in messages:
+            error = each.error()
+            if error is not None and error.code() != KafkaError._PARTITION_EOF:
+                right = f"READ on topic {each.topic()!r}"
+                raise unreachable(self._settings, KafkaException(error), self._heard, right=right)
+        return messages
+
+
+def _at(message: Message) -> TopicPartition:
+    return TopicPartition(cast("str", message.topic()), cast("int", message.partition()))
+
+
+def _is_within(message: Message, ends: Any) -> bool:
+    return message.error() is None and cast("int", message.offset()) < ends.get(_at(message), 0)
+
+
+def _records(messages: Sequence[Message]) -> pa.Table:
+    headers = [headers_of(each) or () for each in messages]
+    keys, values = ([read(each) for each in messages] for read in (Message.key, Message.value))
+    columns = (
+        [each.topic() for each in messages],
+        [each.partition() for each in messages],
+        [each.offset() for each in messages],
+        [timestamp_micros_of(each) for each in messages],
+        keys,
+        values,
+        [[{"key": n, "value": v} for n, v in each] or None for each in headers],
+        list(map(digest_of, keys, values, headers)),
+    )
+    arrays = (pa.array(each, of.type) for each, of in zip(columns, RECORDS, strict=True))
+    return pa.Table.from_arrays(list(arrays), schema=RECORDS)
