@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import random
 import struct
 from collections.abc import Iterator, Sequence
 from itertools import count
 from typing import Any
+from uuid import UUID
 
 import duckdb
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
+from hypothesis import settings as examples
 from hypothesis import strategies as st
 
 from oncelake.ingestion.declaration.spec import StreamSpec
@@ -25,6 +28,7 @@ from tests.corpus.hostile_schemas import AVRO
 from tests.formats.test_avro import ALL_TYPES, WHOLE, column, encoded, logical, record
 from tests.formats.test_avro_columns import case, damaged, long, made_up
 from tests.support.both_readers import Sent
+from tests.support.glue import Glue, in_frame
 from tests.support.long import IS_LONG
 from tests.support.registry import framed
 from tests.support.small_registry import SmallRegistry, small_registry
@@ -48,20 +52,20 @@ def stream(schema: str, **fields: Any) -> StreamSpec:
     return declared(**{**base, **fields})
 
 
-def decided(registry: SmallRegistry, spec: StreamSpec, values: Sequence[Value]) -> list[int]:
+def decided(settings: Settings, spec: StreamSpec, values: Sequence[Value]) -> list[int]:
     """Return the offsets of the records that columns decide about, each as the rule does."""
     messages = messages_of(values)
     with duckdb.connect() as database:
         database.execute("SET TimeZone = 'UTC'")
         events = Events(database, RowColumns.of(spec, [AT], epoch=1))
-        records = Records(spec, decoding_of(spec, registry.settings), events)
+        records = Records(spec, decoding_of(spec, settings), events)
         _, doubtful = records.add([Run(7, 0, messages)])
         found = events_in(database)
         left = {each.offset for each in doubtful.get(7, [])}
         assert found.keys() | left == set(range(len(values)))
         assert not found.keys() & left
         taken = [record_of(messages[at]) for at in sorted(found)]
-        result = Classifier(spec, settings=registry.settings).classify(taken, seq=7)
+        result = Classifier(spec, settings=settings).classify(taken, seq=7)
         events = Events(database, RowColumns.of(spec, [AT], epoch=1))
         events.judged(result.changes, {AT: 0})
         judged = events_in(database)
@@ -82,7 +86,7 @@ def read(registry: SmallRegistry, schema: Any, ddl: str, *payloads: bytes) -> li
     """Return which payloads of a schema are decided in columns."""
     registry.schemas.clear()
     number = registry.add(schema)
-    return decided(registry, stream(ddl), [framed(number, each) for each in payloads])
+    return decided(registry.settings, stream(ddl), [framed(number, each) for each in payloads])
 
 
 def without_maps(columns: str, name: str) -> list[str]:
@@ -90,7 +94,7 @@ def without_maps(columns: str, name: str) -> list[str]:
     return [] if "MAP<" in columns else [f"{name} {columns}"]
 
 
-@settings(max_examples=300 if IS_LONG else 30, **QUIETLY)
+@examples(max_examples=300 if IS_LONG else 30, **QUIETLY)
 @given(seed=st.integers(0, 2**32), extra_fields=st.sampled_from(["ignore", "reject"]))
 def test_flat_records_are_read_as_the_rule_reads_them(
     registry: SmallRegistry, seed: int, extra_fields: str
@@ -100,10 +104,10 @@ def test_flat_records_are_read_as_the_rule_reads_them(
     registry.schemas.clear()
     registry.add(schema.text)
 
-    decided(registry, stream(ddl, extra_fields=extra_fields), values)
+    decided(registry.settings, stream(ddl, extra_fields=extra_fields), values)
 
 
-@settings(max_examples=600 if IS_LONG else 60, **QUIETLY)
+@examples(max_examples=600 if IS_LONG else 60, **QUIETLY)
 @given(seed=st.integers(0, 2**32))
 def test_nested_records_are_read_as_the_rule_reads_them(registry: SmallRegistry, seed: int) -> None:
     """Records, arrays, maps and unions, several schemas in a batch."""
@@ -127,7 +131,7 @@ def test_nested_records_are_read_as_the_rule_reads_them(registry: SmallRegistry,
             values += [framed(number, each), bad and framed(number, bad[5:])]
     chance.shuffle(values)
 
-    decided(registry, stream(", ".join(ddl)), values)
+    decided(registry.settings, stream(", ".join(ddl)), values)
 
 
 FLAT = {
@@ -294,21 +298,58 @@ def test_texts_of_any_script_are_decided_in_columns(registry: SmallRegistry) -> 
     assert found == [n for n in range(151) if n != 70]
 
 
+# All types but those that are left to the rule, and the columns of most.
+LEFT = {"fx", "either"}
+SOUND = {**ALL_TYPES, "fields": [f for f in ALL_TYPES["fields"] if f["name"] not in LEFT]}
+SOUND_DDL = (
+    "id BIGINT NOT NULL, yes BOOLEAN, f FLOAT, d DOUBLE, s STRING, b BINARY, e STRING, "
+    "price DECIMAL(12, 3), day DATE, ms TIMESTAMP, us TIMESTAMP, local TIMESTAMP_NTZ, "
+    "u STRING, tod INT, tags ARRAY<STRING>, inner STRUCT<x: BIGINT, absent: INT>, "
+    "same STRUCT<x: INT>, absent STRING"
+)
+
+
 def test_sound_records_are_decided_in_columns(registry: SmallRegistry) -> None:
     """A proof that doubts everything would be right, and slow."""
-    left = {"fx", "either"}
-    schema = {**ALL_TYPES, "fields": [f for f in ALL_TYPES["fields"] if f["name"] not in left]}
-    rows = [{**WHOLE, "id": n} for n in range(1500)]
-    ddl = (
-        "id BIGINT NOT NULL, yes BOOLEAN, f FLOAT, d DOUBLE, s STRING, b BINARY, e STRING, "
-        "price DECIMAL(12, 3), day DATE, ms TIMESTAMP, us TIMESTAMP, local TIMESTAMP_NTZ, "
-        "u STRING, tod INT, tags ARRAY<STRING>, inner STRUCT<x: BIGINT, absent: INT>, "
-        "same STRUCT<x: INT>, absent STRING"
-    )
-    payloads = encoded(schema, *rows)
+    payloads = encoded(SOUND, *({**WHOLE, "id": n} for n in range(1500)))
 
-    assert len(read(registry, schema, ddl, *payloads)) == 1500
-    assert read(registry, schema, ddl, *payloads[:700], b"", *payloads[:3])[-1] == 703
+    assert len(read(registry, SOUND, SOUND_DDL, *payloads)) == 1500
+    assert read(registry, SOUND, SOUND_DDL, *payloads[:700], b"", *payloads[:3])[-1] == 703
+
+
+def test_a_schema_is_one_of_many(registry: SmallRegistry) -> None:
+    """Each record keeps its place, whatever it is decoded with."""
+    registry.schemas.clear()
+    ids = [registry.add(each) for each in (PLAIN, SOUND)]
+    plain = encoded(PLAIN, *({"id": n, "name": "a"} for n in range(100)))
+    whole = encoded(SOUND, *({**WHOLE, "id": n} for n in range(100)))
+    values = [framed(ids[n % 2], (plain, whole)[n % 2][n]) for n in range(100)]
+
+    assert decided(registry.settings, stream(SOUND_DDL), values) == [*range(100)]
+
+
+def mutated(payload: bytes, other: bytes, chance: random.Random) -> bytes:
+    """Change a few bytes of a payload, cut it, lengthen it, or go on with another."""
+    made, at = bytearray(payload), chance.randrange(len(payload))
+    for _ in range(chance.randint(0, 2)):
+        byte = chance.randrange(len(made))
+        made[byte] = chance.choice([made[byte] ^ 1 << chance.randrange(8), chance.randrange(256)])
+    ends = [b"", other[at:], chance.randbytes(chance.randint(1, 12)), other]
+    return bytes(made[: chance.choice([at, len(made), len(made)])]) + chance.choice([b"", *ends])
+
+
+@examples(max_examples=100 if IS_LONG else 5, **QUIETLY)
+@given(seed=st.integers(0, 2**32))
+def test_mutated_records_are_read_as_the_rule_reads_them(
+    registry: SmallRegistry, seed: int
+) -> None:
+    """Whatever is done to a record of all types."""
+    chance = random.Random(seed)
+    small = {**WHOLE, "id": 1, "tags": [], "more": {}, "same": None, "s": "中文字符串"}
+    one, other = encoded(SOUND, WHOLE, small)
+    values = [mutated(*chance.sample([one, other], 2), chance) for _ in range(300)]
+
+    assert read(registry, SOUND, SOUND_DDL, *values)
 
 
 @pytest.mark.parametrize(
@@ -341,7 +382,7 @@ def test_hostile_schemas_are_left_to_the_rule(registry: SmallRegistry) -> None:
             registry.add(text, at=(name, 1))
         references = [(name, name, 1) for name, _ in each.schema.references]
         number = registry.add(each.schema.text, references=references)
-        assert decided(registry, stream("id BIGINT"), [framed(number, each.payload)]) == []
+        assert decided(registry.settings, stream("id BIGINT"), [framed(number, each.payload)]) == []
 
 
 def test_names_are_taken_as_the_rule_takes_them(registry: SmallRegistry) -> None:
@@ -368,8 +409,11 @@ def test_fields_that_no_column_names_are_counted(registry: SmallRegistry) -> Non
     deleting = {"mode": "upsert", "keys": ["id"], "apply_as_deletes": "id = 1"}
 
     for fields in ({}, deleting, {**deleting, "deletes": "soft"}):
-        assert decided(registry, stream(ddl, **fields), values) == [0, 1]
-    assert decided(registry, stream(ddl, extra_fields="reject"), values) == []
+        assert decided(registry.settings, stream(ddl, **fields), values) == [0, 1]
+    assert decided(registry.settings, stream(ddl, extra_fields="reject"), values) == []
+    following = {"schema_from": {"kind": "registry"}, "on_new_field": "evolve"}
+    assert decided(registry.settings, stream(ddl, **following), values) == []
+    assert decided(registry.settings, stream("id INT", **following), values) == [0, 1]
 
 
 def test_records_of_other_types_are_left_to_the_rule(registry: SmallRegistry) -> None:
@@ -379,8 +423,8 @@ def test_records_of_other_types_are_left_to_the_rule(registry: SmallRegistry) ->
     (payload,) = encoded(PLAIN, {"id": 1, "name": None})
     values: list[Value] = [framed(each, payload) for each in ids]
 
-    assert decided(registry, stream(DDL), values) == [0, 1]
-    assert decided(registry, stream(DDL, record="a.b.B"), values) == [1]
+    assert decided(registry.settings, stream(DDL), values) == [0, 1]
+    assert decided(registry.settings, stream(DDL, record="a.b.B"), values) == [1]
 
 
 def test_records_that_are_not_framed_in_front_are_left_to_the_rule(registry: SmallRegistry) -> None:
@@ -400,7 +444,21 @@ def test_records_that_are_not_framed_in_front_are_left_to_the_rule(registry: Sma
         *(b"", b"\0\0", b"\1" + whole[1:], None),
     ]
 
-    assert decided(registry, stream(DDL), values) == [0, 7, 8]
+    assert decided(registry.settings, stream(DDL), values) == [0, 7, 8]
+
+
+def test_frames_of_glue_are_decided_in_columns(
+    store_address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that are compressed are left to the rule, and what is no frame."""
+    (payload,) = encoded(PLAIN, {"id": 1, "name": None})
+    with Glue.at(store_address, monkeypatch) as glue:
+        number = glue.add(json.dumps(PLAIN))
+        plain, packed = (in_frame(number, payload, is_packed=each) for each in (False, True))
+        unknown = in_frame(UUID(int=7), payload)
+        values = [packed, plain, unknown, plain[:10], framed(1, payload), plain]
+
+        assert decided(glue.settings, stream(DDL), values) == [1, 5]
 
 
 def test_a_registry_that_does_not_answer_stops_the_proof() -> None:
