@@ -278,6 +278,26 @@ def test_blocks_of_any_size_are_read_as_the_rule_reads_them(
     assert bool(read(registry, schema, "c ARRAY<INT>", payload)) == is_decided
 
 
+def test_a_record_without_a_field_that_it_needs_is_left_to_the_rule(
+    registry: SmallRegistry,
+) -> None:
+    """A null, or no such field at all."""
+    inner = record(column("x", ["null", "int"]), column("y", "int"), name="Inner")
+    schema = record(column("c", ["null", inner]))
+    payloads = [b"\0", b"\2\2\2\2", b"\2\0\2"]
+
+    assert read(registry, schema, "c STRUCT<x: INT NOT NULL>", *payloads) == [0, 1]
+    assert read(registry, schema, "c STRUCT<z: INT NOT NULL>", *payloads) == [0]
+
+
+def test_names_in_a_map_are_texts(registry: SmallRegistry) -> None:
+    """Also where nobody asks for the map."""
+    schema = record(column("id", "int"), column("c", {"type": "map", "values": "int"}))
+    payloads = [b"\2\2\2" + name + b"\2\0" for name in (b"a", b"\xff")]
+
+    assert read(registry, schema, "id INT", *payloads) == [0]
+
+
 def test_what_lies_behind_a_datum_is_noticed(registry: SmallRegistry) -> None:
     """However it looks."""
     (good,) = encoded(PLAIN, {"id": 1, "name": "a"})
