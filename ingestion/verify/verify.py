@@ -350,7 +350,7 @@ class _Proof:
         last = before.seq if before else 0
         total = sum(part.span for each in batches if each.seq > last for part in each.ranges)
         with database_in(scratch_of_this_process(self._settings.state)) as database:
-            proof = ColumnProof(context, redrives, database, known)
+            proof = ColumnProof(context, redrives, database, self._settings, known)
             with closing(TopicReader(self._settings, partitions=len(coverage.begin))) as topic:
                 proof.read(topic, lambda done: self._tell("reading the topic", done, total))
             in_ledger = {batch.seq for batch in self._snapshot.ledger_of_table}
@@ -404,6 +404,7 @@ class _Proof:
             quarantined=self._quarantined,
             quarantine=quarantined,
             good_today=good_today,
+            record_types=proof.record_types,
         )
         try:
             proof.remember(memory, self._paths.proof)

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.kafka.offsets import TopicPartition
+from oncelake.ingestion.settings import Settings
 from oncelake.ingestion.verify.columns import NotInColumnsError
 from oncelake.ingestion.verify.columns.events import Events, RowColumns
 from oncelake.ingestion.verify.columns.records import Records, Run, decoding_of
@@ -70,7 +71,7 @@ def in_columns(
     """Return the events of records that columns decide about, and the offsets of the others."""
     events = Events(database, RowColumns.of(spec, [AT], epoch=1))
     messages = messages_of(values)
-    _, doubtful = Records(spec, decoding_of(spec), events).add([Run(7, 0, messages)])
+    _, doubtful = Records(spec, decoding_of(spec, Settings()), events).add([Run(7, 0, messages)])
     return events_in(database), {record.offset for record in doubtful.get(7, [])}
 
 
@@ -474,4 +475,4 @@ def test_what_columns_do_not_state_is_refused(fields: dict[str, Any], why: str) 
     )
 
     with pytest.raises(NotInColumnsError, match=re.escape(why)):
-        decoding_of(spec)
+        decoding_of(spec, Settings())

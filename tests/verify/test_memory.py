@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import random
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,15 +17,22 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from oncelake.ingestion.errors import DependencyError
 from oncelake.ingestion.operations.erase import erase
 from oncelake.ingestion.operations.rewind import rewind
 from oncelake.ingestion.storage.location import Location
 from oncelake.ingestion.verify.columns import NotInColumnsError
 from oncelake.ingestion.verify.columns.fold import FoldQueries
 from oncelake.ingestion.verify.columns.memory import ledger_digest
-from oncelake.ingestion.verify.verdict import Verdict
+from oncelake.ingestion.verify.compare.ledger import miscounts
+from oncelake.ingestion.verify.fold.rule import Recount
+from oncelake.ingestion.verify.read.snapshot import Batch
+from oncelake.ingestion.verify.verdict import Difference, Verdict
 from oncelake.ingestion.verify.verify import verify
+from tests.formats.test_avro import column, encoded, record
 from tests.support.long import IS_LONG
+from tests.support.registry import framed
+from tests.support.small_registry import small_registry
 from tests.support.world import COLUMNS, World, row
 from tests.verify.factories import P0, P1, batch, stretch
 
@@ -36,6 +45,7 @@ MODES: dict[str, dict[str, Any]] = {
     "append": {"mode": "append", "keys": []},
     "changes of a database": {"format": "debezium"},
     "changes with their schemas": {"format": {"type": "debezium", "schemas": True}},
+    "Avro": {"format": "avro", "sequence_by": ["at"]},
     "changes in the order of a log": {
         "format": {"type": "debezium", "columns": {"lsn": "source.lsn"}},
         "schema": "id INT NOT NULL, name STRING, at INT, lsn BIGINT NOT NULL",
@@ -43,6 +53,22 @@ MODES: dict[str, dict[str, Any]] = {
         "deletes": "soft",
     },
 }
+# An older schema, and one with a field that no column names.
+SCHEMAS = (
+    record(column("id", "int"), column("name", ["null", "string"]), column("at", "int")),
+    record(column("more", "int"), column("id", "long"), column("at", ["null", "long"])),
+)
+
+
+@contextmanager
+def with_schemas(world: World, *schemas: Any) -> Iterator[None]:
+    """Put schemas into a registry of the world's, with ids from 1 on."""
+    with small_registry() as registry:
+        for schema in schemas:
+            registry.add(schema)
+        address = {"schema_registry": registry.address}
+        world.settings = world.settings.model_copy(update=address)
+        yield
 
 
 def proven(world: World, **options: Any) -> Verdict:
@@ -513,6 +539,10 @@ class Life:
             sent = self.chance.choice([whole, whole, whole, whole, b"bad", {"id": key, "at": "x"}])
             if self.world.spec.format.type == "debezium":
                 sent = self._changed(sent)
+            elif self.world.spec.format.type == "avro" and isinstance(sent, dict):
+                number, schema = self.chance.choice([*enumerate(SCHEMAS, 1)])
+                payloads = encoded(schema, {**row(key, "a"), **sent, "more": 1, "at": at})
+                sent = framed(number, payloads[0][: -1 if sent is not whole else None])
             # An erase takes what waits under its key, after which no proof goes on.
             names_row = isinstance(sent, dict) and sent.get("op") == "d"
             if MODES["changes with their schemas"].items() <= self.world.declared.items():
@@ -560,12 +590,75 @@ def test_it_says_what_a_whole_proof_says_whatever_befalls_a_stream(world: World,
     """Batches of any records, redrives, replays, rewinds, erases."""
     world.declare(quarantine_rate={"stop_above": 1.0}, **MODES[mode])
     life = Life(world, random.Random(mode))
-    life._send()
-    proven(world)
-    for _ in range(60 if IS_LONG else 8):
-        life.step()
+    with with_schemas(world, *SCHEMAS):
+        life._send()
+        proven(world)
+        for _ in range(60 if IS_LONG else 8):
+            life.step()
 
     assert life.gone_on > 0
+
+
+def test_records_of_avro_are_decoded_in_columns(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing but what is in quarantine is read alone; fields that no column names are counted."""
+    undeclared = []
+
+    def noted(batch: Batch, recount: Recount) -> Iterator[Difference]:
+        undeclared.append(recount.undeclared)
+        return miscounts(batch, recount)
+
+    world.declare(format="avro", quarantine_rate={"stop_above": 1.0})
+    old, new = SCHEMAS
+    rows = [framed(1, each) for each in encoded(old, *(row(n, "x", n) for n in range(50)))]
+    more = [{"id": n, "more": 1, "at": None} for n in range(40, 60)]
+    with with_schemas(world, *SCHEMAS):
+        world.send(*rows, b"bad", *(framed(2, each) for each in encoded(new, *more)))
+        world.run()
+        with monkeypatch.context() as patch:
+            patch.setattr("oncelake.ingestion.verify.decode.avro.opened", None)
+            patch.setattr("oncelake.ingestion.verify.verify.miscounts", noted)
+            verdict = proven(world)
+
+        assert in_columns(verdict)
+        assert (verdict.records, verdict.rows, verdict.quarantined) == (71, 60, 1)
+        assert [world.ledger[-1].counts["extra_fields"]] == undeclared == [20]
+        DeltaTable(world.paths.data.path).update({"at": "5"}, predicate="id = 45")
+        assert not proven(world).holds
+
+
+def test_a_record_type_that_comes_later_is_noticed_by_the_proof_that_goes_on(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one before it has remembered of which type the rows are."""
+    monkeypatch.setattr("oncelake.ingestion.pipeline.batch.learn_record_types", lambda *of: of[-1])
+    world.declare(format="avro")
+    schema = SCHEMAS[0]
+    payload, other = encoded(schema, row(1, "a", 1), row(2, "b", 1))
+    with with_schemas(world, schema, {**schema, "name": "Other"}):
+        world.send(framed(1, payload))
+        world.run()
+        assert in_columns(proven(world))
+        world.send(framed(2, other))
+        world.run()
+
+        verdict = proven(world)
+
+    assert not verdict.holds
+    assert [each.what[:28] for each in verdict.differences] == ["a record of type a.b.Other w"]
+
+
+def test_a_registry_that_is_gone_stops_a_proof(world: World) -> None:
+    """And one that has lost a schema leaves it undecided."""
+    world.declare(format="avro")
+    with with_schemas(world, SCHEMAS[0]):
+        world.send(*(framed(1, each) for each in encoded(SCHEMAS[0], row(1, "a", 1))))
+        world.run()
+    with pytest.raises(DependencyError, match="schema registry"):
+        proven(world)
+    with with_schemas(world):
+        assert "does not know schema id 1" in proven(world).obstacles[0]
 
 
 def test_changes_of_a_database_are_proven_in_columns_until_a_row_moves(world: World) -> None:

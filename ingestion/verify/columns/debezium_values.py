@@ -22,6 +22,10 @@ from oncelake.ingestion.declaration.types import SqlType
 from oncelake.ingestion.verify.columns import NotInColumnsError
 from oncelake.ingestion.verify.columns.json_values import JsonReader
 from oncelake.ingestion.verify.columns.types import (
+    END_SECOND,
+    FIRST_DAY,
+    FIRST_SECOND,
+    LAST_DAY,
     from_iso,
     from_json,
     from_text,
@@ -44,8 +48,6 @@ _MAY_LEAVE_OUT: Final = (
 _MICROS: Final = {"millis": "{} * 1000", "micros": "{}", "nanos": "{} // 1000"}
 _ENDS: Final = {"millis": 1000, "micros": 1_000_000, "nanos": 10**9}
 _CLOCKS: Final = {"ts_ms": "millis", "ts_us": "micros", "ts_ns": "nanos"}
-_FIRST_SECOND, _END_SECOND = -62_135_596_800, 253_402_300_800
-_FIRST_DAY, _LAST_DAY = -719_162, 2_932_896
 _MAKES: Final = {"TIMESTAMP": "make_timestamptz", "TIMESTAMP_NTZ": "make_timestamp"}
 # What is between a schema and its payload.
 _PAYLOAD: Final = b',"payload":'
@@ -253,13 +255,13 @@ def from_envelope(spec: StreamSpec, column: DeclaredColumn) -> Taken:
 
 def _from_days(name: str) -> tuple[str, str]:
     days = identifier(name)
-    is_day = f"{days} BETWEEN {_FIRST_DAY} AND {_LAST_DAY}"
+    is_day = f"{days} BETWEEN {FIRST_DAY} AND {LAST_DAY}"
     return taken_if(name, is_day, f"DATE '1970-01-01' + {days}::INTEGER")
 
 
 def _from_ticks(name: str, type_: SqlType, unit: str) -> tuple[str, str]:
     ticks, second = identifier(name), _ENDS[unit]
-    is_moment = f"{ticks} >= {_FIRST_SECOND * second} AND {ticks} < {_END_SECOND * second}"
+    is_moment = f"{ticks} >= {FIRST_SECOND * second} AND {ticks} < {END_SECOND * second}"
     if unit == "nanos":
         # As many as 64 bits hold.
         is_moment = f"{ticks} % 1000 = 0"

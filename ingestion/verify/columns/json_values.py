@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from pyarrow import json
 
 from oncelake.ingestion.verify.columns import NotInColumnsError
+from oncelake.ingestion.verify.columns.parts import PartsReader
 
 # One object on one line; whatever else is whole is rare, and read alone.
 _PLAIN: Final = r"^\{[^\n\r\x00]*\}$"
@@ -26,13 +27,10 @@ _PLAIN: Final = r"^\{[^\n\r\x00]*\}$"
 _NOT_FINITE: Final = r"[:\[,]\s*-?(NaN|Inf)|[0-9][eE][+-]?0*[1-9][0-9]{2}"
 _LONGEST: Final = 300
 _TOO_LONG: Final = rf"[0-9.]{{{_LONGEST}}}"
-_FIRST_LOOK: Final = 1_000
 _MOST_FIELDS: Final = 300
-# Where more of the records than this are refused, a stream is not one to be read in columns.
-_MOST_REFUSED: Final = 0.2
 
 
-class JsonReader:
+class JsonReader(PartsReader):
     """Reads objects of some fields, and others that nobody declares."""
 
     def __init__(
@@ -51,12 +49,11 @@ class JsonReader:
             whole: Those of which each part must be wanted, however deep.
             doubtful: Patterns of records that are doubtful, too.
         """
-        self._schema, self._rejects = schema, rejects
+        super().__init__(schema)
+        self._rejects = rejects
         self._sizes = {name: _size(schema.field(name).type) for name in whole}
         self._asked = pa.schema([_optional(each) for each in schema])
         self._size, self._has_others = _size(pa.struct(list(schema))), False
-        self._has_been_seen = False
-        self._read = self._refused = 0
         names = "|".join(map(re.escape, sorted({*_decimals(schema)})))
         quoted = rf'"({names})"\s*:\s*("|\[[^":{{}}]*"[^"]*"\s*[,\]])|\\u[^"]*"\s*:'
         self._patterns = [_NOT_FINITE, *doubtful, *([quoted] if names else [])]
@@ -70,12 +67,7 @@ class JsonReader:
         doubtful = self._doubtful(pa.array(values, pa.binary()))
         at = pc.indices_nonzero(pc.invert(doubtful))
         kept = list(values) if len(at) == len(values) else [values[i] for i in at.to_pylist()]
-        parts = list(self._parts(kept, 0, len(kept)))
-        tables = [table for _, _, table in parts]
-        if not tables:
-            return self._schema.empty_table(), at.slice(0, 0)
-        places = [at.slice(start, end - start) for start, end, _ in parts]
-        return pa.concat_tables(tables), pa.concat_arrays(places)
+        return self._tables(kept, at)
 
     def _doubtful(self, values: pa.Array) -> pa.Array:
         """Tell the records that the rule might read otherwise, or refuse, whatever Arrow says."""
@@ -86,30 +78,6 @@ class JsonReader:
             openings = pc.add(pc.count_substring(values, "{"), pc.count_substring(values, "["))
             doubtful = pc.or_(doubtful, pc.greater(openings, _LONGEST))
         return pc.or_(doubtful, pc.match_substring_regex(values, "|".join(patterns)))
-
-    def _parts(
-        self, values: Sequence[bytes], start: int, end: int
-    ) -> Iterator[tuple[int, int, pa.Table]]:
-        """Yield tables of the records from ``start`` to ``end``, less and less at once."""
-        if start == end:
-            return
-        if not self._has_been_seen and end - start > _FIRST_LOOK:
-            yield from self._parts(values, start, start + _FIRST_LOOK)
-            start += _FIRST_LOOK
-        table = self._table(values[start:end])
-        self._has_been_seen = True
-        if table is None and end - start > 1:
-            middle = (start + end) // 2
-            yield from self._parts(values, start, middle)
-            yield from self._parts(values, middle, end)
-            return
-        self._read += end - start
-        if table is not None:
-            yield start, end, table
-            return
-        self._refused += 1
-        if self._refused > _FIRST_LOOK and self._refused > _MOST_REFUSED * self._read:
-            raise NotInColumnsError("its JSON is not alike enough")
 
     def _table(self, values: Sequence[bytes]) -> pa.Table | None:
         """Read records; none if Arrow refuses any of them."""

@@ -52,6 +52,7 @@ class ProofMemory:
         records, batches, rows, quarantined: What was counted.
         quarantine: A digest of what was in quarantine.
         good_today: How many records wait in quarantine that the declaration takes.
+        record_types: The names of record types that were applied, where the declaration has none.
         erased: Batches since then that have erased a key, which is not remembered any more.
         files: The files of events, with their digests.
     """
@@ -69,6 +70,7 @@ class ProofMemory:
     quarantined: int
     quarantine: int
     good_today: int = 0
+    record_types: tuple[str, ...] = ()
     erased: tuple[int, ...] = ()
     files: tuple[tuple[str, str], ...] = ()
 
@@ -100,7 +102,8 @@ def load_memory(place: Location) -> ProofMemory | None:
         if _digest(_canonical(said)) != digest:
             raise ProofMemoryError("is not as it was written")
         of_tuples = {name: tuple(map(tuple, said[name])) for name in ("next", "files")}
-        return ProofMemory(**{**said, **of_tuples, "erased": tuple(said["erased"])})
+        of_tuples |= {name: tuple(said[name]) for name in ("erased", "record_types")}
+        return ProofMemory(**{**said, **of_tuples})
     except (ValueError, KeyError, TypeError) as error:
         raise ProofMemoryError("is not as it was written") from error
 

@@ -13,6 +13,7 @@ from confluent_kafka import Message
 
 from oncelake.ingestion.declaration.sql import identifier
 from oncelake.ingestion.kafka.offsets import TopicPartition
+from oncelake.ingestion.settings import Settings
 from oncelake.ingestion.storage.location import Location
 from oncelake.ingestion.verify.columns import NotInColumnsError
 from oncelake.ingestion.verify.columns.events import SENT, Events, RowColumns
@@ -75,6 +76,7 @@ class ColumnProof:
         context: FoldContext,
         redrives: Redrives,
         database: duckdb.DuckDBPyConnection,
+        settings: Settings,
         known: Remembered | None = None,
     ) -> None:
         """Plan it.
@@ -105,7 +107,7 @@ class ColumnProof:
         # What lies elsewhere no batch has read: it is found where the quarantine is compared.
         known_at = (each for each in redrives.places if each[0] in self._numbers)
         kept_back = [(self._numbers[at], offset) for at, offset in known_at]
-        self._records = Records(spec, decoding_of(spec), self._events, kept_back)
+        self._records = Records(spec, decoding_of(spec, settings), self._events, kept_back)
         self._queries = FoldQueries(database, spec)
         counted = Counter[str](values_coerced=0, tombstones_shared=0)
         # A record that leaves a column out is proven record by record.
@@ -121,6 +123,7 @@ class ColumnProof:
         self._by_seq = {batch.seq: batch for batch in self._batches}
         self.bad: SpillTable[BadRecord] = context.store.table("bad_in_columns")
         self.records = 0
+        self._types = {*known.memory.record_types} if known else set[str]()
 
     def read(self, topic: TopicReader, tell: Callable[[int], None]) -> None:
         """Read and decode every record.
@@ -160,6 +163,8 @@ class ColumnProof:
             recount = self._recounts[seq]
             recount.dispositions.update(dispositions)
             recount.counts["superseded"] += superseded
+        for seq, undeclared in self._records.undeclared.items():
+            self._recounts[seq].undeclared += undeclared
         for seq, recount in self._recounts.items():
             if self._redrives.can_recount(self._by_seq[seq]):
                 yield self._by_seq[seq], recount
@@ -196,6 +201,11 @@ class ColumnProof:
         save_memory(memory, place, events.to_arrow_reader(_AT_ONCE))
 
     @property
+    def record_types(self) -> tuple[str, ...]:
+        """The names of record types that were applied, where the declaration names none."""
+        return (*self._types,)
+
+    @property
     def names(self) -> tuple[str, ...]:
         """The columns of the table that are compared."""
         columns = self._events.columns
@@ -210,6 +220,13 @@ class ColumnProof:
             self._recounts[seq].counts["ignored"] += number
         for seq, records in doubtful.items():
             self._judge(self._by_seq[seq], records)
+        self._note_types(self._records.record_types)
+
+    def _note_types(self, names: Iterable[str]) -> None:
+        """Take names of record types; one beyond the first is a difference, or of another topic."""
+        self._types.update(names)
+        if len(self._types) > 1:
+            raise NotInColumnsError("records of several types are proven record by record")
 
     def _judge(self, batch: Batch, records: Sequence[Record]) -> None:
         """Let the rule decide about records of a batch."""
@@ -219,8 +236,9 @@ class ColumnProof:
         result = self._redrives.classified(
             records, batch.seq, classify, recount, applies_truncates=policy == "apply"
         )
-        if result.unread or result.truncates or result.types:
-            raise NotInColumnsError("schemas, types and truncates are proven record by record")
+        if result.unread or result.truncates:
+            raise NotInColumnsError("unknown schemas and truncates are proven record by record")
+        self._note_types(name for _, name in result.types)
         recount.counts.update(result.counts)
         recount.extra["values_coerced"] += sum(change.coerced for change in result.changes)
         undeclared = (change.has_undeclared and change.row is not None for change in result.changes)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
@@ -13,11 +13,14 @@ from confluent_kafka import Message
 from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.declaration.sql import identifier
 from oncelake.ingestion.kafka.client import headers_of
+from oncelake.ingestion.settings import Settings
 from oncelake.ingestion.verify.columns import NotInColumnsError
+from oncelake.ingestion.verify.columns.avro_values import UNDECLARED, AvroReader
 from oncelake.ingestion.verify.columns.debezium_values import DELETES, EnvelopeReader, from_envelope
 from oncelake.ingestion.verify.columns.events import Events
 from oncelake.ingestion.verify.columns.json_values import JsonReader
 from oncelake.ingestion.verify.columns.types import from_json, json_type
+from oncelake.ingestion.verify.decode import ID_HEADER, OTHER_ID_HEADERS
 from oncelake.ingestion.verify.fold.transform import Condition
 from oncelake.ingestion.verify.read.record import FIRST_MS, LAST_MS, Record
 from oncelake.ingestion.verify.read.topic import record_of
@@ -26,8 +29,9 @@ from oncelake.ingestion.verify.read.topic import record_of
 _LONGEST_KEY: Final = 1_000
 _MOST_OFFSETS: Final = 1 << 46
 _OF_A_MOVE: Final = frozenset({"__debezium.oldkey", "__debezium.newkey"})
-# Doubts about any record: it has no time that a column can have, or the rule is to decide.
-_OF_ALL: Final = (f"_event NOT BETWEEN {FIRST_MS} AND {LAST_MS}", "_waits")
+_OF_IDS: Final = frozenset(each.format("value") for each in (ID_HEADER, *OTHER_ID_HEADERS))
+# A record has no time that a column can have.
+_NO_TIME: Final = f"_event NOT BETWEEN {FIRST_MS} AND {LAST_MS}"
 Numbers = np.ndarray[Any, np.dtype[np.int64]]
 
 
@@ -40,7 +44,13 @@ class Run(NamedTuple):
 
 
 class Reader(Protocol):
-    """Reads values of one format into columns."""
+    """Reads values of one format into columns.
+
+    Attributes:
+        record_types: The names of record types that were read, where the declaration names none.
+    """
+
+    record_types: set[str]
 
     def read(self, values: Sequence[bytes]) -> tuple[pa.Table, pa.Array]:
         """Return the columns of the values that are not doubtful, and where those values are."""
@@ -54,6 +64,7 @@ class Decoding(NamedTuple):
         columns: What each declared column is, in DuckDB's SQL over what was read.
         doubts: Conditions over what was read by which a record is doubtful; null is no doubt.
         deletes: A condition over what was read by which a record says that it is a delete.
+        undeclared: One by which a record has fields that no column names.
         gone: A condition over the declared columns by which a record is a delete.
     """
 
@@ -61,17 +72,19 @@ class Decoding(NamedTuple):
     columns: Mapping[str, str]
     doubts: Sequence[str]
     deletes: str = "FALSE"
+    undeclared: str = "FALSE"
     gone: str = "FALSE"
 
     def select(self) -> str:
         """Write the query over ``read`` that makes rows, and says which are doubtful."""
         values = ", ".join(f"{value} AS {identifier(n)}" for n, value in self.columns.items())
-        doubts = [f"coalesce({doubt}, FALSE)" for doubt in (*self.doubts, *_OF_ALL)]
+        doubts = [f"coalesce({doubt}, FALSE)" for doubt in (*self.doubts, _NO_TIME)]
         return f"""
             SELECT *, CASE WHEN _unknown THEN FALSE WHEN _deletes THEN TRUE
                            ELSE coalesce({self.gone}, FALSE) END AS _gone
             FROM (
                 SELECT {values}, _at, _partition, _offset, _seq, {self.deletes} AS _deletes,
+                       {self.undeclared} AS _undeclared,
                        make_timestamptz(_event * 1000) AS _timestamp,
                        {" OR ".join(doubts)} AS _unknown
                 FROM read
@@ -80,7 +93,11 @@ class Decoding(NamedTuple):
 
 
 class Records:
-    """Adds the records of a stream to its events, as today's declaration reads them."""
+    """Adds the records of a stream to its events, as today's declaration reads them.
+
+    Attributes:
+        undeclared: How many of them have fields that no column names, by batch.
+    """
 
     def __init__(
         self,
@@ -93,9 +110,19 @@ class Records:
         self._events, self._run = events, events.database.execute
         self._register = events.database.register
         self._ignores_nulls = spec.tombstone_policy == "ignore"
-        self._may_move = bool(spec.moved_by) or spec.unavailable == "keep"
+        may_move = bool(spec.moved_by) or spec.unavailable == "keep"
+        self._headers = _OF_A_MOVE if may_move else frozenset[str]()
+        self._headers |= _OF_IDS if spec.format.options.uses_registry else frozenset()
+        # The row of a delete that stays has such fields, too.
+        self._has_row = "TRUE" if spec.deletes == "soft" else "NOT _gone"
+        self.undeclared = Counter[int]()
         self._reader, self._select = decoding.reader, decoding.select()
         self._kept_back = np.array([_place(*each) for each in kept_back], np.int64)
+
+    @property
+    def record_types(self) -> set[str]:
+        """The names of record types that were read, where the declaration names none."""
+        return self._reader.record_types
 
     def add(self, runs: Sequence[Run]) -> tuple[Counter[int], dict[int, list[Record]]]:
         """Take records; return how many were ignored, and those that are doubtful, by batch."""
@@ -118,30 +145,35 @@ class Records:
         self, runs: Sequence[Run], messages: Sequence[Message], values: Sequence[bytes | None]
     ) -> Numbers:
         """Add the records that are not doubtful; return which they are."""
-        kept = [value for value in values if value is not None]
-        table, places = self._reader.read(kept)
-        if len(kept) < len(values):
-            there = [i for i, value in enumerate(values) if value is not None]
-            places = pa.array(there, pa.int64()).take(places)
         lengths = [len(run.messages) for run in runs]
         partitions = np.repeat([run.partition for run in runs], lengths)
         offsets = np.fromiter((m.offset() for m in messages), np.int64, len(messages))
+        # What the rule is to decide is not read here, as it may be nothing of the format.
+        waits = np.isin(_place(partitions, offsets), self._kept_back)
+        if self._headers:
+            named = (_has_header(message, self._headers) for message in messages)
+            waits |= np.fromiter(named, bool, len(messages))
+        kept = [
+            (i, value) for i in np.flatnonzero(~waits).tolist() if (value := values[i]) is not None
+        ]
+        table, places = self._reader.read([value for _, value in kept])
+        places = pa.array([i for i, _ in kept], pa.int64()).take(places)
         given: dict[str, Any] = {
             "_at": np.arange(len(messages)),
             "_partition": partitions.astype(np.int32),
             "_offset": offsets,
             "_seq": np.repeat([run.seq for run in runs], lengths).astype(np.int64),
             "_event": np.fromiter((m.timestamp()[1] for m in messages), np.int64, len(messages)),
-            "_waits": np.isin(_place(partitions, offsets), self._kept_back),
         }
-        if self._may_move:
-            given["_waits"] |= np.fromiter(map(_is_moved, messages), bool, len(messages))
         decided = places.to_numpy()
         for name, column in given.items():
             table = table.append_column(name, pa.array(column[decided]))
         self._register("read", table)
         self._run(f"CREATE OR REPLACE TEMP TABLE decoded AS {self._select}")
         self._events.add("(FROM decoded WHERE NOT _unknown)")
+        is_counted = f"NOT _unknown AND _undeclared AND {self._has_row}"
+        counts = f"SELECT _seq, count(*) FROM decoded WHERE {is_counted} GROUP BY _seq"
+        self.undeclared.update(dict(self._run(counts).fetchall()))
         found: Any = self._run("SELECT _at FROM decoded WHERE NOT _unknown").fetchnumpy()
         return np.asarray(found["_at"], np.int64)
 
@@ -151,14 +183,14 @@ def _place(partition: Any, offset: Any) -> Any:
     return partition * _MOST_OFFSETS + offset
 
 
-def _is_moved(message: Message) -> bool:
-    """Tell whether headers name another key of the row, or cannot be read."""
+def _has_header(message: Message, names: Collection[str]) -> bool:
+    """Tell whether a record has a header of these, or headers that cannot be read."""
     headers = headers_of(message)
-    return headers is None or any(name in _OF_A_MOVE for name, _ in headers)
+    return headers is None or any(name in names for name, _ in headers)
 
 
-def decoding_of(spec: StreamSpec) -> Decoding:
-    """Return how the values of a stream are decoded at once.
+def decoding_of(spec: StreamSpec, settings: Settings) -> Decoding:
+    """Return how the values of a stream are decoded at once; settings say where schemas are.
 
     Raises:
         NotInColumnsError: the declaration says more of a record than its format, columns, keys and
@@ -166,7 +198,11 @@ def decoding_of(spec: StreamSpec) -> Decoding:
     """
     refuse_more(spec)
     reader: Reader
-    if spec.format.type == "debezium":
+    deletes = undeclared = "FALSE"
+    if spec.format.type == "avro":
+        reader, undeclared = AvroReader(spec, settings), UNDECLARED
+        columns = {column.name: (identifier(column.name), "FALSE") for column in spec.columns}
+    elif spec.format.type == "debezium":
         taken = {column.name: from_envelope(spec, column) for column in spec.columns}
         reader, deletes = EnvelopeReader(spec, {n: each.type for n, each in taken.items()}), DELETES
         columns = {name: (each.value, each.doubt) for name, each in taken.items()}
@@ -174,7 +210,7 @@ def decoding_of(spec: StreamSpec) -> Decoding:
         columns = {column.name: from_json(column.name, column.type) for column in spec.columns}
         schema = pa.schema([pa.field(c.name, json_type(c.type)) for c in spec.columns])
         rejects = spec.extra_fields == "reject" or bool(spec.whole_columns)
-        reader, deletes = JsonReader(schema, rejects=rejects), "FALSE"
+        reader = JsonReader(schema, rejects=rejects)
     values = {name: value for name, (value, _) in columns.items()}
     gone, doubts = deletes_of(spec, values)
     doubts += [doubt for _, doubt in columns.values()]
@@ -183,6 +219,7 @@ def decoding_of(spec: StreamSpec) -> Decoding:
         columns=values,
         doubts=[*doubts, *lacking(spec, values, deletes)],
         deletes=deletes,
+        undeclared=undeclared,
         gone=gone,
     )
 
@@ -219,7 +256,9 @@ def deletes_of(spec: StreamSpec, values: Mapping[str, str]) -> tuple[str, list[s
 def refuse_more(spec: StreamSpec) -> None:
     """Refuse a declaration that says more of a record than its format, columns, keys and order."""
     more = {
-        "format": spec.format.type not in {"json", "debezium"} or spec.format.options.uses_registry,
+        # Debezium by a registry, and Avro without one.
+        "format": spec.format.type not in {"json", "debezium", "avro"}
+        or spec.format.options.uses_registry != (spec.format.type == "avro"),
         "from_headers, from_key": bool(spec.metadata_columns),
         "a transformation": bool(spec.where or spec.select or spec.transform or spec.value_ddl),
         "explode": bool(spec.explode),

@@ -27,10 +27,13 @@ _CERTAIN: Final[Mapping[str, str]] = {
     "TIMESTAMP_NTZ": f"{_DAY}([T ]{_TIME})?",
 }
 # Of ISO 8601, as connectors write it.
-_ISO: Final[Mapping[str, str]] = {
+ISO: Final[Mapping[str, str]] = {
     "TIMESTAMP": f"{_DAY}T{_TIME}{_ZONE}",
     "TIMESTAMP_NTZ": f"{_DAY}T{_TIME}",
 }
+# What a column holds: the years from 1 to 9999.
+FIRST_SECOND, END_SECOND = -62_135_596_800, 253_402_300_800
+FIRST_DAY, LAST_DAY = -719_162, 2_932_896
 _IN_DUCKDB: Final[Mapping[str, str]] = {
     "DATE": "DATE",
     "TIMESTAMP": "TIMESTAMPTZ",
@@ -95,7 +98,7 @@ def from_json(name: str, type_: SqlType) -> tuple[str, str]:
 
 def from_iso(name: str, type_: SqlType) -> tuple[str, str]:
     """Write the same of a moment that is a text as connectors write it."""
-    return from_text(name, _IN_DUCKDB[type_.word], _ISO[type_.word])
+    return from_text(name, _IN_DUCKDB[type_.word], ISO[type_.word])
 
 
 def from_text(name: str, type_: str, certain: str) -> tuple[str, str]:

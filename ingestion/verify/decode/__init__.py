@@ -127,9 +127,9 @@ Name = Callable[[bytes], str | None]
 # Whether bytes of a header are all that a format's payloads have behind the schema's id.
 IsWhole = Callable[[bytes], bool]
 # The header of Confluent's serializers that has a schema's id.
-_ID_HEADER: Final = "__{}_schema_id"
+ID_HEADER: Final = "__{}_schema_id"
 # Those of Apicurio's and Cloudera's, or what else says which schema it is.
-_OTHER_ID_HEADERS: Final = (
+OTHER_ID_HEADERS: Final = (
     *("{}.schema.version.id", "apicurio.{}.globalId", "apicurio.{}.contentId"),
     *("apicurio.{}.contentHash", "apicurio.{}.artifactId"),
 )
@@ -169,8 +169,8 @@ class ReadFramed:
         self._in_glue = expected.settings.in_glue
         self._is_key, self._wanted = expected.is_key, expected.record
         part = "key" if expected.is_key else "value"
-        self._id_header, self._is_whole = _ID_HEADER.format(part), is_whole
-        self._other_headers = {each.format(part) for each in _OTHER_ID_HEADERS}
+        self._id_header, self._is_whole = ID_HEADER.format(part), is_whole
+        self._other_headers = {each.format(part) for each in OTHER_ID_HEADERS}
         self._readers: dict[SchemaId, Decode] = {}
 
     def __call__(

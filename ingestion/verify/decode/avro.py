@@ -44,9 +44,9 @@ from oncelake.ingestion.verify.decode.coerce import (
     undeclared,
 )
 
-_CLOCKS: Final = {"Timestamp": 10**3, "MicroTimestamp": 10**6, "NanoTimestamp": 10**9}
+CLOCKS: Final = {"Timestamp": 10**3, "MicroTimestamp": 10**6, "NanoTimestamp": 10**9}
 _KEPT: Final = (*("name", "namespace", "size", "symbols"), *("precision", "scale", "connect.name"))
-_LOGICAL: Final = "logical"
+LOGICAL: Final = "logical"
 _MOST_TYPES: Final = 10_000
 # What the types of columns call the items of lists, and the values of maps.
 _PART: Final = {"ARRAY": "element", "MAP": "value"}
@@ -132,7 +132,7 @@ def _undecorated(schema: Any) -> Any:
         fields = ((_text(field["name"]), field["type"]) for field in schema["fields"])
         inner["fields"] = [{"name": name, "type": _undecorated(each)} for name, each in fields]
     type_ = "record" if type_ == "error" else type_
-    return {"type": type_, _LOGICAL: schema.get("logicalType"), **kept, **inner}
+    return {"type": type_, LOGICAL: schema.get("logicalType"), **kept, **inner}
 
 
 def _text(name: str) -> str:
@@ -318,7 +318,7 @@ def _leaf_as_json(node: Any, value: Any) -> Any:
         return coerce.real_in_json(value)
     if node.type == "record":
         return coerce.unscaled_text(value["value"], value["scale"])
-    logical = str(node.get_prop(_LOGICAL))
+    logical = str(node.get_prop(LOGICAL))
     if logical == "decimal" and int(node.get_prop("precision") or 0) > 0:
         return coerce.unscaled_text(value, int(node.get_prop("scale") or 0))
     if logical == "uuid" and node.type == "fixed":
@@ -329,8 +329,8 @@ def _leaf_as_json(node: Any, value: Any) -> Any:
 def _of_connect(node: Any, type_: SqlType) -> Read | None:
     """Take a type to which Kafka Connect has given a name of its own."""
     name = str(node.get_prop("connect.name")).removeprefix("io.debezium.").removeprefix("time.")
-    if node.type == "long" and name in _CLOCKS and type_.word in {"TIMESTAMP", "TIMESTAMP_NTZ"}:
-        return coerce.moment(type_, _CLOCKS[name], zoned=type_.word == "TIMESTAMP")
+    if node.type == "long" and name in CLOCKS and type_.word in {"TIMESTAMP", "TIMESTAMP_NTZ"}:
+        return coerce.moment(type_, CLOCKS[name], zoned=type_.word == "TIMESTAMP")
     if node.type == "int" and name == "Date" and type_.word == "DATE":
         return coerce.day(type_)
     if node.type == "string" and name == "ZonedTimestamp" and type_.word == "TIMESTAMP":
@@ -343,7 +343,7 @@ def _of_connect(node: Any, type_: SqlType) -> Read | None:
 
 
 def _scalar(node: Any, type_: SqlType) -> Read | None:
-    word, logical = node.type, str(node.get_prop(_LOGICAL))
+    word, logical = node.type, str(node.get_prop(LOGICAL))
     if word in {"int", "long"}:
         kind, _, unit = logical.rpartition("-")
         if word == "long" and kind in {"timestamp", "local-timestamp"} and unit in TICKS:
