@@ -33,6 +33,8 @@ MODES: dict[str, dict[str, Any]] = {
     "marking deletes": {"sequence_by": ["at"], "deletes": "soft", "apply_as_deletes": "at = 7"},
     "in Iceberg": {"sequence_by": ["at"], "sink": "iceberg"},
     "insert_only": {"mode": "insert_only"},
+    "versions": {"mode": "scd2", "sequence_by": ["at"], "apply_as_deletes": "at = 7"},
+    "versions by the record's time": {"mode": "scd2", "sequence_by": ["_timestamp"]},
     "append": {"mode": "append", "keys": []},
     "changes of a database": {"format": "debezium"},
     "changes with their schemas": {"format": {"type": "debezium", "schemas": True}},
@@ -363,6 +365,26 @@ def test_any_column_that_changes_is_noticed(world: World, column: str, value: st
         assert not proven(world, whole=whole).holds
 
 
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        *(("valid_from", "valid_from - 1"), ("valid_to", "6"), ("valid_to", "NULL")),
+        *(("current", "true"), ("name", "'x'")),
+    ],
+)
+def test_a_version_that_changes_is_noticed(world: World, column: str, value: str) -> None:
+    """Also when its record is gone, and that by which it ended."""
+    world.declare(mode="scd2", sequence_by=["at"])
+    world.send(row(1, "a", 1), row(1, "b", 5), row(2, "c", 5))
+    world.run()
+    assert in_columns(proven(world))
+    world.forget_before(0, 3)
+    assert in_columns(proven(world))
+    DeltaTable(world.paths.data.path).update({column: value}, predicate="name = 'a'")
+
+    assert not proven(world).holds
+
+
 def test_a_record_in_quarantine_of_a_partition_that_nobody_reads_is_noticed(world: World) -> None:
     """It ends no proof, and is a difference."""
     world.send(row(1, "a"), b"garbage")
@@ -396,7 +418,7 @@ def test_a_key_in_two_partitions_is_not_decided_in_columns(world: World) -> None
         )
         database.execute("CREATE TABLE remembered AS FROM events LIMIT 0")
         with pytest.raises(NotInColumnsError, match="nothing orders"):
-            FoldQueries(database, world.spec).fold(has_replays=False)
+            FoldQueries(database, world.spec).fold({}, has_replays=False)
 
 
 def test_batches_of_other_columns_are_decided_by_those(world: World) -> None:

@@ -3,7 +3,7 @@
 ``events`` has a row a change: ``k``, a hash of its key; ``o0``, ``o1``, …, its declared order;
 ``seq``, ``tp`` and ``off``, its batch, the number of its partition and its offset; ``gone``,
 whether it deletes; ``digest``, a hash of the row that the table has where this record is the
-newest. DuckDB keeps it, on disk where it is larger than memory.
+newest, or has a version. DuckDB keeps it, on disk where it is larger than memory.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, Final
 import duckdb
 import pyarrow as pa
 
-from oncelake.ingestion.declaration.modes import DELETED_COLUMN
+from oncelake.ingestion.declaration.modes import CURRENT, DELETED_COLUMN, VALID_FROM, VALID_TO
 from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.declaration.sql import OFFLINE, identifier
 from oncelake.ingestion.kafka.offsets import TopicPartition
@@ -60,6 +60,7 @@ class RowColumns:
     Attributes:
         types: The declared columns, with their types in Arrow.
         flag: The column that marks a row as deleted, where there is one.
+        validity: When a version begins and ends, with its types in Arrow, where rows are versions.
         keys: The columns that make the key.
         order: The declared order; ``_timestamp`` is the record's time.
         partitions: The partitions that are read; a partition's number is its place here.
@@ -67,6 +68,7 @@ class RowColumns:
 
     types: Mapping[str, pa.DataType]
     flag: str | None
+    validity: Mapping[str, pa.DataType]
     keys: tuple[str, ...]
     order: tuple[str, ...]
     partitions: tuple[TopicPartition, ...]
@@ -81,9 +83,14 @@ class RowColumns:
         Raises:
             NotInColumnsError: a column is of a type that is not compared by a hash.
         """
+        validity: dict[str, pa.DataType] = {}
+        if spec.mode == "scd2":
+            moment = arrow_type(spec.sequence_types[spec.sequence_by[0]])
+            validity = {VALID_FROM: moment, VALID_TO: moment}
         return cls(
             types={column.name: arrow_type(column.type) for column in spec.columns},
             flag=DELETED_COLUMN if spec.deletes == "soft" else None,
+            validity=validity,
             keys=spec.keys,
             order=spec.sequence_by,
             partitions=tuple(sorted(partitions)),
@@ -95,8 +102,21 @@ class RowColumns:
         """The declared columns."""
         return pa.schema([*self.types.items()])
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The columns that are compared, without the system's."""
+        flags = [self.flag] if self.flag else []
+        return (*self.types, *flags, *([*self.validity, CURRENT] if self.validity else []))
+
+    def found(self) -> str:
+        """Write the hash of a row of the table."""
+        digest = self.digest(identifier(self.flag or ""))
+        if not self.validity:
+            return digest
+        return version_digest(digest, VALID_FROM, VALID_TO, CURRENT)
+
     def digest(self, flag: str) -> str:
-        """Write the hash of a row, given what marks it as deleted."""
+        """Write the hash of a row, given what marks it as deleted, without a version's validity."""
         flags = [flag] if self.flag else []
         values = [*map(identifier, self.types), *flags, *_OWN]
         return f"hash({', '.join(values)})"
@@ -110,6 +130,11 @@ class RowColumns:
             else identifier(name)
             for n, name in enumerate(self.order)
         }
+
+
+def version_digest(row: str, valid_from: str, valid_to: str, current: str) -> str:
+    """Write the hash of a version, given that of its row."""
+    return f"hash({row}, {valid_from}, {valid_to}, {current})"
 
 
 @dataclass

@@ -7,14 +7,14 @@ the newest of all earlier batches.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 import duckdb
 
 from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.verify.columns import NotInColumnsError
+from oncelake.ingestion.verify.fold.rule import Recount
 
 # The modes that these queries state, and which event of a key has its row.
 NEWEST, FIRST = "DESC", "ASC"
@@ -65,7 +65,7 @@ SELECT tp, off, digest FROM ranked WHERE n = 1 AND ({stays})
 UNION ALL SELECT tp, off, digest FROM untouched WHERE {stays}
 """
 # Of what an earlier proof remembers, only the keys of new events are folded again.
-_TOUCHED: Final = """
+TOUCHED: Final = """
 CREATE TEMP TABLE touched AS SELECT DISTINCT k FROM events;
 CREATE TEMP TABLE untouched AS FROM remembered ANTI JOIN touched USING (k);
 INSERT INTO events BY NAME FROM remembered SEMI JOIN touched USING (k);
@@ -87,18 +87,18 @@ class FoldQueries:
 
     def __init__(self, database: duckdb.DuckDBPyConnection, spec: StreamSpec) -> None:
         self._run = database.execute
-        self._keeps = keeps_of(spec)
+        self._keeps = _keeps_of(spec)
         self._is_soft = spec.deletes == "soft"
         self._has_order = bool(spec.sequence_by)
         self._orders = [f"o{n}" for n in range(len(spec.sequence_by))]
 
-    def fold(self, *, has_replays: bool) -> Iterator[tuple[int, Counter[str], int]]:
-        """Yield for each batch the dispositions of its winners, and how many lost to them.
+    def fold(self, recounts: Mapping[int, Recount], *, has_replays: bool) -> None:
+        """Count for each batch the dispositions of its winners, and how many lost to them.
 
         Then ``expected`` has place and digest of each row that must be in the table. ``remembered``
         has the events of an earlier proof, as batch 0; a replay reads places that were read before.
         """
-        self._run(_TOUCHED)
+        self._run(TOUCHED)
         if not self._has_order and self._number(_UNORDERED):
             raise NotInColumnsError("nothing orders the events of a key in two partitions")
         places = ", ".join(f"{each} {self._keeps}" for each in (*self._orders, "tp", "off"))
@@ -108,12 +108,10 @@ class FoldQueries:
         # A row that is marked as deleted is there.
         self._run(_EXPECTED.format(stays="TRUE" if self._is_soft else "NOT gone"))
         counts = _DISPOSITIONS.format(forgets=not self._is_soft)
-        found: dict[int, tuple[Counter[str], list[int]]] = {}
         for seq, others, winners, disposition in self._run(counts).fetchall():
-            dispositions, superseded = found.setdefault(seq, (Counter(), []))
-            dispositions[disposition] += winners
-            superseded.append(others)
-        return ((seq, each, sum(others)) for seq, (each, others) in found.items() if seq)
+            if seq:
+                recounts[seq].dispositions[disposition] += winners
+                recounts[seq].counts["superseded"] += others
 
     def to_remember(self) -> str:
         """Return the query of what the next proof goes on from."""
@@ -124,7 +122,7 @@ class FoldQueries:
         return int(number)
 
 
-def keeps_of(spec: StreamSpec) -> str:
+def _keeps_of(spec: StreamSpec) -> str:
     """Return which event of a key has its row.
 
     Raises:
