@@ -32,6 +32,7 @@ MODES: dict[str, dict[str, Any]] = {
     "ordered": {"sequence_by": ["at"]},
     "marking deletes": {"sequence_by": ["at"], "deletes": "soft", "apply_as_deletes": "at = 7"},
     "in Iceberg": {"sequence_by": ["at"], "sink": "iceberg"},
+    "partial updates": {"ignore_null_updates": True, "apply_as_deletes": "at = 7"},
     "insert_only": {"mode": "insert_only"},
     "versions": {"mode": "scd2", "sequence_by": ["at"], "apply_as_deletes": "at = 7"},
     "versions by the record's time": {"mode": "scd2", "sequence_by": ["_timestamp"]},
@@ -531,7 +532,7 @@ class Life:
     def _send(self) -> None:
         for _ in range(self.chance.randint(1, 6)):
             key, at = self.chance.randint(1, 6), self.chance.randint(1, 7)
-            whole: Any = row(key, self.chance.choice("abc"), at)
+            whole: Any = row(key, self.chance.choice(["a", "b", "c", None]), at)
             sent = self.chance.choice([whole, whole, whole, whole, b"bad", {"id": key, "at": "x"}])
             if self.world.spec.format.type == "debezium":
                 sent = self._changed(sent)

@@ -3,7 +3,8 @@
 ``events`` has a row a change: ``k``, a hash of its key; ``o0``, ``o1``, …, its declared order;
 ``seq``, ``tp`` and ``off``, its batch, the number of its partition and its offset; ``gone``,
 whether it deletes; ``digest``, a hash of the row that the table has where this record is the
-newest, or has a version. DuckDB keeps it, on disk where it is larger than memory.
+newest, or has a version; of partial updates ``h0``, ``h1``, …, a hash of each
+column that is not null. DuckDB keeps it, on disk where it is larger than memory.
 """
 
 from __future__ import annotations
@@ -60,6 +61,7 @@ class RowColumns:
     Attributes:
         types: The declared columns, with their types in Arrow.
         flag: The column that marks a row as deleted, where there is one.
+        parts: The names in ``events`` of the hashes of columns that a null leaves as they were.
         validity: When a version begins and ends, with its types in Arrow, where rows are versions.
         keys: The columns that make the key.
         order: The declared order; ``_timestamp`` is the record's time.
@@ -69,6 +71,7 @@ class RowColumns:
     types: Mapping[str, pa.DataType]
     flag: str | None
     validity: Mapping[str, pa.DataType]
+    parts: tuple[str, ...]
     keys: tuple[str, ...]
     order: tuple[str, ...]
     partitions: tuple[TopicPartition, ...]
@@ -91,6 +94,7 @@ class RowColumns:
             types={column.name: arrow_type(column.type) for column in spec.columns},
             flag=DELETED_COLUMN if spec.deletes == "soft" else None,
             validity=validity,
+            parts=parts_of(spec),
             keys=spec.keys,
             order=spec.sequence_by,
             partitions=tuple(sorted(partitions)),
@@ -111,15 +115,23 @@ class RowColumns:
     def found(self) -> str:
         """Write the hash of a row of the table."""
         digest = self.digest(identifier(self.flag or ""))
-        if not self.validity:
-            return digest
-        return version_digest(digest, VALID_FROM, VALID_TO, CURRENT)
+        if self.validity:
+            return version_digest(digest, VALID_FROM, VALID_TO, CURRENT)
+        return filled_digest(digest, self.hashes().values()) if self.parts else digest
 
     def digest(self, flag: str) -> str:
-        """Write the hash of a row, given what marks it as deleted, without a version's validity."""
+        """Write the hash of a row, given what marks it as deleted, but for validity and parts."""
         flags = [flag] if self.flag else []
-        values = [*map(identifier, self.types), *flags, *_OWN]
-        return f"hash({', '.join(values)})"
+        columns = [] if self.parts else map(identifier, self.types)
+        return f"hash({', '.join([*columns, *flags, *_OWN])})"
+
+    def hashes(self) -> dict[str, str]:
+        """Write the parts of a row."""
+        values = map(identifier, self.types)
+        pairs = zip(self.parts, values, strict=False)
+        return {
+            part: f"CASE WHEN {value} IS NOT NULL THEN hash({value}) END" for part, value in pairs
+        }
 
     def orders(self) -> dict[str, str]:
         """Write the declared order, by the names of its columns in ``events``."""
@@ -135,6 +147,16 @@ class RowColumns:
 def version_digest(row: str, valid_from: str, valid_to: str, current: str) -> str:
     """Write the hash of a version, given that of its row."""
     return f"hash({row}, {valid_from}, {valid_to}, {current})"
+
+
+def parts_of(spec: StreamSpec) -> tuple[str, ...]:
+    """Return the names of the parts of a row; none where each record has a whole row."""
+    return tuple(f"h{n}" for n, _ in enumerate(spec.columns) if spec.ignore_null_updates)
+
+
+def filled_digest(row: str, parts: Iterable[str]) -> str:
+    """Write the hash of a row whose columns are hashed one by one."""
+    return f"hash({', '.join([row, *parts])})"
 
 
 @dataclass
@@ -159,9 +181,10 @@ class Events:
         self.database.register("typed", empty)
         given = "".join(f", {value} AS {name}" for name, value in orders.items())
         places = ", ".join(f"0::{word} AS {name}" for name, word in _PLACES.items())
+        parts = "".join(f", 0::UBIGINT AS {part}" for part in self.columns.parts)
         self.database.execute(
             f"CREATE TABLE events AS SELECT 0::UBIGINT AS k{given}, {places}, FALSE AS gone, "
-            "0::UBIGINT AS digest FROM typed LIMIT 0"
+            f"0::UBIGINT AS digest{parts} FROM typed LIMIT 0"
         )
         self.database.unregister("typed")
 
@@ -176,9 +199,11 @@ class Events:
         taken = self.columns.orders() if orders is None else orders
         given = "".join(f", {value} AS {name}" for name, value in taken.items())
         key, digest = key_hash(self.columns.keys), self.columns.digest("_gone")
+        hashes = self.columns.hashes().values()
+        parts = "".join(f", CASE WHEN NOT _gone THEN {each} END" for each in hashes)
         self.database.execute(
-            f"INSERT INTO events SELECT {key}{given}, _seq, _partition, _offset, _gone, {digest} "
-            f"FROM {relation}"
+            f"INSERT INTO events SELECT {key}{given}, _seq, _partition, _offset, _gone, {digest}"
+            f"{parts} FROM {relation}"
         )
 
     def judged(self, changes: Sequence[RowChange], numbers: Mapping[TopicPartition, int]) -> None:

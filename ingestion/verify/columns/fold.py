@@ -14,6 +14,7 @@ import duckdb
 
 from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.verify.columns import NotInColumnsError
+from oncelake.ingestion.verify.columns.events import filled_digest, parts_of
 from oncelake.ingestion.verify.fold.rule import Recount
 
 # The modes that these queries state, and which event of a key has its row.
@@ -59,10 +60,24 @@ SELECT seq, sum(others)::BIGINT AS superseded, count(*) AS winners, CASE
     ELSE 'updated' END AS disposition
 FROM states GROUP BY seq, disposition
 """
+_NEWEST: Final = """
+CREATE TEMP VIEW newest AS
+SELECT * EXCLUDE (n, r, events) REPLACE (0 AS seq) FROM ({ranked}) WHERE n = 1
+UNION ALL BY NAME FROM untouched
+"""
 _EXPECTED: Final = """
-CREATE TEMP TABLE expected AS
-SELECT tp, off, digest FROM ranked WHERE n = 1 AND ({stays})
-UNION ALL SELECT tp, off, digest FROM untouched WHERE {stays}
+CREATE TEMP TABLE expected AS SELECT tp, off, {digest} AS digest FROM newest WHERE {stays}
+"""
+# A column has its last value since a delete. Of a key, a batch whose winner is stale says nothing;
+# any other says all it has behind the batches before it.
+_FILLED: Final = """
+SELECT * EXCLUDE (life) REPLACE ({filled}) FROM (
+    SELECT *, count(*) FILTER (gone) OVER (PARTITION BY k ORDER BY seq, off) AS life FROM (
+        FROM ranked QUALIFY max(off) OVER (PARTITION BY k, seq) > coalesce(max(off) OVER (
+            PARTITION BY k ORDER BY seq RANGE BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+        ), -1)
+    )
+) WINDOW life AS (PARTITION BY k, life ORDER BY seq, off)
 """
 # Of what an earlier proof remembers, only the keys of new events are folded again.
 TOUCHED: Final = """
@@ -71,10 +86,6 @@ CREATE TEMP TABLE untouched AS FROM remembered ANTI JOIN touched USING (k);
 INSERT INTO events BY NAME FROM remembered SEMI JOIN touched USING (k);
 DROP TABLE remembered;
 DROP TABLE touched
-"""
-_REMEMBERED: Final = """
-SELECT * EXCLUDE (n, r, events) REPLACE (0 AS seq) FROM ranked WHERE n = 1
-UNION ALL BY NAME FROM untouched
 """
 
 
@@ -88,6 +99,7 @@ class FoldQueries:
     def __init__(self, database: duckdb.DuckDBPyConnection, spec: StreamSpec) -> None:
         self._run = database.execute
         self._keeps = _keeps_of(spec)
+        self._parts = parts_of(spec)
         self._is_soft = spec.deletes == "soft"
         self._has_order = bool(spec.sequence_by)
         self._orders = [f"o{n}" for n in range(len(spec.sequence_by))]
@@ -105,8 +117,13 @@ class FoldQueries:
         # Only a replay reads a place twice.
         rank = "dense_rank()" if has_replays else "row_number()"
         self._run(_RANKED.format(places=places, rank=rank, tie="0" if has_replays else "seq"))
+        filled = ", ".join(f"last_value({h} IGNORE NULLS) OVER life AS {h}" for h in self._parts)
+        ranked = _FILLED.format(filled=filled) if self._parts else "FROM ranked"
+        self._run(_NEWEST.format(ranked=ranked))
+        digest = filled_digest("digest", self._parts) if self._parts else "digest"
         # A row that is marked as deleted is there.
-        self._run(_EXPECTED.format(stays="TRUE" if self._is_soft else "NOT gone"))
+        stays = "TRUE" if self._is_soft else "NOT gone"
+        self._run(_EXPECTED.format(digest=digest, stays=stays))
         counts = _DISPOSITIONS.format(forgets=not self._is_soft)
         for seq, others, winners, disposition in self._run(counts).fetchall():
             if seq:
@@ -115,7 +132,7 @@ class FoldQueries:
 
     def to_remember(self) -> str:
         """Return the query of what the next proof goes on from."""
-        return _REMEMBERED
+        return "FROM newest"
 
     def _number(self, query: str) -> int:
         [(number,)] = self._run(query).fetchall()
@@ -128,6 +145,6 @@ def _keeps_of(spec: StreamSpec) -> str:
     Raises:
         NotInColumnsError: the mode is not one of these.
     """
-    if spec.mode not in _KEEPS or spec.ignore_null_updates or spec.is_log:
+    if spec.mode not in _KEEPS or spec.is_log:
         raise NotInColumnsError(f"mode {spec.mode} is folded record by record")
     return _KEEPS[spec.mode]
