@@ -125,9 +125,7 @@ def said(recounts: Sequence[Recount]) -> list[Any]:
 
 
 @pytest.mark.parametrize("mode", SPECS)
-@settings(
-    deadline=None, max_examples=60 if IS_LONG else 12, derandomize=not IS_LONG, database=None
-)
+@settings(deadline=None, max_examples=60 if IS_LONG else 12, derandomize=not IS_LONG, database=None)
 @given(story=STORIES, data=st.data())
 def test_queries_over_all_batches_say_what_the_rule_says(
     mode: str, story: Sequence[Any], data: st.DataObject

@@ -94,6 +94,22 @@ def test_what_was_proven_stays_proven_when_kafka_deletes_it(known: World) -> Non
     assert [(part.start, part.end) for part in verdict.proven if part.partition == 0] == [(0, 7)]
 
 
+def test_a_column_that_was_proven_fills_a_row_when_its_record_is_gone(world: World) -> None:
+    """A partial update behind a proof needs no record from before it."""
+    world.declare(ignore_null_updates=True)
+    world.send(row(1, "a", 1), {"id": 1, "at": 2})
+    world.run()
+    proven(world)
+    world.forget_before(0, 2)
+    world.send({"id": 1, "at": 3})
+    world.run()
+
+    assert goes_on(proven(world))
+    assert [(each["name"], each["at"]) for each in world.rows()] == [("a", 3)]
+    DeltaTable(world.paths.data.path).update({"name": "'x'"})
+    assert not proven(world).holds
+
+
 @pytest.mark.parametrize(
     ("change", "what"),
     [
