@@ -64,14 +64,16 @@ def batches_of(story: Sequence[Any], chance: st.DataObject, *, spec: StreamSpec)
         for offset, (id, name, at, _) in enumerate(story)
     ]
     starts = [0, *(n for n in range(1, len(story)) if story[n][-1]), len(story)]
-    some = st.lists(st.sampled_from(records), unique=True, max_size=15).map(sorted)
-    again, waiting = chance.draw(some), chance.draw(some)
-    batches = [
-        [each for each in records[one:other] if each not in waiting]
-        for one, other in pairwise(starts)
-    ]
-    batches.insert(chance.draw(st.integers(len(batches) - 1, len(batches))), waiting)
-    return [*batches, again]
+    batches = [records[one:other] for one, other in pairwise(starts)]
+    at = chance.draw(st.integers(1, len(batches)))
+
+    def some(last: int) -> list[Record]:
+        drawn = st.lists(st.sampled_from(records[:last]), unique=True, max_size=15)
+        return sorted(chance.draw(drawn))
+
+    waiting, again = some(starts[at]), some(len(records))
+    batches = [[each for each in batch if each not in waiting] for batch in batches]
+    return [*batches[:at], waiting, *batches[at:], again]
 
 
 class InColumns:
