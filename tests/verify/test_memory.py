@@ -41,7 +41,10 @@ MODES: dict[str, dict[str, Any]] = {
     "ordered": {"sequence_by": ["at"]},
     "marking deletes": {"sequence_by": ["at"], "deletes": "soft", "apply_as_deletes": "at = 7"},
     "in Iceberg": {"sequence_by": ["at"], "sink": "iceberg"},
+    "partial updates": {"ignore_null_updates": True, "apply_as_deletes": "at = 7"},
     "insert_only": {"mode": "insert_only"},
+    "versions": {"mode": "scd2", "sequence_by": ["at"], "apply_as_deletes": "at = 7"},
+    "versions by the record's time": {"mode": "scd2", "sequence_by": ["_timestamp"]},
     "append": {"mode": "append", "keys": []},
     "changes of a database": {"format": "debezium"},
     "changes with their schemas": {"format": {"type": "debezium", "schemas": True}},
@@ -115,6 +118,22 @@ def test_what_was_proven_stays_proven_when_kafka_deletes_it(known: World) -> Non
     assert goes_on(verdict)
     assert (verdict.limits, verdict.records) == ((), 7)
     assert [(part.start, part.end) for part in verdict.proven if part.partition == 0] == [(0, 7)]
+
+
+def test_a_column_that_was_proven_fills_a_row_when_its_record_is_gone(world: World) -> None:
+    """A partial update behind a proof needs no record from before it."""
+    world.declare(ignore_null_updates=True)
+    world.send(row(1, "a", 1), {"id": 1, "at": 2})
+    world.run()
+    proven(world)
+    world.forget_before(0, 2)
+    world.send({"id": 1, "at": 3})
+    world.run()
+
+    assert goes_on(proven(world))
+    assert [(each["name"], each["at"]) for each in world.rows()] == [("a", 3)]
+    DeltaTable(world.paths.data.path).update({"name": "'x'"})
+    assert not proven(world).holds
 
 
 @pytest.mark.parametrize(
@@ -389,6 +408,26 @@ def test_any_column_that_changes_is_noticed(world: World, column: str, value: st
         assert not proven(world, whole=whole).holds
 
 
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        *(("valid_from", "valid_from - 1"), ("valid_to", "6"), ("valid_to", "NULL")),
+        *(("current", "true"), ("name", "'x'")),
+    ],
+)
+def test_a_version_that_changes_is_noticed(world: World, column: str, value: str) -> None:
+    """Also when its record is gone, and that by which it ended."""
+    world.declare(mode="scd2", sequence_by=["at"])
+    world.send(row(1, "a", 1), row(1, "b", 5), row(2, "c", 5))
+    world.run()
+    assert in_columns(proven(world))
+    world.forget_before(0, 3)
+    assert in_columns(proven(world))
+    DeltaTable(world.paths.data.path).update({column: value}, predicate="name = 'a'")
+
+    assert not proven(world).holds
+
+
 def test_a_record_in_quarantine_of_a_partition_that_nobody_reads_is_noticed(world: World) -> None:
     """It ends no proof, and is a difference."""
     world.send(row(1, "a"), b"garbage")
@@ -422,7 +461,7 @@ def test_a_key_in_two_partitions_is_not_decided_in_columns(world: World) -> None
         )
         database.execute("CREATE TABLE remembered AS FROM events LIMIT 0")
         with pytest.raises(NotInColumnsError, match="nothing orders"):
-            FoldQueries(database, world.spec).fold(has_replays=False)
+            FoldQueries(database, world.spec).fold({}, has_replays=False)
 
 
 def test_batches_of_other_columns_are_decided_by_those(world: World) -> None:
@@ -535,7 +574,7 @@ class Life:
     def _send(self) -> None:
         for _ in range(self.chance.randint(1, 6)):
             key, at = self.chance.randint(1, 6), self.chance.randint(1, 7)
-            whole: Any = row(key, self.chance.choice("abc"), at)
+            whole: Any = row(key, self.chance.choice(["a", "b", "c", None]), at)
             sent = self.chance.choice([whole, whole, whole, whole, b"bad", {"id": key, "at": "x"}])
             if self.world.spec.format.type == "debezium":
                 sent = self._changed(sent)

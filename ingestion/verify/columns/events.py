@@ -3,7 +3,8 @@
 ``events`` has a row a change: ``k``, a hash of its key; ``o0``, ``o1``, …, its declared order;
 ``seq``, ``tp`` and ``off``, its batch, the number of its partition and its offset; ``gone``,
 whether it deletes; ``digest``, a hash of the row that the table has where this record is the
-newest. DuckDB keeps it, on disk where it is larger than memory.
+newest, or has a version; of partial updates ``h0``, ``h1``, …, a hash of each
+column that is not null. DuckDB keeps it, on disk where it is larger than memory.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any, Final
 import duckdb
 import pyarrow as pa
 
-from oncelake.ingestion.declaration.modes import DELETED_COLUMN
+from oncelake.ingestion.declaration.modes import CURRENT, DELETED_COLUMN, VALID_FROM, VALID_TO
 from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.declaration.sql import OFFLINE, identifier
 from oncelake.ingestion.kafka.offsets import TopicPartition
@@ -60,6 +61,8 @@ class RowColumns:
     Attributes:
         types: The declared columns, with their types in Arrow.
         flag: The column that marks a row as deleted, where there is one.
+        parts: The names in ``events`` of the hashes of columns that a null leaves as they were.
+        validity: When a version begins and ends, with its types in Arrow, where rows are versions.
         keys: The columns that make the key.
         order: The declared order; ``_timestamp`` is the record's time.
         partitions: The partitions that are read; a partition's number is its place here.
@@ -67,6 +70,8 @@ class RowColumns:
 
     types: Mapping[str, pa.DataType]
     flag: str | None
+    validity: Mapping[str, pa.DataType]
+    parts: tuple[str, ...]
     keys: tuple[str, ...]
     order: tuple[str, ...]
     partitions: tuple[TopicPartition, ...]
@@ -81,9 +86,15 @@ class RowColumns:
         Raises:
             NotInColumnsError: a column is of a type that is not compared by a hash.
         """
+        validity: dict[str, pa.DataType] = {}
+        if spec.mode == "scd2":
+            moment = arrow_type(spec.sequence_types[spec.sequence_by[0]])
+            validity = {VALID_FROM: moment, VALID_TO: moment}
         return cls(
             types={column.name: arrow_type(column.type) for column in spec.columns},
             flag=DELETED_COLUMN if spec.deletes == "soft" else None,
+            validity=validity,
+            parts=parts_of(spec),
             keys=spec.keys,
             order=spec.sequence_by,
             partitions=tuple(sorted(partitions)),
@@ -95,11 +106,32 @@ class RowColumns:
         """The declared columns."""
         return pa.schema([*self.types.items()])
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The columns that are compared, without the system's."""
+        flags = [self.flag] if self.flag else []
+        return (*self.types, *flags, *([*self.validity, CURRENT] if self.validity else []))
+
+    def found(self) -> str:
+        """Write the hash of a row of the table."""
+        digest = self.digest(identifier(self.flag or ""))
+        if self.validity:
+            return version_digest(digest, VALID_FROM, VALID_TO, CURRENT)
+        return filled_digest(digest, self.hashes().values()) if self.parts else digest
+
     def digest(self, flag: str) -> str:
-        """Write the hash of a row, given what marks it as deleted."""
+        """Write the hash of a row, given what marks it as deleted, but for validity and parts."""
         flags = [flag] if self.flag else []
-        values = [*map(identifier, self.types), *flags, *_OWN]
-        return f"hash({', '.join(values)})"
+        columns = [] if self.parts else map(identifier, self.types)
+        return f"hash({', '.join([*columns, *flags, *_OWN])})"
+
+    def hashes(self) -> dict[str, str]:
+        """Write the parts of a row."""
+        values = map(identifier, self.types)
+        pairs = zip(self.parts, values, strict=False)
+        return {
+            part: f"CASE WHEN {value} IS NOT NULL THEN hash({value}) END" for part, value in pairs
+        }
 
     def orders(self) -> dict[str, str]:
         """Write the declared order, by the names of its columns in ``events``."""
@@ -110,6 +142,21 @@ class RowColumns:
             else identifier(name)
             for n, name in enumerate(self.order)
         }
+
+
+def version_digest(row: str, valid_from: str, valid_to: str, current: str) -> str:
+    """Write the hash of a version, given that of its row."""
+    return f"hash({row}, {valid_from}, {valid_to}, {current})"
+
+
+def parts_of(spec: StreamSpec) -> tuple[str, ...]:
+    """Return the names of the parts of a row; none where each record has a whole row."""
+    return tuple(f"h{n}" for n, _ in enumerate(spec.columns) if spec.ignore_null_updates)
+
+
+def filled_digest(row: str, parts: Iterable[str]) -> str:
+    """Write the hash of a row whose columns are hashed one by one."""
+    return f"hash({', '.join([row, *parts])})"
 
 
 @dataclass
@@ -134,9 +181,10 @@ class Events:
         self.database.register("typed", empty)
         given = "".join(f", {value} AS {name}" for name, value in orders.items())
         places = ", ".join(f"0::{word} AS {name}" for name, word in _PLACES.items())
+        parts = "".join(f", 0::UBIGINT AS {part}" for part in self.columns.parts)
         self.database.execute(
             f"CREATE TABLE events AS SELECT 0::UBIGINT AS k{given}, {places}, FALSE AS gone, "
-            "0::UBIGINT AS digest FROM typed LIMIT 0"
+            f"0::UBIGINT AS digest{parts} FROM typed LIMIT 0"
         )
         self.database.unregister("typed")
 
@@ -151,9 +199,11 @@ class Events:
         taken = self.columns.orders() if orders is None else orders
         given = "".join(f", {value} AS {name}" for name, value in taken.items())
         key, digest = key_hash(self.columns.keys), self.columns.digest("_gone")
+        hashes = self.columns.hashes().values()
+        parts = "".join(f", CASE WHEN NOT _gone THEN {each} END" for each in hashes)
         self.database.execute(
-            f"INSERT INTO events SELECT {key}{given}, _seq, _partition, _offset, _gone, {digest} "
-            f"FROM {relation}"
+            f"INSERT INTO events SELECT {key}{given}, _seq, _partition, _offset, _gone, {digest}"
+            f"{parts} FROM {relation}"
         )
 
     def judged(self, changes: Sequence[RowChange], numbers: Mapping[TopicPartition, int]) -> None:

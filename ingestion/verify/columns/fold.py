@@ -7,14 +7,15 @@ the newest of all earlier batches.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 import duckdb
 
 from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.verify.columns import NotInColumnsError
+from oncelake.ingestion.verify.columns.events import filled_digest, parts_of
+from oncelake.ingestion.verify.fold.rule import Recount
 
 # The modes that these queries state, and which event of a key has its row.
 NEWEST, FIRST = "DESC", "ASC"
@@ -59,22 +60,32 @@ SELECT seq, sum(others)::BIGINT AS superseded, count(*) AS winners, CASE
     ELSE 'updated' END AS disposition
 FROM states GROUP BY seq, disposition
 """
+_NEWEST: Final = """
+CREATE TEMP VIEW newest AS
+SELECT * EXCLUDE (n, r, events) REPLACE (0 AS seq) FROM ({ranked}) WHERE n = 1
+UNION ALL BY NAME FROM untouched
+"""
 _EXPECTED: Final = """
-CREATE TEMP TABLE expected AS
-SELECT tp, off, digest FROM ranked WHERE n = 1 AND ({stays})
-UNION ALL SELECT tp, off, digest FROM untouched WHERE {stays}
+CREATE TEMP TABLE expected AS SELECT tp, off, {digest} AS digest FROM newest WHERE {stays}
+"""
+# A column has its last value since a delete. Of a key, a batch whose winner is stale says nothing;
+# any other says all it has behind the batches before it.
+_FILLED: Final = """
+SELECT * EXCLUDE (life) REPLACE ({filled}) FROM (
+    SELECT *, count(*) FILTER (gone) OVER (PARTITION BY k ORDER BY seq, off) AS life FROM (
+        FROM ranked QUALIFY max(off) OVER (PARTITION BY k, seq) > coalesce(max(off) OVER (
+            PARTITION BY k ORDER BY seq RANGE BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+        ), -1)
+    )
+) WINDOW life AS (PARTITION BY k, life ORDER BY seq, off)
 """
 # Of what an earlier proof remembers, only the keys of new events are folded again.
-_TOUCHED: Final = """
+TOUCHED: Final = """
 CREATE TEMP TABLE touched AS SELECT DISTINCT k FROM events;
 CREATE TEMP TABLE untouched AS FROM remembered ANTI JOIN touched USING (k);
 INSERT INTO events BY NAME FROM remembered SEMI JOIN touched USING (k);
 DROP TABLE remembered;
 DROP TABLE touched
-"""
-_REMEMBERED: Final = """
-SELECT * EXCLUDE (n, r, events) REPLACE (0 AS seq) FROM ranked WHERE n = 1
-UNION ALL BY NAME FROM untouched
 """
 
 
@@ -87,49 +98,53 @@ class FoldQueries:
 
     def __init__(self, database: duckdb.DuckDBPyConnection, spec: StreamSpec) -> None:
         self._run = database.execute
-        self._keeps = keeps_of(spec)
+        self._keeps = _keeps_of(spec)
+        self._parts = parts_of(spec)
         self._is_soft = spec.deletes == "soft"
         self._has_order = bool(spec.sequence_by)
         self._orders = [f"o{n}" for n in range(len(spec.sequence_by))]
 
-    def fold(self, *, has_replays: bool) -> Iterator[tuple[int, Counter[str], int]]:
-        """Yield for each batch the dispositions of its winners, and how many lost to them.
+    def fold(self, recounts: Mapping[int, Recount], *, has_replays: bool) -> None:
+        """Count for each batch the dispositions of its winners, and how many lost to them.
 
         Then ``expected`` has place and digest of each row that must be in the table. ``remembered``
         has the events of an earlier proof, as batch 0; a replay reads places that were read before.
         """
-        self._run(_TOUCHED)
+        self._run(TOUCHED)
         if not self._has_order and self._number(_UNORDERED):
             raise NotInColumnsError("nothing orders the events of a key in two partitions")
         places = ", ".join(f"{each} {self._keeps}" for each in (*self._orders, "tp", "off"))
         # Only a replay reads a place twice.
         rank = "dense_rank()" if has_replays else "row_number()"
         self._run(_RANKED.format(places=places, rank=rank, tie="0" if has_replays else "seq"))
+        filled = ", ".join(f"last_value({h} IGNORE NULLS) OVER life AS {h}" for h in self._parts)
+        ranked = _FILLED.format(filled=filled) if self._parts else "FROM ranked"
+        self._run(_NEWEST.format(ranked=ranked))
+        digest = filled_digest("digest", self._parts) if self._parts else "digest"
         # A row that is marked as deleted is there.
-        self._run(_EXPECTED.format(stays="TRUE" if self._is_soft else "NOT gone"))
+        stays = "TRUE" if self._is_soft else "NOT gone"
+        self._run(_EXPECTED.format(digest=digest, stays=stays))
         counts = _DISPOSITIONS.format(forgets=not self._is_soft)
-        found: dict[int, tuple[Counter[str], list[int]]] = {}
         for seq, others, winners, disposition in self._run(counts).fetchall():
-            dispositions, superseded = found.setdefault(seq, (Counter(), []))
-            dispositions[disposition] += winners
-            superseded.append(others)
-        return ((seq, each, sum(others)) for seq, (each, others) in found.items() if seq)
+            if seq:
+                recounts[seq].dispositions[disposition] += winners
+                recounts[seq].counts["superseded"] += others
 
     def to_remember(self) -> str:
         """Return the query of what the next proof goes on from."""
-        return _REMEMBERED
+        return "FROM newest"
 
     def _number(self, query: str) -> int:
         [(number,)] = self._run(query).fetchall()
         return int(number)
 
 
-def keeps_of(spec: StreamSpec) -> str:
+def _keeps_of(spec: StreamSpec) -> str:
     """Return which event of a key has its row.
 
     Raises:
         NotInColumnsError: the mode is not one of these.
     """
-    if spec.mode not in _KEEPS or spec.ignore_null_updates or spec.is_log:
+    if spec.mode not in _KEEPS or spec.is_log:
         raise NotInColumnsError(f"mode {spec.mode} is folded record by record")
     return _KEEPS[spec.mode]

@@ -1,9 +1,10 @@
 """What a proof remembers, so that the next one goes on: files beside the stream's tables.
 
 ``proof.json`` says what was proven and when, and names Parquet files with the newest event of each
-key: its order, its place and the digest of its row. It is written last and as a whole, so that a
-proof that dies leaves the memory before it. A memory is used only where it is certainly of the
-table, the declaration and the batches that are proven now; any other is not believed.
+key, or with all events where each is a version: order, place and digest of the row. It is written
+last and as a whole, so that a proof that dies leaves the memory before it. A memory is used only
+where it is certainly of the table, the declaration and the batches that are proven now; any other
+is not believed.
 """
 
 from __future__ import annotations

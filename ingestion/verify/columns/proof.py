@@ -11,13 +11,13 @@ import duckdb
 import pyarrow as pa
 from confluent_kafka import Message
 
-from oncelake.ingestion.declaration.sql import identifier
+from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.kafka.offsets import TopicPartition
 from oncelake.ingestion.settings import Settings
 from oncelake.ingestion.storage.location import Location
 from oncelake.ingestion.verify.columns import NotInColumnsError
 from oncelake.ingestion.verify.columns.events import SENT, Events, RowColumns
-from oncelake.ingestion.verify.columns.fold import FoldQueries, keeps_of
+from oncelake.ingestion.verify.columns.fold import FoldQueries
 from oncelake.ingestion.verify.columns.memory import (
     ProofMemory,
     ProofMemoryError,
@@ -26,6 +26,7 @@ from oncelake.ingestion.verify.columns.memory import (
     tables_of,
 )
 from oncelake.ingestion.verify.columns.records import Records, Run, decoding_of
+from oncelake.ingestion.verify.columns.versions import VersionQueries
 from oncelake.ingestion.verify.compare.continuity import refuse_another_log
 from oncelake.ingestion.verify.compare.quarantine import BadRecord
 from oncelake.ingestion.verify.fold.redrives import Redrives
@@ -90,7 +91,7 @@ class ColumnProof:
         batches = sorted(coverage.batches.values(), key=lambda batch: batch.seq)
         self._batches = [batch for batch in batches if batch.seq > last]
         _refuse_gone(context, self._batches, known.memory if known else None)
-        keeps_of(spec)
+        self._queries = queries_of(database, spec)
         self._spec, self._context, self._database = spec, context, database
         self._redrives = redrives
         columns = RowColumns.of(spec, coverage.begin, epoch=coverage.epoch)
@@ -108,7 +109,6 @@ class ColumnProof:
         known_at = (each for each in redrives.places if each[0] in self._numbers)
         kept_back = [(self._numbers[at], offset) for at, offset in known_at]
         self._records = Records(spec, decoding_of(spec, settings), self._events, kept_back)
-        self._queries = FoldQueries(database, spec)
         counted = Counter[str](values_coerced=0, tombstones_shared=0)
         # A record that leaves a column out is proven record by record.
         counted |= {_LEFT_OUT[spec.unavailable]: 0} if spec.unavailable else {}
@@ -159,10 +159,7 @@ class ColumnProof:
 
     def count(self) -> Iterator[tuple[Batch, Recount]]:
         """Fold the events; yield each batch with what its records became."""
-        for seq, dispositions, superseded in self._queries.fold(has_replays=self._has_replays):
-            recount = self._recounts[seq]
-            recount.dispositions.update(dispositions)
-            recount.counts["superseded"] += superseded
+        self._queries.fold(self._recounts, has_replays=self._has_replays)
         for seq, undeclared in self._records.undeclared.items():
             self._recounts[seq].undeclared += undeclared
         for seq, recount in self._recounts.items():
@@ -208,8 +205,7 @@ class ColumnProof:
     @property
     def names(self) -> tuple[str, ...]:
         """The columns of the table that are compared."""
-        columns = self._events.columns
-        return (*columns.types, *([columns.flag] if columns.flag else []), *SYSTEM_COLUMNS)
+        return (*self._events.columns.names, *SYSTEM_COLUMNS)
 
     def _take(self, runs: Sequence[Run]) -> None:
         ignored, doubtful = self._records.add([run for run in runs if run.seq in self._of_today])
@@ -258,14 +254,15 @@ class ColumnProof:
 
     def _refuse_other_types(self, rows: pa.Table) -> None:
         """Refuse a column whose type, as its sink gives it, is not the one that is hashed."""
-        declared = {**self._events.columns.types, "_timestamp": SENT}
+        columns = self._events.columns
+        declared = {**columns.types, **columns.validity, "_timestamp": SENT}
         for name, type_ in declared.items():
             if not _is_alike(rows.schema.field(name).type, type_):
                 raise NotInColumnsError(f"column {name} is {rows.schema.field(name).type}")
 
     def _found(self) -> str:
         columns = self._events.columns
-        digest = columns.digest(identifier(columns.flag or ""))
+        digest = columns.found()
         # A row of another epoch is none that is expected.
         return (
             f"SELECT _partition, _offset, CASE WHEN _epoch = {columns.epoch} THEN {digest} END "
@@ -292,6 +289,17 @@ class ColumnProof:
     def _number(self, query: str) -> int:
         [(number,)] = self._database.execute(query).fetchall()
         return int(number)
+
+
+def queries_of(
+    database: duckdb.DuckDBPyConnection, spec: StreamSpec
+) -> FoldQueries | VersionQueries:
+    """Return the queries of a stream's mode.
+
+    Raises:
+        NotInColumnsError: its mode is folded record by record.
+    """
+    return VersionQueries(database) if spec.mode == "scd2" else FoldQueries(database, spec)
 
 
 def _numbers(partitions: Sequence[TopicPartition]) -> pa.Table:
