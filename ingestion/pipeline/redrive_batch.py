@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import pyarrow as pa
+
 from oncelake.ingestion.declaration.modes import COORDINATES
 from oncelake.ingestion.errors import SideTableIncompleteError, TableBusyError
 from oncelake.ingestion.formats.route import ELSEWHERE, UNKNOWN_SCHEMA
@@ -102,7 +104,10 @@ class RedriveWriter(BatchWriter):
             RefusedError: the records cannot be ordered, or are not in the quarantine once each;
                 nothing was committed.
         """
-        of_epoch = records.where(self._of.holds("_seq"))
+        if isinstance(records, pa.Table):
+            of_epoch = records.filter(pa.array(map(self._of.has, records["_seq"].to_pylist())))
+        else:
+            of_epoch = records.where(self._of.holds("_seq"))
         rows = tuple(self.apply(of_epoch, planned=()))
         return rows[0] if rows else None
 

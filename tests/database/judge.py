@@ -115,7 +115,7 @@ def _spark(settings: Settings) -> Iterator[SparkSession]:
     with spark_of(settings) as spark:
 
         def frames_of(*arguments: Any) -> Any:
-            return spark.createDataFrame(records_in(*arguments).table)
+            return spark.createDataFrame(records_in(*arguments))
 
         with patch.object(arrow_source, "records_in", frames_of):
             yield spark

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
-from unittest.mock import patch
 
 import duckdb
 import pyarrow as pa
@@ -19,11 +18,10 @@ from pyspark.sql.types import StructType
 from sqlglot import exp
 
 from oncelake.ingestion.declaration.spec import StreamSpec
-from oncelake.ingestion.pipeline import decode, follow_schema
+from oncelake.ingestion.pipeline import decode
 from oncelake.ingestion.pipeline.schema import type_of_columns
 from oncelake.ingestion.settings import Settings
 from oncelake.ingestion.verify.fold.transform import Apply
-from tests.support.arrow_source import ArrowFrame
 from tests.support.statements import statements_without_spark
 
 # What the product does where Spark is.
@@ -76,31 +74,8 @@ def _duckdb(type_: pa.DataType) -> str:
     return str(duckdb.from_arrow(pa.table({"c": pa.nulls(0, type_)})).types[0])
 
 
-def _refuse_moved_embedded(stream: Any, records: Any) -> None:
-    """Find the schemas in records as Spark's job does."""
-    if not isinstance(records, ArrowFrame):
-        _MOVED(stream, records)
-        return
-    source = stream.spec.schema_from
-    if stream.spec.follows_schema and source is not None and source.kind == "embedded":
-        values = (value for value in records.table["_value"].to_pylist() if value)
-        fronts = dict.fromkeys(value.decode().partition(_PAYLOAD)[0] for value in values)
-        follow_schema._refuse_moved(stream, map(follow_schema._embedded_types, fronts))
-
-
-def _with_tombstone_keys(records: Any) -> Any:
-    if not isinstance(records, ArrowFrame):
-        return _KEYED(records)
-    batches = map(decode._with_tombstone_key, records.table.to_batches())
-    return ArrowFrame(pa.Table.from_batches(batches)) if len(records.table) else records
-
-
 @contextmanager
 def evaluated_here() -> Iterator[None]:
     """Let declared statements be evaluated where there is no Spark."""
-    with (
-        statements_without_spark(),
-        patch.object(decode, "refuse_moved_embedded", _refuse_moved_embedded),
-        patch.object(decode, "_with_tombstone_keys", _with_tombstone_keys),
-    ):
+    with statements_without_spark():
         yield

@@ -19,52 +19,28 @@ from types import SimpleNamespace
 from typing import Any, Final, NoReturn
 from unittest.mock import patch
 
-import duckdb
 import pyarrow as pa
 import sqlglot
-from pyspark import SparkContext
-from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.sql.types import StructType
 
-import oncelake.ingestion.formats.arrow_udf
 import oncelake.ingestion.kafka.admin
-import oncelake.ingestion.operations.redrive
-import oncelake.ingestion.operations.replay
 import oncelake.ingestion.operations.run
 import oncelake.ingestion.pipeline.batch
 import oncelake.ingestion.pipeline.schema
 import oncelake.ingestion.verify.read.topic
 import tests.support.world
-from oncelake.ingestion.declaration.ddl import parse_columns
 from oncelake.ingestion.declaration.spec import StreamSpec
-from oncelake.ingestion.formats.decoder import Encoded
-from oncelake.ingestion.formats.wire_format import schema_ids_in
 from oncelake.ingestion.kafka.client import timestamp_micros_of
 from oncelake.ingestion.kafka.last_record import digest_of
 from oncelake.ingestion.kafka.offsets import Offsets, Range, TopicPartition
-from oncelake.ingestion.lake.quarantine import WAITS
-from oncelake.ingestion.modes.engines.frame_cache import FrameCache
 from oncelake.ingestion.modes.engines.rows import RECORDS, Rows
-from oncelake.ingestion.pipeline.schema import type_of_columns
 from oncelake.ingestion.pipeline.validate import validate_in_worker
 from oncelake.ingestion.settings import Settings
-from oncelake.ingestion.sinks.delta.files import open_rows
+from oncelake.ingestion.source.librdkafka import read_waiting
 from oncelake.ingestion.storage.failpoints import Failpoint, hit
 from oncelake.ingestion.storage.location import Location
 from tests.support import topics_in_memory
 from tests.support.topics_in_memory import Cluster, Record
 
-_SCHEMA: Final = pa.schema(
-    [
-        *(("_topic", pa.string()), ("_partition", pa.int32()), ("_offset", pa.int64())),
-        ("_timestamp", pa.timestamp("us", "UTC")),
-        *(("_key", pa.binary()), ("_value", pa.binary())),
-        ("_headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
-        ("_digest", pa.int64()),
-    ]
-)
-# Spark's own batches of Arrow have so many rows.
-_ROWS_AT_ONCE: Final = 1_000
 _CHECKPOINT: Final = "v1\n"
 
 
@@ -81,54 +57,6 @@ class ArrowSession:
         raise NeedsSparkError(f"spark.{name}")
 
 
-@dataclass(frozen=True, slots=True)
-class ArrowFrame:
-    """Records as a frame of Spark hands them to its Python workers."""
-
-    table: pa.Table
-
-    def __getattr__(self, name: str) -> NoReturn:
-        raise NeedsSparkError(f"frame.{name}")
-
-    @property
-    def sparkSession(self) -> ArrowSession:  # noqa: N802 (PySpark's name)
-        """Its session."""
-        return ArrowSession()
-
-    @property
-    def columns(self) -> list[str]:
-        """The names of its columns."""
-        return list(self.table.column_names)
-
-    @property
-    def schema(self) -> StructType:
-        """Their types."""
-        return from_arrow_schema(self.table.schema)
-
-    def toDF(self, *names: str) -> ArrowFrame:  # noqa: N802 (PySpark's name)
-        """Give the columns other names."""
-        return ArrowFrame(self.table.rename_columns(list(names)))
-
-    def where(self, condition: str) -> ArrowFrame:
-        """Keep the rows that a condition lets pass."""
-        rows = self.table
-        return ArrowFrame(
-            duckdb.from_arrow(rows).filter(condition).to_arrow_table().cast(rows.schema)
-        )
-
-    def unionAll(self, other: ArrowFrame) -> ArrowFrame:  # noqa: N802 (PySpark's name)
-        """Add rows."""
-        return ArrowFrame(pa.concat_tables([self.table, other.table]))
-
-    def mapInArrow(self, work: Any, _schema: str) -> Any:  # noqa: N802 (PySpark's name)
-        """Let a worker work, of which ``collect`` returns the rows."""
-        batches = self.table.to_batches(max_chunksize=_ROWS_AT_ONCE)
-        made = (
-            [row for batch in work(iter(batches)) for row in batch.to_pylist()] if batches else []
-        )
-        return SimpleNamespace(collect=lambda: made)
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ArrowStream:
     """The streaming frame: what is to be read."""
@@ -139,15 +67,15 @@ class ArrowStream:
     limit: int
 
 
-def records_in(cluster: Cluster, ranges: Sequence[Range]) -> ArrowFrame:
-    """Return the committed records of ranges, as ``ingestion.source.spark`` does."""
+def records_in(cluster: Cluster, ranges: Sequence[Range]) -> pa.Table:
+    """Return the committed records of ranges, as ``ingestion.source.librdkafka`` does."""
     rows = [
         _row(part, offset, record)
         for part in ranges
         for offset in range(part.start, part.end)
         if (record := cluster.partition(part).records.get(offset)) and record.is_committed
     ]
-    return ArrowFrame(pa.Table.from_pylist(rows, _SCHEMA))
+    return pa.Table.from_pylist(rows, RECORDS)
 
 
 def _row(part: Range, offset: int, record: Record) -> dict[str, Any]:
@@ -181,22 +109,13 @@ def _read_ranges(spark: Any, settings: Settings, ranges: Sequence[Range]) -> Any
 def _read_table(spark: Any, table: Location, settings: Settings, **more: Any) -> Any:
     if _cluster_of(settings) is None:
         return _SPARKS["read_table"](spark, table, settings, **more)
-    return ArrowFrame(open_rows(table, more["version"]).to_table())
+    return table, more["version"]
 
 
 def _waiting_records(quarantined: Any, reason: str | None) -> Any:
-    if not isinstance(quarantined, ArrowFrame):
+    if not isinstance(quarantined, tuple):
         return _SPARKS["waiting_records"](quarantined, reason)
-    rows = quarantined.where(WAITS).table
-    if reason is not None:
-        rows = rows.filter(pa.compute.field("reason") == reason)
-    named = {f"_{name}": rows[name] for name in ("key", "value", "headers")}
-    named |= {"_digest": pa.nulls(len(rows), pa.int64())}
-    columns = [
-        named.get(name, rows[name] if name in rows.column_names else None) for name in RECORDS.names
-    ]
-    records = pa.Table.from_arrays(columns, schema=_SCHEMA)
-    return ArrowFrame(records.append_column("_seq", rows["_seq"]))
+    return read_waiting(*quarantined, reason)
 
 
 def _drain(
@@ -257,20 +176,12 @@ def _write(path: Path, text: str) -> None:
     path.write_text(text)
 
 
-def _type_of(ddl: str) -> StructType:
-    """Read columns without a JVM, unless there is one."""
-    if SparkContext._active_spark_context is not None:
-        parsed: StructType = _SPARKS["fromDDL"](ddl)
-        return parsed
-    return type_of_columns(parse_columns(ddl))
-
-
 def _validate(
     transformed: Rows, spec: StreamSpec, reached: Offsets, constraints: Mapping[str, str]
 ) -> Rows:
     """Let DuckDB tell what ``apply_as_deletes`` means."""
     plan = transformed.in_worker
-    if not spec.apply_as_deletes or plan is None or not isinstance(plan.records, ArrowFrame):
+    if not spec.apply_as_deletes or plan is None or not isinstance(plan.records, pa.Table):
         return _SPARKS["validate"](transformed, spec, reached, constraints)
     work, rules = validate_in_worker(plan.work, spec, reached)
     (condition,) = sqlglot.transpile(
@@ -286,29 +197,15 @@ def _why_no_condition(spark: Any, spec: StreamSpec, sql: str) -> str | None:
     return None if isinstance(spark, ArrowSession) else _SPARKS["why"](spark, spec, sql)
 
 
-def _keep_bytes(frames: FrameCache, records: Any) -> Any:
-    return records if isinstance(records, ArrowFrame) else _SPARKS["keep_bytes"](frames, records)
-
-
-def _ids_in(records: Any, column: str, encoded: Encoded) -> list[int]:
-    if isinstance(records, ArrowFrame):
-        return schema_ids_in(records.table, column, encoded)
-    ids: list[int] = _SPARKS["_ids_in"](records, column, encoded)
-    return ids
-
-
 # What the product does where a stream's Kafka is a real one.
 _SPARKS: Final[dict[str, Any]] = {
     "read_stream": oncelake.ingestion.operations.run.read_stream,
     "drain": oncelake.ingestion.operations.run.drain,
-    "read_ranges": oncelake.ingestion.operations.replay.read_ranges,
-    "read_table": oncelake.ingestion.operations.redrive.read_table,
-    "waiting_records": oncelake.ingestion.operations.redrive.waiting_records,
-    "fromDDL": StructType.fromDDL,
-    "keep_bytes": FrameCache.keep_bytes,
+    "read_ranges": oncelake.ingestion.pipeline.batch.read_ranges,
+    "read_table": oncelake.ingestion.pipeline.batch.read_table,
+    "waiting_records": oncelake.ingestion.pipeline.batch.waiting_records,
     "validate": oncelake.ingestion.pipeline.batch.validate,
     "why": oncelake.ingestion.pipeline.schema._why_no_condition,
-    "_ids_in": oncelake.ingestion.formats.arrow_udf._ids_in,
 }
 _CLIENTS: Final = {
     "AdminClient": topics_in_memory.admin_client,
@@ -317,16 +214,16 @@ _CLIENTS: Final = {
 }
 _SEAMS: Final[tuple[tuple[Any, dict[str, Any]], ...]] = (
     (oncelake.ingestion.operations.run, {"read_stream": _read_stream, "drain": _drain}),
-    (oncelake.ingestion.operations.replay, {"read_ranges": _read_ranges}),
     (
-        oncelake.ingestion.operations.redrive,
-        {"read_table": _read_table, "waiting_records": _waiting_records},
+        oncelake.ingestion.pipeline.batch,
+        {
+            "read_ranges": _read_ranges,
+            "read_table": _read_table,
+            "waiting_records": _waiting_records,
+            "validate": _validate,
+        },
     ),
-    (oncelake.ingestion.pipeline.batch, {"validate": _validate}),
     (oncelake.ingestion.pipeline.schema, {"_why_no_condition": _why_no_condition}),
-    (StructType, {"fromDDL": staticmethod(_type_of)}),
-    (FrameCache, {"keep_bytes": _keep_bytes}),
-    (oncelake.ingestion.formats.arrow_udf, {"_ids_in": _ids_in}),
     *(
         (owner, {name: make for name, make in _CLIENTS.items() if hasattr(owner, name)})
         for owner in (
