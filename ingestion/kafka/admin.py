@@ -310,7 +310,7 @@ class Kafka:
         """Return the first record of each place, or the error that stands for it."""
         if not places:
             return {}
-        reader = _RecordReader(
+        reader = RecordReader(
             self._settings,
             {
                 "isolation.level": "read_uncommitted",
@@ -345,7 +345,7 @@ class Kafka:
         Raises:
             DependencyError: Kafka stopped answering before the end of the ranges.
         """
-        reader = _RecordReader(self._settings)
+        reader = RecordReader(self._settings)
         try:
             ordered = sorted(ranges, key=lambda each: (each.topic_partition, each.start))
             for at, in_partition in groupby(ordered, key=lambda each: each.topic_partition):
@@ -433,7 +433,7 @@ class Kafka:
             raise unreachable(self._settings, error, self._heard, of=of, right=right) from error
 
 
-class _RecordReader:
+class RecordReader:
     """One consumer of committed records, moved from range to range."""
 
     def __init__(self, settings: Settings, options: Mapping[str, Any] | None = None) -> None:
@@ -460,7 +460,7 @@ class _RecordReader:
                 self.consumer.assign([ClientTopicPartition(at.topic, at.partition, each.start)])
                 position = each.start
             while position < each.end:
-                message = self._poll()
+                message = self.poll()
                 offset, is_record = cast("int", message.offset()), message.error() is None
                 if is_record and each.start <= offset < each.end:
                     yield message
@@ -474,14 +474,14 @@ class _RecordReader:
         self.consumer.assign(list(places))
         answers: dict[TopicPartition, Message] = {}
         while left:
-            message = self._poll(but=answer)
+            message = self.poll(but=answer)
             at = TopicPartition(str(message.topic()), cast("int", message.partition()))
             if at in left:
                 self.consumer.incremental_unassign([left.pop(at)])
                 answers[at] = message
         return answers
 
-    def _poll(self, *, but: int = KafkaError._PARTITION_EOF) -> Message:
+    def poll(self, *, but: int = KafkaError._PARTITION_EOF) -> Message:
         """Return the next record, or the message that a partition has no more.
 
         Raises:
@@ -491,7 +491,20 @@ class _RecordReader:
         if message is None:
             raise unreachable(self._settings, "it sent no record", self._heard)
         if is_about_group(message):
-            return self._poll(but=but)
+            return self.poll(but=but)
+        return self._sound(message, but=but)
+
+    def poll_many(self, at_most: int) -> list[Message]:
+        """Return the next record, or end of a partition, and what else is here already.
+
+        Raises:
+            DependencyError: an error.
+        """
+        # With a time-out it would wait until there are so many.
+        messages = [self.poll(), *self.consumer.consume(at_most, 0)]
+        return [self._sound(each) for each in messages if not is_about_group(each)]
+
+    def _sound(self, message: Message, *, but: int = KafkaError._PARTITION_EOF) -> Message:
         error = message.error()
         if error is not None and error.code() not in (KafkaError._PARTITION_EOF, but):
             right = f"READ on topic {message.topic()!r}"

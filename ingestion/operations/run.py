@@ -228,9 +228,7 @@ class Run(StreamTask):
             start = inherit_erasures(stream, start, self.inherited, run_id=self.run_id)
             committer = replace(committer, start=start)
             hit(Failpoint.TABLE_READ)
-            by_spark = stream.settings.reader == "spark"
-            opened = _open_checkpoint(stream, start, attempts) if by_spark else (None, ())
-            checkpoint, notices = opened
+            checkpoint, notices = _open_checkpoint(stream, start, attempts)
             hit(Failpoint.GENERATION_OPENED)
             writer = BatchWriter(committer, run_id=self.run_id, on_merge=progress.merge)
             with recheck_kafka_on_failure(lambda: recheck_start(stream, writer.position)):
@@ -353,8 +351,13 @@ class _EndOfRunError(Exception):
 
 def _open_checkpoint(
     stream: Stream, start: Start, attempts: _Attempts
-) -> tuple[Checkpoint, tuple[str, ...]]:
-    """Begin the checkpoint's generation, and say what a person may want to know."""
+) -> tuple[Checkpoint | None, tuple[str, ...]]:
+    """Begin the checkpoint's generation, and say what a person may want to know.
+
+    What reads without Spark has none.
+    """
+    if stream.settings.reader == "librdkafka":
+        return None, ()
     checkpoint, disagreement = open_generation(
         stream.paths.checkpoints, start.starting, had_one=start.position.seq > 0
     )

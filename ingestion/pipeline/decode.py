@@ -57,7 +57,7 @@ def decode(records: Records, stream: Stream, frames: FrameCache) -> Rows:
 
 def decode_here(records: pa.Table, stream: Stream) -> Work:
     """Return the work that adds the same columns to records in this process, without Spark."""
-    value = _plan_values(records, stream, type_of_columns(stream.spec.value_columns))
+    value = _plan_values(records, stream, value_type(stream.spec))
     return _work(value, _plan_tombstones(records, stream))
 
 
@@ -99,8 +99,6 @@ def _plan_tombstones(records: Records, stream: Stream) -> Decoding | None:
         records = _with_tombstone_keys(records)
     # Among columns of values and the table.
     schema = StructType([*value_type(spec), *row_type(spec.ddl)])
-    if isinstance(records, pa.Table):
-        schema = type_of_columns((*spec.value_columns, *spec.columns))
     headers = {n: h for n, h in spec.header_columns.items() if n in spec.tombstone_columns}
     plan = _plan_keys(records, stream, schema, column=_TOMBSTONE_KEY)
     whole = StructType([*plan.encoded.schema, *_fields(schema, headers)])

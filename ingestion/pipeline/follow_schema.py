@@ -8,11 +8,14 @@ to quarantine.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from functools import cache
+from itertools import islice
 from typing import Final
 
 import pyarrow as pa
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from oncelake.ingestion.declaration.derived import Derived
@@ -62,21 +65,37 @@ def refuse_moved_embedded(stream: Stream, records: Records) -> None:
     spec = stream.spec
     if not spec.follows_schema or spec.schema_from is None or spec.schema_from.kind != "embedded":
         return
-    if isinstance(records, pa.Table):
-        values = (value for value in records["_value"].to_pylist() if value)
-        of_values = dict.fromkeys(value.partition(_SPLIT.encode())[0] for value in values)
-        _refuse_moved(
-            stream, [_embedded_types(each.decode(errors="replace")) for each in of_values]
-        )
-        return
+    found = _fronts_here(records) if isinstance(records, pa.Table) else _fronts_in_spark(records)
+    _refuse_moved(stream, map(_embedded_types, found))
+
+
+def _fronts_in_spark(records: DataFrame) -> list[str]:
     text = F.col("_value").cast("string")
     # As Kafka Connect writes it; of other JSON, Spark finds the schema, which costs more.
     elsewhere = F.concat(F.lit('{"schema":'), F.get_json_object(text, "$.schema"))
     front = F.when(text.contains(_SPLIT), F.substring_index(text, _SPLIT, 1)).otherwise(elsewhere)
     fronts = records.select(front.alias("front"))
     fronts = fronts.where(F.length("front") <= _LONGEST_SCHEMA).distinct()
-    found = [row["front"] for row in fronts.limit(_MOST_SCHEMAS).collect()]
-    _refuse_moved(stream, map(_embedded_types, found))
+    return [row["front"] for row in fronts.limit(_MOST_SCHEMAS).collect()]
+
+
+def _fronts_here(records: pa.Table) -> list[str]:
+    """Return the same of records that are in this process."""
+    values = (value for value in records["_value"].to_pylist() if value)
+    fronts = dict.fromkeys(front for value in values if (front := _front(value)) is not None)
+    return [*islice(fronts, _MOST_SCHEMAS)]
+
+
+def _front(value: bytes) -> str | None:
+    """Return what stands before the payload; none where no schema does."""
+    text = value.decode(errors="replace")
+    front, split, _ = text.partition(_SPLIT)
+    if not split:
+        try:
+            front = '{"schema":' + json.dumps(json.loads(text)["schema"])
+        except (ValueError, LookupError, TypeError, RecursionError):
+            return None
+    return front if len(front) <= _LONGEST_SCHEMA else None
 
 
 def _refuse_moved(stream: Stream, of_schemas: Iterable[Types]) -> None:

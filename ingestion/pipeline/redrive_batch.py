@@ -105,7 +105,8 @@ class RedriveWriter(BatchWriter):
                 nothing was committed.
         """
         if isinstance(records, pa.Table):
-            of_epoch = records.filter(pa.array(map(self._of.has, records["_seq"].to_pylist())))
+            is_held = map(self._of.has, records["_seq"].to_pylist())
+            of_epoch = records.filter(pa.array(is_held, pa.bool_()))
         else:
             of_epoch = records.where(self._of.holds("_seq"))
         rows = tuple(self.apply(of_epoch, planned=()))

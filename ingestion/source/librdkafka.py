@@ -7,24 +7,19 @@ a whole. Its gaps are proven by another consumer, as those of Spark's batches ar
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from typing import Any, Final, NoReturn, cast
+from typing import Final, NoReturn, cast
 
 import pyarrow as pa
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message
+import pyarrow.compute as pc
+from confluent_kafka import Message
 from confluent_kafka import TopicPartition as ClientTopicPartition
 
 from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.errors import InvalidSpecError
-from oncelake.ingestion.kafka.client import (
-    ClientErrors,
-    client_options,
-    headers_of,
-    is_about_group,
-    timestamp_micros_of,
-    unreachable,
-)
+from oncelake.ingestion.kafka.admin import RecordReader
+from oncelake.ingestion.kafka.client import headers_of, timestamp_micros_of
 from oncelake.ingestion.kafka.last_record import digest_of
 from oncelake.ingestion.kafka.offsets import Range, TopicPartition, cut
 from oncelake.ingestion.lake.quarantine import WAITS_IN_ARROW
@@ -91,9 +86,10 @@ def drain(
         DependencyError: Kafka does not answer.
     """
     hit(Failpoint.QUERY_STARTED)
-    with closing(_Reader(settings)) as reader:
+    reader = RecordReader(settings)
+    with closing(reader.consumer):
         for part in cut(ranges, limit):
-            records = reader.read(part, stop)
+            records = _read(reader, part, stop)
             if stop.is_set():
                 return
             each_batch(records, part)
@@ -106,15 +102,16 @@ def read_ranges(settings: Settings, ranges: Sequence[Range]) -> pa.Table:
     Raises:
         DependencyError: Kafka does not answer.
     """
-    with closing(_Reader(settings)) as reader:
-        return reader.read(ranges, threading.Event())
+    reader = RecordReader(settings)
+    with closing(reader.consumer):
+        return _read(reader, ranges, threading.Event())
 
 
 def read_waiting(quarantine: Location, version: int, reason: str | None) -> pa.Table:
     """Return the records that no redrive has sent in yet, with ``_seq``; of a reason, if any."""
     rows = open_rows(quarantine, version).to_table(filter=WAITS_IN_ARROW)
     if reason is not None:
-        rows = rows.filter(pa.compute.field("reason") == reason)
+        rows = rows.filter(pc.field("reason") == reason)
     columns = {name: rows[name] for name in ("_topic", "_partition", "_offset", "_timestamp")}
     columns |= {f"_{name}": rows[name] for name in ("key", "value", "headers")}
     # No offset moves, so no record is the last that was read.
@@ -122,76 +119,35 @@ def read_waiting(quarantine: Location, version: int, reason: str | None) -> pa.T
     return pa.table(columns).cast(RECORDS).append_column("_seq", rows["_seq"])
 
 
-class _Reader:
-    """One consumer, which is given partitions and never joins a group."""
-
-    def __init__(self, settings: Settings) -> None:
-        self._settings, self._heard = settings, ClientErrors()
-        self._consumer = Consumer(
-            {
-                **client_options(settings, self._heard),
-                "group.id": "oncelake-reader",
-                "enable.auto.commit": False,
-                "auto.offset.reset": "error",
-                "enable.partition.eof": True,
-                "isolation.level": "read_committed",
-                "fetch.wait.max.ms": 10,
-            }
-        )
-
-    def close(self) -> None:
-        """Close its connections."""
-        self._consumer.close()
-
-    def read(self, ranges: Sequence[Range], stop: threading.Event) -> pa.Table:
-        """Return the committed records of ranges, one a partition."""
-        wanted = {each.topic_partition: each for each in ranges if len(each)}
-        places = [ClientTopicPartition(*at, each.start) for at, each in wanted.items()]
-        self._consumer.assign(places)
-        left = {at: each.end for at, each in wanted.items()}
-        parts: list[pa.Table] = []
-        while left and not stop.is_set():
-            messages = self._consume()
-            parts.append(_records([each for each in messages if _is_within(each, left)]))
-            reached = {_at(each): cast("int", each.offset()) for each in messages}
-            ended = {_at(each) for each in messages if each.error() is not None}
-            for at, offset in reached.items():
-                # Behind the last record of a range may be markers of transactions, up to its end.
-                if at in left and (at in ended or offset + 1 >= left[at]):
-                    del left[at]
-                    self._consumer.incremental_unassign([ClientTopicPartition(*at)])
-        return pa.concat_tables([RECORDS.empty_table(), *parts])
-
-    def _consume(self) -> list[Message]:
-        """Return some messages, of which those that are errors are ends of partitions.
-
-        Raises:
-            DependencyError: Kafka does not answer, or refuses.
-        """
-        first = self._consumer.poll(self._settings.kafka_timeout_seconds)
-        if first is None:
-            raise unreachable(self._settings, "it sent no record", self._heard)
-        # With a time-out it would wait until there are so many.
-        messages = [first, *self._consumer.consume(_AT_ONCE, 0)]
-        messages = [each for each in messages if not is_about_group(each)]
-        for each in messages:
-            error = each.error()
-            if error is not None and error.code() != KafkaError._PARTITION_EOF:
-                right = f"READ on topic {each.topic()!r}"
-                raise unreachable(self._settings, KafkaException(error), self._heard, right=right)
-        return messages
+def _read(reader: RecordReader, ranges: Sequence[Range], stop: threading.Event) -> pa.Table:
+    """Return the committed records of ranges, one a partition."""
+    wanted = {each.topic_partition: each for each in ranges if len(each)}
+    reader.consumer.assign([ClientTopicPartition(*at, of.start) for at, of in wanted.items()])
+    left = {at: of.end for at, of in wanted.items()}
+    parts: list[pa.Table] = []
+    while left and not stop.is_set():
+        messages = reader.poll_many(_AT_ONCE)
+        parts.append(_records([each for each in messages if _is_within(each, left)]))
+        reached = {_at(each): cast("int", each.offset()) for each in messages}
+        ended = {_at(each) for each in messages if each.error() is not None}
+        for at, offset in reached.items():
+            # Behind the last record of a range may be markers of transactions, up to its end.
+            if at in left and (at in ended or offset + 1 >= left[at]):
+                del left[at]
+                reader.consumer.incremental_unassign([ClientTopicPartition(*at)])
+    return pa.concat_tables([RECORDS.empty_table(), *parts])
 
 
 def _at(message: Message) -> TopicPartition:
     return TopicPartition(cast("str", message.topic()), cast("int", message.partition()))
 
 
-def _is_within(message: Message, ends: Any) -> bool:
+def _is_within(message: Message, ends: Mapping[TopicPartition, int]) -> bool:
     return message.error() is None and cast("int", message.offset()) < ends.get(_at(message), 0)
 
 
 def _records(messages: Sequence[Message]) -> pa.Table:
-    headers = [headers_of(each) or () for each in messages]
+    headers = list(map(_headers, messages))
     keys, values = ([read(each) for each in messages] for read in (Message.key, Message.value))
     columns = (
         [each.topic() for each in messages],
@@ -205,3 +161,18 @@ def _records(messages: Sequence[Message]) -> pa.Table:
     )
     arrays = (pa.array(each, of.type) for each, of in zip(columns, RECORDS, strict=True))
     return pa.Table.from_arrays(list(arrays), schema=RECORDS)
+
+
+def _headers(message: Message) -> tuple[tuple[str, bytes | None], ...]:
+    """Return a record's headers.
+
+    Raises:
+        InvalidSpecError: the client cannot read them; to leave them out would be a loss.
+    """
+    headers, name = headers_of(message), variable("reader")
+    if headers is None:
+        raise InvalidSpecError(
+            f"{_at(message)} offset {message.offset()}: the name of a header is not UTF-8, and "
+            f"librdkafka's client cannot read it. Next: {name}=spark for this stream"
+        )
+    return headers
