@@ -49,6 +49,14 @@ def files(world: World) -> set[str]:
     return {*world.paths.proof.files()}
 
 
+def goes_on(world: World) -> None:
+    """Prove another batch, and that nothing is left over of the proofs before."""
+    world.send(row(5, "e", at=1))
+    world.run()
+    assert verify(world.spec, world.settings).holds
+    assert len(files(world)) == 2
+
+
 @pytest.mark.parametrize("sink", SINKS)
 @pytest.mark.parametrize("nth", WRITES)
 def test_the_first_proof_is_killed(loaded: World, nth: int, tmp_path: Path) -> None:
@@ -61,10 +69,7 @@ def test_the_first_proof_is_killed(loaded: World, nth: int, tmp_path: Path) -> N
 
     assert (verdict.holds, verdict.record_by_record) == (True, None)
     assert (verdict.memory is not None) == (nth == 2)
-    loaded.send(row(5, "e", at=1))
-    loaded.run()
-    assert verify(loaded.spec, loaded.settings).holds
-    assert len(files(loaded)) == 2
+    goes_on(loaded)
 
 
 @pytest.mark.parametrize("sink", SINKS)
@@ -86,10 +91,7 @@ def test_a_later_proof_is_killed(
     through = 3 if nth == 2 else 2
     assert verdict.memory is not None
     assert f"through batch {through}" in verdict.memory
-    loaded.send(row(5, "e", at=1))
-    loaded.run()
-    assert verify(loaded.spec, loaded.settings).holds
-    assert len(files(loaded)) == 2
+    goes_on(loaded)
 
 
 @pytest.mark.parametrize("sink", SINKS)
@@ -103,8 +105,5 @@ def test_an_erase_is_killed(loaded: World, nth: int, tmp_path: Path) -> None:
 
     erase(loaded.spec, loaded.settings, key='{"id": 2}', reason="again", run_id="e")
 
-    loaded.send(row(5, "e", at=1))
-    loaded.run()
+    goes_on(loaded)
     assert [each["id"] for each in loaded.rows()] == [1, 3, 4, 5]
-    assert verify(loaded.spec, loaded.settings).holds
-    assert len(files(loaded)) == 2
