@@ -143,8 +143,8 @@ def _try_in_spark(
     refuse_bad_condition(session, spec)
     refuse_bad_transformation(session, spec)
     name, _ = choose_engine(stream)
-    with closing(open_engine(name, session, stream)) as engine, closing(FrameCache()) as frames:
-        read = read_ranges(session, stream.settings, ranges)
+    read = read_ranges(session, stream.settings, ranges)
+    with closing(open_engine(name, read, stream)) as engine, closing(FrameCache()) as frames:
         exploded = explode(decode(read, stream, frames), spec)
         planned = plan_transformation(session, spec) if name == "delta_rs" else None
         transformed = transform(exploded, spec, frames, planned)
