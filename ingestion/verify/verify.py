@@ -48,6 +48,7 @@ from oncelake.ingestion.verify.columns.memory import (
     ledger_digest,
     load_memory,
     refuse_unfit,
+    refuse_unread,
     rule_of,
 )
 from oncelake.ingestion.verify.columns.proof import ColumnProof, Remembered
@@ -314,12 +315,12 @@ class _Proof:
     def _prove_at_once(self, context: FoldContext, redrives: Redrives) -> None:
         """Prove in columns, from where an earlier proof stopped if what it has left is whole."""
         try:
-            self._prove_in_columns(context, redrives, self._known())
+            self._prove_in_columns(context, redrives, self._known(context.coverage))
         except ProofMemoryError as error:
             self._begin_anew(str(error))
             self._prove_in_columns(context, redrives, None)
 
-    def _known(self) -> Remembered | None:
+    def _known(self, coverage: Coverage) -> Remembered | None:
         """Return what an earlier proof has left, if this one may go on from it."""
         place = self._paths.proof
         try:
@@ -327,6 +328,8 @@ class _Proof:
             if memory is None:
                 return None
             refuse_unfit(memory, self._spec, self._snapshot, self._batches)
+            if not coverage.is_partial:
+                refuse_unread(memory)
         except ProofMemoryError as error:
             self._begin_anew(str(error))
             return None
@@ -363,6 +366,7 @@ class _Proof:
                 raise NotInColumnsError("counts or quarantine differ")
             self._rows = self._compare_in_columns(proof)
             redrives.good_today += before.good_today if before else 0
+            redrives.unread_today += before.unread if before else 0
             self._limits.extend(redrives.limits(after=last))
             self._records = proof.records + (before.records if before else 0)
             self._recounted = len(counts) + (before.batches if before else 0)
@@ -371,7 +375,7 @@ class _Proof:
                 self._memory = f"goes on from {before.about}"
                 coverage.is_remembered = True
             if not self._differences.counts and (before is None or batches[-1].seq > before.seq):
-                self._remember(proof, quarantined.all, redrives.good_today, coverage)
+                self._remember(proof, quarantined.all, redrives, coverage)
 
     def _quarantined_since(self, seq: int, coverage: Coverage) -> quarantine.Seen:
         names = (*quarantine.COLUMNS, quarantine.MARK)
@@ -386,7 +390,7 @@ class _Proof:
             return proof.compare(rows, lambda done: told(done, size))
 
     def _remember(
-        self, proof: ColumnProof, quarantined: int, good_today: int, coverage: Coverage
+        self, proof: ColumnProof, quarantined: int, redrives: Redrives, coverage: Coverage
     ) -> None:
         """Leave what the next proof goes on from, where that may be written."""
         ends = {each.topic_partition: each.end for each in coverage.proven_ranges}
@@ -403,7 +407,8 @@ class _Proof:
             rows=self._rows,
             quarantined=self._quarantined,
             quarantine=quarantined,
-            good_today=good_today,
+            good_today=redrives.good_today,
+            unread=redrives.unread_today,
             record_types=proof.record_types,
         )
         try:

@@ -53,6 +53,7 @@ class ProofMemory:
         records, batches, rows, quarantined: What was counted.
         quarantine: A digest of what was in quarantine.
         good_today: How many records wait in quarantine that the declaration takes.
+        unread: How many wait whose schema nobody knew.
         record_types: The names of record types that were applied, where the declaration has none.
         erased: Batches since then that have erased a key, which is not remembered any more.
         files: The files of events, with their digests.
@@ -71,6 +72,7 @@ class ProofMemory:
     quarantined: int
     quarantine: int
     good_today: int = 0
+    unread: int = 0
     record_types: tuple[str, ...] = ()
     erased: tuple[int, ...] = ()
     files: tuple[tuple[str, str], ...] = ()
@@ -123,6 +125,16 @@ def refuse_unfit(
         raise ProofMemoryError("is of another declaration, or another version")
     if memory.ledger != ledger_digest(each for each in batches if each.seq <= memory.seq):
         raise ProofMemoryError("is of batches that were undone, or are no longer in the ledger")
+
+
+def refuse_unread(memory: ProofMemory) -> None:
+    """Refuse to go on where a schema was unknown: a redrive may send its records in by now.
+
+    Raises:
+        ProofMemoryError: records waited for one.
+    """
+    if memory.unread:
+        raise ProofMemoryError("was of records whose schema nobody knew")
 
 
 def events_of(memory: ProofMemory, place: Location) -> Iterator[pa.Table]:

@@ -58,8 +58,8 @@ class Redrives:
         self._today = (declaration, engine_version())
         self._marks: Counter[int] = Counter()
         self._found: Counter[int] = Counter()
-        # How many records in quarantine are good today.
-        self.good_today = 0
+        # How many records in quarantine are good today, and of how many nobody knows the schema.
+        self.good_today = self.unread_today = 0
         # Records in quarantine whose schema was unknown, by the batch that read them.
         self.lacked_schema: Counter[int] = Counter()
         self._is_empty = True
@@ -98,7 +98,7 @@ class Redrives:
         self._found.clear()
         self.lacked_schema.clear()
         self._redriven.clear()
-        self.good_today = 0
+        self.good_today = self.unread_today = 0
 
     def classified(
         self,
@@ -127,6 +127,7 @@ class Redrives:
         still_bad += 0 if applies_truncates else len(today.truncates)
         still_bad += self.count_without_value(today.changes)
         self.good_today += len(kept) - still_bad
+        self.unread_today += len(today.unread)
         held_back = ((record, "by the declaration of that time") for record in (*kept, *redriven))
         result.bad = [*held_back, *result.bad]
         return result
