@@ -21,6 +21,7 @@ from oncelake.ingestion.operations.maintain import maintain
 from oncelake.ingestion.operations.rewind import rewind
 from oncelake.ingestion.storage import failpoints
 from oncelake.ingestion.storage.failpoints import Failpoint
+from oncelake.ingestion.verify.verify import verify
 from tests.assets.shell import materialize
 from tests.crash.trial import Cell, attempt
 from tests.support.long import IS_LONG, twins
@@ -64,13 +65,14 @@ def test_a_run_that_ends_anywhere_loses_and_doubles_nothing(world: World, cell: 
 # Dagster's own, wherever one resource holds another.
 @pytest.mark.filterwarnings("ignore:InitResourceContext.dagster_run:DeprecationWarning")
 def test_every_place_is_reached(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs, decisions, a rebuild and a Dagster run pass every place: none is a dead letter."""
+    """Runs, a proof, decisions, a rebuild and a Dagster run pass every place: no dead letter."""
     reached: set[Failpoint] = set()
     monkeypatch.setattr(failpoints, "_hook", lambda: reached.add)
     world.send(row(1, "a"), row(2, "b"), b"garbage")
     world.run()
     world.send(row(9, "z"), partition=1)
     world.run()
+    assert verify(world.spec, world.settings).holds
     wider = COLUMNS.replace("at INT", "at BIGINT")
     world.declare(schema=f"{wider}, more STRING", schema_change="evolve")
     world.run()

@@ -277,4 +277,4 @@ def test_the_registry_gives_the_columns_and_is_needed_for_the_proof(
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     gone = world.settings.model_copy(update={"kafka_timeout_seconds": 5})
     with pytest.raises(DependencyError, match="schema registry at glue://"):
-        verify(spec, gone)
+        verify(spec, gone, whole=True)

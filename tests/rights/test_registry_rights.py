@@ -46,7 +46,7 @@ _BAD: Final = _GOOD[:2]
 # What is typed behind a command; ``out`` is a stream that writes Avro to a topic.
 _WORDS: Final = {
     "run": ("{out}",),
-    "verify": ("plain",),
+    "verify": ("plain", "--whole"),
     "init": ("{topic}", "--dry-run"),
     "redrive": ("plain",),
     "replay": ("plain", "--from", "earliest"),
