@@ -176,6 +176,11 @@ def _seams() -> tuple[tuple[Any, dict[str, Any]], ...]:
                 "count_records": frames.count_records,
                 "refuse_lost_lease": nothing,
                 "mode_class": lambda mode: sink.ModelUpsert,
+                "read_delta": itself,
+                "read_table": lambda spark, side, settings, version: side,
+                "waiting_records": lambda side, reason: frames.Waiting(
+                    side.world, tuple(side.waiting())
+                ),
             },
         ),
         (oncelake.ingestion.pipeline.gaps, {"_holes_between": frames.holes_between}),
@@ -192,11 +197,6 @@ def _seams() -> tuple[tuple[Any, dict[str, Any]], ...]:
                 "Ledger": ModelLedger,
                 "translate_engine_errors": lambda stream: nullcontext(),
                 "translate_read_errors": lambda path: nullcontext(),
-                "read_delta": itself,
-                "read_table": lambda spark, side, settings, version: side,
-                "waiting_records": lambda side, reason: frames.Waiting(
-                    side.world, tuple(side.waiting())
-                ),
             },
         ),
         (

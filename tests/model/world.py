@@ -105,7 +105,7 @@ class World:
         self.lock: str | None = None
         self.locking = locking
         self.engine: EngineName = "spark"
-        self.merge_engine = "auto"
+        self.merge_engine, self.reader = "auto", "spark"
         self.clock_ms = 0
         self.batch_limit = 3
         self.checkpoint: Offsets | None = None
