@@ -95,7 +95,9 @@ def _define_contested(target: Target, *, has_contests: bool) -> None:
     """
     spec, engine = target.spec, target.engine
     keys = sql.names(spec.keys)
+    has_deletes = define_newest_deletes(target)
     begun = f"UNION SELECT {keys} FROM contests" if has_contests else ""
+    begun += f" UNION SELECT {keys} FROM dead" if has_deletes and spec.sequence_by else ""
     arrives = f"_disposition = 'row' OR _left_to <> '{DELETED_ELSEWHERE}'"
     arrives = arrives if spec.leaves_rows else "_disposition = 'row'"
     moved = f"SELECT {keys} FROM batch WHERE ({arrives}) AND _moves"
@@ -119,7 +121,7 @@ def _define_contested(target: Target, *, has_contests: bool) -> None:
         "before": (rows, "e._epoch", there, "FALSE"),
     }
     # A record that is sent again makes no row that has been deleted.
-    if define_newest_deletes(target):
+    if has_deletes:
         is_same = sql.equal(spec.keys, "d", "b")
         dead = f"SELECT d.* FROM dead d LEFT JOIN {rows} b ON {is_same} WHERE b._offset IS NULL"
         of["dead"] = (f"({dead})", "e._epoch", "'gone'", "FALSE")
@@ -217,7 +219,9 @@ class _Walk:
         self._of_others = of_others
         fixed = {*spec.keys, *spec.sequence_by, *spec.format.options.of_envelope}
         self._columns = list(spec.types)
-        self._told_by = [name for name in self._columns if name not in fixed]
+        # What ``where`` leaves out has no more.
+        told_by = spec.leaving_columns if spec.leaves_by_where else self._columns
+        self._told_by = [name for name in told_by if name not in fixed]
         self._there: Event | None = None
         # Rows that another has moved upon.
         self._others: list[Event] = []
@@ -242,11 +246,13 @@ class _Walk:
             elif what == "null" and was_spared:
                 # It repeats the delete before it.
                 self._spare(event)
-            elif what == "gone" or not (self._others or self._has_left(event)):
+            elif what == "gone":
+                self._end(event)
+            elif not (self._others or self._has_left(event)):
                 self._there = None
             elif self._is_blind(event):
                 self._there = None
-                self._others.clear()
+                self._forget(event)
             else:
                 self._leave(event)
 
@@ -267,6 +273,21 @@ class _Walk:
         alike = (at for at, other in enumerate(self._others) if self._is_same(other, event))
         if (at := next(alike, None)) is not None:
             del self._others[at]
+
+    def _end(self, gone: Event) -> None:
+        """Meet a delete of an earlier batch: it may have been of the row moved upon.
+
+        All records of a row are in one partition, so that a move of another one has come late.
+        """
+        there, self._there = self._there, None
+        if there and there["_what"] == "row" and there["_moves"] and self._sequence:
+            is_of_one = all(there[name] == gone[name] for name in COORDINATES[:2])
+            self._outcomes.unknown += [] if is_of_one else [there]
+
+    def _forget(self, event: Event) -> None:
+        nth = event["_nth"]
+        self._outcomes.remembered += [(nth, other["_nth"], _ENDED) for other in self._others]
+        self._others.clear()
 
     def _arrive(self, event: Event) -> None:
         there = self._there

@@ -173,7 +173,8 @@ class History:
         declared = self.setup.declared
         tables = [table for table in declared.tables if declared.has(table, after)]
         owner = declared.table_of(holder)
-        is_silent = owner is None and (holder.state is None or self.setup.source.identity != "full")
+        is_silent = owner is None and self.setup.source.identity != "full"
+        is_silent |= holder.state is None and (owner is None or declared.is_routed)
         return any(not declared.has(t, holder) and (is_silent or owner == t.name) for t in tables)
 
     def _of_leaving(self, change: Change) -> Iterator[str]:

@@ -394,7 +394,9 @@ def _may_wait(play: Play, table: Table, sent: Sent) -> bool:
     is_delete = _row_of(sent) is None
     if None in routes or (is_delete and table.mode == "append"):
         return True
-    if any(_is_untold(play, each) for each in _leavings(play, change)):
+    if any(_is_untold(play, table, each) for each in _leavings(play, change)):
+        return True
+    if change.is_move and _is_late(play, change):
         return True
     # What the source has not sent of the old row may be needed.
     may_lack = setup.source.writes == "debezium" and setup.source.identity != "full"
@@ -404,15 +406,27 @@ def _may_wait(play: Play, table: Table, sent: Sent) -> bool:
 def _leavings(play: Play, change: Change) -> Iterator[Change]:
     """Yield a change that leaves its key to another row, and those like it before.
 
-    A record of another table waits for none, so that only a later one may wait here.
+    A record of another table waits for none, so that only a later one may wait here. Of several
+    partitions, the delete by which the other row left may not have been read yet.
     """
+    is_spread = play.history.setup.source.partitions > 1
+    taken = {c.after.key for c in play.connector.changes if c.is_move and c.after and c.holder}
     earlier = play.connector.changes if play.history.setup.declared.is_routed else ()
     for each in (change, *(each for each in earlier if each.number < change.number)):
-        if each.leaves is not None and each.leaves == change.leaves and not each.is_vacated:
+        if each.leaves is None or each.leaves != change.leaves:
+            continue
+        if not each.is_vacated or (is_spread and each.leaves in taken):
             yield each
 
 
-def _is_untold(play: Play, change: Change) -> bool:
+def _is_late(play: Play, change: Change) -> bool:
+    """Tell a move upon a row whose delete, of another partition, may have been read before."""
+    later = (each for each in play.connector.changes if each.number > change.number)
+    is_spread = play.history.setup.source.partitions > 1
+    return is_spread and any(change.after and each.leaves == change.after.key for each in later)
+
+
+def _is_untold(play: Play, table: Table, change: Change) -> bool:
     """Tell whether nobody can know by the row before that it is this one which leaves a key.
 
     A table holds the newest row of a key: that one may be meant where it has all values that are
@@ -425,15 +439,16 @@ def _is_untold(play: Play, change: Change) -> bool:
     newest = _newest(play, change)
     if newest is None or newest.after is None:
         return False
-    # Where a schema gives the columns, all that is sent is one.
-    is_written = play.history.setup.declared.schema == "written"
-    fixed = {*source.keys, *(("shard", "tenant") if is_written else ())}
+    known = as_of_its_table(play.stream(table), play.paths(table)).types.keys() - {*source.keys}
     told, there, pushed = (
-        {n: v for n, v in source.image(each, change.altered).items() if n not in fixed}
+        {n: v for n, v in source.image(each, change.altered).items() if n in known}
         for each in (row, newest.after, newest.holder or newest.after)
     )
     if newest.after.identity == row.identity:
         return newest.holder is None or pushed != there
+    if newest.op == "u" and not newest.is_move:
+        # The other row's update has taken the place of this one.
+        return True
     return told != there and all(there[name] == value for name, value in told.items() if value)
 
 
@@ -464,7 +479,25 @@ def _explained(play: Play, table: Table) -> set[int]:
             number, decided = sent.change.number, last_row if is_contested else last
             explained |= {key for key in sent.change.keys if number >= decided.get(key, 0)}
             explained |= _inherited(play, sent.change)
+            if sent.change.is_move:
+                explained |= _left_behind(play, sent.change)
     return explained
+
+
+def _left_behind(play: Play, waits: Change) -> set[int]:
+    """Return the keys that a row has left since, one of whose moves waits.
+
+    The table does not have it there, so that its delete takes the row which has the key.
+    """
+    later = (each for each in play.connector.changes if each.number > waits.number)
+    return {
+        change.leaves
+        for change in later
+        if change.leaves is not None
+        and change.before is not None
+        and waits.after is not None
+        and change.before.identity == waits.after.identity
+    }
 
 
 def _inherited(play: Play, waits: Change) -> set[int]:

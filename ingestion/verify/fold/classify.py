@@ -435,10 +435,13 @@ class Classifier:
         has_undeclared = decoded.has_undeclared and not row.element
         change = change._replace(coerced=decoded.coerced, has_undeclared=has_undeclared)
         if self._may_move and (row.moves or decoded.is_delete):
-            record = None if row.is_alone else row.record
-            mover = None if record and record.value is None else row.values
-            is_gone = row.is_ended and decoded.is_gone
-            change = change._replace(mover=mover, moves=row.moves, record=record, is_gone=is_gone)
+            change = change._replace(
+                mover=None if row.record.value is None else row.values,
+                moves=row.moves,
+                record=row.record,
+                is_alone=row.is_alone,
+                is_gone=row.is_ended and decoded.is_gone,
+            )
         if decoded.moved_from is not None and self._keeps:
             old = text_of(decoded.moved_from.get(name) for name in self._keys)
             change = change._replace(moved_from=old)

@@ -77,7 +77,8 @@ class ContestedKeys:
         self._flag = len(spec.columns) if spec.deletes == "soft" else None
         fixed = {*spec.keys, *spec.sequence_by, *spec.format.options.of_envelope}
         self._width = len(spec.types)
-        self._told = [i for i, name in enumerate(spec.types) if name not in fixed]
+        told = spec.leaving_columns if spec.leaves_by_where else spec.types
+        self._told = [i for i, n in enumerate(spec.types) if n in told and n not in fixed]
 
     def take(self, changes: Sequence[RowChange]) -> None:
         """Keep changes until the batch is whole."""
@@ -141,6 +142,9 @@ class ContestedKeys:
                 was_spared = is_repeated and change.mover is None
                 is_repeated = False
                 if (key, change.place) in self._gone:
+                    if there is not None and self._came_late(there, change):
+                        assert there.record is not None, "it is of a move"
+                        unknown[there.at, there.offset] = there.record
                     there = None
                 elif self._arrives(change):
                     there = self._arrived(contest, there, change)
@@ -151,6 +155,7 @@ class ContestedKeys:
                     contest.pushed.clear()
                 elif (
                     self._spares(contest, there, change, is_repeated=was_spared)
+                    or change.is_alone
                     or change.record is None
                 ):
                     spared[key, change.place] = change.is_left or change.is_gone
@@ -176,6 +181,11 @@ class ContestedKeys:
             contest.pushed.append((self._when(change), self._row(there)))
             contest.arrivals.add(moment or change.place)
         return change
+
+    def _came_late(self, there: RowChange, gone: RowChange) -> bool:
+        """Tell a row moved upon one that was deleted since, by another partition's record."""
+        is_ordered = bool(there.place[self._order])
+        return is_ordered and there.moves and not there.is_left and there.at != gone.at
 
     def _columns_of(self, change: RowChange) -> Row | None:
         values = change.mover if change.is_left else change.row

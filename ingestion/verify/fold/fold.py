@@ -116,6 +116,7 @@ class Fold:
             for settled in self._kept.settle():
                 self._redrives.put_aside(settled.bad, batch.seq, recount, self.bad)
                 recount.extra["columns_kept"] += settled.kept
+                recount.counts["ignored"] -= settled.unspared
                 recount.counts["exploded"] -= settled.taken_back
                 self._take_rows(settled.changes, recount)
         self.rule.settle(recount)

@@ -28,12 +28,14 @@ class Settled:
     Attributes:
         kept: Columns that were left out of them.
         taken_back: Deletes of rows that moved, of records that are bad.
+        unspared: Of those, the ones that were said to take no row.
     """
 
     changes: list[RowChange] = field(default_factory=list)
     bad: list[tuple[Record, str]] = field(default_factory=list)
     kept: int = 0
     taken_back: int = 0
+    unspared: int = 0
 
 
 class KeptColumns:
@@ -86,7 +88,9 @@ class KeptColumns:
         bad = {(record.at, record.offset) for record, _ in walk.settled.bad}
         self._known.put({key: tuple(_without(bad, line)) for key, line in lines.items()})
         whole = _without(bad, walk.settled.changes)
-        walk.settled.taken_back = len(walk.settled.changes) - len(whole)
+        no_ends = (event for each in self._no_ends.values() for event in each)
+        walk.settled.unspared = sum((event.at, event.offset) in bad for event in no_ends)
+        walk.settled.taken_back = len(walk.settled.changes) - len(whole) + walk.settled.unspared
         walk.settled.changes = whole
         return walk.settled
 

@@ -123,9 +123,10 @@ class RowChange(NamedTuple):
         left_out: Which of the declared columns the record leaves out because they have not changed.
         moved_from: By ``text_of``, the key that the row had before, if it was another. That row has
             what the record leaves out.
-        record: The record, where it leaves any out.
+        record: The record, where it leaves any out or is of a move.
         coerced: How many of its values were of another type than their lenient column.
         is_left: Whether it is a delete by a record that is not of this table.
+        is_alone: Whether it is a delete by a record whose own row is not of this table.
         is_gone: Whether that record says that the row is gone from where it was, too; it takes none
             of this table.
         mover: The declared columns of a row that gets this key by a move, or loses it, or is not
@@ -144,6 +145,7 @@ class RowChange(NamedTuple):
     record: Record | None = None
     coerced: int = 0
     is_left: bool = False
+    is_alone: bool = False
     is_gone: bool = False
     mover: Row | None = None
     moves: bool = False
