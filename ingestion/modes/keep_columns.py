@@ -32,8 +32,10 @@ _IS_UPDATE: Final = "_disposition = 'row' AND _unavailable IS NOT NULL"
 _IS_MOVE: Final = f"{_IS_UPDATE} AND _moved_from IS NOT NULL"
 # A delete of a row that gets another key.
 _IS_END: Final = "_disposition = 'delete' AND _unavailable IS NOT NULL"
-# One that takes no row, since another has that key, or that waits.
-_IS_NO_END: Final = "(_disposition IN ('ignored', 'quarantined') AND _moves AND _index = 0)"
+# One that takes no row, since another has that key, or that waits: then its record as a whole.
+_IS_NO_END: Final = (
+    "(_moves AND (_disposition = 'ignored' OR (_disposition = 'quarantined' AND _index = 0)))"
+)
 # A row of the batch: a record that moves a row has two.
 _ROW: Final = (*COORDINATES, "_index")
 # The row of the batch that an event is of; an event of a move stands in another key's line.
