@@ -157,6 +157,8 @@ def _rename_violations(spec: Declaration) -> Iterator[Violation]:
     for new, old in spec.renamed_from.items():
         if new not in spec.types:
             yield ("renamed_from", new), unknown_column(new, spec.types)
+        elif spec.mode == "aggregate" and new not in spec.keys:
+            yield ("renamed_from", new), "the table has groups, and no such column; remove it"
         if old in spec.types:
             yield (
                 ("renamed_from", new),

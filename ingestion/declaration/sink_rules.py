@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
+from oncelake.ingestion.declaration.aggregates import Aggregate, aggregates_of
 from oncelake.ingestion.declaration.ddl import DeclaredColumn
 from oncelake.ingestion.declaration.fields import Declaration
 from oncelake.ingestion.declaration.modes import MODES
@@ -39,18 +40,33 @@ def sink_violations(spec: Declaration, columns: tuple[DeclaredColumn, ...]) -> I
         yield from _loop_violations(spec, spec.sink.kafka)
     if spec.sink.postgres:
         yield from _name_violations(spec, spec.sink.postgres, columns)
+    yield from _sketch_violations(spec)
+    made_by = {column: each for each in aggregates_of(spec) for column in each.columns("INT")}
     for column in columns:
         if refused := _refused_name(spec, column):
             other, problem = refused
             advice = renaming_advice(column, other, spec.types)
             yield "schema", f"column {column.name!r}: {problem}; {advice}"
         for word in kind.refused_in(column.type):
-            field = "extra_fields" if column.name not in spec.types else "schema"
-            remedy = "write `ignore` or `reject`"
-            if field == "schema":
-                can_be_json = spec.format.fills_variants and "VARIANT" in kind.stored_as
-                remedy = _AS_JSON if can_be_json else _AS_TEXT.format(column.name)
-            yield field, f"{column.name}: `sink: {name}` cannot keep a {word}; {remedy}"
+            yield _refused_type(spec, column.name, word, made_by.get(column.name))
+
+
+def _sketch_violations(spec: Declaration) -> Iterator[Violation]:
+    for each in aggregates_of(spec) if spec.sink.name != "delta" else ():
+        if each.function == "approx_distinct":
+            why = f"its sketch is Spark's, and `sink: {spec.sink.name}` is written without Spark"
+            yield ("aggregates", each.name), f"{why}; remove it"
+
+
+def _refused_type(spec: Declaration, column: str, word: str, of: Aggregate | None) -> Violation:
+    """Say which field makes a column of a type that the sink cannot keep."""
+    problem = f"{column}: `sink: {spec.sink.name}` cannot keep a {word}"
+    if of is not None:
+        return ("aggregates", of.name), f"{problem}, which `{of.function}` needs; remove it"
+    if column not in spec.types:
+        return "extra_fields", f"{problem}; write `ignore` or `reject`"
+    can_be_json = spec.format.fills_variants and "VARIANT" in spec.sink.kind.stored_as
+    return "schema", f"{problem}; {_AS_JSON if can_be_json else _AS_TEXT.format(column)}"
 
 
 def _refused_name(spec: Declaration, column: DeclaredColumn) -> tuple[str, str] | None:

@@ -140,7 +140,7 @@ class SinkKind:
     part: type[SinkPart] = SinkPart
     problem: str = ""
     cannot: Mapping[Ability, str] = field(default_factory=dict)
-    refused_modes: tuple[str, ...] = ("aggregate",)
+    refused_modes: tuple[str, ...] = ()
     refused: tuple[str, ...] = ()
     stored_as: Mapping[str, str] = field(default_factory=dict)
     unstorable: str = ""
@@ -195,7 +195,6 @@ _OWN: Final[dict[str, SinkKind]] = {
     "delta": SinkKind(
         module="oncelake.ingestion.sinks.delta.table",
         part=DeltaSink,
-        refused_modes=(),
         unstorable=f" ,;{{}}()=.`{_CONTROL}",
         marks_rows=True,
     ),

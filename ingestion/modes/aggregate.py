@@ -13,15 +13,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
-
 from oncelake.ingestion.declaration.aggregates import aggregates_of
-from oncelake.ingestion.declaration.sql import quoted
+from oncelake.ingestion.declaration.modes import TIME_COLUMN, WINDOW_COLUMNS
 from oncelake.ingestion.errors import NotReplayableError
 from oncelake.ingestion.modes import sql
-from oncelake.ingestion.modes.aggregate_functions import folded, of_records, place_in
-from oncelake.ingestion.modes.engines.spark import SparkEngine, translate
+from oncelake.ingestion.modes.aggregate_functions import (
+    folded,
+    made_of,
+    of_records,
+    place_in,
+    struct,
+)
 from oncelake.ingestion.modes.mode import Good, Target, WriteMode
 from oncelake.ingestion.modes.watermark import clocks_after
 from oncelake.ingestion.sinks.commit_metadata import Kind
@@ -35,11 +37,8 @@ class AggregateMode(WriteMode):
     def __init__(self, target: Target, good: Good) -> None:
         """Take the good records of a batch; nothing is read or written yet."""
         super().__init__(target, good)
-        assert isinstance(target.engine, SparkEngine), "groups are folded by Spark alone"
-        self._spark, self._frames = target.engine.spark, target.engine.frames
-        self._records = target.engine.frame("good")
         self._aggregates = aggregates_of(target.spec)
-        self._provenance = ("_epoch", *target.spec.origin, "_timestamp")
+        self._provenance = ("_epoch", *target.spec.origin, TIME_COLUMN)
         self._groups_by = target.spec.row_keys
 
     def decide(self, kind: Kind) -> Mapping[str, int]:
@@ -55,15 +54,16 @@ class AggregateMode(WriteMode):
                 "a record that is read again would be counted twice.",
                 remedy=f"oncelake rebuild {name}, which folds the topic into a new table",
             )
-        clocks = clocks_after(self._target, self._records) if self._target.spec.window else {}
+        clocks = clocks_after(self._target) if self._target.spec.window else {}
         if not self._good.count:
             return {**self._counts("inserted", "updated"), "groups": 0, "groups_new": 0, **clocks}
-        self._frames.keep(self._reduced()).createOrReplaceTempView("groups")
+        self._engine.define("groups", self._reduced(), keep=True)
         keys = f"SELECT {sql.names(self._groups_by)} FROM groups"
         self._table.open_before(keys, size_bytes=self._good.size_bytes)
-        self._folded().createOrReplaceTempView("folded")
-        self._decide("SELECT * FROM folded")
-        records = self._engine.rows("SELECT _what, sum(_records) AS n FROM decided GROUP BY _what")
+        self._decide(self._folded())
+        records = self._engine.rows(
+            "SELECT _what, CAST(sum(_records) AS BIGINT) AS n FROM decided GROUP BY _what"
+        )
         return {
             "inserted": 0,
             "updated": 0,
@@ -79,62 +79,66 @@ class AggregateMode(WriteMode):
         new = counts.get("groups_new", 0)
         return {"inserted": new, "updated": counts.get("groups", 0) - new, "deleted": 0}
 
-    def _reduced(self) -> DataFrame:
-        """Return one row a group: its state, the newest record's place, and how many records."""
-        spec = self._target.spec
-        records = self._records.withColumn("_epoch", F.lit(self._target.epoch))
-        if spec.window:
-            window = F.window(quoted(spec.window.column), f"{spec.window.every_seconds} seconds")
-            records = records.withColumns(
-                {"window_start": window["start"], "window_end": window["end"]}
-            )
+    def _reduced(self) -> str:
+        """Select one row a group: its state, the newest record's place, and how many records."""
+        spec, target = self._target.spec, self._target
+        columns = (aggregate.column for aggregate in self._aggregates if aggregate.column)
+        names = dict.fromkeys([*spec.keys, *columns, *spec.sequence_by, *spec.origin, TIME_COLUMN])
+        records = {name: sql.name(name) for name in names}
+        records |= {"_epoch": f"CAST({target.epoch} AS INTEGER)", **self._window()}
         place = place_in(spec)
         states = {
             name: state
             for aggregate in self._aggregates
             for name, state in of_records(aggregate, place).items()
         }
-        reduced = records.groupBy(*map(quoted, self._groups_by)).agg(
-            *(state.alias(name) for name, state in states.items()),
-            F.max(F.struct(*self._provenance)).alias("_newest"),
-            F.count(F.lit(1)).alias("_records"),
-        )
-        newest = {name: F.col(f"_newest.{name}") for name in self._provenance}
-        seq = F.lit(self._target.seq).cast("long")
-        return reduced.withColumns({**newest, "_seq": seq}).drop("_newest")
+        states["_newest"] = f"max({struct({name: sql.name(name) for name in self._provenance})})"
+        keys = sql.names(self._groups_by)
+        return f"""
+            SELECT {keys}, {sql.selected(states)}, count(*) AS _records
+            FROM (SELECT {sql.selected(records)} FROM good) r GROUP BY {keys}
+        """
 
-    def _folded(self) -> DataFrame:
-        """Return each group as it will be: new, or both states folded into one."""
-        groups = self._spark.table("groups").alias("s")
-        before = self._spark.table("before").alias("t")
-        is_there, together = F.col("t._offset").isNotNull(), self._together()
-        mine = {name: F.col(f"s.{quoted(name)}") for name in self._table.columns}
-        row = (
-            F.when(is_there, together[name]).otherwise(own).alias(name)
-            if name in together
-            else own.alias(name)
-            for name, own in mine.items()
-        )
-        what = F.when(is_there, "updated").otherwise("inserted").alias("_what")
-        same_group = F.expr(translate(sql.equal(self._groups_by, "t", "s")))
-        joined = groups.join(before, same_group, "left")
-        return joined.select(*row, what, F.col("s._records").alias("_records"))
+    def _window(self) -> dict[str, str]:
+        """Return the bounds of a record's window, by the columns that have them."""
+        if (window := self._target.spec.window) is None:
+            return {}
+        at, every = f"unix_micros({sql.name(window.column)})", 1_000_000 * window.every_seconds
+        start = f"{at} - (({at} % {every}) + {every}) % {every}"
+        bounds = (f"timestamp_micros({start})", f"timestamp_micros({start} + {every})")
+        return dict(zip(WINDOW_COLUMNS, bounds, strict=True))
 
-    def _together(self) -> dict[str, Column]:
-        """Return the columns of a group that was there: both states folded into one."""
-        mine, theirs = (
-            F.struct(*(F.col(f"{side}.{name}") for name in self._provenance)) for side in "st"
-        )
+    def _folded(self) -> str:
+        """Select each group as it will be: new, or both states folded into one."""
+        states = [s for one in self._aggregates for s in folded(one, "t", "s").items()]
+        mine, theirs = struct(self._place_of("s")), struct(self._place_of("t"))
         newest = {
-            name: F.when(mine > theirs, F.col(f"s.{name}")).otherwise(F.col(f"t.{name}"))
-            for name in self._provenance
+            name: f"CASE WHEN {mine} > {theirs} THEN {mine_of} ELSE {sql.name(name, 't')} END"
+            for name, mine_of in self._place_of("s").items()
         }
-        states = {
-            name: state
-            for aggregate in self._aggregates
-            for name, state in folded(aggregate, "t", "s").items()
+        of_both = dict(states) | newest
+        of_one = {name: sql.name(name, "s") for name, _ in states} | self._place_of("s")
+        row = {name: sql.name(name, "s") for name in self._groups_by}
+        row |= {
+            name: f"CASE WHEN t._offset IS NULL THEN {own} ELSE {of_both[name]} END"
+            for name, own in of_one.items()
         }
-        return {**states, **newest}
+        row["_seq"] = f"CAST({self._target.seq} AS BIGINT)"
+        row["_what"] = "CASE WHEN t._offset IS NULL THEN 'inserted' ELSE 'updated' END"
+        row["_records"] = "s._records"
+        made = {name: value for each in self._aggregates for name, value in made_of(each).items()}
+        whole = {name: sql.name(name) for name in row} | made
+        return f"""
+            SELECT {sql.selected(whole)} FROM (
+                SELECT {sql.selected(row)}
+                FROM groups s LEFT JOIN "before" t ON {sql.equal(self._groups_by, "t", "s")}
+            ) g
+        """
+
+    def _place_of(self, side: str) -> dict[str, str]:
+        """Return where the newest record of a group is, in ``groups`` or in the table."""
+        of = "s._newest." if side == "s" else "t."
+        return {name: f"{of}{sql.name(name)}" for name in self._provenance}
 
 
 MODE = AggregateMode

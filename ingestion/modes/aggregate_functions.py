@@ -1,127 +1,137 @@
-"""The aggregates as Spark's expressions: the state of records, and the fold of two states.
+"""The aggregates as SQL that every engine runs: the state of records, and the fold of two states.
 
 Each law (associative, with an identity; commutative but for ties that cannot be) is what makes the
-table independent of how batches were cut and of the order in which records came.
+table independent of how batches were cut and of the order in which records came. An average is
+made of its state in the end, and is no part of it. Sketches are Spark's functions alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from decimal import Decimal
 from typing import Final
-
-from pyspark.sql import Column
-from pyspark.sql import functions as F
 
 from oncelake.ingestion.declaration.aggregates import Aggregate
 from oncelake.ingestion.declaration.spec import StreamSpec
-from oncelake.ingestion.declaration.sql import quoted
+from oncelake.ingestion.modes import sql
 
-States = Mapping[str, Column]
-# Digits that are divided at once; with a rest of as many they fit into the widest DECIMAL.
-_GROUP: Final = 19
-_WHOLE: Final = "decimal(38, 0)"
+States = Mapping[str, str]
+# Digits that are divided at once: with a rest of 19 they fit into 128 bits.
+_GROUP: Final = 18
+_GROUPS: Final = 3
+# Spark has no such type, and takes its widest DECIMAL.
+WHOLE: Final = "HUGEINT"
 
 
-def place_in(spec: StreamSpec) -> Column:
+def place_in(spec: StreamSpec) -> str:
     """Return a record's place in the order, as the table keeps it."""
-    nth = (F.col(quoted(name)).alias(f"sequence_{n}") for n, name in enumerate(spec.sequence_by, 1))
-    origin = (F.col(name).alias(name.removeprefix("_")) for name in spec.origin)
-    return F.struct(F.col("_epoch").alias("epoch"), *nth, *origin)
+    parts = {"epoch": "_epoch"}
+    parts |= {f"sequence_{n}": sql.name(name) for n, name in enumerate(spec.sequence_by, 1)}
+    return struct(parts | {name.removeprefix("_"): sql.name(name) for name in spec.origin})
 
 
-def of_records(aggregate: Aggregate, place: Column) -> States:
+def struct(fields: Mapping[str, str]) -> str:
+    """Return a struct of values; two are compared field by field."""
+    return f"{{{', '.join(f'{sql.text(name)}: {value}' for name, value in fields.items())}}}"
+
+
+def of_records(aggregate: Aggregate, place: str) -> States:
     """Return the state of a group of records, by column."""
-    value = F.col(quoted(aggregate.column)) if aggregate.column else F.lit(1)
+    name, value = aggregate.name, sql.name(aggregate.column) if aggregate.column else "*"
+    total = f"CAST(sum({value}) AS {aggregate.sum_type})"
     if aggregate.function == "avg":
-        total, count = F.sum(value).cast(aggregate.sum_type), F.count(value)
-        return _average(aggregate, total, count)
+        return {f"{name}_sum": total, f"{name}_count": f"count({value})"}
     if aggregate.function == "approx_distinct":
         # By way of a union the estimate does not depend on the order of the values.
-        sketch = F.hll_sketch_agg(value)
-        return _distinct(aggregate, F.hll_union(sketch, sketch))
+        sketch = f"hll_sketch_agg({value})"
+        return _distinct(aggregate, f"hll_union({sketch}, {sketch})")
     if aggregate.function in ("first", "last"):
-        by, of = (F.max_by, F.max) if aggregate.function == "last" else (F.min_by, F.min)
-        return {aggregate.name: by(value, place), f"{aggregate.name}_place": of(place)}
+        of = "max" if aggregate.function == "last" else "min"
+        # DuckDB would pass over a value that is null.
+        whole = f"{of}_by({{'value': {value}}}, {place})"
+        return {name: f"struct_extract({whole}, 'value')", f"{name}_place": f"{of}({place})"}
+    known = f"list(DISTINCT {value}) FILTER (WHERE {value} IS NOT NULL)"
     return {
-        aggregate.name: {
-            "count": lambda: F.count(value),
-            "sum": lambda: F.sum(value).cast(aggregate.sum_type),
-            "min": lambda: F.min(value),
-            "max": lambda: F.max(value),
-            "set": lambda: F.array_sort(F.collect_set(value)),
-        }[aggregate.function]()
+        name: {
+            "count": f"count({value})",
+            "sum": total,
+            "min": f"min({value})",
+            "max": f"max({value})",
+            "set": f"coalesce(list_sort({known}), [])",
+        }[aggregate.function]
     }
 
 
 def folded(aggregate: Aggregate, one: str, other: str) -> States:
     """Return the state of two groups together, by column; ``one`` and ``other`` are aliases."""
-    a, b = F.col(f"{one}.{aggregate.name}"), F.col(f"{other}.{aggregate.name}")
+    name = aggregate.name
+    a, b = sql.name(name, one), sql.name(name, other)
 
-    def part(side: str, name: str) -> Column:
-        return F.col(f"{side}.{aggregate.name}_{name}")
+    def parts(part: str) -> tuple[str, str]:
+        return sql.name(f"{name}_{part}", one), sql.name(f"{name}_{part}", other)
 
     if aggregate.function == "avg":
-        total = _plus(aggregate, part(one, "sum"), part(other, "sum"))
-        return _average(aggregate, total, part(one, "count") + part(other, "count"))
-    if aggregate.function == "approx_distinct":
-        return _distinct(aggregate, F.hll_union(part(one, "sketch"), part(other, "sketch")))
-    if aggregate.function in ("first", "last"):
-        here, there = part(one, "place"), part(other, "place")
-        is_there = there > here if aggregate.function == "last" else there < here
+        here, there = parts("count")
         return {
-            aggregate.name: F.when(is_there, b).otherwise(a),
-            f"{aggregate.name}_place": F.when(is_there, there).otherwise(here),
+            f"{name}_sum": _plus(aggregate, *parts("sum")),
+            f"{name}_count": f"{here} + {there}",
+        }
+    if aggregate.function == "approx_distinct":
+        here, there = parts("sketch")
+        return _distinct(aggregate, f"hll_union({here}, {there})")
+    if aggregate.function in ("first", "last"):
+        here, there = parts("place")
+        is_there = f"{there} > {here}" if aggregate.function == "last" else f"{there} < {here}"
+        return {
+            name: f"CASE WHEN {is_there} THEN {b} ELSE {a} END",
+            f"{name}_place": f"CASE WHEN {is_there} THEN {there} ELSE {here} END",
         }
     return {
-        aggregate.name: {
-            "count": lambda: a + b,
-            "sum": lambda: _plus(aggregate, a, b),
-            "min": lambda: F.least(a, b),
-            "max": lambda: F.greatest(a, b),
-            "set": lambda: F.array_sort(F.array_union(a, b)),
-        }[aggregate.function]()
+        name: {
+            "count": f"{a} + {b}",
+            "sum": _plus(aggregate, a, b),
+            "min": f"least({a}, {b})",
+            "max": f"greatest({a}, {b})",
+            "set": f"list_sort(list_distinct(list_concat({a}, {b})))",
+        }[aggregate.function]
     }
 
 
-def _plus(aggregate: Aggregate, a: Column, b: Column) -> Column:
-    """Add what is there; the sum of nothing is null, and an overflow is an error (ANSI)."""
-    return F.coalesce((a + b).cast(aggregate.sum_type), a, b)
-
-
-def _average(aggregate: Aggregate, total: Column, count: Column) -> States:
+def made_of(aggregate: Aggregate) -> States:
+    """Return what is made of a state, and is none itself, by column."""
+    if aggregate.function != "avg":
+        return {}
     scale = aggregate.type.scale if aggregate.type is not None else 0
-    mean = F.when(count > 0, _quotient(total, count, scale=scale))
-    return {aggregate.name: mean, f"{aggregate.name}_sum": total, f"{aggregate.name}_count": count}
+    total, count = (sql.name(f"{aggregate.name}_{part}") for part in ("sum", "count"))
+    return {aggregate.name: _quotient(total, count, scale=scale)}
 
 
-def _quotient(total: Column, count: Column, *, scale: int) -> Column:
-    """Divide a sum by a count, and round once, to the nearest double.
+def _plus(aggregate: Aggregate, a: str, b: str) -> str:
+    """Add what is there; the sum of nothing is null, and an overflow is an error."""
+    return f"coalesce(CAST({a} + {b} AS {aggregate.sum_type}), {a}, {b})"
+
+
+def _quotient(total: str, count: str, *, scale: int) -> str:
+    """Divide a sum by a count, and round once, to the nearest double; null without any.
 
     Both as doubles would be rounded before they are divided: 0.3 by 3 would not be 0.1. So they
-    are divided as on paper, in groups of 19 digits, of which a rest and a group always fit into a
-    DECIMAL; a rest in the end makes the last digit odd, so that no tie is seen where there is none.
+    are divided as on paper, in groups of digits, as many behind the point as before it; a rest in
+    the end makes the last digit odd, so that no tie is seen where there is none.
     """
-    digits = F.abs(total.cast(f"decimal(38, {scale})")).cast("string")
-    digits = F.lpad(F.replace(digits, F.lit("."), F.lit("")), 2 * _GROUP, "0")
-    groups = (digits.substr(1, _GROUP), digits.substr(1 + _GROUP, _GROUP), F.lit("0"), F.lit("0"))
-    divisor, base = count.cast(f"decimal({_GROUP}, 0)"), F.lit(Decimal(10**_GROUP))
-
-    def divide(state: Column, group: Column) -> Column:
-        value = (state["rest"] * base).cast(_WHOLE) + group
-        rest = value % divisor
-        quotient = ((value - rest) / divisor).cast(f"decimal({_GROUP}, 0)").cast("string")
-        written = F.concat(state["digits"], F.lpad(quotient, _GROUP, "0"))
-        return F.struct(rest.cast(_WHOLE).alias("rest"), written.alias("digits"))
-
-    def finish(state: Column) -> Column:
-        return F.concat(state["digits"], F.when(state["rest"] > 0, "1").otherwise("0"))
-
-    start = F.struct(F.lit(0).cast(_WHOLE).alias("rest"), F.lit("").alias("digits"))
-    written = F.aggregate(F.array(*(group.cast(_WHOLE) for group in groups)), start, divide, finish)
-    sign, power = F.when(total < 0, "-").otherwise(""), F.lit(f"E-{2 * _GROUP + 1 + scale}")
-    return F.concat(sign, written, power).cast("double")
+    whole = f"CAST(abs(CAST({total} AS DECIMAL(38, {scale}))) AS VARCHAR)"
+    digits = f"lpad(replace({whole}, '.', ''), {_GROUP * _GROUPS}, '0')"
+    starts = range(1, _GROUP * _GROUPS, _GROUP)
+    groups = [f"CAST(substr({digits}, {at}, {_GROUP}) AS {WHOLE})" for at in starts]
+    values = [groups[0]]
+    for group in (*groups[1:], *["0"] * _GROUPS):
+        values.append(f"(CAST(({values[-1]} % {count}) * {10**_GROUP} AS {WHOLE}) + {group})")
+    written = [f"lpad(CAST({each} // {count} AS VARCHAR), {_GROUP}, '0')" for each in values]
+    rest = f"CASE WHEN {values[-1]} % {count} > 0 THEN '1' ELSE '0' END"
+    sign = f"CASE WHEN {total} < 0 THEN '-' ELSE '' END"
+    power = f"E-{_GROUP * _GROUPS + 1 + scale}"
+    text = " || ".join([sign, *written, rest, sql.text(power)])
+    return f"CASE WHEN {count} > 0 THEN CAST({text} AS DOUBLE) END"
 
 
-def _distinct(aggregate: Aggregate, sketch: Column) -> States:
-    return {aggregate.name: F.hll_sketch_estimate(sketch), f"{aggregate.name}_sketch": sketch}
+def _distinct(aggregate: Aggregate, sketch: str) -> States:
+    name = aggregate.name
+    return {name: f"hll_sketch_estimate({sketch})", f"{name}_sketch": sketch}

@@ -8,23 +8,21 @@ decides nothing: a record that comes later still is another fold.
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
-
 from oncelake.ingestion.declaration.aggregates import CLOCK
-from oncelake.ingestion.declaration.sql import quoted
+from oncelake.ingestion.modes import sql
 from oncelake.ingestion.modes.mode import Target
 
 
-def clocks_after(target: Target, records: DataFrame) -> dict[str, int]:
-    """Return the clocks as they stand behind good records, by the names of their counts."""
+def clocks_after(target: Target) -> dict[str, int]:
+    """Return the clocks as they stand behind the good records, by the names of their counts."""
     window = target.spec.window
     assert window is not None, "only windows need a clock"
     clocks, partitions = _clocks_before(target)
-    latest = records.groupBy("_topic", "_partition").agg(
-        F.unix_millis(F.max(quoted(window.column))).alias("at")
-    )
-    for row in latest.collect():
+    latest = target.engine.rows(f"""
+        SELECT _topic, _partition, max(unix_millis({sql.name(window.column)})) AS at
+        FROM good GROUP BY _topic, _partition
+    """)
+    for row in latest:
         name = f"{CLOCK}.{row['_topic']}-{row['_partition']}"
         # No count may be negative: before 1970 a clock stands still.
         clocks[name] = max(clocks.get(name, 0), row["at"], 0)

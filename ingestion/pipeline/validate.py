@@ -157,14 +157,6 @@ def _flat_in_spark(rows: DataFrame, spec: StreamSpec) -> DataFrame:
     of_record = [*PLACE, *RAW, "_digest", *(("_index",) if _has_index(spec) else ())]
     flat = [column.alias(name) for name, column in columns.items()]
     rows = rows.select(*of_record, *flat, row.alias("_row")).select("*", "_row.*").drop("_row")
-    if spec.window:
-        is_wrong = F.col("_wrong").isNull() & _is_beyond_windows(spec.window)
-        if spec.is_transformed:
-            is_wrong &= F.col("_selected")
-        if spec.tombstone_policy == "ignore":
-            is_wrong &= ~F.col("_is_tombstone")
-        for name, text in (("_wrong_detail", spec.window.column), ("_wrong", "bad_time")):
-            rows = rows.withColumn(name, F.when(is_wrong, text).otherwise(F.col(name)))
     if spec.apply_as_deletes is None:
         return rows
     return rows.withColumn("_is_selected", F.expr(spec.apply_as_deletes))
@@ -177,14 +169,6 @@ def _violated(constraints: Mapping[str, str]) -> Column:
         for name, sql in constraints.items()
     )
     return F.coalesce(F.lit(None).cast("string"), *unmet)
-
-
-def _is_beyond_windows(window: Window) -> Column:
-    """Tell a time whose window begins before the year 1 or ends after 9999, which none can read."""
-    seconds, every = F.unix_seconds(quoted(window.column)), window.every_seconds
-    first = -(-FIRST_DAY * 86_400 // every) * every
-    end = ((LAST_DAY + 1) * 86_400 - 1) // every * every
-    return ~F.coalesce((seconds >= first) & (seconds < end), F.lit(True))
 
 
 def _findings(spec: StreamSpec) -> dict[str, str]:
@@ -224,6 +208,7 @@ def _flat_in_worker(decode: Work, spec: StreamSpec) -> Work:
     may_wait = bool(spec.moved_by)
     has_deletes, is_timed = spec.write_mode.has_deletes, _has_no_time(spec) != "FALSE"
     is_transformed, required = spec.is_transformed, spec.required_value_columns
+    windows = {spec.window.column: _windows_of(spec.window)} if spec.window else {}
     transformed = ["_index", "_selected", *_made_by_transform(spec)]
     not_own, keeps_extra = _not_own(spec), spec.extra_fields == "keep"
 
@@ -255,6 +240,7 @@ def _flat_in_worker(decode: Work, spec: StreamSpec) -> Work:
             doubts += [pc.not_equal(columns["_lacks"], "")] if is_transformed else []
             sizes = (pc.fill_null(pc.binary_length(columns[name]), 0) for name in measured)
             doubts += [pc.greater(size, part) for size in sizes]
+            doubts += [_is_outside(columns[name], within) for name, within in windows.items()]
             if may_wait or not has_deletes:
                 doubts.append(pc.fill_null(columns["_says_delete"], False))
             # What is filtered is bad by these alone.
@@ -292,6 +278,12 @@ def _lacking_in_worker(rows: pa.StructArray, required: Sequence[str]) -> pa.Arra
         longer = pc.if_else(pc.equal(lacks, ""), name, longer)
         lacks = pc.if_else(pc.is_null(rows.field(name)), longer, lacks)
     return lacks
+
+
+def _is_outside(moments: pa.Array, within: tuple[int, int]) -> pa.Array:
+    first, end = within
+    micros = moments.cast(pa.int64())
+    return pc.fill_null(pc.or_(pc.less(micros, first), pc.greater_equal(micros, end)), False)
 
 
 def _only(wanted: pa.BooleanArray, values: pa.Array) -> pa.Array:
@@ -332,6 +324,8 @@ def _judged(spec: StreamSpec, reached: Offsets, *, has_constraints: bool = False
     if spec.transform or _is_time_in(spec.where, spec):
         is_judged = f"_selected OR ({has_no_time} AND {is_meant})"
     # What `select` makes of the time is asked of no row that leaves.
+    has_no_window = _has_no_window(spec.window)
+    beyond = sql.text(spec.window.column) if spec.window else "''"
     is_needed = TIME_COLUMN in spec.sequence_by or _is_time_in(spec.where, spec)
     asks_time = "TRUE" if is_needed or spec.transform else f"NOT {_IS_FILTERED}"
     waits = ", ".join(map(sql.text, _WAITING))
@@ -359,6 +353,7 @@ def _judged(spec: StreamSpec, reached: Offsets, *, has_constraints: bool = False
                 WHEN _is_tombstone AND {policy == "quarantine"} THEN '{why}'
                 WHEN _is_delete AND NOT {has_deletes} THEN 'unexpected_delete'
                 WHEN {has_no_time} AND {asks_time} THEN 'bad_time'
+                WHEN {has_no_window} THEN 'bad_time'
                 WHEN _is_tombstone AND {no_key} THEN 'tombstone_without_key'
                 WHEN {no_key} THEN 'missing_key'
                 WHEN {bits} > {8 * spec.sink.kind.longest_key} THEN 'key_too_long'
@@ -379,7 +374,10 @@ def _judged(spec: StreamSpec, reached: Offsets, *, has_constraints: bool = False
                 ) AS _reason,
                 coalesce(
                     _wrong_detail,
-                    CASE WHEN _fault = 'bad_time' THEN '{TIME_COLUMN}' END,
+                    CASE
+                        WHEN _fault = 'bad_time' AND {has_no_window} THEN {beyond}
+                        WHEN _fault = 'bad_time' THEN '{TIME_COLUMN}'
+                    END,
                     CASE WHEN _is_tombstone THEN '' ELSE {element} END || CASE
                         WHEN _fault = 'violates_constraint' THEN _violated
                         WHEN _fault = 'key_too_long'
@@ -532,6 +530,21 @@ def _has_no_time(spec: StreamSpec) -> str:
     texts = (spec.where, *spec.select.values())
     is_asked = spec.transform or any(_is_time_in(text, spec) for text in texts)
     return f"({is_none} AND NOT _is_tombstone)" if is_asked else "FALSE"
+
+
+def _has_no_window(window: Window | None) -> str:
+    """Tell a time whose window begins before the year 1 or ends after 9999, which none can read."""
+    if window is None:
+        return "FALSE"
+    (first, end), at = _windows_of(window), f"unix_micros({sql.name(window.column)})"
+    return f"coalesce({at} < {first} OR {at} >= {end}, FALSE)"
+
+
+def _windows_of(window: Window) -> tuple[int, int]:
+    """Return where the first window begins, and where the last one ends, in microseconds."""
+    every = 1_000_000 * window.every_seconds
+    day = 86_400_000_000
+    return -(-FIRST_DAY * day // every) * every, ((LAST_DAY + 1) * day - 1) // every * every
 
 
 def _is_time_in(text: str | None, spec: StreamSpec) -> bool:

@@ -4,33 +4,39 @@ from __future__ import annotations
 
 import datetime as dt
 import random
+from collections.abc import Iterator
 from decimal import Context, Decimal
 from fractions import Fraction
-from functools import reduce
+from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import SparkSession
 
 from oncelake.ingestion.declaration.aggregates import FUNCTIONS, Aggregate
 from oncelake.ingestion.declaration.ddl import parse_type
 from oncelake.ingestion.declaration.spec import StreamSpec
-from oncelake.ingestion.modes.aggregate_functions import folded, of_records, place_in
+from oncelake.ingestion.modes import sql
+from oncelake.ingestion.modes.aggregate_functions import folded, made_of, of_records, place_in
+from oncelake.ingestion.modes.engines.duckdb import LocalEngine
+from oncelake.ingestion.modes.engines.engine import Engine
+from oncelake.ingestion.modes.engines.spark import SparkEngine
 from oncelake.ingestion.verify.fold.aggregate import AGGREGATES
-from tests.support.long import only_long
-
-pytestmark = [pytest.mark.spark]
+from tests.support.long import only_long, twins
 
 WIDE = Context(prec=40)
-VALUES = "whole BIGINT, exact DECIMAL(12, 3), text STRING, day DATE"
-PLACED = "_epoch INT, at INT, _topic STRING, _partition INT, _offset BIGINT"
-SCHEMA = f"g INT, part STRING, {PLACED}, {VALUES}"
-TYPES = dict(column.split(" ", 1) for column in ("whole BIGINT", "text STRING", "day DATE"))
-TYPES["exact"] = "DECIMAL(12, 3)"
+TYPES = {"whole": "BIGINT", "exact": "DECIMAL(12, 3)", "text": "STRING", "day": "DATE"}
+SCHEMA = pa.schema(
+    [
+        *(("g", pa.int32()), ("part", pa.string()), ("_epoch", pa.int32()), ("at", pa.int32())),
+        *(("_topic", pa.string()), ("_partition", pa.int32()), ("_offset", pa.int64())),
+        *(("whole", pa.int64()), ("exact", pa.decimal128(12, 3)), ("text", pa.string())),
+        ("day", pa.date32()),
+    ]
+)
 FITS = {
     **dict.fromkeys(FUNCTIONS, ("whole", "text")),
     "sum": ("whole", "exact"),
@@ -47,6 +53,8 @@ EVERY = [
         type=parse_type(TYPES[column]),
     )
     for function in FUNCTIONS
+    # Sketches are Spark's alone.
+    if function != "approx_distinct"
     for column in FITS[function]
 ]
 
@@ -67,6 +75,17 @@ records = st.lists(
 )
 
 
+@pytest.fixture(params=["delta_rs", pytest.param("spark", marks=pytest.mark.spark)])
+def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
+    """Each engine, for one test."""
+    if request.param == "spark":
+        opened: Engine = SparkEngine(request.getfixturevalue("spark"))
+    else:
+        opened = LocalEngine("s", tmp_path)
+    yield opened
+    opened.close()
+
+
 @settings(
     max_examples=3,
     deadline=None,
@@ -74,8 +93,8 @@ records = st.lists(
     suppress_health_check=list(HealthCheck),
 )
 @given(told=records)
-@only_long
-def test_states_fold_together_in_any_order(spark: SparkSession, told: list[Any]) -> None:
+@pytest.mark.parametrize("engine", ["delta_rs", *twins("spark")], indirect=True)
+def test_states_fold_together_in_any_order(engine: Engine, told: list[Any]) -> None:
     """(a·b)·c, a·(b·c) and c·(b·a) are the state of all records, and what Python says it is."""
     rows = [
         (g, part, 1, at, "t", 0, offset, *each) for offset, (g, part, at, each) in enumerate(told)
@@ -86,40 +105,39 @@ def test_states_fold_together_in_any_order(spark: SparkSession, told: list[Any])
         for g in range(6)
         for nth, part in enumerate("abc")
     ]
-    frame = spark.createDataFrame(rows, SCHEMA).localCheckpoint()
-    a, b, c = (_reduced(frame.where(f"part = '{part}'")) for part in "abc")
-    whole = _shown(_reduced(frame))
+    _give(engine, "records", pa.Table.from_pydict(_by_column(rows), SCHEMA))
+    for part in "abc":
+        engine.define(part, _reduced(EVERY, f"(SELECT * FROM records WHERE part = '{part}')"))
+    engine.define("whole", _reduced(EVERY, "records"))
+    whole = _shown(engine, "whole")
 
-    assert _shown(_folded(_folded(a, b), c)) == whole
-    assert _shown(_folded(a, _folded(b, c))) == whole
-    assert _shown(_folded(c, _folded(b, a))) == whole
-    assert _in_python(rows) == {
-        g: {name: value for name, value in row.items() if "approx" not in name}
-        for g, row in whole.items()
-    }
+    for one, two, three in ("abc", "bca", "cba"):
+        engine.define("two", _folded(EVERY, one, two))
+        engine.define("three", _folded(EVERY, "two", three))
+        assert _shown(engine, "three") == whole
+        engine.define("three", _folded(EVERY, three, "two"))
+        assert _shown(engine, "three") == whole
+    assert _in_python(rows) == whole
 
 
+@only_long
+@pytest.mark.spark
 def test_an_estimate_does_not_depend_on_the_cut(spark: SparkSession) -> None:
     """Of many more values than a sketch holds, three parts give the estimate of the whole."""
-    each = Aggregate(name="n", function="approx_distinct", column="id", type=parse_type("BIGINT"))
-    ids = spark.range(60_000).withColumn("_epoch", F.lit(1))
-    ids = ids.selectExpr("id", "1 AS g", "_epoch")
-    parts = [
-        ids.where(F.col("id") % 3 == nth).groupBy("g").agg(*_columns(of_records(each, F.lit(0))))
-        for nth in range(3)
-    ]
-    (whole,) = ids.groupBy("g").agg(*_columns(of_records(each, F.lit(0)))).collect()
+    each = [Aggregate(name="n", function="approx_distinct", column="id", type=parse_type("BIGINT"))]
+    engine = SparkEngine(spark)
+    spark.range(60_000).selectExpr("id", "1 AS g", "1 AS _epoch").createOrReplaceTempView("ids")
+    for nth in range(3):
+        engine.define(f"p{nth}", _reduced(each, f"(SELECT * FROM ids WHERE id % 3 = {nth})", "0"))
+    engine.define("both", _folded(each, "p0", "p1"))
+    engine.define("all", _folded(each, "both", "p2"))
 
-    def both(one: DataFrame, other: DataFrame) -> DataFrame:
-        joined = one.alias("a").join(other.alias("b"), F.col("a.g") == F.col("b.g"))
-        return joined.select(F.col("a.g"), *_columns(folded(each, "a", "b")))
-
-    (told,) = reduce(both, parts).collect()
+    (told,), (whole,) = engine.rows('SELECT * FROM "all"'), engine.rows(_reduced(each, "ids", "0"))
     assert told["n"] == whole["n"]
     assert abs(told["n"] - 60_000) < 3_000
 
 
-def test_an_average_is_rounded_once(spark: SparkSession) -> None:
+def test_an_average_is_rounded_once(engine: Engine) -> None:
     """It is the double nearest to the exact quotient: 0.3 by 3 is 0.1, and so on to 37 digits."""
     pick = random.Random(7)
     for scale in (0, 2, 18, 37):
@@ -132,25 +150,21 @@ def test_an_average_is_rounded_once(spark: SparkSession) -> None:
             )
             for digits in range(1, 38)
         ]
-        type_ = f"DECIMAL({37}, {scale})"
-        each = Aggregate(name="m", function="avg", column="x", type=parse_type(type_))
-        rows = [(n, Decimal(total).scaleb(-scale, WIDE), of) for n, (total, of) in enumerate(cases)]
-        state = f"g INT, m_sum {type_}, m_count BIGINT"
-        one = spark.createDataFrame(rows, state)
-        none = spark.createDataFrame([(n, None, 0) for n, _ in enumerate(cases)], state)
-        joined = (
-            one.withColumn("m", F.lit(0.0))
-            .alias("a")
-            .join(
-                none.withColumn("m", F.lit(None).cast("double")).alias("b"),
-                F.col("a.g") == F.col("b.g"),
-            )
+        each = Aggregate(
+            name="m", function="avg", column="x", type=parse_type(f"DECIMAL(37, {scale})")
         )
+        totals = [Decimal(total).scaleb(-scale, WIDE) for total, _ in cases]
+        state = {
+            "n": pa.array(range(len(cases)), pa.int32()),
+            "m_sum": pa.array(totals, pa.decimal128(37, scale)),
+            "m_count": pa.array([count for _, count in cases], pa.int64()),
+        }
+        _give(engine, "state", pa.table(state))
 
-        found = joined.select(F.col("a.g"), *_columns(folded(each, "a", "b"))).orderBy("g")
+        found = engine.rows(f"SELECT n, {sql.selected(made_of(each))} FROM state ORDER BY n")
 
         due = [float(Fraction(total) / of / 10**scale) for total, of in cases]
-        assert [row["m"] for row in found.collect()] == due
+        assert [row["m"] for row in found] == due
 
 
 def test_the_proof_adds_wide_decimals_exactly() -> None:
@@ -169,47 +183,60 @@ def test_the_proof_adds_wide_decimals_exactly() -> None:
     [("BIGINT", "9223372036854775807"), ("DECIMAL(38, 0)", "9" * 37)],
     ids=["whole numbers", "decimals"],
 )
-def test_a_sum_that_does_not_fit_is_an_error(spark: SparkSession, type_: str, value: str) -> None:
+def test_a_sum_that_does_not_fit_is_an_error(engine: Engine, type_: str, value: str) -> None:
     """An overflow ends the batch, in a batch's own sum as in the fold; it is never a null."""
-    each = Aggregate(name="s", function="sum", column="v", type=parse_type(type_))
-    one = spark.sql(f"SELECT 1 AS g, CAST('{value}' AS {type_}) AS v")
-    state = one.groupBy("g").agg(*_columns(of_records(each, F.lit(0))))
-    again = state.alias("a").join(state.alias("b"), F.col("a.g") == F.col("b.g"))
+    each = [Aggregate(name="s", function="sum", column="v", type=parse_type(type_))]
+    one = f"SELECT 1 AS g, CAST('{value}' AS {type_}) AS v"
+    engine.define("state", _reduced(each, f"({one})", "0"))
 
-    assert str(state.collect()[0]["s"]) == value
-    for frame in (
-        one.union(one).groupBy("g").agg(*_columns(of_records(each, F.lit(0)))),
-        again.select(*_columns(folded(each, "a", "b"))),
+    assert str(engine.rows("SELECT * FROM state")[0]["s"]) == value
+    for query in (
+        _reduced(each, f"({one} UNION ALL {one})", "0"),
+        _folded(each, "state", "state"),
     ):
-        with pytest.raises(PySparkException, match=r"OVERFLOW|OUT_OF_RANGE"):
-            frame.collect()
+        with pytest.raises(Exception, match=r"(?i)overflow|out.of.range|could not cast"):
+            engine.rows(query)
 
 
-def _reduced(frame: DataFrame) -> DataFrame:
-    states = [state for each in EVERY for state in _columns(of_records(each, place_in(SPEC)))]
-    return frame.groupBy("g").agg(*states)
+def _give(engine: Engine, name: str, rows: pa.Table) -> None:
+    if isinstance(engine, SparkEngine):
+        engine.spark.createDataFrame(rows).createOrReplaceTempView(name)
+    else:
+        assert isinstance(engine, LocalEngine)
+        engine.hold(rows, name=name)
 
 
-def _folded(one: DataFrame, other: DataFrame) -> DataFrame:
-    joined = one.alias("a").join(other.alias("b"), F.col("a.g") == F.col("b.g"))
-    states = [state for each in EVERY for state in _columns(folded(each, "a", "b"))]
-    return joined.select(F.col("a.g").alias("g"), *states)
+def _by_column(rows: list[Any]) -> dict[str, list[Any]]:
+    columns = map(list, zip(*rows, strict=True))
+    return dict(zip(SCHEMA.names, columns, strict=True))
 
 
-def _columns(states: Any) -> list[Any]:
-    return [state.alias(name) for name, state in states.items()]
+def _reduced(each: list[Aggregate], records: str, place: str | None = None) -> str:
+    place = place or place_in(SPEC)
+    states = {name: sql for one in each for name, sql in of_records(one, place).items()}
+    reduced = f"SELECT g, {sql.selected(states)} FROM {records} r GROUP BY g"
+    return _whole(each, reduced)
 
 
-def _shown(frame: DataFrame) -> dict[int, dict[str, Any]]:
-    """Collect the states by group, but for the sketches: their bytes tell how they were made."""
-    rows = (row.asDict(recursive=True) for row in frame.collect())
+def _folded(each: list[Aggregate], one: str, other: str) -> str:
+    states = {name: sql for part in each for name, sql in folded(part, "a", "b").items()}
+    return _whole(
+        each, f"SELECT a.g, {sql.selected(states)} FROM {one} a JOIN {other} b ON a.g = b.g"
+    )
+
+
+def _whole(each: list[Aggregate], states: str) -> str:
+    made = {name: sql for one in each for name, sql in made_of(one).items()}
+    return f"SELECT *, {sql.selected(made)} FROM ({states}) s" if made else states
+
+
+def _shown(engine: Engine, name: str) -> dict[int, dict[str, Any]]:
+    """Return the states by group."""
     return {
         row["g"]: {
-            k: tuple(v.values()) if k.endswith("_place") else v
-            for k, v in row.items()
-            if k != "g" and not k.endswith("_sketch")
+            k: tuple(v.values()) if k.endswith("_place") else v for k, v in row.items() if k != "g"
         }
-        for row in rows
+        for row in engine.rows(f"SELECT * FROM {name}")
     }
 
 

@@ -163,7 +163,7 @@ def test_a_row_keeps_what_its_updates_left_out(
         found = [row for row in found if row["id"] not in dead]
     assert found == newest(log if is_ordered else repeated)
     assert counted(world, "columns_kept") > 0
-    # A move that is sent again may look late: an update and a delete of a key are in two partitions.
+    # A move that is sent again may look late: two partitions have the records of its row.
     reasons = {each["reason"] for each in world.quarantined()}
     assert reasons - {"moved_key"} == {"nothing_to_keep"}
     assert find_problems(world) == ()

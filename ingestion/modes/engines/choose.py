@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import TYPE_CHECKING, Final, Literal, cast
 
+from oncelake.ingestion.declaration.aggregates import aggregates_of
 from oncelake.ingestion.declaration.ddl import system_columns
 from oncelake.ingestion.errors import InvalidSpecError
 from oncelake.ingestion.lake.stream import Stream
@@ -110,8 +111,11 @@ def open_writer(
 def _obstacles(stream: Stream) -> Iterator[str]:
     """Say what of a run only Spark can do."""
     spec, data = stream.spec, stream.paths.data
-    if spec.mode == "aggregate":
-        yield "`mode: aggregate` folds in Spark"
+    for aggregate in aggregates_of(spec):
+        if aggregate.function == "approx_distinct":
+            yield f"{aggregate.name} is a sketch of Spark's"
+        if aggregate.type and aggregate.type.word in _INEXACT and aggregate.function != "count":
+            yield f"{aggregate.name} compares values of the type {aggregate.type.word}"
     types = {column.name: column.type for column in spec.table_columns}
     for name in (*spec.keys, *spec.sequence_by):
         if name in types and types[name].word in _INEXACT:

@@ -33,6 +33,12 @@ from oncelake.ingestion.storage.location import Location
 # A batch of so many bytes in Arrow, all of them winners, takes this process to 2 GB.
 LARGEST_BATCH_BYTES = 512 * 1024 * 1024
 _ROWS_AT_ONCE: Final = 10_000
+# As sqlglot knows no other names that both have; epoch_ms would round.
+_BY_SPARKS_NAMES: Final = {
+    "unix_millis(moment)": "epoch_us(moment) // 1000",
+    "unix_micros(moment)": "epoch_us(moment)",
+    "timestamp_micros(micros)": "make_timestamptz(micros)",
+}
 
 
 class LocalEngine:
@@ -44,8 +50,8 @@ class LocalEngine:
         self._folder = Path(tempfile.mkdtemp(prefix="batch-", dir=scratch))
         self._tables = _database(scratch).cursor()
         self._kept: dict[str, pa.Table] = {}
-        # By Spark's name, as sqlglot knows no other that both have; epoch_ms would round.
-        self._tables.execute("CREATE TEMP MACRO unix_millis(moment) AS epoch_us(moment) // 1000")
+        for function, body in _BY_SPARKS_NAMES.items():
+            self._tables.execute(f"CREATE TEMP MACRO {function} AS {body}")
 
     def materialize(self, validated: Rows) -> bool:
         """Compute a batch once: in the workers that decode it, unless Spark has to do more."""

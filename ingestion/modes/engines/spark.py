@@ -93,4 +93,5 @@ class SparkEngine:
 def translate(sql: str) -> str:
     """Write the common dialect as Spark's."""
     written = sqlglot.transpile(sql, read="duckdb", write="spark")[0]
+    written = written.replace("INT128", "DECIMAL(38, 0)")
     return written.replace(text.FAIL, f"RAISE_ERROR('{text.FAILED}')")

@@ -209,7 +209,8 @@ def _leaving(
     spec: StreamSpec, types: Sequence[DeclaredColumn]
 ) -> Callable[[Sequence[Row]], list[bool]] | None:
     """Return what tells the rows that may not stay, of those that ``where`` leaves out."""
-    if spec.on_filtered == "keep" or spec.transform or not spec.write_mode.has_deletes:
+    is_kept = spec.on_filtered == "keep" or not spec.write_mode.has_deletes
+    if is_kept or spec.transform or spec.where is None:
         return None
     if not spec.ignore_null_updates:
         return lambda rows: [True] * len(rows)

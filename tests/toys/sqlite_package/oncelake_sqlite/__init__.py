@@ -20,6 +20,5 @@ KIND = SinkKind(
     part=SqliteSink,
     refused=("ARRAY", "MAP", "STRUCT"),
     stored_as={"VARIANT": "STRING"},
-    refused_modes=("aggregate",),
     cannot={"rewind": "it keeps no past", "time travel": "it keeps no past"},
 )
