@@ -150,6 +150,21 @@ def test_every_field_is_known_to_decide_about_records_or_not_to() -> None:
             "schema: column 'a': 'b-c' is no name in Avro, which takes letters, digits and _ alone",
             id="name that Avro has not",
         ),
+        pytest.param(
+            {"sink": "postgres", **GROUPS, "aggregates": {"all": "set(at)"}},
+            "all: `sink: postgres` cannot keep a ARRAY, which `set` needs; remove it",
+            id="group of a type that the sink has not",
+        ),
+        pytest.param(
+            {"sink": "iceberg", **GROUPS, "aggregates": {"few": "approx_distinct(id)"}},
+            "aggregates.few: its sketch is Spark's, and `sink: iceberg` is written without Spark",
+            id="sketch where Spark writes nothing",
+        ),
+        pytest.param(
+            {**GROUPS, "renamed_from": {"at": "moment"}},
+            "renamed_from.at: the table has groups, and no such column; remove it",
+            id="renamed column of groups",
+        ),
         pytest.param({"ddl": "id INT"}, "Extra inputs", id="the field's inner name"),
         pytest.param({"name": "a__b"}, "companion", id="two underscores"),
         pytest.param({"name": "type"}, "Dagster", id="reserved name"),

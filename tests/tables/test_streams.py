@@ -143,6 +143,45 @@ def test_versions_of_a_key_take_their_places(world: World) -> None:
     assert find_problems(world) == ()
 
 
+@pytest.mark.parametrize("sink", MERGING)
+def test_records_are_folded_into_groups(world: World) -> None:
+    """Each once: a total of all windows is that of all records, and the proof folds them again."""
+    nested = {"names": "set(name)", "newest": "last(name)", "oldest": "first(at)"}
+    world.declare(
+        mode="aggregate",
+        schema="id INT NOT NULL, name STRING, at INT NOT NULL, seen TIMESTAMP NOT NULL",
+        sequence_by=["at"],
+        aggregates={
+            "n": "count(*)", "named": "count(name)", "total": "sum(at)", "mean": "avg(at)",
+            "least": "min(name)", "most": "max(at)",
+            **(nested if world.spec.sink.name == "iceberg" else {}),
+        },
+        window={"column": "seen", "every": "1 hour"},
+    )
+
+    def send(id: int, name: str | None, at: int, hour: int) -> None:
+        world.send({**row(id, name, at), "seen": f"2024-01-01T{hour:02}:30:00Z"}, partition=at % 2)
+
+    for nth in range(12):
+        send(nth % 2, "abc"[nth % 3], nth, nth % 3)
+    first = world.run()
+    send(0, None, 99, 2)
+    send(7, "z", -1, 0)
+    second = world.run()
+
+    assert (first.total("groups_new"), first.total("inserted")) == (6, 12)
+    assert (second.total("groups"), second.total("groups_new")) == (2, 1)
+    assert second.total("updated") == second.total("inserted") == 1
+    names = [column.name for column in world.spec.table_columns]
+    rows = [each for part in world.paths.table.scan(names) for each in part.to_pylist()]
+    (late,) = (each for each in rows if each["id"] == 0 and each["most"] == 99)
+    assert (late["n"], late["named"], late["total"]) == (3, 2, 2 + 8 + 99)
+    assert late["mean"] == (2 + 8 + 99) / 3
+    if "newest" in late:
+        assert (late["newest"], late["oldest"], late["names"]) == (None, 2, ["c"])
+    assert find_problems(world) == ()
+
+
 def versions(world: World) -> list[tuple[Any, ...]]:
     """Read the versions of all keys."""
     names = ("id", "name", "valid_from", "valid_to", "current")
