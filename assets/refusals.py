@@ -31,7 +31,7 @@ from oncelake.ingestion.settings import Settings, load_settings
 from oncelake.ingestion.storage.volumes import is_writable_folder
 
 if TYPE_CHECKING:
-    from oncelake.ingestion.sinks.commit_log import CommitLog
+    from oncelake.ingestion.tables.commit_log import CommitLog
 
 REFUSED = "oncelake/refused"
 REFUSED_AT = "oncelake/refused_at"

@@ -30,15 +30,6 @@ from oncelake.ingestion.lake.books import COUNTS, imbalances
 from oncelake.ingestion.lake.lock import refuse_lost_lease
 from oncelake.ingestion.lake.paths import StreamPaths
 from oncelake.ingestion.settings import Settings
-from oncelake.ingestion.sinks.commit_log import Commit
-from oncelake.ingestion.sinks.commit_metadata import (
-    MOVING,
-    REWOUND_TO,
-    UNKNOWN,
-    CountedRange,
-    Identity,
-    Kind,
-)
 from oncelake.ingestion.sinks.delta.commits import EXACTLY, commit_again
 from oncelake.ingestion.sinks.delta.durability import seal_commits
 from oncelake.ingestion.sinks.delta.files import is_delta, open_delta, open_whole, storage_options
@@ -48,6 +39,15 @@ from oncelake.ingestion.sinks.delta.log_files import log_files
 from oncelake.ingestion.storage.checksums import matches_checksum, seal
 from oncelake.ingestion.storage.damage import damaged_table
 from oncelake.ingestion.storage.location import Location
+from oncelake.ingestion.tables.commit_log import Commit
+from oncelake.ingestion.tables.commit_metadata import (
+    MOVING,
+    REWOUND_TO,
+    UNKNOWN,
+    CountedRange,
+    Identity,
+    Kind,
+)
 
 _RANGE = pa.struct(
     {

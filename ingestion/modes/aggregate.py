@@ -24,7 +24,7 @@ from oncelake.ingestion.modes.aggregate_functions import folded, of_records, pla
 from oncelake.ingestion.modes.engines.spark import SparkEngine, translate
 from oncelake.ingestion.modes.mode import Good, Target, WriteMode
 from oncelake.ingestion.modes.watermark import clocks_after
-from oncelake.ingestion.sinks.commit_metadata import Kind
+from oncelake.ingestion.tables.commit_metadata import Kind
 
 
 class AggregateMode(WriteMode):

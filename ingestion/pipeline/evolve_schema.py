@@ -28,8 +28,8 @@ from oncelake.ingestion.recovery.schema_diff import (
 )
 from oncelake.ingestion.sinks.delta.compaction import widen
 from oncelake.ingestion.sinks.delta.files import is_delta, read_delta
-from oncelake.ingestion.sinks.table import MarkableTable, Tell
 from oncelake.ingestion.storage.failpoints import Failpoint, hit
+from oncelake.ingestion.tables.table import MarkableTable, Tell
 
 
 def alter_table(

@@ -18,12 +18,12 @@ from oncelake.ingestion.modes.mode import audit, mode_class
 from oncelake.ingestion.recovery.foreign_commits import foreign_commits_before
 from oncelake.ingestion.recovery.position import Position, is_ledger_behind
 from oncelake.ingestion.recovery.snapshot import TableSnapshot
-from oncelake.ingestion.sinks.commit_log import Commit, CommitLog
-from oncelake.ingestion.sinks.commit_metadata import app_id
 from oncelake.ingestion.sinks.delta.durability import find_half_written, undo_half_written
 from oncelake.ingestion.sinks.delta.integrity import translate_read_errors
 from oncelake.ingestion.sinks.delta.log_files import log_files
 from oncelake.ingestion.storage.failpoints import Failpoint, hit
+from oncelake.ingestion.tables.commit_log import Commit, CommitLog
+from oncelake.ingestion.tables.commit_metadata import app_id
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -31,12 +31,12 @@ from oncelake.ingestion.lake.side_tables import project, read_back
 from oncelake.ingestion.modes.engines.duckdb import LocalEngine
 from oncelake.ingestion.recovery.heal import undo_half_written_commits
 from oncelake.ingestion.settings import Settings
-from oncelake.ingestion.sinks.commit_metadata import CommitMetadata, Identity, SideFile
 from oncelake.ingestion.sinks.delta.files import open_rows
 from oncelake.ingestion.sinks.delta.integrity import refuse_damaged
 from oncelake.ingestion.sinks.delta.log import DeltaLog
 from oncelake.ingestion.sinks.delta.table import DeltaSinkTable
-from oncelake.ingestion.sinks.table import Change, TableDefinition
+from oncelake.ingestion.tables.commit_metadata import CommitMetadata, Identity, SideFile
+from oncelake.ingestion.tables.table import Change, TableDefinition
 from tests.trials.judge import Acknowledged, committed_in, differences, lost_batches
 from tests.trials.oracle import KnownRecord, newest_per_key
 from tests.trials.power import Disk, PlannedCut, cut_while

@@ -31,8 +31,8 @@ from oncelake.ingestion.sinks.delta.integrity import (
 from oncelake.ingestion.sinks.delta.log import DeltaLog, all_files
 from oncelake.ingestion.sinks.delta.table import DeltaSinkTable
 from oncelake.ingestion.sinks.delta.vectors import Vector, vectors_of
-from oncelake.ingestion.sinks.table import Change, TableDefinition
 from oncelake.ingestion.storage.location import Location
+from oncelake.ingestion.tables.table import Change, TableDefinition
 from tests.sinks.test_delta_transaction import STREAM, note
 from tests.support.rows import rows_by_delta_rs
 

@@ -15,9 +15,9 @@ from oncelake.ingestion.modes.engines.table_writer import ChangeWriter, TableWri
 from oncelake.ingestion.settings import variable
 from oncelake.ingestion.sinks.delta.files import is_delta, read_delta
 from oncelake.ingestion.sinks.delta.table import unwritable_features
-from oncelake.ingestion.sinks.table import SinkTable
 from oncelake.ingestion.storage.location import Location
 from oncelake.ingestion.storage.processes import scratch_of_this_process
+from oncelake.ingestion.tables.table import SinkTable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -14,14 +14,6 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from oncelake.ingestion.errors import CommitConflictError, TableBusyError, first_line
-from oncelake.ingestion.sinks.commit_log import (
-    AGAIN,
-    Commit,
-    UnknownOutcomeError,
-    committed,
-    unless_committed,
-)
-from oncelake.ingestion.sinks.commit_metadata import CommitMetadata, app_id
 from oncelake.ingestion.sinks.delta.durability import seal_commits
 from oncelake.ingestion.sinks.delta.files import open_delta, read_delta, recorded_txn
 from oncelake.ingestion.sinks.delta.log import DeltaLog
@@ -32,6 +24,14 @@ from oncelake.ingestion.sinks.delta.vectors import (
     living_files,
 )
 from oncelake.ingestion.storage.location import Location
+from oncelake.ingestion.tables.commit_log import (
+    AGAIN,
+    Commit,
+    UnknownOutcomeError,
+    committed,
+    unless_committed,
+)
+from oncelake.ingestion.tables.commit_metadata import CommitMetadata, app_id
 
 # How often a commit is tried when others commit before it.
 _ATTEMPTS: Final = 3

@@ -32,11 +32,11 @@ from oncelake.ingestion.sinks.delta.log import all_files
 from oncelake.ingestion.sinks.delta.log_files import COMMIT, actions_in, checkpoint_file, log_files
 from oncelake.ingestion.sinks.delta.transaction import DeltaTransaction
 from oncelake.ingestion.sinks.delta.vectors import Vector, has_vectors, vector_files
-from oncelake.ingestion.sinks.table import Tell
 from oncelake.ingestion.storage.checksums import matches_checksum, seal
 from oncelake.ingestion.storage.damage import damaged_table
 from oncelake.ingestion.storage.failpoints import Failpoint, hit
 from oncelake.ingestion.storage.location import Location
+from oncelake.ingestion.tables.table import Tell
 
 # No data file is called so, or lies there.
 _KEPT: Final = re.compile(r"_delta_log/.*|(.*/)?[._][^/]*")

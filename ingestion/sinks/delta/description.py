@@ -19,7 +19,7 @@ from oncelake.ingestion.declaration.types import SqlType
 from oncelake.ingestion.sinks.delta.commits import metadata_of
 from oncelake.ingestion.sinks.delta.files import EXACT_DIGITS
 from oncelake.ingestion.sinks.delta.vectors import FEATURE, PROPERTY
-from oncelake.ingestion.sinks.table import TableDefinition
+from oncelake.ingestion.tables.table import TableDefinition
 
 # Commits from one checkpoint of the log to the next: Spark's own; delta-rs would write a tenth.
 CHECKPOINT_INTERVAL: Final = 10

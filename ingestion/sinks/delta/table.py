@@ -30,8 +30,6 @@ from oncelake.ingestion.errors import (
     first_line,
 )
 from oncelake.ingestion.settings import Settings
-from oncelake.ingestion.sinks.commit_log import DELETED, UPDATED, Commit
-from oncelake.ingestion.sinks.commit_metadata import CommitMetadata, app_id
 from oncelake.ingestion.sinks.delta.commits import (
     Write,
     commit_alone,
@@ -60,7 +58,11 @@ from oncelake.ingestion.sinks.delta.log import DeltaLog, all_files
 from oncelake.ingestion.sinks.delta.log_files import COMMIT, commit_file, log_files
 from oncelake.ingestion.sinks.delta.transaction import DeltaTransaction
 from oncelake.ingestion.sinks.delta.vectors import FEATURE, PROPERTY
-from oncelake.ingestion.sinks.table import (
+from oncelake.ingestion.storage.checksums import matches_checksum
+from oncelake.ingestion.storage.location import Location
+from oncelake.ingestion.tables.commit_log import DELETED, UPDATED, Commit
+from oncelake.ingestion.tables.commit_metadata import CommitMetadata, app_id
+from oncelake.ingestion.tables.table import (
     REPLACED,
     AlterableTable,
     Altered,
@@ -71,8 +73,6 @@ from oncelake.ingestion.sinks.table import (
     Tell,
     seq_conflict,
 )
-from oncelake.ingestion.storage.checksums import matches_checksum
-from oncelake.ingestion.storage.location import Location
 
 # Over how many batches the copied rows are counted.
 _BATCHES_MEASURED: Final = 10

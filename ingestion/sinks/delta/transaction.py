@@ -28,8 +28,6 @@ from pyarrow import types
 from oncelake.ingestion.declaration.ddl import DeclaredColumn
 from oncelake.ingestion.declaration.sql import equal, identifier, quoted
 from oncelake.ingestion.errors import counted
-from oncelake.ingestion.sinks.commit_log import INSERTED, UPDATED, Commit
-from oncelake.ingestion.sinks.commit_metadata import CommitMetadata, app_id
 from oncelake.ingestion.sinks.delta.commits import (
     fenced_commit,
     metadata_of,
@@ -57,10 +55,12 @@ from oncelake.ingestion.sinks.files import (
     numbered,
     read_columns,
 )
-from oncelake.ingestion.sinks.table import REPLACED, Change, Tell, seq_conflict
 from oncelake.ingestion.storage.checksums import seal
 from oncelake.ingestion.storage.failpoints import Failpoint, hit
 from oncelake.ingestion.storage.location import Location
+from oncelake.ingestion.tables.commit_log import INSERTED, UPDATED, Commit
+from oncelake.ingestion.tables.commit_metadata import CommitMetadata, app_id
+from oncelake.ingestion.tables.table import REPLACED, Change, Tell, seq_conflict
 
 # How often a commit is tried when others commit before it.
 ATTEMPTS: Final = 3
