@@ -16,11 +16,11 @@ from deltalake.exceptions import CommitFailedError
 from greenlet import getcurrent
 
 from oncelake.ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.delta.commits import fenced_commit, overtaken
 from oncelake.ingestion.kafka.offsets import Range
 from oncelake.ingestion.lake.quarantine import WAITS
 from oncelake.ingestion.modes.engines.choose import EngineName
 from oncelake.ingestion.pipeline.counts import IS_GOOD
-from oncelake.ingestion.sinks.delta.commits import fenced_commit, overtaken
 from oncelake.ingestion.sinks.delta.transaction import ATTEMPTS, refuse_other_rows
 from oncelake.ingestion.tables.commit_log import DELETED, INSERTED, UPDATED
 from oncelake.ingestion.tables.commit_metadata import CommitMetadata

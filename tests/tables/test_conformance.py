@@ -59,7 +59,7 @@ class TestDeltaWithVectors(TestDelta):
     @pytest.fixture
     def opened(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Opener:
         """Open a table of a lake of its own."""
-        monkeypatch.setattr("oncelake.ingestion.sinks.delta.data_files._MOST_GONE", 1.0)
+        monkeypatch.setattr("oncelake.ingestion.sinks.delta.writer._MOST_GONE", 1.0)
         return partial(MarkedTable, "orders", Location.of(tmp_path / "orders"))
 
 

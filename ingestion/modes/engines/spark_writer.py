@@ -17,6 +17,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from oncelake.ingestion.declaration.sql import quoted
+from oncelake.ingestion.delta.log import DeltaLog
 from oncelake.ingestion.modes import sql
 from oncelake.ingestion.modes.engines.engine import Decision
 from oncelake.ingestion.modes.engines.idempotent_commit import (
@@ -26,7 +27,6 @@ from oncelake.ingestion.modes.engines.idempotent_commit import (
     retry_on_conflict,
 )
 from oncelake.ingestion.modes.engines.spark import SparkEngine, translate
-from oncelake.ingestion.sinks.delta.log import DeltaLog
 from oncelake.ingestion.storage.location import Location
 from oncelake.ingestion.tables.commit_metadata import CommitMetadata
 

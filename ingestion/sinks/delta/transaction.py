@@ -27,26 +27,21 @@ from pyarrow import types
 
 from oncelake.ingestion.declaration.ddl import DeclaredColumn
 from oncelake.ingestion.declaration.sql import equal, identifier, quoted
-from oncelake.ingestion.errors import counted
-from oncelake.ingestion.sinks.delta.commits import (
+from oncelake.ingestion.delta.commits import (
     fenced_commit,
     metadata_of,
     overtaken,
     put_commit,
     removing,
 )
-from oncelake.ingestion.sinks.delta.data_files import AddedFile, DeltaFileWriter, is_ordered
-from oncelake.ingestion.sinks.delta.description import reshaped, widened
-from oncelake.ingestion.sinks.delta.files import arrows_files, open_delta, read_delta
-from oncelake.ingestion.sinks.delta.log import DeltaLog
-from oncelake.ingestion.sinks.delta.log_files import log_files
-from oncelake.ingestion.sinks.delta.vectors import (
-    PROPERTY,
-    Vector,
-    has_vectors,
-    living_files,
-    mask_of,
-)
+from oncelake.ingestion.delta.data_files import AddedFile, is_ordered
+from oncelake.ingestion.delta.description import reshaped, widened
+from oncelake.ingestion.delta.files import arrows_files, open_delta, read_delta
+from oncelake.ingestion.delta.log import DeltaLog
+from oncelake.ingestion.delta.log_files import log_files
+from oncelake.ingestion.delta.vectors import PROPERTY, Vector, has_vectors, living_files, mask_of
+from oncelake.ingestion.errors import counted
+from oncelake.ingestion.sinks.delta.writer import DeltaFileWriter
 from oncelake.ingestion.sinks.files import (
     TARGET_BYTES,
     FilesTransaction,

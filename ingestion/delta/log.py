@@ -10,13 +10,9 @@ from urllib.parse import unquote
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
-from oncelake.ingestion.sinks.delta.files import data_files, is_delta, open_rows, read_delta
-from oncelake.ingestion.sinks.delta.log_files import COMMIT, actions_in, commit_file, log_files
-from oncelake.ingestion.sinks.delta.vectors import (
-    Vector,
-    vector_files,
-    vectors_of,
-)
+from oncelake.ingestion.delta.files import data_files, is_delta, open_rows, read_delta
+from oncelake.ingestion.delta.log_files import COMMIT, actions_in, commit_file, log_files
+from oncelake.ingestion.delta.vectors import Vector, vector_files, vectors_of
 from oncelake.ingestion.storage.checksums import matches_checksum
 from oncelake.ingestion.storage.damage import damaged_table
 from oncelake.ingestion.storage.location import Location
