@@ -293,7 +293,7 @@ def _by_partition(
     rows: Iterable[LedgerRow], epoch: int
 ) -> dict[TopicPartition, list[tuple[int, Range]]]:
     """Return seq and range of everything that moved offsets."""
-    from oncelake.ingestion.sinks.commit_metadata import MOVING
+    from oncelake.ingestion.tables.commit_metadata import MOVING
 
     reads: dict[TopicPartition, list[tuple[int, Range]]] = {}
     for row in rows:

@@ -31,7 +31,7 @@ from oncelake.ingestion.settings import Settings, load_settings
 from oncelake.ingestion.storage.volumes import is_writable_folder
 
 if TYPE_CHECKING:
-    from oncelake.ingestion.sinks.commit_log import CommitLog
+    from oncelake.ingestion.tables.commit_log import CommitLog
 
 REFUSED = "oncelake/refused"
 REFUSED_AT = "oncelake/refused_at"
@@ -99,8 +99,8 @@ def state_of(declared: DeclaredStream, settings: Settings) -> str:
     what a run needs of this machine. A run and a sensor that see the same must write the same:
     nothing here may depend on what only one of them was given, or has loaded.
     """
+    from oncelake.ingestion.delta.log import DeltaLog
     from oncelake.ingestion.lake.paths import StreamPaths
-    from oncelake.ingestion.sinks.delta.log import DeltaLog
 
     current = reload_stream(declared)
     spec = current.spec if current else None

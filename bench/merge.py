@@ -22,10 +22,10 @@ from deltalake import DeltaTable
 
 from oncelake.ingestion.declaration.ddl import parse_columns, system_columns
 from oncelake.ingestion.kafka.offsets import Offsets
-from oncelake.ingestion.sinks.commit_metadata import CommitMetadata, Identity
 from oncelake.ingestion.sinks.delta.table import DeltaSinkTable
-from oncelake.ingestion.sinks.table import Change, TableDefinition
 from oncelake.ingestion.storage.location import Location
+from oncelake.ingestion.tables.commit_metadata import CommitMetadata, Identity
+from oncelake.ingestion.tables.table import Change, TableDefinition
 
 _MILLION = 1_000_000
 _COLUMNS = "id BIGINT NOT NULL, name STRING, status STRING, total FLOAT, at TIMESTAMP"

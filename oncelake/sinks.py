@@ -35,8 +35,10 @@ if TYPE_CHECKING:
         TableSettingsError,
     )
     from oncelake.ingestion.settings import Settings, settings_of_sink
-    from oncelake.ingestion.sinks.arrow_types import arrow_schema, cast_rows
-    from oncelake.ingestion.sinks.commit_log import (
+    from oncelake.ingestion.sinks.files import FilesTransaction
+    from oncelake.ingestion.storage.location import Location
+    from oncelake.ingestion.tables.arrow_types import arrow_schema, cast_rows
+    from oncelake.ingestion.tables.commit_log import (
         DELETED,
         INSERTED,
         ROW_COUNTS,
@@ -46,13 +48,12 @@ if TYPE_CHECKING:
         UnknownOutcomeError,
         operation_of,
     )
-    from oncelake.ingestion.sinks.commit_metadata import (
+    from oncelake.ingestion.tables.commit_metadata import (
         CommitMetadata,
         DamagedMetadataError,
         app_id,
     )
-    from oncelake.ingestion.sinks.files import FilesTransaction
-    from oncelake.ingestion.sinks.table import (
+    from oncelake.ingestion.tables.table import (
         REPLACED,
         AlterableTable,
         Altered,
@@ -69,7 +70,6 @@ if TYPE_CHECKING:
         seq_conflict,
         since,
     )
-    from oncelake.ingestion.storage.location import Location
 
 __all__ = [
     "BESIDE",
@@ -134,8 +134,8 @@ _MODULES: Final = tuple(
     f"oncelake.ingestion.{module}"
     for module in (
         *("declaration.sinks", "declaration.ddl", "declaration.sql", "declaration.types"),
-        *("errors", "settings", "storage.location", "sinks.arrow_types", "sinks.commit_log"),
-        *("sinks.commit_metadata", "sinks.table", "sinks.files"),
+        *("errors", "settings", "storage.location", "tables.arrow_types", "tables.commit_log"),
+        *("tables.commit_metadata", "tables.table", "sinks.files"),
     )
 )
 

@@ -36,17 +36,17 @@ paths = StreamPaths.of("{STREAM}", load_settings())
 # One for each function that reads rows by Arrow.
 _READS: Final[Mapping[str, str]] = {
     "open_rows": """
-from oncelake.ingestion.sinks.delta.files import open_rows
+from oncelake.ingestion.delta.files import open_rows
 from oncelake.ingestion.storage.location import Location
 table = open_rows(paths.data).to_table()
 """,
     "count_rows": """
 import pyarrow.compute as pc
-from oncelake.ingestion.sinks.delta.integrity import count_rows
+from oncelake.ingestion.delta.integrity import count_rows
 count = count_rows(paths.data, pc.field("_seq") == 1)
 """,
     "highest_epoch": """
-from oncelake.ingestion.sinks.delta.log import (DeltaLog)
+from oncelake.ingestion.delta.log import (DeltaLog)
 epoch = DeltaLog(paths.data).highest_epoch()
 """,
     "Ledger.rows": """
@@ -62,18 +62,18 @@ from oncelake.ingestion.verify.read.snapshot import read_ledger
 batches = read_ledger(paths.ledger)
 """,
     "the proof's rows": """
-from oncelake.ingestion.sinks.delta.files import scan_rows
+from oncelake.ingestion.delta.files import scan_rows
 from oncelake.ingestion.verify.read.snapshot import rows_in
 rows = list(rows_in(scan_rows(paths.data, ["id", "name"])))
 """,
     "the proof's rows, abandoned": """
-from oncelake.ingestion.sinks.delta.files import scan_rows
+from oncelake.ingestion.delta.files import scan_rows
 from oncelake.ingestion.verify.read.snapshot import rows_in
 rows = rows_in(scan_rows(paths.data, ["id", "name"]))
 first = next(rows)
 """,
     "head": """
-from oncelake.ingestion.sinks.delta.files import open_rows
+from oncelake.ingestion.delta.files import open_rows
 from oncelake.ingestion.storage.location import Location
 rows = open_rows(paths.data).head(10)
 """,

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from oncelake.ingestion.operations.failure import Failure
     from oncelake.ingestion.pipeline.report import BatchReport
     from oncelake.ingestion.settings import Settings
-    from oncelake.ingestion.sinks.table import Tell
+    from oncelake.ingestion.tables.table import Tell
 
 
 # Whoever reports beside a thread that may be starting Spark takes it: stdout is elsewhere then.

@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     from oncelake.ingestion.pipeline.report import RunReport
     from oncelake.ingestion.pipeline.session import SharedSpark
     from oncelake.ingestion.settings import Settings
-    from oncelake.ingestion.sinks.commit_metadata import CountedRange
-    from oncelake.ingestion.sinks.table import Tell
+    from oncelake.ingestion.tables.commit_metadata import CountedRange
+    from oncelake.ingestion.tables.table import Tell
 
 
 _MOST_RANGES = 24

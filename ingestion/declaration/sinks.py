@@ -1,7 +1,7 @@
 """The sinks: where a stream's rows are stored, how it is declared, and what it can do.
 
 Plain data, and the one record of it: a sink is a module with a ``SinkTable`` (see
-``ingestion.sinks.table``); it is named here and imported when a stream of it is opened. Another
+``ingestion.tables.table``); it is named here and imported when a stream of it is opened. Another
 package adds one by an entry point of the group ``oncelake.sinks``: its name, and a ``SinkKind``.
 """
 

@@ -19,8 +19,8 @@ import pyarrow as pa
 from pyspark.sql import types as sql
 
 from oncelake.ingestion.formats.decoder import BadBytesError
-from oncelake.ingestion.sinks.arrow_types import VARIANT
 from oncelake.ingestion.storage.processes import deeper_calls
+from oncelake.ingestion.tables.arrow_types import VARIANT
 
 _Names = dict[str, int]
 

@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any
 
 from oncelake.ingestion.declaration.sinks import SinkSpec
+from oncelake.ingestion.delta.log_files import log_files
 from oncelake.ingestion.errors import (
     MissingRightError,
     RefusedError,
@@ -24,7 +25,6 @@ from oncelake.ingestion.errors import (
 )
 from oncelake.ingestion.lake.lock import refuse_lost_lease
 from oncelake.ingestion.lake.paths import StreamPaths
-from oncelake.ingestion.sinks.delta.log_files import log_files
 from oncelake.ingestion.storage.failpoints import Failpoint, hit
 from oncelake.ingestion.storage.location import Location, ObjectChangedError, Tag
 

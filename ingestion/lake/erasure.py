@@ -17,10 +17,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from oncelake.ingestion.delta.commits import delete_rows
+from oncelake.ingestion.delta.files import is_delta, open_rows
 from oncelake.ingestion.kafka.offsets import Offsets, Range
 from oncelake.ingestion.lake.ledger import LedgerRow, standing_rows
-from oncelake.ingestion.sinks.delta.commits import delete_rows
-from oncelake.ingestion.sinks.delta.files import is_delta, open_rows
 from oncelake.ingestion.storage.location import Location
 
 

@@ -22,6 +22,12 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable, write_deltalake
 
 from oncelake.ingestion.declaration.sinks import SinkSpec
+from oncelake.ingestion.delta.commits import EXACTLY, commit_again
+from oncelake.ingestion.delta.durability import seal_commits
+from oncelake.ingestion.delta.files import is_delta, open_delta, open_whole, storage_options
+from oncelake.ingestion.delta.integrity import refuse_damaged, translate_read_errors
+from oncelake.ingestion.delta.log import DeltaLog
+from oncelake.ingestion.delta.log_files import log_files
 from oncelake.ingestion.errors import DamagedTableError
 from oncelake.ingestion.kafka.last_record import LastRecord, LastRecords, of_rows, rows_of
 from oncelake.ingestion.kafka.offsets import Offsets, TopicPartition
@@ -30,8 +36,11 @@ from oncelake.ingestion.lake.books import COUNTS, imbalances
 from oncelake.ingestion.lake.lock import refuse_lost_lease
 from oncelake.ingestion.lake.paths import StreamPaths
 from oncelake.ingestion.settings import Settings
-from oncelake.ingestion.sinks.commit_log import Commit
-from oncelake.ingestion.sinks.commit_metadata import (
+from oncelake.ingestion.storage.checksums import matches_checksum, seal
+from oncelake.ingestion.storage.damage import damaged_table
+from oncelake.ingestion.storage.location import Location
+from oncelake.ingestion.tables.commit_log import Commit
+from oncelake.ingestion.tables.commit_metadata import (
     MOVING,
     REWOUND_TO,
     UNKNOWN,
@@ -39,15 +48,6 @@ from oncelake.ingestion.sinks.commit_metadata import (
     Identity,
     Kind,
 )
-from oncelake.ingestion.sinks.delta.commits import EXACTLY, commit_again
-from oncelake.ingestion.sinks.delta.durability import seal_commits
-from oncelake.ingestion.sinks.delta.files import is_delta, open_delta, open_whole, storage_options
-from oncelake.ingestion.sinks.delta.integrity import refuse_damaged, translate_read_errors
-from oncelake.ingestion.sinks.delta.log import DeltaLog
-from oncelake.ingestion.sinks.delta.log_files import log_files
-from oncelake.ingestion.storage.checksums import matches_checksum, seal
-from oncelake.ingestion.storage.damage import damaged_table
-from oncelake.ingestion.storage.location import Location
 
 _RANGE = pa.struct(
     {

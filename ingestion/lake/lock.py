@@ -26,18 +26,14 @@ from typing import IO, TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter
 
+from oncelake.ingestion.delta.log_files import log_files
 from oncelake.ingestion.errors import SetupError, StreamLockedError
 from oncelake.ingestion.lake.paths import StreamPaths
 from oncelake.ingestion.lake.probe import try_store
-from oncelake.ingestion.sinks.delta.log_files import log_files
 from oncelake.ingestion.storage.lease import Lease, is_lost, last_lease, leased, read_lease
 from oncelake.ingestion.storage.location import Location
 from oncelake.ingestion.storage.processes import ProcessId, this_machine
-from oncelake.ingestion.storage.volumes import (
-    is_store_error,
-    make_folder,
-    translate_disk_errors,
-)
+from oncelake.ingestion.storage.volumes import is_store_error, make_folder, translate_disk_errors
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

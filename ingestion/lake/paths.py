@@ -12,9 +12,9 @@ from oncelake.ingestion.declaration.names import name_problem
 from oncelake.ingestion.declaration.sinks import Ability, SinkSpec
 from oncelake.ingestion.errors import InvalidSpecError, RefusedError
 from oncelake.ingestion.settings import Settings
-from oncelake.ingestion.sinks.commit_metadata import SideName
-from oncelake.ingestion.sinks.table import SinkTable
 from oncelake.ingestion.storage.location import Location
+from oncelake.ingestion.tables.commit_metadata import SideName
+from oncelake.ingestion.tables.table import SinkTable
 
 _WORKSHOPS = ".rebuild"
 

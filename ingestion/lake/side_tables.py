@@ -28,25 +28,25 @@ from deltalake.exceptions import DeltaError
 
 from oncelake.ingestion.declaration.modes import COORDINATES
 from oncelake.ingestion.declaration.sql import equal
+from oncelake.ingestion.delta.commits import EXACTLY, commit_again, put_commit
+from oncelake.ingestion.delta.data_files import describe_file
+from oncelake.ingestion.delta.description import making, with_columns
+from oncelake.ingestion.delta.durability import seal_commits
+from oncelake.ingestion.delta.files import is_delta, open_delta, open_rows, recorded_txn
+from oncelake.ingestion.delta.integrity import translate_read_errors
+from oncelake.ingestion.delta.vacuum import checkpoint
 from oncelake.ingestion.errors import TableBusyError
 from oncelake.ingestion.lake.lock import refuse_lost_lease
 from oncelake.ingestion.lake.paths import StreamPaths
-from oncelake.ingestion.sinks.commit_log import AGAIN
-from oncelake.ingestion.sinks.commit_metadata import (
+from oncelake.ingestion.storage.location import Location
+from oncelake.ingestion.tables.commit_log import AGAIN
+from oncelake.ingestion.tables.commit_metadata import (
     REWOUND_TO,
     CommitMetadata,
     SideFile,
     SideFileName,
     app_id,
 )
-from oncelake.ingestion.sinks.delta.commits import EXACTLY, commit_again, put_commit
-from oncelake.ingestion.sinks.delta.compaction import checkpoint
-from oncelake.ingestion.sinks.delta.data_files import describe_file
-from oncelake.ingestion.sinks.delta.description import making, with_columns
-from oncelake.ingestion.sinks.delta.durability import seal_commits
-from oncelake.ingestion.sinks.delta.files import is_delta, open_delta, open_rows, recorded_txn
-from oncelake.ingestion.sinks.delta.integrity import translate_read_errors
-from oncelake.ingestion.storage.location import Location
 
 # Of which columns statistics are kept, where a table has them.
 _STATISTICS: Final = ("_seq", "_offset", "redriven_seq")

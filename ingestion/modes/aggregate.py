@@ -26,7 +26,7 @@ from oncelake.ingestion.modes.aggregate_functions import (
 )
 from oncelake.ingestion.modes.mode import Good, Target, WriteMode
 from oncelake.ingestion.modes.watermark import clocks_after
-from oncelake.ingestion.sinks.commit_metadata import Kind
+from oncelake.ingestion.tables.commit_metadata import Kind
 
 
 class AggregateMode(WriteMode):

@@ -9,12 +9,12 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from oncelake.ingestion.declaration.ddl import system_columns
+from oncelake.ingestion.delta.description import properties_of
+from oncelake.ingestion.delta.durability import seal_commits
+from oncelake.ingestion.delta.log_files import log_files
 from oncelake.ingestion.lake.stream import Stream
 from oncelake.ingestion.modes.engines.choose import EngineName
-from oncelake.ingestion.sinks.delta.description import properties_of
-from oncelake.ingestion.sinks.delta.durability import seal_commits
-from oncelake.ingestion.sinks.delta.log_files import log_files
-from oncelake.ingestion.sinks.table import TableDefinition
+from oncelake.ingestion.tables.table import TableDefinition
 
 
 def make_table(engine: EngineName, spark: SparkSession, stream: Stream, schema: StructType) -> None:

@@ -21,9 +21,9 @@ from oncelake.ingestion.lake.side_tables import read_back
 from oncelake.ingestion.modes import sql
 from oncelake.ingestion.modes.engines.engine import Decision, Engine
 from oncelake.ingestion.modes.engines.table_writer import TableWriter
-from oncelake.ingestion.sinks.commit_log import DELETED, INSERTED, UPDATED, Commit
-from oncelake.ingestion.sinks.commit_metadata import CommitMetadata, Kind, SideFile, SideFileName
 from oncelake.ingestion.storage.location import Location
+from oncelake.ingestion.tables.commit_log import DELETED, INSERTED, UPDATED, Commit
+from oncelake.ingestion.tables.commit_metadata import CommitMetadata, Kind, SideFile, SideFileName
 
 Ranges = Mapping[str, tuple[Any, Any]]
 # A delete by a record that is not of this table, which finds no row: it is no disposition.

@@ -19,7 +19,7 @@ from oncelake.ingestion.declaration.modes import CURRENT, VALID_FROM, VALID_TO
 from oncelake.ingestion.modes import sql
 from oncelake.ingestion.modes.mode import LEFT_ABSENT, Good, Target, WriteMode
 from oncelake.ingestion.modes.tombstones import define_deletes, remember_deletes
-from oncelake.ingestion.sinks.commit_metadata import Kind
+from oncelake.ingestion.tables.commit_metadata import Kind
 
 
 class HistoryMode(WriteMode):

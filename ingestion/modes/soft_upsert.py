@@ -16,7 +16,7 @@ from typing import Final
 
 from oncelake.ingestion.declaration.modes import DELETED_COLUMN
 from oncelake.ingestion.modes.upsert import UpsertMode
-from oncelake.ingestion.sinks.commit_metadata import Kind
+from oncelake.ingestion.tables.commit_metadata import Kind
 
 ROWS_LEFT: Final = "rows_left"
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from oncelake.ingestion.delta.files import is_delta
 from oncelake.ingestion.modes import sql
 from oncelake.ingestion.modes.mode import Target
-from oncelake.ingestion.sinks.delta.files import is_delta
 
 # Whether a delete is remembered with the row that it ended, in streams where that may be needed.
 HAS_ROW: Final = "_has_row"

@@ -18,7 +18,7 @@ from oncelake.ingestion.modes.engines.engine import IncomparableError
 from oncelake.ingestion.modes.mode import Good, Target, WriteMode
 from oncelake.ingestion.modes.ordering import examine_keys, incomparable_records
 from oncelake.ingestion.modes.tombstones import define_newest_deletes, remember_deletes
-from oncelake.ingestion.sinks.commit_metadata import Kind
+from oncelake.ingestion.tables.commit_metadata import Kind
 
 # The dispositions of a winner.
 DISPOSITIONS: Final = ("inserted", "updated", "deleted", "deleted_absent", "stale", "unchanged")

@@ -37,8 +37,8 @@ from oncelake.ingestion.recovery.schema_diff import (
 from oncelake.ingestion.recovery.standing import heal_stream
 from oncelake.ingestion.recovery.topics import as_of_its_table
 from oncelake.ingestion.settings import Settings
-from oncelake.ingestion.sinks.table import AlterableTable, Tell
 from oncelake.ingestion.storage.failpoints import Failpoint, hit
+from oncelake.ingestion.tables.table import AlterableTable, Tell
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

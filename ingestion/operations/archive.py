@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
+from oncelake.ingestion.delta.integrity import translate_read_errors
+from oncelake.ingestion.delta.log import DeltaLog
 from oncelake.ingestion.errors import DamagedTableError, InvalidSpecError, RefusedError
 from oncelake.ingestion.lake.archive import Archived, archived, swap_tables
 from oncelake.ingestion.lake.ledger import Ledger
@@ -17,8 +19,6 @@ from oncelake.ingestion.lake.paths import StreamPaths
 from oncelake.ingestion.operations.status import known_waiting
 from oncelake.ingestion.recovery.standing import end_half_done
 from oncelake.ingestion.settings import Settings
-from oncelake.ingestion.sinks.delta.integrity import translate_read_errors
-from oncelake.ingestion.sinks.delta.log import DeltaLog
 from oncelake.ingestion.storage.location import Location
 
 # An entry and an erase may be dated by the clocks of two hosts, or by one that was set back.

@@ -42,7 +42,10 @@ from oncelake.ingestion.recovery.standing import ALTERED, BESIDE, Standing, heal
 from oncelake.ingestion.recovery.start import begin_offsets
 from oncelake.ingestion.recovery.topics import refuse_another_topic, resolve_topics
 from oncelake.ingestion.settings import Settings
-from oncelake.ingestion.sinks.commit_metadata import (
+from oncelake.ingestion.storage.failpoints import Failpoint, hit
+from oncelake.ingestion.storage.lease import Lease, read_lease, release
+from oncelake.ingestion.storage.location import Location
+from oncelake.ingestion.tables.commit_metadata import (
     UNKNOWN,
     CommitMetadata,
     CountedRange,
@@ -50,9 +53,6 @@ from oncelake.ingestion.sinks.commit_metadata import (
     SideName,
     ranges_at,
 )
-from oncelake.ingestion.storage.failpoints import Failpoint, hit
-from oncelake.ingestion.storage.lease import Lease, read_lease, release
-from oncelake.ingestion.storage.location import Location
 
 
 def accept(spec: StreamSpec, settings: Settings, *, reason: str, run_id: str) -> LedgerRow:

@@ -19,6 +19,9 @@ from typing import Any
 import pyarrow as pa
 
 from oncelake.ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.delta.commits import delete_rows
+from oncelake.ingestion.delta.files import is_delta, open_rows
+from oncelake.ingestion.delta.vacuum import remove_unreferenced
 from oncelake.ingestion.errors import IngestionError, RefusedError, no_table_yet
 from oncelake.ingestion.kafka.admin import Kafka
 from oncelake.ingestion.kafka.offsets import Offsets, Range
@@ -34,15 +37,12 @@ from oncelake.ingestion.recovery.position import Position
 from oncelake.ingestion.recovery.standing import OF_BATCHES, heal_stream
 from oncelake.ingestion.recovery.topics import as_of_its_table
 from oncelake.ingestion.settings import Settings
-from oncelake.ingestion.sinks.commit_log import DELETED
-from oncelake.ingestion.sinks.commit_metadata import MOVING
-from oncelake.ingestion.sinks.delta.commits import delete_rows
-from oncelake.ingestion.sinks.delta.compaction import remove_unreferenced
-from oncelake.ingestion.sinks.delta.files import is_delta, open_rows
-from oncelake.ingestion.sinks.table import ErasableTable
 from oncelake.ingestion.storage.failpoints import Failpoint, hit
 from oncelake.ingestion.storage.location import Location
 from oncelake.ingestion.storage.processes import sweep_scratch
+from oncelake.ingestion.tables.commit_log import DELETED
+from oncelake.ingestion.tables.commit_metadata import MOVING
+from oncelake.ingestion.tables.table import ErasableTable
 from oncelake.ingestion.verify.columns.memory import forget_key
 
 

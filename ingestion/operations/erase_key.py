@@ -23,7 +23,7 @@ from oncelake.ingestion.formats.json import REASONS
 from oncelake.ingestion.formats.json.strict import StrictReader
 from oncelake.ingestion.lake.ledger import LedgerRow
 from oncelake.ingestion.pipeline.schema import type_of_columns
-from oncelake.ingestion.sinks.table import SinkTable
+from oncelake.ingestion.tables.table import SinkTable
 
 # A value of each type, as JSON has it; of all others, 42.
 _EXAMPLES: Final[Mapping[str, Any]] = {

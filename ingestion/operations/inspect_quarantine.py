@@ -17,11 +17,11 @@ from typing import Any, Final, TypeAlias
 import pyarrow.compute as pc
 
 from oncelake.ingestion.declaration.messages import printable
+from oncelake.ingestion.delta.integrity import translate_read_errors
 from oncelake.ingestion.lake.paths import StreamPaths
 from oncelake.ingestion.recovery.heal import known_rows, projected_rows
 from oncelake.ingestion.recovery.side_tables import quarantined, read_side_tables, refuse_incomplete
 from oncelake.ingestion.recovery.snapshot import read_snapshot
-from oncelake.ingestion.sinks.delta.integrity import translate_read_errors
 
 _COORDINATES: Final = ("_topic", "_partition", "_offset", "_timestamp", "_seq")
 _RAW: Final = ("key", "value", "headers", "reason", "detail")

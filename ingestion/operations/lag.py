@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from oncelake.ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.delta.log_files import log_files
 from oncelake.ingestion.kafka.admin import Kafka, Topics
 from oncelake.ingestion.kafka.offsets import Ends, TopicPartition
 from oncelake.ingestion.kafka.transactions import Stall, find_stalls
@@ -22,7 +23,6 @@ from oncelake.ingestion.recovery.continuity import compare_moved
 from oncelake.ingestion.recovery.position import Position, is_ledger_behind, position_of
 from oncelake.ingestion.recovery.snapshot import TableSnapshot, read_snapshot
 from oncelake.ingestion.settings import Settings
-from oncelake.ingestion.sinks.delta.log_files import log_files
 
 # Changes with every commit to a stream's table or ledger, and when either is replaced.
 LakeState = tuple[object, ...]

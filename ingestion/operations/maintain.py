@@ -20,6 +20,10 @@ from deltalake import write_deltalake
 from deltalake.exceptions import DeltaError
 
 from oncelake.ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.delta.commits import is_unwritable
+from oncelake.ingestion.delta.durability import seal_commits
+from oncelake.ingestion.delta.files import as_arrow, is_delta, open_delta, open_rows
+from oncelake.ingestion.delta.vacuum import checkpoint, vacuum
 from oncelake.ingestion.errors import RefusedError, first_line
 from oncelake.ingestion.lake.ledger import LedgerRow, copy_ledger, standing_rows
 from oncelake.ingestion.lake.lock import held, refuse_lost_lease
@@ -29,16 +33,7 @@ from oncelake.ingestion.modes import sql
 from oncelake.ingestion.operations.rewind import read_history
 from oncelake.ingestion.recovery.standing import OF_BATCHES, heal_stream
 from oncelake.ingestion.settings import Settings
-from oncelake.ingestion.sinks.delta.commits import is_unwritable
-from oncelake.ingestion.sinks.delta.compaction import (
-    TableSize,
-    TableUpkeep,
-    checkpoint,
-    compact,
-    vacuum,
-)
-from oncelake.ingestion.sinks.delta.durability import seal_commits
-from oncelake.ingestion.sinks.delta.files import as_arrow, is_delta, open_delta, open_rows
+from oncelake.ingestion.sinks.delta.compaction import TableSize, TableUpkeep, compact
 from oncelake.ingestion.storage.failpoints import Failpoint, hit
 from oncelake.ingestion.storage.location import Location
 from oncelake.ingestion.storage.processes import sweep_scratch

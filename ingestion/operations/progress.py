@@ -9,7 +9,7 @@ import time
 
 from oncelake.ingestion.errors import counted
 from oncelake.ingestion.lake.ledger import LedgerRow
-from oncelake.ingestion.sinks.table import Tell
+from oncelake.ingestion.tables.table import Tell
 
 # Steps inside quick batches are left out; what was committed is always told.
 _LEAST_SECONDS = 1.0

@@ -17,6 +17,8 @@ from functools import partial
 
 import pyarrow.compute as pc
 
+from oncelake.ingestion.delta.files import is_delta, open_rows
+from oncelake.ingestion.delta.integrity import translate_read_errors
 from oncelake.ingestion.errors import InvalidSpecError, RefusedError, counted, no_table_yet
 from oncelake.ingestion.lake.ledger import Ledger, LedgerRow
 from oncelake.ingestion.lake.lock import Holder, held_by_committer
@@ -31,8 +33,6 @@ from oncelake.ingestion.pipeline.report import BatchReport
 from oncelake.ingestion.pipeline.spark_errors import translate_engine_errors
 from oncelake.ingestion.recovery.start import plan_start
 from oncelake.ingestion.recovery.topics import resolve_topics
-from oncelake.ingestion.sinks.delta.files import is_delta, open_rows
-from oncelake.ingestion.sinks.delta.integrity import translate_read_errors
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

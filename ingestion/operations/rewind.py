@@ -39,9 +39,9 @@ from oncelake.ingestion.recovery.position import Position, position_of
 from oncelake.ingestion.recovery.snapshot import read_snapshot
 from oncelake.ingestion.recovery.standing import ALTERED, BESIDE, Standing, heal_stream
 from oncelake.ingestion.settings import Settings
-from oncelake.ingestion.sinks.commit_metadata import REWOUND_TO, CommitMetadata, Kind, ranges_at
-from oncelake.ingestion.sinks.table import RewindableTable
 from oncelake.ingestion.storage.failpoints import Failpoint, hit
+from oncelake.ingestion.tables.commit_metadata import REWOUND_TO, CommitMetadata, Kind, ranges_at
+from oncelake.ingestion.tables.table import RewindableTable
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -58,12 +58,12 @@ from oncelake.ingestion.recovery.position import Position
 from oncelake.ingestion.recovery.start import Start, count_unread, plan_start, recheck_start
 from oncelake.ingestion.recovery.topics import as_of_table, resolve_topics
 from oncelake.ingestion.settings import Settings
-from oncelake.ingestion.sinks.table import Tell
 from oncelake.ingestion.source import librdkafka
 from oncelake.ingestion.source.librdkafka import WithoutSpark, refuse_spark
 from oncelake.ingestion.source.spark import read_stream
 from oncelake.ingestion.source.spark_query import drain
 from oncelake.ingestion.storage.failpoints import Failpoint, hit
+from oncelake.ingestion.tables.table import Tell
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -13,6 +13,7 @@ from functools import partial
 from oncelake.ingestion.declaration.loader import DeclaredStream
 from oncelake.ingestion.declaration.modes import COORDINATES
 from oncelake.ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.delta.integrity import translate_read_errors
 from oncelake.ingestion.errors import (
     DONE,
     WRONG,
@@ -45,11 +46,10 @@ from oncelake.ingestion.recovery.topics import (
     resolve_topics,
 )
 from oncelake.ingestion.settings import Settings
-from oncelake.ingestion.sinks.commit_log import CommitLog
-from oncelake.ingestion.sinks.delta.integrity import translate_read_errors
-from oncelake.ingestion.sinks.table import MarkableTable, SinkTable
 from oncelake.ingestion.storage.location import Location
 from oncelake.ingestion.storage.volumes import refuse_read_only_volumes, translate_disk_errors
+from oncelake.ingestion.tables.commit_log import CommitLog
+from oncelake.ingestion.tables.table import MarkableTable, SinkTable
 
 _MOST_SECONDS = 10.0
 _NEWEST_BATCHES = 50

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from pyspark.sql import SparkSession
 
 from oncelake.ingestion.declaration.spec import EVALUATED_BY
+from oncelake.ingestion.delta.files import read_delta
 from oncelake.ingestion.errors import CommitConflictError, OffsetHoleError, counted
 from oncelake.ingestion.kafka.last_record import LastRecord, LastRecords
 from oncelake.ingestion.kafka.offsets import Fit, Offsets, Range, fit
@@ -56,12 +57,11 @@ from oncelake.ingestion.recovery.continuity import refuse_cut_meanwhile
 from oncelake.ingestion.recovery.foreign_commits import foreign_commits_before
 from oncelake.ingestion.recovery.start import Start
 from oncelake.ingestion.recovery.topics import refuse_another_topic
-from oncelake.ingestion.sinks.commit_log import Commit
-from oncelake.ingestion.sinks.commit_metadata import CommitMetadata, CountedRange
-from oncelake.ingestion.sinks.delta.files import read_delta
 from oncelake.ingestion.source import librdkafka
 from oncelake.ingestion.source.spark import read_ranges
 from oncelake.ingestion.storage.failpoints import Failpoint, hit
+from oncelake.ingestion.tables.commit_log import Commit
+from oncelake.ingestion.tables.commit_metadata import CommitMetadata, CountedRange
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

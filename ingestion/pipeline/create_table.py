@@ -24,8 +24,8 @@ from oncelake.ingestion.pipeline.evolve_schema import alter_table
 from oncelake.ingestion.pipeline.schema import row_type, storable
 from oncelake.ingestion.recovery.start import Start, starting_offsets
 from oncelake.ingestion.recovery.topics import identity_of
-from oncelake.ingestion.sinks.commit_metadata import CommitMetadata
 from oncelake.ingestion.storage.failpoints import Failpoint, hit
+from oncelake.ingestion.tables.commit_metadata import CommitMetadata
 
 
 def create_table(spark: SparkSession, stream: Stream, engine: EngineName, *, run_id: str) -> None:

@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 
 from oncelake.ingestion.declaration.ddl import DeclaredColumn, parse_columns
 from oncelake.ingestion.declaration.spec import RECORD_TYPES, StreamSpec, meaning
+from oncelake.ingestion.delta.files import is_delta, read_delta
 from oncelake.ingestion.lake.ledger import LedgerRow, put_rows
 from oncelake.ingestion.lake.paths import StreamPaths
 from oncelake.ingestion.lake.stream import Stream
@@ -27,9 +28,8 @@ from oncelake.ingestion.recovery.schema_diff import (
     with_constraints,
 )
 from oncelake.ingestion.sinks.delta.compaction import widen
-from oncelake.ingestion.sinks.delta.files import is_delta, read_delta
-from oncelake.ingestion.sinks.table import MarkableTable, Tell
 from oncelake.ingestion.storage.failpoints import Failpoint, hit
+from oncelake.ingestion.tables.table import MarkableTable, Tell
 
 
 def alter_table(

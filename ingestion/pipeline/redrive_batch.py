@@ -26,7 +26,7 @@ from oncelake.ingestion.pipeline.batch import BatchWriter, CountedBatch
 from oncelake.ingestion.pipeline.counts import BatchCounts, count_records, is_first_row
 from oncelake.ingestion.pipeline.erased import at_places
 from oncelake.ingestion.pipeline.gaps import Gaps
-from oncelake.ingestion.sinks.commit_metadata import CommitMetadata
+from oncelake.ingestion.tables.commit_metadata import CommitMetadata
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

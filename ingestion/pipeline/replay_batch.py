@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from oncelake.ingestion.declaration.modes import COORDINATES
+from oncelake.ingestion.delta.files import is_delta
 from oncelake.ingestion.kafka.offsets import Fit, Range
 from oncelake.ingestion.lake.ledger import LedgerRow
 from oncelake.ingestion.modes import sql
@@ -20,8 +21,7 @@ from oncelake.ingestion.modes.engines.rows import Records
 from oncelake.ingestion.pipeline.batch import BatchWriter, CountedBatch
 from oncelake.ingestion.pipeline.counts import is_first_row
 from oncelake.ingestion.pipeline.redrive_batch import epochs_of
-from oncelake.ingestion.sinks.commit_metadata import CommitMetadata
-from oncelake.ingestion.sinks.delta.files import is_delta
+from oncelake.ingestion.tables.commit_metadata import CommitMetadata
 
 
 class ReplayWriter(BatchWriter):

@@ -11,7 +11,7 @@ from oncelake.ingestion.declaration.names import nearest
 from oncelake.ingestion.errors import counted
 from oncelake.ingestion.kafka.offsets import Offsets, TopicPartition
 from oncelake.ingestion.lake.ledger import LedgerRow
-from oncelake.ingestion.sinks.commit_metadata import CountedRange
+from oncelake.ingestion.tables.commit_metadata import CountedRange
 
 if TYPE_CHECKING:
     from oncelake.ingestion.kafka.transactions import Stall

@@ -15,6 +15,7 @@ from pyspark.errors import PySparkException, PySparkValueError, PythonException
 
 from oncelake.ingestion.declaration.loader import locating_problems
 from oncelake.ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.delta.integrity import refuse_unreadable
 from oncelake.ingestion.errors import (
     BadFieldError,
     DependencyError,
@@ -31,7 +32,6 @@ from oncelake.ingestion.pipeline.cluster import is_of_cluster, translate_cluster
 from oncelake.ingestion.pipeline.schema import sentence_of
 from oncelake.ingestion.pipeline.session import jvm_has_ended
 from oncelake.ingestion.settings import Settings
-from oncelake.ingestion.sinks.delta.integrity import refuse_unreadable
 from oncelake.ingestion.storage.damage import damaged_table
 from oncelake.ingestion.storage.volumes import is_storage_error, translate_disk_errors
 

@@ -15,13 +15,13 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 
 from oncelake.ingestion.declaration.ddl import DeclaredColumn
+from oncelake.ingestion.delta.commits import unwritable_features
+from oncelake.ingestion.delta.files import endpoint_of_s3, open_rows, read_delta
 from oncelake.ingestion.errors import SetupError
 from oncelake.ingestion.lake.paths import StreamPaths
 from oncelake.ingestion.local.jars import store_jars
 from oncelake.ingestion.pipeline.schema import frame_of
 from oncelake.ingestion.settings import Settings
-from oncelake.ingestion.sinks.delta.files import endpoint_of_s3, open_rows, read_delta
-from oncelake.ingestion.sinks.delta.table import unwritable_features
 from oncelake.ingestion.storage.location import Location
 
 _APPENDED: Final = "SPARK_DIST_CLASSPATH"

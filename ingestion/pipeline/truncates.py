@@ -23,9 +23,9 @@ from oncelake.ingestion.modes.engines.engine import Engine
 from oncelake.ingestion.pipeline.circuit_breaker import source_truncated
 from oncelake.ingestion.pipeline.erased import redefine
 from oncelake.ingestion.recovery.position import Position
-from oncelake.ingestion.sinks.commit_metadata import CommitMetadata
-from oncelake.ingestion.sinks.table import ErasableTable
 from oncelake.ingestion.storage.failpoints import Failpoint, hit
+from oncelake.ingestion.tables.commit_metadata import CommitMetadata
+from oncelake.ingestion.tables.table import ErasableTable
 
 _IS_TRUNCATE: Final = "_disposition = 'quarantined' AND _reason = 'truncate'"
 

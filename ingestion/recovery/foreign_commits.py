@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from oncelake.ingestion.errors import TableAlteredError, TableRestoredError
-from oncelake.ingestion.sinks.commit_log import Commit, CommitLog
+from oncelake.ingestion.tables.commit_log import Commit, CommitLog
 
 
 def foreign_commits(commits: Iterable[Commit]) -> tuple[Commit, ...]:

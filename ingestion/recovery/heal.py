@@ -7,6 +7,9 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from oncelake.ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.delta.durability import find_half_written, undo_half_written
+from oncelake.ingestion.delta.integrity import translate_read_errors
+from oncelake.ingestion.delta.log_files import log_files
 from oncelake.ingestion.errors import DamagedTableError
 from oncelake.ingestion.lake.archive import archive_table
 from oncelake.ingestion.lake.erasure import finish_erasures
@@ -18,12 +21,9 @@ from oncelake.ingestion.modes.mode import audit, mode_class
 from oncelake.ingestion.recovery.foreign_commits import foreign_commits_before
 from oncelake.ingestion.recovery.position import Position, is_ledger_behind
 from oncelake.ingestion.recovery.snapshot import TableSnapshot
-from oncelake.ingestion.sinks.commit_log import Commit, CommitLog
-from oncelake.ingestion.sinks.commit_metadata import app_id
-from oncelake.ingestion.sinks.delta.durability import find_half_written, undo_half_written
-from oncelake.ingestion.sinks.delta.integrity import translate_read_errors
-from oncelake.ingestion.sinks.delta.log_files import log_files
 from oncelake.ingestion.storage.failpoints import Failpoint, hit
+from oncelake.ingestion.tables.commit_log import Commit, CommitLog
+from oncelake.ingestion.tables.commit_metadata import app_id
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

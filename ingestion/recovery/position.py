@@ -25,7 +25,7 @@ from oncelake.ingestion.lake.ledger import LedgerRow, last_records, next_offsets
 from oncelake.ingestion.lake.paths import StreamPaths
 from oncelake.ingestion.recovery.foreign_commits import foreign_change
 from oncelake.ingestion.recovery.snapshot import Source, TableSnapshot, TableState, read_snapshot
-from oncelake.ingestion.sinks.commit_metadata import (
+from oncelake.ingestion.tables.commit_metadata import (
     CONSTRAINTS,
     UNKNOWN,
     CommitMetadata,

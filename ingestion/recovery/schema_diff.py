@@ -25,8 +25,8 @@ from oncelake.ingestion.declaration.sql import columns_in, quoted
 from oncelake.ingestion.errors import RefusedError, SchemaChangedError
 from oncelake.ingestion.lake.paths import StreamPaths
 from oncelake.ingestion.recovery.position import Position, read_position
-from oncelake.ingestion.sinks.commit_metadata import CONSTRAINTS, UNKNOWN, Identity
-from oncelake.ingestion.sinks.table import AlterableTable, SinkTable
+from oncelake.ingestion.tables.commit_metadata import CONSTRAINTS, UNKNOWN, Identity
+from oncelake.ingestion.tables.table import AlterableTable, SinkTable
 
 Effect = Literal["nothing", "evolve", "onward", "alter", "epoch", "refused"]
 # `oncelake alter` notes what it does behind a commit of the stream, which such a table lacks.

@@ -15,6 +15,8 @@ from typing import Any, Final
 import pyarrow.compute as pc
 
 from oncelake.ingestion.declaration.sinks import LOGS
+from oncelake.ingestion.delta.integrity import damages_of, refuse_damaged
+from oncelake.ingestion.delta.log import DeltaLog
 from oncelake.ingestion.errors import (
     DamagedTableError,
     RefusedError,
@@ -27,11 +29,9 @@ from oncelake.ingestion.lake.quarantine import scan_quarantine
 from oncelake.ingestion.lake.side_tables import count_rows
 from oncelake.ingestion.recovery.position import is_ledger_behind
 from oncelake.ingestion.recovery.snapshot import TableSnapshot
-from oncelake.ingestion.sinks.commit_metadata import SideName
-from oncelake.ingestion.sinks.delta.integrity import damages_of, refuse_damaged
-from oncelake.ingestion.sinks.delta.log import DeltaLog
 from oncelake.ingestion.storage.damage import remedy_for
 from oncelake.ingestion.storage.location import Location
+from oncelake.ingestion.tables.commit_metadata import SideName
 
 # Each record with one of these dispositions has a row of its batch's seq there.
 _WRITTEN: Final[Mapping[SideName, tuple[str, ...]]] = {

@@ -9,13 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from oncelake.ingestion.delta.log import DeltaLog
 from oncelake.ingestion.errors import TableSettingsError
 from oncelake.ingestion.lake.archive import refuse_half_swapped
 from oncelake.ingestion.lake.ledger import LedgerRow, LoadedLedger, load_ledger
 from oncelake.ingestion.lake.paths import StreamPaths
-from oncelake.ingestion.sinks.commit_log import Commit, CommitLog
-from oncelake.ingestion.sinks.commit_metadata import UNKNOWN
-from oncelake.ingestion.sinks.delta.log import DeltaLog
+from oncelake.ingestion.tables.commit_log import Commit, CommitLog
+from oncelake.ingestion.tables.commit_metadata import UNKNOWN
 
 Source = Literal["commit", "ledger", "rows"]
 

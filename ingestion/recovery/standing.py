@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from oncelake.ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.delta.durability import find_half_written
 from oncelake.ingestion.errors import (
     DamagedTableError,
     OffsetsUnknownError,
@@ -44,7 +45,6 @@ from oncelake.ingestion.recovery.position import Position, findings_of, position
 from oncelake.ingestion.recovery.side_tables import SideTables, read_side_tables
 from oncelake.ingestion.recovery.snapshot import TableSnapshot, read_snapshot
 from oncelake.ingestion.recovery.topics import changed_identity
-from oncelake.ingestion.sinks.delta.durability import find_half_written
 
 # Somebody else changed or restored the rows.
 ALTERED = (TableAlteredError, TableRestoredError)

@@ -28,7 +28,7 @@ from oncelake.ingestion.lake.paths import StreamPaths
 from oncelake.ingestion.lake.stream import Stream
 from oncelake.ingestion.recovery.position import Position, read_position
 from oncelake.ingestion.recovery.schema_diff import column_changes
-from oncelake.ingestion.sinks.commit_metadata import UNKNOWN, Identity
+from oncelake.ingestion.tables.commit_metadata import UNKNOWN, Identity
 
 
 def resolve_topics(stream: Stream) -> Stream:

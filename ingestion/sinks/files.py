@@ -28,10 +28,10 @@ from oncelake.ingestion.errors import (
     counted,
     first_line,
 )
-from oncelake.ingestion.sinks.arrow_types import cast_rows, cast_values
-from oncelake.ingestion.sinks.commit_log import AGAIN, ROW_COUNTS, UnknownOutcomeError
-from oncelake.ingestion.sinks.commit_metadata import CommitMetadata
-from oncelake.ingestion.sinks.table import Change, Transaction
+from oncelake.ingestion.tables.arrow_types import cast_rows, cast_values
+from oncelake.ingestion.tables.commit_log import AGAIN, ROW_COUNTS, UnknownOutcomeError
+from oncelake.ingestion.tables.commit_metadata import CommitMetadata
+from oncelake.ingestion.tables.table import Change, Transaction
 
 if TYPE_CHECKING:
     import duckdb

@@ -17,6 +17,7 @@ from confluent_kafka import Message
 from confluent_kafka import TopicPartition as ClientTopicPartition
 
 from oncelake.ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.delta.files import open_rows
 from oncelake.ingestion.errors import InvalidSpecError
 from oncelake.ingestion.kafka.admin import RecordReader
 from oncelake.ingestion.kafka.client import headers_of, timestamp_micros_of
@@ -25,7 +26,6 @@ from oncelake.ingestion.kafka.offsets import Range, TopicPartition, cut
 from oncelake.ingestion.lake.quarantine import WAITS_IN_ARROW
 from oncelake.ingestion.modes.engines.rows import RECORDS
 from oncelake.ingestion.settings import Settings, variable
-from oncelake.ingestion.sinks.delta.files import open_rows
 from oncelake.ingestion.storage.failpoints import Failpoint, hit
 from oncelake.ingestion.storage.location import Location
 

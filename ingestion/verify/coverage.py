@@ -15,7 +15,7 @@ from oncelake.ingestion.kafka.offsets import Range, TopicPartition
 from oncelake.ingestion.recovery.continuity import refuse_shorter
 from oncelake.ingestion.recovery.topics import changed_identity, refuse_another_topic
 from oncelake.ingestion.settings import Settings
-from oncelake.ingestion.sinks.commit_metadata import UNKNOWN
+from oncelake.ingestion.tables.commit_metadata import UNKNOWN
 from oncelake.ingestion.verify.read.record import Place, RowChange, at_of, offset_of
 from oncelake.ingestion.verify.read.snapshot import Batch, OffsetRange, Snapshot
 

@@ -24,6 +24,8 @@ from oncelake.ingestion.declaration.spec import (
     meaning,
     meaning_changes,
 )
+from oncelake.ingestion.delta.integrity import damages_of, translate_read_errors
+from oncelake.ingestion.delta.log import DeltaLog
 from oncelake.ingestion.errors import (
     DamagedTableError,
     DependencyError,
@@ -35,10 +37,8 @@ from oncelake.ingestion.lake.paths import StreamPaths
 from oncelake.ingestion.recovery.side_tables import read_side_tables
 from oncelake.ingestion.recovery.topics import as_of_its_table
 from oncelake.ingestion.settings import Settings
-from oncelake.ingestion.sinks.commit_metadata import CONSTRAINTS, UNKNOWN
-from oncelake.ingestion.sinks.delta.integrity import damages_of, translate_read_errors
-from oncelake.ingestion.sinks.delta.log import DeltaLog
 from oncelake.ingestion.storage.processes import scratch_of_this_process, sweep_scratch
+from oncelake.ingestion.tables.commit_metadata import CONSTRAINTS, UNKNOWN
 from oncelake.ingestion.verify.columns import NotInColumnsError
 from oncelake.ingestion.verify.columns.events import database_in
 from oncelake.ingestion.verify.columns.memory import (

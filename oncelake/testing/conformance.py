@@ -74,7 +74,7 @@ _MANY: Final = 2_500
 
 @in_bounded_time
 class SinkConformance:
-    """The promises of ``ingestion.sinks.table``; a subclass gives ``kind`` and ``opened``."""
+    """The promises of ``ingestion.tables.table``; a subclass gives ``kind`` and ``opened``."""
 
     # What the sink says that it can.
     kind: SinkKind

@@ -22,7 +22,7 @@ from typing import Any, Final
 import pytest
 
 # Modules of classes that are nobody's own.
-_OF_ALL: Final = {"oncelake.ingestion.sinks.table", "builtins", "abc", "typing", "contextlib"}
+_OF_ALL: Final = {"oncelake.ingestion.tables.table", "builtins", "abc", "typing", "contextlib"}
 # A call of these changes no store.
 _NO_STORE: Final = {"builtins", "_thread", "sys"}
 # How many lines, and ends of functions, are tried right behind the step that does it.

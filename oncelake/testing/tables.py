@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from oncelake.ingestion.declaration.ddl import system_columns
 from oncelake.ingestion.kafka.offsets import Offsets
-from oncelake.ingestion.sinks.commit_metadata import Identity
+from oncelake.ingestion.tables.commit_metadata import Identity
 from oncelake.sinks import (
     BESIDE,
     ROW_COUNTS,

@@ -18,7 +18,7 @@ from oncelake.ingestion.errors import InvalidSpecError
 from oncelake.ingestion.kafka.offsets import Offsets, Range, TopicPartition
 from oncelake.ingestion.lake.ledger import LedgerRow
 from oncelake.ingestion.pipeline.report import RunReport
-from oncelake.ingestion.sinks.commit_metadata import CountedRange
+from oncelake.ingestion.tables.commit_metadata import CountedRange
 
 NOW = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
 

@@ -14,6 +14,7 @@ import pytest
 from oncelake.assets.assets import Engine, ingest_asset
 from oncelake.assets.refusals import REFUSED, standing_refusal
 from oncelake.ingestion.declaration.loader import DeclaredStream
+from oncelake.ingestion.delta.log import DeltaLog
 from oncelake.ingestion.errors import (
     DependencyError,
     SetupError,
@@ -24,7 +25,6 @@ from oncelake.ingestion.lake.ledger import Ledger
 from oncelake.ingestion.operations.retention import Retention
 from oncelake.ingestion.pipeline.report import RunReport
 from oncelake.ingestion.settings import load_settings
-from oncelake.ingestion.sinks.delta.log import DeltaLog
 from oncelake.ingestion.storage.location import Location
 from oncelake.resources.kafka import KafkaResource
 from oncelake.resources.lake import LakeResource

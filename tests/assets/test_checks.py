@@ -35,7 +35,7 @@ from oncelake.ingestion.kafka.transactions import Stall
 from oncelake.ingestion.lake.ledger import LedgerRow
 from oncelake.ingestion.lake.paths import StreamPaths
 from oncelake.ingestion.operations.retention import Retention
-from oncelake.ingestion.sinks.commit_metadata import Kind
+from oncelake.ingestion.tables.commit_metadata import Kind
 from tests.assets.conftest import NOW, batch, declared, report
 from tests.support.world import settings_in
 

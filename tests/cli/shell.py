@@ -21,7 +21,7 @@ from oncelake.ingestion.kafka.offsets import Range
 from oncelake.ingestion.lake.ledger import LedgerRow
 from oncelake.ingestion.lake.paths import StreamPaths
 from oncelake.ingestion.settings import load_settings
-from oncelake.ingestion.sinks.commit_metadata import CountedRange
+from oncelake.ingestion.tables.commit_metadata import CountedRange
 from tests.support.quarantine import as_quarantine
 
 ROOT = Path(__file__).parents[2]

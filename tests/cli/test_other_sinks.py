@@ -20,8 +20,8 @@ from oncelake.ingestion.lake.paths import StreamPaths
 from oncelake.ingestion.operations.doctor.examine import examine
 from oncelake.ingestion.recovery.position import read_position
 from oncelake.ingestion.settings import load_settings
-from oncelake.ingestion.sinks.commit_metadata import CommitMetadata, Identity
-from oncelake.ingestion.sinks.table import TableDefinition
+from oncelake.ingestion.tables.commit_metadata import CommitMetadata, Identity
+from oncelake.ingestion.tables.table import TableDefinition
 from tests.cli.shell import ORDERS, answer, declare, oncelake
 
 IN_ICEBERG = f"{ORDERS}sink: {{iceberg: {{table: shop.orders}}}}\n"

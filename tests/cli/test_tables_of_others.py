@@ -21,7 +21,7 @@ from oncelake.ingestion.declaration.sinks import SinkSpec
 from oncelake.ingestion.kafka.offsets import Offsets
 from oncelake.ingestion.lake.paths import StreamPaths
 from oncelake.ingestion.settings import load_settings
-from oncelake.ingestion.sinks.commit_metadata import CommitMetadata, Identity
+from oncelake.ingestion.tables.commit_metadata import CommitMetadata, Identity
 from tests.cli.shell import ORDERS, answer, declare, oncelake
 
 DECLARED = 'topic: orders\nschema: "id INT NOT NULL, total INT{columns}"\nkeys: [id]\n'

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from oncelake.ingestion.delta.files import open_delta
+from oncelake.ingestion.delta.log_files import log_files
 from oncelake.ingestion.pipeline.report import RunReport
-from oncelake.ingestion.sinks.delta.files import open_delta
-from oncelake.ingestion.sinks.delta.log_files import log_files
 from oncelake.ingestion.storage.failpoints import Failpoint
 from tests.power.cuts import POWER_CUT, run_and_cut
 from tests.support.proof import rows_of_no_commit

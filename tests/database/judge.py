@@ -25,6 +25,7 @@ from pyspark.sql import SparkSession
 
 from oncelake.ingestion.declaration.loader import load_streams, read_outlines
 from oncelake.ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.delta.files import is_delta
 from oncelake.ingestion.errors import (
     IngestionError,
     KeyInTwoPartitionsError,
@@ -37,7 +38,6 @@ from oncelake.ingestion.operations.discover import discover
 from oncelake.ingestion.operations.run import Run
 from oncelake.ingestion.recovery.topics import as_of_its_table
 from oncelake.ingestion.settings import Settings
-from oncelake.ingestion.sinks.delta.files import is_delta
 from oncelake.ingestion.verify.verify import verify
 from tests.database.connector import Connector, Sent
 from tests.database.database import Change, Database, Row

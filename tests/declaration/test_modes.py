@@ -14,7 +14,7 @@ from oncelake.ingestion.declaration.modes import MODES
 from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.errors import IdentityChangedError
 from oncelake.ingestion.recovery.topics import changed_identity
-from oncelake.ingestion.sinks.commit_metadata import Identity
+from oncelake.ingestion.tables.commit_metadata import Identity
 from tests.support.world import ROOT
 
 EXAMPLES = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "modes.md").read_text(), re.DOTALL)

@@ -13,7 +13,7 @@ from oncelake.ingestion.declaration.spec import StreamSpec, meaning
 from oncelake.ingestion.declaration.topics_file import FoundTopic, read_topics, write_topics
 from oncelake.ingestion.recovery.topics import changed_identity
 from oncelake.ingestion.settings import Settings
-from oncelake.ingestion.sinks.commit_metadata import UNKNOWN
+from oncelake.ingestion.tables.commit_metadata import UNKNOWN
 
 EVENTS = """\
 topic: events

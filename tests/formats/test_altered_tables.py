@@ -17,11 +17,11 @@ from typer.testing import CliRunner
 from oncelake.ingestion.cli.app import app
 from oncelake.ingestion.declaration.loader import load_streams, read_outlines
 from oncelake.ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.delta.files import open_rows
 from oncelake.ingestion.kafka.admin import Kafka
 from oncelake.ingestion.lake.paths import StreamPaths
 from oncelake.ingestion.operations.discover import discover, waiting_topics
 from oncelake.ingestion.operations.run import Run
-from oncelake.ingestion.sinks.delta.files import open_rows
 from oncelake.ingestion.verify.verify import verify
 from tests.formats.test_capture import exactly, typed
 from tests.support.long import twins

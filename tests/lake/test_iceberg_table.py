@@ -61,16 +61,16 @@ from oncelake.ingestion.errors import (
 )
 from oncelake.ingestion.settings import Settings
 from oncelake.ingestion.sinks import files as shared_files
-from oncelake.ingestion.sinks.commit_log import UnknownOutcomeError
-from oncelake.ingestion.sinks.commit_metadata import app_id
 from oncelake.ingestion.sinks.iceberg import catalog as iceberg_catalog
 from oncelake.ingestion.sinks.iceberg import files
 from oncelake.ingestion.sinks.iceberg import table as sink
 from oncelake.ingestion.sinks.iceberg.catalog import CatalogEntry
 from oncelake.ingestion.sinks.iceberg.table import IcebergTable, open_table
-from oncelake.ingestion.sinks.table import Change, TableDefinition
 from oncelake.ingestion.storage.failpoints import Failpoint
 from oncelake.ingestion.storage.location import Location
+from oncelake.ingestion.tables.commit_log import UnknownOutcomeError
+from oncelake.ingestion.tables.commit_metadata import app_id
+from oncelake.ingestion.tables.table import Change, TableDefinition
 from tests.support.long import only_long
 from tests.support.orders import (
     COLUMNS,

@@ -8,10 +8,10 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from oncelake.ingestion.delta.files import open_rows
+from oncelake.ingestion.delta.integrity import refuse_damaged, translate_read_errors
+from oncelake.ingestion.delta.log import DeltaLog
 from oncelake.ingestion.errors import DamagedTableError
-from oncelake.ingestion.sinks.delta.files import open_rows
-from oncelake.ingestion.sinks.delta.integrity import refuse_damaged, translate_read_errors
-from oncelake.ingestion.sinks.delta.log import DeltaLog
 from oncelake.ingestion.storage.checksums import seal, sidecar_of
 from oncelake.ingestion.storage.location import Location
 from tests.support.damage import (

@@ -19,8 +19,8 @@ from oncelake.ingestion.lake.ledger import (
     next_offsets,
     standing_rows,
 )
-from oncelake.ingestion.sinks.commit_metadata import CountedRange, Identity
 from oncelake.ingestion.storage.location import Location
+from oncelake.ingestion.tables.commit_metadata import CountedRange, Identity
 
 
 def batch(seq: int, start: int, end: int, *, table: str = "one") -> LedgerRow:

@@ -15,9 +15,9 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from oncelake.ingestion.sinks.delta.compaction import drop_log_before
-from oncelake.ingestion.sinks.delta.files import is_delta, open_delta, read_delta, storage_options
-from oncelake.ingestion.sinks.delta.log_files import log_files
+from oncelake.ingestion.delta.files import is_delta, open_delta, read_delta, storage_options
+from oncelake.ingestion.delta.log_files import log_files
+from oncelake.ingestion.delta.vacuum import drop_log_before
 from oncelake.ingestion.storage.location import Location, ObjectChangedError
 from tests.support.http_server import Handler, served
 from tests.support.store_proxy import StoreProxy

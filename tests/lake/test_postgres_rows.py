@@ -9,7 +9,7 @@ import pytest
 
 from oncelake.ingestion.errors import RefusedError, TableBusyError
 from oncelake.ingestion.sinks.postgres.table import PostgresTable
-from oncelake.ingestion.sinks.table import Change, TableDefinition
+from oncelake.ingestion.tables.table import Change, TableDefinition
 from tests.lake.test_postgres_table import (
     COLUMNS,
     KEYS,

@@ -38,15 +38,15 @@ from oncelake.ingestion.errors import (
     TableBusyError,
 )
 from oncelake.ingestion.settings import Settings
-from oncelake.ingestion.sinks.arrow_types import arrow_schema
-from oncelake.ingestion.sinks.commit_log import DELETED, UnknownOutcomeError
 from oncelake.ingestion.sinks.postgres import copy as postgres_copy
 from oncelake.ingestion.sinks.postgres import server as postgres_server
 from oncelake.ingestion.sinks.postgres.copy import Connection
 from oncelake.ingestion.sinks.postgres.server import PostgresPlace
 from oncelake.ingestion.sinks.postgres.table import PostgresTable, open_table
-from oncelake.ingestion.sinks.table import Change, TableDefinition
 from oncelake.ingestion.storage.location import Location
+from oncelake.ingestion.tables.arrow_types import arrow_schema
+from oncelake.ingestion.tables.commit_log import DELETED, UnknownOutcomeError
+from oncelake.ingestion.tables.table import Change, TableDefinition
 from tests.support.orders import (
     COLUMNS,
     KEYS,

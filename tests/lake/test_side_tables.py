@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
+from oncelake.ingestion.delta.vacuum import remove_unreferenced
 from oncelake.ingestion.errors import TableBusyError
 from oncelake.ingestion.kafka.offsets import Offsets
 from oncelake.ingestion.lake import side_tables
@@ -20,14 +21,8 @@ from oncelake.ingestion.lake.paths import StreamPaths
 from oncelake.ingestion.lake.quarantine import count_waiting, scan_quarantine
 from oncelake.ingestion.lake.side_tables import project, read_back
 from oncelake.ingestion.settings import Settings
-from oncelake.ingestion.sinks.commit_metadata import (
-    REWOUND_TO,
-    UNKNOWN,
-    CommitMetadata,
-    SideFile,
-)
-from oncelake.ingestion.sinks.delta.compaction import remove_unreferenced
 from oncelake.ingestion.storage.location import Location
+from oncelake.ingestion.tables.commit_metadata import REWOUND_TO, UNKNOWN, CommitMetadata, SideFile
 from tests.support.quarantine import as_quarantine
 
 _TABLE = "the table's id"

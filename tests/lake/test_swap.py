@@ -32,11 +32,11 @@ from oncelake.ingestion.lake.ledger import Ledger, LedgerRow
 from oncelake.ingestion.lake.paths import StreamPaths
 from oncelake.ingestion.operations.decisions import reset
 from oncelake.ingestion.settings import Settings
-from oncelake.ingestion.sinks.commit_metadata import CommitMetadata, Identity
 from oncelake.ingestion.sinks.iceberg.catalog import CatalogEntry
 from oncelake.ingestion.sinks.postgres.server import PostgresPlace
-from oncelake.ingestion.sinks.table import TableDefinition
 from oncelake.ingestion.storage.failpoints import Failpoint
+from oncelake.ingestion.tables.commit_metadata import CommitMetadata, Identity
+from oncelake.ingestion.tables.table import TableDefinition
 from oncelake.testing import commit
 
 DDL = "id BIGINT NOT NULL, name STRING"

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable, QueryBuilder, WriterProperties, write_deltalake
 
-from oncelake.ingestion.sinks.delta.files import open_rows
+from oncelake.ingestion.delta.files import open_rows
 from oncelake.ingestion.storage.location import Location
 from tests.support.long import IS_LONG, only_long
 
@@ -24,7 +24,7 @@ ENDS = 12 if IS_LONG else 4
 # has thousands of buffers to release when the last row was handed out.
 READ = f"""
 from deltalake import DeltaTable
-from oncelake.ingestion.sinks.delta.files import open_rows
+from oncelake.ingestion.delta.files import open_rows
 from oncelake.ingestion.storage.location import Location
 import sys
 columns = ["c0", "c2", "c4", "c6"]
@@ -37,7 +37,7 @@ assert table.num_rows == {ROWS}
 ABANDON = """
 from deltalake import DeltaTable
 from oncelake.ingestion.cli.end_process import run_to_the_end
-from oncelake.ingestion.sinks.delta.files import open_rows
+from oncelake.ingestion.delta.files import open_rows
 from oncelake.ingestion.storage.location import Location
 import sys
 kept = []

@@ -10,11 +10,11 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, Transaction, write_deltalake
 
+from oncelake.ingestion.delta.log import DeltaLog
 from oncelake.ingestion.errors import DamagedTableError
 from oncelake.ingestion.kafka.offsets import Offsets, Range, TopicPartition
-from oncelake.ingestion.sinks.commit_metadata import CommitMetadata, CountedRange, Identity, app_id
-from oncelake.ingestion.sinks.delta.log import DeltaLog
 from oncelake.ingestion.storage.location import Location
+from oncelake.ingestion.tables.commit_metadata import CommitMetadata, CountedRange, Identity, app_id
 
 NOTE = CommitMetadata(
     kind="ingest",

@@ -23,13 +23,13 @@ from oncelake.ingestion.declaration.ddl import parse_columns, system_columns
 from oncelake.ingestion.declaration.sinks import KafkaSink
 from oncelake.ingestion.errors import DependencyError, RefusedError, TableSettingsError
 from oncelake.ingestion.settings import Settings
-from oncelake.ingestion.sinks.arrow_types import arrow_schema
 from oncelake.ingestion.sinks.kafka.avro import AvroRows
 from oncelake.ingestion.sinks.kafka.notes import TopicSchema
 from oncelake.ingestion.sinks.kafka.table import TopicTable, open_table
 from oncelake.ingestion.sinks.kafka.writer import TopicPlace
-from oncelake.ingestion.sinks.table import TableDefinition
 from oncelake.ingestion.storage.location import Location
+from oncelake.ingestion.tables.arrow_types import arrow_schema
+from oncelake.ingestion.tables.table import TableDefinition
 from oncelake.testing import begin, commit, note, rows_in
 from tests.support.registry import Subject
 

@@ -13,10 +13,10 @@ import pytest
 
 from oncelake.ingestion.declaration.ddl import DeclaredColumn, parse_type
 from oncelake.ingestion.settings import Settings
-from oncelake.ingestion.sinks.arrow_types import arrow_schema
 from oncelake.ingestion.sinks.kafka.json import JsonRows
 from oncelake.ingestion.sinks.kafka.notes import TopicSchema
 from oncelake.ingestion.sinks.kafka.writer import Record, TopicPlace
+from oncelake.ingestion.tables.arrow_types import arrow_schema
 
 
 def column(name: str, type_: str) -> DeclaredColumn:

@@ -42,13 +42,13 @@ from oncelake.ingestion.errors import (
 from oncelake.ingestion.kafka.client import client_options
 from oncelake.ingestion.kafka.offsets import TopicPartition
 from oncelake.ingestion.settings import Settings
-from oncelake.ingestion.sinks.commit_log import UnknownOutcomeError
 from oncelake.ingestion.sinks.kafka import notes as topic_notes
 from oncelake.ingestion.sinks.kafka import writer as topic_writer
 from oncelake.ingestion.sinks.kafka.table import TopicTable, open_table
 from oncelake.ingestion.sinks.kafka.writer import TopicWriter
-from oncelake.ingestion.sinks.table import TableDefinition
 from oncelake.ingestion.storage.location import Location
+from oncelake.ingestion.tables.commit_log import UnknownOutcomeError
+from oncelake.ingestion.tables.table import TableDefinition
 from oncelake.testing import begin, change, commit, make, note, rows_in
 from tests.support.committed import committed_records
 from tests.support.frail_broker import FrailBroker

@@ -11,9 +11,9 @@ from oncelake.ingestion.declaration.ddl import DeclaredColumn, system_columns
 from oncelake.ingestion.declaration.derived import as_ddl
 from oncelake.ingestion.declaration.types import SqlType
 from oncelake.ingestion.errors import CommitConflictError, TableBusyError
-from oncelake.ingestion.sinks.commit_log import Commit, CommitLog
-from oncelake.ingestion.sinks.commit_metadata import CommitMetadata
-from oncelake.ingestion.sinks.table import RewindableTable
+from oncelake.ingestion.tables.commit_log import Commit, CommitLog
+from oncelake.ingestion.tables.commit_metadata import CommitMetadata
+from oncelake.ingestion.tables.table import RewindableTable
 from tests.model.evolution import parsed
 from tests.model.process import step
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class ModelData:
-    """What the product asks of ``ingestion.sinks.table.SinkTable``."""
+    """What the product asks of ``ingestion.tables.table.SinkTable``."""
 
     way_out = "no command"
 

@@ -16,15 +16,15 @@ from deltalake.exceptions import CommitFailedError
 from greenlet import getcurrent
 
 from oncelake.ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.delta.commits import fenced_commit, overtaken
 from oncelake.ingestion.kafka.offsets import Range
 from oncelake.ingestion.lake.quarantine import WAITS
 from oncelake.ingestion.modes.engines.choose import EngineName
 from oncelake.ingestion.pipeline.counts import IS_GOOD
-from oncelake.ingestion.sinks.commit_log import DELETED, INSERTED, UPDATED
-from oncelake.ingestion.sinks.commit_metadata import CommitMetadata
-from oncelake.ingestion.sinks.delta.commits import fenced_commit, overtaken
 from oncelake.ingestion.sinks.delta.transaction import ATTEMPTS, refuse_other_rows
-from oncelake.ingestion.sinks.table import seq_conflict
+from oncelake.ingestion.tables.commit_log import DELETED, INSERTED, UPDATED
+from oncelake.ingestion.tables.commit_metadata import CommitMetadata
+from oncelake.ingestion.tables.table import seq_conflict
 from tests.model.evolution import Shape
 from tests.model.frames import Copy, Frame, Waiting, fetched
 from tests.model.lake import File, Place, Row, Rows, Side, Table, holds

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 from deltalake.exceptions import CommitFailedError
 
 from oncelake.ingestion.declaration.sinks import SinkSpec
+from oncelake.ingestion.delta.log import DeltaLog
 from oncelake.ingestion.lake.ledger import Ledger, LedgerRow
-from oncelake.ingestion.sinks.commit_log import Commit
-from oncelake.ingestion.sinks.commit_metadata import CommitMetadata, app_id
-from oncelake.ingestion.sinks.delta.log import DeltaLog
 from oncelake.ingestion.storage.location import Location
+from oncelake.ingestion.tables.commit_log import Commit
+from oncelake.ingestion.tables.commit_metadata import CommitMetadata, app_id
 from tests.model.data_table import ModelData
 from tests.model.evolution import Shape
 from tests.model.process import CallFailedError, step

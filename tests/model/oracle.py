@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from oncelake.ingestion.sinks.commit_log import Commit
-from oncelake.ingestion.sinks.commit_metadata import REWOUND_TO, CommitMetadata
+from oncelake.ingestion.tables.commit_log import Commit
+from oncelake.ingestion.tables.commit_metadata import REWOUND_TO, CommitMetadata
 from tests.model.cluster import TOPIC, Partition, Record
 from tests.model.evolution import Shape
 from tests.model.lake import Rows, Table

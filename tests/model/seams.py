@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
+import oncelake.ingestion.delta.log
 import oncelake.ingestion.lake.ledger
 import oncelake.ingestion.lake.lock
 import oncelake.ingestion.lake.side_tables
@@ -33,7 +34,6 @@ import oncelake.ingestion.recovery.snapshot
 import oncelake.ingestion.recovery.standing
 import oncelake.ingestion.recovery.start
 import oncelake.ingestion.recovery.topics
-import oncelake.ingestion.sinks.delta.log
 from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.errors import StreamLockedError
 from oncelake.ingestion.kafka.offsets import Offsets
@@ -127,7 +127,7 @@ def _seams() -> tuple[tuple[Any, dict[str, Any]], ...]:
         (oncelake.ingestion.lake.stream, outside),
         (oncelake.ingestion.modes.mode, {"read_back": sink.read_back}),
         (
-            oncelake.ingestion.sinks.delta.log,
+            oncelake.ingestion.delta.log,
             {"log_files": lambda path: SimpleNamespace(forget=nothing)},
         ),
         (

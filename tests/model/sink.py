@@ -10,7 +10,7 @@ from oncelake.ingestion.errors import TableBusyError
 from oncelake.ingestion.lake.side_tables import application
 from oncelake.ingestion.modes.mode import Good, Target
 from oncelake.ingestion.modes.upsert import DISPOSITIONS, UpsertMode
-from oncelake.ingestion.sinks.commit_metadata import CommitMetadata, Kind, SideFile
+from oncelake.ingestion.tables.commit_metadata import CommitMetadata, Kind, SideFile
 from tests.model.engine import DELETES, ModelDecision, ModelEngine
 from tests.model.lake import STREAM, File, OpenedSide, Row, Side, SideRow
 from tests.model.process import step

@@ -23,7 +23,7 @@ from oncelake.ingestion.modes.engines.spark_writer import SparkWriter
 from oncelake.ingestion.modes.mode import Good, Target, WriteMode, audit
 from oncelake.ingestion.operations.rewind import rewind
 from oncelake.ingestion.recovery.position import read_position
-from oncelake.ingestion.sinks.commit_metadata import CommitMetadata
+from oncelake.ingestion.tables.commit_metadata import CommitMetadata
 from tests.support.long import only_long
 from tests.support.proof import find_problems
 from tests.support.world import World, row

@@ -19,6 +19,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from pyspark.sql import SparkSession
 
 from oncelake.ingestion.declaration.spec import engine_version, fingerprint
+from oncelake.ingestion.delta.log import DeltaLog
 from oncelake.ingestion.errors import (
     BatchTooLargeError,
     CommitConflictError,
@@ -41,10 +42,9 @@ from oncelake.ingestion.modes.mode import merge_counts
 from oncelake.ingestion.modes.upsert import winner_per_key
 from oncelake.ingestion.pipeline.counts import count_records, extra_counts
 from oncelake.ingestion.pipeline.gaps import _holes_between
-from oncelake.ingestion.sinks.commit_metadata import UNKNOWN, CommitMetadata, app_id
-from oncelake.ingestion.sinks.delta.log import DeltaLog
 from oncelake.ingestion.sinks.delta.table import DeltaSinkTable
 from oncelake.ingestion.storage.location import Location, Tag
+from oncelake.ingestion.tables.commit_metadata import UNKNOWN, CommitMetadata, app_id
 from tests.support.long import twins
 from tests.support.world import settings_in
 from tests.verify.factories import declared

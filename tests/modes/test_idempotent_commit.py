@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from oncelake.ingestion.delta.log import DeltaLog
 from oncelake.ingestion.kafka.offsets import Offsets
 from oncelake.ingestion.modes.engines.engine import Decision
 from oncelake.ingestion.modes.engines.idempotent_commit import idempotent
 from oncelake.ingestion.modes.engines.spark import SparkEngine
 from oncelake.ingestion.modes.engines.spark_writer import SparkWriter
-from oncelake.ingestion.sinks.commit_metadata import CommitMetadata, Identity
-from oncelake.ingestion.sinks.delta.log import DeltaLog
 from oncelake.ingestion.storage.location import Location
+from oncelake.ingestion.tables.commit_metadata import CommitMetadata, Identity
 
 pytestmark = pytest.mark.spark
 

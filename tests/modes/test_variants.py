@@ -14,6 +14,7 @@ from pydantic import SecretStr
 from pyspark.sql import SparkSession
 from pyspark.sql.types import VariantType
 
+from oncelake.ingestion.delta.files import read_delta
 from oncelake.ingestion.formats.variant import with_variants
 from oncelake.ingestion.lake.stream import Stream
 from oncelake.ingestion.modes.engines.choose import choose_engine
@@ -22,8 +23,7 @@ from oncelake.ingestion.operations.erase import erase
 from oncelake.ingestion.operations.maintain import maintain
 from oncelake.ingestion.operations.rewind import rewind
 from oncelake.ingestion.settings import Settings
-from oncelake.ingestion.sinks.arrow_types import VARIANT
-from oncelake.ingestion.sinks.delta.files import read_delta
+from oncelake.ingestion.tables.arrow_types import VARIANT
 from oncelake.ingestion.verify.decode.coerce import variant
 from oncelake.ingestion.verify.decode.json import parse
 from oncelake.ingestion.verify.read.variant import with_texts

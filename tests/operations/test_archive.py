@@ -29,8 +29,8 @@ from oncelake.ingestion.lake.paths import StreamPaths
 from oncelake.ingestion.operations import archive
 from oncelake.ingestion.operations.decisions import reset
 from oncelake.ingestion.settings import Settings, load_settings
-from oncelake.ingestion.sinks.commit_metadata import UNKNOWN, CommitMetadata, Identity
 from oncelake.ingestion.storage.location import Location
+from oncelake.ingestion.tables.commit_metadata import UNKNOWN, CommitMetadata, Identity
 from oncelake.testing import make, note
 from tests.cli.shell import oncelake, row, type_on_terminal
 from tests.support.quarantine import as_quarantine

@@ -22,6 +22,7 @@ from deltalake import write_deltalake
 from rich.console import Console
 
 from oncelake.ingestion.declaration.loader import DeclaredStream, load_streams
+from oncelake.ingestion.delta.log import DeltaLog
 from oncelake.ingestion.errors import StorageError
 from oncelake.ingestion.kafka.offsets import Offsets, TopicPartition
 from oncelake.ingestion.kafka.retention import Headroom
@@ -39,8 +40,6 @@ from oncelake.ingestion.operations.doctor.findings import NO_DAEMON, Finding
 from oncelake.ingestion.operations.retention import Retention
 from oncelake.ingestion.operations.status import StreamStatus
 from oncelake.ingestion.settings import load_settings
-from oncelake.ingestion.sinks.commit_metadata import UNKNOWN, CommitMetadata
-from oncelake.ingestion.sinks.delta.log import DeltaLog
 from oncelake.ingestion.storage.location import Location
 from oncelake.ingestion.storage.processes import (
     ProcessId,
@@ -48,6 +47,7 @@ from oncelake.ingestion.storage.processes import (
     process_locking,
     this_machine,
 )
+from oncelake.ingestion.tables.commit_metadata import UNKNOWN, CommitMetadata
 from tests.cli.shell import answer, oncelake, row
 from tests.support.quarantine import as_quarantine
 

@@ -17,6 +17,8 @@ from typer.testing import CliRunner
 
 from oncelake.ingestion.cli.app import app
 from oncelake.ingestion.declaration.loader import DeclaredStream
+from oncelake.ingestion.delta import vacuum
+from oncelake.ingestion.delta.vacuum import drop_log_before
 from oncelake.ingestion.errors import (
     DamagedTableError,
     InvalidSpecError,
@@ -32,8 +34,6 @@ from oncelake.ingestion.operations.erase import Certificate, erase
 from oncelake.ingestion.operations.rewind import rewind
 from oncelake.ingestion.operations.status import StatusReader
 from oncelake.ingestion.settings import Settings
-from oncelake.ingestion.sinks.delta import compaction
-from oncelake.ingestion.sinks.delta.compaction import drop_log_before
 from oncelake.ingestion.storage.failpoints import Failpoint
 from oncelake.ingestion.storage.location import Location
 from oncelake.ingestion.storage.processes import scratch_of_this_process
@@ -610,7 +610,7 @@ def test_an_erase_under_way_is_no_difference(world: World, monkeypatch: pytest.M
         drop_log_before(Location.of(path), version)
         verdicts.append(prove(world))
 
-    monkeypatch.setattr(compaction, "drop_log_before", drop_and_prove)
+    monkeypatch.setattr(vacuum, "drop_log_before", drop_and_prove)
     erased(world)
 
     assert [verdict.differences for verdict in verdicts] == [(), (), ()]

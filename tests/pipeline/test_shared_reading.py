@@ -16,8 +16,8 @@ import dagster as dg
 import pytest
 from pyspark.sql import SparkSession
 
+from oncelake.ingestion.delta.files import is_delta, open_rows
 from oncelake.ingestion.local import broker
-from oncelake.ingestion.sinks.delta.files import is_delta, open_rows
 from oncelake.ingestion.storage.failpoints import Failpoint
 from tests.assets.shell import assets_of, materialize_assets
 from tests.operations.test_routes import MIXED, Shop, record

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pyarrow.parquet as pq
 import pytest
 
+from oncelake.ingestion.delta.files import is_delta
 from oncelake.ingestion.modes.upsert import UpsertMode
-from oncelake.ingestion.sinks.delta.files import is_delta
 from tests.support.world import World, row
 
 

@@ -17,6 +17,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError
 
+from oncelake.ingestion.delta.files import open_delta, storage_options
 from oncelake.ingestion.errors import SetupError
 from oncelake.ingestion.pipeline.store_session import (
     append_store_jars,
@@ -24,7 +25,6 @@ from oncelake.ingestion.pipeline.store_session import (
     store_config,
 )
 from oncelake.ingestion.settings import Settings
-from oncelake.ingestion.sinks.delta.files import open_delta, storage_options
 from oncelake.ingestion.storage.location import Location
 from tests.support.long import IS_LONG, only_long, twins
 from tests.support.spark_worker import SparkWorker

@@ -23,6 +23,9 @@ from typing import Final
 import pyarrow as pa
 
 from oncelake.ingestion.declaration.ddl import DeclaredColumn, parse_type, system_columns
+from oncelake.ingestion.delta.files import open_rows
+from oncelake.ingestion.delta.integrity import refuse_damaged
+from oncelake.ingestion.delta.log import DeltaLog
 from oncelake.ingestion.errors import DamagedTableError
 from oncelake.ingestion.kafka.offsets import Offsets
 from oncelake.ingestion.lake.ledger import Ledger, LedgerRow
@@ -31,12 +34,9 @@ from oncelake.ingestion.lake.side_tables import project, read_back
 from oncelake.ingestion.modes.engines.duckdb import LocalEngine
 from oncelake.ingestion.recovery.heal import undo_half_written_commits
 from oncelake.ingestion.settings import Settings
-from oncelake.ingestion.sinks.commit_metadata import CommitMetadata, Identity, SideFile
-from oncelake.ingestion.sinks.delta.files import open_rows
-from oncelake.ingestion.sinks.delta.integrity import refuse_damaged
-from oncelake.ingestion.sinks.delta.log import DeltaLog
 from oncelake.ingestion.sinks.delta.table import DeltaSinkTable
-from oncelake.ingestion.sinks.table import Change, TableDefinition
+from oncelake.ingestion.tables.commit_metadata import CommitMetadata, Identity, SideFile
+from oncelake.ingestion.tables.table import Change, TableDefinition
 from tests.trials.judge import Acknowledged, committed_in, differences, lost_batches
 from tests.trials.oracle import KnownRecord, newest_per_key
 from tests.trials.power import Disk, PlannedCut, cut_while

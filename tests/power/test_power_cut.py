@@ -10,13 +10,13 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from oncelake.ingestion.delta.durability import seal_commits
+from oncelake.ingestion.delta.integrity import refuse_damaged
+from oncelake.ingestion.delta.log import DeltaLog
 from oncelake.ingestion.errors import DamagedTableError
 from oncelake.ingestion.lake.paths import StreamPaths
 from oncelake.ingestion.recovery.heal import undo_half_written_commits
 from oncelake.ingestion.settings import Settings
-from oncelake.ingestion.sinks.delta.durability import seal_commits
-from oncelake.ingestion.sinks.delta.integrity import refuse_damaged
-from oncelake.ingestion.sinks.delta.log import DeltaLog
 from oncelake.ingestion.storage.location import Location
 from tests.power.batches import Subject, cut_while_writing
 from tests.support.damage import checkpoint, data_file, newest_commit

@@ -14,6 +14,7 @@ from typing import NoReturn
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from oncelake.ingestion.delta import description
 from oncelake.ingestion.errors import (
     DamagedTableError,
     ForeignTableError,
@@ -34,7 +35,6 @@ from oncelake.ingestion.operations.inspect_quarantine import inspect
 from oncelake.ingestion.operations.rewind import read_history
 from oncelake.ingestion.pipeline.report import RunReport
 from oncelake.ingestion.recovery.position import read_position
-from oncelake.ingestion.sinks.delta import description
 from tests.support.damage import (
     DAMAGES,
     checkpoint,

@@ -10,7 +10,7 @@ from deltalake import DeltaTable, write_deltalake
 from oncelake.ingestion.errors import DamagedTableError, UnbalancedBatchError
 from oncelake.ingestion.modes.upsert import UpsertMode
 from oncelake.ingestion.operations.decisions import accept
-from oncelake.ingestion.sinks.commit_metadata import CommitMetadata
+from oncelake.ingestion.tables.commit_metadata import CommitMetadata
 from tests.support.damage import data_file
 from tests.support.world import World, row
 

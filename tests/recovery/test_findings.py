@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 import pytest
 
 from oncelake.ingestion.declaration.loader import DeclaredStream
+from oncelake.ingestion.delta.log_files import commit_file
 from oncelake.ingestion.errors import (
     DamagedTableError,
     IngestionError,
@@ -31,7 +32,6 @@ from oncelake.ingestion.operations.maintain import maintain
 from oncelake.ingestion.operations.rewind import read_history, rewind
 from oncelake.ingestion.operations.status import StatusReader
 from oncelake.ingestion.recovery.standing import is_half_done
-from oncelake.ingestion.sinks.delta.log_files import commit_file
 from oncelake.ingestion.storage.checksums import sidecar_of
 from oncelake.ingestion.storage.location import Location
 from oncelake.ingestion.verify.verify import verify

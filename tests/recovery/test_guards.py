@@ -26,7 +26,7 @@ from oncelake.ingestion.modes.engines.rows import Rows
 from oncelake.ingestion.modes.upsert import UpsertMode
 from oncelake.ingestion.operations.decisions import accept
 from oncelake.ingestion.recovery.position import read_position
-from oncelake.ingestion.sinks.commit_metadata import CommitMetadata
+from oncelake.ingestion.tables.commit_metadata import CommitMetadata
 from tests.support.faulty_sink import ID_1_TWICE, WITHOUT_ID_2, merging
 from tests.support.world import World, row, transactional
 

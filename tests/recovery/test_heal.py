@@ -18,7 +18,7 @@ from oncelake.ingestion.recovery.heal import heal_ledger
 from oncelake.ingestion.recovery.position import position_of
 from oncelake.ingestion.recovery.snapshot import read_snapshot
 from oncelake.ingestion.settings import Settings
-from oncelake.ingestion.sinks.commit_metadata import CommitMetadata, Identity
+from oncelake.ingestion.tables.commit_metadata import CommitMetadata, Identity
 
 SPEC = StreamSpec.model_validate(
     {"name": "s", "topic": "t", "schema": "id INT NOT NULL", "keys": ["id"]}

@@ -10,7 +10,7 @@ import pytest
 from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.errors import ClusterChangedError, TopicRecreatedError
 from oncelake.ingestion.recovery.topics import refuse_another_topic
-from oncelake.ingestion.sinks.commit_metadata import UNKNOWN, Identity
+from oncelake.ingestion.tables.commit_metadata import UNKNOWN, Identity
 from tests.model.cluster import TOPIC, Cluster
 
 SPEC = StreamSpec.model_validate(

@@ -33,8 +33,13 @@ from oncelake.ingestion.recovery.position import position_of, red_batches
 from oncelake.ingestion.recovery.side_tables import Held, SideTable, refuse_incomplete
 from oncelake.ingestion.recovery.snapshot import TableSnapshot, TableState
 from oncelake.ingestion.settings import Settings
-from oncelake.ingestion.sinks.commit_log import Commit
-from oncelake.ingestion.sinks.commit_metadata import UNKNOWN, CommitMetadata, CountedRange, Identity
+from oncelake.ingestion.tables.commit_log import Commit
+from oncelake.ingestion.tables.commit_metadata import (
+    UNKNOWN,
+    CommitMetadata,
+    CountedRange,
+    Identity,
+)
 
 PATHS = StreamPaths.of("orders", Settings(lake=Path("/lake"), state=Path("/state")))
 SPEC = StreamSpec.model_validate(

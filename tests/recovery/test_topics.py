@@ -13,6 +13,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import DataFrame
 
 import oncelake.ingestion.pipeline.batch
+from oncelake.ingestion.delta.files import open_delta
 from oncelake.ingestion.errors import (
     ClusterChangedError,
     OffsetsExpiredError,
@@ -23,7 +24,6 @@ from oncelake.ingestion.errors import (
 from oncelake.ingestion.operations.decisions import accept, adopt_topic
 from oncelake.ingestion.operations.rewind import rewind
 from oncelake.ingestion.operations.try_stream import try_stream
-from oncelake.ingestion.sinks.delta.files import open_delta
 from oncelake.ingestion.verify.verify import verify
 from tests.support.damage import forget_commits
 from tests.support.frail_broker import PATIENCE_SECONDS, FrailBroker

@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 from typer.testing import Result
 
-from oncelake.ingestion.sinks.delta.log_files import log_files
+from oncelake.ingestion.delta.log_files import log_files
 from oncelake.ingestion.storage import location
 from tests.cli.shell import oncelake
 from tests.rights.page import part_of_page

@@ -19,20 +19,17 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from oncelake.ingestion.declaration.ddl import parse_columns
+from oncelake.ingestion.delta.durability import find_half_written
+from oncelake.ingestion.delta.files import open_rows, read_delta, scan_rows
+from oncelake.ingestion.delta.integrity import refuse_damaged, refuse_unreadable, settings_error
+from oncelake.ingestion.delta.log import DeltaLog, all_files
+from oncelake.ingestion.delta.vacuum import checkpoint, vacuum
+from oncelake.ingestion.delta.vectors import Vector, vectors_of
 from oncelake.ingestion.errors import DamagedTableError
-from oncelake.ingestion.sinks.delta.compaction import checkpoint, compact, vacuum
-from oncelake.ingestion.sinks.delta.durability import find_half_written
-from oncelake.ingestion.sinks.delta.files import open_rows, read_delta, scan_rows
-from oncelake.ingestion.sinks.delta.integrity import (
-    refuse_damaged,
-    refuse_unreadable,
-    settings_error,
-)
-from oncelake.ingestion.sinks.delta.log import DeltaLog, all_files
+from oncelake.ingestion.sinks.delta.compaction import compact
 from oncelake.ingestion.sinks.delta.table import DeltaSinkTable
-from oncelake.ingestion.sinks.delta.vectors import Vector, vectors_of
-from oncelake.ingestion.sinks.table import Change, TableDefinition
 from oncelake.ingestion.storage.location import Location
+from oncelake.ingestion.tables.table import Change, TableDefinition
 from tests.sinks.test_delta_transaction import STREAM, note
 from tests.support.rows import rows_by_delta_rs
 

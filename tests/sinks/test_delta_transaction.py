@@ -20,12 +20,12 @@ from oncelake.ingestion.declaration.ddl import parse_columns
 from oncelake.ingestion.errors import CommitConflictError, TableBusyError
 from oncelake.ingestion.kafka.offsets import Offsets
 from oncelake.ingestion.sinks import files as shared_files
-from oncelake.ingestion.sinks.commit_log import UnknownOutcomeError
-from oncelake.ingestion.sinks.commit_metadata import CommitMetadata, Identity
 from oncelake.ingestion.sinks.delta.table import DeltaSinkTable
 from oncelake.ingestion.sinks.delta.transaction import DeltaTransaction
-from oncelake.ingestion.sinks.table import Change, TableDefinition
 from oncelake.ingestion.storage.location import Location, Tag
+from oncelake.ingestion.tables.commit_log import UnknownOutcomeError
+from oncelake.ingestion.tables.commit_metadata import CommitMetadata, Identity
+from oncelake.ingestion.tables.table import Change, TableDefinition
 
 STREAM = "orders"
 COLUMNS = "id BIGINT NOT NULL, name STRING"

@@ -10,11 +10,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from oncelake.ingestion.declaration.loader import DeclaredStream
+from oncelake.ingestion.delta.log_files import log_files
 from oncelake.ingestion.errors import MissingRightError, StorageError, UnfitStorageError
 from oncelake.ingestion.lake.lock import Holder, held_by_python
 from oncelake.ingestion.operations.status import StatusReader
 from oncelake.ingestion.settings import Settings
-from oncelake.ingestion.sinks.delta.log_files import log_files
 from oncelake.ingestion.storage import lease
 from oncelake.ingestion.storage.lease import read_lease
 from tests.support.long import twins

@@ -12,6 +12,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from oncelake.ingestion.declaration.loader import DeclaredStream
+from oncelake.ingestion.delta.files import read_delta
+from oncelake.ingestion.delta.vectors import vectors_of
 from oncelake.ingestion.errors import OffsetsExpiredError, SetupError
 from oncelake.ingestion.operations.archive import list_archive, prune, restore
 from oncelake.ingestion.operations.decisions import accept, adopt_topic, reset
@@ -22,8 +24,6 @@ from oncelake.ingestion.operations.maintain import maintain
 from oncelake.ingestion.operations.rewind import read_history, rewind
 from oncelake.ingestion.operations.status import StatusReader
 from oncelake.ingestion.settings import Settings
-from oncelake.ingestion.sinks.delta.files import read_delta
-from oncelake.ingestion.sinks.delta.vectors import vectors_of
 from oncelake.ingestion.storage.failpoints import Failpoint
 from oncelake.ingestion.storage.location import Location
 from tests.support.long import only_long, twins

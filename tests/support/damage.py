@@ -8,7 +8,7 @@ from pathlib import Path
 
 from deltalake import DeltaTable
 
-from oncelake.ingestion.sinks.delta.log import DeltaLog
+from oncelake.ingestion.delta.log import DeltaLog
 from oncelake.ingestion.storage.location import Location
 
 

@@ -8,7 +8,7 @@ from typing import Final
 from unittest.mock import patch
 
 from oncelake.ingestion.modes.upsert import UpsertMode
-from oncelake.ingestion.sinks.commit_metadata import CommitMetadata
+from oncelake.ingestion.tables.commit_metadata import CommitMetadata
 
 WITHOUT_ID_2: Final = "SELECT * FROM decided WHERE id <> 2"
 ID_1_TWICE: Final = "SELECT * FROM decided UNION ALL SELECT * FROM decided WHERE id = 1"

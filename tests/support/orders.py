@@ -12,9 +12,9 @@ import pyarrow as pa
 
 from oncelake.ingestion.declaration.ddl import DeclaredColumn, parse_type, system_columns
 from oncelake.ingestion.kafka.offsets import Offsets, TopicPartition
-from oncelake.ingestion.sinks.arrow_types import arrow_schema
-from oncelake.ingestion.sinks.commit_metadata import CommitMetadata, Identity
-from oncelake.ingestion.sinks.table import Change, SinkTable
+from oncelake.ingestion.tables.arrow_types import arrow_schema
+from oncelake.ingestion.tables.commit_metadata import CommitMetadata, Identity
+from oncelake.ingestion.tables.table import Change, SinkTable
 
 STREAM: Final = "orders"
 KEYS: Final = ("id",)

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping
 
 from deltalake import DeltaTable
 
+from oncelake.ingestion.delta.files import is_delta
 from oncelake.ingestion.errors import counted
 from oncelake.ingestion.operations.apply_transformation import spark_transformation
-from oncelake.ingestion.sinks.commit_metadata import CommitMetadata
-from oncelake.ingestion.sinks.delta.files import is_delta
+from oncelake.ingestion.tables.commit_metadata import CommitMetadata
 from oncelake.ingestion.verify.verdict import Verdict
 from oncelake.ingestion.verify.verify import verify
 from tests.support.world import World

@@ -23,6 +23,8 @@ from pydantic import SecretStr
 from pyspark.sql import SparkSession
 
 from oncelake.ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.delta.files import open_rows
+from oncelake.ingestion.delta.log import DeltaLog
 from oncelake.ingestion.kafka.admin import Kafka
 from oncelake.ingestion.kafka.offsets import TopicPartition
 from oncelake.ingestion.lake.ledger import Ledger, LedgerRow
@@ -33,8 +35,6 @@ from oncelake.ingestion.operations.replay import Replay, ReplayReport
 from oncelake.ingestion.operations.run import Run
 from oncelake.ingestion.pipeline.report import RunReport
 from oncelake.ingestion.settings import Settings
-from oncelake.ingestion.sinks.delta.files import open_rows
-from oncelake.ingestion.sinks.delta.log import DeltaLog
 from oncelake.ingestion.storage.location import Location
 
 COLUMNS = "id INT NOT NULL, name STRING, at INT"

@@ -17,8 +17,8 @@ from oncelake.ingestion.sinks.delta.table import DeltaSinkTable
 from oncelake.ingestion.sinks.iceberg import table as iceberg
 from oncelake.ingestion.sinks.kafka import table as topic
 from oncelake.ingestion.sinks.postgres import table as postgres_sink
-from oncelake.ingestion.sinks.table import SinkTable, TableDefinition
 from oncelake.ingestion.storage.location import Location
+from oncelake.ingestion.tables.table import SinkTable, TableDefinition
 from oncelake.testing import Opener, SinkConformance
 from tests.support.long import IS_LONG
 
@@ -59,7 +59,7 @@ class TestDeltaWithVectors(TestDelta):
     @pytest.fixture
     def opened(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Opener:
         """Open a table of a lake of its own."""
-        monkeypatch.setattr("oncelake.ingestion.sinks.delta.data_files._MOST_GONE", 1.0)
+        monkeypatch.setattr("oncelake.ingestion.sinks.delta.writer._MOST_GONE", 1.0)
         return partial(MarkedTable, "orders", Location.of(tmp_path / "orders"))
 
 

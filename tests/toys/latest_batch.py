@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from oncelake.ingestion.modes import sql
 from oncelake.ingestion.modes.mode import WriteMode
-from oncelake.ingestion.sinks.commit_metadata import Kind
+from oncelake.ingestion.tables.commit_metadata import Kind
 
 
 class LatestBatch(WriteMode):

@@ -10,8 +10,8 @@ from typing import Any, cast
 import pytest
 
 from oncelake.ingestion.kafka.offsets import Offsets
-from oncelake.ingestion.sinks.commit_metadata import UNKNOWN, CommitMetadata
-from oncelake.ingestion.sinks.table import SinkTable
+from oncelake.ingestion.tables.commit_metadata import UNKNOWN, CommitMetadata
+from oncelake.ingestion.tables.table import SinkTable
 from oncelake.ingestion.verify.compare import ledger
 from oncelake.ingestion.verify.decode.coerce import UnprovableError
 from oncelake.ingestion.verify.read.snapshot import Batch, LoggedCommit, read_log

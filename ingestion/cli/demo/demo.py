@@ -24,13 +24,13 @@ from oncelake.ingestion.cli.demo.flights import Message
 from oncelake.ingestion.cli.end_process import run_to_the_end
 from oncelake.ingestion.cli.output import out, say, table
 from oncelake.ingestion.declaration.loader import find_stream
+from oncelake.ingestion.delta.files import read_delta, scan_rows
 from oncelake.ingestion.errors import IngestionError, counted
 from oncelake.ingestion.lake.ledger import Ledger, LedgerRow
 from oncelake.ingestion.lake.paths import StreamPaths
 from oncelake.ingestion.local import broker
 from oncelake.ingestion.local.produce import create, offset_count, produce
 from oncelake.ingestion.settings import Settings, load_settings, project_root
-from oncelake.ingestion.sinks.delta.files import read_delta, scan_rows
 from oncelake.ingestion.storage.location import Location
 from oncelake.ingestion.verify.verify import verify
 

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Final, Literal, cast
 
 from oncelake.ingestion.declaration.aggregates import aggregates_of
 from oncelake.ingestion.declaration.ddl import system_columns
+from oncelake.ingestion.delta.commits import unwritable_features
+from oncelake.ingestion.delta.files import is_delta, read_delta
 from oncelake.ingestion.errors import InvalidSpecError
 from oncelake.ingestion.lake.stream import Stream
 from oncelake.ingestion.modes.engines.engine import Engine
 from oncelake.ingestion.modes.engines.rows import Records
 from oncelake.ingestion.modes.engines.table_writer import ChangeWriter, TableWriter
 from oncelake.ingestion.settings import variable
-from oncelake.ingestion.sinks.delta.files import is_delta, read_delta
-from oncelake.ingestion.sinks.delta.table import unwritable_features
-from oncelake.ingestion.sinks.table import SinkTable
 from oncelake.ingestion.storage.location import Location
 from oncelake.ingestion.storage.processes import scratch_of_this_process
+from oncelake.ingestion.tables.table import SinkTable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

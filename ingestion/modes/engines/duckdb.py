@@ -22,12 +22,12 @@ import pyarrow.parquet as pq
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from oncelake.ingestion.declaration.sql import OFFLINE
+from oncelake.ingestion.delta.files import as_arrow, open_rows
 from oncelake.ingestion.errors import BatchTooLargeError
 from oncelake.ingestion.kafka.offsets import Range, cut
 from oncelake.ingestion.modes import sql as text
 from oncelake.ingestion.modes.engines.engine import translate_failure
 from oncelake.ingestion.modes.engines.rows import InWorker, Records, Rows, UnevaluatedError, Work
-from oncelake.ingestion.sinks.delta.files import as_arrow, open_rows
 from oncelake.ingestion.storage.location import Location
 
 # A batch of so many bytes in Arrow, all of them winners, takes this process to 2 GB.

@@ -19,8 +19,8 @@ from delta.exceptions import (
 from pyspark.sql import DataFrame, SparkSession
 
 from oncelake.ingestion.errors import CommitConflictError, TableBusyError
-from oncelake.ingestion.sinks.commit_metadata import CommitMetadata, app_id
 from oncelake.ingestion.storage.location import Location
+from oncelake.ingestion.tables.commit_metadata import CommitMetadata, app_id
 
 _APP_ID = "spark.databricks.delta.write.txnAppId"
 _VERSION = "spark.databricks.delta.write.txnVersion"

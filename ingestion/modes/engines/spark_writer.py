@@ -17,6 +17,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from oncelake.ingestion.declaration.sql import quoted
+from oncelake.ingestion.delta.log import DeltaLog
 from oncelake.ingestion.modes import sql
 from oncelake.ingestion.modes.engines.engine import Decision
 from oncelake.ingestion.modes.engines.idempotent_commit import (
@@ -26,9 +27,8 @@ from oncelake.ingestion.modes.engines.idempotent_commit import (
     retry_on_conflict,
 )
 from oncelake.ingestion.modes.engines.spark import SparkEngine, translate
-from oncelake.ingestion.sinks.commit_metadata import CommitMetadata
-from oncelake.ingestion.sinks.delta.log import DeltaLog
 from oncelake.ingestion.storage.location import Location
+from oncelake.ingestion.tables.commit_metadata import CommitMetadata
 
 # What comes from foreachBatch has no known size: without a hint Spark broadcasts the table's key
 # columns instead, or sorts both sides.

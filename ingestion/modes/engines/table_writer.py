@@ -15,9 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from oncelake.ingestion.modes.engines.engine import Decision
-from oncelake.ingestion.sinks.commit_log import unless_committed
-from oncelake.ingestion.sinks.commit_metadata import CommitMetadata
-from oncelake.ingestion.sinks.table import Change, SinkTable, Transaction
+from oncelake.ingestion.tables.commit_log import unless_committed
+from oncelake.ingestion.tables.commit_metadata import CommitMetadata
+from oncelake.ingestion.tables.table import Change, SinkTable, Transaction
 
 if TYPE_CHECKING:
     from oncelake.ingestion.modes.engines.duckdb import LocalEngine

@@ -13,11 +13,11 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from oncelake.ingestion.declaration.sinks import IcebergSink, PostgresSink
 from oncelake.ingestion.declaration.sql import identifier
+from oncelake.ingestion.delta.files import storage_options
 from oncelake.ingestion.errors import InvalidSpecError, RefusedError, first_line
 from oncelake.ingestion.settings import Settings
-from oncelake.ingestion.sinks.arrow_types import arrow_schema
-from oncelake.ingestion.sinks.delta.files import storage_options
 from oncelake.ingestion.storage.location import Location
+from oncelake.ingestion.tables.arrow_types import arrow_schema
 
 # Stands where messages of sinks name a stream.
 NAME: Final = "audit"

@@ -1,1 +1,1 @@
-"""Delta tables, in a folder or a store."""
+"""The sink of Delta tables, in the lake."""

@@ -22,6 +22,34 @@ from oncelake.ingestion.declaration.ddl import DeclaredColumn
 from oncelake.ingestion.declaration.sinks import DeltaSink
 from oncelake.ingestion.declaration.sql import quoted
 from oncelake.ingestion.declaration.types import SqlType
+from oncelake.ingestion.delta.commits import (
+    Write,
+    commit_alone,
+    put_commit,
+    put_metadata,
+    restore_version,
+    unwritable_features,
+)
+from oncelake.ingestion.delta.description import (
+    features_of,
+    first_commit,
+    row_json,
+    stored_type,
+    with_features,
+)
+from oncelake.ingestion.delta.durability import seal_commits
+from oncelake.ingestion.delta.files import is_delta, read_delta, scan_rows
+from oncelake.ingestion.delta.integrity import (
+    altered_sources,
+    count_rows,
+    refuse_damaged,
+    settings_error,
+    translate_read_errors,
+)
+from oncelake.ingestion.delta.log import DeltaLog, all_files
+from oncelake.ingestion.delta.log_files import COMMIT, commit_file, log_files
+from oncelake.ingestion.delta.vacuum import remove_unreferenced
+from oncelake.ingestion.delta.vectors import FEATURE, PROPERTY
 from oncelake.ingestion.errors import (
     DamagedTableError,
     RefusedError,
@@ -30,37 +58,13 @@ from oncelake.ingestion.errors import (
     first_line,
 )
 from oncelake.ingestion.settings import Settings
-from oncelake.ingestion.sinks.commit_log import DELETED, UPDATED, Commit
-from oncelake.ingestion.sinks.commit_metadata import CommitMetadata, app_id
-from oncelake.ingestion.sinks.delta.commits import (
-    Write,
-    commit_alone,
-    put_commit,
-    put_metadata,
-    restore_version,
-)
-from oncelake.ingestion.sinks.delta.compaction import copy_files, remove_unreferenced, widen
-from oncelake.ingestion.sinks.delta.description import (
-    features_of,
-    first_commit,
-    row_json,
-    stored_type,
-    with_features,
-)
-from oncelake.ingestion.sinks.delta.durability import seal_commits
-from oncelake.ingestion.sinks.delta.files import is_delta, read_delta, scan_rows
-from oncelake.ingestion.sinks.delta.integrity import (
-    altered_sources,
-    count_rows,
-    refuse_damaged,
-    settings_error,
-    translate_read_errors,
-)
-from oncelake.ingestion.sinks.delta.log import DeltaLog, all_files
-from oncelake.ingestion.sinks.delta.log_files import COMMIT, commit_file, log_files
+from oncelake.ingestion.sinks.delta.compaction import copy_files, widen
 from oncelake.ingestion.sinks.delta.transaction import DeltaTransaction
-from oncelake.ingestion.sinks.delta.vectors import FEATURE, PROPERTY
-from oncelake.ingestion.sinks.table import (
+from oncelake.ingestion.storage.checksums import matches_checksum
+from oncelake.ingestion.storage.location import Location
+from oncelake.ingestion.tables.commit_log import DELETED, UPDATED, Commit
+from oncelake.ingestion.tables.commit_metadata import CommitMetadata, app_id
+from oncelake.ingestion.tables.table import (
     REPLACED,
     AlterableTable,
     Altered,
@@ -71,29 +75,13 @@ from oncelake.ingestion.sinks.table import (
     Tell,
     seq_conflict,
 )
-from oncelake.ingestion.storage.checksums import matches_checksum
-from oncelake.ingestion.storage.location import Location
 
 # Over how many batches the copied rows are counted.
 _BATCHES_MEASURED: Final = 10
-# Features of a table that commits of this process keep to.
-_WRITTEN: Final = {
-    *("appendOnly", "invariants", "timestampNtz", "variantType", "checkConstraints", FEATURE)
-}
 # Where a table has its constraints: in its properties, and in the metadata of columns.
 _CHECK: Final = "delta.constraints."
 _INVARIANT: Final = "delta.invariants"
 _GENERATED: Final = "delta.generationExpression"
-
-
-def unwritable_features(table: DeltaTable) -> list[str]:
-    """Return the features of a table that only Spark writes."""
-    protocol = table.protocol()
-    features = {*(protocol.writer_features or ()), *(protocol.reader_features or ())}
-    # An older protocol has it without a name.
-    if table.metadata().configuration.get("delta.enableChangeDataFeed") == "true":
-        features.add("changeDataFeed")
-    return sorted(features - _WRITTEN)
 
 
 def open_table(stream: str, sink: DeltaSink, settings: Settings, lake: Location) -> DeltaSinkTable:

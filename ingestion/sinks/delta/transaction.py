@@ -27,28 +27,21 @@ from pyarrow import types
 
 from oncelake.ingestion.declaration.ddl import DeclaredColumn
 from oncelake.ingestion.declaration.sql import equal, identifier, quoted
-from oncelake.ingestion.errors import counted
-from oncelake.ingestion.sinks.commit_log import INSERTED, UPDATED, Commit
-from oncelake.ingestion.sinks.commit_metadata import CommitMetadata, app_id
-from oncelake.ingestion.sinks.delta.commits import (
+from oncelake.ingestion.delta.commits import (
     fenced_commit,
     metadata_of,
     overtaken,
     put_commit,
     removing,
 )
-from oncelake.ingestion.sinks.delta.data_files import AddedFile, DeltaFileWriter, is_ordered
-from oncelake.ingestion.sinks.delta.description import reshaped, widened
-from oncelake.ingestion.sinks.delta.files import arrows_files, open_delta, read_delta
-from oncelake.ingestion.sinks.delta.log import DeltaLog
-from oncelake.ingestion.sinks.delta.log_files import log_files
-from oncelake.ingestion.sinks.delta.vectors import (
-    PROPERTY,
-    Vector,
-    has_vectors,
-    living_files,
-    mask_of,
-)
+from oncelake.ingestion.delta.data_files import AddedFile, is_ordered
+from oncelake.ingestion.delta.description import reshaped, widened
+from oncelake.ingestion.delta.files import arrows_files, open_delta, read_delta
+from oncelake.ingestion.delta.log import DeltaLog
+from oncelake.ingestion.delta.log_files import log_files
+from oncelake.ingestion.delta.vectors import PROPERTY, Vector, has_vectors, living_files, mask_of
+from oncelake.ingestion.errors import counted
+from oncelake.ingestion.sinks.delta.writer import DeltaFileWriter
 from oncelake.ingestion.sinks.files import (
     TARGET_BYTES,
     FilesTransaction,
@@ -57,10 +50,12 @@ from oncelake.ingestion.sinks.files import (
     numbered,
     read_columns,
 )
-from oncelake.ingestion.sinks.table import REPLACED, Change, Tell, seq_conflict
 from oncelake.ingestion.storage.checksums import seal
 from oncelake.ingestion.storage.failpoints import Failpoint, hit
 from oncelake.ingestion.storage.location import Location
+from oncelake.ingestion.tables.commit_log import INSERTED, UPDATED, Commit
+from oncelake.ingestion.tables.commit_metadata import CommitMetadata, app_id
+from oncelake.ingestion.tables.table import REPLACED, Change, Tell, seq_conflict
 
 # How often a commit is tried when others commit before it.
 ATTEMPTS: Final = 3

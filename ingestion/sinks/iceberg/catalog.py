@@ -53,9 +53,9 @@ from oncelake.ingestion.errors import (
     TableBusyError,
     first_line,
 )
-from oncelake.ingestion.sinks.commit_log import AGAIN, UnknownOutcomeError
 from oncelake.ingestion.sinks.iceberg.files import DurableFileIO, is_live
 from oncelake.ingestion.storage.location import Location
+from oncelake.ingestion.tables.commit_log import AGAIN, UnknownOutcomeError
 
 # How long one of two committing processes waits for the other.
 _SQLITE_SECONDS: Final = 60

@@ -16,9 +16,9 @@ from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import TOTAL_DELETE_FILES, TOTAL_RECORDS, Operation, Snapshot
 
-from oncelake.ingestion.sinks.commit_log import DELETED, INSERTED, UPDATED, Commit, CommitLog
-from oncelake.ingestion.sinks.commit_metadata import CommitMetadata, DamagedMetadataError, app_id
 from oncelake.ingestion.sinks.iceberg.catalog import CatalogEntry
+from oncelake.ingestion.tables.commit_log import DELETED, INSERTED, UPDATED, Commit, CommitLog
+from oncelake.ingestion.tables.commit_metadata import CommitMetadata, DamagedMetadataError, app_id
 
 STREAM: Final = "oncelake.stream"
 SEQ: Final = "oncelake.seq"

@@ -55,18 +55,16 @@ from oncelake.ingestion.declaration.sinks import BESIDE, SINKS, IcebergSink
 from oncelake.ingestion.declaration.sql import quoted
 from oncelake.ingestion.declaration.types import SqlType
 from oncelake.ingestion.settings import Settings
-from oncelake.ingestion.sinks.commit_log import (
-    Commit,
-    CommitLog,
-    operation_of,
-)
-from oncelake.ingestion.sinks.commit_metadata import CommitMetadata
 from oncelake.ingestion.sinks.files import TARGET_BYTES, FilesTransaction, discarding
 from oncelake.ingestion.sinks.iceberg import files
 from oncelake.ingestion.sinks.iceberg import log as snapshots
 from oncelake.ingestion.sinks.iceberg.catalog import CatalogEntry
 from oncelake.ingestion.sinks.iceberg.files import IcebergFileWriter
-from oncelake.ingestion.sinks.table import (
+from oncelake.ingestion.storage.failpoints import Failpoint, hit
+from oncelake.ingestion.storage.location import Location
+from oncelake.ingestion.tables.commit_log import Commit, CommitLog, operation_of
+from oncelake.ingestion.tables.commit_metadata import CommitMetadata
+from oncelake.ingestion.tables.table import (
     REPLACED,
     WAY_OUT,
     AlterableTable,
@@ -79,8 +77,6 @@ from oncelake.ingestion.sinks.table import (
     seq_conflict,
     since,
 )
-from oncelake.ingestion.storage.failpoints import Failpoint, hit
-from oncelake.ingestion.storage.location import Location
 
 _KIND: Final = SINKS["iceberg"]
 _FORMAT: Final = 2

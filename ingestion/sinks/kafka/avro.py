@@ -34,10 +34,10 @@ from oncelake.ingestion.declaration.types import SqlType
 from oncelake.ingestion.errors import DependencyError
 from oncelake.ingestion.kafka.schema_registry import registry_of
 from oncelake.ingestion.settings import variable
-from oncelake.ingestion.sinks.arrow_types import TYPES, arrow_schema
 from oncelake.ingestion.sinks.kafka.notes import TopicSchema
 from oncelake.ingestion.sinks.kafka.rows import RECORDS_AT_ONCE, RowFormat
 from oncelake.ingestion.sinks.kafka.writer import Record
+from oncelake.ingestion.tables.arrow_types import TYPES, arrow_schema
 
 _TYPES: Final[Mapping[str, Any]] = {
     "BOOLEAN": "boolean",

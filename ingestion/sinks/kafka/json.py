@@ -31,9 +31,9 @@ import pyarrow as pa
 from oncelake.ingestion.declaration.ddl import DeclaredColumn
 from oncelake.ingestion.declaration.sql import identifier, literal
 from oncelake.ingestion.declaration.types import SqlType
-from oncelake.ingestion.sinks.arrow_types import arrow_schema
 from oncelake.ingestion.sinks.kafka.rows import RECORDS_AT_ONCE, RowFormat, connected
 from oncelake.ingestion.sinks.kafka.writer import Record
+from oncelake.ingestion.tables.arrow_types import arrow_schema
 
 # Where DuckDB has another name of a type without parts.
 _TYPES: Final = {

@@ -18,9 +18,9 @@ from oncelake.ingestion.declaration.ddl import DeclaredColumn, parse_type
 from oncelake.ingestion.errors import DamagedTableError
 from oncelake.ingestion.kafka.admin import Topics
 from oncelake.ingestion.kafka.offsets import Range, TopicPartition
-from oncelake.ingestion.sinks.commit_log import Commit, CommitLog, operation_of
-from oncelake.ingestion.sinks.commit_metadata import CommitMetadata, DamagedMetadataError, app_id
 from oncelake.ingestion.sinks.kafka.writer import Record, TopicPlace, TopicWriter
+from oncelake.ingestion.tables.commit_log import Commit, CommitLog, operation_of
+from oncelake.ingestion.tables.commit_metadata import CommitMetadata, DamagedMetadataError, app_id
 
 # An offset is a note's or a marker's; the first look shows some 25 notes.
 _OFFSETS_READ_FIRST: Final = 50

@@ -31,14 +31,16 @@ from oncelake.ingestion.errors import (
 )
 from oncelake.ingestion.kafka.offsets import Range
 from oncelake.ingestion.settings import Settings
-from oncelake.ingestion.sinks.commit_log import INSERTED, UPDATED, Commit
-from oncelake.ingestion.sinks.commit_metadata import CommitMetadata
 from oncelake.ingestion.sinks.kafka.avro import AvroRows
 from oncelake.ingestion.sinks.kafka.json import JsonRows
 from oncelake.ingestion.sinks.kafka.notes import TopicLog, TopicNote, TopicSchema, columns_record
 from oncelake.ingestion.sinks.kafka.rows import NewestPerKey, RowFormat
 from oncelake.ingestion.sinks.kafka.writer import TopicPlace, TopicWriter
-from oncelake.ingestion.sinks.table import (
+from oncelake.ingestion.storage.location import Location
+from oncelake.ingestion.storage.processes import scratch_of_this_process
+from oncelake.ingestion.tables.commit_log import INSERTED, UPDATED, Commit
+from oncelake.ingestion.tables.commit_metadata import CommitMetadata
+from oncelake.ingestion.tables.table import (
     REPLACED,
     Change,
     SinkTable,
@@ -48,8 +50,6 @@ from oncelake.ingestion.sinks.table import (
     seq_conflict,
     since,
 )
-from oncelake.ingestion.storage.location import Location
-from oncelake.ingestion.storage.processes import scratch_of_this_process
 
 # Of the notes' topic: a note of a megabyte fits, which the default does not allow.
 _LARGEST_NOTE_BYTES: Final = 4 * 1024 * 1024

@@ -31,7 +31,7 @@ from oncelake.ingestion.kafka.client import (
 )
 from oncelake.ingestion.kafka.offsets import TopicPartition
 from oncelake.ingestion.settings import Settings
-from oncelake.ingestion.sinks.commit_log import UnknownOutcomeError
+from oncelake.ingestion.tables.commit_log import UnknownOutcomeError
 
 # As confluent-kafka's ``produce_batch`` takes it.
 Record = dict[str, str | bytes | None]

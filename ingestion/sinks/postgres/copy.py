@@ -23,7 +23,7 @@ from pyarrow import csv
 from oncelake.ingestion.declaration.ddl import DeclaredColumn, parse_type
 from oncelake.ingestion.declaration.types import SqlType
 from oncelake.ingestion.errors import RefusedError
-from oncelake.ingestion.sinks.arrow_types import TYPES, arrow_schema
+from oncelake.ingestion.tables.arrow_types import TYPES, arrow_schema
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 

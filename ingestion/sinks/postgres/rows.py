@@ -28,7 +28,7 @@ from oncelake.ingestion.sinks.postgres.copy import (
     send_rows,
 )
 from oncelake.ingestion.sinks.postgres.server import PostgresPlace, value_of
-from oncelake.ingestion.sinks.table import Change
+from oncelake.ingestion.tables.table import Change
 
 _PLACE: Final = ("_topic", "_partition", "_offset")
 _ORDER: Final = ("_epoch", *_PLACE)

@@ -29,8 +29,8 @@ from oncelake.ingestion.errors import (
     counted,
     first_line,
 )
-from oncelake.ingestion.sinks.commit_log import AGAIN, UnknownOutcomeError
 from oncelake.ingestion.sinks.postgres.copy import Connection
+from oncelake.ingestion.tables.commit_log import AGAIN, UnknownOutcomeError
 
 EXAMPLE: Final = "postgresql://user:password@host:5432/database"
 # extract(epoch …) counts microseconds exactly from here on.

@@ -31,7 +31,9 @@ from oncelake.ingestion.errors import (
     first_line,
 )
 from oncelake.ingestion.settings import Settings
-from oncelake.ingestion.sinks.commit_log import (
+from oncelake.ingestion.storage.failpoints import Failpoint, hit
+from oncelake.ingestion.storage.location import Location
+from oncelake.ingestion.tables.commit_log import (
     DELETED,
     INSERTED,
     ROW_COUNTS,
@@ -40,8 +42,8 @@ from oncelake.ingestion.sinks.commit_log import (
     CommitLog,
     operation_of,
 )
-from oncelake.ingestion.sinks.commit_metadata import CommitMetadata, DamagedMetadataError, app_id
-from oncelake.ingestion.sinks.table import (
+from oncelake.ingestion.tables.commit_metadata import CommitMetadata, DamagedMetadataError, app_id
+from oncelake.ingestion.tables.table import (
     REPLACED,
     AlterableTable,
     Change,
@@ -53,8 +55,6 @@ from oncelake.ingestion.sinks.table import (
     foreign_table,
     seq_conflict,
 )
-from oncelake.ingestion.storage.failpoints import Failpoint, hit
-from oncelake.ingestion.storage.location import Location
 
 try:
     from psycopg import DataError, NotSupportedError

@@ -20,7 +20,7 @@ from oncelake.ingestion.declaration.modes import CURRENT, DELETED_COLUMN, VALID_
 from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.declaration.sql import OFFLINE, equal, identifier
 from oncelake.ingestion.kafka.offsets import TopicPartition
-from oncelake.ingestion.sinks.table import SinkTable
+from oncelake.ingestion.tables.table import SinkTable
 from oncelake.ingestion.verify.decode.coerce import UnprovableError
 from oncelake.ingestion.verify.fold.transform import Condition
 from oncelake.ingestion.verify.read.record import Row

@@ -29,7 +29,7 @@ from oncelake.ingestion.declaration.spec import EVALUATED_BY, FOLLOWING, StreamS
 from oncelake.ingestion.declaration.sql import with_names
 from oncelake.ingestion.declaration.types import SqlType
 from oncelake.ingestion.settings import Settings
-from oncelake.ingestion.sinks.commit_metadata import CONSTRAINTS
+from oncelake.ingestion.tables.commit_metadata import CONSTRAINTS
 from oncelake.ingestion.verify.decode import Decode, DecodedRecord, Expected, reading
 from oncelake.ingestion.verify.decode.coerce import (
     BROKEN,

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from oncelake.ingestion.declaration.spec import ALTERED, StreamSpec
+from oncelake.ingestion.delta.files import is_delta, open_whole, scan_rows
 from oncelake.ingestion.errors import (
     ForeignTableError,
     InvalidSpecError,
@@ -35,11 +36,10 @@ from oncelake.ingestion.lake.ledger import load_ledger
 from oncelake.ingestion.lake.lock import Holder, holder_of
 from oncelake.ingestion.lake.paths import StreamPaths
 from oncelake.ingestion.recovery.position import refuse_replaced
-from oncelake.ingestion.sinks.commit_log import CommitLog
-from oncelake.ingestion.sinks.commit_metadata import UNKNOWN, Identity
-from oncelake.ingestion.sinks.delta.files import is_delta, open_whole, scan_rows
-from oncelake.ingestion.sinks.table import Altered, SinkTable
 from oncelake.ingestion.storage.location import Location
+from oncelake.ingestion.tables.commit_log import CommitLog
+from oncelake.ingestion.tables.commit_metadata import UNKNOWN, Identity
+from oncelake.ingestion.tables.table import Altered, SinkTable
 from oncelake.ingestion.verify.decode.coerce import UnprovableError
 from oncelake.ingestion.verify.read.record import SYSTEM_COLUMNS
 from oncelake.ingestion.verify.read.variant import with_texts

@@ -16,8 +16,8 @@ from typing import Any, Final
 import pyarrow as pa
 from pyarrow import types
 
-from oncelake.ingestion.sinks.arrow_types import VARIANT
 from oncelake.ingestion.storage.processes import deeper_calls
+from oncelake.ingestion.tables.arrow_types import VARIANT
 
 _EXACT: Final = Context(prec=60)
 _CONSTANTS: Final = {0: "null", 1: "true", 2: "false"}

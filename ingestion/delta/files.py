@@ -10,16 +10,11 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
-from pyarrow.dataset import (
-    Dataset,
-    FileSystemDataset,
-    ParquetFileFormat,
-    ParquetReadOptions,
-)
+from pyarrow.dataset import Dataset, FileSystemDataset, ParquetFileFormat, ParquetReadOptions
 from pyarrow.fs import FileSystem, LocalFileSystem, S3FileSystem, SubTreeFileSystem
 
-from oncelake.ingestion.sinks.delta.log_files import COMMIT, log_files
-from oncelake.ingestion.sinks.delta.vectors import Vector, has_vectors, mask_of, vectors_of
+from oncelake.ingestion.delta.log_files import COMMIT, log_files
+from oncelake.ingestion.delta.vectors import Vector, has_vectors, mask_of, vectors_of
 from oncelake.ingestion.storage.location import Location
 
 # Of two commits of one version the second is refused, as on a disk.

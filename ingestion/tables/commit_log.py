@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Final
 
 from oncelake.ingestion.errors import CommitConflictError, DependencyError, TableBusyError
-from oncelake.ingestion.sinks.commit_metadata import REWOUND_TO, CommitMetadata, app_id
+from oncelake.ingestion.tables.commit_metadata import REWOUND_TO, CommitMetadata, app_id
 
 # The counts of a commit's own, by Delta's names.
 INSERTED: Final = "numTargetRowsInserted"

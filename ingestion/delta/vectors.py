@@ -27,8 +27,8 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from pyroaring import BitMap64
 
+from oncelake.ingestion.delta.log_files import actions_in, commit_file, log_files
 from oncelake.ingestion.errors import counted
-from oncelake.ingestion.sinks.delta.log_files import actions_in, commit_file, log_files
 from oncelake.ingestion.storage.damage import damaged_table
 from oncelake.ingestion.storage.location import Location
 

@@ -19,13 +19,8 @@ from itertools import islice, takewhile
 from typing import Final, NamedTuple
 from urllib.parse import unquote
 
-from oncelake.ingestion.sinks.delta.log_files import (
-    CHECKPOINT,
-    COMMIT,
-    checkpoint_file,
-    commit_file,
-)
-from oncelake.ingestion.sinks.delta.vectors import Vector
+from oncelake.ingestion.delta.log_files import CHECKPOINT, COMMIT, checkpoint_file, commit_file
+from oncelake.ingestion.delta.vectors import Vector
 from oncelake.ingestion.storage.checksums import (
     are_checksums_cut,
     has_seal,

@@ -13,28 +13,28 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 
+from oncelake.ingestion.delta.durability import seal_commits
+from oncelake.ingestion.delta.files import open_delta, read_delta, recorded_txn
+from oncelake.ingestion.delta.log import DeltaLog
+from oncelake.ingestion.delta.log_files import commit_file, log_files
+from oncelake.ingestion.delta.vectors import FEATURE, Vector, has_vectors, living_files
 from oncelake.ingestion.errors import CommitConflictError, TableBusyError, first_line
-from oncelake.ingestion.sinks.commit_log import (
+from oncelake.ingestion.storage.location import Location
+from oncelake.ingestion.tables.commit_log import (
     AGAIN,
     Commit,
     UnknownOutcomeError,
     committed,
     unless_committed,
 )
-from oncelake.ingestion.sinks.commit_metadata import CommitMetadata, app_id
-from oncelake.ingestion.sinks.delta.durability import seal_commits
-from oncelake.ingestion.sinks.delta.files import open_delta, read_delta, recorded_txn
-from oncelake.ingestion.sinks.delta.log import DeltaLog
-from oncelake.ingestion.sinks.delta.log_files import commit_file, log_files
-from oncelake.ingestion.sinks.delta.vectors import (
-    Vector,
-    has_vectors,
-    living_files,
-)
-from oncelake.ingestion.storage.location import Location
+from oncelake.ingestion.tables.commit_metadata import CommitMetadata, app_id
 
 # How often a commit is tried when others commit before it.
 _ATTEMPTS: Final = 3
+# Features of a table that commits of this process keep to.
+_WRITTEN: Final = {
+    *("appendOnly", "invariants", "timestampNtz", "variantType", "checkConstraints", FEATURE)
+}
 
 
 # Commits to the newest version, with note and fence.
@@ -261,6 +261,16 @@ def overtaken(name: str) -> TableBusyError:
 def is_unwritable(error: DeltaError) -> bool:
     """Tell whether delta-rs says that it cannot write a table with such features."""
     return "Unsupported table features" in str(error)
+
+
+def unwritable_features(table: DeltaTable) -> list[str]:
+    """Return the features of a table that only Spark writes."""
+    protocol = table.protocol()
+    features = {*(protocol.writer_features or ()), *(protocol.reader_features or ())}
+    # An older protocol has it without a name.
+    if table.metadata().configuration.get("delta.enableChangeDataFeed") == "true":
+        features.add("changeDataFeed")
+    return sorted(features - _WRITTEN)
 
 
 def fenced_commit(table: DeltaTable, stream: str, metadata: CommitMetadata) -> CommitProperties:

@@ -24,17 +24,17 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
+from oncelake.ingestion.delta.durability import find_half_written
+from oncelake.ingestion.delta.files import data_files, open_rows, read_delta
+from oncelake.ingestion.delta.log import DeltaLog, versions_in
+from oncelake.ingestion.delta.log_files import CHECKPOINT, commit_file, log_files
+from oncelake.ingestion.delta.vectors import vector_files, vectors_of
 from oncelake.ingestion.errors import DamagedTableError, TableSettingsError, counted, first_line
-from oncelake.ingestion.sinks.commit_log import Commit
-from oncelake.ingestion.sinks.delta.durability import find_half_written
-from oncelake.ingestion.sinks.delta.files import data_files, open_rows, read_delta
-from oncelake.ingestion.sinks.delta.log import DeltaLog, versions_in
-from oncelake.ingestion.sinks.delta.log_files import CHECKPOINT, commit_file, log_files
-from oncelake.ingestion.sinks.delta.vectors import vector_files, vectors_of
 from oncelake.ingestion.storage.checksums import matches_checksum
 from oncelake.ingestion.storage.damage import damaged_table
 from oncelake.ingestion.storage.location import Location
 from oncelake.ingestion.storage.volumes import is_storage_error
+from oncelake.ingestion.tables.commit_log import Commit
 
 # What is written only when the commit of that number is there: no draft of a commit that died.
 _AFTER_COMMIT: Final = re.compile(r"(\d{20})\.crc|\.(\d{20})\.json\.crc")

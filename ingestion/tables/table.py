@@ -28,14 +28,14 @@ from oncelake.ingestion.errors import (
     TableBusyError,
     TableSettingsError,
 )
-from oncelake.ingestion.sinks.commit_log import (
+from oncelake.ingestion.tables.commit_log import (
     ROW_COUNTS,
     Commit,
     CommitLog,
     committed,
     unless_committed,
 )
-from oncelake.ingestion.sinks.commit_metadata import CommitMetadata, app_id
+from oncelake.ingestion.tables.commit_metadata import CommitMetadata, app_id
 
 Tell = Callable[[str], None]
 # How far back a table is read where nobody says so.

@@ -16,10 +16,10 @@ from deltalake import DeltaTable
 from oncelake.ingestion.declaration.ddl import DeclaredColumn, parse_type
 from oncelake.ingestion.declaration.sql import quoted
 from oncelake.ingestion.declaration.types import SqlType
-from oncelake.ingestion.sinks.delta.commits import metadata_of
-from oncelake.ingestion.sinks.delta.files import EXACT_DIGITS
-from oncelake.ingestion.sinks.delta.vectors import FEATURE, PROPERTY
-from oncelake.ingestion.sinks.table import TableDefinition
+from oncelake.ingestion.delta.commits import metadata_of
+from oncelake.ingestion.delta.files import EXACT_DIGITS
+from oncelake.ingestion.delta.vectors import FEATURE, PROPERTY
+from oncelake.ingestion.tables.table import TableDefinition
 
 # Commits from one checkpoint of the log to the next: Spark's own; delta-rs would write a tenth.
 CHECKPOINT_INTERVAL: Final = 10

@@ -10,24 +10,14 @@ from urllib.parse import unquote
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
-from oncelake.ingestion.sinks.commit_log import (
-    DELETED,
-    INSERTED,
-    UPDATED,
-    Commit,
-    CommitLog,
-)
-from oncelake.ingestion.sinks.commit_metadata import CommitMetadata, DamagedMetadataError, app_id
-from oncelake.ingestion.sinks.delta.files import data_files, is_delta, open_rows, read_delta
-from oncelake.ingestion.sinks.delta.log_files import COMMIT, actions_in, commit_file, log_files
-from oncelake.ingestion.sinks.delta.vectors import (
-    Vector,
-    vector_files,
-    vectors_of,
-)
+from oncelake.ingestion.delta.files import data_files, is_delta, open_rows, read_delta
+from oncelake.ingestion.delta.log_files import COMMIT, actions_in, commit_file, log_files
+from oncelake.ingestion.delta.vectors import Vector, vector_files, vectors_of
 from oncelake.ingestion.storage.checksums import matches_checksum
 from oncelake.ingestion.storage.damage import damaged_table
 from oncelake.ingestion.storage.location import Location
+from oncelake.ingestion.tables.commit_log import DELETED, INSERTED, UPDATED, Commit, CommitLog
+from oncelake.ingestion.tables.commit_metadata import CommitMetadata, DamagedMetadataError, app_id
 
 # delta-rs has other words for what Delta counts.
 _METRICS: Final = {

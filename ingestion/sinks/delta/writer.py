@@ -1,0 +1,119 @@
+"""How the data files of a Delta table are written, and marked."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import uuid
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from oncelake.ingestion.delta.data_files import AddedFile, describe_file
+from oncelake.ingestion.delta.vectors import VectorWriter
+from oncelake.ingestion.sinks.files import TARGET_BYTES, FileWriter, Mask
+from oncelake.ingestion.storage.checksums import has_seal, matches_checksum
+from oncelake.ingestion.storage.location import Location
+
+# A file on its way into a store is on this machine from here on.
+_IN_MEMORY: Final = 32 << 20
+# Beyond this share of its rows a file is written anew, and not marked.
+_MOST_GONE: Final = 0.5
+
+
+class DeltaFileWriter(FileWriter[AddedFile]):
+    """Writes rows to new data files of a table.
+
+    Attributes:
+        file_id: Names a file; by default, each has another.
+    """
+
+    compression = "snappy"
+    file_id: uuid.UUID | None = None
+
+    def __init__(
+        self,
+        table: Location,
+        schema: pa.Schema,
+        statistics: Collection[str],
+        *,
+        marks: bool = False,
+        target_bytes: int = TARGET_BYTES,
+    ) -> None:
+        """Take the folder, the columns, and of which of them statistics are kept.
+
+        Args:
+            marks: Whether rows may be marked as gone.
+            target_bytes: What a file grows to.
+        """
+        super().__init__(schema, target_bytes)
+        self._table, self._statistics = table, statistics
+        self._vectors = VectorWriter(table) if marks else None
+
+    def resume(self) -> bool:
+        """Take the file of that id for written, if it is there whole.
+
+        On this machine its seal says so; a store has no parts of files.
+        """
+        file = self._table / self._name()
+        if (content := file.read_if_there()) is None:
+            return False
+        if file.is_local and not (has_seal(file) and matches_checksum(file, content)):
+            return False
+        metadata = pq.read_metadata(pa.BufferReader(content))
+        self.files.append(self._describe(file.name, metadata, len(content)))
+        return True
+
+    def mark(self, file: AddedFile, is_gone: Mask) -> bool:
+        """Give a file another vector, unless most of its rows are gone then."""
+        stats = json.loads(file.stats or "{}")
+        is_fit = "numRecords" in stats and is_gone.mean() <= _MOST_GONE
+        if self._vectors is None or not is_fit:
+            return False
+        vector = self._vectors.add(np.flatnonzero(is_gone))
+        # The row with the lowest value may be gone.
+        loose = json.dumps({**stats, "tightBounds": False})
+        self.files.append(replace(file, number=-1, stats=loose, vector=vector))
+        return True
+
+    def close(self) -> None:
+        """Complete what is being written."""
+        super().close()
+        if self._vectors is not None:
+            self._vectors.close()
+
+    def discard(self) -> None:
+        """Delete what was written."""
+        super().discard()
+        if self._vectors is not None:
+            with suppress(OSError):
+                self._vectors.discard()
+
+    def _name(self) -> str:
+        return f"part-00000-{self.file_id or uuid.uuid4()}-c000.{self.compression}.parquet"
+
+    def _begin(self) -> tuple[str, Any]:
+        name = self._name()
+        if self._table.is_local:
+            return name, (self._table / name).path.open("wb")
+        # Arrow would put each file in parts, by four requests.
+        return name, tempfile.SpooledTemporaryFile(_IN_MEMORY)
+
+    def _end(self, path: str, stream: Any) -> None:
+        if not self._table.is_local:
+            (self._table / path).upload(stream)
+        stream.close()
+
+    def _describe(self, path: str, metadata: pq.FileMetaData, size: int) -> AddedFile:
+        there = {*self._schema.names} & {*self._statistics}
+        return describe_file(path, metadata, size, [self._schema.field(name) for name in there])
+
+    def _delete(self, paths: Sequence[str]) -> None:
+        for path in paths:
+            with suppress(OSError):
+                (self._table / path).delete()
