@@ -137,7 +137,7 @@ def plan_decoding(
 def decode_in_spark(records: DataFrame, decoding: Decoding) -> DataFrame:
     """Add the decoded column to a frame, by a UDF that Spark computes once a record."""
     found, is_text = decoded_struct(decoding.encoded), decoding.encoded.are_variants_text
-    struct = _declared(found, decoding.encoded)
+    struct = declared_struct(decoding.encoded)
 
     def decode_batches(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
         decode = decoding.opened()
@@ -153,22 +153,24 @@ def decode_in_spark(records: DataFrame, decoding: Decoding) -> DataFrame:
     return decoded.withColumn(decoding.into, parsed(F.col(decoding.into), struct))
 
 
-def _declared(decoded: StructType, encoded: Encoded) -> StructType:
+def declared_struct(encoded: Encoded) -> StructType:
     """Return the type of what was decoded, with VARIANTs where JSON stands for them."""
+    decoded = decoded_struct(encoded)
     declared: dict[str, DataType] = dict.fromkeys(("row", "ended"), encoded.schema)
     declared["kept"] = VariantType()
     return StructType([StructField(f.name, declared.get(f.name, f.dataType)) for f in decoded])
 
 
 def decode_in_worker(
-    batches: Iterator[pa.RecordBatch], decoding: Decoding
+    batches: Iterator[pa.RecordBatch], decoding: Decoding, *, for_spark: bool = False
 ) -> Iterator[pa.RecordBatch]:
-    """Add the decoded column to Arrow batches, without Spark."""
+    """Add the decoded column to Arrow batches; ``for_spark`` VARIANTs stay the JSON they are."""
     decode, encoded = decoding.opened(), decoding.encoded
-    struct = _declared(decoded_struct(encoded), encoded)
+    struct = declared_struct(encoded)
     for batch in _gathered(batches):
         decoded = decode(*(batch.column(name) for name in decoding.columns))
-        decoded = with_variants(decoded, struct, as_text=encoded.are_variants_text)
+        if encoded.are_variants_text or not for_spark:
+            decoded = with_variants(decoded, struct, as_text=encoded.are_variants_text)
         yield batch.append_column(decoding.into, decoded)
 
 

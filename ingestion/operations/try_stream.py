@@ -30,7 +30,6 @@ from oncelake.ingestion.operations.init.decode_sample import table_of
 from oncelake.ingestion.operations.init.sample import MOST_BYTES, last_ranges, newest_records
 from oncelake.ingestion.pipeline.counts import IS_GOOD, count_records, extra_counts
 from oncelake.ingestion.pipeline.decode import decode, decode_here
-from oncelake.ingestion.pipeline.explode import explode
 from oncelake.ingestion.pipeline.follow_schema import SchemaMovedError
 from oncelake.ingestion.pipeline.schema import refuse_bad_condition
 from oncelake.ingestion.pipeline.session import SessionFor
@@ -114,7 +113,7 @@ def try_stream(spec: StreamSpec, settings: Settings, spark: SessionFor, *, recor
 def _needs_spark(stream: Stream) -> bool:
     """Tell whether only Spark evaluates what is declared, or a run would leave it all to Spark."""
     spec, (name, _) = stream.spec, choose_engine(stream)
-    statements = spec.is_transformed or spec.explode or spec.apply_as_deletes
+    statements = spec.is_transformed or spec.apply_as_deletes
     return name == "spark" or bool(statements) or spec.follows_schema
 
 
@@ -145,9 +144,9 @@ def _try_in_spark(
     name, _ = choose_engine(stream)
     read = read_ranges(session, stream.settings, ranges)
     with closing(open_engine(name, read, stream)) as engine, closing(FrameCache()) as frames:
-        exploded = explode(decode(read, stream, frames), spec)
+        decoded = decode(read, stream, frames)
         planned = plan_transformation(session, spec) if name == "delta_rs" else None
-        transformed = transform(exploded, spec, frames, planned)
+        transformed = transform(decoded, spec, frames, planned)
         validated = validate(transformed, spec, Offsets(), {})
         with translate_expression_errors(spec, ranges, {}):
             engine.materialize(validated)

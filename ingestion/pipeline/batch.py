@@ -45,7 +45,6 @@ from oncelake.ingestion.pipeline.counts import (
 )
 from oncelake.ingestion.pipeline.decode import decode
 from oncelake.ingestion.pipeline.erased import came_before, leave_out, was_read_by
-from oncelake.ingestion.pipeline.explode import explode
 from oncelake.ingestion.pipeline.gaps import Gaps, find_gaps
 from oncelake.ingestion.pipeline.record_types import learn_record_types
 from oncelake.ingestion.pipeline.spark_errors import translate_expression_errors
@@ -186,8 +185,7 @@ class BatchWriter:
         opened = open_engine(self._engine, records, self._stream)
         with closing(opened) as engine, closing(FrameCache()) as frames:
             decoded = decode(records, self._stream, frames)
-            exploded = explode(decoded, spec)
-            transformed = transform(exploded, spec, frames, self._transformation)
+            transformed = transform(decoded, spec, frames, self._transformation)
             asked = self.position.constraints
             validated = validate(transformed, spec, overlap, asked)
             with translate_expression_errors(spec, planned, asked):

@@ -3,7 +3,7 @@
     source      PLACE, RAW, _digest    one row a record, undecoded              (source.py)
     decode      + _decoded             what the value says: ``decoded_struct``  (decode.py)
                 + _decoded_key         what a null value's key says; only where it may delete
-    explode     + _index, _is_empty    one row an element; only where an array is declared
+                + _index, _is_empty    one row an element; only where an array is exploded
     transform   + _transformed         the table's columns, as declared: a struct
                 + _selected            whether ``where`` or the function lets it pass
                 + _misfit              why no table could hold that row, which is null then

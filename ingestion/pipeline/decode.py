@@ -1,4 +1,4 @@
-"""Decode a batch: its values, and the Kafka keys where they give columns.
+"""Decode a batch: its values, and the Kafka keys where they give columns; explode it if declared.
 
 Headers and the key give a value the columns that are declared so, and a null value its key columns.
 """
@@ -13,20 +13,23 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
+from pyspark.sql.types import BooleanType, IntegerType, StructType
 
 from oncelake.ingestion.declaration.rules import JSON_FORMATS
 from oncelake.ingestion.formats.arrow_udf import (
     Decoding,
+    declared_struct,
     decode_in_spark,
     decode_in_worker,
+    parsed,
     plan_decoding,
 )
-from oncelake.ingestion.formats.decoder import Encoded
+from oncelake.ingestion.formats.decoder import Encoded, decoded_struct
 from oncelake.ingestion.formats.route import plan_routing
 from oncelake.ingestion.lake.stream import Stream
 from oncelake.ingestion.modes.engines.frame_cache import FrameCache
 from oncelake.ingestion.modes.engines.rows import InWorker, Records, Rows, Work
+from oncelake.ingestion.pipeline.explode import exploded_type, exploding
 from oncelake.ingestion.pipeline.follow_schema import refuse_moved_embedded, refuse_moved_schema
 from oncelake.ingestion.pipeline.schema import row_type, type_of_columns, value_type
 
@@ -52,13 +55,13 @@ def decode(records: Records, stream: Stream, frames: FrameCache) -> Rows:
         refuse_moved_embedded(stream, records)
     value = _plan_values(records, stream, value_type(spec))
     refuse_moved_schema(stream, value.encoded.writer_schemas.values())
-    return _decoded(records, value, _plan_tombstones(records, stream))
+    return _decoded(records, value, _plan_tombstones(records, stream), spec.explode)
 
 
 def decode_here(records: pa.Table, stream: Stream) -> Work:
     """Return the work that adds the same columns to records in this process, without Spark."""
     value = _plan_values(records, stream, value_type(stream.spec))
-    return _work(value, _plan_tombstones(records, stream))
+    return _work(value, _plan_tombstones(records, stream), stream.spec.explode)
 
 
 def _plan_values(records: Records, stream: Stream, schema: StructType) -> Decoding:
@@ -132,31 +135,51 @@ def _with_tombstone_keys(records: Records) -> Records:
     return records.withColumn(_TOMBSTONE_KEY, of_tombstones)
 
 
-def _decoded(records: Records, value: Decoding, key: Decoding | None) -> Rows:
+def _decoded(records: Records, value: Decoding, key: Decoding | None, array: str | None) -> Rows:
     """Return both ways to do it: as Spark's columns, and in a worker of Spark's without them."""
 
     def in_spark() -> DataFrame:
         assert not isinstance(records, pa.Table), "what Spark evaluates is refused for a table"
+        if array is not None:
+            return _exploded_in_spark(records, value, key, array)
         decoded = decode_in_spark(records, value)
         if key is None:
             return decoded
         keyed = cast("DataFrame", _with_tombstone_keys(decoded))
         return decode_in_spark(keyed, key).drop(_TOMBSTONE_KEY)
 
-    in_worker = InWorker(records=records, work=_work(value, key))
+    in_worker = InWorker(records=records, work=_work(value, key, array))
     return Rows(in_spark=in_spark, in_worker=in_worker)
 
 
-def _work(value: Decoding, key: Decoding | None) -> Work:
+def _exploded_in_spark(
+    records: DataFrame, value: Decoding, key: Decoding | None, array: str
+) -> DataFrame:
+    """Let workers explode what they have decoded; a record is no row of Spark's before."""
+    made = {value.into: exploded_type(decoded_struct(value.encoded), array)}
+    made |= {key.into: decoded_struct(key.encoded)} if key else {}
+    whole = StructType([*records.schema])
+    for name, type_ in (*made.items(), ("_index", IntegerType()), ("_is_empty", BooleanType())):
+        whole = whole.add(name, type_)
+    frame = records.mapInArrow(_work(value, key, array, for_spark=True), whole)
+    if value.encoded.are_variants_text:
+        return frame
+    declared = exploded_type(declared_struct(value.encoded), array)
+    return frame.withColumn(value.into, parsed(F.col(value.into), declared))
+
+
+def _work(
+    value: Decoding, key: Decoding | None, array: str | None, *, for_spark: bool = False
+) -> Work:
     def decode_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        decoded = decode_in_worker(batches, value)
+        decoded = decode_in_worker(batches, value, for_spark=for_spark)
         if key is None:
             yield from decoded
             return
         for batch in decode_in_worker(map(_with_tombstone_key, decoded), key):
             yield batch.drop_columns([_TOMBSTONE_KEY])
 
-    return decode_batches
+    return exploding(decode_batches, array) if array is not None else decode_batches
 
 
 def _with_tombstone_key(batch: pa.RecordBatch) -> pa.RecordBatch:

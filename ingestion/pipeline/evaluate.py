@@ -38,6 +38,7 @@ class Transformation:
         row: The type of the table's row.
         longest: How many characters a column takes, of those that may not fit.
         record: The record types that are meant; none where any is.
+        is_exploded: Whether a row is of an element, so that nothing is known of what it ends.
         has_ended: Whether an update may end a row under another key.
         leaving: Columns of a row that the condition leaves out, as far as its key is deleted.
         stays_if_unknown: Whether it is not, where the answer is null.
@@ -48,6 +49,7 @@ class Transformation:
     row: pa.StructType
     longest: Mapping[str, int]
     record: Sequence[str]
+    is_exploded: bool
     has_ended: bool
     leaving: frozenset[str]
     stays_if_unknown: bool
@@ -64,10 +66,13 @@ def evaluate(decode: Work, transformation: Transformation) -> Work:
 
 
 def _transformed(batch: pa.RecordBatch, by: Transformation) -> pa.RecordBatch:
-    batch = batch.append_column("_index", pa.repeat(pa.scalar(0, pa.int32()), batch.num_rows))
     decoded = fields_of(batch.column("_decoded"))
-    is_other = pa.repeat(pa.scalar(False), batch.num_rows)
-    if by.record:
+    if by.is_exploded:
+        is_other = batch.column("_is_empty")
+    else:
+        batch = batch.append_column("_index", pa.repeat(pa.scalar(0, pa.int32()), batch.num_rows))
+        is_other = pa.repeat(pa.scalar(False), batch.num_rows)
+    if by.record and not by.is_exploded:
         of_type = pc.is_in(decoded["record"], pa.array(by.record, pa.string()))
         is_other = pc.and_(pc.is_valid(decoded["record"]), pc.invert(of_type))
     is_row = pc.and_(pc.is_valid(batch.column("_value")), pc.is_null(decoded["reason"]))
@@ -91,8 +96,11 @@ def _transformed(batch: pa.RecordBatch, by: Transformation) -> pa.RecordBatch:
         added["_left_to"] = pc.if_else(is_left, FILTERED, by_route)
     if by.has_ended:
         is_ended = pc.is_valid(decoded["ended"])
-        ended, _ = _rows(_given(batch, decoded["ended"]), is_ended, by)
-        # Of what no table could hold nothing is known, but that it has ended.
+        if by.is_exploded:
+            ended = pa.nulls(batch.num_rows, by.row)
+        else:
+            ended, _ = _rows(_given(batch, decoded["ended"]), is_ended, by)
+        # Of elements, and of what no table could hold, nothing is known but that it has ended.
         added["_ended"] = pa.StructArray.from_arrays(
             ended.flatten(), fields=list(by.row), mask=pc.invert(is_ended)
         )

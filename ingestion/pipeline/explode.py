@@ -7,77 +7,109 @@ index 0, which each of them has; a record without elements gives one that is fil
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame, Window
-from pyspark.sql import functions as F
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.types import ArrayType, StructField, StructType
 
 from oncelake.ingestion.declaration.modes import COORDINATES
-from oncelake.ingestion.declaration.spec import StreamSpec
-from oncelake.ingestion.declaration.sql import quoted
-from oncelake.ingestion.modes.engines.rows import Rows
+from oncelake.ingestion.modes import sql
+from oncelake.ingestion.modes.engines.rows import Work
+from oncelake.ingestion.pipeline.evaluate import fields_of
 
 # Dispositions that each row has for itself.
 _OF_A_ROW = ("row", "delete", "filtered")
 
 
-def explode(decoded: Rows, spec: StreamSpec) -> Rows:
-    """Give each element of the declared array a row.
+def exploding(decode: Work, array: str) -> Work:
+    """Return work that decodes, and gives each element of an array of the value a row.
+
+    It adds ``_index``, the element's, and ``_is_empty``, of a record without any; a delete without
+    any is one row, since left out it would leave its rows in the table. ``_decoded.row`` has the
+    element in the array's place. The raw value stays with the first row only; elsewhere it is
+    empty.
+    """
+
+    def exploded(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in decode(batches):
+            yield _exploded(batch, array)
+
+    return exploded
+
+
+def _exploded(batch: pa.RecordBatch, array: str) -> pa.RecordBatch:
+    lists = fields_of(fields_of(batch.column("_decoded"))["row"])[array]
+    sizes = pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False)
+    copies = np.maximum(sizes, 1)
+    records = np.repeat(np.arange(len(sizes)), copies)
+    nth = np.arange(len(records)) - (np.cumsum(copies) - copies)[records]
+    is_without = pa.array(sizes[records] == 0)
+    at = (np.cumsum(sizes) - sizes)[records] + nth
+    elements = pc.list_flatten(lists).take(pa.array(at, mask=np.asarray(sizes[records] == 0)))
+
+    rows = batch.take(pa.array(records))
+    decoded, value = rows.column("_decoded"), rows.column("_value")
+    parts = fields_of(decoded)
+    row = parts["row"]
+    parts["row"] = _struct({**fields_of(row), array: elements}, pc.is_null(row))
+    is_good = pc.and_(pc.is_valid(value), pc.is_null(parts["reason"]))
+    is_good = pc.and_(is_good, pc.invert(pc.fill_null(parts["is_delete"], False)))
+    is_later = pc.and_(pa.array(nth > 0), pc.is_valid(value))
+    changed = {
+        "_decoded": _struct(parts, pc.is_null(decoded)),
+        "_value": pc.if_else(is_later, pa.scalar(b"", value.type), value),
+        "_index": pa.array(nth, pa.int32()),
+        "_is_empty": pc.and_(is_good, is_without),
+    }
+    columns = {name: rows.column(name) for name in batch.schema.names}
+    return pa.RecordBatch.from_pydict({**columns, **changed})
+
+
+def exploded_type(decoded: StructType, array: str) -> StructType:
+    """Return the type of ``_decoded`` as its row has an element in the array's place."""
+    row = decoded["row"].dataType
+    assert isinstance(row, StructType), "see ``decoded_struct``"
+    of_element = StructType([*row.fields])
+    at = row.names.index(array)
+    whole = row.fields[at].dataType
+    assert isinstance(whole, ArrayType), "loading the declaration refuses any other column"
+    of_element.fields[at] = StructField(array, whole.elementType)
+    rest = (field for field in decoded if field.name != "row")
+    return StructType([StructField("row", of_element), *rest])
+
+
+def _struct(fields: dict[str, pa.Array], mask: pa.BooleanArray) -> pa.StructArray:
+    return pa.StructArray.from_arrays([*fields.values()], names=[*fields], mask=mask)
+
+
+def of_any_element(flags: pa.BooleanArray, index: pa.Array) -> pa.BooleanArray:
+    """Raise a flag for all rows of a record where it is raised for one; they lie together."""
+    records = np.cumsum(index.to_numpy() == 0) - 1
+    raised = np.bincount(records, weights=flags.to_numpy(zero_copy_only=False)) > 0
+    return pa.array(raised[records]) if len(records) else flags
+
+
+def rejoined(judged: str) -> str:
+    """Let one bad row send its whole record to quarantine, of which the first row alone stays.
 
     Args:
-        decoded: Decoded records; see ``ingestion.pipeline.columns``.
-
-    Returns:
-        ``decoded`` with ``_index``, the element's, and ``_is_empty``, of a record without any; a
-        delete without any is one row, since left out it would leave its rows in the table.
-        ``_decoded.row`` has the element in the array's place. The raw value stays with the first
-        row only; elsewhere it is empty. Where no array is declared, ``decoded`` itself.
+        judged: Query of rows with ``_index``, ``_disposition``, ``_reason`` and ``_detail``.
     """
-    if spec.explode is None:
-        return decoded
-    return Rows(in_spark=lambda: _exploded(decoded.in_spark(), spec))
-
-
-def _exploded(decoded: DataFrame, spec: StreamSpec) -> DataFrame:
-    assert spec.explode is not None, "asked only where an array is declared"
-    array = F.col(f"_decoded.row.{quoted(spec.explode)}")
-    rows = decoded.select("*", F.posexplode_outer(array).alias("_nth", "_element"))
-    row = F.col("_decoded.row").withField(quoted(spec.explode), F.col("_element"))
-    is_good = F.col("_value").isNotNull() & F.col("_decoded.reason").isNull()
-    is_delete = F.coalesce("_decoded.is_delete", F.lit(False))
-    is_first = F.coalesce("_nth", F.lit(0)) == 0
-    empty = F.when(F.col("_value").isNotNull(), F.lit(bytearray()))
-    return rows.withColumns(
-        {
-            "_index": F.coalesce("_nth", F.lit(0)),
-            "_is_empty": is_good & ~is_delete & F.col("_nth").isNull(),
-            "_decoded": F.col("_decoded").withField("row", row),
-            "_value": F.when(is_first, F.col("_value")).otherwise(empty),
-        }
-    ).drop("_nth", "_element")
-
-
-def rejoin(rows: DataFrame, spec: StreamSpec) -> DataFrame:
-    """Let one bad row send its whole record to quarantine, in one shuffle of the batch.
-
-    Args:
-        rows: Rows with ``_index``, ``_disposition``, ``_reason`` and ``_detail``.
-
-    Returns:
-        The same, and of a record that is not applied only the first row.
+    what = "{'index': _index, 'reason': _reason, 'detail': _detail}"
+    bad = f"min(CASE WHEN _disposition = 'quarantined' THEN {what} END)"
+    dispositions = ", ".join(map(sql.text, _OF_A_ROW))
+    return f"""
+        SELECT * FROM (
+            SELECT * EXCLUDE (_disposition, _reason, _detail, _first_bad),
+                CASE WHEN _first_bad IS NULL THEN _disposition ELSE 'quarantined' END
+                    AS _disposition,
+                _first_bad.reason AS _reason, _first_bad.detail AS _detail
+            FROM (
+                SELECT *, {bad} OVER (PARTITION BY {sql.names(COORDINATES)}) AS _first_bad
+                FROM ({judged}) j
+            ) r
+        ) w
+        WHERE _index = 0 OR _disposition IN ({dispositions})
     """
-    if spec.explode is None:
-        return rows
-    is_bad = F.col("_disposition") == "quarantined"
-    first_bad = F.min(F.when(is_bad, F.struct("_index", "_reason", "_detail")))
-    of_record = rows.withColumn("_first_bad", first_bad.over(Window.partitionBy(*COORDINATES)))
-    has_bad = F.col("_first_bad").isNotNull()
-    return (
-        of_record.withColumns(
-            {
-                "_disposition": F.when(has_bad, "quarantined").otherwise(F.col("_disposition")),
-                "_reason": F.col("_first_bad._reason"),
-                "_detail": F.col("_first_bad._detail"),
-            }
-        )
-        .where((F.col("_index") == 0) | F.col("_disposition").isin(*_OF_A_ROW))
-        .drop("_first_bad")
-    )

@@ -94,7 +94,7 @@ def transform(
 
 def plan_transformation(spark: SparkSession, spec: StreamSpec) -> Transformation | None:
     """Return the transformation for workers; ``None`` where Spark alone understands it."""
-    if not spec.is_transformed or spec.explode:
+    if not spec.is_transformed:
         return None
     made = _made_columns(spec)
     within = [part.word for column in made for part in column.type.walk() if part != column.type]
@@ -112,6 +112,7 @@ def plan_transformation(spark: SparkSession, spec: StreamSpec) -> Transformation
         row=pa.struct(list(to_arrow_schema(nothing.select(*columns).schema, timezone="UTC"))),
         longest={c.name: c.type.precision for c in made if c.type.word == "VARCHAR"},
         record=spec.record,
+        is_exploded=bool(spec.explode),
         has_ended=bool(spec.moved_by),
         leaving=frozenset(spec.leaving_columns if spec.leaves_by_where else ()),
         stays_if_unknown=spec.ignore_null_updates,

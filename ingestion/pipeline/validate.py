@@ -16,7 +16,7 @@ Reasons, beside those of the format: see ``REASONS``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
 from typing import Final
@@ -38,7 +38,7 @@ from oncelake.ingestion.modes import sql
 from oncelake.ingestion.modes.engines.rows import RAW, Rows, Work
 from oncelake.ingestion.pipeline.columns import DELETED_ELSEWHERE, PLACE
 from oncelake.ingestion.pipeline.evaluate import FILTERED, fields_of
-from oncelake.ingestion.pipeline.explode import rejoin
+from oncelake.ingestion.pipeline.explode import of_any_element, rejoined
 from oncelake.ingestion.pipeline.schema import declared_row
 
 GOOD = ("row", "delete")
@@ -105,10 +105,8 @@ def validate(
         rows = _flat_in_spark(transformed.in_spark(), spec)
         rows = rows.withColumn("_violated", _violated(constraints))
         rows.createOrReplaceTempView("decoded")
-        rules = _judged(spec, reached, has_constraints=True)
-        judged = rows.sparkSession.sql(translate(rules))
-        rejoin(judged, spec).createOrReplaceTempView("judged")
-        return rows.sparkSession.sql(translate(_batch("judged", spec)))
+        rules = _batch(_judged(spec, reached, has_constraints=True), spec)
+        return rows.sparkSession.sql(translate(rules))
 
     plan = transformed.in_worker
     if plan is None or spec.apply_as_deletes or constraints:
@@ -122,7 +120,7 @@ def validate_in_worker(decode: Work, spec: StreamSpec, reached: Offsets) -> tupl
 
     Only where a declaration has no ``apply_as_deletes``, and the table has no constraint.
     """
-    return _flat_in_worker(decode, spec), _batch(f"({_judged(spec, reached)})", spec)
+    return _flat_in_worker(decode, spec), _batch(_judged(spec, reached), spec)
 
 
 def _flat_in_spark(rows: DataFrame, spec: StreamSpec) -> DataFrame:
@@ -200,17 +198,11 @@ def _has_index(spec: StreamSpec) -> bool:
 def _flat_in_worker(decode: Work, spec: StreamSpec) -> Work:
     """Return work that decodes, and takes the same columns."""
     # Executors get these, and not the declaration.
-    findings, needed, measured = _findings(spec), _needed(spec), spec.measured_keys
-    # Of several, one alone is longer than its part.
-    part = spec.sink.kind.longest_key // max(1, len(measured))
+    findings, may_be_bad = _findings(spec), _doubts(spec)
     keys = spec.tombstone_columns if spec.tombstone_policy == "delete" else ()
-    # Whose key it is that a delete has shows only beside the table.
-    may_wait = bool(spec.moved_by)
-    has_deletes, is_timed = spec.write_mode.has_deletes, _has_no_time(spec) != "FALSE"
     is_transformed, required = spec.is_transformed, spec.required_value_columns
-    windows = {spec.window.column: _windows_of(spec.window)} if spec.window else {}
     transformed = ["_index", "_selected", *_made_by_transform(spec)]
-    not_own, keeps_extra = _not_own(spec), spec.extra_fields == "keep"
+    keeps_extra = spec.extra_fields == "keep"
 
     def flat(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in decode(batches):
@@ -234,33 +226,52 @@ def _flat_in_worker(decode: Work, spec: StreamSpec) -> Work:
                 columns |= {name: pc.coalesce(columns[name], of_key[name]) for name in keys}
                 described = pc.binary_join_element_wise(key["reason"], key["detail"], ": ")
                 columns["_wrong_detail"] = pc.coalesce(columns["_wrong_detail"], described)
-            # Their bytes are kept of records that may be bad; the rules tell which of them are.
-            doubts = [columns["_is_tombstone"]]
-            doubts += [pc.is_null(columns[name]) for name in needed]
-            doubts += [pc.not_equal(columns["_lacks"], "")] if is_transformed else []
-            sizes = (pc.fill_null(pc.binary_length(columns[name]), 0) for name in measured)
-            doubts += [pc.greater(size, part) for size in sizes]
-            doubts += [_is_outside(columns[name], within) for name, within in windows.items()]
-            if may_wait or not has_deletes:
-                doubts.append(pc.fill_null(columns["_says_delete"], False))
-            # What is filtered is bad by these alone.
-            may_be = {"_wrong", "_unavailable", "_ended", "_moves"} & columns.keys()
-            firm = [pc.is_valid(columns[name]) for name in may_be]
-            if is_timed:
-                sent = batch.column(TIME_COLUMN)
-                firm.append(pc.is_in(sent, pa.array(MOMENTS, sent.type)))
-            may_be_bad = reduce(pc.or_, doubts)
-            if is_transformed:
-                may_leave = [pc.is_valid(columns[name]) for name in {"_left_to"} & columns.keys()]
-                may_be_bad = pc.and_(may_be_bad, reduce(pc.or_, may_leave, columns["_selected"]))
-            may_be_bad = reduce(pc.or_, firm, may_be_bad)
-            if not_own:
-                is_own = pc.invert(pc.is_in(columns["_wrong"], pa.array(not_own, pa.string())))
-                may_be_bad = pc.and_(may_be_bad, is_own)
-            columns |= {name: _only(may_be_bad, batch.column(name)) for name in RAW}
+            is_doubted = may_be_bad(columns)
+            columns |= {name: _only(is_doubted, batch.column(name)) for name in RAW}
             yield pa.RecordBatch.from_pydict(columns)
 
     return flat
+
+
+def _doubts(spec: StreamSpec) -> Callable[[Mapping[str, pa.Array]], pa.BooleanArray]:
+    """Return what tells the records that may be bad, whose bytes are kept.
+
+    The rules tell which of them are.
+    """
+    needed, measured, not_own = _needed(spec), spec.measured_keys, _not_own(spec)
+    # Of several, one alone is longer than its part.
+    part = spec.sink.kind.longest_key // max(1, len(measured))
+    # Whose key it is that a delete has shows only beside the table.
+    may_wait = bool(spec.moved_by) or not spec.write_mode.has_deletes
+    is_timed, is_transformed = _has_no_time(spec) != "FALSE", spec.is_transformed
+    windows = {spec.window.column: _windows_of(spec.window)} if spec.window else {}
+    is_exploded = bool(spec.explode)
+
+    def may_be_bad(columns: Mapping[str, pa.Array]) -> pa.BooleanArray:
+        doubts = [columns["_is_tombstone"]]
+        doubts += [pc.is_null(columns[name]) for name in needed]
+        doubts += [pc.not_equal(columns["_lacks"], "")] if is_transformed else []
+        sizes = (pc.fill_null(pc.binary_length(columns[name]), 0) for name in measured)
+        doubts += [pc.greater(size, part) for size in sizes]
+        doubts += [_is_outside(columns[name], within) for name, within in windows.items()]
+        doubts += [pc.fill_null(columns["_says_delete"], False)] if may_wait else []
+        # What is filtered is bad by these alone.
+        may_be = {"_wrong", "_unavailable", "_ended", "_moves"} & columns.keys()
+        firm = [pc.is_valid(columns[name]) for name in may_be]
+        if is_timed:
+            sent = columns[TIME_COLUMN]
+            firm.append(pc.is_in(sent, pa.array(MOMENTS, sent.type)))
+        found = reduce(pc.or_, doubts)
+        if is_transformed:
+            may_leave = [pc.is_valid(columns[name]) for name in {"_left_to"} & columns.keys()]
+            found = pc.and_(found, reduce(pc.or_, may_leave, columns["_selected"]))
+        found = reduce(pc.or_, firm, found)
+        if not_own:
+            is_own = pc.invert(pc.is_in(columns["_wrong"], pa.array(not_own, pa.string())))
+            found = pc.and_(found, is_own)
+        return of_any_element(found, columns["_index"]) if is_exploded else found
+
+    return may_be_bad
 
 
 def _not_own(spec: StreamSpec) -> list[str]:
@@ -443,6 +454,7 @@ def _batch(judged: str, spec: StreamSpec) -> str:
     What an update ends is a row of the same record, behind its own, and so is the delete of a row
     that is not here, or not any more; of a bad record there is none.
     """
+    judged = f"({rejoined(judged) if spec.explode else judged})"
     names = [*PLACE, "_index", *spec.types, "_disposition", "_extra", "_bytes", "_digest"]
     names += [EXTRA_COLUMN] if spec.extra_fields == "keep" else []
     names += [n for n in _findings(spec) if n not in {*_FINDINGS, "_ended", "_left_to", "_is_gone"}]

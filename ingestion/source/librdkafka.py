@@ -54,7 +54,6 @@ def refuse_spark(spec: StreamSpec, *, by: str | None) -> None:
         "where": spec.where,
         "select": spec.select,
         "transform": spec.transform,
-        "explode": spec.explode,
         "value_schema": spec.value_ddl,
     }
     found = [f"`{name}`" for name, is_there in declared.items() if is_there]

@@ -13,7 +13,6 @@ from oncelake.ingestion.lake.stream import Stream
 from oncelake.ingestion.modes.engines.frame_cache import FrameCache
 from oncelake.ingestion.modes.engines.rows import Rows
 from oncelake.ingestion.pipeline.decode import decode
-from oncelake.ingestion.pipeline.explode import explode
 from oncelake.ingestion.pipeline.transform import plan_transformation, transform
 from oncelake.ingestion.pipeline.validate import validate
 from oncelake.ingestion.settings import Settings
@@ -26,14 +25,13 @@ def stages(
     reached: Offsets | None = None,
     constraints: Mapping[str, str] | None = None,
 ) -> Iterator[tuple[Rows, ...]]:
-    """Give out what each stage makes of records: decoded, exploded, transformed, validated."""
+    """Give out what each stage makes of records: decoded, transformed, validated."""
     with closing(FrameCache()) as frames:
         decoded = decode(records, Stream(spec=spec, settings=Settings()), frames)
-        exploded = explode(decoded, spec)
         by = plan_transformation(records.sparkSession, spec)
-        transformed = transform(exploded, spec, frames, by)
+        transformed = transform(decoded, spec, frames, by)
         validated = validate(transformed, spec, reached or Offsets(), constraints or {})
-        yield decoded, exploded, transformed, validated
+        yield decoded, transformed, validated
 
 
 def judged(
