@@ -439,7 +439,10 @@ def _is_untold(play: Play, table: Table, change: Change) -> bool:
     newest = _newest(play, change)
     if newest is None or newest.after is None:
         return False
-    known = as_of_its_table(play.stream(table), play.paths(table)).types.keys() - {*source.keys}
+    spec = play.stream(table)
+    known = as_of_its_table(spec, play.paths(table)).types.keys() - {*source.keys}
+    # What ``where`` leaves out has none that ``select`` computes.
+    known -= {*spec.select} if spec.leaves_by_where else set()
     told, there, pushed = (
         {n: v for n, v in source.image(each, change.altered).items() if n in known}
         for each in (row, newest.after, newest.holder or newest.after)
