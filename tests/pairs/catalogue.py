@@ -121,7 +121,7 @@ UNPAIRED: Final[Mapping[str, str]] = {
         ("name", "topic", "schema", "mode: upsert", "format: json", "sink: delta"), _IS_THE_BASE
     ),
     **dict.fromkeys(("declared_in", "route", "schema_from"), "nobody writes it"),
-    **dict.fromkeys(("explode", "transform"), _NEEDS_SPARK),
+    "transform": _NEEDS_SPARK,
     **dict.fromkeys(("sink: postgres", "sink: kafka"), _NEEDS_A_SERVER),
     **dict.fromkeys(("columns", "exclude", "on_new_field", "on_wider_type"), _NEEDS_A_REGISTRY),
     **dict.fromkeys(("table", "record", "format.encoding"), _NEEDS_A_REGISTRY),

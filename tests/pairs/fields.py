@@ -7,7 +7,8 @@ them come to together follows from the order of the oracle's steps.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any, Final
 
 from tests.pairs.plan import AGGREGATES, Event, Feature, Message, Plan, Row, Step, Write
@@ -225,6 +226,37 @@ def _rename_in_value(plan: Plan) -> None:
     plan.steps["validate"].append(require)
 
 
+def _explode(plan: Plan) -> None:
+    """The value has an array, of which each element is a row."""
+    plan.add_column("tag", "STRING")
+    plan.own_value()["tag"] = "ARRAY<STRING>"
+
+    def write(plan: Plan, message: Message, dice: random.Random) -> None:
+        if isinstance(message.value, dict):
+            message.value["tag"] = dice.choice([["x"], ["x", "y"], ["z", None, "x"], [], None])
+
+    def explode(plan: Plan, events: list[Event]) -> list[Event]:
+        return [one for event in events for one in _elements(event)]
+
+    plan.writes.append(write)
+    plan.steps["explode"].append(explode)
+
+
+def _elements(event: Event) -> Iterator[Event]:
+    if not event.is_open or event.kind == "tombstone":
+        yield event
+        return
+    elements = event.row.get("tag") or []
+    if not elements:
+        # Left out, a delete would leave its rows in the table.
+        event.row["tag"] = None
+        event.fate = "" if event.is_of_format else "filtered"
+        yield event
+    for nth, element in enumerate(elements):
+        row = {**event.row, "tag": element}
+        yield replace(event, row=row, index=nth, faults=set())
+
+
 JSON: Final = "json.md"
 MODES: Final = "modes.md"
 STREAMS: Final = "streams.md"
@@ -337,6 +369,13 @@ FIELDS: Final = (
         fields={"value_schema": None},
         page=TRANSFORM,
         shape=_rename_in_value,
+        rank=4,
+    ),
+    Feature(
+        name="explode",
+        fields={"explode": "tag", "value_schema": None},
+        page=TRANSFORM,
+        shape=_explode,
         rank=4,
     ),
 )

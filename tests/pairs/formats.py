@@ -70,7 +70,9 @@ def _avro_schema(row: Row) -> dict[str, Any]:
     """Return the schema by which a row is written: names and types are those that it has."""
     fields = []
     for name, value in row.items():
-        type_ = "string" if isinstance(value, str) else "int"
+        type_: Any = "string" if isinstance(value, str) else "int"
+        if name == "tag":
+            type_ = {"type": "array", "items": ["null", "string"]}
         if value is None and name in {"name", "state", "label", "colour", "part", "source"}:
             type_ = "string"
         fields.append({"name": name, "type": ["null", type_]})
