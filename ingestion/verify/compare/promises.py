@@ -35,7 +35,7 @@ def excluding(
     """Return what finds the rows of a table that ``where`` excludes.
 
     Nothing is found where the condition is about other columns than the table's, where it is not
-    understood, or where a row is made of several records, and of rows that another condition let
+    understood, or where a row is made of several records (of a group too), and of rows that another condition let
     pass. A version that has ended, and a row that is marked as deleted, may be any.
 
     Args:
@@ -43,6 +43,7 @@ def excluding(
         batches: The batches by seq, with what was declared then.
     """
     takes_columns = not (spec.select or spec.value_ddl or spec.ignore_null_updates)
+    takes_columns &= spec.mode != "aggregate"
     if spec.where is None or spec.on_filtered == "keep" or not takes_columns:
         return lambda _: []
     try:
