@@ -249,6 +249,19 @@ def test_other_tracked_columns_are_another_table(world: World, before: list[str]
     assert find_problems(world) == ()
 
 
+def test_what_was_proven_stays_proven_when_kafka_deletes_it(world: World) -> None:
+    """A later version is compared with the records that the proof remembers, and that were none."""
+    made(world, [at(1, "Ulm"), at(5, "Ulm"), at(9, "Bonn")])
+    verdict = prove(world)
+    assert (verdict.holds, verdict.record_by_record) == (True, None)
+    world.forget_before(0, 3)
+    made(world, [at(3, "Bonn"), at(7, "Bonn")])
+
+    verdict = prove(world)
+
+    assert (verdict.holds, verdict.limits, verdict.records) == (True, (), 5)
+
+
 def test_columns_that_come_later_are_null_in_what_was_remembered(world: World) -> None:
     """And those of a wider type are as they were."""
     made(world, [at(1, "Ulm"), at(5, "Ulm", 2)], schema_change="evolve")

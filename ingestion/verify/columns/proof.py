@@ -299,8 +299,6 @@ def queries_of(
     Raises:
         NotInColumnsError: its mode is folded record by record.
     """
-    if spec.track:
-        raise NotInColumnsError("tracked columns are compared record by record")
     return VersionQueries(database) if spec.mode == "scd2" else FoldQueries(database, spec)
 
 
