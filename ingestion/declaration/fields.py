@@ -157,6 +157,11 @@ class Declaration(Part):
     mode: str = Field("upsert", description="How records become rows.")
     keys: tuple[str, ...] = Field((), description="Columns that identify a row.")
     sequence_by: tuple[str, ...] = Field((), description="Columns that say which record is newer.")
+    track: tuple[str, ...] = Field(
+        (),
+        description="With `mode: scd2`: columns of which one must change to make a new version. "
+        "Left out: every record is a version.",
+    )
     aggregates: Mapping[str, str] = Field(
         {}, description="Columns of a group, each a function of a column, such as sum(amount)."
     )
@@ -275,7 +280,7 @@ class Declaration(Part):
         return {key: value} if isinstance(value, str) else value
 
     @field_validator(
-        "exclude", "from_key", "keys", "record", "sequence_by", "topics", mode="before"
+        "exclude", "from_key", "keys", "record", "sequence_by", "topics", "track", mode="before"
     )
     @classmethod
     def _one_is_a_list(cls, value: Any) -> Any:
@@ -500,10 +505,10 @@ class Declaration(Part):
 
     @property
     def remembered(self) -> frozenset[str]:
-        """Declared columns of the table that remembers deletes."""
+        """Declared columns of the table that remembers deletes, and records that are no version."""
         if self.is_log or not self.write_mode.has_deletes:
             return frozenset()
-        is_whole = self.unavailable == "keep" or self.moved_by
+        is_whole = self.unavailable == "keep" or self.moved_by or self.track
         names = self.types if is_whole else (*self.keys, *self.sequence_by)
         return frozenset(names)
 

@@ -81,6 +81,25 @@ def _history_violations(spec: Declaration) -> Iterator[Violation]:
     for name in spec.types:
         if name.lower() in (VALID_FROM, VALID_TO, CURRENT):
             yield "schema", f"column {name} is one that `mode: scd2` adds; rename it"
+    if spec.track:
+        yield from _track_violations(spec)
+
+
+def _track_violations(spec: Declaration) -> Iterator[Violation]:
+    for name in spec.track:
+        if name not in spec.types:
+            yield "track", unknown_column(name, spec.types)
+        elif name in spec.keys:
+            yield "track", f"{name} is a key, which is the same in all versions; remove it"
+        elif (type_ := spec.types[name]).word in _NESTED:
+            problem = "has no reliable equality; track a column that `select` makes of it"
+            yield "track", f"{name} is {type_}, which {problem}"
+    if spec.renamed_from:
+        problem = "records that are no version are remembered by the old names"
+        yield "renamed_from", f"{problem}; remove it, and oncelake rebuild {spec.name}"
+    if spec.format.options.may_lack_columns:
+        problem = "a change may take over columns, or move a row, where no version shows the record"
+        yield "track", f"{problem} before it; remove it, or unwrap the changes (Debezium's SMT)"
 
 
 def _aggregate_violations(spec: Declaration) -> Iterator[Violation]:

@@ -60,7 +60,7 @@ FOLLOWING: Final = ("on_new_field", "on_wider_type")
 _IN_THE_TABLE: Final = frozenset(
     {
         *("ddl", "mode", "keys", "sequence_by", "aggregates", "window"),
-        *("deletes", "ignore_null_updates", "explode"),
+        *("deletes", "ignore_null_updates", "explode", "track"),
     }
 )
 # Fields that decide which columns the table has, by mode and in any.
@@ -77,7 +77,9 @@ EVALUATED_BY: Final = "evaluated_by"
 ALTERED: Final = "altered"
 _OF_EVERY_TABLE: Final = (*COORDINATES, "_timestamp", "_epoch", "_seq")
 # Fields in which one name needs no list around it.
-_LISTS_OR_ONE: Final = ("topics", "record", "exclude", "from_key", "keys", "sequence_by")
+_LISTS_OR_ONE: Final = (
+    *("topics", "record", "exclude", "from_key", "keys", "sequence_by", "track"),
+)
 
 
 class StreamSpec(Declaration):
@@ -180,6 +182,8 @@ class StreamSpec(Declaration):
             of_mode = "with soft deletes"
         elif self.ignore_null_updates:
             of_mode = "of partial updates"
+        elif self.track:
+            of_mode = f"that tracks {', '.join(sorted(self.track))}"
         exploded = f"explode {self.explode}" if self.explode else ""
         return " ".join(filter(None, (self.mode, of_mode, exploded)))
 

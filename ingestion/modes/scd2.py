@@ -1,5 +1,9 @@
 """SCD2: every record is a version of its key, valid until the next one.
 
+With ``track`` only those records are versions of which a tracked column differs from the record
+before. The others are remembered with the deletes: a late record may make versions of them, and of
+a version none.
+
 The order of a key's events is ``sequence_by``, epoch, topic, partition, offset. For the keys of a
 batch, the versions in the table, the deletes remembered and the batch's records are put in that
 order, and each version is valid until the event behind it. The commit inserts the new versions and
@@ -8,7 +12,9 @@ does not depend on how the batches were cut.
 
 Rows to records: a version is one record, and carries its batch's seq for good; ``inserted`` are the
 new ones. A delete writes no row: ``deleted`` ended a version, ``deleted_absent`` found none before
-it. ``closed`` counts the older rows whose end was corrected, and is no disposition.
+it. ``closed`` counts the older rows whose end was corrected, and is no disposition; nor is
+``withdrawn``, older rows that are no version any more, or ``restored``, older records that are one
+again. ``untracked`` are those of ``unchanged`` that were not read before.
 """
 
 from __future__ import annotations
@@ -18,14 +24,19 @@ from collections.abc import Mapping
 from oncelake.ingestion.declaration.modes import CURRENT, VALID_FROM, VALID_TO
 from oncelake.ingestion.modes import sql
 from oncelake.ingestion.modes.mode import LEFT_ABSENT, Good, Target, WriteMode
-from oncelake.ingestion.modes.tombstones import define_deletes, remember_deletes
+from oncelake.ingestion.modes.tombstones import (
+    ROW_SEQ,
+    define_deletes,
+    define_kept,
+    remember_deletes,
+)
 from oncelake.ingestion.tables.commit_metadata import Kind
 
 
 class HistoryMode(WriteMode):
     """Writes one batch to a table of versions."""
 
-    updates, deletes = ("closed",), ()
+    inserts, updates, deletes = ("inserted", "restored"), ("closed",), ("withdrawn",)
 
     def __init__(self, target: Target, good: Good) -> None:
         """Take the good records of a batch; nothing is read or written yet."""
@@ -40,16 +51,21 @@ class HistoryMode(WriteMode):
                 f"SELECT {sql.names(self._keys)} FROM good", size_bytes=self._good.size_bytes
             )
             self._decide(self._decided())
-        if self._good.deletes or self._target.contests:
-            is_new = f"_what IN ('deleted', 'deleted_absent', '{LEFT_ABSENT}')"
-            deletes = f"SELECT * FROM decided WHERE {is_new}" if self._good.deletes else ""
+        kept = ("deleted", "deleted_absent", LEFT_ABSENT, "untracked", "withdrawn")
+        has_kept = self._decision.count(kept) > 0
+        if has_kept or self._target.contests:
+            listed = ", ".join(map(sql.text, kept))
+            deletes = f"SELECT * FROM decided WHERE _what IN ({listed})" if has_kept else ""
             remember_deletes(self._target, deletes)
         counts = self._counts("inserted", "deleted", "deleted_absent", "unchanged", "closed")
+        if self._target.spec.track:
+            counts |= self._counts("untracked", "withdrawn", "restored")
+            counts["unchanged"] += counts["untracked"]
         return {**counts, "versions": counts["inserted"]}
 
     @classmethod
     def rows_of_seq(cls, counts: Mapping[str, int]) -> int:
-        """A version that was closed keeps its own."""
+        """A version that was closed, or restored, keeps its own."""
         return counts.get("inserted", 0)
 
     def _decided(self) -> str:
@@ -78,14 +94,34 @@ class HistoryMode(WriteMode):
                     NULL AS _left_to
                 FROM deletes d JOIN of_batch k ON {sql.equal(self._keys, "d", "k")}
             """
-        of_key = f"OVER (PARTITION BY {keys} ORDER BY {order}, _is_new)"
+        if target.spec.track and define_kept(target):
+            there = {*self._engine.columns("kept")}
+            of_kept = {name: sql.name(name, "d") if name in there else "NULL" for name in columns}
+            of_kept["_seq"] = sql.name(ROW_SEQ, "d")
+            deletes += f"""
+                UNION ALL
+                SELECT {sql.selected(of_kept)}, FALSE AS _delete, FALSE AS _is_new,
+                    NULL AS _left_to
+                FROM kept d JOIN of_batch k ON {sql.equal(self._keys, "d", "k")}
+            """
+        is_row = f"{sql.name(CURRENT)} IS NOT NULL"
+        of_key = (
+            f"OVER (PARTITION BY {keys} ORDER BY {order}, _is_new, {sql.name(CURRENT)} IS NULL)"
+        )
         is_again = " AND ".join(
             f"lag({sql.name(name)}) {of_key} IS NOT DISTINCT FROM {sql.name(name)}"
             for name in self._identity
         )
         line = f"OVER (PARTITION BY {keys}, _again ORDER BY {order})"
+        has_changed = " OR ".join(
+            f"lag({sql.name(name)}) {line} IS DISTINCT FROM {sql.name(name)}"
+            for name in target.spec.track
+        )
+        is_first = f"_delete OR lag(NOT _delete) {line} IS NOT TRUE"
+        is_shown = f"{is_first} OR {has_changed}" if has_changed else "TRUE"
+        shown = f"OVER (PARTITION BY {keys}, _again, _is_shown ORDER BY {order})"
         version = {name: sql.name(name) for name in self._table.columns}
-        valid_from = f"CASE WHEN _is_new THEN {self._sequence} ELSE {sql.name(VALID_FROM)} END"
+        valid_from = f"CASE WHEN {is_row} THEN {sql.name(VALID_FROM)} ELSE {self._sequence} END"
         version |= {VALID_FROM: valid_from, VALID_TO: "_next", CURRENT: "_next IS NULL"}
         return f"""
             WITH of_batch AS (SELECT DISTINCT {keys} FROM good),
@@ -101,22 +137,24 @@ class HistoryMode(WriteMode):
             ),
             ordered AS (SELECT *, {is_again} AS _again FROM events),
             lines AS (
-                SELECT *, lag(NOT _delete) {line} AS _ends_one,
-                    lead({self._sequence}) {line} AS _next
+                SELECT *, lag(NOT _delete) {line} AS _ends_one, {is_shown} AS _is_shown
                 FROM ordered
             ),
+            ended AS (SELECT *, lead({self._sequence}) {shown} AS _next FROM lines),
             changes AS (
                 SELECT *, CASE
                     WHEN _again THEN CASE WHEN _is_new THEN 'unchanged' END
                     WHEN _is_new AND _delete AND _ends_one THEN 'deleted'
                     WHEN _is_new AND _delete THEN {self._absent("l")}
-                    WHEN _is_new THEN 'inserted'
+                    WHEN _is_new THEN CASE WHEN _is_shown THEN 'inserted' ELSE 'untracked' END
+                    WHEN NOT _is_shown THEN CASE WHEN {is_row} THEN 'withdrawn' END
+                    WHEN NOT _delete AND NOT {is_row} THEN 'restored'
                     WHEN NOT _delete AND (
                         _next IS DISTINCT FROM {sql.name(VALID_TO)}
                         OR {sql.name(CURRENT)} <> (_next IS NULL)
                     ) THEN 'closed'
                 END AS _what
-                FROM lines l
+                FROM ended l
             )
             SELECT {sql.selected(version)}, _what FROM changes WHERE _what IS NOT NULL
         """

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from oncelake.ingestion.declaration.modes import CURRENT, VALID_FROM, VALID_TO
 from oncelake.ingestion.delta.files import is_delta
 from oncelake.ingestion.modes import sql
 from oncelake.ingestion.modes.mode import Target
@@ -17,6 +18,8 @@ from oncelake.ingestion.modes.mode import Target
 HAS_ROW: Final = "_has_row"
 # What is told of a contested key, which is no delete; see ``ingestion.pipeline.contested_keys``.
 CONTEST: Final = "_contest"
+# Of a record that is no version, as no tracked column has changed: the batch that has read it.
+ROW_SEQ: Final = "_row_seq"
 
 
 def remember_deletes(target: Target, deletes: str = "") -> None:
@@ -25,7 +28,8 @@ def remember_deletes(target: Target, deletes: str = "") -> None:
     Contests are written behind them; there may be some without a delete.
 
     Where a later record may take over columns of a row that has moved to another key, its delete
-    is written with the row.
+    is written with the row. Where only tracked columns make versions, so are the other records: a
+    later one may make versions of them.
     """
     spec = target.spec
     names = [*spec.keys, *spec.order_columns, "_timestamp", "_epoch", "_seq"]
@@ -36,6 +40,13 @@ def remember_deletes(target: Target, deletes: str = "") -> None:
         for column in spec.columns:
             of_row = f"CASE WHEN {has_row} THEN {sql.name(column.name)} END"
             columns.setdefault(column.name, of_row)
+    if spec.track:
+        is_row = "_what IN ('untracked', 'withdrawn')"
+        columns |= {"_seq": f"CAST({target.seq} AS BIGINT)"}
+        columns[ROW_SEQ] = f"CASE WHEN {is_row} THEN _seq END"
+        for name in target.table.columns:
+            if name not in (VALID_FROM, VALID_TO, CURRENT):
+                columns.setdefault(name, f"CASE WHEN {is_row} THEN {sql.name(name)} END")
     remembered = [f"SELECT {sql.selected(columns)} FROM ({deletes}) d"] if deletes else []
     if target.contests:
         remembered = _with_contests(target, columns, deletes)
@@ -77,24 +88,29 @@ def define_newest_deletes(target: Target) -> bool:
 
 def define_deletes(target: Target) -> bool:
     """Call every committed delete that counts ``deletes``; tell whether there may be any."""
-    path, engine = target.paths.tombstones, target.engine
-    if not is_delta(path):
-        return False
-    engine.open_table("remembered", path)
-    is_none = [f"{CONTEST} IS NULL"] if CONTEST in engine.columns("remembered") else []
-    kept = " AND ".join([*is_none, *([f"NOT ({target.forgotten})"] if target.forgotten else [])])
-    engine.define("deletes", f"SELECT * FROM remembered WHERE {kept or 'TRUE'}")
-    return True
+    return _define(target, "deletes")
 
 
 def define_contests(target: Target) -> bool:
     """Call what is remembered of contested keys ``contests``; tell whether there may be any."""
+    return _define(target, "contests", of=CONTEST)
+
+
+def define_kept(target: Target) -> bool:
+    """Call the records remembered as no version ``kept``; tell whether there may be any."""
+    return _define(target, "kept", of=ROW_SEQ)
+
+
+def _define(target: Target, name: str, *, of: str = "") -> bool:
+    """Name what is remembered and has the column ``of``; deletes have none of these."""
     path, engine = target.paths.tombstones, target.engine
     if not is_delta(path):
         return False
     engine.open_table("remembered", path)
-    if CONTEST not in engine.columns("remembered"):
+    others = {CONTEST, ROW_SEQ} & {*engine.columns("remembered")}
+    if of and of not in others:
         return False
-    kept = f"{CONTEST} IS NOT NULL AND NOT ({target.forgotten or 'FALSE'})"
-    engine.define("contests", f"SELECT * FROM remembered WHERE {kept}")
+    is_one = [f"{each} IS {'NOT NULL' if each == of else 'NULL'}" for each in sorted(others)]
+    kept = " AND ".join([*is_one, *([f"NOT ({target.forgotten})"] if target.forgotten else [])])
+    engine.define(name, f"SELECT * FROM remembered WHERE {kept or 'TRUE'}")
     return True

@@ -36,7 +36,7 @@ from oncelake.ingestion.tables.commit_metadata import SideName
 # Each record with one of these dispositions has a row of its batch's seq there.
 _WRITTEN: Final[Mapping[SideName, tuple[str, ...]]] = {
     "quarantine": ("quarantined",),
-    "tombstones": ("deleted", "deleted_absent", "left_absent"),
+    "tombstones": ("deleted", "deleted_absent", "left_absent", "untracked", "withdrawn"),
 }
 
 

@@ -53,7 +53,7 @@ def test_every_field_is_known_to_decide_about_records_or_not_to() -> None:
         "route",
         *("mode", "keys", "sequence_by", "aggregates", "window", "apply_as_deletes", "deletes"),
         *("ignore_null_updates", "tombstones", "key_format", "extra_fields", "sink"),
-        *("on_new_field", "on_wider_type"),
+        *("on_new_field", "on_wider_type", "track"),
     }
 
     assert deciding ^ ABOUT_RUNS == set(StreamSpec.model_fields)

@@ -266,6 +266,7 @@ FIELDS: Final = (
     Feature(name="mode: append", fields={"mode": "append"}, page=MODES),
     Feature(name="mode: insert_only", fields={"mode": "insert_only"}, page=MODES),
     Feature(name="mode: scd2", fields={"mode": "scd2"}, page=MODES),
+    Feature(name="track", fields={"track": ["name"]}, needs={"mode": "scd2"}, page=MODES),
     Feature(name="mode: aggregate", fields={"mode": "aggregate"}, page=MODES),
     Feature(
         name="aggregates",

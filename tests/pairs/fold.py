@@ -107,19 +107,28 @@ def _insert_only(plan: Plan, events: list[Event]) -> list[Row]:
 
 
 def _scd2(plan: Plan, events: list[Event]) -> list[Row]:
-    """Every record is a version of its key, valid until the next event (modes.md)."""
+    """Every record is a version of its key, valid until the next event (modes.md).
+
+    With `track`, where one of its columns is not that of the event before it.
+    """
     (name,) = plan.sequence
+    tracked = plan.declared.get("track", ())
     rows: list[Row] = []
     newest: dict[Key, Row | None] = {}
+    current: dict[Key, Row] = {}
     for event in events:
         key, moment = key_of(plan, event), moment_of(event, name)
         row = row_of(plan, event, valid_from=moment, valid_to=None, current=True)
         if event.kind == "row" and not keep(plan, event, row, newest, key):
             continue
-        if (old := newest.get(key)) is not None:
+        before, newest[key] = newest.get(key), row if event.kind == "row" else None
+        is_row = before is not None and event.kind == "row"
+        if before and is_row and tracked and all(before[each] == row[each] for each in tracked):
+            continue
+        if (old := current.pop(key, None)) is not None:
             old |= {"valid_to": moment, "current": False}
-        newest[key] = row if event.kind == "row" else None
         if event.kind == "row":
+            current[key] = row
             rows.append(row)
     return rows
 

@@ -30,6 +30,8 @@ SPECS = {
     "insert_only": declared(mode="insert_only"),
     "scd2": declared(mode="scd2", **GONE),
     "scd2 by the record's time": declared(mode="scd2", sequence_by=["_timestamp"], **GONE),
+    "scd2 that tracks": declared(mode="scd2", track=["name"], **GONE),
+    "scd2 that tracks a float": declared(mode="scd2", schema=FLOATS, track=["at"], **GONE),
     "scd2 by a float": declared(mode="scd2", schema=FLOATS, **GONE),
 }
 SYSTEM = {
@@ -119,7 +121,7 @@ class InColumns:
 
 def said(recounts: Sequence[Recount]) -> list[Any]:
     """Return what is compared of the counts of batches."""
-    counted = ("versions", "closed")
+    counted = ("versions", "closed", "untracked", "withdrawn", "restored")
     return [
         (+each.dispositions, each.counts["superseded"], {n: each.extra[n] for n in counted})
         for each in recounts

@@ -44,6 +44,7 @@ MODES: dict[str, dict[str, Any]] = {
     "partial updates": {"ignore_null_updates": True, "apply_as_deletes": "at = 7"},
     "insert_only": {"mode": "insert_only"},
     "versions": {"mode": "scd2", "sequence_by": ["at"], "apply_as_deletes": "at = 7"},
+    "versions of a column": {"mode": "scd2", "sequence_by": ["at"], "track": ["name"]},
     "versions by the record's time": {"mode": "scd2", "sequence_by": ["_timestamp"]},
     "append": {"mode": "append", "keys": []},
     "changes of a database": {"format": "debezium"},

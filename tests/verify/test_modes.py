@@ -30,6 +30,7 @@ SPECS = {
     "append": declared(mode="append", keys=[], sequence_by=[]),
     "insert_only": declared(mode="insert_only"),
     "scd2": declared(mode="scd2", **GONE),
+    "tracked scd2": declared(mode="scd2", track=["name"], **GONE),
     "aggregate": declared(mode="aggregate", aggregates=AGGREGATES),
 }
 stories = st.lists(
@@ -151,6 +152,39 @@ def test_a_history_has_the_bounds_of_each_version() -> None:
         "d": (9, None, True),
     }
     assert [each.extra["closed"] for each in folded.recounts] == [0, 1, 1, 1, 0, 0]
+
+
+def test_a_version_is_a_change_of_what_is_tracked() -> None:
+    """A late record, or a delete, parts two that were equal; another version becomes none."""
+    story = [(1, "a", 1), (1, "a", 5), (1, "b", 3), (1, "b", 9), (1, "b", 7), (1, "gone", 8)]
+    folded = Folded(*([each] for each in records_of(story)), spec=SPECS["tracked scd2"])
+
+    assert [(row[1], *row[3:6]) for row in sorted(folded.rows, key=lambda row: row[2])] == [
+        ("a", 1, 3, False),
+        ("b", 3, 5, False),
+        ("a", 5, 7, False),
+        ("b", 7, 8, False),
+        ("b", 9, None, True),
+    ]
+    names = ("closed", "untracked", "withdrawn", "restored")
+    assert [[each.extra[name] for name in names] for each in folded.recounts] == [
+        [0, 0, 0, 0],
+        [0, 1, 0, 0],
+        [1, 0, 0, 1],
+        [1, 0, 0, 0],
+        [1, 0, 1, 0],
+        [1, 0, 0, 1],
+    ]
+
+
+def test_tracked_columns_are_not_proven_without_what_came_before() -> None:
+    """The record before a version may have been equal."""
+    with pytest.raises(UnprovableError, match="no longer holds"):
+        Folded(
+            records_of([(1, "a", 1)]),
+            spec=SPECS["tracked scd2"],
+            coverage=full_coverage(earliest={P0: 5}),
+        )
 
 
 def test_a_delete_before_a_late_version_ends_it() -> None:

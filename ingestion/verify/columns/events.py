@@ -3,8 +3,9 @@
 ``events`` has a row a change: ``k``, a hash of its key; ``o0``, ``o1``, …, its declared order;
 ``seq``, ``tp`` and ``off``, its batch, the number of its partition and its offset; ``gone``,
 whether it deletes; ``digest``, a hash of the row that the table has where this record is the
-newest, or has a version; of partial updates ``h0``, ``h1``, …, a hash of each
-column that is not null. DuckDB keeps it, on disk where it is larger than memory.
+newest, or has a version; of partial updates ``h0``, ``h1``, …, a hash of each column that is not
+null; ``t``, a hash of the columns that are tracked, if any are. DuckDB keeps it, on disk where it
+is larger than memory.
 """
 
 from __future__ import annotations
@@ -64,6 +65,7 @@ class RowColumns:
         parts: The names in ``events`` of the hashes of columns that a null leaves as they were.
         validity: When a version begins and ends, with its types in Arrow, where rows are versions.
         keys: The columns that make the key.
+        tracked: Those of which one differs between two versions; none where each record is one.
         order: The declared order; ``_timestamp`` is the record's time.
         partitions: The partitions that are read; a partition's number is its place here.
     """
@@ -73,6 +75,7 @@ class RowColumns:
     validity: Mapping[str, pa.DataType]
     parts: tuple[str, ...]
     keys: tuple[str, ...]
+    tracked: tuple[str, ...]
     order: tuple[str, ...]
     partitions: tuple[TopicPartition, ...]
     epoch: int
@@ -96,6 +99,7 @@ class RowColumns:
             validity=validity,
             parts=parts_of(spec),
             keys=spec.keys,
+            tracked=spec.track,
             order=spec.sequence_by,
             partitions=tuple(sorted(partitions)),
             epoch=epoch,
@@ -135,13 +139,17 @@ class RowColumns:
 
     def orders(self) -> dict[str, str]:
         """Write the declared order, by the names of its columns in ``events``."""
-        return {
-            # The sign of a zero orders nothing.
-            f"o{n}": f"{identifier(name)} + 0.0"
-            if pa.types.is_floating(self.types.get(name, pa.null()))
-            else identifier(name)
-            for n, name in enumerate(self.order)
-        }
+        return {f"o{n}": self._compared(name) for n, name in enumerate(self.order)}
+
+    def change(self) -> str:
+        """Write the hash by which two versions differ, if columns are tracked."""
+        values = ", ".join(map(self._compared, self.tracked))
+        return f", CASE WHEN NOT _gone THEN hash({values}) END AS t" if values else ""
+
+    def _compared(self, name: str) -> str:
+        """Write a value without the sign of a zero, which orders nothing and changes nothing."""
+        is_float = pa.types.is_floating(self.types.get(name, pa.null()))
+        return f"{identifier(name)} + 0.0" if is_float else identifier(name)
 
 
 def version_digest(row: str, valid_from: str, valid_to: str, current: str) -> str:
@@ -184,7 +192,8 @@ class Events:
         parts = "".join(f", 0::UBIGINT AS {part}" for part in self.columns.parts)
         self.database.execute(
             f"CREATE TABLE events AS SELECT 0::UBIGINT AS k{given}, {places}, FALSE AS gone, "
-            f"0::UBIGINT AS digest{parts} FROM typed LIMIT 0"
+            f"0::UBIGINT AS digest{parts}{', 0::UBIGINT AS t' if self.columns.tracked else ''} "
+            "FROM typed LIMIT 0"
         )
         self.database.unregister("typed")
 
@@ -203,7 +212,7 @@ class Events:
         parts = "".join(f", CASE WHEN NOT _gone THEN {each} END" for each in hashes)
         self.database.execute(
             f"INSERT INTO events SELECT {key}{given}, _seq, _partition, _offset, _gone, {digest}"
-            f"{parts} FROM {relation}"
+            f"{parts}{self.columns.change()} FROM {relation}"
         )
 
     def judged(self, changes: Sequence[RowChange], numbers: Mapping[TopicPartition, int]) -> None:

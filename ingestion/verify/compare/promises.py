@@ -35,8 +35,8 @@ def excluding(
     """Return what finds the rows of a table that ``where`` excludes.
 
     Nothing is found where the condition is about other columns than the table's, where it is not
-    understood, or where a row is made of several records (of a group too), and of rows that another condition let
-    pass. A version that has ended, and a row that is marked as deleted, may be any.
+    understood, or where a row is made of several records, as a group is, and of rows that another
+    condition let pass. A version that has ended, and a row that is marked as deleted, may be any.
 
     Args:
         names: The columns of the rows; the last is the seq.

@@ -1,4 +1,7 @@
-"""SCD2: every record is a version of its key, valid until the next event of its key."""
+"""SCD2: every record is a version of its key, valid until the next event of its key.
+
+With ``track`` a record is none where its tracked columns are those of the event before it.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import pairwise, zip_longest
 
 from oncelake.ingestion.declaration.modes import CURRENT, VALID_FROM, VALID_TO
+from oncelake.ingestion.verify.decode.coerce import UnprovableError
 from oncelake.ingestion.verify.fold.rule import (
     Erased,
     Events,
@@ -14,7 +18,14 @@ from oncelake.ingestion.verify.fold.rule import (
     Rule,
     add_events,
 )
-from oncelake.ingestion.verify.read.record import SYSTEM_COLUMNS, Place, Row, RowChange, text_of
+from oncelake.ingestion.verify.read.record import (
+    SYSTEM_COLUMNS,
+    Place,
+    Row,
+    RowChange,
+    ranked,
+    text_of,
+)
 from oncelake.ingestion.verify.read.spill import SpillTable
 
 
@@ -25,6 +36,8 @@ class HistoryRule(Rule):
         super().__init__(context)
         self.columns = (*self.columns, VALID_FROM, VALID_TO, CURRENT)
         spec = context.spec
+        names = [column.name for column in spec.columns]
+        self._tracked = [names.index(name) for name in spec.track]
         self._tail = len(SYSTEM_COLUMNS) + bool(spec.explode) + (spec.extra_fields == "keep")
         self._new: SpillTable[Events] = context.store.table("new")
         self._events: SpillTable[Events] = context.store.table("events")
@@ -58,6 +71,11 @@ class HistoryRule(Rule):
 
     def rows(self) -> SpillTable[RowChange]:
         """Return every version, by key and place; without its end where that is unknown."""
+        if self._is_partial and self._tracked:
+            raise UnprovableError(
+                "with `track` a version can be proven only from its key's first record on, and "
+                "Kafka no longer holds all of them"
+            )
         if self._is_partial:
             self.columns = self.columns[:-2]
         for chunk in self._events.chunks():
@@ -79,14 +97,22 @@ class HistoryRule(Rule):
         )
 
     def _count(self, before: Events, new: Events, after: Events, recount: Recount) -> None:
+        ends, ended = dict(_ends(self._shown(before))), dict(_ends(self._shown(after)))
         if not self._is_partial:
-            ends, ended = dict(_ends(before)), dict(_ends(after))
-            recount.extra["closed"] += sum(ends[place] != ended[place] for place in ends)
-        recount.extra["versions"] += sum(change.row is not None for change in new)
+            both = ends.keys() & ended.keys()
+            recount.extra["closed"] += sum(ends[place] != ended[place] for place in both)
+        versions = sum(change.place in ended for change in new)
+        recount.extra["versions"] += versions
+        if self._tracked:
+            untracked = sum(change.row is not None for change in new) - versions
+            recount.extra["untracked"] += untracked
+            recount.extra["withdrawn"] += len(ends.keys() - ended.keys())
+            recount.extra["restored"] += len(ended.keys() - ends.keys()) - versions
         previous = {b.place: a for a, b in pairwise(after)}
         for change in new:
             if change.row is not None:
-                recount.dispositions["inserted"] += 1
+                disposition = "inserted" if change.place in ended else "unchanged"
+                recount.dispositions[disposition] += 1
             elif self._is_partial:
                 recount.doubtful += 1
                 recount.doubtful_left += change.is_left
@@ -101,13 +127,23 @@ class HistoryRule(Rule):
                     recount.dispositions["deleted_absent"] += 1
 
     def _versions(self, events: Events) -> Iterable[RowChange]:
-        for change, following in _with_next(events):
+        for change, following in _with_next(self._shown(events)):
             if change.row is None:
                 continue
             at = len(change.row) - self._tail
             end = _moment(following) if following else None
             valid = (_moment(change), *(() if self._is_partial else (end, following is None)))
             yield change._replace(row=(*change.row[:at], *valid, *change.row[at:]))
+
+    def _shown(self, events: Events) -> Events:
+        """Return the events that begin or end a version."""
+        pairs = pairwise((None, *events))
+        return tuple(each for one, each in pairs if each and self._differs(one, each))
+
+    def _differs(self, one: RowChange | None, other: RowChange) -> bool:
+        if not self._tracked or one is None or one.row is None or other.row is None:
+            return True
+        return any(ranked(one.row[at]) != ranked(other.row[at]) for at in self._tracked)
 
 
 def _when(change: RowChange) -> Place:
