@@ -12,6 +12,8 @@ from tests.database.declared import CONDITIONS, Setup
 
 # A session has its own keys, so that several play at once in one topic.
 KEYS_OF_A_SESSION: Final = 10
+# Offsets a batch, by which no history is cut.
+_UNCUT: Final = 1000
 # What a history may have that has a rule of its own in the docs.
 FEATURES: Final = (
     "a change of route",
@@ -173,8 +175,10 @@ class History:
         declared = self.setup.declared
         tables = [table for table in declared.tables if declared.has(table, after)]
         owner = declared.table_of(holder)
-        is_silent = owner is None and self.setup.source.identity != "full"
-        is_silent |= holder.state is None and (owner is None or declared.is_routed)
+        is_told = holder.state is not None and self.setup.source.identity == "full"
+        # A batch knows all of its own rows, whoever has them.
+        is_cut = declared.limit < _UNCUT or any(isinstance(each, ReadAll) for each in self.steps)
+        is_silent = not is_told and (owner is None or (declared.is_routed and is_cut))
         return any(not declared.has(t, holder) and (is_silent or owner == t.name) for t in tables)
 
     def _of_leaving(self, change: Change) -> Iterator[str]:
