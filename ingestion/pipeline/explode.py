@@ -40,31 +40,49 @@ def exploding(decode: Work, array: str) -> Work:
 
 
 def _exploded(batch: pa.RecordBatch, array: str) -> pa.RecordBatch:
-    lists = fields_of(fields_of(batch.column("_decoded"))["row"])[array]
+    value, parts = batch.column("_value"), fields_of(batch.column("_decoded"))
+    lists = fields_of(parts["row"])[array]
     sizes = pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False)
     copies = np.maximum(sizes, 1)
     records = np.repeat(np.arange(len(sizes)), copies)
     nth = np.arange(len(records)) - (np.cumsum(copies) - copies)[records]
-    is_without = pa.array(sizes[records] == 0)
+    is_without, is_later = sizes[records] == 0, nth > 0
     at = (np.cumsum(sizes) - sizes)[records] + nth
-    elements = pc.list_flatten(lists).take(pa.array(at, mask=np.asarray(sizes[records] == 0)))
+    elements = pc.list_flatten(lists).take(pa.array(at, mask=is_without))
 
-    rows = batch.take(pa.array(records))
-    decoded, value = rows.column("_decoded"), rows.column("_value")
-    parts = fields_of(decoded)
-    row = parts["row"]
-    parts["row"] = _struct({**fields_of(row), array: elements}, pc.is_null(row))
-    is_good = pc.and_(pc.is_valid(value), pc.is_null(parts["reason"]))
-    is_good = pc.and_(is_good, pc.invert(pc.fill_null(parts["is_delete"], False)))
-    is_later = pc.and_(pa.array(nth > 0), pc.is_valid(value))
-    changed = {
-        "_decoded": _struct(parts, pc.is_null(decoded)),
-        "_value": pc.if_else(is_later, pa.scalar(b"", value.type), value),
-        "_index": pa.array(nth, pa.int32()),
-        "_is_empty": pc.and_(is_good, is_without),
+    # Neither the array nor the raw value is copied for each of its elements.
+    of_record, of_first = pa.array(records), pa.array(records, mask=is_later)
+    in_place = {"row": elements, "ended": pa.nulls(len(records), lists.type)}
+    made = {
+        name: _with(part, array, in_place[name], of_record)
+        if name in in_place
+        else part.take(of_record)
+        for name, part in parts.items()
     }
-    columns = {name: rows.column(name) for name in batch.schema.names}
-    return pa.RecordBatch.from_pydict({**columns, **changed})
+    is_value = pc.is_valid(value).take(of_record)
+    is_good = pc.and_(is_value, pc.is_null(made["reason"]))
+    is_good = pc.and_(is_good, pc.invert(pc.fill_null(made["is_delete"], False)))
+    is_empty = pc.and_(pa.array(is_later), is_value)
+    columns = {
+        "_decoded": _struct(made, pc.is_null(batch.column("_decoded")).take(of_record)),
+        "_value": pc.if_else(is_empty, pa.scalar(b"", value.type), value.take(of_first)),
+        "_index": pa.array(nth, pa.int32()),
+        "_is_empty": pc.and_(is_good, pa.array(is_without)),
+    }
+    names = [*batch.schema.names, "_index", "_is_empty"]
+    arrays = [
+        columns[name] if name in columns else batch.column(name).take(of_record) for name in names
+    ]
+    return pa.RecordBatch.from_arrays(arrays, names=names)
+
+
+def _with(row: pa.StructArray, name: str, values: pa.Array, of_record: pa.Array) -> pa.StructArray:
+    """Return the rows of records, with other values of one column."""
+    fields = {
+        field: values if field == name else column.take(of_record)
+        for field, column in fields_of(row).items()
+    }
+    return _struct(fields, pc.is_null(row).take(of_record))
 
 
 def exploded_type(decoded: StructType, array: str) -> StructType:
