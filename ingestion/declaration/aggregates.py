@@ -17,7 +17,7 @@ from oncelake.ingestion.declaration.fields import Declaration
 from oncelake.ingestion.declaration.modes import WINDOW_COLUMNS
 from oncelake.ingestion.declaration.types import SqlType
 
-# The minimum clock among the counts of a commit, in milliseconds; see ``sinks.watermark``.
+# The minimum clock among the counts of a commit, in milliseconds; see ``modes.watermark``.
 CLOCK: Final = "clock_ms"
 CALL: Final = re.compile(r"\s*(\w+)\s*\(\s*(\*|`[^`]+`|\w+)\s*\)\s*")
 # Two sums of 37 digits always fit into 38, the most that there is: so an overflow is an error.
@@ -63,7 +63,8 @@ FUNCTIONS: Final = ("count", "sum", "min", "max", "avg", "set", "approx_distinct
 
 def aggregates_of(spec: Declaration) -> tuple[Aggregate, ...]:
     """Return the aggregates of a declaration in which nothing is wrong."""
-    return tuple(_aggregate(name, text, spec.types) for name, text in spec.aggregates.items())
+    declared = spec.aggregates if spec.mode == "aggregate" else {}
+    return tuple(_aggregate(name, text, spec.types) for name, text in declared.items())
 
 
 def aggregate_columns(spec: Declaration) -> str:

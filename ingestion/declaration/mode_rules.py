@@ -86,20 +86,24 @@ def _history_violations(spec: Declaration) -> Iterator[Violation]:
 
 
 def _track_violations(spec: Declaration) -> Iterator[Violation]:
-    for name in spec.track:
+    for name in dict.fromkeys(spec.track):
         if name not in spec.types:
             yield "track", unknown_column(name, spec.types)
+        elif spec.track.count(name) > 1:
+            yield "track", f"names {name!r} twice; remove one"
         elif name in spec.keys:
             yield "track", f"{name} is a key, which is the same in all versions; remove it"
         elif (type_ := spec.types[name]).word in _NESTED:
             problem = "has no reliable equality; track a column that `select` makes of it"
             yield "track", f"{name} is {type_}, which {problem}"
     if spec.renamed_from:
-        problem = "records that are no version are remembered by the old names"
-        yield "renamed_from", f"{problem}; remove it, and oncelake rebuild {spec.name}"
+        problem = "`track` cannot follow a rename, since it remembers records by their old names"
+        advice = f"remove this; a table that is there needs oncelake rebuild {spec.name}"
+        yield "renamed_from", f"{problem}; {advice}"
     if spec.format.options.may_lack_columns:
-        problem = "a change may take over columns, or move a row, where no version shows the record"
-        yield "track", f"{problem} before it; remove it, or unwrap the changes (Debezium's SMT)"
+        problem = "a change of Debezium leaves columns out or moves a key, and the record before it"
+        advice = "remove this, or let the connector unwrap its changes (ExtractNewRecordState)"
+        yield "track", f"{problem} may be no version; {advice}"
 
 
 def _aggregate_violations(spec: Declaration) -> Iterator[Violation]:

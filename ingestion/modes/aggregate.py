@@ -15,7 +15,7 @@ from collections.abc import Mapping
 
 from oncelake.ingestion.declaration.aggregates import aggregates_of
 from oncelake.ingestion.declaration.modes import TIME_COLUMN, WINDOW_COLUMNS
-from oncelake.ingestion.errors import NotReplayableError
+from oncelake.ingestion.errors import NotReplayableError, RefusedError, first_line
 from oncelake.ingestion.modes import sql
 from oncelake.ingestion.modes.aggregate_functions import (
     folded,
@@ -24,6 +24,7 @@ from oncelake.ingestion.modes.aggregate_functions import (
     place_in,
     struct,
 )
+from oncelake.ingestion.modes.engines.engine import OverflowedError
 from oncelake.ingestion.modes.mode import Good, Target, WriteMode
 from oncelake.ingestion.modes.watermark import clocks_after
 from oncelake.ingestion.tables.commit_metadata import Kind
@@ -46,6 +47,7 @@ class AggregateMode(WriteMode):
 
         Raises:
             NotReplayableError: the commit would fold records that may have been folded before.
+            RefusedError: a sum does not fit.
         """
         if kind == "replay":
             name = self._target.spec.name
@@ -57,10 +59,17 @@ class AggregateMode(WriteMode):
         clocks = clocks_after(self._target) if self._target.spec.window else {}
         if not self._good.count:
             return {**self._counts("inserted", "updated"), "groups": 0, "groups_new": 0, **clocks}
-        self._engine.define("groups", self._reduced(), keep=True)
-        keys = f"SELECT {sql.names(self._groups_by)} FROM groups"
-        self._table.open_before(keys, size_bytes=self._good.size_bytes)
-        self._decide(self._folded())
+        try:
+            self._fold()
+        except OverflowedError as error:
+            name = self._target.spec.name
+            raise RefusedError(
+                name,
+                f"a sum of `aggregates` has more digits than its column: {first_line(error)}. "
+                "Nothing of the batch was committed.",
+                remedy="declare the column that is added as DECIMAL(38, s), whose sums have 37 "
+                f"digits, then oncelake rebuild {name}",
+            ) from error
         records = self._engine.rows(
             "SELECT _what, CAST(sum(_records) AS BIGINT) AS n FROM decided GROUP BY _what"
         )
@@ -72,6 +81,12 @@ class AggregateMode(WriteMode):
             "groups_new": self._decision.count(("inserted",)),
             **clocks,
         }
+
+    def _fold(self) -> None:
+        self._engine.define("groups", self._reduced(), keep=True)
+        keys = f"SELECT {sql.names(self._groups_by)} FROM groups"
+        self._table.open_before(keys, size_bytes=self._good.size_bytes)
+        self._decide(self._folded())
 
     @classmethod
     def changes(cls, counts: Mapping[str, int]) -> Mapping[str, int]:

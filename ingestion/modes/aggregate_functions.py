@@ -18,6 +18,7 @@ States = Mapping[str, str]
 # Digits that are divided at once: with a rest of 19 they fit into 128 bits.
 _GROUP: Final = 18
 _GROUPS: Final = 3
+_FLOATS: Final = ("FLOAT", "DOUBLE")
 # Spark has no such type, and takes its widest DECIMAL.
 WHOLE: Final = "HUGEINT"
 
@@ -49,6 +50,9 @@ def of_records(aggregate: Aggregate, place: str) -> States:
         # DuckDB would pass over a value that is null.
         whole = f"{of}_by({{'value': {value}}}, {place})"
         return {name: f"struct_extract({whole}, 'value')", f"{name}_place": f"{of}({place})"}
+    if aggregate.function in ("min", "max") and aggregate.type and aggregate.type.word in _FLOATS:
+        # Of -0.0 and 0.0, which are equal, the first would stay.
+        value = f"CAST({value} + 0 AS {aggregate.type.word})"
     known = f"list(DISTINCT {value}) FILTER (WHERE {value} IS NOT NULL)"
     return {
         name: {

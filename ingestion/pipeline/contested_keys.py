@@ -33,6 +33,14 @@ _BEGUN, _ENDED, _OPEN = "begun", "ended", "open"
 _REMEMBERED: Final = (_BEGUN, _ENDED, _OPEN)
 _WHATS: Final = ("row", "there", "gone", "delete", "null", "left", *_REMEMBERED)
 
+_NOT_TOLD: Final = (
+    "another row has taken its key, and the row before does not tell which of them moves"
+)
+_LATE: Final = (
+    "a later delete of its new key, from another partition, was read before it, and may have been "
+    "of either row; a new snapshot tells"
+)
+
 Event = Mapping[str, Any]
 _At = tuple[Any, ...]
 
@@ -43,12 +51,12 @@ class _Outcomes:
 
     Attributes:
         spared: Deletes that take no row: that of their key is another one's.
-        unknown: Records that do not tell which row has left.
+        unknown: Records that do not tell which row has left, and what they do not tell.
         remembered: Numbers of an event and of the row that it is about, and what to remember.
     """
 
     spared: list[Event] = field(default_factory=list)
-    unknown: list[Event] = field(default_factory=list)
+    unknown: list[tuple[Event, str]] = field(default_factory=list)
     remembered: list[tuple[int, int, str]] = field(default_factory=list)
 
 
@@ -82,8 +90,9 @@ def _settle_moves(target: Target) -> Target:
         redefine(
             engine, f"({at_places(outcomes.spared)}) AND {is_delete}", _disposition="'ignored'"
         )
-    if outcomes.unknown:
-        _put_aside(target, at_places(outcomes.unknown))
+    for detail in (_NOT_TOLD, _LATE):
+        if waiting := [event for event, why in outcomes.unknown if why == detail]:
+            _put_aside(target, at_places(waiting), detail)
     return replace(target, contests=_remembered(spec, outcomes.remembered))
 
 
@@ -177,15 +186,16 @@ def _settled(
 ) -> _Outcomes:
     """Walk the events of each key, again without the records that turn out to wait."""
     ordered = [sorted(line, key=lambda event: _place(spec, event)) for line in lines]
-    waiting: set[_At] = set()
+    waiting: dict[_At, str] = {}
     while True:
         outcomes = _Outcomes()
         for line in ordered:
             _Walk(spec, outcomes, of_others).go(line, waiting)
-        if not (new := {*map(_at, outcomes.unknown)}):
-            outcomes.unknown = [e for line in ordered for e in line if _at(e) in waiting]
+        if not outcomes.unknown:
+            all_ = (event for line in ordered for event in line if _at(event) in waiting)
+            outcomes.unknown = [(event, waiting[_at(event)]) for event in all_]
             return outcomes
-        waiting |= new
+        waiting |= {_at(event): why for event, why in outcomes.unknown}
 
 
 def _of_others(engine: Engine) -> set[_At]:
@@ -282,7 +292,7 @@ class _Walk:
         there, self._there = self._there, None
         if there and there["_what"] == "row" and there["_moves"] and self._sequence:
             is_of_one = all(there[name] == gone[name] for name in COORDINATES[:2])
-            self._outcomes.unknown += [] if is_of_one else [there]
+            self._outcomes.unknown += [] if is_of_one else [(there, _LATE)]
 
     def _forget(self, event: Event) -> None:
         nth = event["_nth"]
@@ -311,7 +321,7 @@ class _Walk:
             if _at(event) in self._of_others:
                 self._spare(event)
             else:
-                self._outcomes.unknown.append(event)
+                self._outcomes.unknown.append((event, _NOT_TOLD))
             return
         self._others.remove(left)
         self._left.append((self._moment(event), left))
@@ -362,11 +372,10 @@ class _Walk:
         return bool(rows) and all(self._is_same(rows[0], row) for row in rows)
 
 
-def _put_aside(target: Target, places: str) -> None:
+def _put_aside(target: Target, places: str, detail: str) -> None:
     """Judge records ``quarantined``, each as a whole."""
     engine = target.engine
     is_first = is_first_row(engine.columns("batch"))
-    detail = "another row has taken its key, and the row before does not tell which of them moves"
     redefine(
         engine,
         f"({places}) AND {is_first}",

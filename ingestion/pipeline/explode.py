@@ -8,6 +8,7 @@ index 0, which each of them has; a record without elements gives one that is fil
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +20,9 @@ from oncelake.ingestion.modes import sql
 from oncelake.ingestion.modes.engines.rows import Work
 from oncelake.ingestion.pipeline.evaluate import fields_of
 
+# About how many bytes of rows are made at once, and what a row has beside its record's value.
+_MOST_BYTES = 32 * 1024 * 1024
+_OF_A_ROW_BYTES = 200
 # Dispositions that each row has for itself.
 _OF_A_ROW = ("row", "delete", "filtered")
 
@@ -34,9 +38,20 @@ def exploding(decode: Work, array: str) -> Work:
 
     def exploded(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in decode(batches):
-            yield _exploded(batch, array)
+            for part in _parts(batch, array):
+                yield _exploded(part, array)
 
     return exploded
+
+
+def _parts(batch: pa.RecordBatch, array: str) -> Iterator[pa.RecordBatch]:
+    """Cut a batch between records, so that its rows stay few: each has the record's columns."""
+    lists = fields_of(fields_of(batch.column("_decoded"))["row"])[array]
+    copies = np.maximum(pc.fill_null(pc.list_value_length(lists), 0).to_numpy(False), 1)
+    sizes = pc.fill_null(pc.binary_length(batch.column("_value")), 0).to_numpy(False)
+    part = (np.cumsum((sizes + _OF_A_ROW_BYTES) * copies) - 1) // _MOST_BYTES
+    starts = [0, *(np.flatnonzero(np.diff(part)) + 1), batch.num_rows]
+    yield from (batch.slice(start, end - start) for start, end in pairwise(starts))
 
 
 def _exploded(batch: pa.RecordBatch, array: str) -> pa.RecordBatch:

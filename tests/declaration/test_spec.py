@@ -165,6 +165,16 @@ def test_every_field_is_known_to_decide_about_records_or_not_to() -> None:
             "renamed_from.at: the table has groups, and no such column; remove it",
             id="renamed column of groups",
         ),
+        pytest.param(
+            {"sink": "iceberg", "aggregates": {"x": "foo bar"}},
+            "aggregates: `mode: upsert` has no such thing; remove it",
+            id="aggregates of another mode",
+        ),
+        pytest.param(
+            {"mode": "scd2", "track": ["total", "total"]},
+            "track: names 'total' twice; remove one",
+            id="tracked twice",
+        ),
         pytest.param({"ddl": "id INT"}, "Extra inputs", id="the field's inner name"),
         pytest.param({"name": "a__b"}, "companion", id="two underscores"),
         pytest.param({"name": "type"}, "Dagster", id="reserved name"),

@@ -22,8 +22,8 @@ from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.modes import sql
 from oncelake.ingestion.modes.aggregate_functions import folded, made_of, of_records, place_in
 from oncelake.ingestion.modes.engines.duckdb import LocalEngine
-from oncelake.ingestion.modes.engines.engine import Engine
-from oncelake.ingestion.modes.engines.spark import SparkEngine
+from oncelake.ingestion.modes.engines.engine import Engine, OverflowedError
+from oncelake.ingestion.modes.engines.spark import SparkEngine, translate
 from oncelake.ingestion.verify.fold.aggregate import AGGREGATES
 from tests.support.long import only_long, twins
 
@@ -194,8 +194,24 @@ def test_a_sum_that_does_not_fit_is_an_error(engine: Engine, type_: str, value: 
         _reduced(each, f"({one} UNION ALL {one})", "0"),
         _folded(each, "state", "state"),
     ):
-        with pytest.raises(Exception, match=r"(?i)overflow|out.of.range|could not cast"):
+        with pytest.raises(OverflowedError):
             engine.rows(query)
+
+
+def test_a_zero_has_no_sign_among_the_least_and_the_largest(engine: Engine) -> None:
+    """Of two that are equal, that of another cut of the batches would stay."""
+    each = [
+        Aggregate(name=f"{function}_{word}", function=function, column="v", type=parse_type(word))
+        for function in ("min", "max")
+        for word in ("FLOAT", "DOUBLE")
+    ]
+    for first, second in (("-0.0", "0.0"), ("0.0", "-0.0")):
+        values = " UNION ALL ".join(
+            f"SELECT 1 AS g, CAST('{value}' AS DOUBLE) AS v" for value in (first, second)
+        )
+        (row,) = engine.rows(_reduced(each, f"({values})", "0"))
+
+        assert [str(row[one.name]) for one in each] == ["0.0"] * 4
 
 
 def _give(engine: Engine, name: str, rows: pa.Table) -> None:
@@ -261,3 +277,10 @@ def _in_python(rows: list[Any]) -> dict[int, dict[str, Any]]:
         }
         for g, of in states.items()
     }
+
+
+def test_a_type_is_translated_and_no_name_like_it() -> None:
+    """Spark has no whole number of 128 bits; a column and a text may be called so."""
+    text = translate("""SELECT "INT128", 'UINT128', CAST(a AS HUGEINT) FROM t""")
+
+    assert text == "SELECT `INT128`, 'UINT128', CAST(a AS DECIMAL(38, 0)) FROM t"

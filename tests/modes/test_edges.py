@@ -15,6 +15,7 @@ from oncelake.ingestion.errors import (
     IdentityChangedError,
     KeyInTwoPartitionsError,
     NotReplayableError,
+    RefusedError,
 )
 from oncelake.ingestion.modes.aggregate import AggregateMode
 from oncelake.ingestion.modes.append import AppendMode
@@ -91,6 +92,22 @@ def test_a_group_is_not_replayed_and_not_continued_by_another_fold(world: World)
     world.declare(aggregates={"total": "sum(id)"})
     with pytest.raises(IdentityChangedError, match=r"sum\(at\); the file declares .*sum\(id\)"):
         world.run()
+
+
+def test_a_sum_that_overflows_names_the_stream_and_what_to_declare(world: World) -> None:
+    """In a batch, and in the fold; nothing is committed."""
+    most = 2**63 - 1
+    world.declare(mode="aggregate", schema="id INT NOT NULL, n BIGINT", aggregates={"s": "sum(n)"})
+    world.send({"id": 1, "n": most})
+    world.run()
+    for _ in range(2):
+        world.send({"id": 1, "n": most})
+
+        with pytest.raises(RefusedError, match="has more digits") as refused:
+            world.run()
+
+        assert f"oncelake rebuild {world.topic}" in refused.value.remedy
+        assert world.log.last_seq(world.topic) == 1
 
 
 def test_a_row_that_comes_again_keeps_nothing_of_the_deleted(world: World) -> None:

@@ -65,6 +65,18 @@ def test_a_record_is_not_copied_for_each_of_its_elements() -> None:
     assert pa.total_allocated_bytes() - before < 20_000_000
 
 
+def test_rows_are_made_of_few_records_at_once() -> None:
+    """Each has what its record has beside the array."""
+    wide = [(b"x" * 100_000, {"row": {"id": id, "tag": ["t"] * 200}}) for id in range(10)]
+
+    parts = list(exploding(lambda batches: batches, "tag")(iter([batch_of(*wide)])))
+
+    assert len(parts) > 3
+    ids = [row["_decoded"]["row"]["id"] for part in parts for row in part.to_pylist()]
+    assert ids == [id for id in range(10) for _ in range(200)]
+    assert all(part.column("_index")[0].as_py() == 0 for part in parts)
+
+
 def test_one_bad_element_doubts_the_whole_record() -> None:
     """Its first row has the bytes that the quarantine needs."""
     flags, index = pa.array([False, True, False, False]), pa.array([0, 1, 0, 1])

@@ -114,8 +114,6 @@ def _obstacles(stream: Stream) -> Iterator[str]:
     for aggregate in aggregates_of(spec):
         if aggregate.function == "approx_distinct":
             yield f"{aggregate.name} is a sketch of Spark's"
-        if aggregate.type and aggregate.type.word in _INEXACT and aggregate.function != "count":
-            yield f"{aggregate.name} compares values of the type {aggregate.type.word}"
     types = {column.name: column.type for column in spec.table_columns}
     for name in (*spec.keys, *spec.sequence_by):
         if name in types and types[name].word in _INEXACT:

@@ -6,10 +6,11 @@ over Arrow; what it decides, the sink's table commits. The text is the same for 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from oncelake.ingestion.kafka.offsets import Range
 from oncelake.ingestion.modes.engines.rows import Rows
@@ -50,6 +51,10 @@ class Decision:
     def changes(self) -> tuple[str, ...]:
         """The dispositions of the rows that change the table."""
         return (*self.inserted, *self.updated, *self.deleted)
+
+
+# How DuckDB and Spark say so.
+_OVERFLOW: Final = re.compile(r"Overflow in |is out of range|_OVERFLOW|OUT_OF_RANGE")
 
 
 class Engine(Protocol):
@@ -100,6 +105,10 @@ class IncomparableError(Exception):
     """A statement met two records that cannot be ordered."""
 
 
+class OverflowedError(Exception):
+    """A statement has made a number that its type cannot hold."""
+
+
 @contextmanager
 def translate_failure(*errors: type[Exception]) -> Iterator[None]:
     """Translate the failure that a statement itself has asked for."""
@@ -108,4 +117,6 @@ def translate_failure(*errors: type[Exception]) -> Iterator[None]:
     except errors as error:
         if FAILED in str(error):
             raise IncomparableError from error
+        if _OVERFLOW.search(str(error)):
+            raise OverflowedError(str(error)) from error
         raise

@@ -10,6 +10,7 @@ import sqlglot
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from sqlglot import exp
 
 from oncelake.ingestion.kafka.offsets import Range
 from oncelake.ingestion.modes import sql as text
@@ -92,6 +93,9 @@ class SparkEngine:
 @lru_cache(maxsize=500)
 def translate(sql: str) -> str:
     """Write the common dialect as Spark's."""
-    written = sqlglot.transpile(sql, read="duckdb", write="spark")[0]
-    written = written.replace("INT128", "DECIMAL(38, 0)")
-    return written.replace(text.FAIL, f"RAISE_ERROR('{text.FAILED}')")
+    statement = sqlglot.parse_one(sql, read="duckdb")
+    for type_ in statement.find_all(exp.DataType):
+        if type_.this == exp.DataType.Type.INT128:
+            # It has none, and its widest DECIMAL holds as many digits.
+            type_.replace(exp.DataType.build("DECIMAL(38, 0)"))
+    return statement.sql("spark").replace(text.FAIL, f"RAISE_ERROR('{text.FAILED}')")

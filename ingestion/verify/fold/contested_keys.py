@@ -15,6 +15,7 @@ from oncelake.ingestion.verify.fold.rule import Erased, Events, FoldContext, Rul
 from oncelake.ingestion.verify.read.record import Place, Record, Row, RowChange
 from oncelake.ingestion.verify.read.spill import SpillTable
 
+_LATE: Final = "a later delete of its new key was read before it, and may have been of either row"
 _WHY: Final = "a move from a key that two rows have, and the row before does not say which of them"
 _Name = tuple[str, Place]
 _At = tuple[TopicPartition, int]
@@ -94,7 +95,7 @@ class ContestedKeys:
     def settle(self) -> tuple[Settled, Iterator[list[RowChange]]]:
         """Decide about the moves; return what became of them, and all changes that are left."""
         lines = self._lines()
-        waiting: dict[_At, Record] = {}
+        waiting: dict[_At, tuple[Record, str]] = {}
         while True:
             spared, unknown, contests = self._walked(lines, waiting)
             if not unknown:
@@ -102,7 +103,7 @@ class ContestedKeys:
             waiting |= unknown
         self._contests |= contests
         self._moving.clear()
-        settled = Settled(bad=[(record, _WHY) for record in waiting.values()])
+        settled = Settled(bad=[*waiting.values()])
         settled.spared = sum(not is_left for is_left in spared.values())
         settled.taken_back = -len(waiting)
         rows = (change for each in self._new.chunks() for line in each.values() for change in line)
@@ -127,10 +128,10 @@ class ContestedKeys:
         return {key: sorted(line, key=self._when) for key, line in lines.items()}
 
     def _walked(
-        self, lines: Mapping[str, Sequence[RowChange]], waiting: Mapping[_At, Record]
-    ) -> tuple[dict[_Name, bool], dict[_At, Record], dict[str, Contest]]:
+        self, lines: Mapping[str, Sequence[RowChange]], waiting: Container[_At]
+    ) -> tuple[dict[_Name, bool], dict[_At, tuple[Record, str]], dict[str, Contest]]:
         spared: dict[_Name, bool] = {}
-        unknown: dict[_At, Record] = {}
+        unknown: dict[_At, tuple[Record, str]] = {}
         contests: dict[str, Contest] = {}
         for key, line in lines.items():
             contest, there = self._contests.get(key, Contest()).copied(), None
@@ -144,7 +145,7 @@ class ContestedKeys:
                 if (key, change.place) in self._gone:
                     if there is not None and self._came_late(there, change):
                         assert there.record is not None, "it is of a move"
-                        unknown[there.at, there.offset] = there.record
+                        unknown[there.at, there.offset] = there.record, _LATE
                     there = None
                 elif self._arrives(change):
                     there = self._arrived(contest, there, change)
@@ -161,7 +162,7 @@ class ContestedKeys:
                     spared[key, change.place] = change.is_left or change.is_gone
                     is_repeated = True
                 else:
-                    unknown[change.at, change.offset] = change.record
+                    unknown[change.at, change.offset] = change.record, _WHY
             contests[key] = contest
         return spared, unknown, {key: each for key, each in contests.items() if each.arrivals}
 
@@ -255,9 +256,7 @@ class ContestedKeys:
         epoch, *order = change.place
         return (*order[:1], epoch, *order[1:]) if self._by_time else change.place
 
-    def _left(
-        self, spared: Container[_Name], waiting: Mapping[_At, Record]
-    ) -> Iterator[list[RowChange]]:
+    def _left(self, spared: Container[_Name], waiting: Container[_At]) -> Iterator[list[RowChange]]:
         for events in self._new.chunks():
             yield [
                 change

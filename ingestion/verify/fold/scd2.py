@@ -71,11 +71,6 @@ class HistoryRule(Rule):
 
     def rows(self) -> SpillTable[RowChange]:
         """Return every version, by key and place; without its end where that is unknown."""
-        if self._is_partial and self._tracked:
-            raise UnprovableError(
-                "with `track` a version can be proven only from its key's first record on, and "
-                "Kafka no longer holds all of them"
-            )
         if self._is_partial:
             self.columns = self.columns[:-2]
         for chunk in self._events.chunks():
@@ -97,6 +92,11 @@ class HistoryRule(Rule):
         )
 
     def _count(self, before: Events, new: Events, after: Events, recount: Recount) -> None:
+        if self._is_partial and self._tracked:
+            raise UnprovableError(
+                "with `track` a version can be proven only from its key's first record on, and "
+                "Kafka no longer holds all of them"
+            )
         ends, ended = dict(_ends(self._shown(before))), dict(_ends(self._shown(after)))
         if not self._is_partial:
             both = ends.keys() & ended.keys()
