@@ -82,7 +82,7 @@ def test_every_mode_is_documented_with_an_example() -> None:
         (
             "scd2",
             {"track": "name", "renamed_from": {"ratio": "old"}},
-            "renamed_from: records that are no version are remembered by the old names",
+            "renamed_from: `track` cannot follow a rename",
         ),
         ("aggregate", {"aggregates": {}}, "aggregates: missing; `mode: aggregate` needs"),
         ("aggregate", {"aggregates": {"x": "sum"}}, "aggregates.x: write `function(column)`"),
