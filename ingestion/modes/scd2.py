@@ -120,6 +120,9 @@ class HistoryMode(WriteMode):
         is_first = f"_delete OR lag(NOT _delete) {line} IS NOT TRUE"
         is_shown = f"{is_first} OR {has_changed}" if has_changed else "TRUE"
         shown = f"OVER (PARTITION BY {keys}, _again, _is_shown ORDER BY {order})"
+        following = f"lead({self._sequence}) {shown if has_changed else line} AS _next"
+        # A window over what another has found is a sort more.
+        in_line, behind = ("", f", {following}") if has_changed else (f", {following}", "")
         version = {name: sql.name(name) for name in self._table.columns}
         valid_from = f"CASE WHEN {is_row} THEN {sql.name(VALID_FROM)} ELSE {self._sequence} END"
         version |= {VALID_FROM: valid_from, VALID_TO: "_next", CURRENT: "_next IS NULL"}
@@ -137,10 +140,10 @@ class HistoryMode(WriteMode):
             ),
             ordered AS (SELECT *, {is_again} AS _again FROM events),
             lines AS (
-                SELECT *, lag(NOT _delete) {line} AS _ends_one, {is_shown} AS _is_shown
+                SELECT *, lag(NOT _delete) {line} AS _ends_one, {is_shown} AS _is_shown{in_line}
                 FROM ordered
             ),
-            ended AS (SELECT *, lead({self._sequence}) {shown} AS _next FROM lines),
+            ended AS (SELECT *{behind} FROM lines),
             changes AS (
                 SELECT *, CASE
                     WHEN _again THEN CASE WHEN _is_new THEN 'unchanged' END

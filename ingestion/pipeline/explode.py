@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from pyspark.sql.types import ArrayType, StructField, StructType
 
 from oncelake.ingestion.declaration.modes import COORDINATES
+from oncelake.ingestion.formats.arrays import Numbers
 from oncelake.ingestion.modes import sql
 from oncelake.ingestion.modes.engines.rows import Work
 from oncelake.ingestion.pipeline.evaluate import fields_of
@@ -44,20 +45,24 @@ def exploding(decode: Work, array: str) -> Work:
     return exploded
 
 
+def _elements(batch: pa.RecordBatch, array: str) -> tuple[pa.Array, Numbers]:
+    """Return the array of each record, and how many elements it has."""
+    lists = fields_of(fields_of(batch.column("_decoded"))["row"])[array]
+    return lists, pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False)
+
+
 def _parts(batch: pa.RecordBatch, array: str) -> Iterator[pa.RecordBatch]:
     """Cut a batch between records, so that its rows stay few: each has the record's columns."""
-    lists = fields_of(fields_of(batch.column("_decoded"))["row"])[array]
-    copies = np.maximum(pc.fill_null(pc.list_value_length(lists), 0).to_numpy(False), 1)
-    sizes = pc.fill_null(pc.binary_length(batch.column("_value")), 0).to_numpy(False)
-    part = (np.cumsum((sizes + _OF_A_ROW_BYTES) * copies) - 1) // _MOST_BYTES
+    _, elements = _elements(batch, array)
+    sizes = pc.fill_null(pc.binary_length(batch.column("_value")), 0).to_numpy(zero_copy_only=False)
+    part = (np.cumsum((sizes + _OF_A_ROW_BYTES) * np.maximum(elements, 1)) - 1) // _MOST_BYTES
     starts = [0, *(np.flatnonzero(np.diff(part)) + 1), batch.num_rows]
     yield from (batch.slice(start, end - start) for start, end in pairwise(starts))
 
 
 def _exploded(batch: pa.RecordBatch, array: str) -> pa.RecordBatch:
     value, parts = batch.column("_value"), fields_of(batch.column("_decoded"))
-    lists = fields_of(parts["row"])[array]
-    sizes = pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False)
+    lists, sizes = _elements(batch, array)
     copies = np.maximum(sizes, 1)
     records = np.repeat(np.arange(len(sizes)), copies)
     nth = np.arange(len(records)) - (np.cumsum(copies) - copies)[records]

@@ -64,7 +64,7 @@ def _ddl(columns: Iterable[DeclaredColumn]) -> str:
 
 
 def transform(
-    exploded: Rows, spec: StreamSpec, frames: FrameCache, by: Transformation | None
+    decoded: Rows, spec: StreamSpec, frames: FrameCache, by: Transformation | None
 ) -> Rows:
     """Make a row of each value, and tell whether it is selected.
 
@@ -72,22 +72,22 @@ def transform(
     leave its row in the table.
 
     Args:
-        exploded: Decoded records; see ``ingestion.pipeline.columns``.
+        decoded: Decoded records; see ``ingestion.pipeline.columns``.
         spec: The declaration.
         frames: Keeps the records where a function needs them twice.
         by: The transformation for workers, where they can evaluate it: see
             ``plan_transformation``.
 
     Returns:
-        ``exploded`` with ``_transformed``, a struct of the table's columns, ``_selected`` and
+        ``decoded`` with ``_transformed``, a struct of the table's columns, ``_selected`` and
         ``_misfit``, and ``_left_to`` where a row may leave by ``where``; where nothing is declared,
-        ``exploded`` itself.
+        ``decoded`` itself.
     """
     if not spec.is_transformed:
-        return exploded
-    plan = exploded.in_worker
+        return decoded
+    plan = decoded.in_worker
     return Rows(
-        in_spark=lambda: _transformed(exploded.in_spark(), spec, frames),
+        in_spark=lambda: _transformed(decoded.in_spark(), spec, frames),
         in_worker=replace(plan, work=evaluate(plan.work, by)) if plan and by else None,
     )
 

@@ -69,7 +69,7 @@ class SparkEngine:
         return self.spark.table(name).columns
 
     def frame(self, name: str) -> DataFrame:
-        """Return a named table as a frame, for write modes that are not written in SQL."""
+        """Return a named table as a frame, which Delta's writer takes."""
         return self.spark.table(name)
 
     def write_parquet(self, sql: str, file: Location) -> None:

@@ -8,6 +8,7 @@ that key's row had right before its delete.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -50,12 +51,14 @@ class KeptColumns:
         # Keys whose rows have moved in this batch, and the keys that they had before.
         self._linked: set[str] = set()
         self._no_ends: dict[str, list[RowChange]] = {}
+        self._no_ends_of: Counter[tuple[TopicPartition, int]] = Counter()
 
     def know_no_ends(self, changes: Sequence[RowChange]) -> None:
         """Learn which records of moves in the batch have ended no row of their key."""
         self._no_ends = {}
         for change in changes:
             self._no_ends.setdefault(change.key, []).append(change)
+        self._no_ends_of = Counter((change.at, change.offset) for change in changes)
 
     def take(self, changes: Sequence[RowChange]) -> None:
         """Keep changes of a batch until it is whole."""
@@ -88,8 +91,7 @@ class KeptColumns:
         bad = {(record.at, record.offset) for record, _ in walk.settled.bad}
         self._known.put({key: tuple(_without(bad, line)) for key, line in lines.items()})
         whole = _without(bad, walk.settled.changes)
-        no_ends = (event for each in self._no_ends.values() for event in each)
-        walk.settled.unspared = sum((event.at, event.offset) in bad for event in no_ends)
+        walk.settled.unspared = sum(self._no_ends_of[place] for place in bad)
         walk.settled.taken_back = len(walk.settled.changes) - len(whole) + walk.settled.unspared
         walk.settled.changes = whole
         return walk.settled
