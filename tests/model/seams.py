@@ -166,7 +166,6 @@ def _seams() -> tuple[tuple[Any, dict[str, Any]], ...]:
             {
                 "Ledger": ModelLedger,
                 "decode": evolution.decode,
-                "explode": frames.unchanged,
                 "transform": frames.unchanged,
                 "validate": frames.validate,
                 "open_engine": engine.open_engine,
