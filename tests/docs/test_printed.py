@@ -41,7 +41,8 @@ _VARIES: Final = {
     r"\d{4}-\d\d-\d\d": "DATE",
     r"\d\d:\d\d:\d\d": "TIME",
     r"127\.0\.0\.1:\d+ \(pid \d+, cluster \S+\)": "ADDRESS",
-    r"\d[\d.,]* records/s": "PACE",
+    # The progress tells a pace only where it was measured for long enough.
+    r"( · )?\d[\d.,]* records/s": "",
 }
 # What needs a person, a browser, or the environment that the tests have already.
 _NOT_TYPED: Final = re.compile(
@@ -194,8 +195,6 @@ def story(kafka_address: str, tmp_path_factory: pytest.TempPathFactory) -> Itera
     )
     send_sales(kafka_address)
     told["init.md"] = project.type("oncelake init sales")
-    if os.environ.get("DUMP"):
-        Path("/tmp/story.json").write_text(json.dumps(told))
     yield told
     admin = AdminClient({"bootstrap.servers": kafka_address})
     for deleted in admin.delete_topics(["orders", "sales"]).values():
