@@ -15,8 +15,8 @@ what the table held by then.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from oncelake.ingestion.declaration.modes import COORDINATES, DELETED_COLUMN
@@ -40,6 +40,7 @@ _IS_NO_END: Final = (
 _ROW: Final = (*COORDINATES, "_index")
 # The row of the batch that an event is of; an event of a move stands in another key's line.
 _RECORD: Final = tuple(f"_of{column}" for column in _ROW)
+_OF: Final = ", ".join(_RECORD)
 _SAME_RECORD: Final = " AND ".join(f"{{of}}._of{name} = {{row}}.{name}" for name in _ROW)
 # A record is applied as a whole, or not at all.
 _WHOLE_RECORDS: Final = (
@@ -70,16 +71,15 @@ def keep_columns(target: Target) -> None:
         engine.define("ends", _ends(target, has_deletes=has_deletes), keep=True)
         # Until rows that moved more than once in the batch are whole, too.
         rounds = _longest_chain(target) + 2
-    filled = partial(
-        _filled,
-        target,
-        [row["name"] for row in lacking],
+    fill = _Fill(
+        target=target,
+        columns=[row["name"] for row in lacking],
         concerned=concerned,
         has_moves=has_moves,
         has_deletes=has_deletes,
     )
     for left in reversed(range(rounds)):
-        engine.define("batch", filled(is_last=not left), keep=True)
+        engine.define("batch", fill.statement(is_last=not left), keep=True)
     if has_moves:
         engine.define("batch", _WHOLE_RECORDS, keep=True)
 
@@ -116,16 +116,9 @@ def _place(spec: StreamSpec) -> list[str]:
     return list(dict.fromkeys([*spec.keys, *spec.order_columns]))
 
 
-def _filled(
-    target: Target,
-    columns: Sequence[str],
-    *,
-    concerned: str,
-    has_moves: bool,
-    has_deletes: bool,
-    is_last: bool,
-) -> str:
-    """Select the batch with its columns filled as far as they are known.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Fill:
+    """One round that fills the columns of a batch as far as they are known.
 
     Every event of the keys concerned stands in the line of its key: the batch's records, the
     table's rows and the deletes that are remembered. An event has its place, its values, the row of
@@ -135,91 +128,47 @@ def _filled(
     A line's parts begin where an event says a column. A whole row says all of them; so does the
     end of one, after which there is none. What is stale changes nothing, so it needs nothing; but
     any version of a history is inserted.
+
+    Attributes:
+        columns: Those that updates of the batch leave out.
+        concerned: Selects the keys of those updates, and the keys that their rows had before.
+        has_moves: Whether a row that lacks a column has moved to another key.
+        has_deletes: Whether deletes are remembered.
     """
-    spec, epoch, place = target.spec, _epoch(target), _place(target.spec)
-    whole = [*place, *columns]
-    is_history, keys, record = spec.mode == "scd2", sql.names(spec.keys), ", ".join(_RECORD)
-    no_values, no_record = (", ".join(["NULL"] * len(names)) for names in (columns, _RECORD))
-    own = sql.selected({f"_of{name}": f"b.{name}" for name in _ROW})
-    in_line = {side: sql.equal(spec.keys, side, "k") for side in "btd"}
-    is_gone = sql.name(DELETED_COLUMN, "t") if spec.deletes == "soft" else "FALSE"
-    more = ""
-    if has_deletes:
-        more = f"""
-            UNION ALL
-            SELECT {sql.names(place, "d")}, {no_values}, d._epoch, {no_record}, NULL, TRUE, 1, 1
-            FROM deletes d JOIN concerned k ON {in_line["d"]}
+
+    target: Target
+    columns: Sequence[str]
+    concerned: str
+    has_moves: bool
+    has_deletes: bool
+
+    def statement(self, *, is_last: bool) -> str:
+        """Select the batch; in the last round, with what finds no value judged."""
+        return f"""
+            WITH concerned AS ({self.concerned}),
+            events AS ({" UNION ALL ".join(self._events())}),
+            lines AS ({self._lines()}),
+            judged AS ({self._judged()}),
+            records AS (
+                SELECT {_OF}, {sql.names(self.columns)}, _left_out, _gone,
+                    _gone AND {self._is_needed()} AS _nothing
+                FROM judged WHERE _is_known = 0
+            )
+            SELECT {sql.selected(self._columns_of_batch(is_last=is_last))}
+            FROM batch b LEFT JOIN records k
+                ON {_SAME_RECORD.format(of="k", row="b")} AND k._left_out IS NOT NULL
         """
-    if has_deletes and {HAS_ROW, *columns} <= set(target.engine.columns("deletes")):
-        more += f"""
-            UNION ALL
-            SELECT {sql.names(whole, "d")}, d._epoch, {no_record}, NULL, FALSE, 1, -3
-            FROM deletes d JOIN concerned k ON {in_line["d"]} WHERE d.{HAS_ROW}
-        """
-    if not is_history:
-        more += f"""
-            UNION ALL
-            SELECT {sql.names(place, "b")}, {no_values}, {epoch}, {own},
-                b._unavailable, FALSE, 0, -2
-            FROM batch b WHERE {_IS_END}
-        """
-    if has_moves:
-        # What a record that moves a row to another key says, at the end of the old key.
-        of_end = [
-            f"coalesce({sql.name(name, 'e')}, {sql.name(name, 'm')})"
-            if name in spec.sequence_by and name not in spec.keys
-            else sql.name(name, "e")
-            for name in place
-        ]
-        more += f"""
-            UNION ALL
-            SELECT {", ".join(of_end)}, {sql.names(columns, "m")}, coalesce(e._epoch, {epoch}),
-                {sql.names(_RECORD, "e")}, m._unavailable, FALSE, 0, -1
-            FROM batch m JOIN ends e ON {_SAME_RECORD.format(of="e", row="m")}
-            WHERE {_IS_MOVE}
-        """
-    order = ", ".join(f"{sql.name(name)} NULLS LAST" for name in (*_order(spec), "_turn"))
-    line = f"PARTITION BY {keys} ORDER BY {order}"
-    so_far = f"OVER ({line} ROWS UNBOUNDED PRECEDING)"
-    behind = f"OVER ({line} ROWS BETWEEN 1 FOLLOWING AND UNBOUNDED FOLLOWING)"
-    part = {column: sql.name(f"part of {column}") for column in columns}
-    leaves_out = "coalesce(list_contains(_left_out, {}), FALSE)"
-    parts = ", ".join(
-        f"sum(CASE WHEN {leaves_out.format(sql.text(column))} THEN 0 ELSE 1 END) {so_far} "
-        f"AS {part[column]}"
-        for column in columns
-    )
-    newest = sql.selected(
-        {
-            column: f"first_value({sql.name(column)}) "
-            f"OVER (PARTITION BY {keys}, {part[column]} ORDER BY {order})"
-            for column in columns
-        }
-    )
-    is_stale = f"max(CASE WHEN _turn = 1 THEN _is_stale END) OVER (PARTITION BY {record})"
-    is_needed = "TRUE" if is_history else f"coalesce({is_stale}, 0) = 0"
-    lacks = "b._disposition = 'row' AND k._of_offset IS NOT NULL AND k._nothing"
-    # A delete that finds no row stays what it is; whether it finds one is known in the end.
-    nothing_ended = "b._disposition = 'delete'" + (" AND k._gone" if is_last else "")
-    filled = {name: sql.name(name, "b") for name in target.engine.columns("batch")}
-    filled |= {
-        column: f"CASE WHEN k._of_offset IS NULL OR {nothing_ended} "
-        f"THEN {sql.name(column, 'b')} ELSE {sql.name(column, 'k')} END"
-        for column in columns
-    }
-    if has_moves:
-        # A stale row whose old key has nothing has none of its values for a later row.
-        is_bare = "b._disposition = 'row' AND k._gone AND NOT k._nothing"
-        filled["_moved_from"] = f"CASE WHEN {is_bare} THEN NULL ELSE b._moved_from END"
-    left_out = "'not sent: ' || array_to_string(b._unavailable, ', ')"
-    if is_last:
-        filled["_unavailable"] = f"CASE WHEN {nothing_ended} THEN NULL ELSE b._unavailable END"
-    filled["_disposition"] = f"CASE WHEN {lacks} THEN 'quarantined' ELSE b._disposition END"
-    filled["_reason"] = f"CASE WHEN {lacks} THEN 'nothing_to_keep' ELSE b._reason END"
-    filled["_detail"] = f"CASE WHEN {lacks} THEN {left_out} ELSE b._detail END"
-    return f"""
-        WITH concerned AS ({concerned}),
-        events AS (
+
+    def _events(self) -> Iterator[str]:
+        """Select the events, by the columns of the first select."""
+        spec, epoch = self.target.spec, _epoch(self.target)
+        place = _place(spec)
+        whole = [*place, *self.columns]
+        no_values, no_record = _nulls(self.columns), _nulls(_RECORD)
+        own = sql.selected({f"_of{name}": f"b.{name}" for name in _ROW})
+        in_line = {side: sql.equal(spec.keys, side, "k") for side in "btd"}
+        is_gone = sql.name(DELETED_COLUMN, "t") if spec.deletes == "soft" else "FALSE"
+        yield f"""
             SELECT {sql.names(whole, "b")}, {epoch} AS _epoch, {own},
                 CASE WHEN b._disposition = 'row' AND b._moved_from IS NULL
                     THEN b._unavailable
@@ -227,33 +176,123 @@ def _filled(
                 b._disposition = 'delete' AS _is_gone, 0 AS _is_known, 1 AS _turn
             FROM batch b JOIN concerned k ON {in_line["b"]}
             WHERE b._disposition IN ('row', 'delete')
-            UNION ALL
+        """
+        yield f"""
             SELECT {sql.names(whole, "t")}, t._epoch, {no_record}, NULL, {is_gone}, 1, 0
             FROM "before" t JOIN concerned k ON {in_line["t"]}
-            {more}
-        ),
-        lines AS (
-            SELECT *, {parts},
+        """
+        if self.has_deletes:
+            yield f"""
+                SELECT {sql.names(place, "d")}, {no_values}, d._epoch, {no_record}, NULL, TRUE, 1, 1
+                FROM deletes d JOIN concerned k ON {in_line["d"]}
+            """
+        if self.has_deletes and {HAS_ROW, *self.columns} <= {
+            *self.target.engine.columns("deletes")
+        }:
+            yield f"""
+                SELECT {sql.names(whole, "d")}, d._epoch, {no_record}, NULL, FALSE, 1, -3
+                FROM deletes d JOIN concerned k ON {in_line["d"]} WHERE d.{HAS_ROW}
+            """
+        if spec.mode != "scd2":
+            yield f"""
+                SELECT {sql.names(place, "b")}, {no_values}, {epoch}, {own},
+                    b._unavailable, FALSE, 0, -2
+                FROM batch b WHERE {_IS_END}
+            """
+        if self.has_moves:
+            yield self._moves()
+
+    def _moves(self) -> str:
+        """Select what each record that moves a row says, at the end of the row's old key."""
+        spec = self.target.spec
+        of_end = [
+            f"coalesce({sql.name(name, 'e')}, {sql.name(name, 'm')})"
+            if name in spec.sequence_by and name not in spec.keys
+            else sql.name(name, "e")
+            for name in _place(spec)
+        ]
+        return f"""
+            SELECT {", ".join(of_end)}, {sql.names(self.columns, "m")},
+                coalesce(e._epoch, {_epoch(self.target)}), {sql.names(_RECORD, "e")},
+                m._unavailable, FALSE, 0, -1
+            FROM batch m JOIN ends e ON {_SAME_RECORD.format(of="e", row="m")}
+            WHERE {_IS_MOVE}
+        """
+
+    def _line(self, part: str = "") -> str:
+        """Write the window of an event's line, or of a part of it."""
+        spec = self.target.spec
+        by = ", ".join(filter(None, (sql.names(spec.keys), part)))
+        order = ", ".join(f"{sql.name(name)} NULLS LAST" for name in (*_order(spec), "_turn"))
+        return f"PARTITION BY {by} ORDER BY {order}"
+
+    def _lines(self) -> str:
+        """Select the events, each with the number of its part by column, and of its whole row."""
+        so_far = f"OVER ({self._line()} ROWS UNBOUNDED PRECEDING)"
+        parts = {
+            _part(column): f"sum(CASE WHEN coalesce(list_contains(_left_out, {sql.text(column)}), "
+            f"FALSE) THEN 0 ELSE 1 END) {so_far}"
+            for column in self.columns
+        }
+        return f"""
+            SELECT *, {sql.selected(parts)},
                 sum(CASE WHEN _left_out IS NULL THEN 1 ELSE 0 END) {so_far} AS _wholes
             FROM events
-        ),
-        judged AS (
-            SELECT {record}, _turn, _is_known, _left_out, {newest},
+        """
+
+    def _judged(self) -> str:
+        """Select the events with the newest values at their places, and what they are."""
+        newest = {
+            column: f"first_value({sql.name(column)}) OVER ({self._line(sql.name(_part(column)))})"
+            for column in self.columns
+        }
+        behind = f"OVER ({self._line()} ROWS BETWEEN 1 FOLLOWING AND UNBOUNDED FOLLOWING)"
+        return f"""
+            SELECT {_OF}, _turn, _is_known, _left_out, {sql.selected(newest)},
                 CASE WHEN _wholes = 0 THEN TRUE
-                    ELSE first_value(_is_gone) OVER (PARTITION BY {keys}, _wholes ORDER BY {order})
+                    ELSE first_value(_is_gone) OVER ({self._line("_wholes")})
                 END AS _gone,
                 max(_is_known) {behind} AS _is_stale
             FROM lines
-        ),
-        records AS (
-            SELECT {record}, {sql.names(columns)}, _left_out, _gone,
-                _gone AND {is_needed} AS _nothing
-            FROM judged WHERE _is_known = 0
-        )
-        SELECT {sql.selected(filled)}
-        FROM batch b LEFT JOIN records k
-            ON {_SAME_RECORD.format(of="k", row="b")} AND k._left_out IS NOT NULL
-    """
+        """
+
+    def _is_needed(self) -> str:
+        """Tell a record that changes anything."""
+        if self.target.spec.mode == "scd2":
+            return "TRUE"
+        is_stale = f"max(CASE WHEN _turn = 1 THEN _is_stale END) OVER (PARTITION BY {_OF})"
+        return f"coalesce({is_stale}, 0) = 0"
+
+    def _columns_of_batch(self, *, is_last: bool) -> dict[str, str]:
+        """Return the batch's columns, each by its name."""
+        lacks = "b._disposition = 'row' AND k._of_offset IS NOT NULL AND k._nothing"
+        # A delete that finds no row stays what it is; whether it finds one is known in the end.
+        nothing_ended = "b._disposition = 'delete'" + (" AND k._gone" if is_last else "")
+        filled = {name: sql.name(name, "b") for name in self.target.engine.columns("batch")}
+        filled |= {
+            column: f"CASE WHEN k._of_offset IS NULL OR {nothing_ended} "
+            f"THEN {sql.name(column, 'b')} ELSE {sql.name(column, 'k')} END"
+            for column in self.columns
+        }
+        if self.has_moves:
+            # A stale row whose old key has nothing has none of its values for a later row.
+            is_bare = "b._disposition = 'row' AND k._gone AND NOT k._nothing"
+            filled["_moved_from"] = f"CASE WHEN {is_bare} THEN NULL ELSE b._moved_from END"
+        if is_last:
+            filled["_unavailable"] = f"CASE WHEN {nothing_ended} THEN NULL ELSE b._unavailable END"
+        left_out = "'not sent: ' || array_to_string(b._unavailable, ', ')"
+        filled["_disposition"] = f"CASE WHEN {lacks} THEN 'quarantined' ELSE b._disposition END"
+        filled["_reason"] = f"CASE WHEN {lacks} THEN 'nothing_to_keep' ELSE b._reason END"
+        filled["_detail"] = f"CASE WHEN {lacks} THEN {left_out} ELSE b._detail END"
+        return filled
+
+
+def _part(column: str) -> str:
+    return f"part of {column}"
+
+
+def _nulls(columns: Sequence[str]) -> str:
+    return ", ".join(["NULL"] * len(columns))
 
 
 def _ends(target: Target, *, has_deletes: bool) -> str:

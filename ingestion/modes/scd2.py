@@ -19,7 +19,8 @@ again. ``untracked`` are those of ``unchanged`` that were not read before.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from typing import Final
 
 from oncelake.ingestion.declaration.modes import CURRENT, VALID_FROM, VALID_TO
 from oncelake.ingestion.modes import sql
@@ -31,6 +32,8 @@ from oncelake.ingestion.modes.tombstones import (
     remember_deletes,
 )
 from oncelake.ingestion.tables.commit_metadata import Kind
+
+_IS_ROW: Final = f"{sql.name(CURRENT)} IS NOT NULL"
 
 
 class HistoryMode(WriteMode):
@@ -74,71 +77,22 @@ class HistoryMode(WriteMode):
         What an event comes to is a disposition, ``closed``, or null where nothing changes. Of two
         that are the same record, the one that was known comes first, and counts.
         """
-        target, columns = self._target, self._engine.columns("before")
-        keys = sql.names(self._keys)
-        order = f"{self._sequence}, {sql.names(self._identity)}"
-        of_record = {name: sql.name(name, "r") for name in columns}
-        of_record |= dict.fromkeys((VALID_FROM, VALID_TO, CURRENT), "NULL")
-        of_record["_epoch"] = f"CAST({target.epoch} AS INTEGER)"
-        of_record["_seq"] = f"CAST({target.seq} AS BIGINT)"
-        left_to = "_left_to" if target.spec.leaves_rows else "NULL"
-        deletes = ""
-        if define_deletes(target):
-            remembered = {*self._keys, *target.spec.order_columns, "_timestamp", "_epoch", "_seq"}
-            of_delete = {
-                name: sql.name(name, "d") if name in remembered else "NULL" for name in columns
-            }
-            deletes = f"""
-                UNION ALL
-                SELECT {sql.selected(of_delete)}, TRUE AS _delete, FALSE AS _is_new,
-                    NULL AS _left_to
-                FROM deletes d JOIN of_batch k ON {sql.equal(self._keys, "d", "k")}
-            """
-        if target.spec.track and define_kept(target):
-            there = {*self._engine.columns("kept")}
-            of_kept = {name: sql.name(name, "d") if name in there else "NULL" for name in columns}
-            of_kept["_seq"] = sql.name(ROW_SEQ, "d")
-            deletes += f"""
-                UNION ALL
-                SELECT {sql.selected(of_kept)}, FALSE AS _delete, FALSE AS _is_new,
-                    NULL AS _left_to
-                FROM kept d JOIN of_batch k ON {sql.equal(self._keys, "d", "k")}
-            """
-        is_row = f"{sql.name(CURRENT)} IS NOT NULL"
-        of_key = (
-            f"OVER (PARTITION BY {keys} ORDER BY {order}, _is_new, {sql.name(CURRENT)} IS NULL)"
-        )
-        is_again = " AND ".join(
-            f"lag({sql.name(name)}) {of_key} IS NOT DISTINCT FROM {sql.name(name)}"
-            for name in self._identity
-        )
-        line = f"OVER (PARTITION BY {keys}, _again ORDER BY {order})"
+        keys, line = sql.names(self._keys), self._line("_again")
         has_changed = " OR ".join(
             f"lag({sql.name(name)}) {line} IS DISTINCT FROM {sql.name(name)}"
-            for name in target.spec.track
+            for name in self._target.spec.track
         )
         is_first = f"_delete OR lag(NOT _delete) {line} IS NOT TRUE"
         is_shown = f"{is_first} OR {has_changed}" if has_changed else "TRUE"
-        shown = f"OVER (PARTITION BY {keys}, _again, _is_shown ORDER BY {order})"
-        following = f"lead({self._sequence}) {shown if has_changed else line} AS _next"
+        following = f"lead({self._sequence}) {{}} AS _next"
         # A window over what another has found is a sort more.
-        in_line, behind = ("", f", {following}") if has_changed else (f", {following}", "")
-        version = {name: sql.name(name) for name in self._table.columns}
-        valid_from = f"CASE WHEN {is_row} THEN {sql.name(VALID_FROM)} ELSE {self._sequence} END"
-        version |= {VALID_FROM: valid_from, VALID_TO: "_next", CURRENT: "_next IS NULL"}
+        in_line, behind = f", {following.format(line)}", ""
+        if has_changed:
+            in_line, behind = "", f", {following.format(self._line('_again', '_is_shown'))}"
         return f"""
             WITH of_batch AS (SELECT DISTINCT {keys} FROM good),
-            events AS (
-                SELECT {sql.selected(of_record)}, r._disposition = 'delete' AS _delete,
-                    TRUE AS _is_new, {left_to} AS _left_to
-                FROM good r
-                UNION ALL
-                SELECT {sql.names(columns, "t")}, FALSE AS _delete, FALSE AS _is_new,
-                    NULL AS _left_to
-                FROM "before" t JOIN of_batch k ON {sql.equal(self._keys, "t", "k")}
-                {deletes}
-            ),
-            ordered AS (SELECT *, {is_again} AS _again FROM events),
+            events AS ({" UNION ALL ".join(self._events())}),
+            ordered AS (SELECT *, {self._is_again()} AS _again FROM events),
             lines AS (
                 SELECT *, lag(NOT _delete) {line} AS _ends_one, {is_shown} AS _is_shown{in_line}
                 FROM ordered
@@ -150,8 +104,8 @@ class HistoryMode(WriteMode):
                     WHEN _is_new AND _delete AND _ends_one THEN 'deleted'
                     WHEN _is_new AND _delete THEN {self._absent("l")}
                     WHEN _is_new THEN CASE WHEN _is_shown THEN 'inserted' ELSE 'untracked' END
-                    WHEN NOT _is_shown THEN CASE WHEN {is_row} THEN 'withdrawn' END
-                    WHEN NOT _delete AND NOT {is_row} THEN 'restored'
+                    WHEN NOT _is_shown THEN CASE WHEN {_IS_ROW} THEN 'withdrawn' END
+                    WHEN NOT _delete AND NOT {_IS_ROW} THEN 'restored'
                     WHEN NOT _delete AND (
                         _next IS DISTINCT FROM {sql.name(VALID_TO)}
                         OR {sql.name(CURRENT)} <> (_next IS NULL)
@@ -159,8 +113,60 @@ class HistoryMode(WriteMode):
                 END AS _what
                 FROM ended l
             )
-            SELECT {sql.selected(version)}, _what FROM changes WHERE _what IS NOT NULL
+            SELECT {self._version()}, _what FROM changes WHERE _what IS NOT NULL
         """
+
+    def _events(self) -> Iterator[str]:
+        """Select the batch's records, the table's rows, deletes and kept records of its keys."""
+        target, columns = self._target, self._engine.columns("before")
+        of_record = {name: sql.name(name, "r") for name in columns}
+        of_record |= dict.fromkeys((VALID_FROM, VALID_TO, CURRENT), "NULL")
+        of_record["_epoch"] = f"CAST({target.epoch} AS INTEGER)"
+        of_record["_seq"] = f"CAST({target.seq} AS BIGINT)"
+        left_to = "_left_to" if target.spec.leaves_rows else "NULL"
+        yield f"""
+            SELECT {sql.selected(of_record)}, r._disposition = 'delete' AS _delete,
+                TRUE AS _is_new, {left_to} AS _left_to
+            FROM good r
+        """
+        yield self._known({name: sql.name(name, "d") for name in columns}, '"before"')
+        if define_deletes(target):
+            told = {*self._keys, *target.spec.order_columns, "_timestamp", "_epoch", "_seq"}
+            of_delete = {name: sql.name(name, "d") if name in told else "NULL" for name in columns}
+            yield self._known(of_delete, "deletes", is_delete=True)
+        if target.spec.track and define_kept(target):
+            there = {*self._engine.columns("kept")}
+            of_kept = {name: sql.name(name, "d") if name in there else "NULL" for name in columns}
+            yield self._known(of_kept | {"_seq": sql.name(ROW_SEQ, "d")}, "kept")
+
+    def _known(self, columns: Mapping[str, str], table: str, *, is_delete: bool = False) -> str:
+        """Select what was known before of the batch's keys."""
+        return f"""
+            SELECT {sql.selected(columns)}, {is_delete} AS _delete, FALSE AS _is_new,
+                NULL AS _left_to
+            FROM {table} d JOIN of_batch k ON {sql.equal(self._keys, "d", "k")}
+        """
+
+    def _line(self, *parts: str, then: str = "") -> str:
+        """Write the window of a key's events in their order, or of a part of them."""
+        order = f"{self._sequence}, {sql.names(self._identity)}{then}"
+        return f"OVER (PARTITION BY {', '.join((sql.names(self._keys), *parts))} ORDER BY {order})"
+
+    def _is_again(self) -> str:
+        """Tell an event that is the record before it."""
+        of_key = self._line(then=f", _is_new, {sql.name(CURRENT)} IS NULL")
+        return " AND ".join(
+            f"lag({sql.name(name)}) {of_key} IS NOT DISTINCT FROM {sql.name(name)}"
+            for name in self._identity
+        )
+
+    def _version(self) -> str:
+        """Select the table's columns of a version."""
+        version = {name: sql.name(name) for name in self._table.columns}
+        valid_from = f"CASE WHEN {_IS_ROW} THEN {sql.name(VALID_FROM)} ELSE {self._sequence} END"
+        return sql.selected(
+            version | {VALID_FROM: valid_from, VALID_TO: "_next", CURRENT: "_next IS NULL"}
+        )
 
 
 MODE = HistoryMode
