@@ -1,0 +1,375 @@
+"""The rules of a batch, as SQL that DuckDB and Spark run: one disposition for each decoded row.
+
+decoded → marked: which rows are deletes → checked: what is wrong with a row that was decoded
+        → explained: the reason and the detail → judged: the disposition → the batch's columns
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
+
+from oncelake.ingestion.declaration.modes import EXTRA_COLUMN, TIME_COLUMN
+from oncelake.ingestion.declaration.parts import Window
+from oncelake.ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.declaration.sql import asks_for
+from oncelake.ingestion.formats.coerce import FIRST_DAY, LAST_DAY
+from oncelake.ingestion.formats.route import ELSEWHERE, UNROUTED
+from oncelake.ingestion.kafka.client import FIRST_MOMENT, LAST_MOMENT
+from oncelake.ingestion.kafka.offsets import Offsets
+from oncelake.ingestion.modes import sql
+from oncelake.ingestion.modes.engines.rows import RAW
+from oncelake.ingestion.pipeline.columns import DELETED_ELSEWHERE, PLACE
+from oncelake.ingestion.pipeline.evaluate import FILTERED
+from oncelake.ingestion.pipeline.explode import rejoined
+
+# What validation asks of a row beside its own columns, the size of its value and whether that is
+# null: what decoding found wrong, and whether the format knows it for a delete.
+_FINDINGS: Final = {
+    "_wrong": "reason",
+    "_wrong_detail": "detail",
+    "_extra": "extra",
+    "_says_delete": "is_delete",
+}
+# Of what ``where`` leaves out, why its delete waits: without a key that can be there it has none.
+_WAITING: Final = ("bad_time", "missing_order", "violates_constraint")
+_IS_FILTERED: Final = f"coalesce(_left_to = {sql.text(FILTERED)}, FALSE)"
+# Not what another stream has, which sees to it.
+_IS_OWN: Final = f"(_left_to IS NULL OR {_IS_FILTERED})"
+# What only a record in quarantine needs.
+_OF_BAD: Final = ("_reason", "_detail", *RAW)
+# What decoding found that no batch has.
+_NOT_IN_BATCH: Final = {*_FINDINGS, "_ended", "_left_to", "_is_gone"}
+
+
+def judged(spec: StreamSpec, reached: Offsets, *, has_constraints: bool = False) -> str:
+    """Select the rows of ``decoded`` with ``_disposition``, ``_reason`` and ``_detail``.
+
+    ``_fault`` is why a record that could be decoded cannot be applied. What the stream leaves out
+    has none, but where a time is missing by which it would have been left out or not.
+    """
+    overlap = [
+        f"_topic = {sql.text(topic)} AND _partition = {partition} AND _offset < {at}"
+        for (topic, partition), at in reached.items()
+    ]
+    is_not_own = " OR ".join(f"_wrong = {sql.text(why)}" for why in reasons_of_others(spec))
+    # What siblings share may have a key that is none of this table's.
+    keyless = (
+        "_is_shared AND _reason IN ('tombstone_without_key', 'missing_key') AND _wrong IS NULL"
+    )
+    return f"""
+        WITH marked AS ({_marked(spec, has_constraints=has_constraints)}),
+        checked AS (SELECT *, CAST({_fault(spec)} AS VARCHAR) AS _fault FROM marked),
+        explained AS (
+            SELECT *, {_reason(spec)} AS _reason, {_detail(spec)} AS _detail FROM checked
+        )
+        SELECT *, CASE
+            WHEN {" OR ".join(overlap) or "FALSE"} THEN 'overlap'
+            WHEN {is_not_own or "FALSE"} THEN _wrong
+            WHEN {keyless if spec.shares_tombstones else "FALSE"} THEN 'ignored'
+            WHEN _reason IS NOT NULL THEN 'quarantined'
+            WHEN _is_tombstone AND {spec.tombstone_policy == "ignore"} THEN 'ignored'
+            WHEN _left_to IS NOT NULL THEN _left_to
+            WHEN NOT _selected THEN 'filtered'
+            WHEN _is_delete THEN 'delete'
+            ELSE 'row'
+        END AS _disposition
+        FROM explained
+    """
+
+
+def _marked(spec: StreamSpec, *, has_constraints: bool) -> str:
+    """Select the decoded rows with the columns that some streams lack, and which are deletes."""
+    nothing = "CAST(NULL AS VARCHAR)"
+    absent = {} if has_index(spec) else {"_index": "0"}
+    absent |= {} if has_constraints else {"_violated": nothing}
+    absent |= {} if spec.is_transformed else {"_selected": _is_meant(spec), "_lacks": "''"}
+    absent["_unknown"] = _unknown_of_ended(spec) if spec.moved_by else nothing
+    absent |= {} if spec.leaves_rows else {"_left_to": nothing}
+    is_selected = "coalesce(_is_selected, FALSE)" if spec.apply_as_deletes else "FALSE"
+    return f"""
+        SELECT *, {sql.selected(absent)},
+            _is_tombstone OR coalesce(_says_delete, FALSE) OR {is_selected}
+                OR _left_to IS NOT NULL AS _is_delete
+        FROM decoded
+    """
+
+
+def _fault(spec: StreamSpec) -> str:
+    """Say why a record that could be decoded cannot be applied."""
+    policy, has_deletes = spec.tombstone_policy, spec.write_mode.has_deletes
+    why = "tombstone_quarantined" if spec.tombstones_have_an_order else "tombstone_without_order"
+    why = why if spec.tombstones_have_a_key else "tombstone_without_key"
+    why = why if has_deletes else "unexpected_tombstone"
+    nulls = [f"{sql.name(name)} IS NULL" for name in needed_columns(spec)]
+    if spec.unavailable == "keep":
+        # A column that is kept is not null in the end.
+        kept = (
+            f"coalesce(list_contains(_unavailable, {sql.text(n)}), FALSE)"
+            for n in needed_columns(spec)
+        )
+        nulls = [f"({null} AND NOT {is_kept})" for null, is_kept in zip(nulls, kept, strict=True)]
+    # What `select` makes of the time is asked of no row that leaves.
+    is_needed = TIME_COLUMN in spec.sequence_by or _is_time_in(spec.where, spec)
+    asks_time = "TRUE" if is_needed or spec.transform else f"NOT {_IS_FILTERED}"
+    no_key = _any_null(spec.never_null)
+    return f"""CASE
+        WHEN _is_tombstone AND {policy == "ignore"} THEN NULL
+        WHEN _is_tombstone AND {policy == "quarantine"} THEN '{why}'
+        WHEN _is_delete AND NOT {has_deletes} THEN 'unexpected_delete'
+        WHEN {has_no_time(spec)} AND {asks_time} THEN 'bad_time'
+        WHEN {_has_no_window(spec.window)} THEN 'bad_time'
+        WHEN _is_tombstone AND {no_key} THEN 'tombstone_without_key'
+        WHEN {no_key} THEN 'missing_key'
+        WHEN {_key_bits(spec)} > {8 * spec.sink.kind.longest_key} THEN 'key_too_long'
+        WHEN {_any_null(spec.sequence_by)} THEN 'missing_order'
+        WHEN NOT _is_delete AND ({" OR ".join([*nulls, "_lacks <> ''"])}) THEN 'missing_required'
+        -- The row of a key that is deleted softly is what the delete says.
+        WHEN (NOT _is_delete OR {spec.deletes == "soft"}) AND _violated IS NOT NULL
+            THEN 'violates_constraint'
+    END"""
+
+
+def _reason(spec: StreamSpec) -> str:
+    """Say why a record waits in quarantine; null where it does not."""
+    is_judged = "_selected"
+    if spec.transform or _is_time_in(spec.where, spec):
+        is_judged = f"_selected OR ({has_no_time(spec)} AND {_is_meant(spec)})"
+    waits = ", ".join(map(sql.text, _WAITING))
+    is_judged = f"(_left_to IS NULL AND ({is_judged})) OR ({_IS_FILTERED} AND _fault IN ({waits}))"
+    return f"""coalesce(
+        _wrong, CASE WHEN {is_judged} THEN _fault END,
+        CASE WHEN _unknown IS NOT NULL AND {_IS_OWN} THEN 'moved_key' END
+    )"""
+
+
+def _detail(spec: StreamSpec) -> str:
+    """Say which columns, and of which element, a reason is about."""
+    named = [
+        f"CASE WHEN {sql.name(name)} IS NULL THEN {sql.text(name)} END"
+        for name in needed_columns(spec)
+    ]
+    named.append("NULLIF(_lacks, '')")
+    element = "'element ' || CAST(_index AS VARCHAR) || ': '" if spec.explode else "''"
+    beyond = sql.text(spec.window.column) if spec.window else "''"
+    return f"""coalesce(
+        _wrong_detail,
+        CASE
+            WHEN _fault = 'bad_time' AND {_has_no_window(spec.window)} THEN {beyond}
+            WHEN _fault = 'bad_time' THEN '{TIME_COLUMN}'
+        END,
+        CASE WHEN _is_tombstone THEN '' ELSE {element} END || CASE
+            WHEN _fault = 'violates_constraint' THEN _violated
+            WHEN _fault = 'key_too_long'
+                THEN CAST(CAST(({_key_bits(spec)}) / 8 AS BIGINT) AS VARCHAR) || ' bytes'
+            WHEN _fault IS NOT NULL THEN 'null: ' || concat_ws(', ', {", ".join(named)})
+        END,
+        'not told of the row before: ' || _unknown
+    )"""
+
+
+def batch_of(judged: str, spec: StreamSpec) -> str:
+    """Select the columns of a batch from judged rows.
+
+    What an update ends is a row of the same record, behind its own, and so is the delete of a row
+    that is not here, or not any more; of a bad record there is none.
+    """
+    judged = f"({rejoined(judged) if spec.explode else judged})"
+    columns = _own_row(spec)
+    further = {
+        name: row
+        for name, row in (("ended", _ended_row(spec)), ("left", _left_row(spec, columns)))
+        if row is not None
+    }
+    if not further:
+        return f"SELECT {sql.selected(columns)} FROM {judged} j"
+    columns |= {
+        name: f"CASE _row_of WHEN 'own' THEN {own} {_of_further(name, further)} END"
+        for name, own in columns.items()
+        if name not in (*PLACE, "_digest")
+    }
+    others = ", ".join(
+        f"CASE WHEN {row.is_there} THEN {sql.text(name)} END" for name, row in further.items()
+    )
+    return f"""
+        SELECT {sql.selected(columns)}
+        FROM (
+            SELECT *, unnest(['own', {others}]) AS _row_of FROM {judged} j
+        ) r
+        WHERE _row_of IS NOT NULL
+    """
+
+
+class _FurtherRow(NamedTuple):
+    """A delete that a record brings beside its own row."""
+
+    is_there: str
+    columns: Mapping[str, str]
+
+
+def _own_row(spec: StreamSpec) -> dict[str, str]:
+    """Return the columns of a record's own row, each by its name."""
+    names = [*PLACE, "_index", *spec.types, "_disposition", "_extra", "_bytes", "_digest"]
+    names += [EXTRA_COLUMN] if spec.extra_fields == "keep" else []
+    names += [n for n in finding_columns(spec) if n not in _NOT_IN_BATCH]
+    columns = {name: sql.name(name) for name in names}
+    if spec.moved_by:
+        columns["_moves"] = f"(coalesce(_moves, FALSE) OR {_has_moved(spec)})"
+    # Whether there is anything to keep, and whose a key is, shows only beside the table.
+    may_wait = ["_unavailable IS NOT NULL"] if spec.unavailable else []
+    may_wait += [columns["_moves"], "_is_delete"] if spec.moved_by else []
+    is_bad = " OR ".join(["_disposition = 'quarantined'", *may_wait])
+    columns |= {name: f"CASE WHEN {is_bad} THEN {name} END" for name in _OF_BAD}
+    return columns | ({"_left_to": "CAST(NULL AS VARCHAR)"} if spec.leaves_rows else {})
+
+
+def _ended_row(spec: StreamSpec) -> _FurtherRow | None:
+    """Return the delete of the row that an update ends, which this table may have."""
+    if not spec.moved_by:
+        return None
+    is_applied = "_disposition IN ('row', 'delete', 'filtered')"
+    if spec.leaves_by_route:
+        is_applied = f"({is_applied} OR (_disposition = _left_to AND _unknown IS NULL))"
+    columns = {"_index": "1", "_moves": "TRUE"}
+    columns |= {name: sql.name(name, "_ended") for name in spec.types}
+    if spec.unavailable == "keep" and spec.movable:
+        columns["_unavailable"] = f"[{', '.join(map(sql.text, spec.movable))}]"
+    if spec.routed_by:
+        was_elsewhere = _was_elsewhere(spec)
+        columns["_left_to"] = f"CASE WHEN {was_elsewhere} THEN '{DELETED_ELSEWHERE}' END"
+    return _FurtherRow(f"{_has_moved(spec)} AND {is_applied}", columns)
+
+
+def _left_row(spec: StreamSpec, own: Mapping[str, str]) -> _FurtherRow | None:
+    """Return the delete of a row that is not here, or not any more."""
+    if not spec.leaves_rows:
+        return None
+    is_there, left_to = "_disposition = _left_to AND _fault IS NULL", "_left_to"
+    if spec.leaves_by_route and spec.settles_moves:
+        left_to = f"CASE WHEN _is_gone THEN '{DELETED_ELSEWHERE}' ELSE _left_to END"
+    elif spec.leaves_by_route:
+        is_there += " AND NOT coalesce(_is_gone, FALSE)"
+    moves = {"_moves": own["_moves"]} if spec.moved_by else {}
+    columns = {name: sql.name(name) for name in ("_index", *spec.types)}
+    return _FurtherRow(is_there, {**columns, **moves, "_left_to": left_to})
+
+
+def _of_further(name: str, rows: Mapping[str, _FurtherRow]) -> str:
+    """Select a column of the further rows of a record, by the name of each."""
+    of_delete = {"_disposition": "'delete'", "_bytes": "0"}
+    values = {
+        row: of_delete.get(name) or further.columns.get(name) for row, further in rows.items()
+    }
+    return " ".join(f"WHEN '{row}' THEN {value}" for row, value in values.items() if value)
+
+
+def _is_meant(spec: StreamSpec) -> str:
+    """Tell the records of the declared types, and what has none: it may be bad."""
+    names = ", ".join(map(sql.text, spec.record))
+    return f"coalesce(_record IN ({names}), TRUE)" if names else "TRUE"
+
+
+def _has_moved(spec: StreamSpec) -> str:
+    """Tell an update that ends the row of another key; one that is filtered has no key left."""
+    same = (f"{sql.name(key)} IS NOT DISTINCT FROM {sql.name(key, '_ended')}" for key in spec.keys)
+    return f"(_ended IS NOT NULL AND NOT ({' AND '.join(same)}))"
+
+
+def _was_elsewhere(spec: StreamSpec) -> str:
+    """Tell that the row before was another table's, as far as its route is told."""
+    assert spec.route is not None, "it has a column with the route"
+    assert spec.routed_by is not None, "it has a column with the route"
+    takes_rest = spec.route.of_unrouted == "take"
+    listed = spec.route.others if takes_rest else spec.route.own
+    values = ", ".join(sql.text(v) if isinstance(v, str) else str(v).upper() for v in listed)
+    told = sql.name(spec.routed_by, "_ended")
+    return f"{told} {'' if takes_rest else 'NOT '}IN ({values or 'NULL'})"
+
+
+def _unknown_of_ended(spec: StreamSpec) -> str:
+    """Name what the row before does not tell, without which it cannot be deleted."""
+    needed = [name for name in (*spec.keys, *spec.sequence_by) if name in spec.types]
+    nulls = (
+        f"CASE WHEN {sql.name(name, '_ended')} IS NULL THEN {sql.text(name)} END"
+        for name in dict.fromkeys(needed)
+    )
+    return f"CASE WHEN {_has_moved(spec)} THEN NULLIF(concat_ws(', ', {', '.join(nulls)}), '') END"
+
+
+def _key_bits(spec: StreamSpec) -> str:
+    """Add up texts and bytes of a key; DuckDB and Spark have no name in common for their bytes."""
+    names = [(sql.name(name), spec.types[name].word) for name in spec.measured_keys]
+    bits = (f"8 * octet_length({n})" if w == "BINARY" else f"bit_length({n})" for n, w in names)
+    return " + ".join(f"coalesce({size}, 0)" for size in bits) or "0"
+
+
+def has_no_time(spec: StreamSpec) -> str:
+    """Tell a record that is asked for its time in Kafka, which no column can have.
+
+    A null value has a place by it, and no columns that are made of it.
+    """
+    is_none = f"_timestamp IN (TIMESTAMPTZ '{FIRST_MOMENT}', TIMESTAMPTZ '{LAST_MOMENT}')"
+    ordered_by = {*spec.sequence_by, *((spec.window.column,) if spec.window else ())}
+    if TIME_COLUMN in ordered_by:
+        return is_none
+    texts = (spec.where, *spec.select.values())
+    is_asked = spec.transform or any(_is_time_in(text, spec) for text in texts)
+    return f"({is_none} AND NOT _is_tombstone)" if is_asked else "FALSE"
+
+
+def _has_no_window(window: Window | None) -> str:
+    """Tell a time whose window begins before the year 1 or ends after 9999, which none can read."""
+    if window is None:
+        return "FALSE"
+    (first, end), at = windows_of(window), f"unix_micros({sql.name(window.column)})"
+    return f"coalesce({at} < {first} OR {at} >= {end}, FALSE)"
+
+
+def windows_of(window: Window) -> tuple[int, int]:
+    """Return where the first window begins, and where the last one ends, in microseconds."""
+    every = 1_000_000 * window.every_seconds
+    day = 86_400_000_000
+    return -(-FIRST_DAY * day // every) * every, ((LAST_DAY + 1) * day - 1) // every * every
+
+
+def _is_time_in(text: str | None, spec: StreamSpec) -> bool:
+    return TIME_COLUMN in spec.record_names and asks_for(TIME_COLUMN, text)
+
+
+def needed_columns(spec: StreamSpec) -> list[str]:
+    """Return the columns that may not be null."""
+    required = (column.name for column in spec.columns if not column.nullable)
+    return list(dict.fromkeys([*spec.never_null, *spec.sequence_by, *required]))
+
+
+def _any_null(names: Iterable[str]) -> str:
+    conditions = " OR ".join(f"{sql.name(name)} IS NULL" for name in names)
+    return f"({conditions})" if conditions else "FALSE"
+
+
+def finding_columns(spec: StreamSpec) -> dict[str, str]:
+    """Return the fields of what decoding found, by the columns that they are in validation."""
+    some = {
+        "_unavailable": bool(spec.unavailable),
+        "_coerced": bool(spec.lenient),
+        "_moved_from": spec.unavailable == "keep",
+        "_record": spec.format.options.uses_registry,
+        "_ended": bool(spec.moved_by),
+        "_moves": bool(spec.moved_by),
+        "_is_shared": spec.shares_tombstones,
+        "_left_to": spec.leaves_by_route,
+        "_is_gone": spec.leaves_by_route,
+    }
+    return _FINDINGS | {name: name.removeprefix("_") for name, is_there in some.items() if is_there}
+
+
+def has_index(spec: StreamSpec) -> bool:
+    """Tell whether decoded rows have the index of their element."""
+    return bool(spec.explode) or spec.is_transformed
+
+
+def reasons_of_others(spec: StreamSpec) -> list[str]:
+    """Return the reasons of records that are no business of this stream."""
+    if spec.route is None:
+        return []
+    return [ELSEWHERE, *([UNROUTED] if spec.route.of_unrouted == "ignore" else [])]
