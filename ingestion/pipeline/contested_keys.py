@@ -13,7 +13,7 @@ that it is deleted there says which row leaves, and deletes none here.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -107,47 +107,9 @@ def _define_contested(target: Target, *, has_contests: bool) -> None:
     has_deletes = define_newest_deletes(target)
     begun = f"UNION SELECT {keys} FROM contests" if has_contests else ""
     begun += f" UNION SELECT {keys} FROM dead" if has_deletes and spec.sequence_by else ""
-    arrives = f"_disposition = 'row' OR _left_to <> '{DELETED_ELSEWHERE}'"
-    arrives = arrives if spec.leaves_rows else "_disposition = 'row'"
-    moved = f"SELECT {keys} FROM batch WHERE ({arrives}) AND _moves"
-    if has_contests:
-        moved += f"""
-            UNION SELECT {sql.names(spec.keys, "b")} FROM batch b
-            JOIN contests c ON {sql.equal(spec.keys, "b", "c")} WHERE b._disposition = 'delete'
-        """
-    moved = f"SELECT DISTINCT {keys} FROM ({moved}) a"
+    moved = _moved_keys(spec, has_contests=has_contests)
     target.table.open_before(moved)
-    there = f"CASE WHEN e.{DELETED_COLUMN} THEN 'gone' ELSE 'there' END"
-    there = there if spec.deletes == "soft" else "'there'"
-    lives = sql.name(CURRENT) if spec.mode == "scd2" else "TRUE"
-    rows = f'(SELECT * FROM "before" WHERE {lives})'
-    names = list(dict.fromkeys([*spec.types, *spec.order_columns, *COORDINATES]))
-    own = {source: {name: sql.name(name, "e") for name in names} for source in ("batch", "before")}
-    no_index = "CAST(0 AS INTEGER)" if "_index" not in names else sql.name("_index", "e")
-    old_key = "e._moved_from" if spec.unavailable == "keep" else "NULL"
-    of = {
-        "batch": ("batch", f"CAST({target.epoch} AS INTEGER)", _what(spec), "e._moves"),
-        "before": (rows, "e._epoch", there, "FALSE"),
-    }
-    # A record that is sent again makes no row that has been deleted.
-    if has_deletes:
-        is_same = sql.equal(spec.keys, "d", "b")
-        dead = f"SELECT d.* FROM dead d LEFT JOIN {rows} b ON {is_same} WHERE b._offset IS NULL"
-        of["dead"] = (f"({dead})", "e._epoch", "'gone'", "FALSE")
-    if has_contests:
-        of["contests"] = ("contests", "e._epoch", f"e.{CONTEST}", "FALSE")
-    for source in of.keys() - own.keys():
-        # They do not have the columns of a row, or those that came later.
-        known = {*engine.columns(source)}
-        own[source] = {n: sql.name(n, "e") if n in known else "NULL" for n in names}
-    events = " UNION ALL ".join(
-        f"SELECT {sql.selected(own[source])}, {epoch} AS _epoch, {what} AS _what, "
-        f"coalesce({moves}, FALSE) AS _moves, "
-        f"{'e._index' if source == 'batch' else no_index} AS _row, "
-        f"{old_key if source == 'batch' else 'NULL'} AS _moved_from "
-        f"FROM {table} e JOIN concerned k ON {sql.equal(spec.keys, 'e', 'k')}"
-        for source, (table, epoch, what, moves) in of.items()
-    )
+    events = _events(target, has_deletes=has_deletes, has_contests=has_contests)
     engine.define(
         "contested",
         f"""
@@ -160,13 +122,65 @@ def _define_contested(target: Target, *, has_contests: bool) -> None:
                 SELECT {keys} FROM several UNION SELECT {keys} FROM "before" {begun}
             ) h ON {sql.equal(spec.keys, "m", "h")}
         ),
-        events AS ({events})
+        events AS ({" UNION ALL ".join(events)})
         SELECT *, row_number() OVER (ORDER BY {keys}, {sql.names(COORDINATES)}, _row, _what)
             AS _nth
         FROM events WHERE _what IN ('{"', '".join(_WHATS)}')
         """,
         keep=True,
     )
+
+
+def _moved_keys(spec: StreamSpec, *, has_contests: bool) -> str:
+    """Select the keys that rows have moved to, and the contested ones that a delete names."""
+    keys = sql.names(spec.keys)
+    arrives = "_disposition = 'row'"
+    arrives += f" OR _left_to <> '{DELETED_ELSEWHERE}'" if spec.leaves_rows else ""
+    moved = f"SELECT {keys} FROM batch WHERE ({arrives}) AND _moves"
+    if has_contests:
+        moved += f"""
+            UNION SELECT {sql.names(spec.keys, "b")} FROM batch b
+            JOIN contests c ON {sql.equal(spec.keys, "b", "c")} WHERE b._disposition = 'delete'
+        """
+    return f"SELECT DISTINCT {keys} FROM ({moved}) a"
+
+
+def _events(target: Target, *, has_deletes: bool, has_contests: bool) -> Iterator[str]:
+    """Select the events of the keys concerned, from each relation that has any."""
+    spec, engine = target.spec, target.engine
+    there = f"CASE WHEN e.{DELETED_COLUMN} THEN 'gone' ELSE 'there' END"
+    there = there if spec.deletes == "soft" else "'there'"
+    lives = sql.name(CURRENT) if spec.mode == "scd2" else "TRUE"
+    rows = f'(SELECT * FROM "before" WHERE {lives})'
+    names = dict.fromkeys([*spec.types, *spec.order_columns, *COORDINATES])
+    of_record = {
+        "_epoch": f"CAST({target.epoch} AS INTEGER)",
+        "_what": _what(spec),
+        "_moves": "coalesce(e._moves, FALSE)",
+        "_row": "e._index",
+        "_moved_from": "e._moved_from" if spec.unavailable == "keep" else "NULL",
+    }
+    yield _in_lines(spec, "batch", {name: sql.name(name, "e") for name in names} | of_record)
+    known = {"before": (rows, there)}
+    # A record that is sent again makes no row that has been deleted.
+    if has_deletes:
+        is_same = sql.equal(spec.keys, "d", "b")
+        dead = f"SELECT d.* FROM dead d LEFT JOIN {rows} b ON {is_same} WHERE b._offset IS NULL"
+        known["dead"] = (f"({dead})", "'gone'")
+    if has_contests:
+        known["contests"] = ("contests", f"e.{CONTEST}")
+    for source, (table, what) in known.items():
+        # What is remembered has not all columns of a row, or not those that came later.
+        has = {*names} if source == "before" else {*engine.columns(source)}
+        columns = {name: sql.name(name, "e") if name in has else "NULL" for name in names}
+        index = sql.name("_index", "e") if "_index" in names else "CAST(0 AS INTEGER)"
+        of_event = {"_epoch": "e._epoch", "_what": what, "_moves": "FALSE", "_row": index}
+        yield _in_lines(spec, table, columns | of_event | {"_moved_from": "NULL"})
+
+
+def _in_lines(spec: StreamSpec, table: str, columns: Mapping[str, str]) -> str:
+    is_of_key = sql.equal(spec.keys, "e", "k")
+    return f"SELECT {sql.selected(columns)} FROM {table} e JOIN concerned k ON {is_of_key}"
 
 
 def _not_left(spec: StreamSpec) -> str:
