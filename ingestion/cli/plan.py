@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
@@ -25,9 +26,10 @@ from oncelake.ingestion.errors import (
 
 if TYPE_CHECKING:
     from oncelake.ingestion.declaration.loader import DeclaredStream
+    from oncelake.ingestion.declaration.spec import StreamSpec
     from oncelake.ingestion.operations.failure import Failure
     from oncelake.ingestion.operations.rebuild import RebuildReport
-    from oncelake.ingestion.operations.status import StatusReader
+    from oncelake.ingestion.operations.status import StatusReader, StreamStatus
     from oncelake.ingestion.recovery.schema_diff import SchemaPlan
     from oncelake.ingestion.settings import Settings
 
@@ -188,7 +190,6 @@ class _Plan:
 
 
 def _plan_of(declared: DeclaredStream, settings: Settings, reader: StatusReader) -> _Plan:
-    from oncelake.ingestion.declaration.notices import notices_of
     from oncelake.ingestion.lake.paths import StreamPaths
     from oncelake.ingestion.recovery.schema_diff import plan_schema_change
     from oncelake.ingestion.recovery.topics import as_of_its_table
@@ -205,26 +206,6 @@ def _plan_of(declared: DeclaredStream, settings: Settings, reader: StatusReader)
     except IngestionError as error:
         status.add(error)
         unread = str(error)
-    sampled = tuple[str, ...]()
-    known = status.position.identity.topic_ids if status.position else {}
-    # A typing error may be the name of another topic, and no run is refused for that.
-    added = tuple(
-        f"topic {topic} is new: the next run reads it from its start into this table"
-        for topic in (spec.subscribed if spec and known else ())
-        if topic not in known
-    )
-    newer = tuple[str, ...]()
-    if spec and spec.schema_from:
-        from oncelake.ingestion.operations.discover import newer_columns
-
-        with suppress(IngestionError):
-            newer = tuple(newer_columns(declared.path, spec, settings))
-    if spec and not status.exists and not status.problems:
-        from oncelake.ingestion.operations.init.unfilled_columns import unfilled_columns
-
-        # An empty topic says nothing.
-        with suppress(IngestionError):
-            sampled = tuple(unfilled_columns(spec, settings))
     problems = {failure.message: failure for failure in status.problems}.values()
     # Without the table nothing is planned; without Kafka all but what it would refuse.
     silent = [each for each in problems if each.exit_code == UNREACHABLE and each.message != unread]
@@ -233,14 +214,34 @@ def _plan_of(declared: DeclaredStream, settings: Settings, reader: StatusReader)
         diff=diff,
         refusals=tuple(each for each in problems if each not in silent),
         unknown=tuple(each.message for each in silent),
-        notices=(
-            *(notices_of(spec) if spec else ()),
-            *added,
-            *newer,
-            *status.notices,
-            *sampled,
-        ),
+        notices=tuple(_notices(declared, spec, status, settings) if spec else status.notices),
     )
+
+
+def _notices(
+    declared: DeclaredStream, spec: StreamSpec, status: StreamStatus, settings: Settings
+) -> Iterator[str]:
+    """Yield what a person should know of a stream beside what would change."""
+    from oncelake.ingestion.declaration.notices import notices_of
+
+    yield from notices_of(spec)
+    known = status.position.identity.topic_ids if status.position else {}
+    # A typing error may be the name of another topic, and no run is refused for that.
+    for topic in spec.subscribed if known else ():
+        if topic not in known:
+            yield f"topic {topic} is new: the next run reads it from its start into this table"
+    if spec.schema_from:
+        from oncelake.ingestion.operations.discover import newer_columns
+
+        with suppress(IngestionError):
+            yield from newer_columns(declared.path, spec, settings)
+    yield from status.notices
+    if not status.exists and not status.problems:
+        from oncelake.ingestion.operations.init.unfilled_columns import unfilled_columns
+
+        # An empty topic says nothing.
+        with suppress(IngestionError):
+            yield from unfilled_columns(spec, settings)
 
 
 def _print_plan(plan: SchemaPlan, *, is_stopped: bool) -> None:

@@ -128,17 +128,7 @@ def audit(
         # Its end is asked for after the rows, so that none is of a record behind it.
         kafka = Kafka(settings)
         ranges, first = _ranges(kafka, topic, request)
-        records, total = 0, sum(map(len, ranges))
-        left = kafka.messages_in(ranges)
-        while messages := list(islice(left, _RECORDS_AT_ONCE)):
-            comparison.add(*_decoded(messages, reading, settings), partitions=len(ranges))
-            records += len(messages)
-            tell("reading the topic", records, total)
-        if not records:
-            raise InvalidSpecError(
-                f"topic {topic!r} at {kafka.address} holds no record to compare with. Next: run "
-                "the same command once there are records, or with an earlier --since"
-            )
+        records = _read_topic(kafka, comparison, reading, ranges, settings, tell)
         limits, is_thinned = _policy(kafka, topic)
         tell("comparing", 0, 1)
         counts, samples = comparison.judge(first, may_lack_some=is_thinned, limit=limit)
@@ -169,6 +159,29 @@ def audit(
         limits=[*limits, *_limits(counts)],
         obstacles=list(_obstacles(counts, rows, table.where, request.ignore_unreadable)),
     )
+
+
+def _read_topic(
+    kafka: Kafka,
+    comparison: Comparison,
+    reading: Reading,
+    ranges: Sequence[Range],
+    settings: Settings,
+    tell: Tell,
+) -> int:
+    """Give the records of ranges to a comparison; return how many there are, at least one."""
+    records, total = 0, sum(map(len, ranges))
+    left = kafka.messages_in(ranges)
+    while messages := list(islice(left, _RECORDS_AT_ONCE)):
+        comparison.add(*_decoded(messages, reading, settings), partitions=len(ranges))
+        records += len(messages)
+        tell("reading the topic", records, total)
+    if not records:
+        raise InvalidSpecError(
+            f"topic {reading.spec.topic!r} at {kafka.address} holds no record to compare with. "
+            "Next: run the same command once there are records, or with an earlier --since"
+        )
+    return records
 
 
 def _by_kind(samples: Mapping[str, list[AuditSample]]) -> dict[str, list[AuditSample]]:

@@ -139,25 +139,12 @@ def plan_reading(request: AuditRequest, table: ForeignTable, settings: Settings)
     names = [column.name for column in columns]
     keys = tuple(_named("--keys", each, names) for each in fields["keys"])
     order = tuple(_named("--order", each, [*names, "_timestamp"]) for each in fields["order"])
-    is_upsert = fields["mode"] == "upsert"
-    if is_upsert and not keys:
+    if fields["mode"] == "upsert" and not keys:
         raise InvalidSpecError(
             f"{request.table}: nothing identifies a row. Next: name its columns with --keys, or "
             "say --mode append, if each record is a row of its own"
         )
-    required = {*keys} if is_upsert else set[str]()
-    ddl = ", ".join(replace(c, nullable=c.name not in required).as_ddl() for c in columns)
-    more = {name: fields[name] for name in _ABOUT_BYTES if fields.get(name)}
-    spec = _valid(
-        {
-            "name": nearest_allowed(fields["topic"]),
-            "topic": fields["topic"],
-            "schema": ddl,
-            "mode": fields["mode"],
-            **more,
-            **({"keys": keys} if is_upsert else {"tombstones": "ignore"}),
-        }
-    )
+    spec = _spec_of(fields, columns, keys)
     any_json = [column.name for column in columns if column.type.contains("VARIANT")]
     pairs = _pairs([name for name in names if name not in any_json], table.schema.names)
     for key in keys:
@@ -172,6 +159,27 @@ def plan_reading(request: AuditRequest, table: ForeignTable, settings: Settings)
         assumed=fields.get("assumed", ()),
         columns=pairs,
         limits=(*_limits(names, any_json, pairs, table), *fields.get("limits", ())),
+    )
+
+
+def _spec_of(
+    fields: Mapping[str, Any], columns: Sequence[DeclaredColumn], keys: tuple[str, ...]
+) -> StreamSpec:
+    """Return a declaration that decodes the records; only an upsert needs its keys."""
+    is_upsert = fields["mode"] == "upsert"
+    required = {*keys} if is_upsert else set[str]()
+    more = {name: fields[name] for name in _ABOUT_BYTES if fields.get(name)}
+    return _valid(
+        {
+            "name": nearest_allowed(fields["topic"]),
+            "topic": fields["topic"],
+            "schema": ", ".join(
+                replace(c, nullable=c.name not in required).as_ddl() for c in columns
+            ),
+            "mode": fields["mode"],
+            **more,
+            **({"keys": keys} if is_upsert else {"tombstones": "ignore"}),
+        }
     )
 
 

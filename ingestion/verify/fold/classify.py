@@ -104,30 +104,10 @@ class Classifier:
         self.types = spec.types
         self.transformation = transformation(spec, settings, apply, evaluated_by=evaluated_by)
         takes_json = self.transformation is not None and self.transformation.takes_json
-        words = {"VARIANT": "HELD_JSON"} if takes_json else {}
-        words = {"VARIANT": "JSON"} if spec.are_variants_text else words
-        value = Expected(
-            columns=[replace(c, type=c.type.with_words(words)) for c in spec.payload_columns],
-            options=spec.format.options,
-            settings=settings,
-            extra_fields=spec.extra_fields,
-            lenient=spec.lenient,
-            record=spec.record_types,
-            moved_by=spec.moved_by,
-            keeps_json=spec.are_variants_text,
-            whole=spec.whole_columns,
-            given=spec.metadata_columns,
-        )
-        needs_key = spec.tombstone_policy == "delete" or spec.from_key
-        read_key = _reading_of_keys(spec, settings) if needs_key and spec.key_columns else None
-        self._read = ReadRecord(spec, reading(spec.format, value), read_key)
+        self._read, self._read_elsewhere = _readings(spec, settings, takes_json=takes_json)
         self._route: RouteReader | None = None
         if spec.route is not None:
             self._route = RouteReader(spec.route, spec.format, settings)
-        self._read_elsewhere = None
-        if _follows_route(spec):
-            elsewhere = reading(spec.format, replace(value, is_elsewhere=True))
-            self._read_elsewhere = ReadRecord(spec, elsewhere, read_key)
         value_names = [column.name for column in spec.value_columns]
         self._array_at = value_names.index(spec.explode) if spec.explode else None
         required = spec.required_value_columns
@@ -476,6 +456,33 @@ def _follows_route(spec: StreamSpec) -> bool:
         return False
     of_envelope = spec.format.options.of_envelope
     return any(column.name not in of_envelope for column in spec.route.columns)
+
+
+def _readings(
+    spec: StreamSpec, settings: Settings | None, *, takes_json: bool
+) -> tuple[ReadRecord, ReadRecord | None]:
+    """Return what reads a record, and what reads one of another table's route, if that is read."""
+    words = {"VARIANT": "HELD_JSON"} if takes_json else {}
+    words = {"VARIANT": "JSON"} if spec.are_variants_text else words
+    value = Expected(
+        columns=[replace(c, type=c.type.with_words(words)) for c in spec.payload_columns],
+        options=spec.format.options,
+        settings=settings,
+        extra_fields=spec.extra_fields,
+        lenient=spec.lenient,
+        record=spec.record_types,
+        moved_by=spec.moved_by,
+        keeps_json=spec.are_variants_text,
+        whole=spec.whole_columns,
+        given=spec.metadata_columns,
+    )
+    needs_key = spec.tombstone_policy == "delete" or spec.from_key
+    read_key = _reading_of_keys(spec, settings) if needs_key and spec.key_columns else None
+    read = ReadRecord(spec, reading(spec.format, value), read_key)
+    if not _follows_route(spec):
+        return read, None
+    elsewhere = reading(spec.format, replace(value, is_elsewhere=True))
+    return read, ReadRecord(spec, elsewhere, read_key)
 
 
 def _reading_of_keys(spec: StreamSpec, settings: Settings | None) -> Decode:
