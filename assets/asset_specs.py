@@ -1,4 +1,4 @@
-"""What Dagster shows of a stream before it has ever run: from its declaration alone."""
+"""The asset of a stream before it has ever run: from its declaration alone."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ class SensorStates(dg.Model, dg.Resolvable):
 
 
 class JobNames(dg.Model, dg.Resolvable):
-    """What jobs are called, and sensors, schedules and ops."""
+    """The names of jobs, sensors, schedules and ops."""
 
     prefix: str = Field("", description="What the name of each begins with.")
 

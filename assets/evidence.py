@@ -1,4 +1,4 @@
-"""What the checks judge: gathered once, when a run has ended, from its report and the tables."""
+"""The evidence for the checks: gathered once, after a run, from its report and the tables."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class RefusedRecords:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Evidence:
-    """What is known when a run has ended.
+    """The evidence once a run has ended.
 
     Attributes:
         paths: Where the stream's tables lie.
@@ -101,7 +101,7 @@ class Evidence:
 
     @property
     def data_version(self) -> str:
-        """What changes with the table's rows; a run that has found nothing leaves it as it was."""
+        """The evidence that changes with the rows; a run without records leaves it as it was."""
         changed = (
             row.seq for row in reversed(self.ledger) if row.kind != "ingest" or row.counts["read"]
         )
@@ -137,7 +137,7 @@ def gather(
     translation: Translation = AS_DECLARED,
     is_run: bool = True,
 ) -> Evidence:
-    """Look up what the checks of a run need; Spark only where expectations ask for it.
+    """Gather the evidence that the checks of a run need; Spark only where expectations ask for it.
 
     Of checks that are executed without a run, expectations look at the rows of the last one.
     """
@@ -241,7 +241,7 @@ def _last_batches(ledger: tuple[LedgerRow, ...]) -> tuple[LedgerRow, ...]:
 
 
 def _retention(spec: StreamSpec, settings: Settings, report: RunReport) -> Retention | None:
-    """Ask Kafka only where something is unread, or withheld."""
+    """Query Kafka only where something is unread, or withheld."""
     from oncelake.ingestion.operations.retention import retention_now
 
     if not report.lag and not report.stalls:
@@ -250,7 +250,7 @@ def _retention(spec: StreamSpec, settings: Settings, report: RunReport) -> Reten
 
 
 def _refused(paths: StreamPaths, rows: tuple[LedgerRow, ...]) -> tuple[RefusedRecords, ...]:
-    """Look up what batches refused, in the quarantine."""
+    """Read from the quarantine what batches refused."""
     from oncelake.ingestion.lake.quarantine import scan_quarantine
     from oncelake.ingestion.pipeline.report import total_of
 

@@ -43,7 +43,7 @@ _FILTER: Final = re.compile(r"df\.filter\(F\.expr\((.*)\)\)", re.DOTALL)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ExpectationOutcome:
-    """What became of one expectation; the fields are the columns that the UI shows.
+    """The outcome of one expectation; the fields are the columns that the UI shows.
 
     Attributes:
         expectation: Its name in Great Expectations.

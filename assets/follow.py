@@ -47,7 +47,7 @@ _MOST_RUNS = 100
 
 
 class FollowConfig(dg.Config):
-    """What a person may choose when the job is started."""
+    """The choices of a person who starts the job."""
 
     streams: list[str] = Field([], description="Names of streams; none means all of them.")
     for_seconds: float = Field(

@@ -39,7 +39,7 @@ class UnreportedBatches:
 
     @property
     def history(self) -> str:
-        """What a materialization reports of the batches before its own."""
+        """The batches before its own that a materialization reports."""
         return f"unknown: {self.unknown}" if self.unknown else COMPLETE
 
 

@@ -31,7 +31,7 @@ def ingest_job(
 def run_of(
     stream: str, translation: Translation, *, run_key: str | None = None, unread: int = 0
 ) -> dg.RunRequest:
-    """Ask for a run of one stream."""
+    """Request a run of one stream."""
     lag = {_LAG_TAG: str(unread)} if unread else {}
     return dg.RunRequest(
         job_name=translation.name(INGEST_JOB),

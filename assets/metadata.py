@@ -1,4 +1,4 @@
-"""What a run's report becomes in Dagster: the metadata of a materialization, and its log lines."""
+"""A run's report in Dagster: the metadata of a materialization, and its log lines."""
 
 from __future__ import annotations
 

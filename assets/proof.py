@@ -25,7 +25,7 @@ VERIFY_JOB = "verify_job"
 
 
 class VerifyConfig(dg.Config):
-    """What a person may choose when the job is started."""
+    """The choices of a person who starts the job."""
 
     streams: list[str] = Field(
         default_factory=list, description="Names of streams; none means all of them."

@@ -1,4 +1,4 @@
-"""What is remembered of a refused run, so that nothing starts the same refusal again and again.
+"""Memory of refused runs, so that nothing starts the same refusal again and again.
 
 A refusal is written on the run as two tags: what it was, and the state of things at that time.
 Until that state changes, a rerun would meet the same refusal. Not all that a set-up or a

@@ -20,7 +20,7 @@ _SAMPLE = 1_000
 
 
 class StreamsParameters(BaseModel):
-    """What the command takes."""
+    """The arguments of the command."""
 
     topics: str | None = Field(None, description="Kafka topics to propose streams for: a,b,c.")
 

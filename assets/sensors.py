@@ -1,4 +1,4 @@
-"""What starts the runs of streams: one sensor for all, or a schedule where one is declared.
+"""The sensors and schedules of streams: one sensor for all, or a schedule where one is declared.
 
 The sensor asks for a run of each stream of which Kafka holds records that its table has not read,
 or whose last run died behind its commit, whose ledger row and checks are still to come.
@@ -149,7 +149,7 @@ class _Watch:
         self._looked: dict[str, float] = {}
 
     def tick(self, instance: dg.DagsterInstance, cursor: str | None) -> Tick:
-        """Ask for a run of each stream that is due and can be started; observe their topics."""
+        """Request a run of each stream that is due and can be started; observe their topics."""
         waiting = self._topics.look(self._folder.read())
         current = {each.name: each for each in self._folder.read()}
         due = [current[each.name] for each in self._loaded if self._is_due(current.get(each.name))]
@@ -276,7 +276,7 @@ def _soon_stale(
 def _report_of(
     instance: dg.DagsterInstance, stream: str, stalls: "Iterable[Stall]", translation: Translation
 ) -> dg.RunRequest:
-    """Ask for one run of stalls, which reads nothing, and whose check tells of them."""
+    """Request one run of stalls, which reads nothing, and whose check tells of them."""
     where = ", ".join(f"{stall.at} at {stall.offset}" for stall in stalls)
     failed = dg.RunsFilter(
         job_name=translation.name(INGEST_JOB),

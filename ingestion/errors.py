@@ -1,4 +1,4 @@
-"""What can go wrong, sorted by what the operator should do about it.
+"""The errors, sorted by what the operator should do about them.
 
     IngestionError
     ├── TerminalError                a rerun cannot help
@@ -298,7 +298,7 @@ class KafkaSettingsError(DependencyError):
 
 
 class SinkUnavailableError(DependencyError):
-    """What keeps a stream's rows does not answer, or not as it should."""
+    """The store or server of a stream's rows does not answer, or not as it should."""
 
 
 class StorageError(DependencyError):

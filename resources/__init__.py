@@ -1,1 +1,1 @@
-"""What the assets work with, as Dagster resources over the engine's settings."""
+"""The resources of the assets, over the engine's settings."""

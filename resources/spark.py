@@ -46,7 +46,7 @@ class SparkResource(SettingsPart, LazyPySparkResource):
 
     @property
     def together(self) -> dict[tuple[str, str], Any]:
-        """What runs a stream with its siblings, by the run of Dagster and the stream."""
+        """The runner of a stream with its siblings, by the run of Dagster and the stream."""
         return self._together
 
     def session_for(

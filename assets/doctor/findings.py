@@ -1,4 +1,4 @@
-"""What may be wrong with a Dagster instance, decided from facts; pure.
+"""Diagnoses of a Dagster instance, decided from facts; pure.
 
 A run whose process was killed stays STARTED where nobody watches it, keeps its pool's slot, and
 the next run of its stream waits for that slot for ever. The commands here are those that work in

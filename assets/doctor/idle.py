@@ -40,7 +40,7 @@ _WORKSPACE: Final = "workspace.yaml"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Starters:
-    """What starts runs in an instance.
+    """The daemons and sensors that start runs in an instance.
 
     Attributes:
         prefix: What goes before a command so that it means this instance.

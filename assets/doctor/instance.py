@@ -1,4 +1,4 @@
-"""What a Dagster instance holds that can go wrong, gathered without changing anything in it."""
+"""Facts about a Dagster instance that can go wrong, gathered without changing anything in it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NEWEST_BATCHES: Final = 50
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InstanceFacts(Starters):
-    """What an instance holds that can go wrong.
+    """Facts about an instance that can go wrong.
 
     Attributes:
         locations: The code locations whose runs wrote the newest batches of each stream, in turn.

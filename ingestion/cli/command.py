@@ -1,4 +1,4 @@
-"""What all commands share: options, the names of runs, and the handling of errors."""
+"""The options, run ids and error handling that all commands share."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class OncelakeCommand(TyperCommand):
 
 
 def confirm(question: str, *, yes: bool, refusal: str) -> None:
-    """Ask on a terminal; elsewhere the word must be given with the command.
+    """Confirm on a terminal; elsewhere the word must be given with the command.
 
     Raises:
         InvalidSpecError: nobody can be asked, and ``--yes`` is not there.

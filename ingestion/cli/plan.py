@@ -146,7 +146,7 @@ def alter(stream: Stream, yes: Yes = False, as_json: AsJson = False) -> None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Plan:
-    """What the next run of a stream would do.
+    """The plan of a stream's next run.
 
     Attributes:
         diff: What becomes of the table; ``None`` of a broken file.

@@ -130,7 +130,7 @@ def ledger(
 
 
 def doctor(stream: AnyStream = None, as_json: AsJson = False) -> None:
-    """Look for what is wrong with this installation, and say which command fixes it.
+    """Find what is wrong with this installation, and say which command fixes it.
 
     Looks at this machine, at Kafka, at each stream's table, ledger, lock and checkpoints, and at
     Dagster's runs, pool slots and daemon. Starts no Spark and changes nothing. Exits with 0 when

@@ -1,4 +1,4 @@
-"""What a person writes: the fields of a stream's file, their types and their rules.
+"""The declaration: the fields of a stream's file, their types and their rules.
 
 Nothing here imports Spark or connects to Kafka.
 """

@@ -1,4 +1,4 @@
-"""What ``aggregates`` in a declaration means: one function of one column each, and its columns.
+"""The meaning of ``aggregates`` in a declaration: one function of one column each, and its columns.
 
 Every function is a monoid whose state is in the table itself, so that a batch is folded into a row
 without reading any record again: the average keeps sum and count, ``first`` and ``last`` the place

@@ -33,7 +33,7 @@ MOST_COLUMNS: Final = 2_000
 
 
 class _Registered(Part):
-    """What a person may say of a registry's schema."""
+    """The declaration of a registry's schema."""
 
     subject: str | None = Field(None, description="Left out: the topic's name and `-value`.")
     version: Count | None = Field(None, description="Left out: the newest, and those to come.")

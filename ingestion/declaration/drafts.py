@@ -1,4 +1,4 @@
-"""What a file says of one stream: read as text, and made a ``StreamSpec``, or problems with lines.
+"""A file's text about one stream, made a ``StreamSpec``, or problems with their lines.
 
 All problems of a file are reported at once, so what is known only once the fields are right is
 looked for among those that are.
@@ -55,7 +55,7 @@ _AT_LEAST: Final = """write at least
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Draft:
-    """What a file says of one stream, before its fields are known to agree.
+    """A file's fields of one stream, before they are known to agree.
 
     Attributes:
         path: The file.

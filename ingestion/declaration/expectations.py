@@ -1,4 +1,4 @@
-"""What a declared expectation may say, by the schemas that Great Expectations ships as files.
+"""The arguments of declared expectations, by the schemas that Great Expectations ships as files.
 
 The library itself takes seconds to import, and Spark with it: a declaration is loaded without.
 """

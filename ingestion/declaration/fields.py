@@ -1,4 +1,4 @@
-"""What a person may write in a stream's file, and what follows from the fields.
+"""The fields of a stream's file, and the properties that follow from them.
 
 Each field is checked by itself here; ``rules`` and ``mode_rules`` check them against one another.
 """
@@ -375,7 +375,7 @@ class Declaration(Part):
 
     @cached_property
     def exploded_columns(self) -> tuple[DeclaredColumn, ...]:
-        """What ``where`` and ``select`` see: the value's columns, one an element where exploded."""
+        """The columns of ``where`` and ``select``: the value's, one an element where exploded."""
         return tuple(
             replace(column, type=column.type.parts["element"], nullable=True)
             if column.name == self.explode
@@ -514,7 +514,7 @@ class Declaration(Part):
 
     @cached_property
     def record_names(self) -> tuple[str, ...]:
-        """What expressions may ask of the record: a column of the value hides one of its name."""
+        """The record's names in expressions: a column of the value hides one of its name."""
         of_value = {column.name.lower() for column in self.value_columns}
         return tuple(name for name in OF_A_RECORD if name not in of_value)
 
@@ -600,7 +600,7 @@ class Declaration(Part):
 
     @property
     def tombstone_policy(self) -> TombstonePolicy:
-        """What a null value means: as declared, else a delete wherever its order is known.
+        """The meaning of a null value: as declared, else a delete wherever its order is known.
 
         Where the order would have to come from the value that is not there, the default is the
         quarantine: a delete that cannot be placed must be seen, not dropped.

@@ -33,7 +33,7 @@ OnTruncate = Literal["quarantine", "stop", "apply"]
 
 
 class Options(BaseModel):
-    """What may stand beside ``type``, of most formats nothing; frozen, and without unknown keys."""
+    """The options beside ``type``, of most formats none; frozen, and without unknown keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -65,7 +65,7 @@ class Options(BaseModel):
 
     @property
     def truncate_policy(self) -> OnTruncate:
-        """What a TRUNCATE of the source does."""
+        """The policy for a TRUNCATE of the source."""
         return "quarantine"
 
 
@@ -180,7 +180,7 @@ class DebeziumOptions(Options):
 
     @property
     def truncate_policy(self) -> OnTruncate:
-        """What a TRUNCATE of the source does."""
+        """The policy for a TRUNCATE of the source."""
         return self.on_truncate
 
     @property

@@ -43,7 +43,7 @@ class DeclaredStream:
 
     @property
     def sink(self) -> SinkSpec | None:
-        """What keeps its rows; ``None`` of a broken file."""
+        """The sink of its rows; ``None`` of a broken file."""
         return self.spec.sink if self.spec else None
 
     def require_spec(self) -> StreamSpec:

@@ -1,4 +1,4 @@
-"""What people read: the mistakes of a declaration in their own words, and bytes made harmless."""
+"""Messages for people: the mistakes of a declaration, and bytes made harmless."""
 
 from __future__ import annotations
 

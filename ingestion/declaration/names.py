@@ -1,4 +1,4 @@
-"""What a stream may be called, and what a person probably meant by a misspelt word.
+"""Names that a stream may have, and the word that a person probably meant by a misspelt one.
 
 A stream's name is a file, an asset, a table and a folder at once.
 """
@@ -78,6 +78,6 @@ def _numbered(name: str) -> Iterator[str]:
 
 
 def suggest(word: str, choices: Collection[str], *, likeness: float = 0.6) -> str:
-    """Ask whether the nearest choice was meant; where none is near, list them all."""
+    """Suggest the nearest choice; where none is near, list them all."""
     near = nearest(word, choices, likeness=likeness)
     return f"did you mean `{near}`?" if near else f"there are: {', '.join(choices)}"

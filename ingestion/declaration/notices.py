@@ -1,4 +1,4 @@
-"""What a declaration allows though a person has probably not meant it: reported, not refused."""
+"""Notices: what is allowed, though a person has probably not meant it; reported, not refused."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ _OF_SEVERAL: Final = frozenset({"topics", "topic_pattern", "table_per_topic", "t
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Outline:
-    """What is written of a declaration that needs what was found.
+    """The written part of a declaration that needs a file of topics or columns.
 
     Attributes:
         draft: A file, or a table of one.

@@ -150,7 +150,7 @@ class FormatSpec(BaseModel):
 
     @property
     def options(self) -> Options:
-        """What the person wrote beside ``type``."""
+        """The options that a person wrote beside ``type``."""
         options = FORMATS[self.type].options_of(is_key=self.is_of_keys)
         return options.model_validate(self.model_extra or {})
 
@@ -225,7 +225,7 @@ class FollowPace(Part):
 
 
 class Maintenance(Part):
-    """What ``oncelake maintain`` keeps, and how; Dagster runs it every night."""
+    """The upkeep by ``oncelake maintain``; Dagster runs it every night."""
 
     nightly: Flag = Field(
         True, description="Whether Dagster's schedule `maintain` includes the stream."

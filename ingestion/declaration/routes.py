@@ -79,7 +79,7 @@ class Route(Part):
 
     @property
     def of_unrouted(self) -> Treatment:
-        """What the stream does with a record of no route."""
+        """The policy for a record of no route."""
         if self.otherwise == "ignore":
             return "ignore"
         if self.otherwise == "quarantine":
@@ -88,12 +88,12 @@ class Route(Part):
 
     @property
     def of_tombstones(self) -> Treatment:
-        """What it does with a null value of no route, which several streams may take."""
+        """The policy for a null value of no route, which several streams may take."""
         return self._of_all(self.tombstones)
 
     @property
     def of_deletes(self) -> Treatment:
-        """What it does with a delete of no route, whose row may be in any table."""
+        """The policy for a delete of no route, whose row may be in any table."""
         return self._of_all(self.deleting)
 
     def _of_all(self, takers: tuple[str, ...]) -> Treatment:

@@ -280,12 +280,12 @@ class _OwnSinks(Part):
 
     @property
     def kind(self) -> SinkKind:
-        """What it can do."""
+        """The capabilities of the sink."""
         return SINKS[self.name]
 
     @property
     def declared(self) -> SinkPart:
-        """What a person says of it."""
+        """The declared options of the sink."""
         found: SinkPart | None = getattr(self, self.name)
         return found or DeltaSink()
 
@@ -302,7 +302,7 @@ class _OwnSinks(Part):
 if TYPE_CHECKING:
 
     class SinkSpec(_OwnSinks):
-        """What keeps the rows: one of the sinks."""
+        """The sink of the rows."""
 
 else:
     SinkSpec = create_model(

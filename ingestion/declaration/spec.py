@@ -1,4 +1,4 @@
-"""What a person declares: one stream, a topic (or topics) into one table.
+"""The declaration of one stream: a topic (or topics) into one table.
 
 Whatever can be known to be wrong is refused here, when the file is loaded, and not in the middle of
 a run. ``ingestion.declaration.loader`` reads the files; the JSON Schema comes from here.

@@ -1,4 +1,4 @@
-"""What this process commits to a Delta table without Spark, beside the rows of a batch."""
+"""The commits to a Delta table without Spark, beside the rows of a batch."""
 
 from __future__ import annotations
 

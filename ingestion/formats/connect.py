@@ -66,7 +66,7 @@ FindUndeclared = Callable[[Any, str], Iterator[str]]
 
 
 class Hint(NamedTuple):
-    """What is known of a value apart from its JSON.
+    """The facts about a value that its JSON does not tell.
 
     Attributes:
         unit: Ticks per second of a numeric timestamp; 0 if unknown.

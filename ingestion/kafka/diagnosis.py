@@ -51,7 +51,7 @@ _ANOTHER_HOST: Final = (62, 64)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Diagnosis:
-    """What is wrong, the remedy, and whether that is an edit of the settings."""
+    """A problem, its remedy, and whether that is an edit of the settings."""
 
     cause: str
     remedy: str

@@ -50,7 +50,7 @@ _sizes: dict[tuple[object, ...], tuple[float, OffsetSizes]] = {}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Policy:
-    """What Kafka deletes of a topic, by its configuration; ``None`` is no limit.
+    """A topic's retention, by its configuration; ``None`` is no limit.
 
     Attributes:
         unknown: Settings that limit it, and that the brokers do not report.
@@ -83,7 +83,7 @@ class Policy:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Unread:
-    """What was measured of a partition with unread offsets.
+    """The measured headroom of a partition with unread offsets.
 
     Attributes:
         offset: The next one that the table has not reached.
@@ -155,7 +155,7 @@ class Headroom:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Measurement:
-    """What was measured of a stream's unread records.
+    """The measured headroom of a stream's unread records.
 
     Attributes:
         headrooms: What each limit leaves of each partition where something unread can go.

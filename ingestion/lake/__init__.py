@@ -1,1 +1,1 @@
-"""What is remembered of a stream: ledger, quarantine, tombstones, archive, lock."""
+"""The state of a stream: ledger, quarantine, tombstones, archive, lock."""

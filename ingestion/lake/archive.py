@@ -69,7 +69,7 @@ def _move_table(paths: StreamPaths, table: Location, to: Location) -> None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Archived:
-    """What one decision took away from a stream.
+    """The tables that one decision took away from a stream.
 
     Attributes:
         at: When, in UTC.

@@ -1,4 +1,4 @@
-"""What the ledger keeps of a key that was erased: a digest, and how far the topic was read then.
+"""The ledger's row of an erased key: a digest, and how far the topic was read then.
 
 A truncate of the source is one of all keys, up to its own offset. The key itself is nowhere.
 Records before those offsets are left out when they are read again, also into a new table, which

@@ -16,7 +16,7 @@ from oncelake.ingestion.settings import Settings
 
 @dataclass(frozen=True, kw_only=True)
 class Stream:
-    """What an operation on a stream needs to know.
+    """A stream as operations take it: declaration, settings, paths, Kafka.
 
     Attributes:
         spec: The declaration; once ``resolve_topics`` has been asked, with its topics by name.

@@ -81,7 +81,7 @@ def recorded_process(pid_file: Path, *, command_ends_with: str) -> ProcessId | N
 
 
 def stop(process: ProcessId, *, grace_seconds: float) -> None:
-    """Ask a process to end, kill it after ``grace_seconds``, and see it gone."""
+    """End a process, kill it after ``grace_seconds``, and see it gone."""
     for how, patience_seconds in ((signal.SIGTERM, grace_seconds), (signal.SIGKILL, 10.0)):
         if not process.is_alive():
             return

@@ -1,1 +1,1 @@
-"""What a person decides: one file an operation."""
+"""The operations: one file each."""

@@ -43,7 +43,7 @@ from oncelake.ingestion.tables.table import AlterableTable, Tell
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AlterReport:
-    """What was altered.
+    """The result of an alter.
 
     Attributes:
         changes: What differed; empty where the table had its columns as declared.

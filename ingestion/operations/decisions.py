@@ -1,4 +1,4 @@
-"""What only a person may decide: accept a loss, adopt another topic, reset, remove a dead lease.
+"""The decisions of a person: accept a loss, adopt another topic, reset, remove a dead lease.
 
 Whoever decides takes the lock first. An acceptance leaves one commit without rows, and its row in
 the ledger; a reset deletes nothing, and moves everything away.
@@ -203,7 +203,7 @@ def unlock(stream: str, settings: Settings, *, force: bool = False) -> Lease | N
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Refused:
-    """What a stream is refused for, and a person may accept.
+    """A refusal that a person may accept.
 
     Attributes:
         rows: The ledger's rows, by seq, for the counts of what is written off.
@@ -226,7 +226,7 @@ class _Refused:
 
     @property
     def counts(self) -> dict[str, int]:
-        """What the acceptance leaves behind, as the ledger counts it."""
+        """The counts of an acceptance in the ledger."""
         offsets = sum(map(len, self.lost))
         lost = {"offsets": offsets, "lost": offsets} if self.lost else {}
         cut = {"cut": len(self.cuts)} if self.cuts else {}

@@ -57,7 +57,7 @@ _WRITING: Final = threading.Lock()
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Discovery:
-    """What was found for one declaration.
+    """The topics and columns that were found for one declaration.
 
     Attributes:
         before: The topics that were known, by name.
@@ -252,7 +252,7 @@ class _UnknownSchemaError(Exception):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Described:
-    """What one schema says of the columns of a topic.
+    """The columns of a topic by one schema.
 
     Attributes:
         origin: Which it is, for people.

@@ -48,7 +48,7 @@ from oncelake.ingestion.verify.columns.memory import forget_key
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Certificate:
-    """What an erase did, and what it could not reach.
+    """The result of an erase, with what it could not reach.
 
     Attributes:
         row: Its row in the ledger, whose counts say how much was erased.
@@ -204,7 +204,7 @@ class _Erasing:
 
     @classmethod
     def of(cls, spec: StreamSpec, paths: StreamPaths, key: pa.Table) -> _Erasing:
-        """Look at what is there, before anything is committed."""
+        """Read what is there, before anything is committed."""
         table = paths.table
         assert isinstance(table, ErasableTable), "a sink that cannot erase was refused"
         beside = {side: frozenset(side.files()) for side in paths.sides.values()}

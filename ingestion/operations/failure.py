@@ -1,4 +1,4 @@
-"""What a person, and a program, are told of an error: one line, never a traceback."""
+"""An error as people and programs are told of it: one line, never a traceback."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Failure:
 
     @property
     def words(self) -> str:
-        """What is wrong, in two or three words."""
+        """The problem, in two or three words."""
         known = _WORDS.get(self.type)
         return known or _CAPITAL.sub(" ", self.type.removesuffix("Error")).lower()
 

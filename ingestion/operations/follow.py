@@ -101,7 +101,7 @@ class Follow:
 
     @property
     def unreachable(self) -> tuple[str, ...]:
-        """What keeps all streams from being run, and what does not answer or refuses the login."""
+        """The failure that stops all streams, and what does not answer or refuses the login."""
         turns = self._turns.items()
         return tuple(turn.message for name, turn in turns if turn.is_transient or name == _SHARED)
 

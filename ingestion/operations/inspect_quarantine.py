@@ -1,4 +1,4 @@
-"""What is in a stream's quarantine, for a person or a program: groups, places, a few samples.
+"""The content of a stream's quarantine, for a person or a program: groups, places, a few samples.
 
 Read by delta-rs, without Spark and without Kafka. Raw bytes are somebody else's: whatever a
 terminal could take for a command, or a person for something else, is written as an escape.
@@ -87,7 +87,7 @@ class Sample:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Inspection:
-    """What is in a quarantine, the largest group of what waits first.
+    """The content of a quarantine, the largest group of what waits first.
 
     Attributes:
         samples: The first few of each group.
@@ -109,7 +109,7 @@ class Inspection:
 def inspect(
     stream: str, paths: StreamPaths, *, reason: str | None = None, limit: int = 3
 ) -> Inspection:
-    """Look into a stream's quarantine, and take as many samples of each group as the limit says.
+    """Read a stream's quarantine, with as many samples of each group as the limit says.
 
     Raises:
         DamagedTableError: a file of it, or the table's log, is missing, or not as it was written.

@@ -63,7 +63,7 @@ class LagReader:
         return known[1]
 
     def forget(self, stream: str) -> None:
-        """Look at a stream's lake anew: a run of this process has ended."""
+        """Read a stream's lake anew: a run of this process has ended."""
         self._states.pop(stream, None)
 
     def read(self, specs: Sequence[StreamSpec]) -> dict[str, Mapping[str, int] | None]:

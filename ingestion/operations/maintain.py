@@ -43,7 +43,7 @@ _MEGABYTE = 1024 * 1024
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class UpkeepReport:
-    """What maintenance did.
+    """The result of maintenance.
 
     Attributes:
         tables: Each table of the stream that there is; none before its first run.

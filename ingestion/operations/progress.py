@@ -1,4 +1,4 @@
-"""What a run says of itself as it goes: the same lines on a terminal and on Dagster's run page.
+"""The progress of a run: the same lines on a terminal and on Dagster's run page.
 
 The rate is that of reading and writing: its clock starts with the first batch, when Spark is there.
 """

@@ -46,7 +46,7 @@ _OF_THE_SOURCE: Final = (OffsetsExpiredError, TopicRecreatedError, TopicTruncate
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RebuildReport:
-    """What a rebuild did: its last run into the new table, and where the old tables went.
+    """The result of a rebuild: its last run into the new table, and where the old tables went.
 
     Nothing is archived when the new table is not in their place.
     """

@@ -37,7 +37,7 @@ from oncelake.ingestion.recovery.topics import resolve_topics
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RedriveReport(BatchReport):
-    """What a redrive did: a batch for each epoch that the records are of.
+    """The result of a redrive: a batch for each epoch that the records are of.
 
     Attributes:
         waiting: Records that waited in quarantine, of the reason that was asked for.

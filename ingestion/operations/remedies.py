@@ -1,4 +1,4 @@
-"""What to do about records in quarantine, by their reason."""
+"""The remedies for records in quarantine, by their reason."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ from oncelake.ingestion.recovery.topics import resolve_topics
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReplayReport(BatchReport):
-    """What a replay did.
+    """The result of a replay.
 
     Attributes:
         ranges: What it read again, one range a partition.
@@ -167,7 +167,7 @@ class Replay(StreamTask):
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """What a person asks for, measured against what the table has read of each partition."""
+    """The requested ranges, measured against what the table has read of each partition."""
 
     stream: Stream
     begun: Offsets

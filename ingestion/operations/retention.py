@@ -21,7 +21,7 @@ from oncelake.ingestion.storage.volumes import translate_disk_errors
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Retention:
-    """What Kafka may delete before a stream has read it.
+    """The records that Kafka may delete before a stream has read them.
 
     Attributes:
         least: The headroom nearest to a loss by its level, and by its seconds within one level;

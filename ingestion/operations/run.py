@@ -74,7 +74,7 @@ Report = TypeVar("Report")
 
 @dataclass(frozen=True, kw_only=True)
 class StreamTask:
-    """What commits to the table of one stream: a run, a redrive, a replay.
+    """A committer to the table of one stream: a run, a redrive, a replay.
 
     Attributes:
         spark: Returns a session for the records to read; not asked when there are none.
@@ -142,7 +142,7 @@ class StreamTask:
 
 @dataclass(kw_only=True)
 class _Attempts:
-    """What one run has done so far, on any engine and by any columns.
+    """The state of one run so far, on any engine and by any columns.
 
     Attributes:
         committed: The ledger's row of each batch.

@@ -28,7 +28,7 @@ Write = Callable[[Records, Sequence[Range]], None]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reading:
-    """What one run has to read, and how.
+    """The reading of one run.
 
     Attributes:
         starting: Its next offset of every partition.

@@ -52,7 +52,7 @@ _SHOWN: Final = 10
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Trial:
-    """What a run would make of some records.
+    """The rows that a run would make of some records.
 
     Attributes:
         spec: The declaration, with the columns that the records' schemas gave it.

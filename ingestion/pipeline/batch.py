@@ -65,7 +65,7 @@ from oncelake.ingestion.tables.commit_metadata import CommitMetadata, CountedRan
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Committer:
-    """What commits to a stream's table, and holds its lock.
+    """The committer of a stream's batches, which holds its lock.
 
     Attributes:
         spark: Reads the records.
@@ -277,7 +277,7 @@ class BatchWriter:
         ]
 
     def prove_gaps(self, engine: Engine, planned: Sequence[Range], counts: BatchCounts) -> Gaps:
-        """Ask Kafka again for every planned offset that was not read."""
+        """Prove that every planned offset which was not read holds no record."""
         kafka = self._stream.kafka
         gaps = find_gaps(engine, planned, counts, kafka=kafka, policy=self._spec.gaps)
         if gaps.holes:

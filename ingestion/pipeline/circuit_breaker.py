@@ -80,7 +80,7 @@ def source_truncated(stream: str, found: str) -> SourceTruncatedError:
 
 
 def _reasons(engine: Engine) -> list[dict[str, Any]]:
-    """Ask for each reason: how often, the first place, and what that record looks like."""
+    """Describe each reason: how often, the first place, and what that record looks like."""
     return engine.rows(
         "SELECT * FROM (SELECT _reason, _detail, _topic, _partition, _offset, _value, "
         'count(*) OVER (PARTITION BY _reason) AS "records", row_number() OVER '

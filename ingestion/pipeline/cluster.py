@@ -107,7 +107,7 @@ def joined_cluster(builder: Any, settings: Settings) -> SparkSession:
 
 
 def refuse_silent_master(master: str) -> None:
-    """Look whether a cluster can be reached, before a JVM is started for it.
+    """Check that a cluster can be reached, before a JVM is started for it.
 
     Of a standalone master Spark would say after a minute that its own context has stopped.
 
@@ -207,7 +207,7 @@ def _refuse_other_file_system(session: SparkSession, settings: Settings) -> None
 def _answers(
     session: SparkSession, settings: Settings, folder: str | None
 ) -> list[tuple[str, str, str]]:
-    """Ask one executor, and then as many as there are by then."""
+    """Probe one executor, and then as many as there are by then."""
     context: Any = session.sparkContext
     answers = []
     for is_first in (True, False):

@@ -47,7 +47,7 @@ _At = tuple[Any, ...]
 
 @dataclass(kw_only=True, slots=True)
 class _Outcomes:
-    """What becomes of the contested keys of a batch.
+    """The decisions about the contested keys of a batch.
 
     Attributes:
         spared: Deletes that take no row: that of their key is another one's.

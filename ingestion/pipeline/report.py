@@ -1,4 +1,4 @@
-"""What a run tells whoever started it."""
+"""The report of a run."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class BatchReport:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunReport(BatchReport):
-    """What one run of one stream did.
+    """The result of one run of one stream.
 
     Attributes:
         notices: What a person may want to know, one line each: a checkpoint that was discarded,
@@ -70,7 +70,7 @@ class RunReport(BatchReport):
 
     @property
     def ranges(self) -> tuple[CountedRange, ...]:
-        """What the run read of each partition."""
+        """The ranges that the run read, one a partition."""
         return ranges_of(self.batches)
 
 

@@ -287,7 +287,7 @@ def _was_elsewhere(spec: StreamSpec) -> str:
 
 
 def _unknown_of_ended(spec: StreamSpec) -> str:
-    """Name what the row before does not tell, without which it cannot be deleted."""
+    """Name the columns that ``before`` lacks, without which its row cannot be deleted."""
     needed = [name for name in (*spec.keys, *spec.sequence_by) if name in spec.types]
     nulls = (
         f"CASE WHEN {sql.name(name, '_ended')} IS NULL THEN {sql.text(name)} END"

@@ -1,4 +1,4 @@
-"""What Spark's failures mean to a person, with what to do next."""
+"""Spark's failures in a person's words, with what to do next."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Spark needs for a lake on S3: a file system, commits that overwrite none, bounded waits.
+"""Spark's settings for a lake on S3: a file system, commits that overwrite none, bounded waits.
 
 No setting holds a secret: the JVM reads the same variables of the environment as delta-rs does.
 """

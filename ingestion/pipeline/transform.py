@@ -1,4 +1,4 @@
-"""What a person declares between the value and the row: ``where``, ``select``, or a function.
+"""The declared steps between value and row: ``where``, ``select``, or a function.
 
 What must stay true: a batch that is written twice gives the same rows twice, each row knows the
 record that it comes from, and a record gives one row or none. Spark's analysis of the declared

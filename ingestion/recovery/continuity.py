@@ -90,7 +90,7 @@ def compare_moved(
 
 
 def compare_logs(kafka: Kafka, last: LastRecords, reached: Offsets, ends: Ends) -> Continuity:
-    """Look for last records that were read; of none nothing is asked.
+    """Find the last records that were read; of none nothing is asked.
 
     Behind one that is there, up to the offset that was reached, there must still be no other.
 
@@ -215,7 +215,7 @@ def _is_same(record: LastRecord, message: Message | None) -> bool | None:
 def _by_leader_epochs(
     kafka: Kafka, gone: LastRecords, ends: Ends
 ) -> tuple[list[Cut], tuple[TopicPartition, ...]]:
-    """Ask where the epochs ended in which records were read that are gone.
+    """Find where the epochs ended in which records were read that are gone.
 
     What retention has left does not tell where an earlier epoch ended, only that it did not end
     before the first record that is left.

@@ -1,4 +1,4 @@
-"""What others did to the rows of a table of ours: its commits alone do not say it all any more.
+"""The changes that others made to a table of ours: its commits alone do not say it all any more.
 
 OPTIMIZE, VACUUM and new properties change no row, and concern nobody. A foreign write, update,
 delete or RESTORE does: the table is then no longer what the topic says, and a person must know.

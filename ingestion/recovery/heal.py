@@ -1,4 +1,4 @@
-"""What a crash left half-done, healed from the commits: side tables, and ledger rows."""
+"""Healing of what a crash left half-done, from the commits: side tables, and ledger rows."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class UnrecordedCommit:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Healing:
-    """What the ledger must say, and lacks.
+    """The rows that the ledger lacks.
 
     Attributes:
         rows: Every row of the table, by seq, the lacking ones included.

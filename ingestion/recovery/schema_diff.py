@@ -1,4 +1,4 @@
-"""What a changed declaration would do to the table: known before it happens, and without Spark.
+"""The effect of a changed declaration on the table: known before it happens, and without Spark.
 
     nothing   the table stays as it is
     evolve    a commit of its own makes the table fit: a column more, a NOT NULL less, a wider type
@@ -62,7 +62,7 @@ class SchemaChange:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SchemaPlan:
-    """What the next run would do to the table before it reads.
+    """The changes that the next run would make to the table before it reads.
 
     Attributes:
         table: Where it is; ``None`` when the first run will make it.

@@ -1,4 +1,4 @@
-"""What quarantine and tombstones must still hold: neither can be made again from anything.
+"""The rows that quarantine and tombstones must still hold: neither can be made again from anything.
 
 A quarantined record is nowhere else but in Kafka, as long as retention keeps it; a forgotten delete
 lets a late update resurrect a deleted key. So the newest batch that wrote to one of them must find
@@ -66,7 +66,7 @@ class SideTable:
 
     @property
     def shortfall(self) -> str | None:
-        """What it should hold and does not, in a sentence without its subject."""
+        """The missing rows, in a sentence without its subject."""
         what = "the table is gone, or was replaced by an older copy"
         if (rows := self.newest) and rows.there < rows.written:
             found = f"{counted(rows.there, 'row')} of batch {rows.seq}, which wrote {rows.written}"

@@ -1,4 +1,4 @@
-"""What lies on disk of a stream, read once when an operation begins and judged afterwards.
+"""A stream's files, read once when an operation begins and judged afterwards.
 
 Reading fails only where files cannot be read for what they are. What to refuse and what to heal
 is decided by functions of the snapshot alone.
@@ -62,7 +62,7 @@ class TableSnapshot:
 
     @property
     def source(self) -> Source:
-        """What tells the position: a commit, the ledger once that has aged out, or the rows."""
+        """The source of the position: a commit, the ledger once that has aged out, or the rows."""
         table, rows = self.table, self.rows
         metadata = table.newest.metadata if table and table.newest else None
         if table and metadata and metadata.seq == table.seq:

@@ -1,1 +1,1 @@
-"""What the table of every sink has: its interface, its commits and their notes, Arrow types."""
+"""The interface of every sink's table: commits, notes, Arrow types."""

@@ -40,7 +40,7 @@ def app_id(stream: str) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Identity:
-    """What a stream's offsets and order mean; when it changes, a new epoch must begin.
+    """The meaning of a stream's offsets and order; when it changes, a new epoch must begin.
 
     Attributes:
         topic_ids: KIP-516 id of each topic.

@@ -47,14 +47,14 @@ WAY_OUT: Final = "drop or rename that table, or declare another one in `sink`"
 
 @dataclass(frozen=True, slots=True)
 class Altered:
-    """Stands for the note of a commit that is not as it was written; ``what`` says which."""
+    """A commit whose note does not match its checksum; ``what`` says which."""
 
     what: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Change:
-    """What one commit does to the rows of a table.
+    """The change that one commit makes to the rows of a table.
 
     Attributes:
         inserted: Whole rows, by the table's columns in their order, of which none is there yet.

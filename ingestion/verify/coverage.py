@@ -1,4 +1,4 @@
-"""What a proof covers: not what Kafka no longer holds, nor what a person has accepted.
+"""The coverage of a proof: not what Kafka no longer holds, nor what a person has accepted.
 
 What is not covered counts neither as right nor as wrong; the verdict names it.
 """
@@ -30,7 +30,7 @@ _READING = ("ingest", "accept")
 
 @dataclass(kw_only=True, slots=True)
 class Coverage:
-    """What a proof covers.
+    """The coverage of a proof.
 
     Attributes:
         epoch: The epoch whose topics Kafka still has; earlier ones cannot be read again.
@@ -69,7 +69,7 @@ class Coverage:
 
     @property
     def proven_ranges(self) -> tuple[Range, ...]:
-        """What is proven, one range a partition."""
+        """The proven ranges, one a partition."""
         batches = (batch for batch in self.batches.values() if batch.kind in _READING)
         covered = (part for batch in batches for part in self.covered_ranges(batch))
         return tuple(

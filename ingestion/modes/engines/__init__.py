@@ -1,1 +1,1 @@
-"""What runs the queries of a batch: Spark, or DuckDB in this process."""
+"""The engines that run the queries of a batch: Spark, or DuckDB in this process."""

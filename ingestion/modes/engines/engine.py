@@ -1,4 +1,4 @@
-"""What executes the queries of a batch, over its one copy.
+"""The engine that runs the queries of a batch, over its one copy.
 
 ``spark`` runs it where Spark runs, a cluster included. ``delta_rs`` runs it in this process: DuckDB
 over Arrow; what it decides, the sink's table commits. The text is the same for both.
@@ -20,7 +20,7 @@ from oncelake.ingestion.storage.location import Location
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Decision:
-    """What becomes of a batch, as the table ``decided`` of an engine: a whole row for each winner.
+    """The decision about a batch: the engine's table ``decided``, a whole row for each winner.
 
     Its columns are the table's, and ``_what``, the disposition of the row's record. A row of which
     the commit does nothing, such as a stale one, has the disposition alone.

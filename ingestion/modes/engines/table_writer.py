@@ -1,4 +1,4 @@
-"""What a write mode asks of the table that it writes to: what is there, and one commit.
+"""A write mode's access to its table: the rows that are there, and one commit.
 
     before: the rows of the batch's keys → decided: what becomes of each → commit
 

@@ -51,7 +51,7 @@ _FAULTS: Final = ("missing", "doubled", "different", "extra")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AuditReport:
-    """What an audit has found.
+    """The result of an audit.
 
     Attributes:
         columns: The columns of the table that were compared.

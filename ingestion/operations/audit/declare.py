@@ -55,7 +55,7 @@ _BETWEEN: Final = ("where", "select", "transform", "explode", "value_ddl")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AuditRequest:
-    """What is to be compared, and how.
+    """The options of an audit: what is compared, and how.
 
     Attributes:
         table: As ``open_table`` takes it.

@@ -1,1 +1,1 @@
-"""What may be wrong with an installation: facts, pure diagnoses of them, and a list of findings."""
+"""Diagnosis of an installation: facts, pure judgements of them, and a list of findings."""

@@ -58,7 +58,7 @@ def examine(
     are_all: bool,
     tell: Callable[[str], None],
 ) -> list[Finding]:
-    """Look at everything; return what is wrong before what is only noteworthy.
+    """Examine everything; return what is wrong before what is only noteworthy.
 
     Args:
         are_all: Whether no other is declared; what belongs to none of them is then an orphan.
@@ -197,7 +197,7 @@ class Folder:
 
     @classmethod
     def of(cls, name: str, path: Path) -> Folder:
-        """Look at a folder."""
+        """Examine a folder."""
         there = next(at for at in (path, *path.parents) if at.exists())
         return cls(
             name=name,

@@ -1,4 +1,4 @@
-"""What the product itself makes of a sample: its decoders and its validation, without Spark."""
+"""A sample, decoded and validated as a run does, without Spark."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from oncelake.ingestion.settings import Settings
 
 
 class SampleRow(NamedTuple):
-    """What decoding made of one record: its columns; none of a null value, and of a bad one."""
+    """The decoded columns of one record; none of a null value, and of a bad one."""
 
     partition: int
     row: dict[str, Any] | None

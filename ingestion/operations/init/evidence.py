@@ -1,4 +1,4 @@
-"""What is known of a topic once its sample is decoded."""
+"""The evidence of a topic's decoded sample."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class TopicEvidence:
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """What the records that could be decoded say."""
+        """The evidence of the records that could be decoded."""
         return [each.row for each in self.records if each.row is not None]
 
     def with_keys(self, keys: Sequence[str]) -> TopicEvidence:

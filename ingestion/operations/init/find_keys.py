@@ -34,7 +34,7 @@ _CONNECT: Final = KeyFormatSpec.model_validate({"type": "json", "schemas": True}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Keys:
-    """What identifies a row.
+    """The columns that identify a row.
 
     Attributes:
         columns: The columns; empty where none does.
@@ -48,7 +48,7 @@ class Keys:
 
     @property
     def declared_format(self) -> Any:
-        """What a declaration says of the Kafka keys; ``None`` where it need say nothing."""
+        """The declaration of the Kafka keys; ``None`` where none is needed."""
         if self.format in (None, _JSON):
             return None
         said = self.format.model_dump()

@@ -1,4 +1,4 @@
-"""What values may stand for although their type does not say so: moments, days, decimals; pure.
+"""Hints that values stand for moments, days or decimals although their type does not say so; pure.
 
 Nobody can be sure of it, so nothing else is proposed: a comment says what to declare if it is so.
 """

@@ -59,7 +59,7 @@ class Guess(NamedTuple):
 
 
 class Dialect(NamedTuple):
-    """What a format takes for which type.
+    """The JSON values that a format takes for a type.
 
     Attributes:
         moment: What a text looks like that is a moment, its zone as a group.

@@ -82,7 +82,7 @@ class _Order:
 
     @property
     def options(self) -> Mapping[str, Any]:
-        """What the format has to know of it."""
+        """The options that the format needs."""
         return {"columns": dict(self.paths)} if self.paths else {}
 
 

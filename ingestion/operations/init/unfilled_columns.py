@@ -1,4 +1,4 @@
-"""What a topic's last records say of a declaration that no run has tried yet."""
+"""A declaration that no run has tried yet, compared with the topic's last records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What observes a run, and how its failure is kept from the run."""
+"""The observers of a run, whose failures are kept from the run."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Outcome = Literal[
 
 
 class RunObserver(Protocol):
-    """What is notified of one run, in its own thread."""
+    """The observer of one run, in its own thread."""
 
     def start(self) -> None:
         """Take note that the run starts."""

@@ -32,7 +32,7 @@ _MOST_GONE: Final = 0.1
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TableSize:
-    """What a table is made of, and what lies in its folder in all."""
+    """The size of a table, and of its folder in all."""
 
     files: int
     bytes: int
@@ -48,7 +48,7 @@ class TableSize:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TableUpkeep:
-    """What was done to one table.
+    """The upkeep of one table.
 
     Attributes:
         name: The table's folder.

@@ -275,7 +275,7 @@ class DeltaSinkTable(AlterableTable, ErasableTable, RewindableTable, MarkableTab
         refuse_damaged(log)
 
     def settings_error(self, log: DeltaLog) -> TableSettingsError | None:
-        """Look for properties and features that the ingestion cannot live with."""
+        """Find properties and features that contradict the ingestion."""
         return settings_error(self.stream, log)
 
     def rewritten(self, log: DeltaLog) -> tuple[int, int]:
@@ -292,7 +292,7 @@ class DeltaSinkTable(AlterableTable, ErasableTable, RewindableTable, MarkableTab
         return altered_sources(self.path, commit)
 
     def translate_read_errors(self, version: int | None = None) -> AbstractContextManager[None]:
-        """Look at every file once reading has failed, and name the one that is damaged."""
+        """Check every file after a failed read, and name the one that is damaged."""
         return translate_read_errors(self.path, version)
 
     def commit_note(self, metadata: CommitMetadata) -> Commit:

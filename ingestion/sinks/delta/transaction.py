@@ -111,7 +111,7 @@ class DeltaTransaction(FilesTransaction[AddedFile]):
 
     @cached_property
     def added(self) -> pa.Table:
-        """What the log says of the files."""
+        """The table's files, as the log lists them."""
         return pa.table(self._snapshot.get_add_actions(flatten=True))
 
     @cached_property

@@ -282,7 +282,7 @@ class CatalogEntry:
     def commit(
         self, table: Table, updates: Sequence[TableUpdate], snapshot_id: int | None = None
     ) -> None:
-        """Ask the catalog once to commit on top of exactly the table that was loaded.
+        """Commit through the catalog, once, on top of exactly the table that was loaded.
 
         Args:
             snapshot_id: The snapshot that it brings, by which it is known whether it was made.

@@ -290,7 +290,7 @@ class IcebergTable(AlterableTable, ErasableTable, RewindableTable):
                     )
 
     def settings_error(self, log: CommitLog) -> TableSettingsError | None:
-        """Look for a format or partitions that pyiceberg, or this sink, cannot write."""
+        """Find a format or partitions that pyiceberg, or this sink, cannot write."""
         del log
         return _settings_error(self._entry, self._entry.loaded())
 

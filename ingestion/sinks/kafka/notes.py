@@ -155,7 +155,7 @@ class TopicLog(CommitLog):
 
     @property
     def schema(self) -> TopicSchema | None:
-        """What rows are made of now; ``None`` if the topic is not there, or nobody's."""
+        """The declaration that makes the rows; ``None`` if the topic is not there, or nobody's."""
         return self._schema if self.newest or self._schema else None
 
     def note(self, seq: int) -> TopicNote:

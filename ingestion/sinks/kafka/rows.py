@@ -1,4 +1,4 @@
-"""What every format of a topic's rows has in common.
+"""The parts that every format of a topic's rows has in common.
 
 A record's value is a row; its key is the row's key columns, in their order, and there is none where
 no keys are declared. A delete has a key and no value. A column that a record lacks, since it is

@@ -260,7 +260,7 @@ class TopicTable(SinkTable):
                 yield note.seq, note.seq, note.note
 
     def settings_error(self, log: TopicLog) -> TableSettingsError | None:
-        """Look for settings by which notes or rows would be refused, or go."""
+        """Find settings by which the topic would refuse notes or rows, or lose them."""
         return self._settings_error(log, log.schema) if log.schema else None
 
     def _settings_error(self, log: TopicLog, schema: TopicSchema) -> TableSettingsError | None:

@@ -434,7 +434,7 @@ class PostgresTable(AlterableTable, ErasableTable):
                     yield from cursor.execute(self._place.sql(query), (state.id, through))
 
     def settings_error(self, log: CommitLog) -> TableSettingsError | None:
-        """Look for what empties a table after a crash, or hides rows from us."""
+        """Find settings that empty the table after a crash, or hide rows."""
         del log
         name = self._place.table.as_string()
         query = """

@@ -78,7 +78,7 @@ class Taken(NamedTuple):
 
 
 class _Said(NamedTuple):
-    """What a schema says of columns.
+    """The columns of a schema.
 
     Attributes:
         millis: Their moments are milliseconds, and not microseconds.
@@ -293,7 +293,7 @@ def _from_decimal(name: str, type_: SqlType, how: str) -> tuple[str, str]:
 
 
 def _put(fields: dict[str, Any], path: Sequence[str], type_: pa.DataType) -> None:
-    """Ask for a field of an envelope."""
+    """Select a field of an envelope."""
     *around, name = path
     fields = functools.reduce(lambda inner, each: inner.setdefault(each, {}), around, fields)
     if fields.setdefault(name, type_) != type_:

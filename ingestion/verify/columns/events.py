@@ -1,4 +1,4 @@
-"""What each record means, as one relation in DuckDB: its key, its place, and the row it makes.
+"""The events of records, as one relation in DuckDB: key, place, and the row that each makes.
 
 ``events`` has a row a change: ``k``, a hash of its key; ``o0``, ``o1``, …, its declared order;
 ``seq``, ``tp`` and ``off``, its batch, the number of its partition and its offset; ``gone``,

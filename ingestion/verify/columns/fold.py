@@ -1,4 +1,4 @@
-"""What the events of all batches come to, by queries over all of them at once.
+"""The fold of all batches, by queries over all of them at once.
 
 Where the fold takes batch after batch and remembers what there was, these queries rank the events
 of each key once. Of a batch, the newest event of a key is its winner; what there was before it is

@@ -1,4 +1,4 @@
-"""What a proof remembers, so that the next one goes on: files beside the stream's tables.
+"""The memory of a proof, from which the next one goes on: files beside the stream's tables.
 
 ``proof.json`` says what was proven and when, and names Parquet files with the newest event of each
 key, or with all events where each is a version: order, place and digest of the row. It is written
@@ -42,7 +42,7 @@ class ProofMemoryError(Exception):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProofMemory:
-    """What was proven.
+    """The proven state.
 
     Attributes:
         proven_at: When, in ISO 8601.

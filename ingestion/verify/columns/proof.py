@@ -58,7 +58,7 @@ ON e.tp = f.tp AND e.off = f.off AND e.digest = f.digest
 
 
 class Remembered(NamedTuple):
-    """What an earlier proof has left, and where."""
+    """The memory of an earlier proof, and its place."""
 
     memory: ProofMemory
     place: Location

@@ -1,4 +1,4 @@
-"""What the events of all batches come to where every record is a version of its key (scd2).
+"""The fold of all batches where every record is a version of its key (scd2).
 
 A version is valid until the next event of its key, whichever batch that came with. What a batch has
 done is read from the events of its keys as it left them, in their order: a delete ends the version

@@ -43,7 +43,7 @@ _FORMATS: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Expected:
-    """What bytes should hold: a value, or a Kafka key, which may be a bare value.
+    """The expected content of bytes: a value, or a Kafka key, which may be a bare value.
 
     Attributes:
         lenient: Columns that take a number in quotes or, as text, a number or a boolean.

@@ -1,1 +1,1 @@
-"""What the rows of a table must be, folded from the records in plain Python."""
+"""The expected rows of a table, folded from the records in plain Python."""

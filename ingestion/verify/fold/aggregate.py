@@ -102,7 +102,7 @@ AGGREGATES: Final[Mapping[str, AggregateFunction]] = {
 
 @dataclass(kw_only=True, slots=True)
 class _Group:
-    """What is known of one group.
+    """The state of one group.
 
     Attributes:
         newest: Epoch, topic, partition, offset, element and timestamp of its newest record.

@@ -23,7 +23,7 @@ _At = tuple[TopicPartition, int]
 
 @dataclass(slots=True)
 class Contest:
-    """What is known of a key that more than one row has had at a time.
+    """The state of a key that more than one row has had at a time.
 
     Attributes:
         pushed: Rows onto which another has moved, and that have not left yet, each behind the place
@@ -46,7 +46,7 @@ class Contest:
 
 @dataclass(slots=True)
 class Settled:
-    """What became of the moves of a batch.
+    """The outcomes of the moves of a batch.
 
     Attributes:
         bad: Records that belong in quarantine.

@@ -24,7 +24,7 @@ _Lines = dict[str, list[tuple[RowChange, bool]]]
 
 @dataclass(slots=True)
 class Settled:
-    """What became of some of a batch's changes.
+    """The outcomes of some of a batch's changes.
 
     Attributes:
         kept: Columns that were left out of them.

@@ -20,7 +20,7 @@ from oncelake.ingestion.verify.verdict import Difference
 
 
 class FoldContext(NamedTuple):
-    """What a rule works with: the declaration, and where its state is kept."""
+    """The context of a rule: the declaration, and where its state is kept."""
 
     spec: StreamSpec
     classifiers: Classifiers
@@ -30,7 +30,7 @@ class FoldContext(NamedTuple):
 
 @dataclass(kw_only=True, slots=True)
 class Recount:
-    """What a batch's records became, counted again.
+    """The counts of a batch, counted again.
 
     Attributes:
         is_replay: Whether earlier batches have read the same records.

@@ -72,7 +72,7 @@ TIME: Final = "_timestamp"
 
 
 class Value(NamedTuple):
-    """What a record holds, or one element of it.
+    """The values of a record, or of one element of it.
 
     Attributes:
         decoded: What its format says of it.

@@ -1,1 +1,1 @@
-"""What the proof reads: the topic, the tables and their logs."""
+"""The sources of the proof: the topic, the tables and their logs."""

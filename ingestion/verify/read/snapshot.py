@@ -1,4 +1,4 @@
-"""What is on disk, as of one moment: one version of the table, its log, and its ledger.
+"""A snapshot for the proof: one version of the table, its log, and its ledger.
 
 Ledger and log are read here a second time, by delta-rs and as plain JSON, into shapes of their own
 that refuse nothing, since what is wrong must be reported and not raised.
@@ -182,7 +182,7 @@ def reasons_in(commits: Iterable[LoggedCommit]) -> dict[int, str]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Snapshot:
-    """What is on disk.
+    """The table, its log and its ledger, as of one moment.
 
     Attributes:
         version: The version to prove: the newest, or the one before the first unfinished commit.
@@ -201,7 +201,7 @@ class Snapshot:
 
     @property
     def identity(self) -> Identity:
-        """What the newest commit of ours says of topics, keys and order."""
+        """The identity in the newest commit of ours: topics, keys and order."""
         rows = [commit.metadata.get("identity") for commit in self.commits if commit.metadata]
         return next((Identity.of_row(row) for row in reversed(rows) if row is not None), UNKNOWN)
 
@@ -212,7 +212,7 @@ class Snapshot:
 
     @property
     def finished(self) -> tuple[LoggedCommit, ...]:
-        """What is left of the log up to the version to prove."""
+        """The commits that are left in the log up to the version to prove."""
         return tuple(commit for commit in self.commits if commit.version <= self.version)
 
     @property
