@@ -1,6 +1,6 @@
 """The long proofs, one after the other and each in pieces: python -m tests.proofs [--minutes 600].
 
-A piece is a command with a seed of its own. Its result is appended to docs/proofs.jsonl with the
+A piece is a command with a seed of its own. Its result is appended to tests/records/proofs.jsonl with the
 version of the engine, that is of its source text. So this may be stopped at any time: it goes on
 with the pieces that the version does not have yet. docs/reliability.md has the sums.
 """
@@ -23,7 +23,7 @@ from tests.support.world import ROOT
 from tests.trials.main import parser_of, within
 from tests.trials.record import Results, engine_version
 
-RESULTS: Final = ROOT / "docs" / "proofs.jsonl"
+RESULTS: Final = ROOT / "tests" / "records" / "proofs.jsonl"
 
 
 @dataclass(frozen=True)

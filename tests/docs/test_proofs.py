@@ -27,7 +27,7 @@ def rows(heading: str) -> list[list[str]]:
     return [re.split(r" *\| *", row.strip("| ")) for row in table.splitlines()[2:]]
 
 
-PROOFS = lines(ROOT / "docs" / "proofs.jsonl")
+PROOFS = lines(ROOT / "tests" / "records" / "proofs.jsonl")
 NONE = "\N{EN DASH}"
 TRIALS, PLANTED = rows("proof | what is done"), rows("proof | what is planted")
 
@@ -74,4 +74,4 @@ def test_the_page_has_the_numbers_of_the_bugs() -> None:
     """The table of what found them is counted from the list."""
     counted = {row[0].partition(":")[0]: int(row[1]) for row in rows("found by | bugs")}
 
-    assert counted == Counter(bug["kind"] for bug in lines(ROOT / "docs" / "bugs.jsonl"))
+    assert counted == Counter(bug["kind"] for bug in lines(ROOT / "tests" / "records" / "bugs.jsonl"))
