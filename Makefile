@@ -15,17 +15,21 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 .PHONY: help setup setup-s3 demo ui test test-long test-ui screenshots wheel-test ranges unit docs lint format lock clean
 .PHONY: audit sbom spark-s3 bench size kills cluster-kills crash-matrix power-cuts modes-matrix double-starts ends mutants model histories pairs soak lives proofs
 
-help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+help: ## daily: List the targets
+	@for group in daily proof release; do \
+		echo "$$group:"; \
+		awk -F ":.*## $$group: " "/^[a-z0-9-]+:.*## $$group: / { printf \"  make %-13s %s\n\", \$$1, \$$2 }" \
+			$(MAKEFILE_LIST); \
+	done
 
-setup: .venv/.installed .jars/.fetched ## Install the Python packages and fetch the jars, as locked
+setup: .venv/.installed .jars/.fetched ## daily: Install the Python packages and fetch the jars, as locked
 	@$(bin)/python -m oncelake.ingestion.operations.archive_classes
 	@[ "$(MAKECMDGOALS)" != setup ] || echo "setup: all there. Next: make demo"
 
-setup-s3: setup ## Fetch also what Spark needs to write tables of a lake on S3
+setup-s3: setup ## daily: Fetch also what Spark needs to write tables of a lake on S3
 	@$(bin)/python -m oncelake.ingestion.local.jars --s3
 
-demo: setup $(if $(filter s3,$(LAKE)),setup-s3) ## Load flights through the embedded Kafka, and prove it (LAKE=s3)
+demo: setup $(if $(filter s3,$(LAKE)),setup-s3) ## daily: Load flights through the embedded Kafka, and prove it (LAKE=s3)
 	@$(in_a_store) $(bin)/python -m oncelake.ingestion.cli.demo.demo
 
 # Moto's S3, started for the command and stopped after it.
@@ -35,30 +39,30 @@ in_a_store = $(if $(filter s3,$(LAKE)),$(bin)/python -m tests.support.in_a_store
 in_postgres = $(if $(filter postgres,$(SINK)),$(bin)/python -m tests.support.in_postgres) env
 
 ui: export DAGSTER_HOME := $(CURDIR)
-ui: setup ## Start Dagster's web UI, and the embedded Kafka unless ONCELAKE_KAFKA is set
+ui: setup ## daily: Start Dagster's web UI, and the embedded Kafka unless ONCELAKE_KAFKA is set
 	@$(bin)/oncelake kafka up --if-used
 	@$(bin)/dagster dev -h 127.0.0.1
 
-test: lint .jars/.tests-fetched ## Check everything: lint, then every test
+test: lint .jars/.tests-fetched ## daily: Check everything: lint, then every test
 	@$(bin)/pytest tests/ui
 	@$(bin)/pytest $(in_parallel) --ignore tests/ui
 
-test-long: lint .jars/.tests-fetched ## The same with every twin of a test, and every write mode both ways
+test-long: lint .jars/.tests-fetched ## proof: The same with every twin of a test, and every write mode both ways
 	@$(bin)/pytest tests/ui
 	@LONG=1 $(bin)/pytest $(in_parallel) --ignore tests/ui
 
-test-ui: setup .jars/.tests-fetched ## Click through Dagster's UI in Chromium, the whole story
+test-ui: setup .jars/.tests-fetched ## daily: Click through Dagster's UI in Chromium, the whole story
 	@command -v $(CHROMIUM) >/dev/null || { echo "oncelake: $(CHROMIUM) was not found;" \
 		"install it (Debian, Ubuntu: apt install chromium), or name it: make test-ui CHROMIUM=..." >&2; exit 2; }
 	@UI=1 CHROMIUM=$(CHROMIUM) $(bin)/pytest tests/ui
 
 screenshots: export SCREENSHOTS := 1
-screenshots: test-ui ## The same, and take the pictures of the docs on the way
+screenshots: test-ui ## release: The same, and take the pictures of the docs on the way
 
-wheel-test: setup ## Build a wheel, install it elsewhere, and use it there (FRESH=1: fetch the jars, too)
+wheel-test: setup ## release: Build a wheel, install it elsewhere, and use it there (FRESH=1: fetch the jars, too)
 	@FRESH=$(FRESH) $(bin)/python -m tests.wheel
 
-ranges: setup ## The same with the oldest packages that the wheel allows, and with the newest
+ranges: setup ## release: The same with the oldest packages that the wheel allows, and with the newest
 	@$(bin)/python -m tests.wheel ends
 
 # The browser's tests have a process of their own: what drives it leaves an event loop behind, which
@@ -67,85 +71,85 @@ ranges: setup ## The same with the oldest packages that the wheel allows, and wi
 # stays on one worker (tests/support/schedule.py).
 in_parallel := --numprocesses $(WORKERS) --dist loadscope --no-loadscope-reorder
 
-unit: setup ## Run the tests that need neither Spark nor Kafka
+unit: setup ## daily: Run the tests that need neither Spark nor Kafka
 	@$(bin)/pytest -m "not spark and not kafka"
 
-kills: setup ## Kill a run at ten random moments, and prove that nothing is lost or doubled
+kills: setup ## proof: Kill a run at ten random moments, and prove that nothing is lost or doubled
 	@RANDOM_KILLS=10 $(bin)/pytest tests/crash -k random
 
-cluster-kills: setup ## Kill executors, workers and runs of a Spark cluster (KILLS=20 SEED=1)
+cluster-kills: setup ## proof: Kill executors, workers and runs of a Spark cluster (KILLS=20 SEED=1)
 	@$(bin)/python -m tests.cluster --kills $(or $(KILLS),20) --seed $(or $(SEED),1)
 
-crash-matrix: setup $(if $(filter s3,$(LAKE)),setup-s3) ## Kill runs everywhere, every way (MINUTES=60 SEED=1 LAKE=s3 SINK=; goes on where it was)
+crash-matrix: setup $(if $(filter s3,$(LAKE)),setup-s3) ## proof: Kill runs everywhere, every way (MINUTES=60 SEED=1 LAKE=s3 SINK=; goes on where it was)
 	@$(in_a_store) $(in_postgres) SINK=$(SINK) $(bin)/python -m tests.crash --minutes $(or $(MINUTES),60) --seed $(or $(SEED),1) \
 		$(foreach way,$(WAYS),--way $(way)) $(if $(TRIALS),--trials $(TRIALS))
 
-power-cuts: setup ## Cut the power of a run's disk, everywhere (CUTS=1000 MINUTES=60 SEED=1; needs root)
+power-cuts: setup ## proof: Cut the power of a run's disk, everywhere (CUTS=1000 MINUTES=60 SEED=1; needs root)
 	@$(bin)/python -m tests.power --cuts $(or $(CUTS),1000) --seed $(or $(SEED),1)
 	@$(bin)/python -m tests.crash --power --results .proofs/power-cuts.jsonl \
 		--minutes $(or $(MINUTES),60) --seed $(or $(SEED),1) $(if $(TRIALS),--trials $(TRIALS))
 
-modes-matrix: setup ## Kill every write mode around its commit, in batches of 1, 7, 1,000 and all
+modes-matrix: setup ## proof: Kill every write mode around its commit, in batches of 1, 7, 1,000 and all
 	@MODES_MATRIX=1 $(bin)/pytest $(in_parallel) tests/modes
 
-double-starts: setup ## Start two runs at the same moment, fifty times
+double-starts: setup ## proof: Start two runs at the same moment, fifty times
 	@DOUBLE_STARTS=50 $(bin)/pytest tests/crash/test_double_start.py
 
-ends: setup ## End processes that have read or committed, and see each end with 0 (ENDS=200 RUNS=200)
+ends: setup ## proof: End processes that have read or committed, and see each end with 0 (ENDS=200 RUNS=200)
 	@$(bin)/python -m tests.ends --reads $(or $(ENDS),200) --ledger $(or $(ENDS),200) \
 		--verify $(or $(ENDS),200) --runs $(or $(RUNS),200)
 
-mutants: setup ## Plant one bug at a time, in the code and in the protocol, and see it caught
+mutants: setup ## proof: Plant one bug at a time, in the code and in the protocol, and see it caught
 	@LONG=1 $(bin)/pytest tests/model -k wrong_protocol
 	@$(bin)/python -m tests.mutants
 
-model: setup ## Play schedules of faults through a model of the protocol (SCHEDULES=1000000 SEED=1)
+model: setup ## proof: Play schedules of faults through a model of the protocol (SCHEDULES=1000000 SEED=1)
 	@$(bin)/python -m tests.model SCHEDULES=$(or $(SCHEDULES),1000000) SEED=$(or $(SEED),1)
 
-histories: setup ## Play random histories of a database, the oracle (HISTORIES=20000 SEED=1 ENGINE=spark SINKS= WITHOUT= MINUTES=; goes on where it was)
+histories: setup ## proof: Play random histories of a database, the oracle (HISTORIES=20000 SEED=1 ENGINE=spark SINKS= WITHOUT= MINUTES=; goes on where it was)
 	@$(bin)/python -m tests.database --histories $(or $(HISTORIES),20000) --seed $(or $(SEED),1) \
 		$(if $(ENGINE),--engine $(ENGINE)) $(if $(SINKS),--sinks $(SINKS)) \
 		$(if $(WITHOUT),--without "$(WITHOUT)") $(if $(MINUTES),--minutes $(MINUTES))
 
-soak: setup ## Ingest while things go wrong (MINUTES=10 RUNNER=sensor|follow)
+soak: setup ## proof: Ingest while things go wrong (MINUTES=10 RUNNER=sensor|follow)
 	@$(bin)/python -m tests.soak --minutes $(or $(MINUTES),10) --seed $(or $(SEED),1) \
 		--records $(or $(RECORDS),200000) --runner $(or $(RUNNER),sensor)
 
-proofs: setup ## Run all of these long proofs in pieces, and go on where it was (MINUTES=600)
+proofs: setup ## proof: Run all of these long proofs in pieces, and go on where it was (MINUTES=600)
 	@$(bin)/python -m tests.proofs --minutes $(or $(MINUTES),600)
 
-lives: setup ## Do to streams what people do, in any order (STEPS=60 SEED=1 FOLDER=; in a folder, goes on where it was)
+lives: setup ## proof: Do to streams what people do, in any order (STEPS=60 SEED=1 FOLDER=; in a folder, goes on where it was)
 	@$(bin)/python -m tests.lives --steps $(or $(STEPS),60) --seed $(or $(SEED),1) \
 		$(if $(FOLDER),--folder $(FOLDER))
 
-pairs: setup ## Declare each field beside every other, on random topics (SEEDS=1 SEED=1 MINUTES=60 ALONE=)
+pairs: setup ## proof: Declare each field beside every other, on random topics (SEEDS=1 SEED=1 MINUTES=60 ALONE=)
 	@$(bin)/python -m tests.pairs --seeds $(or $(SEEDS),1) --first $(or $(SEED),1) \
 		--minutes $(or $(MINUTES),60) $(if $(ALONE),--alone)
 
-docs: setup ## Build the documentation as a site in site/, strictly
+docs: setup ## daily: Build the documentation as a site in site/, strictly
 	@NO_MKDOCS_2_WARNING=1 $(bin)/mkdocs build --strict
 
-lint: setup ## Check format, style, types and the import law
+lint: setup ## daily: Check format, style, types and the import law
 	@$(bin)/ruff format --check
 	@$(bin)/ruff check
 	@$(bin)/mypy
 	@$(bin)/lint-imports
 
-format: setup ## Format the code
+format: setup ## daily: Format the code
 	@$(bin)/ruff format
 	@$(bin)/ruff check --fix
 
-bench: setup ## Measure it all beside naive Spark, delta-rs by hand and dlt (LARGE=1: 16 M rows)
+bench: setup ## release: Measure it all beside naive Spark, delta-rs by hand and dlt (LARGE=1: 16 M rows)
 	@$(MAKE) --no-print-directory .venv-bench/.installed || \
 		echo "bench: dlt cannot be installed, and is skipped"
 	@$(bin)/python -m bench $(if $(LARGE),--large) --write docs/speed.md --json bench/figures.json
 	@$(bin)/python -m bench.decode
 	@$(bin)/python -m bench.many
 
-size: .venv/.installed ## Count the lines of code of each package
+size: .venv/.installed ## release: Count the lines of code of each package
 	@$(bin)/python -m bench.size
 
-audit: .venv-audit/.installed ## Ask OSV for known vulnerabilities of the locked Python packages
+audit: .venv-audit/.installed ## release: Ask OSV for known vulnerabilities of the locked Python packages
 	@mkdir -p build
 	@rm -f build/audit.txt
 	@.venv-audit/bin/pip-audit $(foreach id,$(ACCEPTED),--ignore-vuln $(id)) --strict --disable-pip \
@@ -161,10 +165,10 @@ audit: .venv-audit/.installed ## Ask OSV for known vulnerabilities of the locked
 ACCEPTED :=
 audited := requirements.lock requirements-uv.lock
 
-sbom: setup-s3 ## Write what the product is made of to build/oncelake.cdx.json (CycloneDX)
+sbom: setup-s3 ## release: Write what the product is made of to build/oncelake.cdx.json (CycloneDX)
 	@$(bin)/python -m bench.sbom build/oncelake.cdx.json
 
-lock: .venv/.tools ## Bring the lock files in line with pyproject.toml and ivy.xml
+lock: .venv/.tools ## release: Bring the lock files in line with pyproject.toml and ivy.xml
 	@echo uv | $(bin)/uv pip compile $(compile) -o requirements-uv.lock -
 	@$(bin)/uv pip compile $(compile) --all-extras -o requirements.lock pyproject.toml
 	@$(bin)/uv pip compile $(compile) -o bench/requirements.lock bench/requirements.in
@@ -172,7 +176,7 @@ lock: .venv/.tools ## Bring the lock files in line with pyproject.toml and ivy.x
 	@$(MAKE) .venv/.installed
 	@$(bin)/python -m oncelake.ingestion.local.jars --lock
 
-spark-s3: setup-s3 ## Compile what is ours of Spark on S3 into ingestion/local/spark_s3.jar, by JDK 17
+spark-s3: setup-s3 ## release: Compile what is ours of Spark on S3 into ingestion/local/spark_s3.jar, by JDK 17
 	@$${JAVA_HOME:+$$JAVA_HOME/bin/}javac --release 17 -d build/spark-s3 \
 		-cp "$$($(bin)/python -c 'import pyspark; print(*pyspark.__path__)')/jars/*:.jars/spark/*:.jars/s3/*" \
 		$(java)
@@ -183,7 +187,7 @@ spark-s3: setup-s3 ## Compile what is ours of Spark on S3 into ingestion/local/s
 
 java := $(addprefix ingestion/local/,ConditionalLogStore.java FolderlessS3.java)
 
-clean: ## Remove the set-up and the caches; the lake and the embedded Kafka's records stay
+clean: ## daily: Remove the set-up and the caches; the lake and the embedded Kafka's records stay
 	rm -rf .venv .venv-bench .venv-audit .jars *.egg-info build dist site
 	rm -rf .pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
