@@ -1,7 +1,8 @@
 """What every test may ask for: a real broker, a real Spark, a lake of its own.
 
-A stream's ``world`` has both where the test is marked ``spark`` or ``kafka``. Without a mark its
-topics are in memory, and its records come as Arrow: see ``tests.support.arrow_source``.
+A stream's ``world`` has both where the test is marked ``spark``. Where it is marked ``kafka`` alone,
+librdkafka reads the broker, and there is no Spark. Without a mark its topics are in memory, and its
+records come as Arrow: see ``tests.support.arrow_source``.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from oncelake.ingestion.settings import Settings
 from tests.cli.shell import home  # noqa: F401 (a fixture)
 from tests.support.arrow_source import ArrowSession, without_spark
 from tests.support.frail_broker import frail, frail_broker, frail_world  # noqa: F401 (fixtures)
-from tests.support.places import kafka_for, spark_for
+from tests.support.places import kafka_for, reader_for, spark_for
 from tests.support.postgres import postgres
 from tests.support.registry import Subject, schema_registry
 from tests.support.schedule import (  # noqa: F401 (hooks)
@@ -134,7 +135,7 @@ def session(request: pytest.FixtureRequest) -> SparkSession:
 @pytest.fixture
 def settings(tmp_path: Path, request: pytest.FixtureRequest) -> Settings:
     """A lake and a state folder of the test's own."""
-    return settings_in(tmp_path, kafka_for(request))
+    return settings_in(tmp_path, kafka_for(request), reader=reader_for(request))
 
 
 @pytest.fixture
@@ -150,7 +151,7 @@ def module_world(
 ) -> Iterator[World]:
     """A stream that the tests of a module share: ingested once, and damaged in copies."""
     folder = tmp_path_factory.mktemp("module")
-    settings = settings_in(folder, kafka_for(request))
+    settings = settings_in(folder, kafka_for(request), reader=reader_for(request))
     with World.made(settings, spark_for(request)) as made:
         yield made
     shutil.rmtree(folder, ignore_errors=True)

@@ -155,7 +155,9 @@ def test_tables_are_altered_as_those_of_the_database(
     request: pytest.FixtureRequest, world: World, engine: str, sink: str, partitions: int
 ) -> None:
     """Columns more, wider numbers, keys among them, nulls, other names: every cell."""
-    world.settings = world.settings.model_copy(update={"merge_engine": engine})
+    # Spark reads in the other engine's twin.
+    reader = "spark" if engine == "spark" else "librdkafka"
+    world.settings = world.settings.model_copy(update={"merge_engine": engine, "reader": reader})
     if sink == "postgres":
         address = SecretStr(request.getfixturevalue("postgres_address"))
         world.settings = world.settings.model_copy(update={"postgres": address})

@@ -1,6 +1,9 @@
-"""Whether a test has a real Kafka and a real Spark, or neither: by its marks."""
+"""Whether a test has a real Kafka and a real Spark, a real Kafka alone, or neither: by its marks."""
 
 from __future__ import annotations
+
+import os
+from typing import Literal
 
 import pytest
 from pyspark.sql import SparkSession
@@ -8,14 +11,9 @@ from pyspark.sql import SparkSession
 from tests.support.topics_in_memory import Cluster
 
 
-def is_marked(request: pytest.FixtureRequest) -> bool:
-    """Tell whether a test, or a module, is to have a real Kafka and a real Spark."""
-    return any(request.node.get_closest_marker(name) for name in ("spark", "kafka"))
-
-
 def kafka_for(request: pytest.FixtureRequest) -> str:
     """Return the address of a broker for a marked test, and of topics in memory for another."""
-    if is_marked(request):
+    if _is_marked(request, "spark", "kafka"):
         address: str = request.getfixturevalue("kafka_address")
         return address
     request.getfixturevalue("arrow_session")
@@ -23,8 +21,24 @@ def kafka_for(request: pytest.FixtureRequest) -> str:
 
 
 def spark_for(request: pytest.FixtureRequest) -> SparkSession:
-    """Return Spark's session for a marked test, and what stands for it for another."""
+    """Return Spark's session for a test that is marked so, and what stands for it for another."""
     session: SparkSession = request.getfixturevalue(
-        "spark" if is_marked(request) else "arrow_session"
+        "spark" if _is_marked(request, "spark") else "arrow_session"
     )
     return session
+
+
+def reader_for(request: pytest.FixtureRequest) -> Literal["spark", "librdkafka"]:
+    """Return what reads Kafka: with a broker and without Spark, the process itself."""
+    has_broker, has_spark = (_is_marked(request, name) for name in ("kafka", "spark"))
+    return "librdkafka" if has_broker and not has_spark else "spark"
+
+
+def _is_marked(request: pytest.FixtureRequest, *names: str) -> bool:
+    if os.environ.get("UNSPARK") and _has(request, "kafka"):
+        return "kafka" in names
+    return any(_has(request, name) for name in names)
+
+
+def _has(request: pytest.FixtureRequest, name: str) -> bool:
+    return request.node.get_closest_marker(name) is not None
