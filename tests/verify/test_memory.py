@@ -357,6 +357,13 @@ def in_columns(verdict: Verdict) -> bool:
     return verdict.record_by_record is None
 
 
+def test_a_table_without_a_batch_is_proven_again(world: World) -> None:
+    """The proof goes on from one that has proven nothing."""
+    world.run()
+
+    assert [proven(world).holds for _ in range(2)] == [True, True]
+
+
 def test_a_redrive_is_proven_in_columns(world: World) -> None:
     """What was bad by an earlier declaration is expected under the batch that sent it in."""
     world.declare(extra_fields="reject", quarantine_rate={"stop_above": 1.0})
