@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import pytest
 
+from oncelake.ingestion.operations.erase import erase
 from tests.support.proof import find_problems
 from tests.support.world import World
 
@@ -79,4 +80,21 @@ def test_a_row_that_was_deleted_before_has_no_key(
     assert world.run().is_balanced
 
     assert not world.ledger[-1].counts.get("quarantined")
+    assert find_problems(world) == ()
+
+
+@pytest.mark.parametrize(
+    "declared", [{}, {"deletes": "soft"}, {"mode": "scd2"}], ids=["hard", "soft", "history"]
+)
+def test_an_erase_forgets_who_has_had_the_key(world: World, declared: Mapping[str, str]) -> None:
+    """In the table and in the proof: the row that was moved upon leaves a key that has no row."""
+    world.declare(schema=DDL, keys=["id"], format=FORMAT, sequence_by=["lsn"], **declared)
+    world.send(*CHAIN[:3])
+    assert world.run().is_balanced
+    erase(world.spec, world.settings, key='{"id": 2}', reason="a test", run_id="e")
+    world.send(CHAIN[3])
+    assert world.run().is_balanced
+
+    assert world.ledger[-1].counts["deleted_absent"] == 1
+    assert {"id": 3, "v": "b"}.items() <= world.rows()[-1].items()
     assert find_problems(world) == ()

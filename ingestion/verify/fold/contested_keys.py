@@ -88,9 +88,10 @@ class ContestedKeys:
         self._moving.update(change.key for change in moved)
 
     def erase(self, erased: Erased) -> None:
-        """Forget all contests where everything was deleted."""
-        if erased.truncate:
-            self._contests.clear()
+        """Forget the contests of a key, or all where everything was deleted."""
+        for key in [*self._contests]:
+            if erased.truncate or erased.is_key(key):
+                del self._contests[key]
 
     def settle(self) -> tuple[Settled, Iterator[list[RowChange]]]:
         """Decide about the moves; return what became of them, and all changes that are left."""
