@@ -396,6 +396,17 @@ def test_records_that_wait_and_could_be_redriven_are_told_by_each_proof(world: W
     assert (goes_on(going), going.limits) == (True, first.limits)
 
 
+def test_a_record_whose_bytes_are_gone_waits_for_no_redrive(world: World) -> None:
+    """Another declaration would take it, and can no more."""
+    world.declare(extra_fields="reject", quarantine_rate={"stop_above": 1.0})
+    world.send({**row(2, "b"), "more": 1})
+    world.run()
+    erase(world.spec, world.settings, key='{"id": 2}', reason="a test", run_id="e")
+    world.declare(extra_fields="ignore")
+
+    assert (world.redrive().waiting, len(proven(world).limits)) == (0, 1)
+
+
 @pytest.mark.parametrize(
     ("column", "value"),
     [

@@ -30,7 +30,7 @@ from oncelake.ingestion.verify.verdict import Difference
 
 _NAMES = (
     *("_topic", "_partition", "_offset", "_seq", "redriven_seq"),
-    *("declaration", "engine_version", "reason", "detail"),
+    *("declaration", "engine_version", "reason", "detail", "removed"),
 )
 _UNKNOWN_SCHEMA = "unknown_schema_id"
 # No row had the value that an update left out, which another declaration does not change.
@@ -38,13 +38,17 @@ _NO_VALUE = "nothing_to_keep"
 
 
 class QuarantineEntry(NamedTuple):
-    """An entry of the quarantine: the batch that read the record, and the one that sent it in."""
+    """An entry of the quarantine: the batch that read the record, and the one that sent it in.
+
+    Where its bytes were removed, it ``is_bare``, and waits for nothing.
+    """
 
     seq: int
     redriven_seq: int | None
     is_classified_today: bool
     lacked_schema: bool
     lacked_value: bool
+    is_bare: bool
 
 
 class Redrives:
@@ -89,7 +93,9 @@ class Redrives:
                     self.places.append((TopicPartition(*at[:2]), at[2]))
                     lacked = row["reason"] == _UNKNOWN_SCHEMA
                     lacked_value = row["reason"] == _NO_VALUE
-                    entries[name] = QuarantineEntry(seq, mark, by_today, lacked, lacked_value)
+                    is_bare = row["removed"] is not None
+                    entry = QuarantineEntry(seq, mark, by_today, lacked, lacked_value, is_bare)
+                    entries[name] = entry
             self._entries.put(entries)
             self._is_empty = self._is_empty and not entries
 
@@ -154,7 +160,7 @@ class Redrives:
 
         Returns:
             Those that today's declaration classifies; those that were bad for another one, and that
-            wait in quarantine; those that a later redrive has sent in.
+            wait in quarantine; those that a later redrive has sent in, or none can.
         """
         classified: list[Record] = []
         kept: list[Record] = []
@@ -171,6 +177,8 @@ class Redrives:
                 redriven.append(record)
                 later[f"{entry.redriven_seq:020d} {record}"] = record
                 self._found[entry.redriven_seq] += 1
+            elif entry.is_bare and not entry.is_classified_today:
+                redriven.append(record)
             else:
                 (classified if entry.is_classified_today else kept).append(record)
         self._redriven.put(later)
