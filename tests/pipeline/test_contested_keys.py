@@ -98,3 +98,16 @@ def test_an_erase_forgets_who_has_had_the_key(world: World, declared: Mapping[st
     assert world.ledger[-1].counts["deleted_absent"] == 1
     assert {"id": 3, "v": "b"}.items() <= world.rows()[-1].items()
     assert find_problems(world) == ()
+
+
+def test_a_run_goes_on_where_an_erase_has_left_contests(world: World) -> None:
+    """They lie beside a delete, in a file that delta-rs has rewritten."""
+    world.declare(schema=DDL, keys=["id"], format=FORMAT, sequence_by=["lsn"])
+    world.send(change("d", row(9, "z"), None, 1), *CHAIN[:3])
+    assert world.run().is_balanced
+    erase(world.spec, world.settings, key='{"id": 1}', reason="a test", run_id="e")
+    world.send(CHAIN[3])
+    assert world.run().is_balanced
+
+    assert [each["id"] for each in world.rows()] == [2, 3]
+    assert find_problems(world) == ()
