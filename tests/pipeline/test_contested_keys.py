@@ -8,7 +8,7 @@ from typing import Any, Final
 import pytest
 
 from oncelake.ingestion.operations.erase import erase
-from tests.support.proof import find_problems
+from tests.support.proof import find_problems, prove
 from tests.support.world import World
 
 Row = dict[str, Any]
@@ -111,3 +111,19 @@ def test_a_run_goes_on_where_an_erase_has_left_contests(world: World) -> None:
 
     assert [each["id"] for each in world.rows()] == [2, 3]
     assert find_problems(world) == ()
+
+
+@pytest.mark.parametrize("before", [row(2, "b"), {"id": 2}], ids=["told", "not told"])
+def test_who_had_a_key_is_not_proven_once_kafka_has_forgotten_it(world: World, before: Row) -> None:
+    """Neither that a spared row was deleted, nor that a record does not wait."""
+    world.declare(schema=DDL, keys=["id"], format=FORMAT, sequence_by=["lsn"])
+    world.send(*CHAIN[:2])
+    assert world.run().is_balanced
+    world.forget_before(0, 2)
+    world.send(CHAIN[2], change("u", before, row(3, "b"), 4))
+    assert world.run().is_balanced
+
+    verdict = prove(world)
+
+    assert (verdict.holds, verdict.differences) == (False, ())
+    assert "only while Kafka holds all records of both" in verdict.obstacles[0]
