@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any, Final
 
 import pytest
 
+from oncelake.ingestion.operations.audit.audit import audit
+from oncelake.ingestion.operations.audit.declare import AuditRequest
 from oncelake.ingestion.operations.erase import erase
 from tests.support.proof import find_problems, prove
 from tests.support.world import World
@@ -127,3 +130,25 @@ def test_who_had_a_key_is_not_proven_once_kafka_has_forgotten_it(world: World, b
 
     assert (verdict.holds, verdict.differences) == (False, ())
     assert "only while Kafka holds all records of both" in verdict.obstacles[0]
+
+
+@pytest.mark.parametrize("keys", [["id"], ["id", "part"]])
+def test_an_audit_does_not_judge_a_key_that_was_taken_over(world: World, keys: list[str]) -> None:
+    """Its newest record is the delete of a row that has had it before."""
+    schema = f"{DDL}, part INT NOT NULL"
+    world.declare(schema=schema, keys=keys, format=FORMAT, sequence_by=["lsn"])
+    world.send(*json.loads(json.dumps(CHAIN).replace('"v":', '"part": 1, "v":')))
+    assert world.run().is_balanced
+    request = AuditRequest(
+        table=str(world.paths.data),
+        topic=world.topic,
+        keys=keys,
+        mode="upsert",
+        schema=schema,
+        format=json.dumps(FORMAT),
+    )
+
+    report = audit(request, world.settings)
+
+    assert (report.exit_code, report.proven, report.unproven) == (0, 1, 1)
+    assert "1 key was taken over by a row while another one had it" in report.limits[-1]
