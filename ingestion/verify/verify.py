@@ -374,7 +374,7 @@ class _Proof:
             if before is not None:
                 self._memory = f"goes on from {before.about}"
                 coverage.is_remembered = True
-            if not self._differences.counts and (before is None or batches[-1].seq > before.seq):
+            if not self._differences.counts and (before is None or self._last_seq > before.seq):
                 self._remember(proof, quarantined.all, redrives, coverage)
 
     def _quarantined_since(self, seq: int, coverage: Coverage) -> quarantine.Seen:

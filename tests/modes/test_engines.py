@@ -521,3 +521,19 @@ def test_a_quarantined_record_keeps_its_bytes_and_all_that_says_why(
     assert {row["declaration"] for row in found} == {fingerprint(spec)}
     assert all(row["value"] == large for row in found)
     assert found[0]["headers"] == [{"key": "h", "value": b"\x00"}]
+
+
+@pytest.mark.parametrize("names", [["a", "b"], ["a", "a", None]], ids=["all", "some"])
+def test_texts_of_a_table_that_was_rewritten_are_compared(
+    tmp_path: Path, names: list[str | None]
+) -> None:
+    """What delta-rs has updated or deleted from, Arrow cannot compare with its statistics."""
+    table = pa.table({"name": pa.array(names, pa.string()), "n": pa.array(range(len(names)))})
+    write_deltalake(str(tmp_path / "t"), table)
+    DeltaTable(str(tmp_path / "t")).update(updates={"n": "n + 1"})
+
+    with closing(LocalEngine("s", tmp_path)) as engine:
+        engine.open_table("there", Location.of(tmp_path / "t"))
+        found = engine.rows("SELECT n FROM there WHERE name IN ('a', 'c') ORDER BY n LIMIT 1")
+
+    assert found == [{"n": 1}]

@@ -68,7 +68,6 @@ def is_awaited(features: Sequence[Feature]) -> bool:
 # Pairs whose promise is not kept: see ``test_open.py``.
 OPEN: Final = frozenset(
     {
-        "ignore_null_updates + extra_fields: keep",
         # The proof reads records of before by the names of today.
         *("value_schema + renamed_from", "explode + renamed_from"),
     }

@@ -81,7 +81,10 @@ def _upsert(plan: Plan, events: list[Event]) -> list[Row]:
 
 
 def _partial(plan: Plan, events: list[Event]) -> list[Row]:
-    """Each column has the last value that was not null since the key's last delete (modes.md)."""
+    """Each column has the last value that was not null since the key's last delete (modes.md).
+
+    What no column has is the newest record's.
+    """
     live: dict[Key, Row | None] = {}
     for event in events:
         key, row = key_of(plan, event), row_of(plan, event)
@@ -89,7 +92,8 @@ def _partial(plan: Plan, events: list[Event]) -> list[Row]:
             live[key] = None
             continue
         old = live.get(key) or {}
-        live[key] = {n: old.get(n) if value is None else value for n, value in row.items()}
+        kept = {name: old.get(name) for name in plan.columns if row[name] is None}
+        live[key] = {**row, **kept}
     return [row for row in live.values() if row is not None]
 
 

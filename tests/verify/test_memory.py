@@ -357,6 +357,13 @@ def in_columns(verdict: Verdict) -> bool:
     return verdict.record_by_record is None
 
 
+def test_a_table_without_a_batch_is_proven_again(world: World) -> None:
+    """The proof goes on from one that has proven nothing."""
+    world.run()
+
+    assert [proven(world).holds for _ in range(2)] == [True, True]
+
+
 def test_a_redrive_is_proven_in_columns(world: World) -> None:
     """What was bad by an earlier declaration is expected under the batch that sent it in."""
     world.declare(extra_fields="reject", quarantine_rate={"stop_above": 1.0})
@@ -387,6 +394,17 @@ def test_records_that_wait_and_could_be_redriven_are_told_by_each_proof(world: W
 
     assert "can be applied today, by oncelake redrive" in first.limits[0]
     assert (goes_on(going), going.limits) == (True, first.limits)
+
+
+def test_a_record_whose_bytes_are_gone_waits_for_no_redrive(world: World) -> None:
+    """Another declaration would take it, and can no more."""
+    world.declare(extra_fields="reject", quarantine_rate={"stop_above": 1.0})
+    world.send({**row(2, "b"), "more": 1})
+    world.run()
+    erase(world.spec, world.settings, key='{"id": 2}', reason="a test", run_id="e")
+    world.declare(extra_fields="ignore")
+
+    assert (world.redrive().waiting, len(proven(world).limits)) == (0, 1)
 
 
 @pytest.mark.parametrize(
@@ -425,6 +443,22 @@ def test_a_version_that_changes_is_noticed(world: World, column: str, value: str
     world.forget_before(0, 3)
     assert in_columns(proven(world))
     DeltaTable(world.paths.data.path).update({column: value}, predicate="name = 'a'")
+
+    assert not proven(world).holds
+
+
+@pytest.mark.parametrize("declared", [{}, {"ignore_null_updates": True}], ids=["whole", "partial"])
+@pytest.mark.parametrize("type_", ["DECIMAL(20, 2)", "ARRAY<DECIMAL(38, 2)>"])
+def test_a_number_is_not_taken_for_that_below_zero(
+    world: World, type_: str, declared: dict[str, Any]
+) -> None:
+    """DuckDB has one hash for 0 and for -1 in 128 bits."""
+    world.declare(schema=f"id INT NOT NULL, total {type_}", **declared)
+    world.send({"id": 1, "total": [0.00] if "ARRAY" in type_ else 0.00})
+    world.run()
+    assert in_columns(proven(world))
+    below = f"CAST('-0.01' AS {type_})" if "ARRAY" not in type_ else "make_array(-0.01)"
+    DeltaTable(world.paths.data.path).update({"total": below})
 
     assert not proven(world).holds
 

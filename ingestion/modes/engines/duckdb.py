@@ -111,8 +111,20 @@ class LocalEngine:
                 self._kept.pop(name, None)
 
     def open_table(self, name: str, path: Location, version: int | None = None) -> None:
-        """Give a Delta table a name; its files are read by Arrow."""
-        self._tables.register(name, as_arrow(open_rows(path, version)))
+        """Give a Delta table a name; its files are read by Arrow.
+
+        Arrow cannot compare a text with the statistics of a file that delta-rs has rewritten, whose
+        texts are views. So conditions on texts are not left to it.
+        """
+        self._tables.register(f"{name}_rows", as_arrow(open_rows(path, version)))
+        rows = self._tables.table(f"{name}_rows")
+        columns = {column: text.name(column) for column in rows.columns}
+        columns |= {
+            column: f"substr({columns[column]}, 1)"
+            for column, type_ in zip(rows.columns, rows.types, strict=True)
+            if type_ == "VARCHAR"
+        }
+        self.define(name, f"SELECT {text.selected(columns)} FROM {name}_rows")
 
     def rows(self, sql: str) -> list[dict[str, Any]]:
         """Return the rows of a query."""

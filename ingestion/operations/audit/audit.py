@@ -45,7 +45,7 @@ Tell = Callable[[str, int, int], None]
 
 _RECORDS_AT_ONCE: Final = 50_000
 # What is counted as unproven.
-_UNPROVEN: Final = ("waiting", "gone", "split", "bad", "partial")
+_UNPROVEN: Final = ("waiting", "gone", "split", "contested", "bad", "partial")
 _FAULTS: Final = ("missing", "doubled", "different", "extra")
 
 
@@ -201,6 +201,11 @@ def _limits(counts: Counter[str]) -> Iterator[str]:
         yield (
             f"{counted(gone, 'row')} may be of records that Kafka has deleted, or that were not to "
             "be read"
+        )
+    if contested := counts["contested"]:
+        yield (
+            f"{counted(contested, 'key was', 'keys were')} taken over by a row while another one "
+            "had it, and not compared"
         )
     if partial := counts["partial"]:
         yield f"{counted(partial, 'row is', 'rows are')} of records that leave columns out"

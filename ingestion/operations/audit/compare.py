@@ -98,6 +98,13 @@ UPDATE records SET {orders} FROM (
     WINDOW before AS (PARTITION BY {k}, p ORDER BY o)
 ) earlier WHERE earlier.id = records.id AND act = 'delete' AND records.r0 IS NULL
 """
+# Keys onto which a row has moved while another one had them: the next delete may be of either.
+_CONTESTED: Final = """
+CREATE TABLE contested AS SELECT DISTINCT {k} FROM (
+    SELECT {k}, act, moves, lag(act) OVER (PARTITION BY {k} ORDER BY {rank}) AS before
+    FROM records WHERE act IN ('row', 'delete')
+) WHERE act = 'row' AND moves AND before = 'row'
+"""
 # Of each key, the newest record that is due, and the newest of all.
 _NEWEST: Final = """
 CREATE TABLE newest AS
@@ -299,13 +306,14 @@ class Comparison:
             except (sqlglot.ParseError, ValueError) as error:
                 raise _bad_condition(self._reading.deletes, error) from error
         lacks = "_unavailable IS NOT NULL" if self._reading.spec.unavailable else "FALSE"
+        moves = "coalesce(_moves, FALSE)" if self._reading.spec.settles_moves else "FALSE"
         return f"""
             SELECT (_offset * 2 + _index) * {partitions} + _partition AS id,
                    _partition AS p, _offset AS o, _timestamp AS sent,
                    CASE WHEN _disposition = 'row' AND coalesce({deletes}, FALSE) THEN 'delete'
                         WHEN _disposition IN ('row', 'delete') THEN _disposition
                         WHEN _disposition = 'quarantined' THEN 'bad' ELSE 'none' END AS act,
-                   {lacks} AS lacks, concat_ws(': ', _reason, _detail) AS why,
+                   {lacks} AS lacks, {moves} AS moves, concat_ws(': ', _reason, _detail) AS why,
                    CASE {" ".join(misfits) or "WHEN FALSE THEN ''"} END AS misfit,
                    {" | ".join(rounded) or "0"} AS rounded
                    {"".join(f", {cast[each]} AS {each.alias}" for each in self._columns)}
@@ -364,7 +372,9 @@ class Comparison:
             if is_upsert
             else "SELECT count(*) FROM records JOIN due USING (p) WHERE act = 'row' AND o > until"
         )
-        counts["split"] = self._number("SELECT count(*) FROM newest WHERE is_split")
+        counts["contested"] = self._number("SELECT count(*) FROM contested") if is_upsert else 0
+        split = self._number("SELECT count(*) FROM newest WHERE is_split")
+        counts["split"] = split - counts["contested"]
         is_due = "id IN (SELECT base FROM newest WHERE NOT is_split)" if is_upsert else "o <= until"
         counts["proven"] = self._number(
             f"SELECT count(*) - (SELECT coalesce(sum(missing), 0) FROM left_over WHERE missing > 0)"
@@ -421,6 +431,8 @@ class Comparison:
             if self._number("SELECT count(*) FROM records WHERE act = 'delete' AND r0 IS NULL"):
                 self._run(_ORDER_DELETES.format(k=keys, latest=latest, orders=sets))
         is_asked = "act IN ('row', 'delete')"
+        self._run(_CONTESTED.format(k=keys, rank=rank))
+        is_split = f"({is_split}) OR ({keys}) IN (FROM contested)"
         self._run(_NEWEST.format(k=keys, rank=rank, is_split=is_split, is_asked=is_asked))
 
     def _is_newer(self) -> str:

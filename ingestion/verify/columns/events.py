@@ -34,6 +34,7 @@ SENT: Final = pa.timestamp("us", "UTC")
 _PLACES: Final = {"seq": "BIGINT", "tp": "INTEGER", "off": "BIGINT"}
 # The number of the partition stands for topic and partition.
 _OWN: Final = ("_partition", "_offset", "epoch_us(_timestamp)", "_seq")
+_DIGITS_OF_64_BITS: Final = 18
 _DATABASE: Final = {
     **OFFLINE,
     "memory_limit": "1GB",
@@ -126,15 +127,15 @@ class RowColumns:
     def digest(self, flag: str) -> str:
         """Write the hash of a row, given what marks it as deleted, but for validity and parts."""
         flags = [flag] if self.flag else []
-        columns = [] if self.parts else map(identifier, self.types)
+        columns = [] if self.parts else map(self._hashed, self.types)
         return f"hash({', '.join([*columns, *flags, *_OWN])})"
 
     def hashes(self) -> dict[str, str]:
         """Write the parts of a row."""
-        values = map(identifier, self.types)
-        pairs = zip(self.parts, values, strict=False)
+        pairs = zip(self.parts, self.types, strict=False)
         return {
-            part: f"CASE WHEN {value} IS NOT NULL THEN hash({value}) END" for part, value in pairs
+            part: f"CASE WHEN {identifier(name)} IS NOT NULL THEN hash({self._hashed(name)}) END"
+            for part, name in pairs
         }
 
     def orders(self) -> dict[str, str]:
@@ -146,10 +147,22 @@ class RowColumns:
         values = ", ".join(map(self._compared, self.tracked))
         return f", CASE WHEN NOT _gone THEN hash({values}) END AS t" if values else ""
 
+    def _hashed(self, name: str) -> str:
+        """Write a value as it is hashed: DuckDB's hash of 0 is that of the DECIMAL below it."""
+        value = identifier(name)
+        return f"{value}, {value}::VARCHAR" if _is_wide(self.types[name]) else value
+
     def _compared(self, name: str) -> str:
         """Write a value without the sign of a zero, which orders nothing and changes nothing."""
         is_float = pa.types.is_floating(self.types.get(name, pa.null()))
         return f"{identifier(name)} + 0.0" if is_float else identifier(name)
+
+
+def _is_wide(type_: pa.DataType) -> bool:
+    """Tell whether a type is a DECIMAL of more than 64 bits, or has one."""
+    if pa.types.is_decimal(type_):
+        return bool(type_.precision > _DIGITS_OF_64_BITS)
+    return any(_is_wide(type_.field(n).type) for n in range(type_.num_fields))
 
 
 def version_digest(row: str, valid_from: str, valid_to: str, current: str) -> str:

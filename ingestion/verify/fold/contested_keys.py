@@ -6,17 +6,22 @@ nothing that distinguishes them, the record belongs in quarantine.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from oncelake.ingestion.kafka.offsets import TopicPartition
+from oncelake.ingestion.verify.decode.coerce import UnprovableError
 from oncelake.ingestion.verify.fold.rule import Erased, Events, FoldContext, Rule, add_events
 from oncelake.ingestion.verify.read.record import Place, Record, Row, RowChange
 from oncelake.ingestion.verify.read.spill import SpillTable
 
 _LATE: Final = "a later delete of its new key was read before it, and may have been of either row"
 _WHY: Final = "a move from a key that two rows have, and the row before does not say which of them"
+_UNKNOWN: Final = (
+    "whose row leaves a key that another row has taken over can be proven only while Kafka holds "
+    "all records of both"
+)
 _Name = tuple[str, Place]
 _At = tuple[TopicPartition, int]
 
@@ -64,10 +69,15 @@ class Settled:
 class ContestedKeys:
     """Decides about moves of a stream, batch by batch."""
 
-    def __init__(self, context: FoldContext, rule: Rule) -> None:
-        """Begin before the first batch; ``rule`` knows the rows."""
+    def __init__(
+        self, context: FoldContext, rule: Rule, is_waiting: Callable[[Record], bool]
+    ) -> None:
+        """Begin before the first batch; ``rule`` knows the rows.
+
+        ``is_waiting`` tells which records the engine has put aside.
+        """
         spec = context.spec
-        self._rule = rule
+        self._rule, self._coverage, self._is_waiting = rule, context.coverage, is_waiting
         self._new: SpillTable[Events] = context.store.table("unmoved")
         self._moving: set[str] = set()
         self._contests: dict[str, Contest] = {}
@@ -88,9 +98,10 @@ class ContestedKeys:
         self._moving.update(change.key for change in moved)
 
     def erase(self, erased: Erased) -> None:
-        """Forget all contests where everything was deleted."""
-        if erased.truncate:
-            self._contests.clear()
+        """Forget the contests of a key, or all where everything was deleted."""
+        for key in [*self._contests]:
+            if erased.truncate or erased.is_key(key):
+                del self._contests[key]
 
     def settle(self) -> tuple[Settled, Iterator[list[RowChange]]]:
         """Decide about the moves; return what became of them, and all changes that are left."""
@@ -101,6 +112,8 @@ class ContestedKeys:
             if not unknown:
                 break
             waiting |= unknown
+        if self._coverage.doubts(None):
+            self._refuse_unknown(lines, waiting)
         self._contests |= contests
         self._moving.clear()
         settled = Settled(bad=[*waiting.values()])
@@ -150,6 +163,7 @@ class ContestedKeys:
                 elif self._arrives(change):
                     there = self._arrived(contest, there, change)
                 elif not (self._is_contested(contest, change) or was_spared):
+                    self._refuse_another(there, change)
                     there = None
                 elif self._is_blind(change) and not was_spared:
                     there = None
@@ -166,9 +180,28 @@ class ContestedKeys:
             contests[key] = contest
         return spared, unknown, {key: each for key, each in contests.items() if each.arrivals}
 
+    def _refuse_unknown(
+        self, lines: Mapping[str, Sequence[RowChange]], waiting: Container[_At]
+    ) -> None:
+        """Refuse to judge records that wait for rows of which Kafka no longer holds all records."""
+        for change in (change for line in lines.values() for change in line):
+            record, is_known = change.record, (change.at, change.offset) in waiting
+            if record is not None and not is_known and self._is_waiting(record):
+                raise UnprovableError(_UNKNOWN)
+
+    def _refuse_another(self, there: RowChange | None, change: RowChange) -> None:
+        """Refuse to decide about a delete of a row that had the key before any that is known."""
+        if there is None or change.mover is None or not self._coverage.doubts(None):
+            return
+        if not _tells(self._told_of(change.mover), self._row(there)):
+            raise UnprovableError(_UNKNOWN)
+
     def _arrived(self, contest: Contest, there: RowChange | None, change: RowChange) -> RowChange:
         """Return the change that a row is of now; one onto which it has moved is pushed."""
         moment = change.place[self._order]
+        if change.moves and there is None and self._coverage.doubts(None):
+            # Perhaps another row had the key.
+            contest.arrivals.add(moment or change.place)
         if not change.moves or there is None:
             return change
         if moment:

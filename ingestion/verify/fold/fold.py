@@ -84,8 +84,9 @@ class Fold:
         self._unavailable = context.spec.unavailable
         self._applies_truncates = context.spec.format.options.truncate_policy == "apply"
         self._is_transformed = context.spec.is_transformed
+        waits = self._redrives.waits_for_its_key
         settles = context.spec.settles_moves
-        self._contested = ContestedKeys(context, self.rule) if settles else None
+        self._contested = ContestedKeys(context, self.rule, waits) if settles else None
         self._kept = KeptColumns(context, self._redrives.is_kept_back)
         self._columns = tuple(column.name for column in context.spec.columns)
         # Where the fields are, from a row's end, that no column names.

@@ -30,21 +30,26 @@ from oncelake.ingestion.verify.verdict import Difference
 
 _NAMES = (
     *("_topic", "_partition", "_offset", "_seq", "redriven_seq"),
-    *("declaration", "engine_version", "reason", "detail"),
+    *("declaration", "engine_version", "reason", "detail", "removed"),
 )
 _UNKNOWN_SCHEMA = "unknown_schema_id"
 # No row had the value that an update left out, which another declaration does not change.
 _NO_VALUE = "nothing_to_keep"
+# Two rows have had a key, and nothing tells which of them has left it.
+_MOVED = "moved_key"
 
 
 class QuarantineEntry(NamedTuple):
-    """An entry of the quarantine: the batch that read the record, and the one that sent it in."""
+    """An entry of the quarantine: the batch that read the record, and the one that sent it in.
+
+    Where its bytes were removed, it ``is_bare``, and waits for nothing.
+    """
 
     seq: int
     redriven_seq: int | None
     is_classified_today: bool
-    lacked_schema: bool
-    lacked_value: bool
+    reason: str
+    is_bare: bool
 
 
 class Redrives:
@@ -87,9 +92,8 @@ class Redrives:
                     by_today = by_today and not _lacked_a_schema(row)
                     name = str(Record(*at, 0, None, None))
                     self.places.append((TopicPartition(*at[:2]), at[2]))
-                    lacked = row["reason"] == _UNKNOWN_SCHEMA
-                    lacked_value = row["reason"] == _NO_VALUE
-                    entries[name] = QuarantineEntry(seq, mark, by_today, lacked, lacked_value)
+                    is_bare = row["removed"] is not None
+                    entries[name] = QuarantineEntry(seq, mark, by_today, row["reason"], is_bare)
             self._entries.put(entries)
             self._is_empty = self._is_empty and not entries
 
@@ -154,7 +158,7 @@ class Redrives:
 
         Returns:
             Those that today's declaration classifies; those that were bad for another one, and that
-            wait in quarantine; those that a later redrive has sent in.
+            wait in quarantine; those that a later redrive has sent in, or none can.
         """
         classified: list[Record] = []
         kept: list[Record] = []
@@ -166,11 +170,13 @@ class Redrives:
             if entry is None or entry.seq != seq:
                 classified.append(record)
                 continue
-            self.lacked_schema[seq] += entry.lacked_schema
+            self.lacked_schema[seq] += entry.reason == _UNKNOWN_SCHEMA
             if entry.redriven_seq is not None:
                 redriven.append(record)
                 later[f"{entry.redriven_seq:020d} {record}"] = record
                 self._found[entry.redriven_seq] += 1
+            elif entry.is_bare and not entry.is_classified_today:
+                redriven.append(record)
             else:
                 (classified if entry.is_classified_today else kept).append(record)
         self._redriven.put(later)
@@ -179,12 +185,18 @@ class Redrives:
     def count_without_value(self, changes: Iterable[RowChange]) -> int:
         """Count the records of changes that lack what no row had when they were put aside."""
         names = {str(each.record) for each in changes if each.left_out}
-        return sum(each.lacked_value for each in self._entries.get(names).values())
+        return sum(each.reason == _NO_VALUE for each in self._entries.get(names).values())
 
     def is_kept_back(self, record: Record) -> bool:
         """Tell whether the quarantine holds a record that no redrive has sent in."""
         entry = self._entry(record)
         return entry is not None and entry.redriven_seq is None
+
+    def waits_for_its_key(self, record: Record) -> bool:
+        """Tell whether a record waits since it is unknown which row has left its key."""
+        entry = self._entry(record)
+        is_of_a_move = entry is not None and entry.reason == _MOVED
+        return is_of_a_move and self.is_kept_back(record)
 
     def without_waiting(self, records: Sequence[Record], seq: int) -> tuple[Sequence[Record], int]:
         """Leave out the records that waited in quarantine when batch ``seq`` read them again.

@@ -85,8 +85,11 @@ class Erased:
         text = change.key
         if change.row is not None:
             text = text_of(change.row[i] for i in self._at)
-        digest = sha256(f"{self._salt} {text}".encode()).hexdigest()
-        return digest == str(self._digest)
+        return self.is_key(text)
+
+    def is_key(self, text: str) -> bool:
+        """Tell whether a key, by ``text_of``, is the one that was erased."""
+        return sha256(f"{self._salt} {text}".encode()).hexdigest() == str(self._digest)
 
     def is_of_any(self, changes: Iterable[RowChange]) -> bool:
         """Tell whether the changes of a key, in their order, left a row that is gone."""
