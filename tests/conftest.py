@@ -1,8 +1,8 @@
 """What every test may ask for: a real broker, a real Spark, a lake of its own.
 
-A stream's ``world`` has both where the test is marked ``spark``. Where it is marked ``kafka`` alone,
-librdkafka reads the broker, and there is no Spark. Without a mark its topics are in memory, and its
-records come as Arrow: see ``tests.support.arrow_source``.
+A stream's ``world`` has both where the test is marked ``spark``. Where it is marked ``kafka``
+alone, librdkafka reads the broker, and there is no Spark. Without a mark its topics are in memory,
+and its records come as Arrow: see ``tests.support.arrow_source``.
 """
 
 from __future__ import annotations

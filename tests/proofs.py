@@ -1,8 +1,8 @@
 """The long proofs, one after the other and each in pieces: python -m tests.proofs [--minutes 600].
 
-A piece is a command with a seed of its own. Its result is appended to tests/records/proofs.jsonl with the
-version of the engine, that is of its source text. So this may be stopped at any time: it goes on
-with the pieces that the version does not have yet. docs/reliability.md has the sums.
+A piece is a command with a seed of its own. Its result is appended to tests/records/proofs.jsonl
+with the version of the engine, that is of its source text. So this may be stopped at any time: it
+goes on with the pieces that the version does not have yet. docs/reliability.md has the sums.
 """
 
 from __future__ import annotations

@@ -74,4 +74,6 @@ def test_the_page_has_the_numbers_of_the_bugs() -> None:
     """The table of what found them is counted from the list."""
     counted = {row[0].partition(":")[0]: int(row[1]) for row in rows("found by | bugs")}
 
-    assert counted == Counter(bug["kind"] for bug in lines(ROOT / "tests" / "records" / "bugs.jsonl"))
+    assert counted == Counter(
+        bug["kind"] for bug in lines(ROOT / "tests" / "records" / "bugs.jsonl")
+    )

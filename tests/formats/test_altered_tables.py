@@ -139,7 +139,6 @@ def by_key(rows: list[dict[str, Any]], spec: StreamSpec) -> list[Any]:
 
 
 @pytest.mark.kafka
-@pytest.mark.spark
 @pytest.mark.parametrize(
     ("engine", "sink", "partitions"),
     [

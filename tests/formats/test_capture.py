@@ -114,7 +114,6 @@ def exactly(value: Any) -> Any:
 
 
 @pytest.mark.kafka
-@pytest.mark.spark
 @pytest.mark.parametrize(
     ("schemas", "runs"),
     [

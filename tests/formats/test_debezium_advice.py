@@ -96,7 +96,6 @@ def test_documents_of_mongodb_are_read_as_the_docs_say(world: World) -> None:
 
 
 @pytest.mark.kafka
-@pytest.mark.spark
 def test_a_delete_without_its_row_is_applied_by_its_null_value(
     registered: World, subject: Subject, registry_address: str
 ) -> None:
@@ -125,7 +124,6 @@ def test_a_delete_without_its_row_is_applied_by_its_null_value(
 
 
 @pytest.mark.kafka
-@pytest.mark.spark
 def test_a_key_that_only_the_kafka_key_has_is_taken_from_there(
     registered: World, subject: Subject, registry_address: str
 ) -> None:

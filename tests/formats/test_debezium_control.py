@@ -67,7 +67,6 @@ def test_a_heartbeat_of_avro_is_recognized_by_its_schema() -> None:
 
 
 @pytest.mark.kafka
-@pytest.mark.spark
 def test_a_truncate_stops_the_run_where_that_is_declared(world: World) -> None:
     """Nothing of its batch is written until the declaration says that it may wait."""
     world.declare(format={"type": "debezium", "on_truncate": "stop"})

@@ -211,7 +211,6 @@ def test_without_botocore_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.kafka
-@pytest.mark.spark
 @pytest.mark.parametrize("engine", ["auto", *twins("spark")])
 def test_records_of_glues_arrive_and_are_proven(world: World, glue: Glue, engine: str) -> None:
     """Values and keys, by a real broker; what is unknown waits until the registry knows it."""
@@ -245,7 +244,6 @@ def test_records_of_glues_arrive_and_are_proven(world: World, glue: Glue, engine
 
 
 @pytest.mark.kafka
-@pytest.mark.spark
 def test_the_registry_gives_the_columns_and_is_needed_for_the_proof(
     world: World, glue: Glue, monkeypatch: pytest.MonkeyPatch
 ) -> None:

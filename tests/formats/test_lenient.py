@@ -134,7 +134,6 @@ def test_a_declaration_that_cannot_be_lenient_is_refused(
 
 
 @pytest.mark.kafka
-@pytest.mark.spark
 @pytest.mark.parametrize(
     "extra",
     [
@@ -184,7 +183,6 @@ def test_an_exploded_record_is_counted_once(world: World) -> None:
 
 
 @pytest.mark.kafka
-@pytest.mark.spark
 def test_a_count_that_is_wrong_is_found(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """The proof counts by itself: a ledger that says another number is disproved."""
     world.declare(types={"at": "lenient"})

@@ -476,7 +476,6 @@ def test_columns_of_headers_and_key_arrive_in_the_table(world: World, engine: st
 
 
 @pytest.mark.kafka
-@pytest.mark.spark
 def test_a_key_in_quarantine_is_sent_in_again_with_its_headers(world: World) -> None:
     """Once the declaration has the format of the keys, their records are applied."""
     world.declare(
@@ -502,7 +501,6 @@ def test_a_key_in_quarantine_is_sent_in_again_with_its_headers(world: World) -> 
 
 
 @pytest.mark.kafka
-@pytest.mark.spark
 @pytest.mark.parametrize("engine", ["auto", *twins("spark")])
 def test_a_row_of_debezium_moves_within_its_tenant(world: World, engine: str) -> None:
     """The header is a part of both keys, and what the update leaves out comes from the old row."""
@@ -555,7 +553,6 @@ def test_each_element_has_the_columns_of_its_record(world: World) -> None:
 
 
 @pytest.mark.kafka
-@pytest.mark.spark
 def test_a_column_of_a_header_may_be_added_later(world: World) -> None:
     """It is null in the rows that are there, whatever headers their records have."""
     sent = [("t", b"u")]

@@ -157,7 +157,6 @@ def test_text_arrives_in_its_table(world: World) -> None:
 
 
 @pytest.mark.kafka
-@pytest.mark.spark
 def test_json_behind_a_schema_id_is_json(registered: World, subject: Subject) -> None:
     """The id leads to a JSON Schema, and what follows it is decoded as JSON is."""
     registered.declare(format="json_schema", key_format="json_schema")

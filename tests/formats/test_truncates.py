@@ -243,7 +243,6 @@ def test_a_run_that_dies_behind_it_applies_it_again(table: World) -> None:
 
 
 @pytest.mark.kafka
-@pytest.mark.spark
 @pytest.mark.parametrize(
     "place", [Failpoint.SOURCE_TRUNCATED, *twins(Failpoint.PREPARED, Failpoint.COMMITTED)]
 )

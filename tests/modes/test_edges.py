@@ -124,7 +124,6 @@ def test_a_row_that_comes_again_keeps_nothing_of_the_deleted(world: World) -> No
 
 
 @pytest.mark.kafka
-@pytest.mark.spark
 def test_a_window_beyond_the_years_of_readers_is_not_made(world: World) -> None:
     """A time is quarantined whose week begins before the year 1, or ends after 9999."""
     world.declare(

@@ -348,7 +348,6 @@ def test_rows_of_every_mode_keep_their_values(
     ids=["groups", "a topic"],
 )
 @pytest.mark.kafka
-@pytest.mark.spark
 def test_what_cannot_be_altered_says_so(
     settings: Settings, request: pytest.FixtureRequest, fields: dict[str, Any]
 ) -> None:

@@ -105,7 +105,6 @@ def test_records_wait_for_their_schema(registered: World, subject: Subject, wire
 
 
 @pytest.mark.kafka
-@pytest.mark.spark
 def test_a_delete_waits_for_the_schema_of_its_key(registered: World, registry_address: str) -> None:
     """The quarantine says why its key could not be read; the delete is made once it can."""
     registered.declare(key_format="avro")

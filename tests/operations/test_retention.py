@@ -48,7 +48,6 @@ def now(world: World) -> Retention:
 
 
 @pytest.mark.kafka
-@pytest.mark.spark
 def test_the_alarm_comes_while_every_unread_record_is_still_there(frail_world: World) -> None:
     """It is ok, then low, then critical, all before the first record is gone; then it is lost."""
     world, at = frail_world, TopicPartition(frail_world.topic, 0)
@@ -107,7 +106,6 @@ def test_status_exits_with_1_before_anything_is_lost(
 
 
 @pytest.mark.kafka
-@pytest.mark.spark
 def test_a_topic_limited_by_size_is_measured(world: World) -> None:
     """The log's size is the broker's own, and the estimate says which limit it is."""
     world.send(row(1, "read"))
@@ -123,7 +121,6 @@ def test_a_topic_limited_by_size_is_measured(world: World) -> None:
 
 
 @pytest.mark.kafka
-@pytest.mark.spark
 def test_the_size_of_a_log_is_not_asked_for_by_every_measurement(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -184,7 +181,6 @@ def test_what_an_open_transaction_withholds_counts(world: World) -> None:
 
 
 @pytest.mark.kafka
-@pytest.mark.spark
 def test_a_size_that_nobody_tells_leaves_the_other_limits(world: World, tmp_path: Path) -> None:
     """Without the Java client the age is still known; what is not, is said."""
     world.run()

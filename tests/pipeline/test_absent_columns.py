@@ -15,7 +15,7 @@ from tests.support.long import twins
 from tests.support.proof import find_problems
 from tests.support.world import World
 
-pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+pytestmark = pytest.mark.kafka
 
 
 def order(number: int, **fields: Any) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from oncelake.ingestion.errors import TooManyBadRecordsError
 from tests.support.proof import find_problems
 from tests.support.world import World, row
 
-pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+pytestmark = pytest.mark.kafka
 
 
 def test_a_batch_that_is_mostly_bad_is_not_written(world: World) -> None:

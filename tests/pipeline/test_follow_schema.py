@@ -294,7 +294,6 @@ NESTED = '{"fields": [{"field": "after", "fields": ' + '[{"fields": ' * 200 + "1
 
 
 @pytest.mark.kafka
-@pytest.mark.spark
 @pytest.mark.parametrize(
     "schema",
     [
@@ -390,7 +389,6 @@ def test_keys_of_a_newer_schema_are_told_of(
     assert f"{written.world.topic}: given other keys: id, name" in shown
 
 
-@pytest.mark.spark
 @pytest.mark.kafka
 @pytest.mark.parametrize("is_first", [True, False], ids=["schema first", "payload first"])
 def test_a_schema_in_the_record_is_followed_however_it_is_written(

@@ -16,7 +16,6 @@ from tests.support.world import World, row
 
 
 @pytest.mark.kafka
-@pytest.mark.spark
 def test_an_expired_start_of_a_new_partition_is_refused_until_accepted(world: World) -> None:
     """The lost range of a partition that the table never saw begins at 0."""
     world.send(row(1, "a"))
@@ -62,7 +61,6 @@ def test_partitions_added_in_mid_run_wait_for_the_next(world: World) -> None:
 
 
 @pytest.mark.kafka
-@pytest.mark.spark
 def test_partitions_added_before_a_run_that_fails_are_read_by_the_next(world: World) -> None:
     """A batch that fails after the topic has grown leaves nothing that the next run stumbles on."""
     world.declare(max_offsets_per_trigger=2)

@@ -32,7 +32,6 @@ def written(world: World) -> World:
 
 
 @pytest.mark.kafka
-@pytest.mark.spark
 def test_a_column_more_is_a_commit_of_its_own_before_anything_is_read(written: World) -> None:
     """The rows that are there have none, the new ones have it, and both are proven."""
     written.declare(schema=MORE, schema_change="evolve")

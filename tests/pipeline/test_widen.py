@@ -170,7 +170,6 @@ def in_table(world: World) -> set[str]:
 
 
 @pytest.mark.kafka
-@pytest.mark.spark
 @pytest.mark.parametrize("half_widened", [("run",), ("alter", "--yes")], indirect=True)
 def test_a_widening_goes_on_where_it_was_killed(half_widened: World) -> None:
     """The files that were complete are taken over: only the others are written."""
@@ -197,7 +196,6 @@ def test_a_widening_goes_on_where_it_was_killed(half_widened: World) -> None:
 
 
 @pytest.mark.kafka
-@pytest.mark.spark
 def test_what_is_erased_in_between_does_not_come_back(half_widened: World) -> None:
     """A file that was widened before the erase is not taken for the one without the key."""
     world, there = half_widened, Path(half_widened.paths.data.path)
@@ -221,7 +219,6 @@ def test_what_is_erased_in_between_does_not_come_back(half_widened: World) -> No
 
 
 @pytest.mark.kafka
-@pytest.mark.spark
 def test_a_file_that_is_not_whole_is_written_again(half_widened: World) -> None:
     """One is cut short, of the other the seal is missing."""
     world, there = half_widened, Path(half_widened.paths.data.path)
@@ -238,7 +235,6 @@ def test_a_file_that_is_not_whole_is_written_again(half_widened: World) -> None:
 
 
 @pytest.mark.kafka
-@pytest.mark.spark
 def test_a_widening_that_was_given_up_is_tidied_away(half_widened: World) -> None:
     """Maintenance takes its files for what they are: in no version."""
     world = half_widened

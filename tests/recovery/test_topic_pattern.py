@@ -32,7 +32,6 @@ def world(settings: Settings, session: SparkSession) -> Iterator[World]:
 
 
 @pytest.mark.kafka
-@pytest.mark.spark
 def test_topics_that_match_are_read_and_one_that_vanishes_is_missed(world: World) -> None:
     """A topic that appears is read from its start; one that is gone is refused, not forgotten."""
     world.send(row(1, "a", at=1))

@@ -109,7 +109,6 @@ def test_a_topic_deleted_in_mid_run_is_refused(
 
 
 @pytest.mark.kafka
-@pytest.mark.spark
 def test_another_cluster_at_the_same_address_is_refused(
     frail: FrailBroker, frail_world: World, kafka_address: str
 ) -> None:

@@ -374,7 +374,6 @@ def rows(file: Path, table: str) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.kafka
-@pytest.mark.spark
 def test_a_sink_of_another_package_is_one_like_ours(world: World, tmp_path: Path) -> None:
     """No line of the product names it."""
     file = tmp_path / "of_its_own.sqlite"

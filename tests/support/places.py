@@ -1,8 +1,7 @@
-"""Whether a test has a real Kafka and a real Spark, a real Kafka alone, or neither: by its marks."""
+"""Whether a test has a real Kafka and a real Spark, Kafka alone, or neither: by its marks."""
 
 from __future__ import annotations
 
-import os
 from typing import Literal
 
 import pytest
@@ -35,10 +34,4 @@ def reader_for(request: pytest.FixtureRequest) -> Literal["spark", "librdkafka"]
 
 
 def _is_marked(request: pytest.FixtureRequest, *names: str) -> bool:
-    if os.environ.get("UNSPARK") and _has(request, "kafka"):
-        return "kafka" in names
-    return any(_has(request, name) for name in names)
-
-
-def _has(request: pytest.FixtureRequest, name: str) -> bool:
-    return request.node.get_closest_marker(name) is not None
+    return any(request.node.get_closest_marker(name) for name in names)
