@@ -16,7 +16,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from oncelake.ingestion.declaration.ddl import DeclaredColumn, parse_columns
-    from oncelake.ingestion.declaration.sinks import BESIDE, QualifiedName, SinkKind, SinkPart
+    from oncelake.ingestion.declaration.sinks import (
+        BESIDE,
+        QualifiedName,
+        SinkKind,
+        SinkPart,
+        Statements,
+    )
     from oncelake.ingestion.declaration.sql import equal, identifier, literal, quoted
     from oncelake.ingestion.declaration.types import SqlType
     from oncelake.ingestion.errors import (
@@ -55,12 +61,15 @@ if TYPE_CHECKING:
     )
     from oncelake.ingestion.tables.table import (
         REPLACED,
-        AlterableTable,
         Altered,
         Change,
         ErasableTable,
+        Layout,
         MarkableTable,
+        NamedTable,
         RewindableTable,
+        Rules,
+        SealedTable,
         SinkTable,
         TableDefinition,
         Tell,
@@ -78,7 +87,6 @@ __all__ = [
     "REPLACED",
     "ROW_COUNTS",
     "UPDATED",
-    "AlterableTable",
     "Altered",
     "Change",
     "Commit",
@@ -94,13 +102,17 @@ __all__ = [
     "ForeignTableError",
     "IngestionError",
     "InvalidSpecError",
+    "Layout",
     "Location",
     "MarkableTable",
     "MissingRightError",
+    "NamedTable",
     "QualifiedName",
     "RefusedError",
     "RewindError",
     "RewindableTable",
+    "Rules",
+    "SealedTable",
     "Settings",
     "SetupError",
     "SinkKind",
@@ -108,6 +120,7 @@ __all__ = [
     "SinkTable",
     "SinkUnavailableError",
     "SqlType",
+    "Statements",
     "TableBusyError",
     "TableDefinition",
     "TableSettingsError",

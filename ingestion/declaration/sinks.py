@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
 
 from pydantic import Field, StringConstraints, create_model, field_validator, model_validator
 
+from oncelake.ingestion.declaration.ddl import DeclaredColumn
 from oncelake.ingestion.declaration.modes import MODES
 from oncelake.ingestion.declaration.names import SINKS_OF_OTHERS
 from oncelake.ingestion.declaration.parts import Allowed, Part
+from oncelake.ingestion.declaration.sql import identifier, quoted
 from oncelake.ingestion.declaration.types import PLAIN_NAME, SqlType
 
 # As PostgreSQL and most catalogs take a name without quotes.
@@ -114,6 +116,31 @@ class KafkaSink(SinkPart):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Statements:
+    """What gives a table of a sink other columns, as a person types it, or reads it.
+
+    Each text is filled in by `SinkKind.statement`. One that is empty says that the sink cannot do
+    it.
+
+    Attributes:
+        add: What adds a column.
+        take_nulls: What lets a column take nulls.
+        widen: What gives a column a type that holds more.
+        drop_constraint: What drops a constraint, whose name is the column's.
+        refit: What makes a column of an empty table of others as it is declared, by what differs:
+            its ``type``, or how the table fills it.
+        type_names: How types are named in these texts, where that is not as they are declared.
+    """
+
+    add: str = ""
+    take_nulls: str = ""
+    widen: str = ""
+    drop_constraint: str = ""
+    refit: Mapping[str, str] = field(default_factory=dict)
+    type_names: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class SinkKind:
     """One sink, and all that it can and cannot do.
 
@@ -131,9 +158,17 @@ class SinkKind:
         taken: Names of columns that every table of it has.
         has_text_keys: Whether the keys of a MAP must be texts.
         is_log: Whether rows are only ever added to it: it looks nothing up, and merges nothing.
-        marks_rows: Whether it can mark rows as gone, and leave their files as they are.
+        marks_rows: Whether it can mark rows as gone, and leave their files as they are: it is a
+            ``MarkableTable``.
         longest_key: How many bytes the texts and bytes of a key may have together; 0 for any.
         longest_name: How many bytes the name of a column may have; 0 for any.
+        way_out: What a person does about an empty table of others that cannot be a stream's.
+        statements: How its tables get other columns.
+        keeps_scale: Whether a wider DECIMAL has no more places, and the key of a MAP stays.
+        keeps_name: What a person does about a table with batches that cannot get another name.
+        seals: Whether its files are synced and checked by Oncelake: it is a ``SealedTable``.
+        renames_columns: Whether columns that are there can get other names, or go.
+        orders_columns: Whether they can be put into another order.
     """
 
     module: str
@@ -151,6 +186,52 @@ class SinkKind:
     marks_rows: bool = False
     longest_key: int = 0
     longest_name: int = 0
+    way_out: str = "drop or rename that table, or declare another one in `sink`"
+    statements: Statements = Statements()
+    keeps_scale: bool = False
+    keeps_name: str = ""
+    seals: bool = False
+    renames_columns: bool = False
+    orders_columns: bool = False
+
+    def statement(self, text: str, column: DeclaredColumn, *, table: str, where: str = "") -> str:
+        """Fill in one of its texts about a column.
+
+        Args:
+            table: The table's name in the sink.
+            where: What the table is called for people.
+        """
+        stored = self.stored_type(column.type)
+        return text.format(
+            where=where,
+            table=table,
+            quoted_table=".".join(map(identifier, table.split("."))),
+            name=column.name,
+            ticked=quoted(column.name),
+            quoted=identifier(column.name),
+            type=self.statements.type_names.get(stored.word, stored),
+            comment=column.comment_ddl,
+        )
+
+    def can_widen(self, found: SqlType, wider: SqlType) -> bool:
+        """Tell whether a column of a type can get another, which holds all its values."""
+        return bool(self.statements.widen) and found.widens_to(wider) and self._fits(found, wider)
+
+    def _fits(self, found: SqlType, wider: SqlType) -> bool:
+        """Tell whether files that have a type can be read by a wider one."""
+        if not self.keeps_scale:
+            return True
+        parts = found.parts.items()
+        return (
+            found.scale == wider.scale
+            and not (found.word == "MAP" and found.parts["key"] != wider.parts["key"])
+            and all(self._fits(part, wider.parts[name]) for name, part in parts)
+        )
+
+    @property
+    def has_names(self) -> bool:
+        """Tell whether a person may name its tables, outside the lake: each is a ``NamedTable``."""
+        return "table" in self.part.model_fields
 
     def stored_type(self, declared: SqlType) -> SqlType:
         """Return the type by which a declared one is kept, and read again."""
@@ -189,6 +270,7 @@ class SinkKind:
 _NESTED: Final = ("ARRAY", "MAP", "STRUCT")
 _NO_PAST: Final = "PostgreSQL keeps no earlier state of a table"
 _KEPT: Final = "a topic keeps what was written to it"
+_ALTER_COLUMN: Final = "ALTER TABLE {quoted_table} ALTER COLUMN {quoted}"
 _CONTROL: Final = "".join(map(chr, (*range(32), 127)))
 _OWN: Final[dict[str, SinkKind]] = {
     # Delta itself takes some of these, though only under column mapping, a protocol upgrade.
@@ -197,6 +279,16 @@ _OWN: Final[dict[str, SinkKind]] = {
         part=DeltaSink,
         unstorable=f" ,;{{}}()=.`{_CONTROL}",
         marks_rows=True,
+        seals=True,
+        renames_columns=True,
+        orders_columns=True,
+        way_out="oncelake reset {stream} --yes, which moves that table into the archive",
+        statements=Statements(
+            add="ALTER TABLE delta.`{where}` ADD COLUMNS ({ticked} {type}{comment})",
+            take_nulls="ALTER TABLE delta.`{where}` ALTER COLUMN {ticked} DROP NOT NULL",
+            widen="the files of {where} are written anew, {name} as {type}",
+            drop_constraint="ALTER TABLE delta.`{where}` DROP CONSTRAINT {ticked}",
+        ),
     ),
     # A path of pyiceberg's is names with points between them.
     "iceberg": SinkKind(
@@ -204,6 +296,15 @@ _OWN: Final[dict[str, SinkKind]] = {
         part=IcebergSink,
         stored_as={"TINYINT": "INT", "SMALLINT": "INT", "VARCHAR": "STRING", "VARIANT": "STRING"},
         unstorable=f".`{_CONTROL}",
+        statements=Statements(
+            add="ALTER TABLE {table} ADD COLUMN {ticked} {type}{comment}",
+            take_nulls="ALTER TABLE {table} ALTER COLUMN {ticked} DROP NOT NULL",
+            widen="ALTER TABLE {table} ALTER COLUMN {ticked} TYPE {type}",
+        ),
+        # The format has no other wider types for files that have the narrower.
+        keeps_scale=True,
+        renames_columns=True,
+        orders_columns=True,
     ),
     "postgres": SinkKind(
         module="oncelake.ingestion.sinks.postgres.table",
@@ -217,6 +318,33 @@ _OWN: Final[dict[str, SinkKind]] = {
         longest_key=2_000,
         # It cuts a longer one short, and says nothing.
         longest_name=63,
+        renames_columns=True,
+        statements=Statements(
+            add="ALTER TABLE {quoted_table} ADD COLUMN IF NOT EXISTS {quoted} {type}",
+            take_nulls=f"{_ALTER_COLUMN} DROP NOT NULL",
+            widen=f"{_ALTER_COLUMN} TYPE {{type}}",
+            refit={
+                # A generated column takes no other type in the statement that makes it a plain one.
+                "generated": f"{_ALTER_COLUMN} DROP EXPRESSION",
+                "default": f"{_ALTER_COLUMN} DROP DEFAULT",
+                "identity": f"{_ALTER_COLUMN} DROP IDENTITY",
+                "always identity": f"{_ALTER_COLUMN} DROP IDENTITY",
+                "type": f"{_ALTER_COLUMN} TYPE {{type}} USING NULL",
+            },
+            type_names={
+                "BOOLEAN": "boolean",
+                "SMALLINT": "smallint",
+                "INT": "integer",
+                "BIGINT": "bigint",
+                "FLOAT": "real",
+                "DOUBLE": "double precision",
+                "STRING": "text",
+                "BINARY": "bytea",
+                "DATE": "date",
+                "TIMESTAMP": "timestamp with time zone",
+                "TIMESTAMP_NTZ": "timestamp without time zone",
+            },
+        ),
     ),
     "kafka": SinkKind(
         module="oncelake.ingestion.sinks.kafka.table",
@@ -232,6 +360,12 @@ _OWN: Final[dict[str, SinkKind]] = {
         stored_as={"VARIANT": "STRING"},
         has_text_keys=True,
         is_log=True,
+        keeps_name="declare another one by `sink: {{kafka: {{topic: …}}}}`, or delete {table} and "
+        "{table}.oncelake",
+        statements=Statements(
+            add="records of topic {table} have {name} {type} from now on",
+            take_nulls="records of topic {table} may have null as {name} from now on",
+        ),
     ),
 }
 

@@ -15,17 +15,13 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 
 from oncelake.ingestion.delta.durability import seal_commits
 from oncelake.ingestion.delta.files import open_delta, read_delta, recorded_txn
-from oncelake.ingestion.delta.log import DeltaLog
 from oncelake.ingestion.delta.log_files import commit_file, log_files
 from oncelake.ingestion.delta.vectors import FEATURE, Vector, has_vectors, living_files
 from oncelake.ingestion.errors import CommitConflictError, TableBusyError, first_line
 from oncelake.ingestion.storage.location import Location
 from oncelake.ingestion.tables.commit_log import (
     AGAIN,
-    Commit,
     UnknownOutcomeError,
-    committed,
-    unless_committed,
 )
 from oncelake.ingestion.tables.commit_metadata import CommitMetadata, app_id
 
@@ -35,42 +31,6 @@ _ATTEMPTS: Final = 3
 _WRITTEN: Final = {
     *("appendOnly", "invariants", "timestampNtz", "variantType", "checkConstraints", FEATURE)
 }
-
-
-# Commits to the newest version, with note and fence.
-Write = Callable[[DeltaTable, CommitProperties], None]
-
-
-def commit_alone(
-    table: Location,
-    stream: str,
-    metadata: CommitMetadata,
-    write: Write,
-) -> Commit:
-    """Commit what is no batch, such as a note without a row; find it again, and seal it.
-
-    It needs the stream's lock.
-
-    Args:
-        table: The stream's.
-        stream: Its name.
-        metadata: The note.
-        write: Commits to the newest version, with note and fence.
-
-    Raises:
-        CommitConflictError: the table's log does not hold what was meant.
-        TableBusyError: somebody else changed the table meanwhile.
-    """
-
-    def attempt() -> None:
-        opened = open_delta(table)
-        write(opened, fenced_commit(opened, stream, metadata))
-
-    with unless_committed(DeltaLog(table), stream, metadata, DeltaError):
-        commit_again(attempt, stream)
-    commit = committed(DeltaLog(table), stream, metadata)
-    seal_commits(table)
-    return commit
 
 
 def put_commit(
@@ -178,24 +138,20 @@ def metadata_of(
 def put_metadata(
     path: Location,
     table: DeltaTable,
-    *,
-    properties: Mapping[str, str] = MappingProxyType({}),
-    schema: str = "",
+    properties: Mapping[str, str],
     more: Iterable[Mapping[str, Any]] = (),
-    operation: str = "SET TBLPROPERTIES",
 ) -> None:
-    """Commit properties of a table, or its columns as JSON, and other actions beside them.
+    """Commit properties of a table, and other actions beside them.
 
     delta-rs would name features that it can write, and the table does not have.
     """
-    changed = {"properties": json.dumps(dict(properties))}
     put_commit(
         path,
         table,
         CommitProperties(),
-        [*more, metadata_of(table, properties, schema)],
-        operation=operation,
-        operationParameters=changed,
+        [*more, metadata_of(table, properties)],
+        operation="SET TBLPROPERTIES",
+        operationParameters={"properties": json.dumps(dict(properties))},
     )
     seal_commits(path)
 

@@ -19,7 +19,7 @@ from oncelake.ingestion.declaration.types import SqlType
 from oncelake.ingestion.delta.commits import metadata_of
 from oncelake.ingestion.delta.files import EXACT_DIGITS
 from oncelake.ingestion.delta.vectors import FEATURE, PROPERTY
-from oncelake.ingestion.tables.table import TableDefinition
+from oncelake.ingestion.tables.table import Layout, TableDefinition
 
 # Commits from one checkpoint of the log to the next: Spark's own; delta-rs would write a tenth.
 CHECKPOINT_INTERVAL: Final = 10
@@ -55,7 +55,7 @@ def first_commit(wanted: TableDefinition) -> bytes:
     made = {"timestamp": now, "operation": "CREATE TABLE", "operationParameters": {}}
     actions = making(
         json.dumps(row_json(wanted.columns)),
-        properties_of(wanted),
+        _properties_of(wanted),
         features=[FEATURE] if wanted.deletion_vectors else [],
         description=wanted.description,
     )
@@ -86,7 +86,7 @@ def making(
     return {"protocol": protocol}, {"metaData": metadata}
 
 
-def properties_of(wanted: TableDefinition) -> dict[str, str]:
+def _properties_of(wanted: TableDefinition) -> dict[str, str]:
     """Return the properties of a new table.
 
     Statistics are kept of what rows are found by and the audit reads; of every other column they
@@ -115,26 +115,12 @@ def row_json(columns: Sequence[DeclaredColumn]) -> dict[str, Any]:
     return row
 
 
-def widened(table: DeltaTable, columns: Sequence[DeclaredColumn]) -> str:
-    """Return a table's columns as JSON, of which some have other types."""
-    row = json.loads(table.schema().to_json())
-    wider = {field["name"]: field for field in row_json(columns)["fields"]}
-    for field in row["fields"]:
-        if new := wider.get(field["name"]):
-            of_type = {k: v for k, v in new["metadata"].items() if k == _VARCHAR}
-            kept = {k: v for k, v in field["metadata"].items() if k != _VARCHAR}
-            field |= {"type": new["type"], "metadata": {**kept, **of_type}}
-    return json.dumps(row)
-
-
-def reshaped(
-    table: DeltaTable, columns: Sequence[DeclaredColumn], renamed: Mapping[str, str]
-) -> tuple[str, list[dict[str, Any]]]:
+def reshaped(table: DeltaTable, layout: Layout) -> tuple[str, list[dict[str, Any]]]:
     """Return columns as JSON, with what the table's own say, and the actions that set them."""
     known = {each.name: (each, json.loads(each.to_json())) for each in table.schema().fields}
-    row = row_json(columns)
-    for field, column in zip(row["fields"], columns, strict=True):
-        if found := known.get(renamed.get(column.name, column.name)):
+    row = row_json(layout.columns)
+    for field, column in zip(row["fields"], layout.columns, strict=True):
+        if found := known.get(layout.renamed.get(column.name, column.name)):
             if stored_type(found[0]) == column.type:
                 field["type"] = found[1]["type"]
             else:
@@ -143,6 +129,19 @@ def reshaped(
     schema = json.dumps(row)
     needed = with_features(table, *features_of(schema))
     return schema, [*needed, metadata_of(table, schema=schema)]
+
+
+def columns_of(table: DeltaTable) -> tuple[DeclaredColumn, ...]:
+    """Return a table's columns, as its log has them."""
+    return tuple(
+        DeclaredColumn(
+            name=each.name,
+            type=stored_type(each),
+            nullable=each.nullable,
+            comment=(each.metadata or {}).get("comment", ""),
+        )
+        for each in table.schema().fields
+    )
 
 
 def stored_type(field: Any) -> SqlType:

@@ -44,7 +44,7 @@ def vacuum(path: Location, *, window: dt.timedelta) -> int:
     if window >= dt.timedelta(days=1) and not due.items() <= properties.items():
         # Delta's own VACUUM, and time travel in Spark, go by them.
         with translate_conflicts(path.name):
-            put_metadata(path, table, properties=due)
+            put_metadata(path, table, due)
         table = open_delta(path)
     marks = has_vectors(table)
     removed = table.vacuum(

@@ -27,6 +27,7 @@ from oncelake.ingestion.lake.lock import refuse_lost_lease
 from oncelake.ingestion.lake.paths import StreamPaths
 from oncelake.ingestion.storage.failpoints import Failpoint, hit
 from oncelake.ingestion.storage.location import Location, ObjectChangedError, Tag
+from oncelake.ingestion.tables.table import NamedTable, foreign_table
 
 _STAMP = "%Y%m%dT%H%M%S%fZ"
 _WHY = "WHY"
@@ -158,7 +159,7 @@ def swap_tables(paths: StreamPaths, new: Location | None = None, *, why: str) ->
     """
     earlier = finish_swap(paths)
     if new is None:
-        paths.table.refuse_fixed_name()
+        refuse_kept_name(paths)
     refuse_lost_lease(paths)
     swap = _Swap(
         entry=new_entry(),
@@ -171,6 +172,26 @@ def swap_tables(paths: StreamPaths, new: Location | None = None, *, why: str) ->
     return Swapped(
         archived=(*earlier.archived, *now.archived), renamed=now.renamed or earlier.renamed
     )
+
+
+def refuse_kept_name(paths: StreamPaths) -> None:
+    """Make sure that the table is nobody else's with rows, and can be given another name.
+
+    Raises:
+        ForeignTableError: it is somebody else's, outside the lake.
+        RefusedError: it keeps its name.
+    """
+    kind, table, log = paths.sink.kind, paths.table, paths.table.log()
+    is_ours = log.exists and log.last_seq(paths.stream) is not None
+    if kind.has_names and log.exists and not (is_ours or log.is_empty):
+        raise foreign_table(table)
+    if kind.keeps_name and is_ours:
+        ways = kind.keeps_name.format(table=paths.sink.table_of(paths.stream))
+        raise RefusedError(
+            paths.stream,
+            f"{table.where} holds batches of this stream, and a topic cannot be renamed.",
+            remedy=f"{ways}; then run the same command again",
+        )
 
 
 def finish_swap(paths: StreamPaths) -> Swapped:
@@ -187,9 +208,10 @@ def finish_swap(paths: StreamPaths) -> Swapped:
     tables = (paths.tombstones, paths.quarantine, paths.data, paths.ledger)
     if not swap.is_cleared:
         refuse_lost_lease(paths)
-        outside = paths.at(SinkSpec.model_validate(swap.sink)).table
+        outside, renamed = paths.at(SinkSpec.model_validate(swap.sink)).table, None
         try:
-            renamed = outside.set_aside(swap.entry, is_replaced=swap.source is not None)
+            if isinstance(outside, NamedTable):
+                renamed = outside.set_aside(swap.entry, is_replaced=swap.source is not None)
         except (RefusedError, MissingRightError):
             # Nothing has moved; kept, it would refuse every later run as well.
             refuse_lost_lease(paths)

@@ -9,11 +9,10 @@ dies before its commit has changed no row; one that dies after it is finished by
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from oncelake.ingestion.declaration.ddl import DeclaredColumn, system_columns
 from oncelake.ingestion.declaration.spec import ALTERED, StreamSpec
 from oncelake.ingestion.errors import (
     InvalidSpecError,
@@ -24,7 +23,7 @@ from oncelake.ingestion.errors import (
 from oncelake.ingestion.lake.ledger import LedgerRow, put_rows
 from oncelake.ingestion.lake.lock import held
 from oncelake.ingestion.lake.paths import StreamPaths
-from oncelake.ingestion.pipeline.evolve_schema import under_declaration, widen_tombstones
+from oncelake.ingestion.pipeline.evolve_schema import commit_columns, under_declaration
 from oncelake.ingestion.recovery.position import Position, read_position
 from oncelake.ingestion.recovery.schema_diff import (
     SchemaChange,
@@ -37,8 +36,7 @@ from oncelake.ingestion.recovery.schema_diff import (
 from oncelake.ingestion.recovery.standing import heal_stream
 from oncelake.ingestion.recovery.topics import as_of_its_table
 from oncelake.ingestion.settings import Settings
-from oncelake.ingestion.storage.failpoints import Failpoint, hit
-from oncelake.ingestion.tables.table import AlterableTable, Tell
+from oncelake.ingestion.tables.table import Tell
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -129,17 +127,15 @@ def _alterations(spec: StreamSpec, paths: StreamPaths) -> tuple[SchemaChange, ..
     """
     changes = (*column_changes(spec, paths), *layout_changes(spec, paths.table))
     wanted = tuple(each for each in changes if each.effect != "nothing")
-    table, known = paths.table, {"alter", "evolve"}
-    refused = tuple(each for each in wanted if each.effect not in known)
+    refused = tuple(each for each in wanted if each.effect not in ("alter", "evolve"))
     if refused:
         raise schema_changed(spec, paths, refused)
-    why = "its sink does not do that"
-    if isinstance(table, AlterableTable):
-        why = table.fixed_by or ""
+    is_able = spec.sink.kind.renames_columns
+    why = paths.table.rules().fixed_by if is_able else "its sink does not do that"
     if wanted and why:
         raise SchemaChangedError(
             spec.name,
-            f"{table.where} cannot be altered: {why}.",
+            f"{paths.table.where} cannot be altered: {why}.",
             remedy=f"oncelake plan {spec.name} shows what a run can do; or oncelake rebuild "
             f"{spec.name}, or put `schema` back",
         )
@@ -171,39 +167,12 @@ def _commit(
     run_id: str,
     tell: Tell,
 ) -> LedgerRow:
-    table = paths.table
-    assert isinstance(table, AlterableTable), "another was refused"
-    if wider := [each.column for each in changes if each.is_wider and each.column]:
-        widen_tombstones(paths, wider, tell)
-    renamed = pending_renames(spec, {column.name for column in table.columns()})
+    renamed = pending_renames(spec, {column.name for column in paths.table.columns()})
     dropped = sorted(each.field for each in changes if each.is_dropped)
     done = {ALTERED: {"renamed": renamed, "dropped": dropped}}
-    position = under_declaration(position, spec, constraints_of(spec, table), **done)
-    commit = table.reshape(
-        [*_columns_to_be(spec, paths, renamed, dropped)],
-        renamed,
-        metadata=position.next_metadata(run_id, kind="schema"),
-        tell=tell,
-    )
-    hit(Failpoint.ALTERED)
+    position = under_declaration(position, spec, constraints_of(spec, paths.table), **done)
+    metadata = position.next_metadata(run_id, kind="schema")
+    commit = commit_columns(spec, paths, metadata, changes, renamed=renamed, tell=tell)
     row = LedgerRow.of(commit, position.table_id)
     put_rows(paths, row)
     return row
-
-
-def _columns_to_be(
-    spec: StreamSpec, paths: StreamPaths, renamed: dict[str, str], dropped: Collection[str]
-) -> Iterator[DeclaredColumn]:
-    """Yield the columns as declared, ours behind them, and then what the table fills by itself."""
-    now = {old: new for new, old in renamed.items()}
-    found = {now.get(each.name, each.name): each for each in paths.table.columns()}
-    declared = {each.name: each for each in (*spec.table_columns, *system_columns())}
-    for name, column in declared.items():
-        known = found.get(name, replace(column, nullable=True, comment=""))
-        yield replace(
-            column,
-            type=paths.sink.kind.stored_type(column.type),
-            nullable=known.nullable or (column.nullable and name not in spec.keys),
-            comment=column.comment or known.comment,
-        )
-    yield from (each for name, each in found.items() if name not in {*declared, *dropped})

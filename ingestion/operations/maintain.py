@@ -37,6 +37,7 @@ from oncelake.ingestion.sinks.delta.compaction import TableSize, TableUpkeep, co
 from oncelake.ingestion.storage.failpoints import Failpoint, hit
 from oncelake.ingestion.storage.location import Location
 from oncelake.ingestion.storage.processes import sweep_scratch
+from oncelake.ingestion.tables.table import NamedTable
 
 _MEGABYTE = 1024 * 1024
 
@@ -107,8 +108,9 @@ def maintain(
         copy_ledger(paths)
         hit(Failpoint.RETIRED)
         target_bytes = spec.maintenance.target_file_mb * _MEGABYTE
-        for what, count in paths.table.maintain(keep, target_bytes).items():
-            tell(f"{spec.name}: {what} {count:,}…")
+        if isinstance(paths.table, NamedTable):
+            for what, count in paths.table.maintain(keep, target_bytes).items():
+                tell(f"{spec.name}: {what} {count:,}…")
         tables = []
         for path in (paths.data, paths.quarantine, paths.tombstones, paths.ledger):
             if is_delta(path):

@@ -22,7 +22,7 @@ from oncelake.ingestion.errors import (
     no_table_yet,
 )
 from oncelake.ingestion.kafka.offsets import Offsets
-from oncelake.ingestion.lake.archive import Swapped, swap_tables
+from oncelake.ingestion.lake.archive import Swapped, refuse_kept_name, swap_tables
 from oncelake.ingestion.lake.erasure import erasures, unfinished
 from oncelake.ingestion.lake.ledger import LoadedLedger, first_offsets, load_ledger
 from oncelake.ingestion.lake.lock import Holder, held_by_python
@@ -39,6 +39,7 @@ from oncelake.ingestion.recovery.standing import end_half_done, is_half_done
 from oncelake.ingestion.recovery.topics import refuse_another_topic, resolve_topics
 from oncelake.ingestion.settings import Settings
 from oncelake.ingestion.storage.volumes import translate_disk_errors
+from oncelake.ingestion.tables.table import NamedTable
 
 # What a half-made table cannot be read on from.
 _OF_THE_SOURCE: Final = (OffsetsExpiredError, TopicRecreatedError, TopicTruncatedError)
@@ -158,10 +159,11 @@ class Rebuild:
             rows = load_ledger(paths).rows
             if begun.read_if_there() != purpose.encode() or any(row.is_red for row in rows):
                 for sink in (paths.sink, *(row.declared_sink for row in rows[-1:])):
-                    paths.at(sink).table.drop()
-                paths.table.refuse_fixed_name()
-                for table in (paths.tombstones, paths.quarantine, paths.data, paths.ledger):
-                    table.delete_all()
+                    if isinstance(table := paths.at(sink).table, NamedTable):
+                        table.drop()
+                refuse_kept_name(paths)
+                for place in (paths.tombstones, paths.quarantine, paths.data, paths.ledger):
+                    place.delete_all()
                 shutil.rmtree(paths.checkpoints, ignore_errors=True)
                 begun.put(purpose.encode())
 

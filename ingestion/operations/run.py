@@ -116,7 +116,7 @@ class StreamTask:
         refuse_bad_transformation(spark, stream.spec)
         begun = planned if engine == "delta_rs" else plan_start(stream)
         if begun is None:
-            create_table(spark, stream, engine, run_id=self.run_id)
+            create_table(stream, run_id=self.run_id)
             begun = plan_start(stream)
             assert begun is not None, "the table that was just opened is not there"
         # Another may have altered the table before the lock was ours.

@@ -61,6 +61,7 @@ from oncelake.ingestion.source.spark import read_ranges
 from oncelake.ingestion.storage.failpoints import Failpoint, hit
 from oncelake.ingestion.tables.commit_log import Commit
 from oncelake.ingestion.tables.commit_metadata import CommitMetadata, CountedRange
+from oncelake.ingestion.tables.table import SealedTable
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -400,7 +401,8 @@ class BatchWriter:
                 raise
         hit(Failpoint.COMMITTED)
         commit = self._find(metadata, after=after)
-        self._table.seal()
+        if isinstance(self._table, SealedTable):
+            self._table.seal()
         hit(Failpoint.READ_BACK)
         project(self._paths, metadata, self.position.table_id)
         hit(Failpoint.PROJECTED)
@@ -427,7 +429,7 @@ class BatchWriter:
         rows_of_seq = self._table.rows_of_seq(metadata.seq, commit=commit)
         problems = [
             *audit(mode, commit, rows_of_seq),
-            *self._table.altered_sources(commit),
+            *(self._table.altered_sources(commit) if isinstance(self._table, SealedTable) else ()),
             *foreign_commits_before(self._spec.name, self._log, commit),
         ]
         row = LedgerRow.of(commit, self.position.table_id, problems=problems)

@@ -6,29 +6,25 @@ again by the next run, records that came in between would be skipped.
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from pyspark.sql import SparkSession
-from pyspark.sql.types import StructType
-
-from oncelake.ingestion.declaration.modes import OUR_COLUMNS
-from oncelake.ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.declaration.ddl import system_columns
 from oncelake.ingestion.lake.erasure import COMPLETE, Digest, erasures
 from oncelake.ingestion.lake.ledger import LedgerRow, put_rows
 from oncelake.ingestion.lake.stream import Stream
-from oncelake.ingestion.modes.engines.choose import EngineName
-from oncelake.ingestion.modes.make_table import make_table
-from oncelake.ingestion.pipeline.evolve_schema import alter_table
-from oncelake.ingestion.pipeline.schema import row_type, storable
+from oncelake.ingestion.pipeline.evolve_schema import commit_columns
+from oncelake.ingestion.recovery.schema_diff import allowed_changes
 from oncelake.ingestion.recovery.start import Start, starting_offsets
 from oncelake.ingestion.recovery.topics import identity_of
 from oncelake.ingestion.storage.failpoints import Failpoint, hit
 from oncelake.ingestion.tables.commit_metadata import CommitMetadata
+from oncelake.ingestion.tables.table import TableDefinition
 
 
-def create_table(spark: SparkSession, stream: Stream, engine: EngineName, *, run_id: str) -> None:
+def create_table(stream: Stream, *, run_id: str) -> None:
     """Make the table if it is not there, and commit the offsets at which the stream begins.
 
     An empty table that others have made is taken, and gets the columns that it lacks where the
@@ -38,9 +34,17 @@ def create_table(spark: SparkSession, stream: Stream, engine: EngineName, *, run
     spec, paths, kafka = stream.spec, stream.paths, stream.kafka
     topics = kafka.topics(spec.name, spec.subscribed)
     begin = starting_offsets(spec, kafka, topics.partitions)
-    if paths.table.log().exists:
-        alter_table(spark, stream, is_ours=False)
-    make_table(engine, spark, stream, _schema(spec))
+    is_there = paths.table.log().exists
+    changes = allowed_changes(spec, paths, is_ours=False) if is_there else ()
+    paths.table.create(
+        TableDefinition(
+            columns=(*spec.table_columns, *system_columns()),
+            keys=spec.row_keys,
+            description=spec.description,
+            window=dt.timedelta(days=spec.rewind_window_days),
+            deletion_vectors=spec.deletion_vectors,
+        )
+    )
     hit(Failpoint.TABLE_CREATED)
     metadata = CommitMetadata(
         kind="schema",
@@ -51,7 +55,7 @@ def create_table(spark: SparkSession, stream: Stream, engine: EngineName, *, run
         columns=spec.ddl,
         next=begin,
     )
-    paths.table.commit_note(metadata)
+    commit_columns(spec, paths, metadata, changes)
 
 
 def inherit_erasures(
@@ -72,7 +76,3 @@ def inherit_erasures(
         position = position.after(made)
     put_rows(stream.paths, *rows)
     return replace(start, position=position, erasures=(*start.erasures, *erasures(rows)))
-
-
-def _schema(spec: StreamSpec) -> StructType:
-    return storable(StructType([*row_type(spec.table_ddl), *row_type(OUR_COLUMNS)]))

@@ -97,18 +97,6 @@ def declared_row(spec: StreamSpec, columns: Mapping[str, Column]) -> Column:
     return F.struct(*(column.alias(name) for name, column in made.items()))
 
 
-def storable(row: StructType) -> StructType:
-    """Return the type as a table holds it: a NOT NULL of its columns, and none deeper.
-
-    Delta refuses one below an array or a map, and MERGE one in a STRUCT; there validation alone
-    sees to it.
-    """
-    fields = zip(row.toNullable(), row, strict=True)
-    return StructType(
-        [StructField(f.name, f.dataType, own.nullable, f.metadata) for f, own in fields]
-    )
-
-
 def refuse_bad_condition(spark: SparkSession, spec: StreamSpec) -> None:
     """Make sure, before anything is read, that Spark understands columns and ``apply_as_deletes``.
 

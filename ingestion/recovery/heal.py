@@ -24,6 +24,7 @@ from oncelake.ingestion.recovery.snapshot import TableSnapshot
 from oncelake.ingestion.storage.failpoints import Failpoint, hit
 from oncelake.ingestion.tables.commit_log import Commit, CommitLog
 from oncelake.ingestion.tables.commit_metadata import app_id
+from oncelake.ingestion.tables.table import SealedTable
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,7 +89,7 @@ def heal_ledger(spec: StreamSpec, snapshot: TableSnapshot, position: Position) -
     unrecorded = read_unrecorded(paths, position.seq, recorded)
     healing = plan_healing(spec, position.table_id, recorded, unrecorded)
     refuse_lost_lease(paths)
-    if healing.recovered:
+    if healing.recovered and isinstance(paths.table, SealedTable):
         paths.table.seal()
     for commit in sorted((each.commit for each in unrecorded), key=lambda each: each.version):
         if commit.metadata:

@@ -22,11 +22,12 @@ from oncelake.ingestion.declaration.ddl import DeclaredColumn, parse_type, syste
 from oncelake.ingestion.declaration.modes import EXTRA_COLUMN
 from oncelake.ingestion.declaration.spec import StreamSpec, meaning, meaning_changes
 from oncelake.ingestion.declaration.sql import columns_in, quoted
+from oncelake.ingestion.declaration.types import SqlType
 from oncelake.ingestion.errors import RefusedError, SchemaChangedError
 from oncelake.ingestion.lake.paths import StreamPaths
 from oncelake.ingestion.recovery.position import Position, read_position
 from oncelake.ingestion.tables.commit_metadata import CONSTRAINTS, UNKNOWN, Identity
-from oncelake.ingestion.tables.table import AlterableTable, SinkTable
+from oncelake.ingestion.tables.table import SinkTable
 
 Effect = Literal["nothing", "evolve", "onward", "alter", "epoch", "refused"]
 # `oncelake alter` notes what it does behind a commit of the stream, which such a table lacks.
@@ -43,7 +44,6 @@ class SchemaChange:
         what: What is different, in a sentence without its end.
         statement: What makes the table fit, where anything does: SQL, as far as its sink has any.
         column: The column that it is about, then.
-        is_new: Whether the table gets it.
         is_wider: Whether it gets a type that holds more.
         is_dropped: Whether it goes, and its values.
         remedy: What a person can do, where nothing is done.
@@ -54,7 +54,6 @@ class SchemaChange:
     effect: Effect
     statement: str | None = None
     column: DeclaredColumn | None = None
-    is_new: bool = False
     is_wider: bool = False
     is_dropped: bool = False
     remedy: str | None = None
@@ -192,7 +191,7 @@ def column_changes(
     if spec.is_log and not columns:
         # A topic has columns only once ours are noted.
         return
-    instead = f"oncelake rebuild {spec.name}" if is_ours else table.way_out
+    instead = f"oncelake rebuild {spec.name}" if is_ours else _way_out(paths)
     declared, found = _both_sides(spec, columns, is_ours=is_ours)
     for new, old in pending_renames(spec, found).items() if is_ours else ():
         yield _renamed(spec, table, new, old, instead)
@@ -200,14 +199,14 @@ def column_changes(
             found[new] = replace(found.pop(old), name=new)
     for name, column in declared.items():
         if name not in found:
-            yield _added(column, table)
+            yield _added(column, paths)
             continue
         if name in spec.keys and column.nullable:
             # A record without its key is never a row.
             column = replace(column, nullable=found[name].nullable)
-        yield from _filled(column, found[name], table)
+        yield from _filled(column, found[name], paths)
         another = f"give the new type another column, or {instead}"
-        ways = another if is_ours else _ways_to_type(column, found[name], table)
+        ways = another if is_ours else _ways_to_type(column, found[name], paths)
         may_widen = is_ours and _may_widen(column, found[name], spec)
         yield from _altered(column, found[name], paths, ways, may_widen=may_widen)
     for name in found.keys() - declared.keys():
@@ -215,7 +214,7 @@ def column_changes(
         drops = f"; or {_alter(spec)} drops it, and its values, or by `renamed_from` renames it"
         remedy = f"{_how_to_keep(found[name], table)}{'' if is_kept else drops}; or {instead}"
         yield _undeclared(found[name], remedy, is_kept=is_kept)
-    yield from _constraint_changes(spec, table, instead)
+    yield from _constraint_changes(spec, paths, instead)
 
 
 def _both_sides(
@@ -256,7 +255,7 @@ def pending_renames(spec: StreamSpec, names: Collection[str]) -> dict[str, str]:
 
 def why_fixed(spec: StreamSpec, table: SinkTable, *names: str) -> str | None:
     """Say why the table cannot rename or drop a column, by any name it has, if so."""
-    if not isinstance(table, AlterableTable):
+    if not spec.sink.kind.renames_columns:
         return "its sink does neither rename nor drop columns"
     if spec.mode == "aggregate":
         return "it is of a group, which was folded by it"
@@ -266,17 +265,18 @@ def why_fixed(spec: StreamSpec, table: SinkTable, *names: str) -> str | None:
         return "it identifies or orders rows"
     if any(name.startswith("_") for name in names):
         return "it is one of Oncelake's own"
-    for rule, sql in {**table.constraints(), **table.generated()}.items():
+    rules = table.rules()
+    for rule, sql in {**rules.constraints, **rules.generated}.items():
         with suppress(ValueError):
             if columns_in(sql).isdisjoint(name.lower() for name in names):
                 continue
         return f"{rule} of the table may rest on it ({sql})"
-    return table.fixed_by
+    return rules.fixed_by or None
 
 
 def layout_changes(spec: StreamSpec, table: SinkTable) -> Iterator[SchemaChange]:
     """Yield how the table shows its columns otherwise than declared, which no run depends on."""
-    if not isinstance(table, AlterableTable) or table.fixed_by:
+    if not spec.sink.kind.renames_columns or table.rules().fixed_by:
         return
     found, declared = {each.name: each for each in table.columns()}, spec.table_columns
     for column in declared:
@@ -285,7 +285,7 @@ def layout_changes(spec: StreamSpec, table: SinkTable) -> Iterator[SchemaChange]
             yield SchemaChange(field=column.name, what=what, effect="alter")
     there = [name for name in found if name in {each.name for each in declared}]
     due = [each.name for each in declared if each.name in found]
-    if table.has_order and there != due:
+    if spec.sink.kind.orders_columns and there != due:
         what = f"the table has its columns in another order: {_alter(spec)} puts them as declared"
         yield SchemaChange(field="schema", what=what, effect="alter")
 
@@ -316,12 +316,17 @@ def _why_named(spec: StreamSpec) -> str | None:
     return None
 
 
-def _constraint_changes(spec: StreamSpec, table: SinkTable, instead: str) -> Iterator[SchemaChange]:
+def _constraint_changes(
+    spec: StreamSpec, paths: StreamPaths, instead: str
+) -> Iterator[SchemaChange]:
     """Yield what the table asks of its rows, and a record does not tell."""
-    for name, sql in constraints_of(spec, table).items():
+    checks, drop = paths.table.rules().checks, paths.sink.kind.statements.drop_constraint
+    for name, sql in constraints_of(spec, paths.table).items():
         if why := _why_not_kept(spec, sql):
             what = f"is a constraint of the table, {sql}, which cannot be kept: {why}"
-            remedy = f"{table.dropping(name)}{instead}"
+            named = DeclaredColumn(name=name, type=SqlType(word=""), nullable=True, comment="")
+            dropping = f"{_statement(paths, drop, named)}, or " if name in checks else ""
+            remedy = f"{dropping}{instead}"
             yield SchemaChange(field=name, what=what, effect="refused", remedy=remedy)
 
 
@@ -330,9 +335,10 @@ def constraints_of(spec: StreamSpec, table: SinkTable) -> dict[str, str]:
 
     A generated column is one of them, where it is declared: it must be as the table computes it.
     """
-    computed = {name: sql for name, sql in table.generated().items() if name in spec.types}
+    rules = table.rules()
+    computed = {name: sql for name, sql in rules.generated.items() if name in spec.types}
     of_columns = {f"generated {n}": f"{quoted(n)} <=> ({sql})" for n, sql in computed.items()}
-    return {**table.constraints(), **of_columns}
+    return {**rules.constraints, **of_columns}
 
 
 def with_constraints(declaration: Mapping[str, Any], asked: Mapping[str, str]) -> dict[str, Any]:
@@ -356,7 +362,7 @@ def _why_not_kept(spec: StreamSpec, sql: str) -> str | None:
 def _how_to_keep(column: DeclaredColumn, table: SinkTable) -> str:
     if column.name == EXTRA_COLUMN:
         return "write `extra_fields: keep` again"
-    if sql := table.generated().get(column.name):
+    if sql := table.rules().generated.get(column.name):
         by = f"`select: {{{column.name}: {json.dumps(sql)}}}`"
         return f"declare it as {column.as_ddl()}, by {by}, as the table computes it"
     if not column.nullable:
@@ -364,27 +370,48 @@ def _how_to_keep(column: DeclaredColumn, table: SinkTable) -> str:
     return "declare it still; a nullable column that no record fills stays null"
 
 
-def _added(column: DeclaredColumn, table: SinkTable) -> SchemaChange:
-    what = f"{column.type} is new"
-    if not column.nullable:
-        return SchemaChange(
-            field=column.name,
-            what=f"{what}, and NOT NULL, which the rows that are there are not",
-            effect="refused",
-            remedy=f"declare `{column.name} {column.type}` without NOT NULL",
-        )
+def _statement(paths: StreamPaths, text: str, column: DeclaredColumn) -> str:
+    """Fill in a text of the sink's about a column of the table."""
+    table = paths.sink.table_of(paths.stream)
+    return paths.sink.kind.statement(text, column, table=table, where=paths.table.where)
+
+
+def _way_out(paths: StreamPaths) -> str:
+    return paths.sink.kind.way_out.format(stream=paths.stream)
+
+
+def _evolved(
+    paths: StreamPaths, column: DeclaredColumn, what: str, text: str, *, is_wider: bool = False
+) -> SchemaChange:
+    """Return a change that the next run makes where its sink can, by its text of it."""
+    if not text:
+        remedy = f"oncelake rebuild {paths.stream}, since its sink changes no columns"
+        return SchemaChange(field=column.name, what=what, effect="refused", remedy=remedy)
+    statement = _statement(paths, text, column)
     return SchemaChange(
         field=column.name,
         what=what,
         effect="evolve",
-        statement=table.alteration(column, is_new=True),
+        statement=statement,
         column=column,
-        is_new=True,
+        is_wider=is_wider,
+    )
+
+
+def _added(column: DeclaredColumn, paths: StreamPaths) -> SchemaChange:
+    what = f"{column.type} is new"
+    if column.nullable:
+        return _evolved(paths, column, what, paths.sink.kind.statements.add)
+    return SchemaChange(
+        field=column.name,
+        what=f"{what}, and NOT NULL, which the rows that are there are not",
+        effect="refused",
+        remedy=f"declare `{column.name} {column.type}` without NOT NULL",
     )
 
 
 def _filled(
-    column: DeclaredColumn, found: DeclaredColumn, table: SinkTable
+    column: DeclaredColumn, found: DeclaredColumn, paths: StreamPaths
 ) -> Iterator[SchemaChange]:
     """Yield that a column takes no value, or no null, of a batch, since the table fills it."""
     is_required = found.filled_by == "identity" and column.nullable
@@ -393,13 +420,25 @@ def _filled(
             field=column.name,
             what=f"is declared, and the table alone may fill it ({found.filled_by})",
             effect="refused",
-            remedy=f"leave it out of `schema`; or {table.refit(column, found)}",
+            remedy=f"leave it out of `schema`; or {_refit(column, found, paths)}",
         )
 
 
-def _ways_to_type(column: DeclaredColumn, found: DeclaredColumn, table: SinkTable) -> str:
+def _refit(column: DeclaredColumn, found: DeclaredColumn, paths: StreamPaths) -> str:
+    """Say what makes a column of an empty table of others one as it is declared."""
+    kind, wanted = paths.sink.kind, [str(found.filled_by)]
+    wanted += ["type"] if found.type != kind.stored_type(column.type) else []
+    refit = kind.statements.refit
+    texts = [refit[each] for each in wanted if each in refit]
+    if texts and column.nullable and not found.nullable:
+        texts.append(kind.statements.take_nulls)
+    statements = [_statement(paths, text, column) for text in texts]
+    return "; ".join([*statements, f"or {_way_out(paths)}"]) if texts else _way_out(paths)
+
+
+def _ways_to_type(column: DeclaredColumn, found: DeclaredColumn, paths: StreamPaths) -> str:
     """Say what to do about a type in an empty table of others."""
-    refit = table.refit(column, found)
+    refit = _refit(column, found, paths)
     try:
         is_declarable = parse_type(str(found.type)) == found.type
     except ValueError:
@@ -419,33 +458,18 @@ def _may_widen(column: DeclaredColumn, found: DeclaredColumn, spec: StreamSpec) 
 def _altered(
     column: DeclaredColumn, found: DeclaredColumn, paths: StreamPaths, ways: str, *, may_widen: bool
 ) -> Iterator[SchemaChange]:
-    is_, due = found.type, paths.sink.kind.stored_type(column.type)
-    is_wider = is_ != due and may_widen and paths.table.can_widen(is_, due)
-    if is_wider:
-        yield SchemaChange(
-            field=column.name,
-            what=f"is {is_}, becomes {due}",
-            effect="evolve",
-            statement=paths.table.widening(column),
-            column=column,
-            is_wider=True,
-        )
-    elif is_ != due:
-        yield SchemaChange(
-            field=column.name,
-            what=f"is {is_} in the table, declared {column.type.without_required()}",
-            effect="refused",
-            remedy=ways,
-        )
-        return
+    kind, is_ = paths.sink.kind, found.type
+    due = kind.stored_type(column.type)
+    if is_ != due:
+        can_widen = may_widen and kind.can_widen(is_, due) and not paths.table.rules().fixed_by
+        if not can_widen:
+            what = f"is {is_} in the table, declared {column.type.without_required()}"
+            yield SchemaChange(field=column.name, what=what, effect="refused", remedy=ways)
+            return
+        what = f"is {is_}, becomes {due}"
+        yield _evolved(paths, column, what, kind.statements.widen, is_wider=True)
     if column.nullable and not found.nullable:
-        yield SchemaChange(
-            field=column.name,
-            what="may be null from now on",
-            effect="evolve",
-            statement=paths.table.alteration(column, is_new=False),
-            column=column,
-        )
+        yield _evolved(paths, column, "may be null from now on", kind.statements.take_nulls)
     elif not column.nullable and found.nullable:
         what = "is required of new records; the rows that are there may lack it"
         yield SchemaChange(field=column.name, what=what, effect="nothing")

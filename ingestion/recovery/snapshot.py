@@ -87,7 +87,7 @@ def read_snapshot(
         return TableSnapshot(
             paths=paths, table=None, ledger=ledger, has_stray_files=log.has_lost_its_log
         )
-    table.refuse_damaged(log)
+    settings_error = table.check(log)
     newest, others = log.since_our_newest(paths.stream)
     state = TableState(
         table_id=log.table_id(),
@@ -95,7 +95,7 @@ def read_snapshot(
         is_empty=log.is_empty,
         newest=newest,
         others=others,
-        settings_error=table.settings_error(log),
+        settings_error=settings_error,
     )
     ledger = ledger.completed(paths, state.table_id, state.seq or 0)
     snapshot = TableSnapshot(paths=paths, table=state, ledger=ledger)

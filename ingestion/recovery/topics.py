@@ -11,10 +11,8 @@ import re
 from contextlib import suppress
 from dataclasses import replace
 
-from oncelake.ingestion.declaration.ddl import parse_columns, system_columns
-from oncelake.ingestion.declaration.derived import united
+from oncelake.ingestion.declaration.ddl import parse_columns
 from oncelake.ingestion.declaration.spec import StreamSpec
-from oncelake.ingestion.declaration.types import SqlType
 from oncelake.ingestion.errors import (
     ClusterChangedError,
     IdentityChangedError,
@@ -69,21 +67,7 @@ def as_of_table(spec: StreamSpec, position: Position | None, paths: StreamPaths)
     """
     if position is None or not position.columns or not spec.follows_schema:
         return spec
-    wanted = spec.as_of(position.columns)
-    columns = united(wanted.columns, _unnoted_types(wanted, paths))
-    return without_refused(wanted.with_columns(columns), position.columns, paths)
-
-
-def _unnoted_types(spec: StreamSpec, paths: StreamPaths) -> dict[str, SqlType]:
-    """Return the types that a run gave the table, and died before it noted them."""
-    known = {each.name: paths.sink.kind.stored_type(each.type) for each in spec.table_columns}
-    fixed = {each.name for each in system_columns()} | {*spec.exclude, *spec.overrides}
-    return {
-        each.name: each.type
-        for each in paths.table.columns()
-        if each.name not in fixed and each.type != known.get(each.name)
-        if (each.name in known or each.nullable) and not each.filled_by
-    }
+    return without_refused(spec.as_of(position.columns), position.columns, paths)
 
 
 def as_of_its_table(spec: StreamSpec, paths: StreamPaths) -> StreamSpec:

@@ -382,7 +382,7 @@ class FilesTransaction(Transaction, Generic[File]):
 
     def _living(self, places: pa.Table) -> pa.Table:
         """Leave out the places of rows that are marked as gone."""
-        if all(self.count(file) == self.measure(file)[0] for file in self.files):
+        if not len(places) or all(self.count(file) == self.measure(file)[0] for file in self.files):
             return places
         found = [places.slice(0, 0)]
         for number, rows in self._by_file(places):

@@ -13,14 +13,13 @@ import datetime as dt
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from oncelake.ingestion.declaration.ddl import DeclaredColumn
-from oncelake.ingestion.declaration.types import SqlType
 from oncelake.ingestion.errors import (
     CommitConflictError,
     ForeignTableError,
@@ -41,8 +40,6 @@ Tell = Callable[[str], None]
 # How far back a table is read where nobody says so.
 A_WEEK: Final = dt.timedelta(days=7)
 REPLACED: Final = "is not the table that was read: another was made under its name"
-# Out of an empty table of others, which no command takes away.
-WAY_OUT: Final = "drop or rename that table, or declare another one in `sink`"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +71,29 @@ class Change:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Rules:
+    """What a table asks of its rows by itself, whatever is declared; most ask nothing.
+
+    Attributes:
+        checks: Its constraints, as conditions of Spark SQL by their names.
+        invariants: Those of its columns, by the columns' names; they stay as long as these.
+        generated: What the table computes columns by, as Spark SQL by their names.
+        fixed_by: What keeps the columns as they are, but for new ones and nulls, if anything does.
+    """
+
+    checks: Mapping[str, str] = field(default_factory=dict)
+    invariants: Mapping[str, str] = field(default_factory=dict)
+    generated: Mapping[str, str] = field(default_factory=dict)
+    fixed_by: str = ""
+
+    @property
+    def constraints(self) -> dict[str, str]:
+        """What each row must meet, by its name; one that is null is not met."""
+        of_columns = {f"invariant of {name}": sql for name, sql in self.invariants.items()}
+        return {**self.checks, **of_columns}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class TableDefinition:
     """A table that is to be made.
 
@@ -90,6 +110,21 @@ class TableDefinition:
     description: str = ""
     window: dt.timedelta = A_WEEK
     deletion_vectors: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Layout:
+    """The columns that a table is to have.
+
+    Attributes:
+        columns: All of them, by their stored types, in order; any other is dropped.
+        renamed: What the table calls columns so far, by their new names.
+        tell: Called with a sentence for each step.
+    """
+
+    columns: Sequence[DeclaredColumn]
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    tell: Tell = lambda text: None
 
 
 class Transaction(ABC):
@@ -122,6 +157,16 @@ class Transaction(ABC):
             DependencyError: the sink does not answer. Nothing of this is visible.
         """
 
+    def reshape(self, layout: Layout, metadata: CommitMetadata) -> None:
+        """Commit other columns and note as one act, as ``commit`` does; values stay.
+
+        Raises:
+            NotImplementedError: the sink does not do that; says why.
+            DamagedTableError: a file that would be copied is not as it was written.
+        """
+        del layout, metadata
+        raise NotImplementedError("its columns cannot be changed")
+
     @abstractmethod
     def close(self) -> None:
         """Give up what is not committed, and let go of the connection."""
@@ -146,16 +191,6 @@ class SinkTable(ABC):
         """Name the table for programs, without secrets."""
         return self.where
 
-    @property
-    def way_out(self) -> str:
-        """Say what a person does about an empty table of others that cannot be a stream's."""
-        return WAY_OUT
-
-    def refit(self, column: DeclaredColumn, found: DeclaredColumn) -> str:
-        """Say what makes a column of an empty table of others one as it is declared."""
-        del column, found
-        return self.way_out
-
     @abstractmethod
     def log(self) -> CommitLog:
         """Open the log of what was committed, as it is now."""
@@ -168,62 +203,21 @@ class SinkTable(ABC):
     def columns(self) -> tuple[DeclaredColumn, ...]:
         """Return the table's columns, by the types that ``SinkKind.stored_type`` gives."""
 
-    def constraints(self) -> Mapping[str, str]:
-        """Return what the table asks of each row, as conditions of Spark SQL by their names.
+    def rules(self) -> Rules:
+        """Return what the table asks of its rows."""
+        return Rules()
 
-        A row must meet each: one that is null is not met.
-        """
-        return {}
-
-    def dropping(self, constraint: str) -> str:
-        """Write, for people, the statement that drops a constraint, if there is one, and ``or``."""
-        del constraint
-        return ""
-
-    def generated(self) -> Mapping[str, str]:
-        """Return what the table computes columns by, as Spark SQL by their names."""
-        return {}
-
-    def alteration(self, column: DeclaredColumn, *, is_new: bool) -> str:
-        """Write, for people, what makes the table take a new column, or nulls in an old one."""
-        del column, is_new
-        return f"oncelake rebuild {self.stream}, since its sink changes no columns"
-
-    def alter(self, column: DeclaredColumn, *, is_new: bool, spark: Any) -> None:
-        """Do that; no row changes. ``spark`` is the run's session.
+    def reshape(self, layout: Layout, metadata: CommitMetadata) -> Commit:
+        """Commit other columns and a note; see ``Transaction``. Needs the stream's lock.
 
         Raises:
-            RefusedError: the sink changes no columns.
+            RefusedError: the sink does not do that; says why.
         """
-        del is_new, spark
-        raise RefusedError(
-            self.stream,
-            f"{self.where} cannot be changed, and {column.name} differs.",
-            remedy=f"oncelake rebuild {self.stream}",
-        )
-
-    def can_widen(self, found: SqlType, wider: SqlType) -> bool:
-        """Tell whether `widen` can give a column of a type another, which holds all its values."""
-        del found, wider
-        return False
-
-    def widening(self, column: DeclaredColumn) -> str:
-        """Write, for people, what gives a column that is there a wider type."""
-        return f"the files of {self.where} are written anew, {column.name} as {column.type}"
-
-    def widen(self, columns: Sequence[DeclaredColumn], *, tell: Tell = lambda text: None) -> None:
-        """Give columns that are there their wider types, at once; the values stay as they are.
-
-        Args:
-            columns: Those columns.
-            tell: Called with a sentence for each step.
-
-        Raises:
-            DamagedTableError: a file that would be copied is not as it was written.
-            RefusedError: the sink refuses it; says why.
-            TableBusyError: somebody else changed the table meanwhile.
-        """
-        raise NotImplementedError
+        try:
+            return self._commit(metadata, lambda begun: begun.reshape(layout, metadata))
+        except NotImplementedError as error:
+            problem, remedy = f"{self.where}: {error}.", f"oncelake rebuild {self.stream}"
+            raise RefusedError(self.stream, problem, remedy=remedy) from error
 
     @abstractmethod
     def begin(self, seq: int) -> Transaction:
@@ -270,83 +264,25 @@ class SinkTable(ABC):
             note = commit.metadata.to_json() if commit.metadata else None
             yield version, commit.txns.get(application), note
 
-    def seal(self) -> None:
-        """Write what was committed to the disk, where the sink has not done that."""
-        return
-
-    def refuse_damaged(self, log: Any) -> None:
-        """Make sure that the files of the rows are as they were written, where that can be checked.
+    def check(self, log: Any) -> TableSettingsError | None:
+        """Make sure that the rows are as they were written, where that can be checked.
 
         Args:
             log: The table's own, opened.
 
-        Raises:
-            DamagedTableError: it is not.
-        """
-        del log
+        Returns:
+            What is set on the table that contradicts the ingestion.
 
-    def settings_error(self, log: Any) -> TableSettingsError | None:
-        """Return what is set on the table that contradicts the ingestion; ``log`` is its own."""
+        Raises:
+            DamagedTableError: a file is not as it was written.
+            ForeignTableError: the table is another stream's.
+        """
         del log
         return None
 
-    def altered_sources(self, commit: Commit) -> Iterator[str]:
-        """Yield a sentence for each file a commit has copied that was not as it was written."""
-        del commit
-        yield from ()
-
-    def translate_read_errors(self, version: int | None = None) -> AbstractContextManager[None]:
+    def translate_read_errors(self) -> AbstractContextManager[None]:
         """Translate what reading the rows raises, into DamagedTableError or DependencyError."""
-        del version
         return nullcontext()
-
-    def maintain(self, window: dt.timedelta, target_bytes: int) -> Mapping[str, int]:
-        """Keep a table outside the lake quick to read, and small; needs the stream's lock.
-
-        Args:
-            window: How far back it shall be read.
-            target_bytes: The size that small files are put together to.
-
-        Returns:
-            What was done, as counts of files and versions by a word.
-        """
-        del window, target_bytes
-        return {}
-
-    def refuse_fixed_name(self) -> None:
-        """Make sure that the table is nobody else's with rows, and can be given another name.
-
-        Raises:
-            RefusedError: the name is taken.
-        """
-        return
-
-    def set_aside(self, entry: str, *, is_replaced: bool = False) -> str | None:
-        """Give the table another name, and its own to the one that was made beside it, if any was.
-
-        One that is not this stream's keeps its name, unless that is needed for the one beside it.
-        Needs the stream's lock; to do it again changes nothing.
-
-        Args:
-            entry: What to call it by.
-            is_replaced: Whether one was made beside it (``SinkSpec.beside``).
-
-        Returns:
-            What it is called now; ``None`` where there was none, or it is in the lake's folders.
-
-        Raises:
-            RefusedError: it cannot be renamed. No name has changed.
-            MissingRightError: the role may not do that. No name has changed.
-        """
-        del entry, is_replaced
-        return None
-
-    def drop(self) -> None:
-        """Remove the table of this stream for good, unless it is in the lake's folders.
-
-        What is in a topic stays there.
-        """
-        return
 
     def commit_note(self, metadata: CommitMetadata) -> Commit:
         """Commit a note alone, and read it back; needs the stream's lock.
@@ -366,6 +302,58 @@ class SinkTable(ABC):
         ):
             act(transaction)
         return committed(self.log(), self.stream, metadata)
+
+
+class NamedTable(SinkTable):
+    """The table of a sink that keeps it outside the lake, by a name (``SinkKind.has_names``)."""
+
+    @abstractmethod
+    def set_aside(self, entry: str, *, is_replaced: bool = False) -> str | None:
+        """Give the table another name, and its own to the one that was made beside it, if any was.
+
+        One that is not this stream's keeps its name, unless that is needed for the one beside it.
+        Needs the stream's lock; to do it again changes nothing.
+
+        Args:
+            entry: What to call it by.
+            is_replaced: Whether one was made beside it (``SinkSpec.beside``).
+
+        Returns:
+            What it is called now; ``None`` where there was none.
+
+        Raises:
+            RefusedError: it cannot be renamed. No name has changed.
+            MissingRightError: the role may not do that. No name has changed.
+        """
+
+    @abstractmethod
+    def drop(self) -> None:
+        """Remove the table of this stream for good."""
+
+    def maintain(self, window: dt.timedelta, target_bytes: int) -> Mapping[str, int]:
+        """Keep the table quick to read, and small; needs the stream's lock.
+
+        Args:
+            window: How far back it shall be read.
+            target_bytes: The size that small files are put together to.
+
+        Returns:
+            What was done, as counts of files and versions by a word.
+        """
+        del window, target_bytes
+        return {}
+
+
+class SealedTable(SinkTable):
+    """The table of a sink whose files Oncelake syncs and checks itself (``SinkKind.seals``)."""
+
+    @abstractmethod
+    def seal(self) -> None:
+        """Write what was committed to the disk, with checksums."""
+
+    @abstractmethod
+    def altered_sources(self, commit: Commit) -> Iterator[str]:
+        """Yield a sentence for each file a commit has copied that was not as it was written."""
 
 
 class ErasableTable(SinkTable):
@@ -412,7 +400,10 @@ class ErasableTable(SinkTable):
 
 
 class RewindableTable(SinkTable):
-    """The table of a sink that can ``rewind``: it keeps its earlier versions."""
+    """The table of a sink that can ``rewind``: it keeps its earlier versions.
+
+    Its transactions have ``restore(version, metadata)``, too, which commits as ``commit`` does.
+    """
 
     def restorable(self) -> Iterator[tuple[Commit, int | None, int]]:
         """Walk the log back.
@@ -428,56 +419,13 @@ class RewindableTable(SinkTable):
         del version
         yield from ()
 
-    @abstractmethod
     def restore(self, version: int, metadata: CommitMetadata) -> Commit:
         """Commit the rows and columns of an earlier version, with a note; needs the lock.
 
         Raises:
             RewindError: what was there then cannot be brought back.
         """
-
-
-class AlterableTable(SinkTable):
-    """The table of a sink whose columns can be renamed, dropped and typed anew, all at once.
-
-    Its transactions have ``reshape(columns, renamed, metadata)``, too, which commits as ``commit``.
-
-    Attributes:
-        has_order: Whether columns that are there can be put into another order.
-    """
-
-    has_order = True
-
-    @property
-    def fixed_by(self) -> str | None:
-        """Say what keeps the columns of this table as they are, if anything does."""
-        return None
-
-    def reshape(
-        self,
-        columns: Sequence[DeclaredColumn],
-        renamed: Mapping[str, str],
-        *,
-        metadata: CommitMetadata,
-        tell: Tell = lambda text: None,
-    ) -> Commit:
-        """Commit other columns and a note as one act; values stay. Needs the stream's lock.
-
-        Args:
-            columns: All that the table has from then on, in order; any other is dropped.
-            renamed: What the table calls columns so far, by their new names.
-            metadata: The note.
-            tell: Called with a sentence for each step.
-
-        Raises:
-            DamagedTableError: a file that would be copied is not as it was written.
-            RefusedError: the sink refuses it; says why.
-            TableBusyError: somebody else changed the table meanwhile.
-        """
-        del tell
-        return self._commit(
-            metadata, lambda begun: begun.reshape(columns, renamed, metadata=metadata)
-        )
+        return self._commit(metadata, lambda begun: begun.restore(version, metadata))
 
 
 class MarkableTable(SinkTable):

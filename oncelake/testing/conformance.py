@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import itertools
 import os
 import random
 import threading
@@ -21,14 +22,16 @@ from oncelake.ingestion.declaration.ddl import parse_type, system_columns
 from oncelake.sinks import (
     DELETED,
     ROW_COUNTS,
-    AlterableTable,
     Change,
     CommitConflictError,
     ErasableTable,
     IngestionError,
+    Layout,
     MarkableTable,
+    NamedTable,
     RefusedError,
     RewindableTable,
+    SealedTable,
     SinkKind,
     SinkTable,
     TableBusyError,
@@ -61,6 +64,7 @@ from oncelake.testing.tables import (
     rows_in,
     scanned,
     scanned_rows,
+    with_columns,
     writing,
 )
 from oncelake.testing.values import ALIKE, EXTREMES, KEY_TYPES, exact
@@ -100,12 +104,13 @@ class SinkConformance:
 
     def remove(self, table: SinkTable) -> None:
         """Remove the table, as a person does between two runs."""
+        assert isinstance(table, NamedTable), "of another, a subclass says how"
         table.drop()
 
     @property
     def is_beside(self) -> bool:
         """Tell whether a rebuild makes a table beside this one, which takes its name."""
-        return "rebuild" not in self.kind.cannot and "table" in self.kind.part.model_fields
+        return "rebuild" not in self.kind.cannot and self.kind.has_names
 
     def values_of(self, word: str) -> tuple[Any, ...]:
         """Return extremes of a type, but for texts with characters that the sink refuses."""
@@ -125,6 +130,8 @@ class SinkConformance:
         assert isinstance(table, ErasableTable) == ("erase" not in cannot)
         assert isinstance(table, RewindableTable) == ("rewind" not in cannot)
         assert isinstance(table, MarkableTable) == self.kind.marks_rows
+        assert isinstance(table, NamedTable) == self.kind.has_names
+        assert isinstance(table, SealedTable) == self.kind.seals
 
     def test_a_new_table_has_no_commit(self, opened: Opener) -> None:
         """It is there, and empty, and making it again changes nothing."""
@@ -361,27 +368,28 @@ class SinkConformance:
         make(opened(), "id INT NOT NULL, name STRING NOT NULL")
         opened().commit_note(note(0))
         commit(opened(), 1, inserted={1: "a"})
-        more, name = parse_columns("more SMALLINT, name STRING")
-        try:
-            # A run that died after the first one makes each of them again.
-            for _ in range(2):
-                opened().alter(more, is_new=True, spark=None)
-            for _ in range(2):
-                opened().alter(name, is_new=False, spark=None)
-        except RefusedError:
+        (more,) = parse_columns("more SMALLINT")
+        more = replace(more, type=self.kind.stored_type(more.type))
+        (name,) = parse_columns("name STRING")
+        layout = with_columns(opened(), [name, more])
+        if not self.kind.statements.add:
+            with pytest.raises(RefusedError):
+                opened().reshape(layout, note(2))
             return
+
+        assert opened().reshape(layout, note(2)).metadata == note(2)
 
         columns = opened().columns()
         assert [(each.name, each.nullable) for each in columns[:2]] == [
             ("id", False),
             ("name", True),
         ]
-        assert columns[-1] == replace(more, type=self.kind.stored_type(more.type))
-        row = {"id": 2, "name": None, "more": 5, **origin(2, 2)}
+        assert columns[-1] == more
+        row = {"id": 2, "name": None, "more": 5, **origin(3, 2)}
         rows = pa.Table.from_pylist([row], arrow_schema(columns))
-        with closing(opened().begin(2)) as transaction:
+        with closing(opened().begin(3)) as transaction:
             given = Change(inserted=rows, updated=rows.slice(0, 0), deleted=keys())
-            transaction.commit(given, note(2))
+            transaction.commit(given, note(3))
         found = [
             row for batch in opened().scan(["more", "id", "name"]) for row in batch.to_pylist()
         ]
@@ -395,34 +403,34 @@ class SinkConformance:
         begin(opened)
         commit(opened(), 1, inserted={1: "a", 2: "b", 3: "c"})
         commit(opened(), 2, updated={2: "B"}, deleted=(3,))
-        wide = parse_columns("id BIGINT NOT NULL")
         found, wider = (self.kind.stored_type(parse_type(name)) for name in ("INT", "BIGINT"))
-        if not opened().can_widen(found, wider):
+        if not self.kind.can_widen(found, wider):
             return
 
-        opened().widen(wide)
+        (id_,) = parse_columns("id BIGINT NOT NULL")
+        opened().reshape(with_columns(opened(), [replace(id_, type=wider)]), note(3))
 
         columns = opened().columns()
         assert (columns[0].type, columns[0].nullable) == (wider, False)
         assert rows_in(opened()) == {1: "a", 2: "B"}
         rows = pa.Table.from_pylist(
-            [{"id": id_, "name": "new", **origin(3, id_)} for id_ in (1, 2**40)],
+            [{"id": id_, "name": "new", **origin(4, id_)} for id_ in (1, 2**40)],
             arrow_schema(columns),
         )
-        with closing(opened().begin(3)) as transaction:
+        with closing(opened().begin(4)) as transaction:
             keys_of_rows = pa.table({"id": pa.array([1, 2**40], pa.int64())})
             assert transaction.rows_of(keys_of_rows)["name"].to_pylist() == ["a"]
             given = Change(inserted=rows.slice(1), updated=rows.slice(0, 1), deleted=keys())
-            transaction.commit(given, note(3))
+            transaction.commit(given, note(4))
         assert rows_in(opened()) == {1: "new", 2: "B", 2**40: "new"}
-        assert opened().log().last_seq("orders") == 3
+        assert opened().log().last_seq("orders") == 4
 
     @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
     def test_any_step_of_a_widening_may_fail(self, opened: Opener) -> None:
-        """Either all of some columns have their wider types, or none; it is done again."""
-        digits, columns = iter(range(6, 39)), "a DECIMAL({0}, 2), b DECIMAL({0}, 2)"
-        make(opened(), f"id INT NOT NULL, {columns.format(5)}")
-        if not opened().can_widen(parse_type("DECIMAL(5, 2)"), parse_type("DECIMAL(6, 2)")):
+        """Either all of some columns have their wider types, and the note, or none."""
+        digits, seqs = iter(range(6, 39)), itertools.count(2)
+        make(opened(), "id INT NOT NULL, a DECIMAL(5, 2), b DECIMAL(5, 2)")
+        if not self.kind.can_widen(parse_type("DECIMAL(5, 2)"), parse_type("DECIMAL(6, 2)")):
             return
         opened().commit_note(note(0))
         row = {"id": 1, "a": Decimal("123.45"), "b": Decimal("-999.99")}
@@ -433,19 +441,23 @@ class SinkConformance:
             transaction.commit(given, note(1))
 
         def attempt(step: FailingStep) -> bool:
-            wide, table = parse_columns(columns.format(next(digits))), opened()
+            table, seq, more = opened(), next(seqs), next(digits)
+            wide = parse_columns(f"a DECIMAL({more}, 2), b DECIMAL({more}, 2)")
+            layout = with_columns(table, wide)
             with suppress(StepFailedError, IngestionError), step:
-                table.widen(wide)
+                table.reshape(layout, note(seq))
             found = {each.type for each in opened().columns() if each.name in row} - {_INT}
             assert len(found) == 1, f"one of two columns is wider, {step}"
             assert scanned_rows(opened(), [*row]) == [row], step
-            assert opened_seq(opened) == 1, step
-            opened().widen(wide)
+            is_done = found == {wide[0].type}
+            assert opened_seq(opened) == (seq if is_done else seq - 1), step
+            if not is_done:
+                opened().reshape(layout, note(seq))
             assert opened().columns()[1:3] == wide, step
-            return found == {wide[0].type}
+            return is_done
 
         fail_at_steps(attempt, self.packages(opened, seq=2), most=self.steps_of_others)
-        with closing(opened().begin(2)) as transaction:
+        with closing(opened().begin(next(seqs))) as transaction:
             assert transaction.rows_of(keys(1)).num_rows == 1
 
     def packages(self, opened: Opener, *, seq: int) -> frozenset[str]:
@@ -459,15 +471,16 @@ class SinkConformance:
         commit(opened(), 1, inserted={1: "a", 2: "b", 3: "c"})
         commit(opened(), 2, updated={2: "B"}, deleted=(3,))
         table = opened()
-        if not isinstance(table, AlterableTable):
+        if not self.kind.renames_columns:
             return
 
         more = (*parse_columns("id INT NOT NULL, title STRING, more INT"), *system_columns())
-        assert table.reshape(more, {"title": "name"}, metadata=note(3)).metadata == note(3)
+        renamed = Layout(columns=more, renamed={"title": "name"})
+        assert table.reshape(renamed, note(3)).metadata == note(3)
         with pytest.raises(CommitConflictError):
-            table.reshape(more, {}, metadata=note(3, reason="another's"))
+            table.reshape(Layout(columns=more), note(3, reason="another's"))
         plain = parse_columns("id INT NOT NULL, title STRING")
-        table.reshape((*plain, *system_columns()), {}, metadata=note(4))
+        table.reshape(Layout(columns=(*plain, *system_columns())), note(4))
         names = [each.name for each in opened().columns()]
         assert names == [each.name for each in (*plain, *system_columns())]
         found = [row for batch in opened().scan(["id", "title"]) for row in batch.to_pylist()]
@@ -487,15 +500,14 @@ class SinkConformance:
             given = Change(inserted=inserted, updated=nothing, deleted=nothing.select(["id"]))
             transaction.commit(given, note(1))
         int_, bigint = (self.kind.stored_type(parse_type(name)) for name in ("INT", "BIGINT"))
-        table = opened()
-        if not isinstance(table, AlterableTable) or not table.can_widen(int_, bigint):
+        if not (self.kind.renames_columns and self.kind.can_widen(int_, bigint)):
             return
 
         wanted = (
             *parse_columns("id BIGINT NOT NULL, name STRING, total BIGINT"),
             *system_columns(),
         )
-        table.reshape(wanted, {"total": "count"}, metadata=note(2))
+        opened().reshape(Layout(columns=wanted, renamed={"total": "count"}), note(2))
 
         found = {each.name: each.type for each in opened().columns()}
         assert (found["id"], found["total"]) == (bigint, bigint)
@@ -510,7 +522,7 @@ class SinkConformance:
     @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
     def test_any_step_of_a_reshape_may_fail(self, opened: Opener) -> None:
         """The columns are those that the notes tell of; or the sink cannot."""
-        if not isinstance(opened(), AlterableTable):
+        if not self.kind.renames_columns:
             return
         books = Books(opened)
         first = change(1, inserted={1: "a", 2: "b"})
@@ -522,12 +534,11 @@ class SinkConformance:
         def attempt(step: FailingStep) -> bool:
             nonlocal name
             table, meant = opened(), note(books.seq, run_id=f"{step}")
-            assert isinstance(table, AlterableTable)
             other = f"name_{books.seq}_{len(step.taken)}"
             own = parse_columns(f"id INT NOT NULL, {other} STRING")
             wanted = (*own, *system_columns())
             with suppress(StepFailedError, IngestionError), step:
-                table.reshape(wanted, {other: name}, metadata=meant)
+                table.reshape(Layout(columns=wanted, renamed={other: name}), meant)
             is_done = opened_seq(opened) == books.seq
             if is_done:
                 books.take(meant)
@@ -561,13 +572,15 @@ class SinkConformance:
 
     def test_upkeep_changes_no_row(self, opened: Opener) -> None:
         """Whatever it puts together and forgets; the next commit follows the last one."""
+        if not self.kind.has_names:
+            return
         begin(opened)
         for seq in range(1, 5):
             commit(opened(), seq, inserted={seq: "a"})
         commit(opened(), 5, updated={1: "b"})
 
         for _ in range(2):
-            opened().maintain(dt.timedelta(0), 1_000_000)
+            named(opened).maintain(dt.timedelta(0), 1_000_000)
 
         assert rows_in(opened()) == {1: "b", 2: "a", 3: "a", 4: "a"}
         assert opened().log().last_seq("orders") == 5
@@ -656,11 +669,11 @@ class SinkConformance:
             return
         begin(opened)
         commit(opened(), 1, inserted={1: "a"})
-        aside = opened().set_aside("20240101")
+        aside = named(opened).set_aside("20240101")
 
         assert aside is not None, "a table that has a name of its own must be set aside"
         assert not opened().log().exists
-        assert opened().set_aside("20240101") == aside
+        assert named(opened).set_aside("20240101") == aside
         begin(opened)
         assert rows_in(opened()) == {}
         assert rows_in(Place(opened).named(aside)()) == {1: "a"}
@@ -677,10 +690,10 @@ class SinkConformance:
         commit(place.beside(), 1, run_id="new", inserted={2: "new"})
         old, new = (each().log().table_id() for each in (opened, place.beside))
 
-        aside = opened().set_aside("20240101", is_replaced=True)
+        aside = named(opened).set_aside("20240101", is_replaced=True)
 
         assert aside is not None
-        assert opened().set_aside("20240101", is_replaced=True) == aside
+        assert named(opened).set_aside("20240101", is_replaced=True) == aside
         kept = place.named(aside)
         assert (opened().log().table_id(), kept().log().table_id()) == (new, old)
         assert (rows_in(opened()), rows_in(kept())) == ({2: "new"}, {1: "old"})
@@ -700,13 +713,13 @@ class SinkConformance:
         commit(opened(), 1, inserted={0: "a"})
 
         def attempt(step: FailingStep) -> bool:
-            turn, table = next(turns), opened()
+            turn, table = next(turns), named(opened)
             begin(place.beside)
             commit(place.beside(), 1, inserted={turn: "a"})
             with suppress(StepFailedError, IngestionError), step:
                 table.set_aside(f"2024{turn:04}", is_replaced=True)
             is_done = opened().log().exists and rows_in(opened()) == {turn: "a"}
-            aside = opened().set_aside(f"2024{turn:04}", is_replaced=True)
+            aside = named(opened).set_aside(f"2024{turn:04}", is_replaced=True)
             assert aside is not None, step
             assert rows_in(opened()) == {turn: "a"}, step
             assert rows_in(place.named(aside)()) == {turn - 1: "a"}, step
@@ -783,9 +796,9 @@ class SinkConformance:
         for seq in (1, 2):
             with pytest.raises(CommitConflictError), closing(of_others().begin(seq)):
                 pass
-        of_others().drop()
         if self.is_beside:
-            of_others().set_aside("20240101")
+            named(of_others).drop()
+            named(of_others).set_aside("20240101")
 
         assert rows_in(opened()) == {1: "a"}
         assert [metadata for metadata, _ in past_of(opened)] == [note(0), note(1)]
@@ -957,3 +970,10 @@ def files_with(text: str, folder: Path) -> list[Path]:
     """Name the files below a folder that have a text in them."""
     files = (file for file in folder.rglob("*") if file.is_file())
     return [file for file in files if text.encode() in file.read_bytes()]
+
+
+def named(opened: Opener) -> NamedTable:
+    """Open a table that has a name outside the lake."""
+    table = opened()
+    assert isinstance(table, NamedTable)
+    return table

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from functools import partial
 from multiprocessing.process import BaseProcess
@@ -20,7 +20,9 @@ from oncelake.sinks import (
     ROW_COUNTS,
     Change,
     CommitMetadata,
+    DeclaredColumn,
     IngestionError,
+    Layout,
     SinkPart,
     SinkTable,
     TableDefinition,
@@ -49,6 +51,14 @@ def begin(opened: Opener) -> None:
     """Make the table, and commit its first note."""
     make(opened())
     opened().commit_note(note(0))
+
+
+def with_columns(table: SinkTable, columns: Iterable[DeclaredColumn]) -> Layout:
+    """Return a table's columns, some of them otherwise, and those that are new behind them."""
+    given = {column.name: column for column in columns}
+    return Layout(
+        columns=(*(given.pop(each.name, each) for each in table.columns()), *given.values())
+    )
 
 
 def note(seq: int, *, run_id: str = "r", reason: str | None = None) -> CommitMetadata:

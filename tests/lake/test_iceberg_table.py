@@ -71,6 +71,7 @@ from oncelake.ingestion.storage.location import Location
 from oncelake.ingestion.tables.commit_log import UnknownOutcomeError
 from oncelake.ingestion.tables.commit_metadata import app_id
 from oncelake.ingestion.tables.table import Change, TableDefinition
+from oncelake.testing.tables import with_columns
 from tests.support.long import only_long
 from tests.support.orders import (
     COLUMNS,
@@ -468,22 +469,21 @@ def test_a_column_is_added_and_takes_nulls(table: IcebergTable) -> None:
     commit(table, 1, change(1, inserted={1: "a", 2: "b"}))
     version = version_of(table, 1)
     more = replace(column("more STRUCT<x: SMALLINT>"), comment="it's more")
-    assert table.alteration(more, is_new=True) == (
+    kind = SINKS["iceberg"]
+    assert kind.statement(kind.statements.add, more, table="shop.orders") == (
         r"ALTER TABLE shop.orders ADD COLUMN `more` STRUCT<x: INT> COMMENT 'it\'s more'"
     )
+    more = replace(more, type=kind.stored_type(more.type))
     with closing(table.begin(2)) as stale:
-        for _ in range(2):
-            table.alter(more, is_new=True, spark=None)
-        with pytest.raises(TableBusyError):
-            stale.commit(change(2, inserted={3: "c"}), replace(NOTE, seq=2))
+        table.reshape(with_columns(table, [more]), replace(NOTE, seq=2))
+        with pytest.raises(CommitConflictError):
+            stale.commit(change(2, inserted={3: "c"}), replace(NOTE, seq=2, run_id="late"))
+    table.reshape(with_columns(table, [more]), replace(NOTE, seq=3))
 
-    assert table.columns() == (
-        *COLUMNS,
-        replace(more, type=SINKS["iceberg"].stored_type(more.type)),
-    )
+    assert table.columns() == (*COLUMNS, more)
     assert mores(table) == {1: None, 2: None}
-    new = rows({1: "A"}, seq=2).append_column("more", pa.array([{"x": 5}]))
-    commit(table, 2, Change(inserted=new[:0], updated=new, deleted=ids()))
+    new = rows({1: "A"}, seq=4).append_column("more", pa.array([{"x": 5}]))
+    commit(table, 4, Change(inserted=new[:0], updated=new, deleted=ids()))
     assert mores(table) == {1: {"x": 5}, 2: None}
     assert mores(table, version) == {1: None, 2: None}
 
@@ -499,12 +499,13 @@ def test_a_column_is_freed_to_be_null(tmp_path: Path) -> None:
     table = opened(tmp_path)
     name = column("name STRING NOT NULL")
     table.create(TableDefinition(columns=(COLUMNS[0], name, *COLUMNS[2:]), keys=KEYS))
-    assert table.alteration(name, is_new=False) == (
+    kind = SINKS["iceberg"]
+    assert kind.statement(kind.statements.take_nulls, name, table="shop.orders") == (
         "ALTER TABLE shop.orders ALTER COLUMN `name` DROP NOT NULL"
     )
 
-    table.alter(name, is_new=False, spark=None)
-    commit(table, 0, change(0, inserted={2: None}))
+    table.reshape(with_columns(table, [COLUMNS[1]]), NOTE)
+    commit(table, 1, change(1, inserted={2: None}))
 
     assert (table.columns(), names_in(table)) == (COLUMNS, {2: None})
 
@@ -566,13 +567,13 @@ def test_a_damaged_note_is_named(tmp_path: Path, table: IcebergTable) -> None:
 def test_files_that_are_gone_or_cut_short_are_named(tmp_path: Path, table: IcebergTable) -> None:
     """A data file that is not as it was committed is damage, with what to do."""
     commit(table, 1, change(1, inserted={1: "a"}))
-    table.refuse_damaged(table.log())
+    table.check(table.log())
     [path] = data_in(tmp_path)
     content = path.read_bytes()
 
     path.write_bytes(content[:-100])
     with pytest.raises(DamagedTableError, match="bytes"):
-        table.refuse_damaged(table.log())
+        table.check(table.log())
     with pytest.raises(DamagedTableError, match="cannot be read"), table.translate_read_errors():
         names_in(table)
     middle = content.index(b"\x28\xb5\x2f\xfd") + 8  # Of a page that is compressed.
@@ -581,7 +582,7 @@ def test_files_that_are_gone_or_cut_short_are_named(tmp_path: Path, table: Icebe
         commit(table, 2, change(2, updated={1: "A"}))
     path.unlink()
     with pytest.raises(DamagedTableError, match="missing"):
-        table.refuse_damaged(table.log())
+        table.check(table.log())
     with pytest.raises(DamagedTableError, match="missing"), table.translate_read_errors():
         names_in(table)
 
@@ -589,7 +590,7 @@ def test_files_that_are_gone_or_cut_short_are_named(tmp_path: Path, table: Icebe
 def test_what_this_sink_cannot_write_is_refused(tmp_path: Path, table: IcebergTable) -> None:
     """Rows that somebody deletes without rewriting them are not read as if they were there."""
     commit(table, 1, change(1, inserted={1: "a", 2: "b"}))
-    assert table.settings_error(table.log()) is None
+    assert table.check(table.log()) is None
     delete_first_row(table, others(tmp_path))
 
     assert others(tmp_path).scan().to_arrow()["id"].to_pylist() == [2]
@@ -605,7 +606,7 @@ def test_what_this_sink_cannot_write_is_refused(tmp_path: Path, table: IcebergTa
                 attempt()
     with others(tmp_path).update_spec() as update:
         update.add_field("_epoch", IdentityTransform())
-    assert "partitioned" in str(table.settings_error(table.log()))
+    assert "partitioned" in str(table.check(table.log()))
     with pytest.raises(RefusedError, match="partitioned"):
         table.begin(2)
 
@@ -653,20 +654,20 @@ def test_an_earlier_version_is_restored(tmp_path: Path, table: IcebergTable) -> 
     """Its rows and columns are back by one snapshot, no file is copied, and the seq goes on."""
     commit(table, 1, change(1, inserted={1: "a", 2: "b"}))
     version = version_of(table, 1)
-    table.alter(column("more INT"), is_new=True, spark=None)
-    new = rows({1: "A"}, seq=2).append_column("more", pa.array([5]))
-    commit(table, 2, Change(inserted=new[:0], updated=new, deleted=ids(2)))
+    table.reshape(with_columns(table, [column("more INT")]), replace(NOTE, seq=2))
+    new = rows({1: "A"}, seq=3).append_column("more", pa.array([5]))
+    commit(table, 3, Change(inserted=new[:0], updated=new, deleted=ids(2)))
     before = data_in(tmp_path)
 
-    rewind = replace(NOTE, kind="rewind", seq=3, counts={"rewound_to": 1})
+    rewind = replace(NOTE, kind="rewind", seq=4, counts={"rewound_to": 1})
     restored = table.restore(version, rewind)
 
     assert (restored.operation, restored.changes_rows, restored.metadata) == (
         *("RESTORE", True, rewind),
     )
-    assert (names_in(table), table.columns(), last_seq(table)) == (*({1: "a", 2: "b"}, COLUMNS, 3),)
+    assert (names_in(table), table.columns(), last_seq(table)) == (*({1: "a", 2: "b"}, COLUMNS, 4),)
     assert (data_in(tmp_path), table.log().row_count()) == (before, 2)
-    commit(table, 4, change(4, updated={2: "B"}, inserted={3: "c"}))
+    commit(table, 5, change(5, updated={2: "B"}, inserted={3: "c"}))
     assert names_in(table) == {1: "a", 2: "B", 3: "c"}
     assert names_in(table, version) == {1: "a", 2: "b"}
 
@@ -1261,12 +1262,12 @@ def test_what_was_committed_outlives_a_power_cut(tmp_path: Path) -> None:
         assert names_in(opened(disk.path)) == {1: "a", 2: "b"}
 
 
-def test_fields_in_another_order_are_no_wider_type(table: IcebergTable) -> None:
+def test_fields_in_another_order_are_no_wider_type() -> None:
     """The table would stay as it is, and every run would change it again."""
     found, wider, turned = map(
         parse_type,
         ("STRUCT<a: INT, b: INT>", "STRUCT<a: BIGINT, b: INT>", "STRUCT<b: INT, a: INT>"),
     )
 
-    assert table.can_widen(found, wider)
-    assert not table.can_widen(found, turned)
+    assert SINKS["iceberg"].can_widen(found, wider)
+    assert not SINKS["iceberg"].can_widen(found, turned)

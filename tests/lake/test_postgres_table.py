@@ -24,7 +24,7 @@ import pyarrow as pa
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from oncelake.ingestion.declaration.ddl import DeclaredColumn, parse_type
+from oncelake.ingestion.declaration.ddl import DeclaredColumn
 from oncelake.ingestion.declaration.sinks import SINKS, PostgresSink
 from oncelake.ingestion.errors import (
     CommitConflictError,
@@ -47,6 +47,7 @@ from oncelake.ingestion.storage.location import Location
 from oncelake.ingestion.tables.arrow_types import arrow_schema
 from oncelake.ingestion.tables.commit_log import DELETED, UnknownOutcomeError
 from oncelake.ingestion.tables.table import Change, TableDefinition
+from oncelake.testing.tables import with_columns
 from tests.support.orders import (
     COLUMNS,
     KEYS,
@@ -150,14 +151,24 @@ def test_an_empty_table_that_somebody_made_is_adopted(server: str, schema: str, 
         execute(server, f"INSERT INTO {schema}.orders (id, _seq) VALUES (1, 1)")
 
 
-def test_a_table_of_somebody_else_stays_as_it_is(server: str, schema: str) -> None:
-    """One without the keys is refused; one with rows is left, and the log shows rows, no note."""
+def test_an_empty_table_gets_the_columns_that_it_lacks(server: str, schema: str) -> None:
+    """What was planned is there before the indexes over it are; the rest comes with the note."""
     table = opened(server, schema)
     execute(server, f"CREATE SCHEMA {schema}")
     execute(server, f"CREATE TABLE {schema}.orders (name text)")
-    with pytest.raises(RefusedError, match='column "id" does not exist'):
-        table.create(TableDefinition(columns=COLUMNS, keys=KEYS))
 
+    table.create(TableDefinition(columns=COLUMNS, keys=KEYS))
+    commit(table, 0, change(0, inserted={1: "a"}))
+
+    assert {each.name for each in table.columns()} == {each.name for each in COLUMNS}
+    assert names_in(table) == {1: "a"}
+
+
+def test_a_table_of_somebody_else_stays_as_it_is(server: str, schema: str) -> None:
+    """One with rows is left, and the log shows rows, no note."""
+    table = opened(server, schema)
+    execute(server, f"CREATE SCHEMA {schema}")
+    execute(server, f"CREATE TABLE {schema}.orders (name text)")
     execute(server, f"INSERT INTO {schema}.orders VALUES ('theirs')")
     table.create(TableDefinition(columns=COLUMNS, keys=KEYS))
 
@@ -291,15 +302,18 @@ def test_a_column_that_somebody_requires_takes_nulls(
     server: str, schema: str, table: PostgresTable
 ) -> None:
     """A column is added once, however often, and each change can be typed."""
-    new = column("age TINYINT")
-    table.alter(new, is_new=True, spark=None)
-    table.alter(new, is_new=True, spark=None)
+    new, kind = column("age SMALLINT"), SINKS["postgres"]
+    table.reshape(with_columns(table, [new]), replace(NOTE, seq=1))
     execute(server, f"ALTER TABLE {schema}.orders ALTER COLUMN name SET NOT NULL")
-    table.alter(COLUMNS[1], is_new=False, spark=None)
+    table.reshape(with_columns(table, [COLUMNS[1]]), replace(NOTE, seq=2))
 
-    assert table.columns() == (*COLUMNS, replace(new, type=parse_type("SMALLINT")))
-    assert table.alteration(new, is_new=True).endswith('ADD COLUMN IF NOT EXISTS "age" smallint')
-    assert table.alteration(new, is_new=False).endswith('ALTER COLUMN "age" DROP NOT NULL')
+    assert table.columns() == (*COLUMNS, new)
+    added, freed = (
+        kind.statement(text, new, table="public.orders")
+        for text in (kind.statements.add, kind.statements.take_nulls)
+    )
+    assert added == 'ALTER TABLE "public"."orders" ADD COLUMN IF NOT EXISTS "age" smallint'
+    assert freed == 'ALTER TABLE "public"."orders" ALTER COLUMN "age" DROP NOT NULL'
 
 
 def test_the_present_is_read_and_no_past(
@@ -476,11 +490,11 @@ def test_a_table_that_a_crash_empties_is_named(
     server: str, schema: str, table: PostgresTable
 ) -> None:
     """UNLOGGED rows are gone after a crash of the server, and their notes are not."""
-    assert table.settings_error(table.log()) is None
+    assert table.check(table.log()) is None
 
     execute(server, f"ALTER TABLE {schema}.orders SET UNLOGGED")
 
-    assert "SET LOGGED" in str(table.settings_error(table.log()))
+    assert "SET LOGGED" in str(table.check(table.log()))
 
 
 @pytest.mark.parametrize("way", ["ALTER TABLE", "ALTER ROLE"])
@@ -494,14 +508,14 @@ def test_rows_that_are_hidden_from_us_are_not_taken_for_absent(
     execute(server, f"GRANT ALL ON ALL TABLES IN SCHEMA {schema} TO {role}")
     execute(server, f"ALTER TABLE {schema}.orders ENABLE ROW LEVEL SECURITY")
     of_role = opened(server.replace("oncelake@", f"{role}@"), schema)
-    error = of_role.settings_error(of_role.log())
+    error = of_role.check(of_role.log())
     assert f"row level security: what it hides from {role}" in str(error)
-    assert table.settings_error(table.log()) is None
+    assert table.check(table.log()) is None
 
     [statement] = re.findall(rf"{way} .*?(?:SECURITY|RLS)", error.remedy if error else "")
     execute(server, statement)
 
-    assert of_role.settings_error(of_role.log()) is None
+    assert of_role.check(of_role.log()) is None
     assert names_in(of_role) == {1: "a"}
 
 

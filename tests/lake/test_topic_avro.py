@@ -31,6 +31,7 @@ from oncelake.ingestion.storage.location import Location
 from oncelake.ingestion.tables.arrow_types import arrow_schema
 from oncelake.ingestion.tables.table import TableDefinition
 from oncelake.testing import begin, commit, note, rows_in
+from oncelake.testing.tables import with_columns
 from tests.support.registry import Subject
 
 pytestmark = pytest.mark.kafka
@@ -179,7 +180,7 @@ def test_a_new_column_is_a_compatible_schema(table: TopicTable, subject: Subject
     commit(table, 1, inserted={1: "a"})
     [new] = parse_columns("price DECIMAL(5, 2) NOT NULL")
 
-    table.alter(new, is_new=True, spark=None)
+    table.reshape(with_columns(table, [replace(new, nullable=True)]), note(2))
 
     schema = table.log().schema
     assert schema is not None
@@ -225,7 +226,7 @@ def test_another_format_is_refused(
     commit(table, 1, inserted={1: "a"})
     other = opened(name, settings.model_copy(update={"kafka": kafka_address}), "json")
 
-    error = other.settings_error(other.log())
+    error = other.check(other.log())
 
     assert "has rows as avro, not json" in str(error)
     with pytest.raises(TableSettingsError, match="write `format: avro` again, or write to another"):

@@ -30,7 +30,7 @@ from confluent_kafka.admin import (
 )
 
 from oncelake.ingestion.declaration.ddl import parse_columns, parse_type, system_columns
-from oncelake.ingestion.declaration.sinks import KafkaSink
+from oncelake.ingestion.declaration.sinks import KafkaSink, SinkSpec
 from oncelake.ingestion.errors import (
     CommitConflictError,
     DamagedTableError,
@@ -41,6 +41,8 @@ from oncelake.ingestion.errors import (
 )
 from oncelake.ingestion.kafka.client import client_options
 from oncelake.ingestion.kafka.offsets import TopicPartition
+from oncelake.ingestion.lake.archive import refuse_kept_name
+from oncelake.ingestion.lake.paths import StreamPaths
 from oncelake.ingestion.settings import Settings
 from oncelake.ingestion.sinks.kafka import notes as topic_notes
 from oncelake.ingestion.sinks.kafka import writer as topic_writer
@@ -50,6 +52,7 @@ from oncelake.ingestion.storage.location import Location
 from oncelake.ingestion.tables.commit_log import UnknownOutcomeError
 from oncelake.ingestion.tables.table import TableDefinition
 from oncelake.testing import begin, change, commit, make, note, rows_in
+from oncelake.testing.tables import with_columns
 from tests.support.committed import committed_records
 from tests.support.frail_broker import FrailBroker
 from tests.support.long import IS_LONG, twins
@@ -379,7 +382,7 @@ def test_another_streams_topic_is_refused_by_its_name(
     with pytest.raises(ForeignTableError, match="is the topic of stream orders"):
         make(other)
     with pytest.raises(ForeignTableError, match="is the topic of stream orders"):
-        other.refuse_damaged(other.log())
+        other.check(other.log())
     with pytest.raises(CommitConflictError, match="no commit of this stream"):
         other.begin(0)
     assert other.log().last_seq("customers") is None
@@ -394,12 +397,12 @@ def test_other_partitions_are_refused_with_keys_alone(
         start(lambda each=each: table_of(each, settings))
         admin.create_partitions([NewPartitions(each, 4)])[each].result(10)
 
-    error = opened().settings_error(opened().log())
+    error = opened().check(opened().log())
     assert "has 4 partitions and had 1" in str(error)
     with pytest.raises(TableSettingsError, match="had 1"):
         opened().begin(1)
     table = table_of(log, settings)
-    assert table.settings_error(table.log()) is None
+    assert table.check(table.log()) is None
     for seq in range(1, 9):
         commit(table, seq, inserted={seq: "a"})
     assert len(rows_in(table)) == 8
@@ -415,7 +418,7 @@ def test_a_policy_that_takes_rows_is_refused(
     opened().create(TableDefinition(columns=COLUMNS, keys=tuple(keys)))
     set_config(admin, name, cleanup_policy=policy)
 
-    error = opened().settings_error(opened().log())
+    error = opened().check(opened().log())
 
     assert f"cleanup.policy={policy}" in str(error)
     with pytest.raises(TableSettingsError):
@@ -468,15 +471,17 @@ def test_a_note_of_somebody_else_is_damage(opened: Opener, name: str, settings: 
         opened().begin(1)
 
 
-def test_a_topic_with_commits_keeps_its_name(opened: Opener, name: str) -> None:
+def test_a_topic_with_commits_keeps_its_name(opened: Opener, name: str, settings: Settings) -> None:
     """It has its name for good; where there is none, or no commit, there is nothing to do."""
-    opened().refuse_fixed_name()
+    sink = SinkSpec.model_validate({"kafka": {"topic": name}})
+    paths = StreamPaths.of("orders", settings, sink)
+    refuse_kept_name(paths)
     make(opened())
-    opened().refuse_fixed_name()
+    refuse_kept_name(paths)
     opened().commit_note(note(0))
 
     with pytest.raises(RefusedError, match=f"cannot be renamed.*delete {name} and {name}.oncelake"):
-        opened().refuse_fixed_name()
+        refuse_kept_name(paths)
 
 
 def test_a_log_finds_no_row_by_its_key(opened: Opener) -> None:
@@ -486,5 +491,6 @@ def test_a_log_finds_no_row_by_its_key(opened: Opener) -> None:
         transaction.rows_of(pa.table({"id": [1]}))
 
     numbered = replace(COLUMNS[1], type=parse_type("MAP<INT, STRING>"))
-    with pytest.raises(InvalidSpecError, match="column name cannot be written"):
-        opened().alter(numbered, is_new=True, spark=None)
+    numbered = replace(numbered, name="more")
+    with pytest.raises(InvalidSpecError, match="column more cannot be written"):
+        opened().reshape(with_columns(opened(), [numbered]), note(1))

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from oncelake.ingestion.declaration.ddl import DeclaredColumn, system_columns
 from oncelake.ingestion.declaration.derived import as_ddl
-from oncelake.ingestion.declaration.types import SqlType
-from oncelake.ingestion.errors import CommitConflictError, TableBusyError
+from oncelake.ingestion.errors import CommitConflictError
 from oncelake.ingestion.tables.commit_log import Commit, CommitLog
 from oncelake.ingestion.tables.commit_metadata import CommitMetadata
-from oncelake.ingestion.tables.table import RewindableTable
+from oncelake.ingestion.tables.table import Layout, RewindableTable, Rules, TableDefinition
 from tests.model.evolution import parsed
 from tests.model.process import step
 
@@ -42,21 +40,9 @@ class ModelData:
         state = self._table.states[commit.version]
         return sum(row.seq == seq for row in state.values())
 
-    def seal(self) -> None:
-        """Do nothing: memory does not wait to be written."""
-
-    def refuse_damaged(self, log: CommitLog) -> None:
+    def check(self, log: CommitLog) -> None:
         """Find nothing: memory is not damaged."""
         del log
-
-    def settings_error(self, log: CommitLog) -> None:
-        """Find nothing."""
-        del log
-
-    def altered_sources(self, commit: Commit) -> Iterator[str]:
-        """Find nothing."""
-        del commit
-        yield from ()
 
     def translate_read_errors(self) -> AbstractContextManager[None]:
         """Translate nothing."""
@@ -75,71 +61,35 @@ class ModelData:
         """Commit the rows of an earlier version."""
         return self.commit_note(metadata, version)
 
+    def create(self, wanted: TableDefinition) -> None:
+        """Create the table if it is not there."""
+        from tests.model.lake import Table
+
+        place, ours = self._paths.data, {each.name for each in system_columns()}
+        step("create the table")
+        if place.table is None:
+            table = Table(id="table")
+            ddl = as_ddl(each for each in wanted.columns if each.name not in ours)
+            table.land({}, None, clock_ms=0, read_at=-1, operation="CREATE TABLE", columns=ddl)
+            place.table = table
+
     def columns(self) -> tuple[DeclaredColumn, ...]:
         """Return the columns of the newest version, and those of every table."""
         return (*parsed(self._table.columns[-1]), *system_columns())
 
-    def constraints(self) -> dict[str, str]:
+    def rules(self) -> Rules:
         """Return nothing: it asks nothing of a row."""
-        return {}
+        return Rules()
 
-    generated = constraints
+    def reshape(self, layout: Layout, metadata: CommitMetadata) -> Commit:
+        """Commit other columns and a note, on exactly the version that was opened."""
+        ours = {each.name for each in system_columns()}
+        columns = as_ddl(each for each in layout.columns if each.name not in ours)
+        return self.commit_note(metadata, columns=columns)
 
-    def can_widen(self, found: SqlType, wider: SqlType) -> bool:
-        """Tell whether it holds more."""
-        return found.widens_to(wider)
-
-    def alteration(self, column: DeclaredColumn, *, is_new: bool) -> str:
-        """Write nothing."""
-        del column, is_new
-        return ""
-
-    def refit(self, column: DeclaredColumn, found: DeclaredColumn) -> str:
-        """Write nothing."""
-        del column, found
-        return ""
-
-    def widening(self, column: DeclaredColumn) -> str:
-        """Write nothing."""
-        del column
-        return ""
-
-    def alter(self, column: DeclaredColumn, *, is_new: bool, spark: Any) -> None:
-        """Commit a column more, on exactly the version that was opened."""
-        del spark
-        assert is_new, column
-        step("alter the table")
-        now = self._table.columns[-1]
-        is_there = column.name in {each.name for each in parsed(now)}
-        self._alter(now if is_there else as_ddl([*parsed(now), column]))
-
-    def widen(self, columns: Sequence[DeclaredColumn], *, tell: object) -> None:
-        """Commit wider types, likewise."""
-        del tell
-        step("alter the table")
-        wider = {column.name: column.type for column in columns}
-        now = parsed(self._table.columns[-1])
-        self._alter(as_ddl(replace(each, type=wider.get(each.name, each.type)) for each in now))
-
-    def _alter(self, ddl: str) -> None:
-        table = self._table
-        read_at = len(table.commits) - 1
-        step("land the columns")
-        if table.fences and len(table.commits) - 1 != read_at:
-            raise TableBusyError("a commit of that version is there")
-        world = self._paths.world
-        table.land(
-            table.states[-1],
-            None,
-            clock_ms=world.now_ms(),
-            read_at=read_at,
-            operation="ADD COLUMNS",
-            columns=ddl,
-        )
-        world.happens("columns altered")
-        step("hear of the columns")
-
-    def commit_note(self, metadata: CommitMetadata, version: int | None = None) -> Commit:
+    def commit_note(
+        self, metadata: CommitMetadata, version: int | None = None, columns: str | None = None
+    ) -> Commit:
         """Commit as delta-rs does: fenced against others, and never skipped."""
         table, stream = self._table, self._paths.stream
         step("begin the commit")
@@ -153,7 +103,7 @@ class ModelData:
             clock_ms=self._paths.world.now_ms(),
             read_at=read_at,
             operation="WRITE",
-            columns=None if version is None else table.columns[version],
+            columns=columns if version is None else table.columns[version],
         )
         step("hear of the commit")
         commit: Commit | None = self.log().find(stream, metadata.seq)

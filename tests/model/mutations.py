@@ -44,6 +44,5 @@ MUTATIONS: tuple[Mutation, ...] = (
     wrong_columns.schemas_not_compared,
     wrong_columns.alteration_left_to_who_wrote_the_file,
     wrong_columns.columns_of_the_file_alone,
-    wrong_columns.only_noted_columns_believed,
     wrong_columns.columns_before_the_lock,
 )

@@ -39,7 +39,7 @@ from oncelake.ingestion.errors import StreamLockedError
 from oncelake.ingestion.kafka.offsets import Offsets
 from oncelake.ingestion.lake.lock import Holder
 from tests.model import engine, evolution, frames, query, sink
-from tests.model.lake import ModelLedger, ModelLog, OpenedSide, Table
+from tests.model.lake import ModelLedger, ModelLog, OpenedSide
 from tests.model.process import is_dead, step
 
 if TYPE_CHECKING:
@@ -84,9 +84,9 @@ def _seams() -> tuple[tuple[Any, dict[str, Any]], ...]:
         (
             oncelake.ingestion.pipeline.create_table,
             {
-                "make_table": create_table,
-                "_schema": nothing,
-                "alter_table": _if_followed(oncelake.ingestion.pipeline.create_table.alter_table),
+                "allowed_changes": _if_followed(
+                    oncelake.ingestion.pipeline.create_table.allowed_changes
+                ),
             },
         ),
         (
@@ -261,14 +261,3 @@ def open_generation(
 ) -> tuple[query.Checkpoint, str | None]:
     """Begin a generation of the checkpoint at the table's offsets."""
     return query.Checkpoint(world, table_at), None
-
-
-def create_table(_engine: object, _spark: object, stream: Any, _schema: object) -> None:
-    """Create the table if it is not there."""
-    place = stream.paths.data
-    step("create the table")
-    if place.table is None:
-        table = Table(id="table")
-        ddl = stream.spec.ddl
-        table.land({}, None, clock_ms=0, read_at=-1, operation="CREATE TABLE", columns=ddl)
-        place.table = table

@@ -34,10 +34,8 @@ def alteration_left_to_who_wrote_the_file() -> AbstractContextManager[Any]:
 def columns_of_the_file_alone() -> AbstractContextManager[Any]:
     """A host whose file is older gives the table the columns that it knows."""
 
-    def alter(_: Any, stream: Any, **__: Any) -> tuple[()]:
-        if stream.paths.data.table.columns[-1] != stream.spec.ddl:
-            stream.paths.table._alter(stream.spec.ddl)
-        return ()
+    def commit(spec: Any, paths: Any, metadata: Any, *_: Any, **__: Any) -> Any:
+        return paths.table.commit_note(metadata, columns=spec.ddl)
 
     def of_file(spec: Any, *_: Any) -> Any:
         return spec
@@ -45,13 +43,9 @@ def columns_of_the_file_alone() -> AbstractContextManager[Any]:
     return together(
         patch.object(oncelake.ingestion.recovery.topics, "as_of_table", of_file),
         patch.object(oncelake.ingestion.operations.run, "as_of_table", of_file),
-        patch.object(oncelake.ingestion.pipeline.evolve_schema, "alter_table", alter),
+        patch.object(oncelake.ingestion.pipeline.evolve_schema, "allowed_changes", lambda *_: ()),
+        patch.object(oncelake.ingestion.pipeline.evolve_schema, "commit_columns", commit),
     )
-
-
-def only_noted_columns_believed() -> AbstractContextManager[Any]:
-    """Who dies between the columns and their note leaves a table that an older file refuses."""
-    return patch.object(oncelake.ingestion.recovery.topics, "_unnoted_types", lambda *_: {})
 
 
 def columns_before_the_lock() -> AbstractContextManager[Any]:

@@ -10,7 +10,6 @@ import pytest
 
 from oncelake.ingestion.errors import NotReplayableError
 from oncelake.ingestion.lake.stream import Stream
-from oncelake.ingestion.modes.engines.choose import choose_engine
 from oncelake.ingestion.pipeline.create_table import create_table
 from oncelake.ingestion.storage.failpoints import Failpoint
 from tests.modes.scenario import (
@@ -107,7 +106,7 @@ def test_a_redrive_makes_the_table_whole(world: World, scenario: Scenario, tmp_p
     whole.run()
     late = reader_of(world, tmp_path / "late", scenario)
     opened = Stream(spec=late.spec, settings=late.settings)
-    create_table(world.spark, opened, choose_engine(opened)[0], run_id="the first")
+    create_table(opened, run_id="the first")
     strict = replace(late, declared={**late.declared, "schema": STRICT})
     waited = strict.run().total("quarantined")
 

@@ -227,6 +227,7 @@ def test_an_alter_that_dies_is_finished_by_the_same_command(world: World, place:
 
 
 @pytest.mark.kafka
+@pytest.mark.spark
 @pytest.mark.parametrize("world", [*DELTA_ALONE, "postgres"], indirect=True)
 @pytest.mark.parametrize("place", [Failpoint.LEDGER_HEALED, Failpoint.ALTERED])
 def test_an_alter_that_is_killed_is_typed_again(

@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -67,13 +67,14 @@ def findings_of(paths: StreamPaths) -> list[Finding]:
 
 
 def commit(paths: StreamPaths, seq: int) -> None:
-    """Make a commit of ours that no ledger row speaks of."""
-    if not paths.data.exists():
-        columns = {"id": pa.int32(), "total": pa.int32(), "_seq": pa.int64()}
-        write_deltalake(paths.data.path, pa.schema(columns).empty_table())
+    """Make a commit of ours that no ledger row speaks of; the first opens the table."""
     metadata = CommitMetadata(
         kind="ingest", seq=seq, run_id="r", epoch=1, identity=UNKNOWN, columns="", next=Offsets()
     )
+    if not paths.data.exists():
+        columns = {"id": pa.int32(), "total": pa.int32(), "_seq": pa.int64()}
+        write_deltalake(paths.data.path, pa.schema(columns).empty_table())
+        paths.table.commit_note(replace(metadata, kind="schema", seq=0))
     paths.table.commit_note(metadata)
 
 

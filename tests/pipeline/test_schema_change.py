@@ -77,13 +77,13 @@ def test_without_leave_a_changed_table_is_refused_with_the_way_out(written: Worl
     assert DeltaTable(written.paths.data.path).version() == version
 
 
-def test_a_crash_between_the_statements_and_the_metadata_is_healed(
+def test_a_crash_before_the_commit_of_columns_is_healed(
     written: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The next run finds the columns there, and writes down from where on they hold."""
+    """The next run gives the table its columns, and writes down from where on they hold."""
     written.declare(schema=MORE, schema_change="evolve")
     with monkeypatch.context() as broken:
-        broken.setattr("oncelake.ingestion.sinks.delta.table.commit_alone", _crash)
+        broken.setattr("oncelake.ingestion.sinks.delta.transaction.put_commit", _crash)
         with pytest.raises(RuntimeError, match="crash"):
             written.run()
 
@@ -93,7 +93,7 @@ def test_a_crash_between_the_statements_and_the_metadata_is_healed(
     assert find_problems(written) == ()
 
 
-def _crash(*_: Any) -> None:
+def _crash(*_: Any, **__: Any) -> None:
     raise RuntimeError("crash")
 
 

@@ -218,7 +218,7 @@ def test_a_type_that_no_stream_has_is_refused_with_a_way_that_works(
 @pytest.mark.parametrize(
     ("column", "asks"),
     [
-        ("total uuid", 'ALTER "total" TYPE integer USING NULL'),
+        ("total uuid", 'ALTER COLUMN "total" TYPE integer USING NULL'),
         ("total int GENERATED ALWAYS AS (id + 1) STORED", "leave it out of `schema`"),
     ],
     ids=["type", "generated"],
@@ -244,7 +244,7 @@ def test_plan_and_doctor_say_what_the_run_would(
         assert asks in re.sub(r"\s+", " ", text)
         assert "oncelake rebuild" not in text
     if column.endswith("uuid"):
-        connection.execute('ALTER TABLE orders ALTER "total" TYPE integer USING NULL')
+        connection.execute('ALTER TABLE orders ALTER COLUMN "total" TYPE integer USING NULL')
     else:
         only_key = ORDERS.replace(", total INT", "")
         declare(home, "orders", f"{only_key}sink: {{postgres: {{table: theirs.orders}}}}\n")

@@ -30,6 +30,7 @@ from oncelake.ingestion.sinks.delta.compaction import compact
 from oncelake.ingestion.sinks.delta.table import DeltaSinkTable
 from oncelake.ingestion.storage.location import Location
 from oncelake.ingestion.tables.table import Change, TableDefinition
+from oncelake.testing.tables import with_columns
 from tests.sinks.test_delta_transaction import STREAM, note
 from tests.support.rows import rows_by_delta_rs
 
@@ -423,11 +424,12 @@ def test_a_column_that_older_files_lack_is_null(table: DeltaSinkTable) -> None:
     rows.commit(inserted=dict.fromkeys(range(100), "a"))
     (column,) = parse_columns("more TIMESTAMP_NTZ COMMENT 'since then'")
 
-    table.alter(column, is_new=True, spark=None)
-    with closing(table.begin(2)) as transaction:
+    table.reshape(with_columns(table, [column]), note(2))
+    rows.seq += 1
+    with closing(table.begin(3)) as transaction:
         found = transaction.rows_of(pa.table({"id": pa.array([3], pa.int64())}), ["id", "more"])
     rows.commit(updated={3: "b"})
-    with closing(table.begin(3)) as transaction:
+    with closing(table.begin(4)) as transaction:
         keys = pa.table({"id": pa.array([3, 4], pa.int64())})
         both = transaction.rows_of(keys, ["id", "name", "more"])
 

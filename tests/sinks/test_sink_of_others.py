@@ -29,7 +29,6 @@ from oncelake.sinks import (
     Location,
     Settings,
     SinkKind,
-    SinkTable,
     identifier,
 )
 from oncelake.testing import Opener, SinkConformance
@@ -67,13 +66,6 @@ class TestSqlite(SinkConformance):
         """Open a table of a file of its own."""
         monkeypatch.syspath_prepend(PACKAGE)
         return opened_in(tmp_path)
-
-    def remove(self, table: SinkTable) -> None:
-        """Drop the tables."""
-        with closing(sqlite3.connect(table.file)) as connection:  # type: ignore[attr-defined]
-            for end in ("", "__notes", "__about"):
-                connection.execute(f"DROP TABLE orders{end}")
-            connection.commit()
 
 
 def of_rows(method: str, broken: Callable[..., Any]) -> Callable[[], Any]:

@@ -10,7 +10,7 @@ import pytest
 from pydantic import SecretStr
 
 from oncelake.ingestion.settings import Settings
-from tests.support.places import kafka_for, spark_for
+from tests.support.places import kafka_for, reader_for, spark_for
 from tests.support.world import World, settings_in
 
 
@@ -20,7 +20,7 @@ def settings(request: pytest.FixtureRequest, tmp_path: Path, sink: str) -> Setti
     more: dict[str, Any] = {}
     if sink == "postgres":
         more["postgres"] = SecretStr(request.getfixturevalue("postgres_address"))
-    return settings_in(tmp_path, kafka_for(request), **more)
+    return settings_in(tmp_path, kafka_for(request), reader=reader_for(request), **more)
 
 
 @pytest.fixture

@@ -126,7 +126,8 @@ def _obstacles_of(table: SinkTable, data: Location) -> Iterator[str]:
     """Say what of a table that is there only Spark can do."""
     for feature in unwritable_features(read_delta(data)):
         yield f"the table has the feature {feature}"
-    for name in table.constraints():
+    rules = table.rules()
+    for name in rules.constraints:
         yield f"Spark evaluates the constraint {name} of the table"
-    for name in table.generated():
+    for name in rules.generated:
         yield f"Spark evaluates what the table computes {name} by"

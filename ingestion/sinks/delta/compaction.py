@@ -5,24 +5,25 @@ No row changes. Every step may be repeated; needs the stream's lock.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Final
-from urllib.parse import unquote
 
 from oncelake.ingestion.declaration.ddl import DeclaredColumn
 from oncelake.ingestion.delta.commits import translate_conflicts
-from oncelake.ingestion.delta.data_files import AddedFile
+from oncelake.ingestion.delta.description import columns_of
 from oncelake.ingestion.delta.durability import seal_commits
 from oncelake.ingestion.delta.files import data_files, open_delta, read_delta
 from oncelake.ingestion.delta.log import all_files
-from oncelake.ingestion.delta.vectors import has_vectors, vector_files
-from oncelake.ingestion.sinks.delta.transaction import DeltaTransaction
-from oncelake.ingestion.storage.checksums import matches_checksum
-from oncelake.ingestion.storage.damage import damaged_table
+from oncelake.ingestion.delta.vectors import has_vectors
+from oncelake.ingestion.sinks.delta.transaction import (
+    DeltaTransaction,
+    copy_files,
+    refuse_altered,
+)
 from oncelake.ingestion.storage.failpoints import Failpoint, hit
 from oncelake.ingestion.storage.location import Location
-from oncelake.ingestion.tables.table import Tell
+from oncelake.ingestion.tables.table import Layout, Tell
 
 # Clustering rewrites the whole table: not for a share of its bytes that is smaller than this.
 _CLUSTERED_SHARE: Final = 0.25
@@ -80,7 +81,7 @@ def compact(path: Location, *, target_bytes: int, cluster_by: Sequence[str] = ()
         return
     share = _CLUSTERED_SHARE * sum(every.values())
     is_clustered = cluster_by and sum(small.values()) >= share
-    _refuse_altered(path, every if is_clustered else small)
+    refuse_altered(path, every if is_clustered else small)
     with translate_conflicts(path.name):
         if is_clustered:
             table.optimize.z_order(cluster_by, target_size=target_bytes)
@@ -91,18 +92,16 @@ def compact(path: Location, *, target_bytes: int, cluster_by: Sequence[str] = ()
 
 
 def widen(path: Location, columns: Sequence[DeclaredColumn], tell: Tell) -> None:
-    """Write every file anew, by the wider types of some columns, in one commit.
-
-    Delta can note wider types beside the old files; delta-rs reads no such table. Done again after
-    a crash, it goes on where it was.
+    """Give some columns wider types, in one commit.
 
     Raises:
         DamagedTableError: a file that would be copied is not as it was written.
         TableBusyError: somebody else changed the table meanwhile.
     """
-    begun = DeltaTransaction.upkeep(path)
-    begun.tell = tell
-    copy_files(path, begun.files, lambda: begun.widen(columns))
+    wider = {column.name: column.type for column in columns}
+    found = columns_of(read_delta(path))
+    wanted = [replace(each, type=wider.get(each.name, each.type)) for each in found]
+    DeltaTransaction.upkeep(path).reshape(Layout(columns=wanted, tell=tell), None)
 
 
 def _compact_with_vectors(path: Location, *, target_bytes: int, is_all: bool) -> None:
@@ -120,20 +119,3 @@ def _compact_with_vectors(path: Location, *, target_bytes: int, is_all: bool) ->
     if not any(file in marked for file in files):
         return
     copy_files(path, files, lambda: begun.rewrite(files, target_bytes=target_bytes))
-
-
-def copy_files(path: Location, files: Sequence[AddedFile], commit: Callable[[], object]) -> None:
-    """Commit the rows of some files in others, if they, and their vectors, are as written."""
-    names = [unquote(file.path) for file in files]
-    _refuse_altered(path, (*names, *vector_files(file.vector for file in files)))
-    with translate_conflicts(path.name):
-        commit()
-    seal_commits(path)
-    hit(Failpoint.COMPACTED)
-
-
-def _refuse_altered(path: Location, names: Iterable[str]) -> None:
-    """Make sure that files which are to be copied are as they were written."""
-    for name in names:
-        if not matches_checksum(path / name):
-            raise damaged_table(path, f"data file {name} is not as it was written")

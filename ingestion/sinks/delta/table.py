@@ -6,37 +6,22 @@ Of Spark's engine, the commits with rows are Delta's own: see ``ingestion.modes.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
-from dataclasses import replace
-from functools import partial
 from itertools import islice
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import CommitProperties, DeltaTable
 from deltalake.exceptions import DeltaError
 
 from oncelake.ingestion.declaration.ddl import DeclaredColumn
 from oncelake.ingestion.declaration.sinks import DeltaSink
-from oncelake.ingestion.declaration.sql import quoted
-from oncelake.ingestion.declaration.types import SqlType
 from oncelake.ingestion.delta.commits import (
-    Write,
-    commit_alone,
-    put_commit,
     put_metadata,
-    restore_version,
     unwritable_features,
 )
-from oncelake.ingestion.delta.description import (
-    features_of,
-    first_commit,
-    row_json,
-    stored_type,
-    with_features,
-)
+from oncelake.ingestion.delta.description import columns_of, first_commit, with_features
 from oncelake.ingestion.delta.durability import seal_commits
 from oncelake.ingestion.delta.files import is_delta, read_delta, scan_rows
 from oncelake.ingestion.delta.integrity import (
@@ -58,22 +43,19 @@ from oncelake.ingestion.errors import (
     first_line,
 )
 from oncelake.ingestion.settings import Settings
-from oncelake.ingestion.sinks.delta.compaction import copy_files, widen
 from oncelake.ingestion.sinks.delta.transaction import DeltaTransaction
 from oncelake.ingestion.storage.checksums import matches_checksum
 from oncelake.ingestion.storage.location import Location
 from oncelake.ingestion.tables.commit_log import DELETED, UPDATED, Commit
 from oncelake.ingestion.tables.commit_metadata import CommitMetadata, app_id
 from oncelake.ingestion.tables.table import (
-    REPLACED,
-    AlterableTable,
     Altered,
     ErasableTable,
     MarkableTable,
     RewindableTable,
+    Rules,
+    SealedTable,
     TableDefinition,
-    Tell,
-    seq_conflict,
 )
 
 # Over how many batches the copied rows are counted.
@@ -90,7 +72,7 @@ def open_table(stream: str, sink: DeltaSink, settings: Settings, lake: Location)
     return DeltaSinkTable(stream, lake / stream)
 
 
-class DeltaSinkTable(AlterableTable, ErasableTable, RewindableTable, MarkableTable):
+class DeltaSinkTable(ErasableTable, RewindableTable, MarkableTable, SealedTable):
     """A stream's Delta table; see ``SinkTable``."""
 
     def __init__(self, stream: str, path: Location) -> None:
@@ -107,11 +89,6 @@ class DeltaSinkTable(AlterableTable, ErasableTable, RewindableTable, MarkableTab
     def uri(self) -> str:
         """Name the table's folder, as a URI."""
         return self.path.uri
-
-    @property
-    def way_out(self) -> str:
-        """Name the command that archives the table, whoever made it."""
-        return f"oncelake reset {self.stream} --yes, which moves that table into the archive"
 
     def log(self) -> DeltaLog:
         """Open the table's log."""
@@ -132,14 +109,9 @@ class DeltaSinkTable(AlterableTable, ErasableTable, RewindableTable, MarkableTab
     def use_deletion_vectors(self, is_wanted: bool) -> None:
         """Set Delta's property, and raise the protocol where that is needed."""
         table = read_delta(self.path)
-        if is_wanted == (table.metadata().configuration.get(PROPERTY) == "true"):
-            return
-        put_metadata(
-            self.path,
-            table,
-            properties={PROPERTY: str(is_wanted).lower()},
-            more=with_features(table, FEATURE) if is_wanted else [],
-        )
+        if is_wanted != (table.metadata().configuration.get(PROPERTY) == "true"):
+            more = with_features(table, FEATURE) if is_wanted else []
+            put_metadata(self.path, table, {PROPERTY: str(is_wanted).lower()}, more)
 
     def begin(self, seq: int) -> DeltaTransaction:
         """Open the newest version, and make sure that it stands at the seq before."""
@@ -147,106 +119,29 @@ class DeltaSinkTable(AlterableTable, ErasableTable, RewindableTable, MarkableTab
 
     def columns(self) -> tuple[DeclaredColumn, ...]:
         """Return the table's columns, as its log has them."""
-        return tuple(
-            DeclaredColumn(
-                name=each.name,
-                type=stored_type(each),
-                nullable=each.nullable,
-                comment=(each.metadata or {}).get("comment", ""),
-            )
-            for each in read_delta(self.path).schema().fields
-        )
+        return columns_of(read_delta(self.path))
 
-    def constraints(self) -> dict[str, str]:
-        """Return its CHECK constraints, and the invariants of its columns."""
+    def rules(self) -> Rules:
+        """Return constraints, invariants and generated columns, and what only Spark writes."""
         table = read_delta(self.path)
-        invariants = {
-            f"invariant of {each.name}": json.loads(each.metadata[_INVARIANT])
-            for each in table.schema().fields
-            if _INVARIANT in (each.metadata or {})
-        }
-        return {
-            **{
+        known = {each.name: each.metadata or {} for each in table.schema().fields}
+        generated = {name: of[_GENERATED] for name, of in known.items() if _GENERATED in of}
+        features = [*unwritable_features(table), *["generated columns"] * bool(generated)]
+        return Rules(
+            checks={
                 name.removeprefix(_CHECK): sql
                 # delta-rs returns them in another order each time.
                 for name, sql in sorted(table.metadata().configuration.items())
                 if name.startswith(_CHECK)
             },
-            **{name: said["expression"]["expression"] for name, said in invariants.items()},
-        }
-
-    def dropping(self, constraint: str) -> str:
-        """Write the statement of Spark SQL; an invariant stays as long as its column."""
-        if f"{_CHECK}{constraint}" not in read_delta(self.path).metadata().configuration:
-            return ""
-        return f"ALTER TABLE delta.`{self.path}` DROP CONSTRAINT {quoted(constraint)}, or "
-
-    def generated(self) -> dict[str, str]:
-        """Return the expressions of its generated columns."""
-        fields = {each.name: each.metadata or {} for each in read_delta(self.path).schema().fields}
-        return {name: of[_GENERATED] for name, of in fields.items() if _GENERATED in of}
-
-    def alteration(self, column: DeclaredColumn, *, is_new: bool) -> str:
-        """Write the statement of Spark SQL."""
-        name, table = quoted(column.name), f"ALTER TABLE delta.`{self.path}`"
-        if not is_new:
-            return f"{table} ALTER COLUMN {name} DROP NOT NULL"
-        of_type = f"{column.type.without_required()}{column.comment_ddl}"
-        return f"{table} ADD COLUMNS ({name} {of_type})"
-
-    def alter(self, column: DeclaredColumn, *, is_new: bool, spark: Any) -> None:
-        """Commit the columns; what only Spark writes, it alters."""
-        table = read_delta(self.path)
-        if unwritable_features(table):
-            spark.sql(self.alteration(column, is_new=is_new))
-            log_files(self.path).forget()
-            return
-        row = json.loads(table.schema().to_json())
-        # Another may have been faster.
-        if is_new and column.name not in {field["name"] for field in row["fields"]}:
-            row["fields"] += row_json([replace(column, nullable=True)])["fields"]
-        for field in row["fields"]:
-            field["nullable"] |= field["name"] == column.name
-        schema = json.dumps(row)
-        put_metadata(
-            self.path,
-            table,
-            schema=schema,
-            more=with_features(table, *features_of(schema)),
-            operation="ADD COLUMNS" if is_new else "CHANGE COLUMN",
+            invariants={
+                name: json.loads(of[_INVARIANT])["expression"]["expression"]
+                for name, of in known.items()
+                if _INVARIANT in of
+            },
+            generated=generated,
+            fixed_by=f"only Spark writes its files ({', '.join(features)})" if features else "",
         )
-
-    def can_widen(self, found: SqlType, wider: SqlType) -> bool:
-        """Tell whether files can be written anew: not where only Spark writes them."""
-        return found.widens_to(wider) and self.fixed_by is None
-
-    @property
-    def fixed_by(self) -> str | None:
-        """Name what only Spark writes into the files of a table."""
-        features = unwritable_features(read_delta(self.path))
-        features += ["generated columns"] * bool(self.generated())
-        return f"only Spark writes its files ({', '.join(features)})" if features else None
-
-    def reshape(
-        self,
-        columns: Sequence[DeclaredColumn],
-        renamed: Mapping[str, str],
-        *,
-        metadata: CommitMetadata,
-        tell: Tell = lambda text: None,
-    ) -> Commit:
-        """Write every file anew, if any column of it has another name or type, or goes."""
-
-        def act(begun: DeltaTransaction) -> None:
-            begun.tell = tell
-            again = partial(begun.reshape, columns, renamed, metadata=metadata)
-            copy_files(self.path, begun.files, again)
-
-        return self._commit(metadata, act)
-
-    def widen(self, columns: Sequence[DeclaredColumn], *, tell: Tell = lambda text: None) -> None:
-        """Write every file anew."""
-        widen(self.path, columns, tell)
 
     def scan(
         self, names: Sequence[str], version: int | None = None, *, since_seq: int | None = None
@@ -267,15 +162,15 @@ class DeltaSinkTable(AlterableTable, ErasableTable, RewindableTable, MarkableTab
                 yield version, *_fence_and_note(log / commit_file(version), app_id(self.stream))
 
     def seal(self) -> None:
-        """Do so: neither delta-rs nor Spark has."""
+        """Write it, since neither delta-rs nor Spark has."""
         seal_commits(self.path)
 
-    def refuse_damaged(self, log: DeltaLog) -> None:
-        """Compare the log with its checksums, and its files with what it says of them."""
-        refuse_damaged(log)
+    def check(self, log: DeltaLog) -> TableSettingsError | None:
+        """Compare the log with its checksums, and its files with what it says of them.
 
-    def settings_error(self, log: DeltaLog) -> TableSettingsError | None:
-        """Find properties and features that contradict the ingestion."""
+        Returns properties and features that contradict the ingestion.
+        """
+        refuse_damaged(log)
         return settings_error(self.stream, log)
 
     def rewritten(self, log: DeltaLog) -> tuple[int, int]:
@@ -291,24 +186,14 @@ class DeltaSinkTable(AlterableTable, ErasableTable, RewindableTable, MarkableTab
         """Compare the files that the commit has removed with their checksums."""
         return altered_sources(self.path, commit)
 
-    def translate_read_errors(self, version: int | None = None) -> AbstractContextManager[None]:
+    def translate_read_errors(self) -> AbstractContextManager[None]:
         """Check every file after a failed read, and name the one that is damaged."""
-        return translate_read_errors(self.path, version)
+        return translate_read_errors(self.path)
 
-    def commit_note(self, metadata: CommitMetadata) -> Commit:
-        """Commit by delta-rs, without a row."""
-        write = self._to_the_one_read(metadata, partial(put_commit, self.path))
-        return commit_alone(self.path, self.stream, metadata, write)
-
-    def _to_the_one_read(self, metadata: CommitMetadata, write: Write) -> Write:
-        """Return what writes a commit, but to no other table than the one that was read."""
-
-        def commit(opened: DeltaTable, fenced: CommitProperties) -> None:
-            if self._table_id not in (None, str(opened.metadata().id)):
-                seq = metadata.seq
-                raise seq_conflict(self.stream, self.where, seq, last=None, but=REPLACED)
-            write(opened, fenced)
-
+    def _commit(self, metadata: CommitMetadata, act: Callable[[Any], None]) -> Commit:
+        """Commit, and seal it."""
+        commit = super()._commit(metadata, act)
+        self.seal()
         return commit
 
     def restorable(self) -> Iterator[tuple[Commit, int | None, int]]:
@@ -334,11 +219,9 @@ class DeltaSinkTable(AlterableTable, ErasableTable, RewindableTable, MarkableTab
                 yield f"data file {name} is not as it was written"
 
     def restore(self, version: int, metadata: CommitMetadata) -> Commit:
-        """Commit by delta-rs, which brings the files of that version back."""
-        restore = partial(restore_version, self.path, version=version)
-        write = self._to_the_one_read(metadata, restore)
+        """Translate what delta-rs says of files that are gone."""
         try:
-            return commit_alone(self.path, self.stream, metadata, write)
+            return super().restore(version, metadata)
         except DeltaError as error:
             raise RewindError(
                 self.stream,
@@ -347,16 +230,14 @@ class DeltaSinkTable(AlterableTable, ErasableTable, RewindableTable, MarkableTab
             ) from error
 
     def erase(self, keys: pa.Table, metadata: CommitMetadata) -> Commit:
-        """Commit, and seal it; a table that this process cannot write is refused."""
+        """Refuse a table that this process cannot write."""
         if features := unwritable_features(read_delta(self.path)):
             raise RefusedError(
                 self.stream,
                 f"it cannot be written without Spark, for its features {', '.join(features)}.",
                 remedy=f"leave the key out by `where`, and oncelake rebuild {self.stream}",
             )
-        commit = super().erase(keys, metadata)
-        self.seal()
-        return commit
+        return super().erase(keys, metadata)
 
     def written_files(self) -> frozenset[str]:
         """Return every file in the table's folder."""

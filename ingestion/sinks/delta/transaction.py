@@ -25,21 +25,30 @@ from deltalake import CommitProperties, DeltaTable, Schema
 from deltalake.exceptions import CommitFailedError, DeltaError
 from pyarrow import types
 
-from oncelake.ingestion.declaration.ddl import DeclaredColumn
 from oncelake.ingestion.declaration.sql import equal, identifier, quoted
 from oncelake.ingestion.delta.commits import (
     fenced_commit,
-    metadata_of,
     overtaken,
     put_commit,
     removing,
+    restore_version,
+    translate_conflicts,
+    unwritable_features,
 )
 from oncelake.ingestion.delta.data_files import AddedFile, is_ordered
-from oncelake.ingestion.delta.description import reshaped, widened
+from oncelake.ingestion.delta.description import reshaped
+from oncelake.ingestion.delta.durability import seal_commits
 from oncelake.ingestion.delta.files import arrows_files, open_delta, read_delta
 from oncelake.ingestion.delta.log import DeltaLog
 from oncelake.ingestion.delta.log_files import log_files
-from oncelake.ingestion.delta.vectors import PROPERTY, Vector, has_vectors, living_files, mask_of
+from oncelake.ingestion.delta.vectors import (
+    PROPERTY,
+    Vector,
+    has_vectors,
+    living_files,
+    mask_of,
+    vector_files,
+)
 from oncelake.ingestion.errors import counted
 from oncelake.ingestion.sinks.delta.writer import DeltaFileWriter
 from oncelake.ingestion.sinks.files import (
@@ -50,12 +59,13 @@ from oncelake.ingestion.sinks.files import (
     numbered,
     read_columns,
 )
-from oncelake.ingestion.storage.checksums import seal
+from oncelake.ingestion.storage.checksums import matches_checksum, seal
+from oncelake.ingestion.storage.damage import damaged_table
 from oncelake.ingestion.storage.failpoints import Failpoint, hit
 from oncelake.ingestion.storage.location import Location
-from oncelake.ingestion.tables.commit_log import INSERTED, UPDATED, Commit
+from oncelake.ingestion.tables.commit_log import INSERTED, UPDATED, Commit, unless_committed
 from oncelake.ingestion.tables.commit_metadata import CommitMetadata, app_id
-from oncelake.ingestion.tables.table import REPLACED, Change, Tell, seq_conflict
+from oncelake.ingestion.tables.table import REPLACED, Change, Layout, Tell, seq_conflict
 
 # How often a commit is tried when others commit before it.
 ATTEMPTS: Final = 3
@@ -74,13 +84,8 @@ _PATTERN: Final = re.compile(r"[*?\[\]{}]")
 
 
 class DeltaTransaction(FilesTransaction[AddedFile]):
-    """One version to be, on top of the one that was newest when it was begun.
+    """One version to be, on top of the one that was newest when it was begun."""
 
-    Attributes:
-        tell: Called with a sentence for each file that gets other columns.
-    """
-
-    tell: Tell = staticmethod(lambda text: None)
     refusals = (*FilesTransaction.refusals, CommitFailedError)
 
     def __init__(self, path: Location, stream: str, seq: int, *, table_id: str | None) -> None:
@@ -246,6 +251,16 @@ class DeltaTransaction(FilesTransaction[AddedFile]):
         """Commit the files that have them anew."""
         self._again(lambda: super(DeltaTransaction, self).erase(keys, metadata))
 
+    def restore(self, version: int, metadata: CommitMetadata) -> None:
+        """Bring the files of that version back; delta-rs does it where it can."""
+        opened, log = open_delta(self._path), DeltaLog(self._path)
+        fenced = fenced_commit(opened, self.stream, metadata)
+        with (
+            unless_committed(log, self.stream, metadata, DeltaError),
+            translate_conflicts(self.stream),
+        ):
+            restore_version(self._path, opened, fenced, version)
+
     def _again(self, commit: Callable[[], None]) -> None:
         """Commit; where others have only put files together meanwhile, on what they have left."""
         for attempt in range(ATTEMPTS):
@@ -298,40 +313,35 @@ class DeltaTransaction(FilesTransaction[AddedFile]):
         fenced = fenced_commit(self._snapshot, self.stream, metadata)
         put_commit(self._path, self._snapshot, fenced, actions, **made)
 
-    def widen(self, columns: Sequence[DeclaredColumn]) -> None:
-        """Commit all files anew, by wider types of some columns."""
-        schema = widened(self._snapshot, columns)
-        self._give_columns(schema, [metadata_of(self._snapshot, schema=schema)])
+    def reshape(self, layout: Layout, metadata: CommitMetadata | None) -> None:
+        """Commit other columns, and a note if any; all files anew where they have any otherwise.
 
-    def reshape(
-        self,
-        columns: Sequence[DeclaredColumn],
-        renamed: Mapping[str, str],
-        *,
-        metadata: CommitMetadata,
-    ) -> None:
-        """Commit other columns, and a note; all files anew where they have any otherwise."""
-        schema, actions = reshaped(self._snapshot, columns, renamed)
-        self._fenced = fenced_commit(self._snapshot, self.stream, metadata)
-        self._renamed = renamed
-        self._give_columns(schema, actions)
-
-    def _give_columns(self, schema: str, actions: list[dict[str, Any]]) -> None:
-        before, self._columns = self.schema, actions
+        Delta can note wider types beside the old files; delta-rs reads no such table. Done again
+        after a crash, it goes on where it was.
+        """
+        before, (schema, self._columns) = self.schema, reshaped(self._snapshot, layout)
+        if metadata is not None:
+            self._fenced = fenced_commit(self._snapshot, self.stream, metadata)
+        self._renamed = layout.renamed
         self.schema = pa.schema(Schema.from_json(schema).to_arrow())
-        types_now = {field.name: field.type for field in self.schema}
-        if all(types_now.get(field.name) == field.type for field in before):
-            self.commit_moved([], [])
-        else:
-            self.commit_moved([*self._rewritten(schema)], self.files)
+        now = {field.name: field.type for field in self.schema}
+        is_rewritten = any(now.get(field.name) != field.type for field in before)
+        files = self.files if is_rewritten else []
+        copy_files(
+            self._path,
+            files,
+            lambda: self.commit_moved([*self._rewritten(files, schema, layout.tell)], files),
+        )
 
-    def _rewritten(self, schema: str) -> Iterator[AddedFile]:
+    def _rewritten(
+        self, files: Sequence[AddedFile], schema: str, tell: Tell
+    ) -> Iterator[AddedFile]:
         """Write each file anew, unless an attempt that did not come to its commit has.
 
         So none is deleted where this one does not: another may have committed it.
         """
-        for done, file in enumerate(self.files):
-            self.tell(f"{done:,} of {counted(len(self.files), 'file')} written anew…")
+        for done, file in enumerate(files):
+            tell(f"{done:,} of {counted(len(files), 'file')} written anew…")
             writer = self.open_writer(sys.maxsize)
             # Whoever has the same bytes to write, and no one else, gives them this name.
             of = (file.path, file.vector, schema, sorted(self._renamed.items()), pa.__version__)
@@ -359,7 +369,9 @@ class DeltaTransaction(FilesTransaction[AddedFile]):
 
     def _write_checkpoint(self) -> None:
         version = self._snapshot.version() + 1
-        if version % int(self._configuration.get(_INTERVAL, _COMMITS_TO_CHECKPOINT)):
+        interval = int(self._configuration.get(_INTERVAL, _COMMITS_TO_CHECKPOINT))
+        # Of what only Spark writes delta-rs might leave something out.
+        if version % interval or unwritable_features(self._snapshot):
             return
         # The rows are committed; without a checkpoint the log is only longer to read.
         with suppress(DeltaError):
@@ -376,6 +388,23 @@ def _actions(
         *(removing(each.as_add(now), now, is_change=is_change) for each in removed),
         *({"add": {**each.as_add(now), "dataChange": is_change}} for each in added),
     ]
+
+
+def copy_files(path: Location, files: Sequence[AddedFile], commit: Callable[[], object]) -> None:
+    """Commit the rows of some files in others, if they, and their vectors, are as written."""
+    names = [unquote(file.path) for file in files]
+    refuse_altered(path, (*names, *vector_files(file.vector for file in files)))
+    with translate_conflicts(path.name):
+        commit()
+    seal_commits(path)
+    hit(Failpoint.COMPACTED)
+
+
+def refuse_altered(path: Location, names: Iterable[str]) -> None:
+    """Make sure that files which are to be copied are as they were written."""
+    for name in names:
+        if not matches_checksum(path / name):
+            raise damaged_table(path, f"data file {name} is not as it was written")
 
 
 def refuse_other_rows(stream: str, where: str, seq: int, since: Iterable[Commit]) -> None:

@@ -52,7 +52,6 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from oncelake.ingestion.declaration.ddl import DeclaredColumn
 from oncelake.ingestion.declaration.sinks import BESIDE, SINKS, IcebergSink
-from oncelake.ingestion.declaration.sql import quoted
 from oncelake.ingestion.declaration.types import SqlType
 from oncelake.ingestion.settings import Settings
 from oncelake.ingestion.sinks.files import TARGET_BYTES, FilesTransaction, discarding
@@ -66,14 +65,12 @@ from oncelake.ingestion.tables.commit_log import Commit, CommitLog, operation_of
 from oncelake.ingestion.tables.commit_metadata import CommitMetadata
 from oncelake.ingestion.tables.table import (
     REPLACED,
-    WAY_OUT,
-    AlterableTable,
     ErasableTable,
+    Layout,
+    NamedTable,
     RewindableTable,
     TableDefinition,
-    Tell,
     counts_of,
-    foreign_table,
     seq_conflict,
     since,
 )
@@ -110,7 +107,7 @@ def open_table(stream: str, sink: IcebergSink, settings: Settings, lake: Locatio
     return IcebergTable(CatalogEntry.of(stream, sink, lake))
 
 
-class IcebergTable(AlterableTable, ErasableTable, RewindableTable):
+class IcebergTable(NamedTable, ErasableTable, RewindableTable):
     """A stream's Iceberg table; see ``SinkTable``."""
 
     def __init__(self, entry: CatalogEntry) -> None:
@@ -164,54 +161,6 @@ class IcebergTable(AlterableTable, ErasableTable, RewindableTable):
             )
             for field in self._entry.loaded().schema().fields
         )
-
-    def alteration(self, column: DeclaredColumn, *, is_new: bool) -> str:
-        """Write the statement of Spark SQL."""
-        table, name = f"ALTER TABLE {self._entry.name}", quoted(column.name)
-        if not is_new:
-            return f"{table} ALTER COLUMN {name} DROP NOT NULL"
-        return f"{table} ADD COLUMN {name} {_KIND.stored_type(column.type)}{column.comment_ddl}"
-
-    def alter(self, column: DeclaredColumn, *, is_new: bool, spark: Any) -> None:
-        """Commit other columns to the catalog; no file changes."""
-        del spark
-        table, type_ = self._entry.loaded(), _iceberg_type(_KIND.stored_type(column.type), count(1))
-        with self._entry.session(), table.update_schema() as update:
-            if not is_new:
-                update.make_column_optional(column.name)
-            elif column.name not in table.schema().column_names:
-                update.add_column(column.name, type_, doc=column.comment or None)
-
-    def can_widen(self, found: SqlType, wider: SqlType) -> bool:
-        """Tell whether the format has the wider type for files that have the narrower."""
-        if not found.widens_to(wider):
-            return False
-        if found.word == "MAP" and found.parts["key"] != wider.parts["key"]:
-            return False
-        parts = found.parts.items()
-        return found.scale == wider.scale and all(
-            self.can_widen(part, wider.parts[name]) for name, part in parts
-        )
-
-    def widening(self, column: DeclaredColumn) -> str:
-        """Write the statement of Spark SQL."""
-        type_ = _KIND.stored_type(column.type)
-        return f"ALTER TABLE {self._entry.name} ALTER COLUMN {quoted(column.name)} TYPE {type_}"
-
-    def widen(self, columns: Sequence[DeclaredColumn], *, tell: Tell = lambda text: None) -> None:
-        """Commit the types to the catalog; no file changes."""
-        del tell
-        table = self._entry.loaded()
-        found = {column.name: column.type for column in self.columns()}
-        with self._entry.session(), table.update_schema() as update:
-            for column in columns:
-                wider = _KIND.stored_type(column.type)
-                _widen(update, (column.name,), found[column.name], wider)
-
-    def refuse_fixed_name(self) -> None:
-        """Refuse a table with rows that is not of this stream, whoever's it is."""
-        if not (self._is_ours(self._entry.load()) or self.log().is_empty):
-            raise foreign_table(self)
 
     def _is_ours(self, table: Table | None) -> bool:
         return table is not None and table.properties.get(snapshots.STREAM) == self.stream
@@ -272,15 +221,16 @@ class IcebergTable(AlterableTable, ErasableTable, RewindableTable):
                 note = snapshots.summary_of(snapshot).get(snapshots.NOTE)
                 yield version, snapshots.seq_of(snapshot), note
 
-    def refuse_damaged(self, log: CommitLog) -> None:
-        """Make sure that all metadata is there; on this machine, every data file, too."""
+    def check(self, log: CommitLog) -> TableSettingsError | None:
+        """Make sure that all metadata is there; on this machine, every data file, too.
+
+        Returns a format or partitions that pyiceberg, or this sink, cannot write.
+        """
         del log
-        table = self._entry.load()
-        current = table.current_snapshot() if table else None
-        if table is None or current is None:
-            return
+        table = self._entry.loaded()
+        current = table.current_snapshot()
         with self._entry.translated():
-            manifests = current.manifests(table.io)
+            manifests = current.manifests(table.io) if current else []
             entries = (each.fetch_manifest_entry(table.io) for each in manifests)
             for entry in chain.from_iterable(entries) if self._entry.folder else ():
                 path, expected = entry.data_file.file_path, entry.data_file.file_size_in_bytes
@@ -288,15 +238,10 @@ class IcebergTable(AlterableTable, ErasableTable, RewindableTable):
                     raise self._entry.damaged(
                         f"{path} has {counted(size, 'byte')}, and {expected:,} were committed"
                     )
+        return _settings_error(self._entry, table)
 
-    def settings_error(self, log: CommitLog) -> TableSettingsError | None:
-        """Find a format or partitions that pyiceberg, or this sink, cannot write."""
-        del log
-        return _settings_error(self._entry, self._entry.loaded())
-
-    def translate_read_errors(self, version: int | None = None) -> AbstractContextManager[None]:
+    def translate_read_errors(self) -> AbstractContextManager[None]:
         """Translate that a file is missing, or is not what it should be."""
-        del version
         return self._entry.translated()
 
     def maintain(self, window: dt.timedelta, target_bytes: int = TARGET_BYTES) -> dict[str, int]:
@@ -321,10 +266,6 @@ class IcebergTable(AlterableTable, ErasableTable, RewindableTable):
             if len(small) <= -(-sum(map(sizes.__getitem__, small)) // target_bytes):
                 return 0, 0
             return len(small), begun.rewrite(small, target_bytes=target_bytes)
-
-    def restore(self, version: int, metadata: CommitMetadata) -> Commit:
-        """Commit the files of that version."""
-        return self._commit(metadata, lambda begun: begun.restore(version, metadata))
 
     def written_files(self) -> frozenset[str]:
         """Return the files in the table's folder that this program has written."""
@@ -465,7 +406,7 @@ def _settings_error(entry: CatalogEntry, table: Table) -> TableSettingsError | N
         return None
     again = f"oncelake reset {entry.stream} --yes, to ingest the topic into a new table"
     if table.properties.get(snapshots.STREAM) != entry.stream:
-        again = WAY_OUT
+        again = _KIND.way_out
     return TableSettingsError(
         entry.stream, f"{entry.where} {problem}.", remedy=f"undo that, or {again}"
     )
@@ -484,15 +425,10 @@ def _widen(update: UpdateSchema, path: tuple[str, ...], found: SqlType, wider: S
             _ = update.move_after(at, (*path, before)) if before else update.move_first(at)
 
 
-def _reshape(
-    update: UpdateSchema,
-    schema: Schema,
-    columns: Sequence[DeclaredColumn],
-    renamed: Mapping[str, str],
-) -> None:
+def _reshape(update: UpdateSchema, schema: Schema, layout: Layout) -> None:
     """Stage the columns that a table is to have; it knows each by its earlier name until then."""
     found = {field.name: field for field in schema.fields}
-    earlier = {renamed.get(column.name, column.name): column for column in columns}
+    earlier = {layout.renamed.get(each.name, each.name): each for each in layout.columns}
     for name in found.keys() - earlier.keys():
         update.delete_column(name)
     for name, column in earlier.items():
@@ -569,16 +505,10 @@ class IcebergTransaction(FilesTransaction[DataFile]):
         _refuse_named(self._entry, self._table)
         super().erase(keys, metadata)
 
-    def reshape(
-        self,
-        columns: Sequence[DeclaredColumn],
-        renamed: Mapping[str, str],
-        *,
-        metadata: CommitMetadata,
-    ) -> None:
+    def reshape(self, layout: Layout, metadata: CommitMetadata) -> None:
         """Commit another schema with the snapshot of the note; no file changes."""
         update = self._table.update_schema()
-        _reshape(update, self._table.schema(), columns, renamed)
+        _reshape(update, self._table.schema(), layout)
         schema = update._apply()
         known = (each.schema_id for each in self._table.metadata.schemas if each == schema)
         schema_id = next(known, None)

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 from confluent_kafka import Message
@@ -26,7 +26,6 @@ from oncelake.ingestion.errors import (
     DependencyError,
     ForeignTableError,
     InvalidSpecError,
-    RefusedError,
     TableSettingsError,
 )
 from oncelake.ingestion.kafka.offsets import Range
@@ -43,6 +42,7 @@ from oncelake.ingestion.tables.commit_metadata import CommitMetadata
 from oncelake.ingestion.tables.table import (
     REPLACED,
     Change,
+    Layout,
     SinkTable,
     TableDefinition,
     Transaction,
@@ -102,7 +102,7 @@ class TopicTable(SinkTable):
         """
         keys, place, log = wanted.keys, self._place, self.log()
         stored = tuple(map(self._stored, wanted.columns))
-        self.refuse_damaged(log)
+        self._refuse_another(log)
         if log.schema is None and not log.is_empty:
             problem = f"{self.where} has records, and no commit of this stream is in its notes."
             raise ForeignTableError(self.stream, problem, remedy=_ANOTHER)
@@ -138,41 +138,10 @@ class TopicTable(SinkTable):
         with writer.transaction():
             writer.send(self._place.notes.topic, [columns_record(topic_id, schema)])
 
-    def refuse_damaged(self, log: TopicLog) -> None:
-        """Make sure that the topic is not another stream's.
-
-        Raises:
-            ForeignTableError: it is.
-        """
-        schema = log.schema
-        if schema is not None and schema.stream != self.stream:
-            problem = f"{self.where} is the topic of stream {schema.stream}."
-            raise ForeignTableError(self.stream, problem, remedy=_ANOTHER)
-
     def columns(self) -> tuple[DeclaredColumn, ...]:
-        """Return the columns that ``create`` and ``alter`` have noted."""
+        """Return the columns that ``create`` and our commits have noted."""
         schema = TopicLog(self._place).schema
         return schema.columns if schema else ()
-
-    def alteration(self, column: DeclaredColumn, *, is_new: bool) -> str:
-        """Say what the records will have."""
-        what = f"have {column.name} {column.type}" if is_new else f"may have null as {column.name}"
-        return f"records of topic {self._place.topic} {what} from now on"
-
-    def alter(self, column: DeclaredColumn, *, is_new: bool, spark: Any) -> None:
-        """Note the column, once its schema is registered; records that are there stay as they are.
-
-        Raises:
-            RefusedError: the schema registry does not take it.
-        """
-        del spark
-        log = self.log()
-        schema = _present(log)
-        by_name = {each.name: each for each in schema.columns}
-        changed = self._stored(column) if is_new else by_name[column.name]
-        by_name[column.name] = replace(changed, nullable=True)
-        altered = self._rows(replace(schema, columns=tuple(by_name.values())))
-        self._write(log.topic_id, altered.registered())
 
     def begin(self, seq: int) -> TopicTransaction:
         """Take over the topic's transactional id, and then compare its last note."""
@@ -259,9 +228,15 @@ class TopicTable(SinkTable):
             if note.seq <= through:
                 yield note.seq, note.seq, note.note
 
-    def settings_error(self, log: TopicLog) -> TableSettingsError | None:
-        """Find settings by which the topic would refuse notes or rows, or lose them."""
+    def check(self, log: TopicLog) -> TableSettingsError | None:
+        """Make sure that the topic is this stream's; find settings that lose notes or rows."""
+        self._refuse_another(log)
         return self._settings_error(log, log.schema) if log.schema else None
+
+    def _refuse_another(self, log: TopicLog) -> None:
+        if log.schema is not None and log.schema.stream != self.stream:
+            problem = f"{self.where} is the topic of stream {log.schema.stream}."
+            raise ForeignTableError(self.stream, problem, remedy=_ANOTHER)
 
     def _settings_error(self, log: TopicLog, schema: TopicSchema) -> TableSettingsError | None:
         rows, notes = self._place.topic, self._place.notes.topic
@@ -296,17 +271,6 @@ class TopicTable(SinkTable):
         )
         return TableSettingsError(self.stream, problem, remedy=_ANOTHER)
 
-    def refuse_fixed_name(self) -> None:
-        """Refuse a topic that holds a commit of this stream: it has its name for good."""
-        if self.log().last_seq(self.stream) is not None:
-            place = self._place
-            raise RefusedError(
-                self.stream,
-                f"{self.where} holds batches of this stream, and a topic cannot be renamed.",
-                remedy="declare another one by `sink: {kafka: {topic: …}}`, or delete "
-                f"{place.topic} and {place.notes.topic}; then run the same command again",
-            )
-
 
 class TopicTransaction(Transaction):
     """One transaction of Kafka, by a producer that has fenced every other."""
@@ -318,7 +282,7 @@ class TopicTransaction(Transaction):
             CommitConflictError: the topic does not stand there, or is another than was read.
             TableSettingsError: somebody has changed its partitions since.
         """
-        self._place, self._seq = place, seq
+        self._table, self._place, self._seq = table, place, seq
         self._topic_id = TopicLog(place).topic_id
         if place.topic_id not in (None, self._topic_id):
             raise seq_conflict(place.stream, place.where, seq, last=None, but=REPLACED)
@@ -349,6 +313,20 @@ class TopicTransaction(Transaction):
                 self._send(self._writer, change)
             note = self._note(metadata, change)
             self._writer.send(self._place.notes.topic, [note.as_record(self._topic_id)])
+
+    def reshape(self, layout: Layout, metadata: CommitMetadata) -> None:
+        """Note more columns, once their schema is registered; records stay as they are.
+
+        Raises:
+            RefusedError: the schema registry does not take it, or another column differs.
+        """
+        schema, types = self._rows.schema, {each.name: each.type for each in layout.columns}
+        if layout.renamed or any(types.get(each.name) != each.type for each in schema.columns):
+            raise NotImplementedError("no column of it can go, or get another name or type")
+        stored = tuple(map(self._table._stored, layout.columns))
+        registered = self._table._rows(replace(schema, columns=stored)).registered()
+        self._rows = self._table._rows(registered)
+        self.commit(None, metadata)
 
     def close(self) -> None:
         """Give up the producer."""

@@ -21,6 +21,7 @@ from psycopg.sql import SQL, Composable, Composed, Identifier
 from pyarrow import csv
 
 from oncelake.ingestion.declaration.ddl import DeclaredColumn, parse_type
+from oncelake.ingestion.declaration.sinks import SINKS
 from oncelake.ingestion.declaration.types import SqlType
 from oncelake.ingestion.errors import RefusedError
 from oncelake.ingestion.tables.arrow_types import TYPES, arrow_schema
@@ -32,19 +33,7 @@ _ROWS_READ_AT_ONCE: Final = 256
 _ROWS_SENT_AT_ONCE: Final = 8_192
 
 # PostgreSQL's name of each type of a column. DECIMAL and VARCHAR have digits more.
-_TYPES: Final = {
-    "BOOLEAN": "boolean",
-    "SMALLINT": "smallint",
-    "INT": "integer",
-    "BIGINT": "bigint",
-    "FLOAT": "real",
-    "DOUBLE": "double precision",
-    "STRING": "text",
-    "BINARY": "bytea",
-    "DATE": "date",
-    "TIMESTAMP": "timestamp with time zone",
-    "TIMESTAMP_NTZ": "timestamp without time zone",
-}
+_TYPES: Final = SINKS["postgres"].statements.type_names
 # What others have put to a table, of a type that no stream has, is read as text.
 _ARROW: Final = defaultdict(pa.string, TYPES)
 _WORDS: Final = {name: word for word, name in _TYPES.items()} | {"character varying": "STRING"}

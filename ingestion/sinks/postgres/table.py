@@ -15,13 +15,12 @@ import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 
 from oncelake.ingestion.declaration.ddl import DeclaredColumn
 from oncelake.ingestion.declaration.sinks import BESIDE, SINKS, PostgresSink
-from oncelake.ingestion.declaration.types import SqlType
 from oncelake.ingestion.errors import (
     DamagedTableError,
     InvalidSpecError,
@@ -45,14 +44,13 @@ from oncelake.ingestion.tables.commit_log import (
 from oncelake.ingestion.tables.commit_metadata import CommitMetadata, DamagedMetadataError, app_id
 from oncelake.ingestion.tables.table import (
     REPLACED,
-    AlterableTable,
     Change,
     ErasableTable,
+    Layout,
+    NamedTable,
     TableDefinition,
-    Tell,
     Transaction,
     counts_of,
-    foreign_table,
     seq_conflict,
 )
 
@@ -154,10 +152,8 @@ def open_table(
     return PostgresTable(place)
 
 
-class PostgresTable(AlterableTable, ErasableTable):
+class PostgresTable(NamedTable, ErasableTable):
     """A stream's table of PostgreSQL; see ``SinkTable``."""
-
-    has_order = False
 
     def __init__(self, place: PostgresPlace) -> None:
         self._place, self.stream = place, place.stream
@@ -187,7 +183,7 @@ class PostgresTable(AlterableTable, ErasableTable):
             state = place.look(connection)
             if state.oid is None:
                 self._make(connection, wanted.columns, keys)
-            elif state.id is None and not self._adopt(connection, keys):
+            elif state.id is None and not self._adopt(connection, wanted):
                 return
             if (id_ := state.id) is None:
                 id_ = str(uuid.uuid4())
@@ -214,139 +210,38 @@ class PostgresTable(AlterableTable, ErasableTable):
         # A primary key would make its columns NOT NULL, unlike what was declared.
         is_required = not any(column.nullable for column in columns if column.name in keys)
         unique = SQL("PRIMARY KEY ({})" if is_required else "UNIQUE ({})").format(column_list(keys))
-        parts = [self._definition(column, nullable=column.nullable) for column in columns]
+        parts = map(self._definition, columns)
         whole = SQL(", ").join([*parts, unique])
         connection.execute(self._place.sql("CREATE TABLE {table} ({})", whole))
         for column in columns:
-            self._comment(connection, column)
+            if column.comment:
+                _comment(self._place, connection, column)
         connection.execute(self._place.sql("CREATE INDEX ON {table} (_seq)"))
 
-    def _adopt(self, connection: Connection, keys: Sequence[str]) -> bool:
-        """Put to an empty table what it lacks; tell whether it is one."""
-        place, there = self._place, self._place.table.as_string()
+    def _adopt(self, connection: Connection, wanted: TableDefinition) -> bool:
+        """Put to an empty table what it lacks, as the plan has said; tell whether it is one."""
+        place, keys, there = self._place, wanted.keys, self._place.table.as_string()
         connection.execute(place.sql("LOCK TABLE {table} IN SHARE ROW EXCLUSIVE MODE"))
         if value_of(connection, place.sql("SELECT EXISTS (SELECT FROM {table})")):
             return False
+        names = {column.name for column in columns_of(connection, place.table)}
+        for column in wanted.columns:
+            if column.name not in names:
+                connection.execute(_statement(place, _KIND.statements.add, column))
         if not value_of(connection, _HAS_UNIQUE, (there, sorted(keys))):
             connection.execute(place.sql("CREATE UNIQUE INDEX ON {table} ({})", column_list(keys)))
         connection.execute(place.sql("CREATE INDEX ON {table} (_seq)"))
         return True
 
-    def _definition(self, column: DeclaredColumn, *, nullable: bool) -> Composed:
+    def _definition(self, column: DeclaredColumn) -> Composed:
         type_ = SQL(server_type(_KIND.stored_type(column.type)))
-        required = SQL("" if nullable else " NOT NULL")
+        required = SQL("" if column.nullable else " NOT NULL")
         return SQL("{} {}{}").format(Identifier(column.name), type_, required)
-
-    def _comment(self, connection: Connection, column: DeclaredColumn) -> None:
-        if column.comment:
-            connection.execute(self._commenting(column))
-
-    def _commenting(self, column: DeclaredColumn) -> Composed:
-        at = Identifier(self._place.schema, self._place.name, column.name)
-        return SQL("COMMENT ON COLUMN {} IS {}").format(at, Literal(column.comment))
 
     def columns(self) -> tuple[DeclaredColumn, ...]:
         """Return the columns by the server's catalog."""
         with self._place.session() as connection:
             return columns_of(connection, self._place.table)
-
-    def refit(self, column: DeclaredColumn, found: DeclaredColumn) -> str:
-        """Write the statements, with what keeps a column from another type."""
-        fills = {"default": "DROP DEFAULT", "generated": "DROP EXPRESSION"}
-        if "identity" in found.filled_by:
-            fills[found.filled_by] = "DROP IDENTITY"
-        due = _KIND.stored_type(column.type)
-        acts = [fills[found.filled_by]] if found.filled_by else []
-        acts += [f"TYPE {server_type(due)} USING NULL"] if found.type != due else []
-        acts += ["DROP NOT NULL"] if column.nullable and not found.nullable else []
-        table, name = self._place.table.as_string(), Identifier(column.name).as_string()
-        # A generated column takes no other type in the statement that makes it a plain one.
-        statements = (f"ALTER TABLE {table} ALTER {name} {act}" for act in acts)
-        return "; ".join([*statements, f"or {self.way_out}"])
-
-    def alteration(self, column: DeclaredColumn, *, is_new: bool) -> str:
-        """Write the statement."""
-        return self._alteration(column, is_new=is_new).as_string()
-
-    def _alteration(self, column: DeclaredColumn, *, is_new: bool) -> Composed:
-        if is_new:
-            definition = self._definition(column, nullable=True)
-            return self._place.sql("ALTER TABLE {table} ADD COLUMN IF NOT EXISTS {}", definition)
-        name = Identifier(column.name)
-        return self._place.sql("ALTER TABLE {table} ALTER COLUMN {} DROP NOT NULL", name)
-
-    def alter(self, column: DeclaredColumn, *, is_new: bool, spark: Any) -> None:
-        """Execute the statement; it waits until nobody reads or writes the table."""
-        del spark
-        with self._place.session() as connection:
-            connection.execute(self._alteration(column, is_new=is_new))
-            if is_new:
-                self._comment(connection, column)
-            self._place.commit(connection)
-
-    def can_widen(self, found: SqlType, wider: SqlType) -> bool:
-        """Tell whether the server casts each value to what it is."""
-        return found.widens_to(wider)
-
-    def widening(self, column: DeclaredColumn) -> str:
-        """Write the statement."""
-        return self._widening(column).as_string()
-
-    def _widening(self, column: DeclaredColumn) -> Composed:
-        type_ = SQL(server_type(_KIND.stored_type(column.type)))
-        name = Identifier(column.name)
-        return self._place.sql("ALTER TABLE {table} ALTER COLUMN {} TYPE {}", name, type_)
-
-    def widen(self, columns: Sequence[DeclaredColumn], *, tell: Tell = lambda text: None) -> None:
-        """Execute the statements in one transaction; the server writes the table anew."""
-        del tell
-        with self._place.session() as connection:
-            for column in columns:
-                connection.execute(self._widening(column))
-            self._place.commit(connection)
-
-    def reshape(
-        self,
-        columns: Sequence[DeclaredColumn],
-        renamed: Mapping[str, str],
-        *,
-        metadata: CommitMetadata,
-        tell: Tell = lambda text: None,
-    ) -> Commit:
-        """Execute the statements, and note them, in one transaction."""
-        del tell
-        statements = [*self._reshaping(columns, renamed)]
-        return self._commit(metadata, lambda begun: begun.alter(statements, metadata))
-
-    def _reshaping(
-        self, columns: Sequence[DeclaredColumn], renamed: Mapping[str, str]
-    ) -> Iterator[Composed]:
-        now = {old: new for new, old in renamed.items()}
-        found = {now.get(each.name, each.name): each for each in self.columns()}
-        for name in found.keys() - {each.name for each in columns}:
-            yield self._place.sql("ALTER TABLE {table} DROP COLUMN {}", Identifier(name))
-        for new, old in renamed.items():
-            names = Identifier(old), Identifier(new)
-            yield self._place.sql("ALTER TABLE {table} RENAME COLUMN {} TO {}", *names)
-        for column in columns:
-            if (known := found.get(column.name)) is None:
-                yield self._alteration(column, is_new=True)
-            elif known.type != column.type:
-                yield self._widening(column)
-            if known and column.nullable and not known.nullable:
-                yield self._alteration(column, is_new=False)
-            if column.comment != (known.comment if known else ""):
-                yield self._commenting(column)
-
-    def refuse_fixed_name(self) -> None:
-        """Refuse a table with rows that is not of this stream, whoever's it is."""
-        place = self._place
-        with place.session(is_one_look=True) as connection:
-            state = place.look(connection)
-            if state.oid is None or state.stream == self.stream:
-                return
-            if value_of(connection, place.sql("SELECT EXISTS (SELECT FROM {table})")):
-                raise foreign_table(self)
 
     def set_aside(self, entry: str, *, is_replaced: bool = False) -> str | None:
         """Rename both in one transaction; with each go its id, and so its notes."""
@@ -433,7 +328,7 @@ class PostgresTable(AlterableTable, ErasableTable):
                     cursor.itersize = _NOTES_AT_ONCE
                     yield from cursor.execute(self._place.sql(query), (state.id, through))
 
-    def settings_error(self, log: CommitLog) -> TableSettingsError | None:
+    def check(self, log: CommitLog) -> TableSettingsError | None:
         """Find settings that empty the table after a crash, or hide rows."""
         del log
         name = self._place.table.as_string()
@@ -477,6 +372,38 @@ class PostgresTable(AlterableTable, ErasableTable):
         return {"notes deleted": deleted}
 
 
+def _reshape(place: PostgresPlace, connection: Connection, layout: Layout) -> Mapping[str, int]:
+    """Execute what gives a table other columns; no row counts as changed."""
+    now, texts = {old: new for new, old in layout.renamed.items()}, _KIND.statements
+    found = {now.get(each.name, each.name): each for each in columns_of(connection, place.table)}
+    for name in found.keys() - {each.name for each in layout.columns}:
+        connection.execute(place.sql("ALTER TABLE {table} DROP COLUMN {}", Identifier(name)))
+    for new, old in layout.renamed.items():
+        names = Identifier(old), Identifier(new)
+        connection.execute(place.sql("ALTER TABLE {table} RENAME COLUMN {} TO {}", *names))
+    for column in layout.columns:
+        known = found.get(column.name)
+        if known is None:
+            connection.execute(_statement(place, texts.add, column))
+        elif known.type != column.type:
+            connection.execute(_statement(place, texts.widen, column))
+        if known and column.nullable and not known.nullable:
+            connection.execute(_statement(place, texts.take_nulls, column))
+        if column.comment != (known.comment if known else ""):
+            _comment(place, connection, column)
+    return counts_of(None)
+
+
+def _statement(place: PostgresPlace, text: str, column: DeclaredColumn) -> SQL:
+    return SQL(_KIND.statement(text, column, table=f"{place.schema}.{place.name}"))
+
+
+def _comment(place: PostgresPlace, connection: Connection, column: DeclaredColumn) -> None:
+    at = Identifier(place.schema, place.name, column.name)
+    text = Literal(column.comment)
+    connection.execute(SQL("COMMENT ON COLUMN {} IS {}").format(at, text))
+
+
 class PostgresTransaction(Transaction):
     """One transaction of the server, which has locked the table's head."""
 
@@ -516,15 +443,9 @@ class PostgresTransaction(Transaction):
         """Let the server delete the rows, and commit as ``commit`` does."""
         self._commit(metadata, lambda: {**counts_of(None), DELETED: self._rows.delete(keys)})
 
-    def alter(self, statements: Sequence[Composed], metadata: CommitMetadata) -> None:
-        """Execute statements about columns, and commit as ``commit`` does."""
-
-        def execute() -> Mapping[str, int]:
-            for statement in statements:
-                self._connection.execute(statement)
-            return counts_of(None)
-
-        self._commit(metadata, execute)
+    def reshape(self, layout: Layout, metadata: CommitMetadata) -> None:
+        """Execute the statements, and note them; the server may write the table anew."""
+        self._commit(metadata, lambda: _reshape(self._place, self._connection, layout))
 
     def _commit(
         self, metadata: CommitMetadata, change_rows: Callable[[], Mapping[str, int]]

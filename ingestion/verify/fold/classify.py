@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
@@ -61,8 +61,6 @@ from oncelake.ingestion.verify.read.record import (
 )
 from oncelake.ingestion.verify.read.snapshot import Batch
 
-# How many bytes the texts and bytes of a key may have together.
-_LONGEST_KEY: Final = {"postgres": 2_000}
 # What a table asks of each row, as conditions of SQL by their names.
 Constraints = Mapping[str, str]
 
@@ -119,7 +117,7 @@ class Classifier:
         self._order_at = [names.index(n) if n != TIME else -1 for n in spec.sequence_by]
         at = {name: n for n, name in enumerate(names)}
         self._window = spec.window and (at.get(spec.window.column), spec.window.every_seconds)
-        self._longest_key = _LONGEST_KEY.get(spec.sink.name, math.inf)
+        self._longest_key = spec.sink.kind.longest_key or math.inf
         self._is_time_order = TIME in (*spec.sequence_by, spec.window and spec.window.column)
         self._may_filter_by_time = bool(spec.transform) or reads_time(spec, spec.where)
         self._is_time_read = self._may_filter_by_time or reads_time(spec, *spec.select.values())

@@ -26,6 +26,7 @@ from oncelake.sinks import (
     DependencyError,
     ErasableTable,
     Location,
+    NamedTable,
     Settings,
     TableBusyError,
     TableDefinition,
@@ -51,7 +52,7 @@ def open_table(stream: str, sink: SqliteSink, settings: Settings, lake: Location
     return SqliteTable(stream, Path(file), sink.table_of(stream))
 
 
-class SqliteTable(ErasableTable):
+class SqliteTable(NamedTable, ErasableTable):
     """One table of rows, and one of notes: version, note, counts and time of each commit."""
 
     def __init__(self, stream: str, file: Path, name: str) -> None:
@@ -87,6 +88,11 @@ class SqliteTable(ErasableTable):
         """Return the table's id, and the stream that it was made for, if it is there."""
         found = self.read(f"SELECT id, stream FROM {self.about}")
         return next(((id_, stream) for id_, stream in found), (None, None))
+
+    @property
+    def is_ours(self) -> bool:
+        """Tell whether the table was made for this stream."""
+        return self.id_and_stream()[1] == self.stream
 
     def log(self) -> SqliteLog:
         """Open the log; it looks once it is asked, and the table remembers of what table it was."""
@@ -151,6 +157,12 @@ class SqliteTable(ErasableTable):
             connection.execute("VACUUM")
         return 0
 
+    def drop(self) -> None:
+        """Drop the three tables, if they are this stream's."""
+        with closing(self.connect()) as connection:
+            for name in (self.rows, self.kept, self.about) if self.is_ours else ():
+                connection.execute(f"DROP TABLE {name}")
+
     def set_aside(self, entry: str, *, is_replaced: bool = False) -> str | None:
         """Give the tables another name, and theirs to those that were made beside them."""
         aside, ends = f"{self.name}__{entry}", ("", "__notes", "__about")
@@ -159,7 +171,7 @@ class SqliteTable(ErasableTable):
             connection.execute("BEGIN IMMEDIATE")
             moves = [(self.name, aside)]
             moves += [(f"{self.name}{BESIDE}", self.name)] if is_replaced else []
-            is_ours = is_replaced or self.id_and_stream()[1] == self.stream
+            is_ours = is_replaced or self.is_ours
             if aside not in there and self.name in there and is_ours:
                 for old, new in moves:
                     for end in ends:
