@@ -115,7 +115,7 @@ soak: setup ## proof: Ingest while things go wrong (MINUTES=10 RUNNER=sensor|fol
 	@$(bin)/python -m tests.soak --minutes $(or $(MINUTES),10) --seed $(or $(SEED),1) \
 		--records $(or $(RECORDS),200000) --runner $(or $(RUNNER),sensor)
 
-proofs: setup ## proof: Run all of these long proofs in pieces, and go on where it was (MINUTES=600)
+proofs: setup ## proof: Run the long proofs that tests/proofs.py lists, in pieces, and go on where it was (MINUTES=600)
 	@$(bin)/python -m tests.proofs --minutes $(or $(MINUTES),600)
 
 lives: setup ## proof: Do to streams what people do, in any order (STEPS=60 SEED=1 FOLDER=; in a folder, goes on where it was)

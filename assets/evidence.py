@@ -101,7 +101,7 @@ class Evidence:
 
     @property
     def data_version(self) -> str:
-        """The evidence that changes with the rows; a run without records leaves it as it was."""
+        """The version of the rows; a run without records leaves it as it was."""
         changed = (
             row.seq for row in reversed(self.ledger) if row.kind != "ingest" or row.counts["read"]
         )

@@ -39,7 +39,7 @@ class UnreportedBatches:
 
     @property
     def history(self) -> str:
-        """The batches before its own that a materialization reports."""
+        """Say how far a materialization reports the batches before its own."""
         return f"unknown: {self.unknown}" if self.unknown else COMPLETE
 
 

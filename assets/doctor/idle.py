@@ -40,7 +40,7 @@ _WORKSPACE: Final = "workspace.yaml"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Starters:
-    """The daemons and sensors that start runs in an instance.
+    """The daemons, sensors and schedules that start runs in an instance.
 
     Attributes:
         prefix: What goes before a command so that it means this instance.

@@ -234,14 +234,14 @@ def _notices(
         from oncelake.ingestion.operations.discover import newer_columns
 
         with suppress(IngestionError):
-            yield from newer_columns(declared.path, spec, settings)
+            yield from tuple(newer_columns(declared.path, spec, settings))
     yield from status.notices
     if not status.exists and not status.problems:
         from oncelake.ingestion.operations.init.unfilled_columns import unfilled_columns
 
         # An empty topic says nothing.
         with suppress(IngestionError):
-            yield from unfilled_columns(spec, settings)
+            yield from tuple(unfilled_columns(spec, settings))
 
 
 def _print_plan(plan: SchemaPlan, *, is_stopped: bool) -> None:

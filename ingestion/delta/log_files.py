@@ -97,7 +97,7 @@ class LogFiles:
 
 
 class MirroredLogFiles(LogFiles):
-    """Return the log files of a table in a store."""
+    """The log files of a table in a store."""
 
     def __init__(self, table: Location) -> None:
         super().__init__(table)

@@ -84,11 +84,10 @@ class HistoryMode(WriteMode):
         )
         is_first = f"_delete OR lag(NOT _delete) {line} IS NOT TRUE"
         is_shown = f"{is_first} OR {has_changed}" if has_changed else "TRUE"
-        following = f"lead({self._sequence}) {{}} AS _next"
         # A window over what another has found is a sort more.
-        in_line, behind = f", {following.format(line)}", ""
-        if has_changed:
-            in_line, behind = "", f", {following.format(self._line('_again', '_is_shown'))}"
+        shown = self._line("_again", "_is_shown") if has_changed else line
+        following = f", lead({self._sequence}) {shown} AS _next"
+        in_line, behind = ("", following) if has_changed else (following, "")
         return f"""
             WITH of_batch AS (SELECT DISTINCT {keys} FROM good),
             events AS ({" UNION ALL ".join(self._events())}),
@@ -131,8 +130,8 @@ class HistoryMode(WriteMode):
         """
         yield self._known({name: sql.name(name, "d") for name in columns}, '"before"')
         if define_deletes(target):
-            told = {*self._keys, *target.spec.order_columns, "_timestamp", "_epoch", "_seq"}
-            of_delete = {name: sql.name(name, "d") if name in told else "NULL" for name in columns}
+            kept = {*self._keys, *target.spec.order_columns, "_timestamp", "_epoch", "_seq"}
+            of_delete = {name: sql.name(name, "d") if name in kept else "NULL" for name in columns}
             yield self._known(of_delete, "deletes", is_delete=True)
         if target.spec.track and define_kept(target):
             there = {*self._engine.columns("kept")}

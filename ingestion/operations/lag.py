@@ -63,7 +63,7 @@ class LagReader:
         return known[1]
 
     def forget(self, stream: str) -> None:
-        """Read a stream's lake anew: a run of this process has ended."""
+        """Forget what was read of a stream's lake: a run of this process has ended."""
         self._states.pop(stream, None)
 
     def read(self, specs: Sequence[StreamSpec]) -> dict[str, Mapping[str, int] | None]:

@@ -278,7 +278,7 @@ class BatchWriter:
         ]
 
     def prove_gaps(self, engine: Engine, planned: Sequence[Range], counts: BatchCounts) -> Gaps:
-        """Prove that every planned offset which was not read holds no record."""
+        """Read every planned offset that was not read once more, as far as `gaps` asks for it."""
         kafka = self._stream.kafka
         gaps = find_gaps(engine, planned, counts, kafka=kafka, policy=self._spec.gaps)
         if gaps.holes:

@@ -168,13 +168,13 @@ def _detail(spec: StreamSpec) -> str:
     )"""
 
 
-def batch_of(judged: str, spec: StreamSpec) -> str:
+def batch_of(rows: str, spec: StreamSpec) -> str:
     """Select the columns of a batch from judged rows.
 
     What an update ends is a row of the same record, behind its own, and so is the delete of a row
     that is not here, or not any more; of a bad record there is none.
     """
-    judged = f"({rejoined(judged) if spec.explode else judged})"
+    rows = f"({rejoined(rows) if spec.explode else rows})"
     columns = _own_row(spec)
     further = {
         name: row
@@ -182,7 +182,7 @@ def batch_of(judged: str, spec: StreamSpec) -> str:
         if row is not None
     }
     if not further:
-        return f"SELECT {sql.selected(columns)} FROM {judged} j"
+        return f"SELECT {sql.selected(columns)} FROM {rows} j"
     columns |= {
         name: f"CASE _row_of WHEN 'own' THEN {own} {_of_further(name, further)} END"
         for name, own in columns.items()
@@ -194,7 +194,7 @@ def batch_of(judged: str, spec: StreamSpec) -> str:
     return f"""
         SELECT {sql.selected(columns)}
         FROM (
-            SELECT *, unnest(['own', {others}]) AS _row_of FROM {judged} j
+            SELECT *, unnest(['own', {others}]) AS _row_of FROM {rows} j
         ) r
         WHERE _row_of IS NOT NULL
     """

@@ -254,7 +254,7 @@ class FilesTransaction(Transaction, Generic[File]):
 
     @property
     def columns(self) -> Sequence[str]:
-        """Return the columns of the schema."""
+        """The columns of the schema."""
         names: list[str] = self.schema.names
         return names
 

@@ -110,7 +110,9 @@ _NEWEST: Final = """
 CREATE TABLE newest AS
 SELECT {k}, max_by(id, {rank}) FILTER (o <= until) AS base, max_by(id, {rank}) AS last,
        max_by(act, {rank}) FILTER (o <= until) AS base_act, max_by(act, {rank}) AS last_act,
-       {is_split} AS is_split, bool_or(act = 'delete' AND o > until) AS may_be_deleted
+       {is_split} OR {is_contested} AS is_split,
+       NOT ({is_split}) AND {is_contested} AS is_contested,
+       bool_or(act = 'delete' AND o > until) AS may_be_deleted
 FROM records r JOIN due USING (p) WHERE {is_asked} GROUP BY {k}
 """
 # Keys whose newest record is not due, and is not what the table shows of them.
@@ -350,7 +352,8 @@ class Comparison:
             self._run(_LEFT_OVER.format(c=every, is_due="o <= until", allowed=allowed))
             same = _is_same(self._keys(), "l", "r")
             is_asked = f"EXISTS (FROM left_over l WHERE l.surplus > 0 AND {same})"
-            self._run(_NEWEST.format(k=keys, rank="id", is_split="FALSE", is_asked=is_asked))
+            nothing = {"is_split": "FALSE", "is_contested": "FALSE"}
+            self._run(_NEWEST.format(k=keys, rank="id", is_asked=is_asked, **nothing))
         self._run(
             _FAULTS.format(
                 k=keys,
@@ -362,6 +365,12 @@ class Comparison:
                 is_gone=self._is_gone(first, may_lack_some=may_lack_some and not is_upsert),
             )
         )
+        counts.update(self._counted(aliases, is_upsert=is_upsert))
+        return counts, self._samples(limit)
+
+    def _counted(self, aliases: Sequence[str], *, is_upsert: bool) -> Counter[str]:
+        """Count what was judged."""
+        counts = Counter[str]()
         counts.update(dict(self._all("SELECT kind, count(*) FROM faults GROUP BY kind")))
         counts.update(dict(self._all("SELECT act, count(*) FROM records GROUP BY act")))
         counts["waiting"] = self._number(
@@ -372,7 +381,7 @@ class Comparison:
             if is_upsert
             else "SELECT count(*) FROM records JOIN due USING (p) WHERE act = 'row' AND o > until"
         )
-        counts["contested"] = self._number("SELECT count(*) FROM contested") if is_upsert else 0
+        counts["contested"] = self._number("SELECT count(*) FROM newest WHERE is_contested")
         split = self._number("SELECT count(*) FROM newest WHERE is_split")
         counts["split"] = split - counts["contested"]
         is_due = "id IN (SELECT base FROM newest WHERE NOT is_split)" if is_upsert else "o <= until"
@@ -380,7 +389,7 @@ class Comparison:
             f"SELECT count(*) - (SELECT coalesce(sum(missing), 0) FROM left_over WHERE missing > 0)"
             f" FROM records JOIN due USING (p) WHERE act = 'row' AND {is_due}"
         )
-        return counts, self._samples(limit)
+        return counts
 
     def _drop_absent(self) -> None:
         """Compare no column that was only assumed to be in records, and is in none."""
@@ -430,10 +439,12 @@ class Comparison:
             sets = ", ".join(f"{each} = earlier.{each}" for each in orders)
             if self._number("SELECT count(*) FROM records WHERE act = 'delete' AND r0 IS NULL"):
                 self._run(_ORDER_DELETES.format(k=keys, latest=latest, orders=sets))
-        is_asked = "act IN ('row', 'delete')"
-        self._run(_CONTESTED.format(k=keys, rank=rank))
-        is_split = f"({is_split}) OR ({keys}) IN (FROM contested)"
-        self._run(_NEWEST.format(k=keys, rank=rank, is_split=is_split, is_asked=is_asked))
+        is_contested = "FALSE"
+        if self._reading.spec.settles_moves:
+            self._run(_CONTESTED.format(k=keys, rank=rank))
+            is_contested = f"coalesce(({keys}) IN (FROM contested), FALSE)"
+        given = {"k": keys, "rank": rank, "is_split": is_split, "is_contested": is_contested}
+        self._run(_NEWEST.format(is_asked="act IN ('row', 'delete')", **given))
 
     def _is_newer(self) -> str:
         """Tell a row whose order is beyond that of every record that was read."""

@@ -30,7 +30,7 @@ class TopicEvidence:
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """The evidence of the records that could be decoded."""
+        """The rows of the records that could be decoded."""
         return [each.row for each in self.records if each.row is not None]
 
     def with_keys(self, keys: Sequence[str]) -> TopicEvidence:

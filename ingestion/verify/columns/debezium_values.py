@@ -78,7 +78,7 @@ class Taken(NamedTuple):
 
 
 class _Said(NamedTuple):
-    """The columns of a schema.
+    """The columns that a schema has in milliseconds, and those that it lacks.
 
     Attributes:
         millis: Their moments are milliseconds, and not microseconds.

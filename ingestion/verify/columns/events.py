@@ -144,7 +144,10 @@ class RowColumns:
 
     def change(self) -> str:
         """Write the hash by which two versions differ, if columns are tracked."""
-        values = ", ".join(map(self._compared, self.tracked))
+        values = ", ".join(
+            self._hashed(name) if _is_wide(self.types[name]) else self._compared(name)
+            for name in self.tracked
+        )
         return f", CASE WHEN NOT _gone THEN hash({values}) END AS t" if values else ""
 
     def _hashed(self, name: str) -> str:

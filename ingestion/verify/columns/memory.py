@@ -29,7 +29,7 @@ from oncelake.ingestion.verify.columns import NotInColumnsError
 from oncelake.ingestion.verify.columns.types import arrow_type
 from oncelake.ingestion.verify.read.snapshot import Batch, Snapshot
 
-_FORMAT: Final = 1
+_FORMAT: Final = 2
 _FILE: Final = "proof.json"
 # The digest of the last certificate stands beside it.
 LAST_CERTIFICATE: Final = "certificate"

@@ -20,7 +20,7 @@ _LATE: Final = "a later delete of its new key was read before it, and may have b
 _WHY: Final = "a move from a key that two rows have, and the row before does not say which of them"
 _UNKNOWN: Final = (
     "whose row leaves a key that another row has taken over can be proven only while Kafka holds "
-    "all records of both"
+    "all records of both; a new snapshot of the source and `oncelake rebuild` make a table that can"
 )
 _Name = tuple[str, Place]
 _At = tuple[TopicPartition, int]
