@@ -44,7 +44,7 @@ def put_commit(
 
     delta-rs writes neither every table that Spark does, nor MERGE's name over files that it has not
     merged. Of all features that ``integrity`` lets pass, in-commit timestamps alone ask something
-    of a commit without rows.
+    of such a commit: ids and properties are those of the table that is open.
 
     Args:
         table: The table.

@@ -174,7 +174,8 @@ def with_features(table: DeltaTable, *features: str) -> list[dict[str, Any]]:
     """Return the action that raises a table's protocol for features, unless it has them."""
     protocol = table.protocol()
     for_readers = {*(protocol.reader_features or ())}
-    if for_readers.issuperset(features):
+    # A preview of a feature is as good.
+    if all({each, f"{each}-preview"} & for_readers for each in features):
         return []
     of_version = (names for least, names in _OF_VERSIONS if protocol.min_writer_version >= least)
     named = {*(protocol.writer_features or chain.from_iterable(of_version)), *features}

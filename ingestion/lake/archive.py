@@ -18,6 +18,7 @@ from typing import Any
 from oncelake.ingestion.declaration.sinks import SinkSpec
 from oncelake.ingestion.delta.log_files import log_files
 from oncelake.ingestion.errors import (
+    DamagedTableError,
     MissingRightError,
     RefusedError,
     StreamLockedError,
@@ -182,7 +183,15 @@ def refuse_kept_name(paths: StreamPaths) -> None:
         RefusedError: it keeps its name.
     """
     kind, table, log = paths.sink.kind, paths.table, paths.table.log()
-    is_ours = log.exists and log.last_seq(paths.stream) is not None
+    if not (kind.has_names or kind.keeps_name):
+        return
+    try:
+        is_ours = log.exists and log.last_seq(paths.stream) is not None
+    except DamagedTableError:
+        if kind.keeps_name:
+            raise
+        # Whose the table is, its renaming looks at by itself.
+        return
     if kind.has_names and log.exists and not (is_ours or log.is_empty):
         raise foreign_table(table)
     if kind.keeps_name and is_ours:

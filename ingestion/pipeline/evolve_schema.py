@@ -90,12 +90,14 @@ def commit_columns(
         _widen_tombstones(paths, wider, tell)
     dropped = {each.field for each in changes if each.is_dropped}
     earlier = {old: new for new, old in (renamed or {}).items()}
-    found = {earlier.get(each.name, each.name): each for each in paths.table.columns()}
+    read = paths.table.columns()
+    found = {earlier.get(each.name, each.name): each for each in read}
     columns = [each for each in _columns_to_be(spec, paths, found) if each.name not in dropped]
     if renamed is None:
-        there = [*found]
+        named, there = {each.field for each in changes}, [*found]
+        columns = [each if each.name in named else found.get(each.name, each) for each in columns]
         columns.sort(key=lambda each: there.index(each.name) if each.name in found else len(there))
-    layout = Layout(columns=columns, renamed=renamed or {}, tell=tell)
+    layout = Layout(columns=columns, found=read, renamed=renamed or {}, tell=tell)
     commit = paths.table.reshape(layout, metadata)
     hit(Failpoint.ALTERED)
     return commit

@@ -60,7 +60,7 @@ class Position:
 
     @property
     def constraints(self) -> Mapping[str, str]:
-        """The table's constraints on rows: see ``SinkTable.constraints``."""
+        """The table's constraints on rows: see ``SinkTable.rules``."""
         return (self.declaration or {}).get(CONSTRAINTS) or {}
 
     def next_metadata(

@@ -325,7 +325,7 @@ def _constraint_changes(
         if why := _why_not_kept(spec, sql):
             what = f"is a constraint of the table, {sql}, which cannot be kept: {why}"
             named = DeclaredColumn(name=name, type=SqlType(word=""), nullable=True, comment="")
-            dropping = f"{_statement(paths, drop, named)}, or " if name in checks else ""
+            dropping = f"{_statement(paths, drop, named)}, or " if drop and name in checks else ""
             remedy = f"{dropping}{instead}"
             yield SchemaChange(field=name, what=what, effect="refused", remedy=remedy)
 

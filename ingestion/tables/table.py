@@ -28,6 +28,7 @@ from oncelake.ingestion.errors import (
     TableSettingsError,
 )
 from oncelake.ingestion.tables.commit_log import (
+    AGAIN,
     ROW_COUNTS,
     Commit,
     CommitLog,
@@ -118,11 +119,13 @@ class Layout:
 
     Attributes:
         columns: All of them, by their stored types, in order; any other is dropped.
+        found: The table's own, as they were read, of which these are made.
         renamed: What the table calls columns so far, by their new names.
         tell: Called with a sentence for each step.
     """
 
     columns: Sequence[DeclaredColumn]
+    found: Sequence[DeclaredColumn]
     renamed: Mapping[str, str] = field(default_factory=dict)
     tell: Tell = lambda text: None
 
@@ -212,10 +215,24 @@ class SinkTable(ABC):
 
         Raises:
             RefusedError: the sink does not do that; says why.
+            TableBusyError: somebody else has changed the columns since they were read.
         """
+
+        def act(begun: Transaction) -> None:
+            # What they have added is not listed, and would be dropped.
+            if (*self.columns(),) != (*layout.found,):
+                raise TableBusyError(
+                    f"{self.stream}: somebody else has changed the columns of {self.where} "
+                    f"meanwhile. Nothing was written. Next: {AGAIN}"
+                )
+            begun.reshape(layout, metadata)
+
         try:
-            return self._commit(metadata, lambda begun: begun.reshape(layout, metadata))
+            return self._commit(metadata, act)
         except NotImplementedError as error:
+            if type(error) is not NotImplementedError:
+                # Arrow's, of a value.
+                raise
             problem, remedy = f"{self.where}: {error}.", f"oncelake rebuild {self.stream}"
             raise RefusedError(self.stream, problem, remedy=remedy) from error
 

@@ -475,12 +475,13 @@ class SinkConformance:
             return
 
         more = (*parse_columns("id INT NOT NULL, title STRING, more INT"), *system_columns())
-        renamed = Layout(columns=more, renamed={"title": "name"})
+        renamed = Layout(columns=more, found=table.columns(), renamed={"title": "name"})
         assert table.reshape(renamed, note(3)).metadata == note(3)
         with pytest.raises(CommitConflictError):
-            table.reshape(Layout(columns=more), note(3, reason="another's"))
+            table.reshape(Layout(columns=more, found=table.columns()), note(3, reason="another's"))
         plain = parse_columns("id INT NOT NULL, title STRING")
-        table.reshape(Layout(columns=(*plain, *system_columns())), note(4))
+        fewer = Layout(columns=(*plain, *system_columns()), found=table.columns())
+        table.reshape(fewer, note(4))
         names = [each.name for each in opened().columns()]
         assert names == [each.name for each in (*plain, *system_columns())]
         found = [row for batch in opened().scan(["id", "title"]) for row in batch.to_pylist()]
@@ -488,6 +489,22 @@ class SinkConformance:
         with closing(opened().begin(5)) as transaction:
             assert transaction.rows_of(keys(2))["title"].to_pylist() == ["B"]
         assert opened().log().last_seq("orders") == 4
+
+    def test_columns_of_others_are_not_dropped(self, opened: Opener) -> None:
+        """One that somebody has added since the columns were read stays."""
+        if not self.kind.statements.add:
+            return
+        begin(opened)
+        mine, theirs = parse_columns("mine STRING, theirs STRING")
+        layout = with_columns(opened(), [mine])
+        opened().reshape(with_columns(opened(), [theirs]), note(1))
+        there = opened().columns()
+
+        with pytest.raises(TableBusyError, match="changed the columns"):
+            opened().reshape(layout, note(2))
+
+        assert opened().columns() == there
+        assert opened().log().last_seq("orders") == 1
 
     def test_a_column_gets_another_name_and_a_wider_type(self, opened: Opener) -> None:
         """At once, with one note; values stay; or the sink cannot."""
@@ -507,7 +524,8 @@ class SinkConformance:
             *parse_columns("id BIGINT NOT NULL, name STRING, total BIGINT"),
             *system_columns(),
         )
-        opened().reshape(Layout(columns=wanted, renamed={"total": "count"}), note(2))
+        layout = Layout(columns=wanted, found=opened().columns(), renamed={"total": "count"})
+        opened().reshape(layout, note(2))
 
         found = {each.name: each.type for each in opened().columns()}
         assert (found["id"], found["total"]) == (bigint, bigint)
@@ -538,14 +556,15 @@ class SinkConformance:
             own = parse_columns(f"id INT NOT NULL, {other} STRING")
             wanted = (*own, *system_columns())
             with suppress(StepFailedError, IngestionError), step:
-                table.reshape(Layout(columns=wanted, renamed={other: name}), meant)
+                found = table.columns()
+                table.reshape(Layout(columns=wanted, found=found, renamed={other: name}), meant)
             is_done = opened_seq(opened) == books.seq
             if is_done:
                 books.take(meant)
                 name = other
             assert [each.name for each in opened().columns()][:2] == ["id", name], step
-            found = {row["id"]: row[name] for row in scanned_rows(opened(), ["id", name])}
-            assert found == books.rows, step
+            rows = {row["id"]: row[name] for row in scanned_rows(opened(), ["id", name])}
+            assert rows == books.rows, step
             assert past_of(opened) == books.past, step
             return is_done
 

@@ -55,9 +55,9 @@ def begin(opened: Opener) -> None:
 
 def with_columns(table: SinkTable, columns: Iterable[DeclaredColumn]) -> Layout:
     """Return a table's columns, some of them otherwise, and those that are new behind them."""
-    given = {column.name: column for column in columns}
+    given, found = {column.name: column for column in columns}, table.columns()
     return Layout(
-        columns=(*(given.pop(each.name, each) for each in table.columns()), *given.values())
+        columns=(*(given.pop(each.name, each) for each in found), *given.values()), found=found
     )
 
 

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 class ModelData:
     """What the product asks of ``ingestion.tables.table.SinkTable``."""
 
-    way_out = "no command"
-
     def __init__(self, paths: Paths) -> None:
         """Take the place of the table."""
         self._paths = paths

@@ -67,6 +67,20 @@ def test_a_column_that_was_required_may_be_null_from_now_on(world: World) -> Non
     assert find_problems(world) == ()
 
 
+def test_a_run_changes_no_column_that_needs_nothing(world: World) -> None:
+    """What an owner of the table has said of a column stays until `oncelake alter`."""
+    world.send(row(1, "a", 1))
+    world.run()
+    said = "id INT NOT NULL, name STRING COMMENT 'ours', at INT, city STRING"
+    world.declare(schema=said, schema_change="evolve")
+    world.send(row(2, "b", 2))
+
+    world.run()
+
+    found = {each.name: each.comment for each in world.paths.table.columns()}
+    assert (found["name"], "city" in found) == ("", True)
+
+
 def test_without_leave_a_changed_table_is_refused_with_the_way_out(written: World) -> None:
     """By default nothing changes a table; the refusal says what a person can do."""
     written.declare(schema=MORE)

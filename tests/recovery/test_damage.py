@@ -15,6 +15,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from oncelake.ingestion.delta import description
+from oncelake.ingestion.delta.files import is_delta
 from oncelake.ingestion.errors import (
     DamagedTableError,
     ForeignTableError,
@@ -30,7 +31,7 @@ from oncelake.ingestion.errors import (
     TopicRecreatedError,
 )
 from oncelake.ingestion.lake.ledger import Ledger
-from oncelake.ingestion.operations.decisions import accept, adopt_topic
+from oncelake.ingestion.operations.decisions import accept, adopt_topic, reset
 from oncelake.ingestion.operations.inspect_quarantine import inspect
 from oncelake.ingestion.operations.rewind import read_history
 from oncelake.ingestion.pipeline.report import RunReport
@@ -129,6 +130,8 @@ def test_a_damaged_log_is_refused(copied: World, file: object, damage: str) -> N
     is_hinted = (file, damage) == (checkpoint, "missing")
     named = "_last_checkpoint hint" if is_hinted else damaged.name.split(".")[0]
     assert_refused(copied, DamagedTableError, named, f"oncelake reset {copied.topic}")
+    assert reset(copied.topic, copied.settings, run_id="r").archived
+    assert not is_delta(copied.paths.data)
 
 
 @pytest.mark.parametrize("file", [second_newest_commit, checkpoint], ids=lambda file: file.__name__)

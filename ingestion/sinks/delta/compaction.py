@@ -101,7 +101,8 @@ def widen(path: Location, columns: Sequence[DeclaredColumn], tell: Tell) -> None
     wider = {column.name: column.type for column in columns}
     found = columns_of(read_delta(path))
     wanted = [replace(each, type=wider.get(each.name, each.type)) for each in found]
-    DeltaTransaction.upkeep(path).reshape(Layout(columns=wanted, tell=tell), None)
+    layout = Layout(columns=wanted, found=found, tell=tell)
+    DeltaTransaction.upkeep(path).reshape(layout, None)
 
 
 def _compact_with_vectors(path: Location, *, target_bytes: int, is_all: bool) -> None:

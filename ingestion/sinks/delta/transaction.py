@@ -254,6 +254,9 @@ class DeltaTransaction(FilesTransaction[AddedFile]):
     def restore(self, version: int, metadata: CommitMetadata) -> None:
         """Bring the files of that version back; delta-rs does it where it can."""
         opened, log = open_delta(self._path), DeltaLog(self._path)
+        read = self._snapshot
+        if (opened.version(), opened.metadata().id) != (read.version(), read.metadata().id):
+            raise overtaken(self.stream)
         fenced = fenced_commit(opened, self.stream, metadata)
         with (
             unless_committed(log, self.stream, metadata, DeltaError),
@@ -327,6 +330,8 @@ class DeltaTransaction(FilesTransaction[AddedFile]):
         now = {field.name: field.type for field in self.schema}
         is_rewritten = any(now.get(field.name) != field.type for field in before)
         files = self.files if is_rewritten else []
+        if files and unwritable_features(self._snapshot):
+            raise overtaken(self.stream)
         copy_files(
             self._path,
             files,

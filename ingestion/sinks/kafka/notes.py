@@ -4,7 +4,7 @@ They are records of a topic of their own, ``<topic>.oncelake``, in one partition
 committed records sees the rows of a batch and its note, or neither::
 
     <topic id>/<seq>       a commit: its note, how many rows it wrote, and where each partition ends
-    <topic id>/columns     the columns and keys, anew with every change of them
+    <topic id>/columns     the columns and keys of a new topic; a note has those that it changes
 """
 
 from __future__ import annotations

@@ -160,8 +160,10 @@ class SqliteTable(NamedTable, ErasableTable):
     def drop(self) -> None:
         """Drop the three tables, if they are this stream's."""
         with closing(self.connect()) as connection:
+            connection.execute("BEGIN IMMEDIATE")
             for name in (self.rows, self.kept, self.about) if self.is_ours else ():
                 connection.execute(f"DROP TABLE {name}")
+            connection.execute("COMMIT")
 
     def set_aside(self, entry: str, *, is_replaced: bool = False) -> str | None:
         """Give the tables another name, and theirs to those that were made beside them."""
