@@ -433,7 +433,7 @@ def test_the_note_of_a_commit_tells_where_columns_came_from() -> None:
 
 @pytest.mark.kafka
 @pytest.mark.spark
-@pytest.mark.parametrize("engine", ["auto", "spark"])
+@pytest.mark.parametrize("engine", ["auto", *twins("spark")])
 def test_columns_of_headers_and_key_arrive_in_the_table(world: World, engine: str) -> None:
     """In both engines, seen by `where` and `select`, in its order, with a proof."""
     world.settings = world.settings.model_copy(update={"merge_engine": engine})

@@ -19,6 +19,7 @@ from oncelake.ingestion.kafka.schema_registry import Registry
 from oncelake.ingestion.settings import Settings
 from tests.support.both_readers import Headers, Sent, classified, declared, judged
 from tests.support.http_server import Handler, served
+from tests.support.long import twins
 from tests.support.proof import find_problems
 from tests.support.registry import framed
 from tests.support.small_registry import SmallRegistry, small_registry
@@ -252,7 +253,7 @@ def test_no_id_is_asked_for_that_only_seems_to_be_one(registry: SmallRegistry) -
 
 @pytest.mark.kafka
 @pytest.mark.spark
-@pytest.mark.parametrize("engine", ["auto", "spark"])
+@pytest.mark.parametrize("engine", ["auto", *twins("spark")])
 def test_ids_and_guids_in_headers_arrive_in_the_table(
     world: World, registry: SmallRegistry, engine: str
 ) -> None:

@@ -14,6 +14,7 @@ from oncelake.ingestion.formats.avro.single_object import schemas_by_fingerprint
 from oncelake.ingestion.settings import Settings
 from oncelake.ingestion.verify.decode.single_object import fingerprint
 from tests.support.both_readers import Sent, classified, declared, judged
+from tests.support.long import twins
 from tests.support.proof import find_problems
 from tests.support.world import World
 
@@ -132,7 +133,7 @@ def test_single_objects_arrive_in_the_table(world: World, engine: str) -> None:
 
 @pytest.mark.kafka
 @pytest.mark.spark
-@pytest.mark.parametrize("engine", ["auto", "spark"])
+@pytest.mark.parametrize("engine", ["auto", *twins("spark")])
 def test_what_has_no_type_arrives_as_a_variant(world: World, engine: str) -> None:
     """A union of unlike types, and a record in itself, which the proof reads, too."""
     world.settings = world.settings.model_copy(update={"merge_engine": engine})
