@@ -15,7 +15,7 @@ from pydantic import SecretStr
 from oncelake.ingestion.errors import IdentityChangedError
 from oncelake.ingestion.operations.erase import erase
 from oncelake.ingestion.operations.rewind import rewind
-from tests.support.long import IS_LONG
+from tests.support.long import IS_LONG, twins
 from tests.support.proof import find_problems, prove
 from tests.support.world import World
 
@@ -105,7 +105,7 @@ ON_SPARK = pytest.param("delta", "spark", marks=[pytest.mark.spark, pytest.mark.
 
 @pytest.mark.parametrize(
     ("sink", "engine"),
-    [("delta", "delta_rs"), ("iceberg", "delta_rs"), ("postgres", "delta_rs"), ON_SPARK],
+    [("delta", "delta_rs"), ON_SPARK, *twins(("iceberg", "delta_rs"), ("postgres", "delta_rs"))],
 )
 @pytest.mark.parametrize("seed", range(6 if IS_LONG else 1))
 def test_the_history_is_that_of_all_records_wherever_they_are_cut(

@@ -28,7 +28,7 @@ from oncelake.ingestion.verify.decode.coerce import variant
 from oncelake.ingestion.verify.decode.json import parse
 from oncelake.ingestion.verify.read.variant import with_texts
 from tests.support.both_readers import Sent, classified, declared, judged
-from tests.support.long import twins
+from tests.support.long import only_long, twins
 from tests.support.proof import find_problems, prove
 from tests.support.world import World, settings_in
 
@@ -277,6 +277,7 @@ def seen_by_spark(world: World) -> list[Any]:
     return found.selectExpr("id", *columns).sort("id").collect()
 
 
+@only_long
 @pytest.mark.spark
 @pytest.mark.kafka
 def test_both_engines_make_one_table(world: World, tmp_path: Path) -> None:
