@@ -97,6 +97,14 @@ def test_every_reason_is_explained(reasons: Mapping[str, str]) -> None:
     assert {code: told.get(code) for code in reasons} == dict(reasons)
 
 
+def test_every_page_is_in_the_navigation() -> None:
+    """A page that is not fails `make docs`."""
+    nav = (ROOT / "mkdocs.yml").read_text().partition("\nnav:")[2].partition("\nmarkdown_")[0]
+    pages = {str(page.relative_to(ROOT / "docs")) for page in PAGES}
+
+    assert set(re.findall(r"[\w./-]+\.md", nav)) == pages
+
+
 @pytest.mark.parametrize("page", ALL_PAGES, ids=lambda page: page.stem)
 def test_every_link_leads_somewhere(page: Path) -> None:
     """The file exists, and so does the heading behind the hash."""
