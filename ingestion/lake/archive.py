@@ -182,9 +182,10 @@ def refuse_kept_name(paths: StreamPaths) -> None:
         ForeignTableError: it is somebody else's, outside the lake.
         RefusedError: it keeps its name.
     """
-    kind, table, log = paths.sink.kind, paths.table, paths.table.log()
+    kind, table = paths.sink.kind, paths.table
     if not (kind.has_names or kind.keeps_name):
         return
+    log = table.log()
     try:
         is_ours = log.exists and log.last_seq(paths.stream) is not None
     except DamagedTableError:

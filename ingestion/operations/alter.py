@@ -170,7 +170,7 @@ def _commit(
     renamed = pending_renames(spec, {column.name for column in paths.table.columns()})
     dropped = sorted(each.field for each in changes if each.is_dropped)
     done = {ALTERED: {"renamed": renamed, "dropped": dropped}}
-    position = under_declaration(position, spec, constraints_of(spec, paths.table), **done)
+    position = under_declaration(position, spec, constraints_of(spec, paths.table.rules()), **done)
     metadata = position.next_metadata(run_id, kind="schema")
     commit = commit_columns(spec, paths, metadata, changes, renamed=renamed, tell=tell)
     row = LedgerRow.of(commit, position.table_id)

@@ -53,7 +53,7 @@ def evolve_schema(
     if isinstance(paths.table, MarkableTable):
         paths.table.use_deletion_vectors(spec.deletion_vectors)
     before, wanted = position.columns, allowed_changes(spec, paths)
-    asked = constraints_of(spec, paths.table)
+    asked = constraints_of(spec, paths.table.rules())
     refuse_bad_constraints(spark, spec, asked)
     position = under_declaration(position, spec, asked)
     if not wanted and not _columns_differ(before, spec.ddl):

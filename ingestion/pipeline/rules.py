@@ -101,13 +101,11 @@ def _fault(spec: StreamSpec) -> str:
     why = "tombstone_quarantined" if spec.tombstones_have_an_order else "tombstone_without_order"
     why = why if spec.tombstones_have_a_key else "tombstone_without_key"
     why = why if has_deletes else "unexpected_tombstone"
-    nulls = [f"{sql.name(name)} IS NULL" for name in needed_columns(spec)]
+    needed = needed_columns(spec)
+    nulls = [f"{sql.name(name)} IS NULL" for name in needed]
     if spec.unavailable == "keep":
         # A column that is kept is not null in the end.
-        kept = (
-            f"coalesce(list_contains(_unavailable, {sql.text(n)}), FALSE)"
-            for n in needed_columns(spec)
-        )
+        kept = (f"coalesce(list_contains(_unavailable, {sql.text(n)}), FALSE)" for n in needed)
         nulls = [f"({null} AND NOT {is_kept})" for null, is_kept in zip(nulls, kept, strict=True)]
     # What `select` makes of the time is asked of no row that leaves.
     is_needed = TIME_COLUMN in spec.sequence_by or _is_time_in(spec.where, spec)

@@ -27,7 +27,7 @@ from oncelake.ingestion.errors import RefusedError, SchemaChangedError
 from oncelake.ingestion.lake.paths import StreamPaths
 from oncelake.ingestion.recovery.position import Position, read_position
 from oncelake.ingestion.tables.commit_metadata import CONSTRAINTS, UNKNOWN, Identity
-from oncelake.ingestion.tables.table import SinkTable
+from oncelake.ingestion.tables.table import Rules, SinkTable
 
 Effect = Literal["nothing", "evolve", "onward", "alter", "epoch", "refused"]
 # `oncelake alter` notes what it does behind a commit of the stream, which such a table lacks.
@@ -114,7 +114,7 @@ def _onward_changes(
         "leave it so: it holds for records read from now on; or oncelake rebuild "
         f"{spec.name}, so that all rows follow it, by which `oncelake verify` compares them"
     )
-    now = with_constraints(meaning(spec), constraints_of(spec, table))
+    now = with_constraints(meaning(spec), constraints_of(spec, table.rules()))
     for field, what in meaning_changes(position.declaration, now):
         yield SchemaChange(field=field, what=what, effect="onward", remedy=remedy)
 
@@ -320,22 +320,23 @@ def _constraint_changes(
     spec: StreamSpec, paths: StreamPaths, instead: str
 ) -> Iterator[SchemaChange]:
     """Yield what the table asks of its rows, and a record does not tell."""
-    checks, drop = paths.table.rules().checks, paths.sink.kind.statements.drop_constraint
-    for name, sql in constraints_of(spec, paths.table).items():
+    rules, drop = paths.table.rules(), paths.sink.kind.statements.drop_constraint
+    for name, sql in constraints_of(spec, rules).items():
         if why := _why_not_kept(spec, sql):
             what = f"is a constraint of the table, {sql}, which cannot be kept: {why}"
             named = DeclaredColumn(name=name, type=SqlType(word=""), nullable=True, comment="")
-            dropping = f"{_statement(paths, drop, named)}, or " if drop and name in checks else ""
+            dropping = (
+                f"{_statement(paths, drop, named)}, or " if drop and name in rules.checks else ""
+            )
             remedy = f"{dropping}{instead}"
             yield SchemaChange(field=name, what=what, effect="refused", remedy=remedy)
 
 
-def constraints_of(spec: StreamSpec, table: SinkTable) -> dict[str, str]:
+def constraints_of(spec: StreamSpec, rules: Rules) -> dict[str, str]:
     """Return what a table asks of the rows of a stream, as conditions of Spark SQL by their names.
 
     A generated column is one of them, where it is declared: it must be as the table computes it.
     """
-    rules = table.rules()
     computed = {name: sql for name, sql in rules.generated.items() if name in spec.types}
     of_columns = {f"generated {n}": f"{quoted(n)} <=> ({sql})" for n, sql in computed.items()}
     return {**rules.constraints, **of_columns}

@@ -316,6 +316,26 @@ def test_a_column_that_somebody_requires_takes_nulls(
     assert freed == 'ALTER TABLE "public"."orders" ALTER COLUMN "age" DROP NOT NULL'
 
 
+def test_a_column_that_is_being_added_stays(server: str, schema: str, table: PostgresTable) -> None:
+    """The commit waits for its ALTER, and finds other columns than those that were read."""
+    with psycopg.connect(server) as others, ThreadPoolExecutor(1) as ours:
+        others.execute(f"ALTER TABLE {schema}.orders ADD COLUMN region text DEFAULT 'EU'")
+        layout = with_columns(table, [column("age SMALLINT")])
+        done = ours.submit(table.reshape, layout, replace(NOTE, seq=1))
+        waiting = (
+            f"SELECT 1 FROM pg_locks WHERE NOT granted AND relation = '{schema}.orders'::regclass"
+        )
+        while not (execute(server, waiting) or done.done()):
+            time.sleep(0.01)
+        others.commit()
+
+        with pytest.raises(TableBusyError, match="changed the columns"):
+            done.result(30)
+
+    assert [each.name for each in table.columns()][-1] == "region"
+    assert last_seq(table) == 0
+
+
 def test_the_present_is_read_and_no_past(
     table: PostgresTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,7 +10,13 @@ from typing import Any
 import psycopg
 import pytest
 
-from oncelake.ingestion.errors import ForeignTableError, IdentityChangedError, RefusedError
+from oncelake.ingestion.errors import (
+    DamagedTableError,
+    ForeignTableError,
+    IdentityChangedError,
+    RefusedError,
+)
+from oncelake.ingestion.operations.decisions import reset
 from oncelake.ingestion.operations.erase import erase
 from tests.support.long import twins
 from tests.support.proof import find_problems, prove
@@ -146,3 +152,24 @@ def test_a_topic_is_not_filled_for_two_purposes(world: World) -> None:
 
     with pytest.raises(RefusedError, match=r"holds batches of this stream, .* delete oncelake\."):
         begin_rebuild(world, where="name <> 'd'")
+
+
+@pytest.mark.parametrize("sink", ["postgres"])
+def test_a_table_with_a_damaged_note_is_reset_as_the_message_says(world: World) -> None:
+    """Whose it is, its head tells; the next run reads the topic into another."""
+    world.send(row(1, "a"))
+    world.run()
+    address = world.settings.postgres
+    assert address is not None
+    with psycopg.connect(address.get_secret_value()) as others:
+        damage = "replace(note, '\"epoch\": 1', '\"epoch\": 2')"
+        others.execute(
+            f"UPDATE oncelake_notes SET note = {damage} WHERE note LIKE '%{world.topic}%'".encode()
+        )
+    with pytest.raises(DamagedTableError, match=f"oncelake reset {world.name}"):
+        world.run()
+
+    assert reset(world.name, world.settings, run_id="r", sink=world.spec.sink).named
+    world.run()
+
+    assert find_problems(world) == ()

@@ -463,6 +463,18 @@ def test_a_number_is_not_taken_for_that_below_zero(
     assert not proven(world).holds
 
 
+def test_a_change_to_the_number_below_zero_is_a_version(world: World) -> None:
+    """Of what is tracked, too, the columns tell the two numbers."""
+    schema = "id INT NOT NULL, total DECIMAL(20, 2), at INT"
+    world.declare(schema=schema, mode="scd2", sequence_by=["at"], track=["total"])
+    world.send(*({"id": 1, "total": n, "at": at} for at, n in enumerate((0.00, -0.01, -0.01))))
+    world.run()
+
+    verdict = proven(world)
+
+    assert (verdict.rows, in_columns(verdict)) == (2, True)
+
+
 def test_a_record_in_quarantine_of_a_partition_that_nobody_reads_is_noticed(world: World) -> None:
     """It ends no proof, and is a difference."""
     world.send(row(1, "a"), b"garbage")

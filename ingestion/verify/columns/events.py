@@ -127,15 +127,16 @@ class RowColumns:
     def digest(self, flag: str) -> str:
         """Write the hash of a row, given what marks it as deleted, but for validity and parts."""
         flags = [flag] if self.flag else []
-        columns = [] if self.parts else map(self._hashed, self.types)
+        columns = [] if self.parts else [self._hashed(n, identifier(n)) for n in self.types]
         return f"hash({', '.join([*columns, *flags, *_OWN])})"
 
     def hashes(self) -> dict[str, str]:
         """Write the parts of a row."""
         pairs = zip(self.parts, self.types, strict=False)
         return {
-            part: f"CASE WHEN {identifier(name)} IS NOT NULL THEN hash({self._hashed(name)}) END"
+            part: f"CASE WHEN {value} IS NOT NULL THEN hash({self._hashed(name, value)}) END"
             for part, name in pairs
+            for value in (identifier(name),)
         }
 
     def orders(self) -> dict[str, str]:
@@ -144,15 +145,11 @@ class RowColumns:
 
     def change(self) -> str:
         """Write the hash by which two versions differ, if columns are tracked."""
-        values = ", ".join(
-            self._hashed(name) if _is_wide(self.types[name]) else self._compared(name)
-            for name in self.tracked
-        )
+        values = ", ".join(self._hashed(name, self._compared(name)) for name in self.tracked)
         return f", CASE WHEN NOT _gone THEN hash({values}) END AS t" if values else ""
 
-    def _hashed(self, name: str) -> str:
+    def _hashed(self, name: str, value: str) -> str:
         """Write a value as it is hashed: DuckDB's hash of 0 is that of the DECIMAL below it."""
-        value = identifier(name)
         return f"{value}, {value}::VARCHAR" if _is_wide(self.types[name]) else value
 
     def _compared(self, name: str) -> str:
