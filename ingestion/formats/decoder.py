@@ -2,7 +2,7 @@
 
 A format is a module with ``REASONS``, the codes of what it refuses, and ``opened``, which makes a
 ``Decode`` of an ``Encoded``: once per task, so that it may keep state. It may add ``prepared``,
-which see ``arrow_udf``. No record fails its batch, whatever it holds.
+which see ``ingestion.pipeline.decode``. No record fails its batch, whatever it holds.
 """
 
 from __future__ import annotations

@@ -17,10 +17,10 @@ from typing import Any, Final
 import msgspec
 import pyarrow as pa
 from pyspark.sql import types as sql
+from pyspark.sql.pandas.types import to_arrow_type
 
 from oncelake.ingestion.formats.decoder import BadBytesError
 from oncelake.ingestion.storage.processes import deeper_calls
-from oncelake.ingestion.tables.arrow_types import VARIANT
 
 _Names = dict[str, int]
 
@@ -30,6 +30,8 @@ LONGEST_VARIANT: Final = 16 * 2**20
 # How deep a value may be whose type contains itself, or which becomes JSON.
 DEEPEST: Final = 100
 _LONGEST_SHORT: Final = 63
+# As Spark takes it from Python: the value comes first, and the metadata tell what it is.
+_OF_SPARK: Final = to_arrow_type(sql.VariantType())
 # Numbers without this are between 1e-300 and 1e300, or zero.
 _FAR: Final = re.compile(r"\d[eE][+-]?\d{3}|[\d.]{200}")
 # By how many bits a whole number has without its sign.
@@ -149,8 +151,8 @@ def _in_one_form(texts: list[str]) -> pa.Array:
 
 def _parsed(texts: list[str]) -> pa.Array:
     encoded = list(map(encode, texts))
-    parts = [pa.array([each[at] for each in encoded], pa.binary()) for at in (0, 1)]
-    return pa.StructArray.from_arrays(parts, fields=list(VARIANT))
+    parts = [pa.array([each[at] for each in encoded], pa.binary()) for at in (1, 0)]
+    return pa.StructArray.from_arrays(parts, fields=list(_OF_SPARK))
 
 
 def encode(text: str) -> tuple[bytes, bytes]:

@@ -7,7 +7,7 @@ alone then, whatever they look like. Ids in headers of other makers' serializers
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import cache
 from typing import Any, Final
@@ -296,20 +296,18 @@ def schema_id_of(raw: bytes | None) -> int | None:
     return int.from_bytes(raw[1:HEADER_BYTES])
 
 
-def schema_ids_in(records: pa.Table, column: str, encoded: Encoded) -> list[SchemaId]:
-    """Return the schema ids of all bytes, in front of them or in a header."""
-    headers, raws = records["_headers"].combine_chunks(), records[column]
+def schema_ids_in(raws: pa.Array, headers: pa.Array, encoded: Encoded) -> list[SchemaId]:
+    """Return the schema ids of all bytes, in front of them or in a header, each once."""
     if encoded.in_glue:
-        return glue_frame.ids_in(raws.combine_chunks())
-    in_headers, names = ids_in_headers(headers, len(records), is_key=encoded.is_key)
-    framed = map(schema_id_of, raws.filter(names.is_null()).to_pylist())
-    numbers = sorted({number for number in framed if number is not None})
-    return [*numbers, *ids_of(in_headers.filter(raws.is_valid()).to_pylist())]
-
-
-def ids_of(headers: Iterable[bytes | None]) -> list[SchemaId]:
-    """Return the ids and GUIDs that headers begin with, each once."""
-    return [each for each in {_id_at_start(raw) for raw in {*headers} if raw} if each is not None]
+        return glue_frame.ids_in(raws)
+    in_headers, names = ids_in_headers(headers, len(raws), is_key=encoded.is_key)
+    fronts = pc.binary_slice(raws.filter(names.is_null()), 0, HEADER_BYTES).unique()
+    numbers = sorted(
+        {number for number in map(schema_id_of, fronts.to_pylist()) if number is not None}
+    )
+    of_headers = {raw for raw in in_headers.filter(raws.is_valid()).to_pylist() if raw}
+    named = {_id_at_start(raw) for raw in of_headers}
+    return [*numbers, *(each for each in named if each is not None)]
 
 
 def _refuse_unusable(number: SchemaId, payload: bytes, encoded: Encoded, schema_type: str) -> None:

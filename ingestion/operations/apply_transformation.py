@@ -12,7 +12,8 @@ from oncelake.ingestion.declaration.sql import quoted
 from oncelake.ingestion.settings import Settings
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import DataType
 
 
 def spark_transformation(
@@ -32,7 +33,6 @@ def spark_transformation(
     from pyspark.sql.types import StructField, StructType
 
     from oncelake.ingestion.declaration.loader import locating_problems
-    from oncelake.ingestion.formats.arrow_udf import parsed
     from oncelake.ingestion.formats.decoder import arrow_type
     from oncelake.ingestion.pipeline.schema import frame_of, row_type
     from oncelake.ingestion.pipeline.session import start_session
@@ -51,7 +51,7 @@ def spark_transformation(
 
     def apply(values: Sequence[dict[str, Any]]) -> pa.Table:
         frame = frame_of(spark, pa.Table.from_pylist(list(values), schema=schema))
-        frame = frame.withColumn("_good", parsed(F.col("_good"), value))
+        frame = frame.withColumn("_good", _parsed(F.col("_good"), value))
         made: Any = _transformed(frame, spec)
         # ``toArrow`` casts what this returns, and fails at a VARIANT that is null in a STRUCT.
         return pa.Table.from_batches(made._collect_as_arrow(empty_list_if_zero_records=False))
@@ -95,3 +95,24 @@ def _transformed(values: DataFrame, spec: StreamSpec) -> DataFrame:
     deletes = values.where("_is_delete").select("_at", declared_row(spec, given).alias("_row"))
     made = made.select("_at", "_row").union(deletes).withColumn("_is_gone", F.lit(False))
     return without_misfits(made, "_row", spec).select("_at", "_row.*", *ends)
+
+
+def _parsed(value: Column, type_: DataType) -> Column:
+    """Make VARIANTs of the JSON that stands for them, at any depth."""
+    from pyspark.sql import functions as F
+    from pyspark.sql.types import ArrayType, MapType, StructType
+
+    from oncelake.ingestion.formats.variant import has_variants
+
+    if not has_variants(type_):
+        return value
+    if isinstance(type_, StructType):
+        fields = (_parsed(value.getField(f.name), f.dataType).alias(f.name) for f in type_)
+        return F.when(value.isNotNull(), F.struct(*fields))
+    if isinstance(type_, ArrayType):
+        element = type_.elementType
+        return F.transform(value, lambda each: _parsed(each, element))
+    if isinstance(type_, MapType):
+        item = type_.valueType
+        return F.transform_values(value, lambda _, each: _parsed(each, item))
+    return F.parse_json(value)

@@ -40,7 +40,7 @@ from oncelake.ingestion.pipeline.transform import (
     transform,
 )
 from oncelake.ingestion.pipeline.truncates import take_truncates
-from oncelake.ingestion.pipeline.validate import validate, validate_in_worker
+from oncelake.ingestion.pipeline.validate import validate
 from oncelake.ingestion.recovery.position import read_position
 from oncelake.ingestion.recovery.schema_diff import SchemaPlan, plan_schema_change
 from oncelake.ingestion.recovery.topics import resolve_topics
@@ -128,10 +128,9 @@ def _try_here(stream: Stream, ranges: Sequence[Range], plan: SchemaPlan | None) 
             "same command with a larger --records, or once there are some"
         )
     table = pa.concat_tables(tables)
-    work, rules = validate_in_worker(decode_here(table, stream), stream.spec, Offsets())
+    validated = validate(decode_here(table, stream), stream.spec, Offsets(), {})
     with closing(open_local_engine(stream)) as engine:
-        engine.hold(pa.Table.from_batches(work(iter(table.to_batches()))), name="decoded")
-        engine.define("batch", rules)
+        engine.materialize(validated)
         return _trial_of(engine, stream.spec, [part for part, _ in read], plan)
 
 

@@ -5,35 +5,37 @@ Headers and the key give a value the columns that are declared so, and a null va
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import cast
+from importlib import import_module
+from types import ModuleType
+from typing import Final
+from uuid import UUID
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
-from pyspark.sql.types import BooleanType, IntegerType, StructType
+from pyspark.sql.types import StructType
 
+from oncelake.ingestion.declaration.formats import FORMATS
 from oncelake.ingestion.declaration.rules import JSON_FORMATS
-from oncelake.ingestion.formats.arrow_udf import (
-    Decoding,
-    declared_struct,
-    decode_in_spark,
-    decode_in_worker,
-    parsed,
-    plan_decoding,
-)
-from oncelake.ingestion.formats.decoder import Encoded, decoded_struct
+from oncelake.ingestion.errors import InvalidSpecError
+from oncelake.ingestion.formats.decoder import Encoded
+from oncelake.ingestion.formats.decoding import Decoding, decode_batches
 from oncelake.ingestion.formats.route import plan_routing
+from oncelake.ingestion.formats.wire_format import schema_ids_in
+from oncelake.ingestion.kafka.schema_registry import SchemaId, WriterSchema, registry_of
 from oncelake.ingestion.lake.stream import Stream
 from oncelake.ingestion.modes.engines.frame_cache import FrameCache
-from oncelake.ingestion.modes.engines.rows import InWorker, Records, Rows, Work
-from oncelake.ingestion.pipeline.explode import exploded_type, exploding
+from oncelake.ingestion.modes.engines.rows import Records, Rows, distinct_texts
+from oncelake.ingestion.pipeline.explode import exploding
 from oncelake.ingestion.pipeline.follow_schema import refuse_moved_embedded, refuse_moved_schema
 from oncelake.ingestion.pipeline.schema import row_type, type_of_columns, value_type
+from oncelake.ingestion.settings import Settings
 
-_TOMBSTONE_KEY = "_tombstone_key"
+# The column with the keys of null values, and of no others.
+_TOMBSTONE_KEY: Final = "_tombstone_key"
+# More than any topic has; random bytes that start with a zero would have one per record.
+_MOST_IDS: Final = 10_000
 
 
 def decode(records: Records, stream: Stream, frames: FrameCache) -> Rows:
@@ -55,13 +57,26 @@ def decode(records: Records, stream: Stream, frames: FrameCache) -> Rows:
         refuse_moved_embedded(stream, records)
     value = _plan_values(records, stream, value_type(spec))
     refuse_moved_schema(stream, value.encoded.writer_schemas.values())
-    return _decoded(records, value, _plan_tombstones(records, stream), spec.explode)
+    return _decoded(records, stream, value)
 
 
-def decode_here(records: pa.Table, stream: Stream) -> Work:
-    """Return the work that adds the same columns to records in this process, without Spark."""
-    value = _plan_values(records, stream, value_type(stream.spec))
-    return _work(value, _plan_tombstones(records, stream), stream.spec.explode)
+def decode_here(records: pa.Table, stream: Stream) -> Rows:
+    """Do the same of records in this process, whose columns follow no schema."""
+    return _decoded(records, stream, _plan_values(records, stream, value_type(stream.spec)))
+
+
+def _decoded(records: Records, stream: Stream, value: Decoding) -> Rows:
+    key, array = _plan_tombstones(records, stream), stream.spec.explode
+
+    def decoded(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        of_values = decode_batches(batches, value)
+        if key is None:
+            yield from of_values
+            return
+        for batch in decode_batches(map(_with_tombstone_key, of_values), key):
+            yield batch.drop_columns([_TOMBSTONE_KEY])
+
+    return Rows(records=records, work=exploding(decoded, array) if array is not None else decoded)
 
 
 def _plan_values(records: Records, stream: Stream, schema: StructType) -> Decoding:
@@ -97,9 +112,6 @@ def _plan_tombstones(records: Records, stream: Stream) -> Decoding | None:
     spec = stream.spec
     if spec.tombstone_policy != "delete":
         return None
-    # Of keys without schema ids the records are not asked, and a frame costs a call of the JVM.
-    if spec.key_format.options.uses_registry:
-        records = _with_tombstone_keys(records)
     # Among columns of values and the table.
     schema = StructType([*value_type(spec), *row_type(spec.ddl)])
     headers = {n: h for n, h in spec.header_columns.items() if n in spec.tombstone_columns}
@@ -127,61 +139,58 @@ def _fields(schema: StructType, names: Iterable[str]) -> StructType:
     return StructType([fields[name] for name in names])
 
 
-def _with_tombstone_keys(records: Records) -> Records:
-    if isinstance(records, pa.Table):
-        batches = list(map(_with_tombstone_key, records.to_batches()))
-        return pa.Table.from_batches(batches) if batches else records
-    of_tombstones = F.when(F.col("_value").isNull(), F.col("_key"))
-    return records.withColumn(_TOMBSTONE_KEY, of_tombstones)
-
-
-def _decoded(records: Records, value: Decoding, key: Decoding | None, array: str | None) -> Rows:
-    """Return both ways to do it: as Spark's columns, and in a worker of Spark's without them."""
-
-    def in_spark() -> DataFrame:
-        assert not isinstance(records, pa.Table), "what Spark evaluates is refused for a table"
-        if array is not None:
-            return _exploded_in_spark(records, value, key, array)
-        decoded = decode_in_spark(records, value)
-        if key is None:
-            return decoded
-        keyed = cast("DataFrame", _with_tombstone_keys(decoded))
-        return decode_in_spark(keyed, key).drop(_TOMBSTONE_KEY)
-
-    in_worker = InWorker(records=records, work=_work(value, key, array))
-    return Rows(in_spark=in_spark, in_worker=in_worker)
-
-
-def _exploded_in_spark(
-    records: DataFrame, value: Decoding, key: Decoding | None, array: str
-) -> DataFrame:
-    """Let workers explode what they have decoded; a record is no row of Spark's before."""
-    made = {value.into: exploded_type(decoded_struct(value.encoded), array)}
-    made |= {key.into: decoded_struct(key.encoded)} if key else {}
-    whole = StructType([*records.schema])
-    for name, type_ in (*made.items(), ("_index", IntegerType()), ("_is_empty", BooleanType())):
-        whole = whole.add(name, type_)
-    frame = records.mapInArrow(_work(value, key, array, for_spark=True), whole)
-    if value.encoded.are_variants_text:
-        return frame
-    declared = exploded_type(declared_struct(value.encoded), array)
-    return frame.withColumn(value.into, parsed(F.col(value.into), declared))
-
-
-def _work(
-    value: Decoding, key: Decoding | None, array: str | None, *, for_spark: bool = False
-) -> Work:
-    def decode_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        decoded = decode_in_worker(batches, value, for_spark=for_spark)
-        if key is None:
-            yield from decoded
-            return
-        for batch in decode_in_worker(map(_with_tombstone_key, decoded), key):
-            yield batch.drop_columns([_TOMBSTONE_KEY])
-
-    return exploding(decode_batches, array) if array is not None else decode_batches
-
-
 def _with_tombstone_key(batch: pa.RecordBatch) -> pa.RecordBatch:
     of_tombstones = pc.if_else(pc.is_null(batch.column("_value")), batch.column("_key"), None)
     return batch.append_column(_TOMBSTONE_KEY, of_tombstones)
+
+
+def plan_decoding(
+    records: Records, type_: str, encoded: Encoded, settings: Settings, *, column: str
+) -> Decoding:
+    """Plan how to decode keys or values with their declared format.
+
+    Args:
+        records: Records with the bytes; with a registry materialized, since they are read twice.
+        type_: The format's name.
+        encoded: The expected content, but for the schemas of a registry.
+        settings: Where a schema registry is.
+        column: Name of the binary column; ``_TOMBSTONE_KEY`` is the key of null values alone.
+    """
+    module = import_module(FORMATS[type_].module)
+    if encoded.options.uses_registry:
+        encoded = replace(encoded, in_glue=settings.in_glue)
+        ids = _ids_in(records, column, encoded)
+        schemas = _writer_schemas(module, ids, settings=settings)
+        encoded = replace(encoded, writer_schemas=schemas)
+    return Decoding(module=module.__name__, encoded=encoded, column=column)
+
+
+def _writer_schemas(
+    module: ModuleType, ids: Sequence[SchemaId], *, settings: Settings
+) -> Mapping[SchemaId, WriterSchema]:
+    """Return the schemas of some ids.
+
+    The format's module may offer ``prepared``: what the driver makes of a schema, so that executors
+    need no compiler.
+    """
+    if len(ids) >= _MOST_IDS:
+        raise InvalidSpecError(
+            f"a batch names {_MOST_IDS:,} schema ids or more: its records are not in the wire "
+            "format of a schema registry. Declare the format that they have"
+        )
+    prepared = getattr(module, "prepared", lambda schema: schema)
+    return {number: prepared(each) for number, each in registry_of(settings).schemas(ids).items()}
+
+
+def _ids_in(records: Records, column: str, encoded: Encoded) -> list[SchemaId]:
+    """Return the schema ids in front of bytes, or in a header."""
+    source = "_key" if column == _TOMBSTONE_KEY else column
+
+    def ids(batch: pa.RecordBatch) -> list[str]:
+        raws, headers = batch.column(source), batch.column("_headers")
+        if column == _TOMBSTONE_KEY:
+            raws = pc.if_else(pc.is_null(batch.column("_value")), raws, None)
+        return [str(each) for each in schema_ids_in(raws, headers, encoded)]
+
+    texts = distinct_texts(records, ["_headers", *{source, "_value"}], ids, most=_MOST_IDS)
+    return [int(text) if text.isdigit() else UUID(text) for text in texts]

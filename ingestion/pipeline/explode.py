@@ -13,7 +13,6 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.types import ArrayType, StructField, StructType
 
 from oncelake.ingestion.declaration.modes import COORDINATES
 from oncelake.ingestion.formats.arrays import Numbers
@@ -103,19 +102,6 @@ def _with(row: pa.StructArray, name: str, values: pa.Array, of_record: pa.Array)
         for field, column in fields_of(row).items()
     }
     return _struct(fields, pc.is_null(row).take(of_record))
-
-
-def exploded_type(decoded: StructType, array: str) -> StructType:
-    """Return the type of ``_decoded`` as its row has an element in the array's place."""
-    row = decoded["row"].dataType
-    assert isinstance(row, StructType), "see ``decoded_struct``"
-    of_element = StructType([*row.fields])
-    at = row.names.index(array)
-    whole = row.fields[at].dataType
-    assert isinstance(whole, ArrayType), "loading the declaration refuses any other column"
-    of_element.fields[at] = StructField(array, whole.elementType)
-    rest = (field for field in decoded if field.name != "row")
-    return StructType([StructField("row", of_element), *rest])
 
 
 def _struct(fields: dict[str, pa.Array], mask: pa.BooleanArray) -> pa.StructArray:

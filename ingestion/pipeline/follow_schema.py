@@ -11,12 +11,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from functools import cache
-from itertools import islice
 from typing import Final
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
+import pyarrow.compute as pc
 
 from oncelake.ingestion.declaration.derived import Derived
 from oncelake.ingestion.declaration.parts import FormatSpec
@@ -26,13 +24,13 @@ from oncelake.ingestion.formats.decoder import UNFORESEEN
 from oncelake.ingestion.formats.schema_columns import Types, column_types, embedded_types
 from oncelake.ingestion.kafka.schema_registry import WriterSchema
 from oncelake.ingestion.lake.stream import Stream
-from oncelake.ingestion.modes.engines.rows import Records
+from oncelake.ingestion.modes.engines.rows import Records, distinct_texts
 from oncelake.ingestion.recovery.topics import without_refused
 
 # Connectors write one schema for years; bytes that are none would be one a record.
 _MOST_SCHEMAS: Final = 300
 _LONGEST_SCHEMA: Final = 1_000_000
-_SPLIT: Final = ',"payload":'
+_SPLIT: Final = b',"payload":'
 
 
 class SchemaMovedError(Exception):
@@ -65,37 +63,28 @@ def refuse_moved_embedded(stream: Stream, records: Records) -> None:
     spec = stream.spec
     if not spec.follows_schema or spec.schema_from is None or spec.schema_from.kind != "embedded":
         return
-    found = _fronts_here(records) if isinstance(records, pa.Table) else _fronts_in_spark(records)
-    _refuse_moved(stream, map(_embedded_types, found))
+    fronts = distinct_texts(records, ["_value"], _fronts, most=_MOST_SCHEMAS)
+    _refuse_moved(stream, map(_embedded_types, fronts))
 
 
-def _fronts_in_spark(records: DataFrame) -> list[str]:
-    text = F.col("_value").cast("string")
-    # As Kafka Connect writes it; of other JSON, Spark finds the schema, which costs more.
-    elsewhere = F.concat(F.lit('{"schema":'), F.get_json_object(text, "$.schema"))
-    front = F.when(text.contains(_SPLIT), F.substring_index(text, _SPLIT, 1)).otherwise(elsewhere)
-    fronts = records.select(front.alias("front"))
-    fronts = fronts.where(F.length("front") <= _LONGEST_SCHEMA).distinct()
-    return [row["front"] for row in fronts.limit(_MOST_SCHEMAS).collect()]
-
-
-def _fronts_here(records: pa.Table) -> list[str]:
-    """Return the same of records that are in this process."""
-    values = (value for value in records["_value"].to_pylist() if value)
-    fronts = dict.fromkeys(front for value in values if (front := _front(value)) is not None)
-    return [*islice(fronts, _MOST_SCHEMAS)]
+def _fronts(batch: pa.RecordBatch) -> list[str]:
+    """Return what stands before the payloads of values, as far as a schema does."""
+    values = batch.column("_value")
+    parts = pc.split_pattern(values, _SPLIT, max_splits=1)
+    # As Kafka Connect writes it; of other JSON the schema is looked for.
+    is_usual = pc.fill_null(pc.equal(pc.list_value_length(parts), 2), False)
+    usual = pc.list_element(parts.filter(is_usual), 0).unique().to_pylist()
+    fronts = [front.decode(errors="replace") for front in usual]
+    others = values.filter(pc.invert(is_usual)).drop_null().to_pylist()
+    fronts += filter(None, map(_front, others))
+    return [front for front in fronts if len(front) <= _LONGEST_SCHEMA]
 
 
 def _front(value: bytes) -> str | None:
-    """Return what stands before the payload; none where no schema does."""
-    text = value.decode(errors="replace")
-    front, split, _ = text.partition(_SPLIT)
-    if not split:
-        try:
-            front = '{"schema":' + json.dumps(json.loads(text)["schema"])
-        except (ValueError, LookupError, TypeError, RecursionError):
-            return None
-    return front if len(front) <= _LONGEST_SCHEMA else None
+    try:
+        return '{"schema":' + json.dumps(json.loads(value)["schema"])
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return None
 
 
 def _refuse_moved(stream: Stream, of_schemas: Iterable[Types]) -> None:

@@ -28,7 +28,7 @@ from oncelake.ingestion.declaration.sql import quoted
 from oncelake.ingestion.declaration.types import SqlType
 from oncelake.ingestion.errors import BadFieldError
 from oncelake.ingestion.modes.engines.frame_cache import FrameCache, is_local
-from oncelake.ingestion.modes.engines.rows import Rows
+from oncelake.ingestion.modes.engines.rows import Rows, unchanged
 from oncelake.ingestion.pipeline.evaluate import FILTERED, Transformation, evaluate
 from oncelake.ingestion.pipeline.schema import declared_row, row_type, sentence_of
 from oncelake.ingestion.pipeline.translate import translate
@@ -85,11 +85,13 @@ def transform(
     """
     if not spec.is_transformed:
         return decoded
-    plan = decoded.in_worker
-    return Rows(
-        in_spark=lambda: _transformed(decoded.in_spark(), spec, frames),
-        in_worker=replace(plan, work=evaluate(plan.work, by)) if plan and by else None,
-    )
+
+    def in_spark() -> Rows:
+        return Rows(records=_transformed(decoded.frame(), spec, frames), work=unchanged)
+
+    if by is None:
+        return in_spark()
+    return replace(decoded.then(lambda work: evaluate(work, by)), in_spark=in_spark)
 
 
 def plan_transformation(spark: SparkSession, spec: StreamSpec) -> Transformation | None:

@@ -23,30 +23,27 @@ from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from oncelake.ingestion.declaration.modes import EXTRA_COLUMN, TIME_COLUMN
 from oncelake.ingestion.declaration.spec import StreamSpec
-from oncelake.ingestion.declaration.sql import quoted
 from oncelake.ingestion.formats.route import UNROUTED
 from oncelake.ingestion.kafka.client import MOMENTS
 from oncelake.ingestion.kafka.offsets import Offsets
-from oncelake.ingestion.modes.engines.rows import RAW, Rows, Work
+from oncelake.ingestion.modes.engines.rows import RAW, Rows, Work, unchanged
 from oncelake.ingestion.pipeline.columns import PLACE
 from oncelake.ingestion.pipeline.evaluate import fields_of
 from oncelake.ingestion.pipeline.explode import of_any_element
 from oncelake.ingestion.pipeline.rules import (
     batch_of,
     finding_columns,
-    has_index,
     has_no_time,
     judged,
     needed_columns,
     reasons_of_others,
     windows_of,
 )
-from oncelake.ingestion.pipeline.schema import declared_row
 
 GOOD = ("row", "delete")
 REASONS: Final = {
@@ -75,81 +72,38 @@ def validate(
 ) -> Rows:
     """Give each row its disposition, and the reason where it cannot be applied.
 
-    The rules are SQL that every engine runs: Spark where rows come from it, else DuckDB.
+    The rules are SQL that every engine runs.
 
     Args:
         transformed: Rows as declared; see ``ingestion.pipeline.columns``.
         spec: The declaration.
         reached: Next offsets of the table; records below them are overlap. Empty when the plan
             overlaps nothing: literals that change with every batch would make Spark compile anew.
-        constraints: What the table asks of each row, by name; only Spark evaluates them.
+        constraints: What the table asks of each row, by name; Spark evaluates them, and
+            ``apply_as_deletes``.
 
     Returns:
         The judged batch, with the table's columns as far as the record says them; ``_extra`` has
         the names that the declaration does not have. Raw key, value and headers, and everything
         that only a record in quarantine needs, are null in the others.
     """
+    rules = batch_of(judged(spec, reached, has_constraints=bool(constraints)), spec)
+    if not (spec.apply_as_deletes or constraints):
+        return replace(transformed.then(lambda work: flatten(work, spec)), sql=rules)
+    # Spark evaluates conditions over the rows, and so what they are made by.
+    made = transformed if transformed.in_spark is None else transformed.in_spark()
+    flat = made.then(lambda work: flatten(work, spec, keeps_bytes=True))
+    return replace(evaluate_conditions(flat, spec, constraints), sql=rules)
 
-    def in_spark() -> DataFrame:
-        # With sqlglot and Delta's client, which a run of the other engine does not need.
-        from oncelake.ingestion.modes.engines.spark import translate
 
-        rows = _flat_in_spark(transformed.in_spark(), spec)
+def evaluate_conditions(flat: Rows, spec: StreamSpec, constraints: Mapping[str, str]) -> Rows:
+    """Add ``_is_selected``, of ``apply_as_deletes``, and ``_violated``, the constraint not met."""
+    rows = flat.frame()
+    if spec.apply_as_deletes:
+        rows = rows.withColumn("_is_selected", F.expr(spec.apply_as_deletes))
+    if constraints:
         rows = rows.withColumn("_violated", _violated(constraints))
-        rows.createOrReplaceTempView("decoded")
-        rules = batch_of(judged(spec, reached, has_constraints=True), spec)
-        return rows.sparkSession.sql(translate(rules))
-
-    plan = transformed.in_worker
-    if plan is None or spec.apply_as_deletes or constraints:
-        return Rows(in_spark=in_spark)
-    work, in_duckdb = validate_in_worker(plan.work, spec, reached)
-    return Rows(in_spark=in_spark, in_worker=replace(plan, work=work, sql=in_duckdb))
-
-
-def validate_in_worker(decode: Work, spec: StreamSpec, reached: Offsets) -> tuple[Work, str]:
-    """Return the same without Spark: work that decodes, and what DuckDB asks of its result.
-
-    Only where a declaration has no ``apply_as_deletes``, and the table has no constraint.
-    """
-    return _flat_in_worker(decode, spec), batch_of(judged(spec, reached), spec)
-
-
-def _flat_in_spark(rows: DataFrame, spec: StreamSpec) -> DataFrame:
-    """Take the row that a value gives, or the key of a tombstone, and what decoding found."""
-    row = F.col("_transformed" if spec.is_transformed else "_decoded.row")
-    columns = {name: F.col(f"_decoded.{part}") for name, part in finding_columns(spec).items()}
-    columns |= {name: F.col(name) for name in _made_by_transform(spec)}
-    columns["_is_tombstone"] = F.col("_value").isNull()
-    columns["_bytes"] = F.coalesce(F.octet_length("_value"), F.lit(0))
-    if spec.tombstone_policy == "delete":
-        names = spec.tombstone_columns
-        by_key = {name: F.col(f"_decoded_key.row.{quoted(name)}") for name in names}
-        row = F.when(F.col("_value").isNull(), declared_row(spec, by_key)).otherwise(row)
-        # What the format says of a bad value or, where there is none, of a bad key.
-        of_key = F.concat_ws(": ", "_decoded_key.reason", "_decoded_key.detail")
-        of_key = F.when(F.col("_decoded_key.reason").isNotNull(), of_key)
-        columns["_wrong_detail"] = F.coalesce(columns["_wrong_detail"], of_key)
-    if spec.is_transformed:
-        columns["_wrong"] = F.coalesce(columns["_wrong"], "_misfit.reason")
-        columns["_wrong_detail"] = F.coalesce(columns["_wrong_detail"], "_misfit.detail")
-        columns["_selected"] = F.col("_selected")
-        # Columns of `value_schema` that are null and may not be, whatever is made of them.
-        columns["_lacks"] = F.concat_ws(
-            ", ",
-            *(
-                F.when(F.col(f"_decoded.row.{quoted(name)}").isNull(), F.lit(name))
-                for name in spec.required_value_columns
-            ),
-        )
-    if spec.extra_fields == "keep":
-        columns[EXTRA_COLUMN] = F.col("_decoded.kept")
-    of_record = [*PLACE, *RAW, "_digest", *(("_index",) if has_index(spec) else ())]
-    flat = [column.alias(name) for name, column in columns.items()]
-    rows = rows.select(*of_record, *flat, row.alias("_row")).select("*", "_row.*").drop("_row")
-    if spec.apply_as_deletes is None:
-        return rows
-    return rows.withColumn("_is_selected", F.expr(spec.apply_as_deletes))
+    return Rows(records=rows, work=unchanged)
 
 
 def _violated(constraints: Mapping[str, str]) -> Column:
@@ -161,19 +115,19 @@ def _violated(constraints: Mapping[str, str]) -> Column:
     return F.coalesce(F.lit(None).cast("string"), *unmet)
 
 
-def _made_by_transform(spec: StreamSpec) -> list[str]:
-    """Return what ``transform`` makes beside the row, of what decoding found."""
-    ended = ["_ended"] if spec.moved_by and spec.is_transformed else []
-    return [*ended, *(["_left_to"] if spec.leaves_by_where else [])]
+def flatten(decode: Work, spec: StreamSpec, *, keeps_bytes: bool = False) -> Work:
+    """Return work that decodes, and takes the row that a value or a null value's key gives.
 
-
-def _flat_in_worker(decode: Work, spec: StreamSpec) -> Work:
-    """Return work that decodes, and takes the same columns."""
+    With it stands what decoding found; the raw bytes where the record may be bad, unless
+    ``keeps_bytes`` says that this is not known yet.
+    """
     # Executors get these, and not the declaration.
     findings, may_be_bad = finding_columns(spec), _doubts(spec)
     keys = spec.tombstone_columns if spec.tombstone_policy == "delete" else ()
     is_transformed, required = spec.is_transformed, spec.required_value_columns
-    transformed = ["_index", "_selected", *_made_by_transform(spec)]
+    transformed = ["_index", "_selected"]
+    transformed += ["_ended"] if spec.moved_by else []
+    transformed += ["_left_to"] if spec.leaves_by_where else []
     keeps_extra = spec.extra_fields == "keep"
 
     def flat(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -191,15 +145,18 @@ def _flat_in_worker(decode: Work, spec: StreamSpec) -> Work:
                 misfit = fields_of(batch.column("_misfit"))
                 columns["_wrong"] = pc.coalesce(columns["_wrong"], misfit["reason"])
                 columns["_wrong_detail"] = pc.coalesce(columns["_wrong_detail"], misfit["detail"])
-                columns["_lacks"] = _lacking_in_worker(value["row"], required)
+                columns["_lacks"] = _lacking(value["row"], required)
             if keys:
                 key = fields_of(batch.column("_decoded_key"))
                 of_key = fields_of(key["row"])
                 columns |= {name: pc.coalesce(columns[name], of_key[name]) for name in keys}
                 described = pc.binary_join_element_wise(key["reason"], key["detail"], ": ")
                 columns["_wrong_detail"] = pc.coalesce(columns["_wrong_detail"], described)
-            is_doubted = may_be_bad(columns)
-            columns |= {name: _only(is_doubted, batch.column(name)) for name in RAW}
+            bytes_of = {name: batch.column(name) for name in RAW}
+            if not keeps_bytes:
+                is_doubted = may_be_bad(columns)
+                bytes_of = {name: _only(is_doubted, raw) for name, raw in bytes_of.items()}
+            columns |= bytes_of
             yield pa.RecordBatch.from_pydict(columns)
 
     return flat
@@ -246,8 +203,8 @@ def _doubts(spec: StreamSpec) -> Callable[[Mapping[str, pa.Array]], pa.BooleanAr
     return may_be_bad
 
 
-def _lacking_in_worker(rows: pa.StructArray, required: Sequence[str]) -> pa.Array:
-    """Name the required columns of values that are null, as Spark does."""
+def _lacking(rows: pa.StructArray, required: Sequence[str]) -> pa.Array:
+    """Name the required columns of values that are null."""
     lacks = pa.repeat("", len(rows))
     for name in required:
         longer = pc.binary_join_element_wise(lacks, name, ", ")

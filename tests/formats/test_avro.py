@@ -18,9 +18,9 @@ from pyspark.sql.types import StructType
 from oncelake.ingestion.declaration.ddl import parse_columns
 from oncelake.ingestion.declaration.formats import RegistryOptions
 from oncelake.ingestion.errors import DependencyError, InvalidSpecError
-from oncelake.ingestion.formats.arrow_udf import plan_decoding
 from oncelake.ingestion.formats.decoder import Encoded
 from oncelake.ingestion.kafka.schema_registry import WriterSchema
+from oncelake.ingestion.pipeline.decode import plan_decoding
 from oncelake.ingestion.settings import Settings
 from oncelake.ingestion.verify.compare.rows import values_equal
 from oncelake.ingestion.verify.decode import avro as proof

@@ -17,13 +17,15 @@ from pyspark.sql import functions as F
 
 from oncelake.ingestion.declaration.formats import Options
 from oncelake.ingestion.declaration.parts import ExtraFields
-from oncelake.ingestion.formats import arrow_udf
 from oncelake.ingestion.formats.decoder import Encoded, by_record
+from oncelake.ingestion.formats.decoding import decode_batches
 from oncelake.ingestion.formats.json import FastPath
 from oncelake.ingestion.formats.json.strict import StrictReader
 from oncelake.ingestion.formats.spelling import Undeclared
 from oncelake.ingestion.formats.variant import LONGEST_VARIANT
+from oncelake.ingestion.modes.engines.rows import Rows
 from oncelake.ingestion.pipeline import schema as spark_schema
+from oncelake.ingestion.pipeline.decode import plan_decoding
 from oncelake.ingestion.settings import Settings
 from tests.corpus.json_messages import MESSAGES, SCHEMA, Message
 from tests.support.decoding import decoded, disagreements, opened, proven, row_type
@@ -431,8 +433,9 @@ def test_spark_gets_what_the_seam_gives(spark: SparkSession) -> None:
     )
     encoded = of_value(SCHEMA, "keep")
 
-    decoding = arrow_udf.plan_decoding(records, "json", encoded, Settings(), column="_value")
-    rows = arrow_udf.decode_in_spark(records, decoding).sort("n").collect()
+    decoding = plan_decoding(records, "json", encoded, Settings(), column="_value")
+    work = Rows(records=records, work=lambda batches: decode_batches(batches, decoding))
+    rows = work.frame().sort("n").collect()
 
     by_seam = decoded(opened("json", SCHEMA, extra_fields="keep"), values)
     assert [row["_decoded"]["reason"] for row in rows] == [each["reason"] for each in by_seam]
@@ -451,10 +454,8 @@ def test_variants_hold_what_was_written(spark: SparkSession) -> None:
     values = [whole, b'{"id": 2, "v": {"a": 1, "a": 2}}', b'{"id": 3}']
     records = spark.createDataFrame([(bytearray(value),) for value in values], "_value BINARY")
 
-    decoding = arrow_udf.plan_decoding(
-        records, "json", of_value(VARIANTS), Settings(), column="_value"
-    )
-    read = arrow_udf.decode_in_spark(records, decoding)
+    decoding = plan_decoding(records, "json", of_value(VARIANTS), Settings(), column="_value")
+    read = Rows(records=records, work=lambda batches: decode_batches(batches, decoding)).frame()
 
     assert read.schema["_decoded"].dataType["row"].dataType.simpleString() == schema.simpleString()
     found = read.select(F.to_json("_decoded.row").alias("row"), "_decoded.reason").collect()

@@ -19,7 +19,7 @@ from oncelake.ingestion.modes.engines.duckdb import LocalEngine
 from oncelake.ingestion.modes.engines.spark import SparkEngine
 from oncelake.ingestion.modes.keep_columns import keep_columns
 from oncelake.ingestion.modes.ordering import examine_keys
-from oncelake.ingestion.pipeline.validate import validate_in_worker
+from oncelake.ingestion.pipeline.rules import batch_of, judged
 from oncelake.ingestion.settings import Settings
 
 NOW: Final = dt.datetime(2024, 1, 1, tzinfo=dt.UTC)
@@ -112,11 +112,11 @@ def test_every_record_has_one_disposition(engine: Any) -> None:
     usual = {"_is_tombstone": False, "_bytes": 3, "_digest": 7, "_value": b"raw"}
     name_table(engine, "decoded", [{**usual, **row} for row in rows], DECODED)
 
-    _, text = validate_in_worker(iter, declared(), Offsets({TopicPartition("t", 0): 2}))
+    text = batch_of(judged(declared(), Offsets({TopicPartition("t", 0): 2})), declared())
     engine.define("batch", text)
 
-    judged = engine.rows("SELECT * FROM batch ORDER BY _offset")
-    assert [(row["_disposition"], row["_reason"], row["_detail"]) for row in judged] == [
+    found = engine.rows("SELECT * FROM batch ORDER BY _offset")
+    assert [(row["_disposition"], row["_reason"], row["_detail"]) for row in found] == [
         ("overlap", None, None),
         ("delete", None, None),
         ("quarantined", "missing_key", "null: id"),
@@ -126,8 +126,8 @@ def test_every_record_has_one_disposition(engine: Any) -> None:
         ("row", None, None),
         ("quarantined", "tombstone_without_key", "null: id, name"),
     ]
-    assert [row["_value"] is None for row in judged] == [
-        row["_disposition"] != "quarantined" for row in judged
+    assert [row["_value"] is None for row in found] == [
+        row["_disposition"] != "quarantined" for row in found
     ]
 
 
@@ -137,8 +137,7 @@ def test_rows_that_need_no_column_are_all_taken(engine: Any) -> None:
     name_table(engine, "decoded", [{**usual, **record(1, None, None)}], DECODED)
     spec = declared(schema="id BIGINT, name STRING, at BIGINT", keys=[], mode="append")
 
-    _, text = validate_in_worker(iter, spec, Offsets())
-    engine.define("batch", text)
+    engine.define("batch", batch_of(judged(spec, Offsets()), spec))
 
     assert [row["_disposition"] for row in engine.rows("SELECT * FROM batch")] == ["row"]
 

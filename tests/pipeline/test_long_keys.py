@@ -18,7 +18,7 @@ from oncelake.ingestion.kafka.offsets import Offsets
 from oncelake.ingestion.lake.stream import Stream
 from oncelake.ingestion.modes.engines.duckdb import LocalEngine
 from oncelake.ingestion.pipeline.decode import decode_here
-from oncelake.ingestion.pipeline.validate import validate_in_worker
+from oncelake.ingestion.pipeline.validate import validate
 from oncelake.ingestion.settings import Settings
 from oncelake.ingestion.verify.fold.classify import Classifier
 from oncelake.ingestion.verify.read.record import Record
@@ -47,11 +47,9 @@ def by_engine(declared: StreamSpec, record: Record, folder: Path) -> tuple[str |
     types = [pa.string(), pa.int32(), pa.int64(), pa.timestamp("us", "UTC"), pa.binary()]
     schema = pa.schema(zip(columns, [*types, pa.binary(), pa.string(), pa.int64()], strict=True))
     records = pa.table(columns, schema=schema)
-    work = decode_here(records, Stream(spec=declared, settings=Settings()))
-    flat, query = validate_in_worker(work, declared, Offsets())
+    decoded = decode_here(records, Stream(spec=declared, settings=Settings()))
     with closing(LocalEngine("s", folder)) as engine:
-        engine.hold(pa.Table.from_batches(flat(iter(records.to_batches()))), name="decoded")
-        engine.define("batch", query)
+        engine.materialize(validate(decoded, declared, Offsets(), {}))
         (row,) = engine.rows("SELECT * FROM batch")
     assert (row["_value"] is not None) == (row["_reason"] is not None and record.value is not None)
     return row["_reason"], row["_detail"]

@@ -21,7 +21,7 @@ from oncelake.ingestion.modes.keep_columns import keep_columns
 from oncelake.ingestion.operations.init.decode_sample import table_of
 from oncelake.ingestion.operations.init.sample import SampledRecord, TopicSample
 from oncelake.ingestion.pipeline.decode import decode_here
-from oncelake.ingestion.pipeline.validate import validate_in_worker
+from oncelake.ingestion.pipeline.validate import validate
 from oncelake.ingestion.settings import Settings
 from oncelake.ingestion.verify.fold.classify import Classifier
 from oncelake.ingestion.verify.read.record import Record
@@ -51,11 +51,11 @@ def batch_of(spec: StreamSpec, value: bytes) -> pa.Table:
     record = SampledRecord(0, 5, 0, b'{"id": 99}', value, ())
     sample = TopicSample(topic="t", partitions=1, ranges=(), records=(record,))
     records = table_of(sample.topic, sample.records)
-    decode = decode_here(records, Stream(spec=spec, settings=Settings()))
-    work, sql = validate_in_worker(decode, spec, Offsets())
+    decoded = decode_here(records, Stream(spec=spec, settings=Settings()))
+    rows = validate(decoded, spec, Offsets(), {})
     with duckdb.connect() as tables:
-        tables.register("decoded", pa.Table.from_batches(work(iter(records.to_batches()))))
-        return tables.sql(sql).to_arrow_table()
+        tables.register("decoded", rows.here())
+        return tables.sql(rows.sql).to_arrow_table()
 
 
 def judged(spec: StreamSpec, value: bytes) -> list[Row]:

@@ -16,6 +16,7 @@ from pyspark.sql import functions as F
 from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.kafka.offsets import Offsets, TopicPartition
 from oncelake.ingestion.modes.engines.duckdb import LocalEngine
+from oncelake.ingestion.modes.engines.spark import SparkEngine
 from tests.support.batches import judged
 
 pytestmark = pytest.mark.spark
@@ -55,15 +56,16 @@ def validated(
     )
     reached = reached or Offsets()
     rows = judged(record, spec, reached, constraints)
-    (row,) = rows.in_spark().collect()
-    if rows.in_worker is not None:
-        with (
-            tempfile.TemporaryDirectory() as scratch,
-            closing(LocalEngine("s", Path(scratch))) as engine,
-        ):
-            engine.materialize(rows)
-            (by_worker,) = engine.rows("SELECT * FROM batch")
-        assert comparable(by_worker) == comparable(row.asDict(recursive=True))
+    with closing(SparkEngine(spark)) as engine:
+        engine.materialize(rows)
+        (row,) = engine.frame("batch").collect()
+    with (
+        tempfile.TemporaryDirectory() as scratch,
+        closing(LocalEngine("s", Path(scratch))) as engine,
+    ):
+        engine.materialize(rows)
+        (by_worker,) = engine.rows("SELECT * FROM batch")
+    assert comparable(by_worker) == comparable(row.asDict(recursive=True))
     return row
 
 

@@ -12,13 +12,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import ceil, floor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final, NoReturn
 from unittest.mock import patch
 
+import duckdb
 import pyarrow as pa
 import sqlglot
 
@@ -26,14 +27,14 @@ import oncelake.ingestion.kafka.admin
 import oncelake.ingestion.operations.run
 import oncelake.ingestion.pipeline.batch
 import oncelake.ingestion.pipeline.schema
+import oncelake.ingestion.pipeline.validate
 import oncelake.ingestion.verify.read.topic
 import tests.support.world
 from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.kafka.client import timestamp_micros_of
 from oncelake.ingestion.kafka.last_record import digest_of
 from oncelake.ingestion.kafka.offsets import Offsets, Range, TopicPartition
-from oncelake.ingestion.modes.engines.rows import RECORDS, Rows
-from oncelake.ingestion.pipeline.validate import validate_in_worker
+from oncelake.ingestion.modes.engines.rows import RECORDS, Rows, unchanged
 from oncelake.ingestion.settings import Settings
 from oncelake.ingestion.source.librdkafka import read_waiting
 from oncelake.ingestion.storage.failpoints import Failpoint, hit
@@ -176,21 +177,18 @@ def _write(path: Path, text: str) -> None:
     path.write_text(text)
 
 
-def _validate(
-    transformed: Rows, spec: StreamSpec, reached: Offsets, constraints: Mapping[str, str]
-) -> Rows:
+def _evaluate_conditions(flat: Rows, spec: StreamSpec, constraints: Mapping[str, str]) -> Rows:
     """Let DuckDB tell what ``apply_as_deletes`` means."""
-    plan = transformed.in_worker
-    if not spec.apply_as_deletes or plan is None or not isinstance(plan.records, pa.Table):
-        return _SPARKS["validate"](transformed, spec, reached, constraints)
-    work, rules = validate_in_worker(plan.work, spec, reached)
+    if not spec.apply_as_deletes or constraints or not isinstance(flat.records, pa.Table):
+        return _SPARKS["conditions"](flat, spec, constraints)
     (condition,) = sqlglot.transpile(
         spec.apply_as_deletes, read="spark", write="duckdb", identify=True
     )
-    selected = f"(SELECT *, ({condition}) AS _is_selected FROM decoded)"
-    assert rules.count("FROM decoded\n") == 1, rules
-    rules = rules.replace("FROM decoded\n", f"FROM {selected} d\n")
-    return replace(transformed, in_worker=replace(plan, work=work, sql=rules))
+    with duckdb.connect() as database:
+        database.execute("SET TimeZone = 'UTC'")
+        database.register("flat", flat.here())
+        rows = database.sql(f"SELECT *, ({condition}) AS _is_selected FROM flat").to_arrow_table()
+    return Rows(records=rows, work=unchanged)
 
 
 def _why_no_condition(spark: Any, spec: StreamSpec, sql: str) -> str | None:
@@ -204,7 +202,7 @@ _SPARKS: Final[dict[str, Any]] = {
     "read_ranges": oncelake.ingestion.pipeline.batch.read_ranges,
     "read_table": oncelake.ingestion.pipeline.batch.read_table,
     "waiting_records": oncelake.ingestion.pipeline.batch.waiting_records,
-    "validate": oncelake.ingestion.pipeline.batch.validate,
+    "conditions": oncelake.ingestion.pipeline.validate.evaluate_conditions,
     "why": oncelake.ingestion.pipeline.schema._why_no_condition,
 }
 _CLIENTS: Final = {
@@ -220,9 +218,9 @@ _SEAMS: Final[tuple[tuple[Any, dict[str, Any]], ...]] = (
             "read_ranges": _read_ranges,
             "read_table": _read_table,
             "waiting_records": _waiting_records,
-            "validate": _validate,
         },
     ),
+    (oncelake.ingestion.pipeline.validate, {"evaluate_conditions": _evaluate_conditions}),
     (oncelake.ingestion.pipeline.schema, {"_why_no_condition": _why_no_condition}),
     *(
         (owner, {name: make for name, make in _CLIENTS.items() if hasattr(owner, name)})

@@ -18,7 +18,7 @@ from oncelake.ingestion.modes.engines.duckdb import LocalEngine
 from oncelake.ingestion.operations.init.decode_sample import table_of
 from oncelake.ingestion.operations.init.sample import SampledRecord, TopicSample
 from oncelake.ingestion.pipeline.decode import decode_here
-from oncelake.ingestion.pipeline.validate import validate_in_worker
+from oncelake.ingestion.pipeline.validate import validate
 from oncelake.ingestion.settings import Settings
 from oncelake.ingestion.verify.fold.classify import Classified, Classifier
 from oncelake.ingestion.verify.read.record import Record
@@ -52,12 +52,11 @@ def batch_of(spec: StreamSpec, settings: Settings, records: Sequence[Sent]) -> p
         ),
     )
     table = table_of(sample.topic, sample.records)
-    decode = decode_here(table, Stream(spec=spec, settings=settings))
-    work, sql = validate_in_worker(decode, spec, Offsets())
+    rows = validate(decode_here(table, Stream(spec=spec, settings=settings)), spec, Offsets(), {})
     with duckdb.connect(config={"autoload_known_extensions": "false"}) as tables:
         tables.execute("SET TimeZone = 'UTC'")
-        tables.register("decoded", pa.Table.from_batches(work(iter(table.to_batches()))))
-        return tables.sql(f"SELECT * FROM ({sql}) ORDER BY _offset").to_arrow_table()
+        tables.register("decoded", rows.here())
+        return tables.sql(f"SELECT * FROM ({rows.sql}) ORDER BY _offset").to_arrow_table()
 
 
 def judged(spec: StreamSpec, settings: Settings, records: Sequence[Sent]) -> list[dict[str, Any]]:

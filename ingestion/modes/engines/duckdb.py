@@ -19,7 +19,6 @@ from typing import Any, Final
 import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from oncelake.ingestion.declaration.sql import OFFLINE
 from oncelake.ingestion.delta.files import as_arrow, open_rows
@@ -27,7 +26,7 @@ from oncelake.ingestion.errors import BatchTooLargeError
 from oncelake.ingestion.kafka.offsets import Range, cut
 from oncelake.ingestion.modes import sql as text
 from oncelake.ingestion.modes.engines.engine import translate_failure
-from oncelake.ingestion.modes.engines.rows import InWorker, Records, Rows, UnevaluatedError, Work
+from oncelake.ingestion.modes.engines.rows import Rows, UnevaluatedError, map_in_workers
 from oncelake.ingestion.storage.location import Location
 
 # A batch of so many bytes in Arrow, all of them winners, takes this process to 2 GB.
@@ -55,16 +54,16 @@ class LocalEngine:
 
     def materialize(self, validated: Rows) -> bool:
         """Compute a batch once: in the workers that decode it, unless Spark has to do more."""
-        plan = validated.in_worker
-        decoded = self._spilled(plan.records, plan.work) if plan else None
-        if plan is None or decoded is None:
-            plan = InWorker(records=validated.in_spark(), work=iter)
-            decoded = self._spilled(plan.records, plan.work)
-            assert decoded is not None, "nothing is evaluated of rows that Spark has made"
+        rows, decoded = validated, self._spilled(validated)
+        if decoded is None:
+            assert validated.in_spark is not None, "only statements may be left to Spark"
+            rows = validated.in_spark()
+            decoded = self._spilled(rows)
+            assert decoded is not None, "Spark has evaluated the statements"
         self._tables.register("decoded", decoded)
-        self.define("batch", plan.sql)
-        self._whole, self._size_bytes = plan.sql, decoded.nbytes
-        return plan is validated.in_worker
+        self.define("batch", rows.sql)
+        self._whole, self._size_bytes = rows.sql, decoded.nbytes
+        return rows.in_spark is not None
 
     def parts(self, planned: Sequence[Range]) -> Iterator[Sequence[Range]]:
         """Cut a batch that is too large: what Kafka gave is here, and is not asked for again."""
@@ -149,25 +148,21 @@ class LocalEngine:
         del self._tables
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _spilled(self, records: Records, work: Work) -> pa.Table | None:
+    def _spilled(self, rows: Rows) -> pa.Table | None:
         """Return what workers make of a frame, by way of Arrow files that are mapped into memory.
 
         A task that is tried again leaves a file that nobody reads. ``None`` where a worker cannot
         evaluate what is declared. Of a table, this process is the worker.
         """
-        if isinstance(records, pa.Table):
-            nothing = pa.RecordBatch.from_pylist([], records.schema)
-            return pa.Table.from_batches(work(iter(records.to_batches() or [nothing])))
-        folder, names = str(self._folder), records.columns
-        # PySpark takes a backtick within a name for the beginning of a quoted one.
-        has_ticks = any("`" in name for name in names)
-        plain = records.toDF(*map(str, range(len(names)))) if has_ticks else records
+        if isinstance(rows.records, pa.Table):
+            return rows.here()
+        folder, work = str(self._folder), rows.work
 
         def spill(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             path: str | None = f"{folder}/{uuid.uuid4().hex}.arrow"
             writer = None
             try:
-                for batch in work(each.rename_columns(names) for each in batches):
+                for batch in work(batches):
                     writer = writer or pa.ipc.new_file(path, batch.schema)
                     writer.write_batch(batch)
             except UnevaluatedError:
@@ -177,10 +172,9 @@ class LocalEngine:
             if writer is not None or path is None:
                 yield pa.RecordBatch.from_pydict({"path": pa.array([path], pa.string())})
 
-        files = plain.mapInArrow(spill, "path STRING").collect()
+        files = map_in_workers(rows.records, spill, "path STRING").collect()
         if not files:
-            schema = to_arrow_schema(records.schema, timezone="UTC")
-            return pa.Table.from_batches(work(iter([pa.RecordBatch.from_pylist([], schema)])))
+            return rows.without_any()
         if any(file["path"] is None for file in files):
             return None
         parts = (pa.ipc.open_file(pa.memory_map(file["path"])).read_all() for file in files)

@@ -64,7 +64,7 @@ class Engine(Protocol):
         """Compute a batch once; it is the table ``batch`` from here on.
 
         Returns:
-            Whether workers have made its rows, and Spark has evaluated nothing of them.
+            Whether workers have evaluated the declared statements, and Spark none of them.
         """
 
     def parts(self, planned: Sequence[Range]) -> Iterator[Sequence[Range]]:

@@ -1,15 +1,21 @@
-"""The rows of a batch before anything is computed: in Spark, or in a worker of Spark's alone."""
+"""The rows of a batch before anything is computed: records, and what becomes of them.
+
+Every stage between the bytes and the judgement is a function from Arrow batches to Arrow batches.
+The same function runs in this process, in a worker of Spark's or on an executor.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
 from typing import TYPE_CHECKING, Final, TypeAlias, Union
 
 import pyarrow as pa
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
 
 # Nobody needs these of a record that can be applied.
 RAW: Final = ("_key", "_value", "_headers")
@@ -33,19 +39,9 @@ class UnevaluatedError(Exception):
     """A worker cannot evaluate an expression as Spark would; Spark can."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class InWorker:
-    """Rows that a Python worker makes of records, with no way back through the JVM.
-
-    Attributes:
-        records: Those of the source.
-        work: What a worker makes of its batches.
-        sql: What is asked of the result, as the table ``decoded``.
-    """
-
-    records: Records
-    work: Work
-    sql: str = "FROM decoded"
+def unchanged(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Do the work of rows that are there already."""
+    return batches
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,10 +49,94 @@ class Rows:
     """The rows of a batch at one of its stages; see ``ingestion.pipeline.columns``.
 
     Attributes:
-        in_spark: Returns them as a frame; called only when the frame is needed.
-        in_worker: The same rows without Spark, unless that raises ``UnevaluatedError``; ``None``
-            behind what only Spark executes: some statements, a function, an array that gives rows.
+        records: Those of the source, or rows that Spark has made of them.
+        work: Makes the rows of their batches.
+        sql: The query over the result, as the table ``decoded``.
+        in_spark: Returns the same rows with the statements evaluated by Spark, in case ``work``
+            raises ``UnevaluatedError``; ``None`` where it evaluates none.
     """
 
-    in_spark: Callable[[], DataFrame]
-    in_worker: InWorker | None = None
+    records: Records
+    work: Work
+    sql: str = "FROM decoded"
+    in_spark: Callable[[], Rows] | None = None
+
+    def then(self, stage: Callable[[Work], Work]) -> Rows:
+        """Return the rows behind a further stage, which gets the work before it."""
+        rows = replace(self, work=stage(self.work))
+        if (before := self.in_spark) is None:
+            return rows
+        return replace(rows, in_spark=lambda: before().then(stage))
+
+    def here(self) -> pa.Table:
+        """Compute the rows of a table, in this process."""
+        assert isinstance(self.records, pa.Table), "rows of a frame are computed by workers"
+        return pa.Table.from_batches(self.work(iter(self.records.to_batches() or [self._none()])))
+
+    def without_any(self) -> pa.Table:
+        """Return no rows, with the columns that rows would have."""
+        return pa.Table.from_batches(self.work(iter([self._none()])))
+
+    def frame(self) -> DataFrame:
+        """Return the rows as a frame, which Spark's workers compute whenever it is read."""
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        if self.work is unchanged:
+            return as_frame(self.records)
+        made = from_arrow_schema(self.without_any().schema, prefer_timestamp_ntz=True)
+        return map_in_workers(as_frame(self.records), self.work, made)
+
+    def _none(self) -> pa.RecordBatch:
+        if isinstance(self.records, pa.Table):
+            return pa.RecordBatch.from_pylist([], self.records.schema)
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        return pa.RecordBatch.from_pylist([], to_arrow_schema(self.records.schema, timezone="UTC"))
+
+
+def map_in_workers(frame: DataFrame, work: Work, made: StructType | str) -> DataFrame:
+    """Return what Spark's workers make of a frame, whose columns are ``made``."""
+    names = frame.columns
+    # PySpark takes a backtick within a name for the beginning of a quoted one.
+    has_ticks = any("`" in name for name in names)
+    plain = frame.toDF(*map(str, range(len(names)))) if has_ticks else frame
+    return plain.mapInArrow(
+        lambda batches: work(each.rename_columns(names) for each in batches), made
+    )
+
+
+def distinct_texts(
+    records: Records,
+    columns: Sequence[str],
+    texts_in: Callable[[pa.RecordBatch], Iterable[str]],
+    *,
+    most: int,
+) -> list[str]:
+    """Return the texts that a function finds in columns of records, each once.
+
+    Of a frame it costs one job of Spark's.
+
+    Args:
+        records: The records.
+        columns: What the function reads.
+        texts_in: Returns the texts of a batch; executors get it.
+        most: How many are wanted; there may be more.
+    """
+    if isinstance(records, pa.Table):
+        texts = dict.fromkeys(
+            text for batch in records.select(columns).to_batches() for text in texts_in(batch)
+        )
+        return [*islice(texts, most)]
+
+    def found(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield pa.RecordBatch.from_pydict({"text": pa.array(texts_in(batch), pa.string())})
+
+    texts_of_all = map_in_workers(records.select(*columns), found, "text STRING")
+    return [row["text"] for row in texts_of_all.distinct().limit(most).collect()]
+
+
+def as_frame(records: Records) -> DataFrame:
+    """Return records that are a frame as one."""
+    assert not isinstance(records, pa.Table), "what only Spark computes is refused of a table"
+    return records

@@ -35,7 +35,8 @@ class SparkEngine:
 
     def materialize(self, validated: Rows) -> bool:
         """Compute a batch once: every action on foreachBatch's frame reads Kafka again."""
-        self.hold(validated.in_spark())
+        validated.frame().createOrReplaceTempView("decoded")
+        self.hold(self.query(validated.sql))
         return False
 
     def parts(self, planned: Sequence[Range]) -> Iterator[Sequence[Range]]:

@@ -36,7 +36,7 @@ from oncelake.ingestion.operations.audit.foreign_table import open_table
 from oncelake.ingestion.operations.init.decode_sample import table_of
 from oncelake.ingestion.operations.init.sample import SampledRecord, partitions_of
 from oncelake.ingestion.pipeline.decode import decode_here
-from oncelake.ingestion.pipeline.validate import validate_in_worker
+from oncelake.ingestion.pipeline.validate import validate
 from oncelake.ingestion.settings import Settings
 from oncelake.ingestion.storage.processes import scratch_of_this_process, sweep_scratch
 from oncelake.ingestion.verify.columns.events import database_in
@@ -266,6 +266,6 @@ def _decoded(
     has_headers |= bool(spec.from_headers)
     read = [SampledRecord.of(each, with_headers=has_headers) for each in messages]
     records = table_of(str(spec.topic), read)
-    decode = decode_here(records, Stream(spec=spec, settings=settings))
-    work, sql = validate_in_worker(decode, spec, Offsets())
-    return pa.Table.from_batches(work(iter(records.to_batches()))), sql
+    decoded = decode_here(records, Stream(spec=spec, settings=settings))
+    validated = validate(decoded, spec, Offsets(), {})
+    return validated.here(), validated.sql

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import duckdb
@@ -12,15 +12,15 @@ from oncelake.ingestion.declaration.ddl import DeclaredColumn
 from oncelake.ingestion.declaration.parts import KeyFormatSpec
 from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.declaration.sql import OFFLINE, quoted
-from oncelake.ingestion.formats.arrow_udf import decode_in_worker, plan_decoding
 from oncelake.ingestion.formats.decoder import Encoded
+from oncelake.ingestion.formats.decoding import decode_batches
 from oncelake.ingestion.kafka.offsets import Offsets
 from oncelake.ingestion.lake.stream import Stream
 from oncelake.ingestion.modes.engines.rows import RECORDS, Work
 from oncelake.ingestion.operations.init.sample import SampledRecord, TopicSample
-from oncelake.ingestion.pipeline.decode import decode_here
+from oncelake.ingestion.pipeline.decode import decode_here, plan_decoding
 from oncelake.ingestion.pipeline.schema import type_of_columns
-from oncelake.ingestion.pipeline.validate import validate_in_worker
+from oncelake.ingestion.pipeline.validate import validate
 from oncelake.ingestion.settings import Settings
 
 
@@ -34,8 +34,8 @@ class SampleRow(NamedTuple):
 def decode_values(sample: TopicSample, spec: StreamSpec, settings: Settings) -> list[SampleRow]:
     """Decode the values of a sample, in its order."""
     records = table_of(sample.topic, sample.records)
-    decode = decode_here(records, Stream(spec=spec, settings=settings))
-    structs = _structs(decode(iter(records.to_batches())), "_decoded")
+    decoded = decode_here(records, Stream(spec=spec, settings=settings)).here()
+    structs = _pylist(decoded["_decoded"])
     rows = []
     for record, struct in zip(sample.records, structs, strict=True):
         is_meant = not spec.record or struct["record"] in (None, *spec.record)
@@ -55,7 +55,8 @@ def decode_keys(
     schema, options = type_of_columns(columns), key_format.options
     encoded = Encoded(schema=schema, is_key=True, options=options, extra_fields="ignore")
     decoding = plan_decoding(records, key_format.type, encoded, settings, column="_key")
-    structs = _structs(decode_in_worker(iter(records.to_batches()), decoding), "_decoded_key")
+    decoded = decode_batches(iter(records.to_batches()), decoding)
+    structs = [each for batch in decoded for each in _pylist(batch.column("_decoded_key"))]
     return [
         None if record.key is None or each["reason"] else tuple(each["row"].values())
         for record, each in zip(sample.records, structs, strict=True)
@@ -74,12 +75,13 @@ def validate_sample(
     fields = spec.model_dump(by_alias=True, exclude_unset=True, exclude=of_spark)
     plain = StreamSpec.model_validate({**fields, "types": {}})
     records = table_of(sample.topic, sample.records)
-    decode = _renaming(decode_here(records, Stream(spec=spec, settings=settings)), spec)
-    work, sql = validate_in_worker(decode, plain, Offsets())
+    decoded = decode_here(records, Stream(spec=spec, settings=settings))
+    renamed = decoded.then(lambda work: _renaming(work, spec))
+    validated = validate(renamed, plain, Offsets(), {})
     with duckdb.connect(config={**OFFLINE}) as tables:
         tables.execute("SET TimeZone = 'UTC'")
-        tables.register("decoded", pa.Table.from_batches(work(iter(records.to_batches()))))
-        found: list[dict[str, Any]] = _pylist(tables.sql(sql).to_arrow_table())
+        tables.register("decoded", validated.here())
+        found: list[dict[str, Any]] = _pylist(tables.sql(validated.sql).to_arrow_table())
     found = [row for row in found if row["_index"] == 0]
     return sorted(found, key=lambda row: (row["_timestamp"], row["_partition"], row["_offset"]))
 
@@ -116,10 +118,6 @@ def table_of(topic: str, records: Sequence[SampledRecord]) -> pa.Table:
         "_digest": [None] * len(records),
     }
     return pa.Table.from_pydict(columns, RECORDS)
-
-
-def _structs(batches: Iterable[pa.RecordBatch], column: str) -> list[dict[str, Any]]:
-    return [each for batch in batches for each in _pylist(batch.column(column))]
 
 
 def _pylist(rows: Any) -> list[Any]:
