@@ -122,10 +122,9 @@ class HistoryMode(WriteMode):
         of_record |= dict.fromkeys((VALID_FROM, VALID_TO, CURRENT), "NULL")
         of_record["_epoch"] = f"CAST({target.epoch} AS INTEGER)"
         of_record["_seq"] = f"CAST({target.seq} AS BIGINT)"
-        left_to = "_left_to" if target.spec.leaves_rows else "NULL"
         yield f"""
             SELECT {sql.selected(of_record)}, r._disposition = 'delete' AS _delete,
-                TRUE AS _is_new, {left_to} AS _left_to
+                TRUE AS _is_new, _left_to
             FROM good r
         """
         yield self._known({name: sql.name(name, "d") for name in columns}, '"before"')

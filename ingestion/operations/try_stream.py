@@ -157,9 +157,8 @@ def _trial_of(
 ) -> Trial:
     """Count the engine's ``batch``."""
     take_truncates(engine, spec)
-    if spec.leaves_rows:
-        # What leaves is counted where it finds a row.
-        engine.define("batch", "SELECT * FROM batch WHERE _left_to IS NULL", keep=True)
+    # What leaves is counted where it finds a row.
+    engine.define("batch", "SELECT * FROM batch WHERE _left_to IS NULL", keep=True)
     counts, names = count_records(engine), [column.name for column in spec.value_columns]
     return Trial(
         spec=spec,

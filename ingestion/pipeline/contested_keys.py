@@ -86,7 +86,7 @@ def _settle_moves(target: Target) -> Target:
         return target
     outcomes = _settled(spec, lines.values(), _of_others(engine))
     if outcomes.spared:
-        is_delete = f"_disposition = 'delete' AND {_not_left(spec)}"
+        is_delete = "_disposition = 'delete' AND _left_to IS NULL"
         redefine(
             engine, f"({at_places(outcomes.spared)}) AND {is_delete}", _disposition="'ignored'"
         )
@@ -134,8 +134,7 @@ def _define_contested(target: Target, *, has_contests: bool) -> None:
 def _moved_keys(spec: StreamSpec, *, has_contests: bool) -> str:
     """Select the keys that rows have moved to, and the contested ones that a delete names."""
     keys = sql.names(spec.keys)
-    arrives = "_disposition = 'row'"
-    arrives += f" OR _left_to <> '{DELETED_ELSEWHERE}'" if spec.leaves_rows else ""
+    arrives = f"_disposition = 'row' OR _left_to <> '{DELETED_ELSEWHERE}'"
     moved = f"SELECT {keys} FROM batch WHERE ({arrives}) AND _moves"
     if has_contests:
         moved += f"""
@@ -155,10 +154,10 @@ def _events(target: Target, *, has_deletes: bool, has_contests: bool) -> Iterato
     names = dict.fromkeys([*spec.types, *spec.order_columns, *COORDINATES])
     of_record = {
         "_epoch": f"CAST({target.epoch} AS INTEGER)",
-        "_what": _what(spec),
+        "_what": _what(),
         "_moves": "coalesce(e._moves, FALSE)",
         "_row": "e._index",
-        "_moved_from": "e._moved_from" if spec.unavailable == "keep" else "NULL",
+        "_moved_from": "e._moved_from",
     }
     yield _in_lines(spec, "batch", {name: sql.name(name, "e") for name in names} | of_record)
     known = {"before": (rows, there)}
@@ -183,16 +182,15 @@ def _in_lines(spec: StreamSpec, table: str, columns: Mapping[str, str]) -> str:
     return f"SELECT {sql.selected(columns)} FROM {table} e JOIN concerned k ON {is_of_key}"
 
 
-def _not_left(spec: StreamSpec) -> str:
-    return "_left_to IS NULL" if spec.leaves_rows else "TRUE"
-
-
-def _what(spec: StreamSpec) -> str:
+def _what() -> str:
     """Say, in SQL, what a row of the batch is: a null value has neither bytes nor a move."""
     is_null = "e._disposition = 'delete' AND e._bytes = 0 AND NOT coalesce(e._moves, FALSE)"
-    left = f"CASE _left_to WHEN '{DELETED_ELSEWHERE}' THEN 'delete' ELSE 'left' END"
-    left = f"WHEN _left_to IS NOT NULL THEN {left}" if spec.leaves_rows else ""
-    return f"CASE {left} WHEN {is_null} THEN 'null' ELSE e._disposition END"
+    return f"""CASE
+        WHEN _left_to = '{DELETED_ELSEWHERE}' THEN 'delete'
+        WHEN _left_to IS NOT NULL THEN 'left'
+        WHEN {is_null} THEN 'null'
+        ELSE e._disposition
+    END"""
 
 
 def _settled(
@@ -214,7 +212,7 @@ def _settled(
 
 def _of_others(engine: Engine) -> set[_At]:
     """Return the places of records whose own row is none of this table's: they never wait."""
-    is_first = is_first_row(engine.columns("batch"), "b")
+    is_first = is_first_row("b")
     rows = engine.rows(
         f"SELECT DISTINCT {sql.names(COORDINATES, 'b')} FROM batch b "
         f"JOIN contested c ON {sql.equal(COORDINATES, 'b', 'c')} "
@@ -389,7 +387,7 @@ class _Walk:
 def _put_aside(target: Target, places: str, detail: str) -> None:
     """Judge records ``quarantined``, each as a whole."""
     engine = target.engine
-    is_first = is_first_row(engine.columns("batch"))
+    is_first = is_first_row()
     redefine(
         engine,
         f"({places}) AND {is_first}",

@@ -90,22 +90,16 @@ class BatchCounts:
         return sum(self.dispositions.get(disposition, 0) for disposition in GOOD)
 
 
-def is_first_row(columns: Collection[str], side: str = "") -> str:
+def is_first_row(side: str = "") -> str:
     """Return the condition, in SQL, that a row of ``batch`` stands for its record."""
-    is_first, left_to = f"{sql.name('_index', side)} = 0", sql.name("_left_to", side)
-    return f"({is_first} AND {left_to} IS NULL)" if "_left_to" in columns else is_first
+    return f"({sql.name('_index', side)} = 0 AND {sql.name('_left_to', side)} IS NULL)"
 
 
 def count_records(engine: Engine) -> BatchCounts:
     """Count a batch by disposition and by partition."""
-    columns = engine.columns("batch")
-    record_type = "_record" if "_record" in columns else "CAST(NULL AS STRING)"
-    unavailable = "array_length(_unavailable)" if "_unavailable" in columns else "0"
-    coerced = "array_length(_coerced)" if "_coerced" in columns else "0"
-    is_shared = "_is_shared" if "_is_shared" in columns else "FALSE"
-    is_first = is_first_row(columns)
+    is_first = is_first_row()
     rows = engine.rows(f"""
-        SELECT _topic, _partition, _disposition, {record_type} AS record_type,
+        SELECT _topic, _partition, _disposition, _record AS record_type,
             count(*) AS "rows",
             CAST(sum(CASE WHEN {is_first} THEN 1 ELSE 0 END) AS BIGINT) AS records,
             min(_offset) AS "first",
@@ -116,11 +110,10 @@ def count_records(engine: Engine) -> BatchCounts:
             CAST(sum(_bytes) AS BIGINT) AS "bytes",
             CAST(sum(CASE WHEN {is_first} AND array_length(_extra) > 0 THEN 1 ELSE 0 END) AS BIGINT)
                 AS with_extra,
-            CAST(sum(coalesce({unavailable}, 0)) AS BIGINT) AS unavailable,
-            CAST(sum(CASE WHEN {is_first} THEN coalesce({coerced}, 0) ELSE 0 END) AS BIGINT)
-                AS coerced,
-            CAST(sum(CASE WHEN {is_shared} THEN 1 ELSE 0 END) AS BIGINT) AS shared
-        FROM batch GROUP BY _topic, _partition, _disposition, {record_type}
+            CAST(sum(array_length(_unavailable)) AS BIGINT) AS unavailable,
+            CAST(sum(CASE WHEN {is_first} THEN array_length(_coerced) END) AS BIGINT) AS coerced,
+            CAST(sum(CASE WHEN _is_shared THEN 1 ELSE 0 END) AS BIGINT) AS shared
+        FROM batch GROUP BY _topic, _partition, _disposition, _record
     """)
     good = [row for row in rows if row["_disposition"] in GOOD]
     dispositions: Counter[str] = Counter()
@@ -138,8 +131,8 @@ def count_records(engine: Engine) -> BatchCounts:
         good_bytes=sum(row["bytes"] for row in good),
         with_extra=sum(row["with_extra"] for row in good),
         exploded=sum(row["rows"] - row["records"] for row in rows),
-        unavailable=sum(row["unavailable"] for row in rows if row["_disposition"] == "row"),
-        coerced=sum(row["coerced"] for row in good),
+        unavailable=sum(row["unavailable"] or 0 for row in rows if row["_disposition"] == "row"),
+        coerced=sum(row["coerced"] or 0 for row in good),
         shared=sum(row["shared"] for row in rows if row["_disposition"] != "overlap"),
         types=types,
     )

@@ -188,7 +188,7 @@ class RedriveWriter(BatchWriter):
                 SELECT {names} FROM quarantine WHERE {WAITS} AND {self._of.holds("_seq")}
             )
             SELECT w.* FROM waiting w JOIN batch b ON {sql.equal(COORDINATES, "w", "b")}
-            WHERE b._disposition <> 'quarantined' AND {is_first_row(engine.columns("batch"), "b")}
+            WHERE b._disposition <> 'quarantined' AND {is_first_row("b")}
             """,
         )
         if sent != (read := batch.counts.read):

@@ -71,7 +71,7 @@ class ReplayWriter(BatchWriter):
             f"SELECT {selected} FROM batch b LEFT JOIN ({held}) h "
             f"ON {sql.equal(COORDINATES, 'b', 'h')} "
             # One row stands for a record that is left out, however many its array has made.
-            f"WHERE {is_first_row(columns, 'b')} OR h._waits IS NULL OR h._waits = 0"
+            f"WHERE {is_first_row('b')} OR h._waits IS NULL OR h._waits = 0"
         )
 
     def describe(self, engine: Engine, batch: CountedBatch) -> CommitMetadata:

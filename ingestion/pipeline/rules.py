@@ -36,10 +36,25 @@ _WAITING: Final = ("bad_time", "missing_order", "violates_constraint")
 _IS_FILTERED: Final = f"coalesce(_left_to = {sql.text(FILTERED)}, FALSE)"
 # Not what another stream has, which sees to it.
 _IS_OWN: Final = f"(_left_to IS NULL OR {_IS_FILTERED})"
+# Columns of EVENTS that are null unless what they tell is declared. ``_ended``, whose type is the
+# row's, and ``_moved_from``, whose type is the key's, are read only where they are declared.
+_SOMETIMES: Final = {
+    "_unavailable": "VARCHAR[]",
+    "_coerced": "VARCHAR[]",
+    "_moved_from": "VARCHAR",
+    "_record": "VARCHAR",
+    "_moves": "BOOLEAN",
+    "_is_shared": "BOOLEAN",
+    "_left_to": "VARCHAR",
+    "_is_gone": "BOOLEAN",
+    "_is_selected": "BOOLEAN",
+    "_violated": "VARCHAR",
+    "_unknown": "VARCHAR",
+}
+# Those that a batch has, too.
+_KEPT: Final = ("_unavailable", "_coerced", "_moved_from", "_record", "_moves", "_is_shared")
 # What only a record in quarantine needs.
 _OF_BAD: Final = ("_reason", "_detail", *RAW)
-# What decoding found that no batch has.
-_NOT_IN_BATCH: Final = {*_FINDINGS, "_ended", "_left_to", "_is_gone"}
 
 
 def judged(spec: StreamSpec, reached: Offsets, *, has_constraints: bool = False) -> str:
@@ -58,8 +73,8 @@ def judged(spec: StreamSpec, reached: Offsets, *, has_constraints: bool = False)
         "_is_shared AND _reason IN ('tombstone_without_key', 'missing_key') AND _wrong IS NULL"
     )
     return f"""
-        WITH marked AS ({_marked(spec, has_constraints=has_constraints)}),
-        checked AS (SELECT *, CAST({_fault(spec)} AS VARCHAR) AS _fault FROM marked),
+        WITH events AS ({_events(spec, has_constraints=has_constraints)}),
+        checked AS (SELECT *, CAST({_fault(spec)} AS VARCHAR) AS _fault FROM events),
         explained AS (
             SELECT *, {_reason(spec)} AS _reason, {_detail(spec)} AS _detail FROM checked
         )
@@ -78,20 +93,28 @@ def judged(spec: StreamSpec, reached: Offsets, *, has_constraints: bool = False)
     """
 
 
-def _marked(spec: StreamSpec, *, has_constraints: bool) -> str:
-    """Select the decoded rows with the columns that some streams lack, and which are deletes."""
-    nothing = "CAST(NULL AS VARCHAR)"
-    absent = {} if has_index(spec) else {"_index": "0"}
-    absent |= {} if has_constraints else {"_violated": nothing}
-    absent |= {} if spec.is_transformed else {"_selected": _is_meant(spec), "_lacks": "''"}
-    absent["_unknown"] = _unknown_of_ended(spec) if spec.moved_by else nothing
-    absent |= {} if spec.leaves_rows else {"_left_to": nothing}
-    is_selected = "coalesce(_is_selected, FALSE)" if spec.apply_as_deletes else "FALSE"
+def _events(spec: StreamSpec, *, has_constraints: bool) -> str:
+    """Select the decoded rows with all columns of EVENTS: what is not declared is null."""
+    given = finding_columns(spec).keys()
+    absent = {
+        name: f"CAST(NULL AS {type_})" for name, type_ in _SOMETIMES.items() if name not in given
+    }
+    if spec.leaves_by_where:
+        del absent["_left_to"]
+    if has_constraints:
+        del absent["_violated"]
+    if spec.apply_as_deletes:
+        del absent["_is_selected"]
+    absent |= {} if spec.is_transformed else {"_index": "0", "_lacks": "''"}
+    absent |= {} if spec.is_transformed else {"_selected": _is_meant(spec)}
+    if spec.moved_by:
+        absent["_unknown"] = _unknown_of_ended(spec)
     return f"""
-        SELECT *, {sql.selected(absent)},
-            _is_tombstone OR coalesce(_says_delete, FALSE) OR {is_selected}
+        WITH whole AS (SELECT *, {sql.selected(absent)} FROM decoded)
+        SELECT *,
+            _is_tombstone OR coalesce(_says_delete, FALSE) OR coalesce(_is_selected, FALSE)
                 OR _left_to IS NOT NULL AS _is_delete
-        FROM decoded
+        FROM whole
     """
 
 
@@ -209,16 +232,15 @@ def _own_row(spec: StreamSpec) -> dict[str, str]:
     """Return the columns of a record's own row, each by its name."""
     names = [*PLACE, "_index", *spec.types, "_disposition", "_extra", "_bytes", "_digest"]
     names += [EXTRA_COLUMN] if spec.extra_fields == "keep" else []
-    names += [n for n in finding_columns(spec) if n not in _NOT_IN_BATCH]
-    columns = {name: sql.name(name) for name in names}
+    columns = {name: sql.name(name) for name in (*names, *_KEPT)}
     if spec.moved_by:
         columns["_moves"] = f"(coalesce(_moves, FALSE) OR {_has_moved(spec)})"
     # Whether there is anything to keep, and whose a key is, shows only beside the table.
-    may_wait = ["_unavailable IS NOT NULL"] if spec.unavailable else []
+    may_wait = ["_unavailable IS NOT NULL"]
     may_wait += [columns["_moves"], "_is_delete"] if spec.moved_by else []
     is_bad = " OR ".join(["_disposition = 'quarantined'", *may_wait])
     columns |= {name: f"CASE WHEN {is_bad} THEN {name} END" for name in _OF_BAD}
-    return columns | ({"_left_to": "CAST(NULL AS VARCHAR)"} if spec.leaves_rows else {})
+    return {**columns, "_left_to": "CAST(NULL AS VARCHAR)"}
 
 
 def _ended_row(spec: StreamSpec) -> _FurtherRow | None:
@@ -359,11 +381,6 @@ def finding_columns(spec: StreamSpec) -> dict[str, str]:
         "_is_gone": spec.leaves_by_route,
     }
     return _FINDINGS | {name: name.removeprefix("_") for name, is_there in some.items() if is_there}
-
-
-def has_index(spec: StreamSpec) -> bool:
-    """Tell whether decoded rows have the index of their element."""
-    return bool(spec.explode) or spec.is_transformed
 
 
 def reasons_of_others(spec: StreamSpec) -> list[str]:

@@ -29,6 +29,8 @@ EXPLODED = (*DECODED, "_index", "_is_empty")
 TRANSFORMED = (*DECODED, "_index", "_transformed", "_selected", "_misfit")
 # Of a judged row: its disposition, undeclared names, size of the value, digest, what is wrong.
 JUDGED = ("_disposition", "_extra", "_bytes", "_digest", "_reason", "_detail", *RAW)
+# Null of streams that declare nothing of the kind.
+JUDGED += ("_unavailable", "_coerced", "_moved_from", "_record", "_moves", "_is_shared", "_left_to")
 
 
 def same_rows(rows: DataFrame) -> DataFrame:
