@@ -18,9 +18,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import reduce
+from functools import partial, reduce
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import Column
@@ -88,12 +89,13 @@ def validate(
         that only a record in quarantine needs, are null in the others.
     """
     rules = batch_of(judged(spec, reached, has_constraints=bool(constraints)), spec)
-    if not (spec.apply_as_deletes or constraints):
-        return replace(transformed.then(lambda work: flatten(work, spec)), sql=rules)
-    # Spark evaluates conditions over the rows, and so what they are made by.
-    made = transformed if transformed.in_spark is None else transformed.in_spark()
-    flat = made.then(lambda work: flatten(work, spec, keeps_bytes=True))
-    return replace(evaluate_conditions(flat, spec, constraints), sql=rules)
+    if spec.apply_as_deletes or constraints:
+        # Spark evaluates conditions over the rows, and so what they are made by.
+        made = transformed if transformed.in_spark is None else transformed.in_spark()
+        flat = evaluate_conditions(made.then(partial(flatten, spec=spec)), spec, constraints)
+    else:
+        flat = transformed.then(partial(flatten, spec=spec))
+    return replace(flat.then(partial(drop_bytes, spec=spec)), sql=rules)
 
 
 def evaluate_conditions(flat: Rows, spec: StreamSpec, constraints: Mapping[str, str]) -> Rows:
@@ -115,14 +117,13 @@ def _violated(constraints: Mapping[str, str]) -> Column:
     return F.coalesce(F.lit(None).cast("string"), *unmet)
 
 
-def flatten(decode: Work, spec: StreamSpec, *, keeps_bytes: bool = False) -> Work:
+def flatten(decode: Work, spec: StreamSpec) -> Work:
     """Return work that decodes, and takes the row that a value or a null value's key gives.
 
-    With it stands what decoding found; the raw bytes where the record may be bad, unless
-    ``keeps_bytes`` says that this is not known yet.
+    With it stands what decoding found.
     """
     # Executors get these, and not the declaration.
-    findings, may_be_bad = finding_columns(spec), _doubts(spec)
+    findings = finding_columns(spec)
     keys = spec.tombstone_columns if spec.tombstone_policy == "delete" else ()
     is_transformed, required = spec.is_transformed, spec.required_value_columns
     transformed = ["_index", "_selected"]
@@ -133,7 +134,7 @@ def flatten(decode: Work, spec: StreamSpec, *, keeps_bytes: bool = False) -> Wor
     def flat(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in decode(batches):
             value, raw = fields_of(batch.column("_decoded")), batch.column("_value")
-            columns = {name: batch.column(name) for name in (*PLACE, "_digest")}
+            columns = {name: batch.column(name) for name in (*PLACE, *RAW, "_digest")}
             columns |= {name: value[part] for name, part in findings.items()}
             if keeps_extra:
                 columns[EXTRA_COLUMN] = value["kept"]
@@ -152,14 +153,23 @@ def flatten(decode: Work, spec: StreamSpec, *, keeps_bytes: bool = False) -> Wor
                 columns |= {name: pc.coalesce(columns[name], of_key[name]) for name in keys}
                 described = pc.binary_join_element_wise(key["reason"], key["detail"], ": ")
                 columns["_wrong_detail"] = pc.coalesce(columns["_wrong_detail"], described)
-            bytes_of = {name: batch.column(name) for name in RAW}
-            if not keeps_bytes:
-                is_doubted = may_be_bad(columns)
-                bytes_of = {name: _only(is_doubted, raw) for name, raw in bytes_of.items()}
-            columns |= bytes_of
             yield pa.RecordBatch.from_pydict(columns)
 
     return flat
+
+
+def drop_bytes(work: Work, spec: StreamSpec) -> Work:
+    """Return work that leaves the raw bytes to the records that may be bad."""
+    may_be_bad = _doubts(spec)
+
+    def dropped(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in work(batches):
+            columns = {name: batch.column(name) for name in batch.schema.names}
+            is_doubted = may_be_bad(columns)
+            columns |= {name: _only(is_doubted, columns[name]) for name in RAW}
+            yield pa.RecordBatch.from_pydict(columns)
+
+    return dropped
 
 
 def _doubts(spec: StreamSpec) -> Callable[[Mapping[str, pa.Array]], pa.BooleanArray]:
@@ -183,7 +193,9 @@ def _doubts(spec: StreamSpec) -> Callable[[Mapping[str, pa.Array]], pa.BooleanAr
         sizes = (pc.fill_null(pc.binary_length(columns[name]), 0) for name in measured)
         doubts += [pc.greater(size, part) for size in sizes]
         doubts += [_is_outside(columns[name], within) for name, within in windows.items()]
-        doubts += [pc.fill_null(columns["_says_delete"], False)] if may_wait else []
+        says_delete = {"_says_delete", "_is_selected"} & columns.keys() if may_wait else ()
+        doubts += [pc.fill_null(columns[name], False) for name in says_delete]
+        doubts += [pc.is_valid(columns[name]) for name in {"_violated"} & columns.keys()]
         # What is filtered is bad by these alone.
         may_be = {"_wrong", "_unavailable", "_ended", "_moves"} & columns.keys()
         firm = [pc.is_valid(columns[name]) for name in may_be]
@@ -220,7 +232,8 @@ def _is_outside(moments: pa.Array, within: tuple[int, int]) -> pa.Array:
 
 
 def _only(wanted: pa.BooleanArray, values: pa.Array) -> pa.Array:
-    """Return values, null where they are not wanted."""
-    if wanted.true_count:
-        return pc.if_else(wanted, values, pa.scalar(None, values.type))
-    return pa.nulls(len(values), values.type)
+    """Return values, null where they are not wanted; ``if_else`` would keep room for those."""
+    if not wanted.true_count:
+        return pa.nulls(len(values), values.type)
+    mask = pc.invert(wanted).to_numpy(zero_copy_only=False)
+    return values.take(pa.array(np.arange(len(values)), mask=mask))
