@@ -130,7 +130,7 @@ def _rows(
     made = [each for each, _, is_wanted in pairs if is_wanted and not each.is_column]
     computed = iter(evaluated(made, given, is_row))
     columns = [
-        (given[each.columns[0]] if each.is_column else next(computed)).cast(field.type)
+        _cast(given[each.columns[0]] if each.is_column else next(computed), field.type)
         if is_wanted
         else pa.nulls(len(is_row), field.type)
         for each, field, is_wanted in pairs
@@ -147,6 +147,11 @@ def _rows(
         [reasons, details], fields=list(MISFIT), mask=pc.is_null(details)
     )
     return pa.StructArray.from_arrays(columns, fields=list(by.row), mask=pc.invert(fits)), misfit
+
+
+def _cast(values: pa.Array, type_: pa.DataType) -> pa.Array:
+    """Cast values as Arrow does, which refuses a VARIANT that is null for its parts."""
+    return values if values.type == type_ else values.cast(type_)
 
 
 def evaluated(

@@ -61,8 +61,8 @@ class LocalEngine:
             decoded = self._spilled(rows)
             assert decoded is not None, "Spark has evaluated the statements"
         self._tables.register("decoded", decoded)
-        self.define("batch", rows.sql)
-        self._whole, self._size_bytes = rows.sql, decoded.nbytes
+        self.define("batch", validated.sql)
+        self._whole, self._size_bytes = validated.sql, decoded.nbytes
         return rows.in_spark is not None
 
     def parts(self, planned: Sequence[Range]) -> Iterator[Sequence[Range]]:

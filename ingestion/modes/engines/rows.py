@@ -53,7 +53,7 @@ class Rows:
         work: Makes the rows of their batches.
         sql: The query over the result, as the table ``decoded``.
         in_spark: Returns the same rows with the statements evaluated by Spark, in case ``work``
-            raises ``UnevaluatedError``; ``None`` where it evaluates none.
+            raises ``UnevaluatedError``; ``None`` where it evaluates none. The query is the same.
     """
 
     records: Records
