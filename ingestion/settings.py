@@ -166,10 +166,10 @@ class Settings(BaseSettings):
         description="What reads Kafka in a run: Spark, or librdkafka in this process, which needs "
         "no Java. It takes streams of which nothing is evaluated by Spark.",
     )
-    merge_engine: Literal["auto", "delta_rs", "spark"] = Field(
+    merge_engine: Literal["auto", "local", "spark"] = Field(
         "auto",
-        description="What counts and commits a batch: this process, by DuckDB and delta-rs, which "
-        "is far cheaper, or Spark. `auto` takes delta_rs wherever it can.",
+        description="What counts and commits a batch: `local`, which is DuckDB and delta-rs in "
+        "this process, and far cheaper, or `spark`. `auto` takes `local` wherever it can.",
     )
 
     spark_master: str = Field(
@@ -224,6 +224,11 @@ class Settings(BaseSettings):
                 "sent there"
             )
         return url
+
+    @field_validator("merge_engine", mode="before")
+    @classmethod
+    def _by_its_other_name(cls, engine: str) -> str:
+        return "local" if engine == "delta_rs" else engine
 
     @field_validator("schema_registry")
     @classmethod

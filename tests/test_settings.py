@@ -255,6 +255,15 @@ def test_a_heap_is_written_as_java_reads_it(
         assert load_settings().spark_driver_memory == java
 
 
+@pytest.mark.parametrize("written", ["local", "delta_rs"])
+@pytest.mark.usefixtures("project")
+def test_an_engine_has_one_name(monkeypatch: pytest.MonkeyPatch, written: str) -> None:
+    """The library's name, which stands in many a ``.env``, means the engine of this process."""
+    monkeypatch.setenv("ONCELAKE_MERGE_ENGINE", written)
+
+    assert load_settings().merge_engine == "local"
+
+
 @pytest.mark.usefixtures("project")
 def test_secrets_are_in_no_text_of_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     """No repr, str, dump or JSON holds a secret; only asking for it by name does."""
