@@ -286,7 +286,7 @@ def test_both_engines_make_one_table(world: World, tmp_path: Path) -> None:
     world.send(*records())
     of = {}
     for name in ("local", "spark"):
-        here = settings_in(tmp_path / name, world.settings.kafka or "", merge_engine=name)
+        here = settings_in(tmp_path / name, world.settings.kafka.address or "", merge_engine=name)
         of[name] = replace(world, settings=here, declared=dict(world.declared))
     assert {world.run().engine for world in of.values()} == {*of}
     first = [seen_by_spark(each) for each in of.values()]
