@@ -42,7 +42,7 @@ def metadata_of(evidence: Evidence) -> dict[str, Any]:
         "history": evidence.unreported.history,
         # What is the same from run to run stands behind what was measured.
         "recovered": False,
-        "engine": _engine_of(evidence),
+        "engine": evidence.report.engine or "none",
         "delivery": spec.delivery,
         "epoch": report.epoch,
         "table_id": evidence.table_id,
@@ -67,13 +67,6 @@ def metadata_of_batches(rows: Sequence[LedgerRow]) -> dict[str, Any]:
         if (total := total_of(rows, name)) or name in _MAIN_COUNTS
     }
     return {"offsets": _offsets_table(rows), **counts, "batches": len(rows)}
-
-
-def _engine_of(evidence: Evidence) -> str:
-    """Name the engine that decided about the rows: delta-rs has no part in another sink's."""
-    engine = evidence.report.engine or "none"
-    is_delta = evidence.spec.sink.name == "delta"
-    return engine if is_delta or engine != "delta_rs" else "duckdb"
 
 
 def _pace(evidence: Evidence) -> dict[str, float]:

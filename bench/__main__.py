@@ -136,7 +136,7 @@ def embedded_kafka() -> Iterator[Runner]:
     try:
         up = broker.up(scratch / "kafka", jars=own.jars, tied_to_caller=True)
         places = {"lake": scratch / "lake", "state": scratch / "state"}
-        yield Runner(own.model_copy(update={"kafka": up.address, **places}), scratch)
+        yield Runner(own.at_kafka(up.address).model_copy(update=places), scratch)
     finally:
         broker.down(scratch / "kafka")
         shutil.rmtree(scratch, ignore_errors=True)

@@ -32,6 +32,13 @@ REFUSED: Final = 3
 LOCKED: Final = 4
 UNREACHABLE: Final = 5
 
+# Sentences that many messages end with.
+AGAIN: Final = "run the same command again"
+NOTHING_WRITTEN: Final = "Nothing was written, and no offset moved."
+NOTHING_LOST: Final = (
+    "Nothing is lost, and nothing is half done: what was not committed is read again."
+)
+
 # A declaration that is wrong comes last: it lost nothing, and it says the same on every run.
 _PRECEDENCE: Final = (WRONG, REFUSED, UNREACHABLE, LOCKED, USAGE)
 
@@ -118,17 +125,16 @@ def no_table_yet(stream: str) -> InvalidSpecError:
     return InvalidSpecError(f"{stream}: there is no table yet. Next: oncelake run {stream}")
 
 
-def table_rolled_back(
-    stream: str, table: object, *, seq: int, known_seq: int, known_version: int
-) -> TableRolledBackError:
-    """Return the refusal of a table that ends before its ledger does."""
-    return TableRolledBackError(
-        stream,
-        f"{table} ends with seq {seq}, and the ledger has seq {known_seq} (version "
-        f"{known_version}): the table was replaced by an older copy, or its newest commits are "
-        "gone.",
-        remedy=f"restore the newer files, or oncelake reset {stream} --yes, to ingest the topic "
-        "again",
+def reset(stream: str) -> str:
+    """Name the command that gives up a stream's table, and makes another."""
+    return f"oncelake reset {stream} --yes, to ingest the topic again"
+
+
+def not_installed(sink: str) -> SetupError:
+    """Return the error of a sink without the packages of its extra."""
+    return SetupError(
+        f"a stream has `sink: {sink}`, and its client is not installed. Next: make setup in a "
+        f"clone, or pip install 'WHEEL[{sink}]' with the path of Oncelake's wheel"
     )
 
 
@@ -146,12 +152,14 @@ class RefusedError(TerminalError):
     """Continuing could lose or corrupt data, so a person must decide.
 
     Attributes:
-        remedy: The command, or the edit, that resolves it.
+        remedy: The command, or the edit, that resolves it; by default the usual one of the kind.
     """
 
     exit_code = REFUSED
+    usual_remedy: ClassVar[str] = ""
 
-    def __init__(self, stream: str, problem: str, *, remedy: str) -> None:
+    def __init__(self, stream: str, problem: str, *, remedy: str = "") -> None:
+        remedy = remedy or self.usual_remedy.format(stream=stream, reset=reset(stream))
         super().__init__(f"{stream}: {problem} Next: {remedy}")
         self.stream = stream
         self.problem = problem
@@ -189,13 +197,26 @@ class SchemaChangedError(RefusedError):
 class ForeignTableError(RefusedError):
     """The table holds rows, and none of our commits is in its log."""
 
+    usual_remedy = "rename the stream's file, or move that table away"
+
 
 class TableReplacedError(RefusedError):
     """The ledger names a table that is gone, or that another has replaced."""
 
+    usual_remedy = "restore the table, or {reset}"
+
 
 class TableRolledBackError(RefusedError):
     """The ledger has batches that the table no longer has: an older copy was restored."""
+
+    usual_remedy = "restore the newer files, or {reset}"
+
+    def __init__(self, stream: str, table: object, *, seq: int, known: int, version: int) -> None:
+        super().__init__(
+            stream,
+            f"{table} ends with seq {seq}, and the ledger has seq {known} (version {version}): the "
+            "table was replaced by an older copy, or its newest commits are gone.",
+        )
 
 
 class TableRestoredError(RefusedError):
@@ -216,6 +237,13 @@ class TableSettingsError(RefusedError):
 
 class DamagedTableError(RefusedError):
     """A file of a table is missing, cut short, or changed."""
+
+    usual_remedy = "restore it from a backup; if there is none, {reset}"
+
+    @classmethod
+    def of(cls, stream: str, table: object, what: str, *, remedy: str = "") -> DamagedTableError:
+        """Say of a table what is not as it was written."""
+        return cls(stream, f"{table} is damaged: {what}.", remedy=remedy)
 
 
 class SideTableIncompleteError(RefusedError):
@@ -264,6 +292,8 @@ class NotReplayableError(RefusedError):
 
 class CommitConflictError(RefusedError):
     """The table already has our seq, with other ranges."""
+
+    usual_remedy = "oncelake status {stream}, then run again from the table's offsets"
 
 
 class StreamLockedError(TransientError):

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import os
 import re
-from difflib import get_close_matches
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 from dotenv import dotenv_values
 from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
     Field,
     SecretStr,
     ValidationError,
@@ -22,20 +24,17 @@ from pydantic import (
     field_validator,
     model_validator,
 )
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic.fields import FieldInfo
 
-from oncelake.ingestion.errors import DependencyError, InvalidSpecError
+from oncelake.ingestion.errors import DependencyError, InvalidSpecError, nearest
 
 # A client's secret is sent there.
 _TOKEN_ENDPOINT: Final = re.compile(
     r"(https://[^\s/@?#]+|http://(127\.0\.0\.1|localhost|\[::1\])(:\d+)?)(/\S*)?"
 )
 _URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
-# How settings begin that have no effect without another.
-_NEEDS: Final = {
-    "sink_kafka_": "sink_kafka",
-    "schema_registry_password": "schema_registry_username",
-}
+# The field of a cluster whose variable is the cluster's own.
+_ADDRESS: Final = "address"
 _OF_GLUE: Final = re.compile(r"glue://[a-z0-9-]+/[\w.$#-]+", re.ASCII)
 # Read elsewhere, and refused unless a test has set them.
 _OF_TESTS: Final = ("ONCELAKE_CHAOS", "ONCELAKE_TESTING")
@@ -59,72 +58,101 @@ def project_root(start: Path | None = None) -> Path:
     return next((at for at in (start, *start.parents) if (at / "dagster.yaml").exists()), start)
 
 
-class Settings(BaseSettings):
-    """The settings; each is an environment variable ``ONCELAKE_<NAME>``."""
+def _absolute(path: Path) -> Path:
+    if _URL.match(str(path)):
+        raise ValueError("must be a folder or file of this machine, not a URL")
+    return project_root() / path.expanduser()
 
-    model_config = SettingsConfigDict(
-        env_prefix="ONCELAKE_", frozen=True, extra="ignore", hide_input_in_errors=True
-    )
 
-    kafka: str | None = Field(None, description="Bootstrap servers; default: the embedded Kafka.")
-    kafka_security_protocol: Protocol | None = Field(None, description="Protocol of the brokers.")
-    kafka_sasl_mechanism: Mechanism | None = Field(None, description="Mechanism of the login.")
-    kafka_sasl_username: str | None = Field(None, description="User name for SASL.")
-    kafka_sasl_password: SecretStr | None = Field(None, description="Password for SASL.")
-    kafka_oauth_token_endpoint: str | None = Field(
+LocalPath = Annotated[Path, AfterValidator(_absolute)]
+
+
+class KafkaCluster(BaseModel):
+    """A Kafka cluster, and how to connect to it: ``ONCELAKE_KAFKA``, and what begins with it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+    setting: ClassVar[str] = "kafka"
+
+    address: str | None = Field(None, description="Bootstrap servers; default: the embedded Kafka.")
+    security_protocol: Protocol | None = Field(None, description="Protocol of the brokers.")
+    sasl_mechanism: Mechanism | None = Field(None, description="Mechanism of the login.")
+    sasl_username: str | None = Field(None, description="User name for SASL.")
+    sasl_password: SecretStr | None = Field(None, description="Password for SASL.")
+    oauth_token_endpoint: str | None = Field(
         None, description="URL that gives tokens for OAUTHBEARER, by client credentials."
     )
-    kafka_oauth_client_id: str | None = Field(None, description="Client id for the tokens.")
-    kafka_oauth_client_secret: SecretStr | None = Field(None, description="Its secret.")
-    kafka_oauth_scope: str | None = Field(None, description="Scope to request tokens for.")
-    kafka_oauth_ca: Path | None = Field(
+    oauth_client_id: str | None = Field(None, description="Client id for the tokens.")
+    oauth_client_secret: SecretStr | None = Field(None, description="Its secret.")
+    oauth_scope: str | None = Field(None, description="Scope to request tokens for.")
+    oauth_ca: LocalPath | None = Field(
         None, description="PEM file of the authorities trusted for the token endpoint."
     )
-    kafka_ssl_ca: Path | None = Field(None, description="PEM file of the trusted authorities.")
-    kafka_ssl_certificate: Path | None = Field(
+    ssl_ca: LocalPath | None = Field(None, description="PEM file of the trusted authorities.")
+    ssl_certificate: LocalPath | None = Field(
         None, description="PEM file of the client certificate."
     )
-    kafka_ssl_key: Path | None = Field(None, description="PEM file (PKCS#8) of its key.")
-    kafka_ssl_key_password: SecretStr | None = Field(None, description="Password of that key.")
-    kafka_properties: Path | None = Field(
+    ssl_key: LocalPath | None = Field(None, description="PEM file (PKCS#8) of its key.")
+    ssl_key_password: SecretStr | None = Field(None, description="Password of that key.")
+    properties: LocalPath | None = Field(
         None, description="File of further properties of the Kafka clients, by Java's names."
     )
-    kafka_timeout_seconds: float = Field(
-        30.0, gt=0, allow_inf_nan=False, description="How long to wait for any answer from Kafka."
+
+    @classmethod
+    def setting_of(cls, field: str) -> str:
+        """Return the setting that a field is read from."""
+        return cls.setting if field == _ADDRESS else f"{cls.setting}_{field}"
+
+    @classmethod
+    def variable_of(cls, field: str = _ADDRESS) -> str:
+        """Return the environment variable of a field."""
+        return variable(cls.setting_of(field))
+
+    @field_validator("address")
+    @classmethod
+    def _has_ports(cls, servers: str | None) -> str | None:
+        for each in filter(None, map(str.strip, (servers or "").split(","))):
+            if not re.search(r":\d+$", each):
+                raise ValueError(f"{each!r} has no port; write host:port, such as {each}:9092")
+        return servers
+
+    @field_validator("oauth_token_endpoint")
+    @classmethod
+    def _is_encrypted(cls, url: str | None) -> str | None:
+        if url and not _TOKEN_ENDPOINT.fullmatch(url):
+            raise ValueError(
+                "must be https://host/path, or http:// on this machine: the client's secret is "
+                "sent there"
+            )
+        return url
+
+
+class SinkKafkaCluster(KafkaCluster):
+    """The cluster of ``sink: kafka``, where it is another; no login of the sources' goes there."""
+
+    setting: ClassVar[str] = "sink_kafka"
+
+    @field_validator("*")
+    @classmethod
+    def _has_effect(cls, value: Any, given: ValidationInfo) -> Any:
+        if value is not None and given.field_name != _ADDRESS and not given.data.get(_ADDRESS):
+            raise ValueError(f"has no effect without {cls.variable_of()}; set that, too")
+        return value
+
+
+_CLUSTERS: Final = (KafkaCluster, SinkKafkaCluster)
+
+
+class Settings(BaseModel):
+    """The settings; each is an environment variable ``ONCELAKE_<NAME>``."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", hide_input_in_errors=True, validate_default=True
     )
 
-    sink_kafka: str | None = Field(
-        None,
-        description="Bootstrap servers of `sink: kafka`, where it is another cluster. Nothing of "
-        "the login above is sent there; what follows is.",
-    )
-    sink_kafka_security_protocol: Protocol | None = Field(
-        None, description="Protocol of the brokers of that cluster."
-    )
-    sink_kafka_sasl_mechanism: Mechanism | None = Field(
-        None, description="Mechanism of the login there."
-    )
-    sink_kafka_sasl_username: str | None = Field(None, description="User name there.")
-    sink_kafka_sasl_password: SecretStr | None = Field(None, description="Password there.")
-    sink_kafka_oauth_token_endpoint: str | None = Field(
-        None, description="URL that gives tokens for OAUTHBEARER there."
-    )
-    sink_kafka_oauth_client_id: str | None = Field(None, description="Client id for those tokens.")
-    sink_kafka_oauth_client_secret: SecretStr | None = Field(None, description="Its secret.")
-    sink_kafka_oauth_scope: str | None = Field(None, description="Scope to request them for.")
-    sink_kafka_oauth_ca: Path | None = Field(
-        None, description="PEM file of the authorities trusted for that token endpoint."
-    )
-    sink_kafka_ssl_ca: Path | None = Field(
-        None, description="PEM file of the authorities trusted for it."
-    )
-    sink_kafka_ssl_certificate: Path | None = Field(
-        None, description="PEM file of the client certificate for it."
-    )
-    sink_kafka_ssl_key: Path | None = Field(None, description="PEM file (PKCS#8) of its key.")
-    sink_kafka_ssl_key_password: SecretStr | None = Field(None, description="Password of that key.")
-    sink_kafka_properties: Path | None = Field(
-        None, description="File of further properties of the clients of that cluster."
+    kafka: KafkaCluster = KafkaCluster()
+    sink_kafka: SinkKafkaCluster = SinkKafkaCluster()
+    kafka_timeout_seconds: float = Field(
+        30.0, gt=0, allow_inf_nan=False, description="How long to wait for any answer from Kafka."
     )
 
     schema_registry: str | None = Field(
@@ -132,7 +160,7 @@ class Settings(BaseSettings):
     )
     schema_registry_username: str | None = Field(None, description="User name for the registry.")
     schema_registry_password: SecretStr | None = Field(None, description="Password for it.")
-    schema_registry_ssl_ca: Path | None = Field(
+    schema_registry_ssl_ca: LocalPath | None = Field(
         None, description="PEM file of the authorities trusted for the registry."
     )
 
@@ -145,9 +173,13 @@ class Settings(BaseSettings):
         description="Folder of the Delta tables, or its URL in a store: s3://bucket/prefix, "
         "gs://… or abfss://….",
     )
-    state: Path = Field(Path(".oncelake"), description="Folder of checkpoints and embedded Kafka.")
-    streams: Path = Field(Path("assets/streams"), description="Folder of the declarations.")
-    jars: Path = Field(Path(".jars"), description="Folder of the jars that `make setup` fetched.")
+    state: LocalPath = Field(
+        Path(".oncelake"), description="Folder of checkpoints and embedded Kafka."
+    )
+    streams: LocalPath = Field(Path("assets/streams"), description="Folder of the declarations.")
+    jars: LocalPath = Field(
+        Path(".jars"), description="Folder of the jars that `make setup` fetched."
+    )
     lock: Literal["kernel", "lease"] = Field(
         "kernel",
         description="What makes a run the only writer of its stream: a lock of the kernel, or, on "
@@ -166,10 +198,10 @@ class Settings(BaseSettings):
         description="What reads Kafka in a run: Spark, or librdkafka in this process, which needs "
         "no Java. It takes streams of which nothing is evaluated by Spark.",
     )
-    merge_engine: Literal["auto", "delta_rs", "spark"] = Field(
+    merge_engine: Literal["auto", "local", "spark"] = Field(
         "auto",
-        description="What counts and commits a batch: this process, by DuckDB and delta-rs, which "
-        "is far cheaper, or Spark. `auto` takes delta_rs wherever it can.",
+        description="What counts and commits a batch: `local`, which is DuckDB and delta-rs in "
+        "this process, and far cheaper, or `spark`. `auto` takes `local` wherever it can.",
     )
 
     spark_master: str = Field(
@@ -177,7 +209,7 @@ class Settings(BaseSettings):
         description="Spark's master: local[N] or local[*]; or a cluster's, spark://host:port, yarn "
         "or k8s://host:port.",
     )
-    spark_defaults: Path | None = Field(
+    spark_defaults: LocalPath | None = Field(
         None, description="File of Spark's own settings, written as spark-defaults.conf."
     )
     spark_timeout_seconds: float = Field(
@@ -191,14 +223,18 @@ class Settings(BaseSettings):
     )
     spark_java_options: str = Field("", description="Further options of the driver's JVM.")
 
-    # Sources and sinks may be at one address, with logins of their own.
-    _is_of_sinks: bool = False
-
     @model_validator(mode="before")
     @classmethod
-    def _empty_means_default(cls, values: dict[str, Any]) -> dict[str, Any]:
-        """Treat ``ONCELAKE_X=`` as unset, not as an empty path."""
-        return {name: value for name, value in values.items() if value != ""}
+    def _nested(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """Treat ``ONCELAKE_X=`` as unset, and put what is of a cluster into the cluster."""
+        rest = {name: value for name, value in values.items() if value != ""}
+        for cluster in _CLUSTERS:
+            names = {cluster.setting_of(field): field for field in cluster.model_fields}
+            found = {field: rest.pop(name) for name, field in names.items() if name in rest}
+            if isinstance(found.get(_ADDRESS), dict):
+                found = {**found.pop(_ADDRESS), **found}
+            rest[cluster.setting] = found
+        return rest
 
     @field_validator("alert_webhook")
     @classmethod
@@ -207,23 +243,10 @@ class Settings(BaseSettings):
             raise ValueError("must be a URL, as http://host/path or https://host/path")
         return url
 
-    @field_validator("kafka", "sink_kafka")
+    @field_validator("merge_engine", mode="before")
     @classmethod
-    def _has_ports(cls, servers: str | None) -> str | None:
-        for each in filter(None, map(str.strip, (servers or "").split(","))):
-            if not re.search(r":\d+$", each):
-                raise ValueError(f"{each!r} has no port; write host:port, such as {each}:9092")
-        return servers
-
-    @field_validator("kafka_oauth_token_endpoint", "sink_kafka_oauth_token_endpoint")
-    @classmethod
-    def _is_encrypted(cls, url: str | None) -> str | None:
-        if url and not _TOKEN_ENDPOINT.fullmatch(url):
-            raise ValueError(
-                "must be https://host/path, or http:// on this machine: the client's secret is "
-                "sent there"
-            )
-        return url
+    def _by_its_other_name(cls, engine: str) -> str:
+        return "local" if engine == "delta_rs" else engine
 
     @field_validator("schema_registry")
     @classmethod
@@ -238,31 +261,16 @@ class Settings(BaseSettings):
             )
         return url
 
-    @field_validator(
-        *("state", "streams", "jars"),
-        *("kafka_ssl_ca", "kafka_ssl_certificate", "kafka_ssl_key"),
-        *("sink_kafka_ssl_ca", "sink_kafka_ssl_certificate", "sink_kafka_ssl_key"),
-        *("kafka_oauth_ca", "sink_kafka_oauth_ca", "kafka_properties", "sink_kafka_properties"),
-        *("schema_registry_ssl_ca", "spark_defaults"),
-    )
+    @field_validator(*(f"schema_registry_{field}" for field in ("username", "password", "ssl_ca")))
     @classmethod
-    def _absolute(cls, path: Path | None) -> Path | None:
-        if path is None:
+    def _is_sent(cls, value: Any, given: ValidationInfo) -> Any:
+        """Refuse what has no effect on a request to the registry."""
+        if value is None:
             return None
-        if _URL.match(str(path)):
-            raise ValueError("must be a folder or file of this machine, not a URL")
-        return project_root() / path.expanduser()
-
-    @field_validator("*")
-    @classmethod
-    def _has_effect(cls, value: Any, given: ValidationInfo) -> Any:
-        """Refuse what only goes with another setting, which is declared above it."""
-        for begin, other in _NEEDS.items():
-            is_of_it = value is not None and (given.field_name or "").startswith(begin)
-            if is_of_it and given.data.get(other) is None:
-                raise ValueError(f"has no effect without {variable(other)}; set that, too")
-        is_login = (given.field_name or "").startswith("schema_registry_") and value is not None
-        if is_login and _OF_GLUE.fullmatch(given.data.get("schema_registry") or ""):
+        user = "schema_registry_username"
+        if given.field_name == "schema_registry_password" and given.data.get(user) is None:
+            raise ValueError(f"has no effect without {variable(user)}; set that, too")
+        if _OF_GLUE.fullmatch(given.data.get("schema_registry") or ""):
             raise ValueError("has no effect with AWS Glue's registry: botocore finds the login")
         return value
 
@@ -312,18 +320,13 @@ class Settings(BaseSettings):
 
     def of_sink_cluster(self) -> Settings:
         """Return the settings with the sinks' Kafka in the place of the sources'."""
-        if self.sink_kafka is None:
+        if self.sink_kafka.address is None:
             return self
-        fields = (name for name in type(self).model_fields if name.startswith("sink_kafka"))
-        there = {name.removeprefix("sink_"): getattr(self, name) for name in fields}
-        copy = self.model_copy(update=there)
-        copy._is_of_sinks = True
-        return copy
+        return self.model_copy(update={"kafka": self.sink_kafka})
 
-    @property
-    def kafka_variable(self) -> str:
-        """The variable that says where Kafka is; those of its security begin as it does."""
-        return "ONCELAKE_SINK_KAFKA" if self._is_of_sinks else "ONCELAKE_KAFKA"
+    def at_kafka(self, servers: str) -> Settings:
+        """Return the settings with the sources' Kafka at another address, by the same login."""
+        return self.model_copy(update={"kafka": self.kafka.model_copy(update={_ADDRESS: servers})})
 
     def bootstrap_servers(self) -> str:
         """Return the brokers' addresses: the configured ones, else the embedded Kafka's.
@@ -331,8 +334,8 @@ class Settings(BaseSettings):
         Raises:
             DependencyError: none is configured and the embedded Kafka is not up.
         """
-        if self.kafka:
-            return self.kafka
+        if self.kafka.address:
+            return self.kafka.address
         address = self.state / "kafka" / "address"
         servers = address.read_text().strip() if address.exists() else ""
         if not servers:
@@ -350,32 +353,51 @@ def load_settings(**given: Any) -> Settings:
         InvalidSpecError: a variable has a value that is not allowed, or is none of ours though it
             begins as ours do; names the variable only, never its value, which may be a secret.
     """
-    file = project_root() / ".env"
+    written, known = _written(), setting_fields()
     problems = [
         _unknown(name)
-        for name in _names_in(file)
-        if name not in _known() and not _is_of_others(name)
+        for name in map(variable, sorted(written.keys() - known.keys()))
+        if name not in _OF_TESTS and not _is_of_others(name)
     ]
+    found = {name: written[name] for name in written.keys() & known.keys()}
     try:
-        settings = Settings(_env_file=file, **given)
+        settings = Settings(**{**found, **given})
     except ValidationError as error:
-        problems += [
-            f"{variable(*map(str, found['loc']))}: {found['msg']}" for found in error.errors()
-        ]
+        problems += [f"{_variable_at(found['loc'])}: {found['msg']}" for found in error.errors()]
     if problems:
         shown = "\n".join(problems)
         raise InvalidSpecError(f"the environment or .env is wrong:\n{shown}") from None
     return settings
 
 
-def _names_in(file: Path) -> list[str]:
-    """Return the variables that begin as ours do, in the environment and in ``.env``."""
-    names = (name.upper() for name in (*os.environ, *dotenv_values(file)))
-    return sorted({name for name in names if name.startswith(variable(""))})
+def setting_fields() -> dict[str, FieldInfo]:
+    """Return the fields of the settings, by the names that variables have after ``ONCELAKE_``."""
+    whole = {
+        name: field
+        for name, field in Settings.model_fields.items()
+        if name not in ("kafka", "sink_kafka")
+    }
+    of_clusters = {
+        cluster.setting_of(name): field
+        for cluster in _CLUSTERS
+        for name, field in cluster.model_fields.items()
+    }
+    return {**of_clusters, **whole}
 
 
-def _known() -> set[str]:
-    return {*map(variable, Settings.model_fields), *_OF_TESTS}
+def _written() -> dict[str, str]:
+    """Return the settings as the environment and, after it, ``.env`` have them."""
+    begin = variable("")
+    return {
+        name.upper().removeprefix(begin).lower(): value
+        for name, value in {**dotenv_values(project_root() / ".env"), **os.environ}.items()
+        if value is not None and name.upper().startswith(begin)
+    }
+
+
+def _variable_at(place: tuple[int | str, ...]) -> str:
+    """Return the variable of what is wrong somewhere in the settings."""
+    return variable(*(str(part) for part in place if part != _ADDRESS))
 
 
 def settings_of_sink(name: str) -> dict[str, str]:
@@ -403,9 +425,8 @@ def _is_of_others(name: str) -> bool:
 
 
 def _unknown(name: str) -> str:
-    known = {each.removeprefix(variable("")): each for each in _known() - set(_OF_TESTS)}
-    near = get_close_matches(name.removeprefix(variable("")), known, n=1)
-    hint = f"did you mean {known[near[0]]}?" if near else "docs/settings.md lists those there are"
+    near = nearest(name.removeprefix(variable("")), [each.upper() for each in setting_fields()])
+    hint = f"did you mean {variable(near)}?" if near else "docs/settings.md lists those there are"
     return f"{name}: there is no such setting; {hint}"
 
 

@@ -11,12 +11,12 @@ from typing import Any
 import dagster as dg
 from pydantic import BaseModel, Field
 
-from oncelake.ingestion.settings import Settings, load_settings, variable
+from oncelake.ingestion.settings import Settings, load_settings, setting_fields, variable
 
 
 def setting(name: str) -> Any:
     """Declare a field that stands for the setting ``name``; a secret stays out of ``repr``."""
-    known = Settings.model_fields[name]
+    known = setting_fields()[name]
     return Field(
         default=None,
         description=f"{known.description} Left out: {variable(name)}, or its default.",

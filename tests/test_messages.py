@@ -8,14 +8,20 @@ from collections.abc import Iterator
 
 import pytest
 
-from oncelake.ingestion.errors import counted
+from oncelake.ingestion import errors
+from oncelake.ingestion.errors import RefusedError, counted
 from tests.support.world import ROOT
 
 # A noun in the plural after a number, with up to two words between them.
 PLURAL = re.compile(r" (?:[a-z]+ ){0,2}?[a-z]{2,}(?<![sui])s\b")
-# Sizes that are refused for being large, and what a sample shows at least nine times.
+KINDS = {
+    name: kind
+    for name, kind in vars(errors).items()
+    if isinstance(kind, type) and issubclass(kind, RefusedError)
+}
 # What ends a message, and is a sentence itself.
-SENTENCES = ("said", "error.problem")
+SENTENCES = ("said", "error.problem", "NOTHING_WRITTEN")
+# Sizes that are refused for being large, and what a sample shows at least nine times.
 NEVER_ONE = (
     *("characters", "a batch of", "bytes are free", "hashlib"),
     *("records/s", "values are", "different names"),
@@ -49,17 +55,39 @@ def test_every_refusal_ends_its_problem_with_a_full_stop() -> None:
     assert [*unended_problems("ingestion", "assets", "resources")] == []
 
 
+def test_every_refusal_has_a_remedy() -> None:
+    """One that is not given a remedy is of a kind that has a usual one."""
+    without = {
+        name: place
+        for place, call, _ in calls_in("ingestion", "assets", "resources")
+        if (name := ast.unparse(call.func).removesuffix(".of")) in KINDS and not has_remedy(call)
+    }
+
+    assert {name for name in without if not KINDS[name].usual_remedy} == set()
+    assert "ForeignTableError" in without
+
+
 def unended_problems(*packages: str) -> Iterator[str]:
     """The places where an error with a remedy has a problem without a full stop."""
+    for place, call, function in calls_in(*packages):
+        is_refusal = has_remedy(call) or ast.unparse(call.func) in KINDS
+        if is_refusal and not all(map(is_ended, texts_of(call.args[1:2], function))):
+            yield place
+
+
+def has_remedy(call: ast.Call) -> bool:
+    """Tell whether a call names a remedy."""
+    return "remedy" in {each.arg for each in call.keywords}
+
+
+def calls_in(*packages: str) -> Iterator[tuple[str, ast.Call, ast.FunctionDef]]:
+    """The calls in functions: the place, the call, and the function."""
     for module in (each for package in packages for each in (ROOT / package).rglob("*.py")):
         for function in ast.walk(ast.parse(module.read_text())):
-            if not isinstance(function, ast.FunctionDef):
-                continue
-            calls = (each for each in ast.walk(function) if isinstance(each, ast.Call))
-            for call in calls:
-                has_remedy = "remedy" in {each.arg for each in call.keywords}
-                if has_remedy and not all(map(is_ended, texts_of(call.args[1:2], function))):
-                    yield f"{module.relative_to(ROOT)}:{call.lineno}"
+            if isinstance(function, ast.FunctionDef):
+                calls = (each for each in ast.walk(function) if isinstance(each, ast.Call))
+                for call in calls:
+                    yield f"{module.relative_to(ROOT)}:{call.lineno}", call, function
 
 
 def texts_of(arguments: list[ast.expr], function: ast.FunctionDef) -> Iterator[ast.expr]:

@@ -30,7 +30,6 @@ OF_EXTRAS = {
 PARTS = {
     "py4j": "pyspark",
     "pydantic_core": "pydantic",
-    "dotenv": "pydantic-settings",
     "dagster_shared": "dagster",
     "sqlalchemy": "pyiceberg",
     "requests": "pyiceberg",

@@ -10,6 +10,7 @@ from pydantic import SecretStr, ValidationError
 
 from oncelake.ingestion.errors import DependencyError, InvalidSpecError
 from oncelake.ingestion.settings import Settings, load_settings, project_root
+from tests.support.world import written
 
 CANARY = "canary-5ecret"
 
@@ -83,7 +84,7 @@ def test_an_empty_variable_of_the_shell_undoes_the_file(
     (project / ".env").write_text("ONCELAKE_KAFKA=file:9092\n")
     monkeypatch.setenv("ONCELAKE_KAFKA", "")
 
-    assert load_settings().kafka is None
+    assert load_settings().kafka.address is None
 
 
 @pytest.mark.parametrize("name", ["ONCELAKE_KAFKA", "ONCELAKE_SINK_KAFKA"])
@@ -95,9 +96,10 @@ def test_an_address_without_a_port_is_refused_by_name(
     monkeypatch.setenv(name, "one:9092, two")
     with pytest.raises(InvalidSpecError, match=rf"{name}: .*'two' has no port; write host:port"):
         load_settings()
-    monkeypatch.setenv(name, "one:9092, [::1]:9092,PLAINTEXT://two:9093")
+    ports = "one:9092, [::1]:9092,PLAINTEXT://two:9093"
+    monkeypatch.setenv(name, ports)
 
-    assert load_settings().model_fields_set == {name.removeprefix("ONCELAKE_").lower()}
+    assert written(load_settings())[name.removeprefix("ONCELAKE_").lower()] == ports
 
 
 def test_the_embedded_kafka_is_found_by_the_address_it_wrote(project: Path) -> None:
@@ -191,9 +193,9 @@ def test_what_has_no_effect_is_refused(
     monkeypatch.setenv(other, "there:9092")
 
     assert CANARY not in str(raised.value)
-    assert load_settings().model_fields_set == {
-        name.lower().removeprefix("oncelake_") for name in (alone, other)
-    }
+    settings = written(load_settings())
+    assert settings[alone.lower().removeprefix("oncelake_")] == SecretStr(CANARY)
+    assert settings[other.lower().removeprefix("oncelake_")] == "there:9092"
 
 
 @pytest.mark.parametrize(
@@ -255,6 +257,15 @@ def test_a_heap_is_written_as_java_reads_it(
         assert load_settings().spark_driver_memory == java
 
 
+@pytest.mark.parametrize("written", ["local", "delta_rs"])
+@pytest.mark.usefixtures("project")
+def test_an_engine_has_one_name(monkeypatch: pytest.MonkeyPatch, written: str) -> None:
+    """The library's name, which stands in many a ``.env``, means the engine of this process."""
+    monkeypatch.setenv("ONCELAKE_MERGE_ENGINE", written)
+
+    assert load_settings().merge_engine == "local"
+
+
 @pytest.mark.usefixtures("project")
 def test_secrets_are_in_no_text_of_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     """No repr, str, dump or JSON holds a secret; only asking for it by name does."""
@@ -265,7 +276,7 @@ def test_secrets_are_in_no_text_of_the_settings(monkeypatch: pytest.MonkeyPatch)
 
     texts = (repr(settings), str(settings), str(settings.model_dump()), settings.model_dump_json())
     assert [text for text in texts if CANARY in text] == []
-    assert settings.kafka_sasl_password == SecretStr(CANARY)
+    assert settings.kafka.sasl_password == SecretStr(CANARY)
 
 
 @pytest.mark.usefixtures("project")

@@ -37,7 +37,7 @@ def up(
     from oncelake.ingestion.local import broker
 
     settings = load_settings()
-    if if_used and settings.kafka is not None:
+    if if_used and settings.kafka.address is not None:
         _report(broker.status(settings.state / "kafka"), settings, as_json)
         return
     if not as_json:
@@ -67,10 +67,12 @@ def down(as_json: AsJson = False) -> None:
 
 
 def _report(broker: Broker | None, settings: Settings, as_json: bool) -> None:
-    is_used = settings.kafka is None or (broker is not None and settings.kafka == broker.address)
+    is_used = settings.kafka.address is None or (
+        broker is not None and settings.kafka.address == broker.address
+    )
     if not is_used:
         output.note(
-            f"ONCELAKE_KAFKA is set ({settings.kafka}): the other commands talk to that, "
+            f"ONCELAKE_KAFKA is set ({settings.kafka.address}): the other commands talk to that, "
             "not to the embedded Kafka",
             "yellow",
         )

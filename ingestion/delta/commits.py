@@ -17,10 +17,9 @@ from oncelake.ingestion.delta.durability import seal_commits
 from oncelake.ingestion.delta.files import open_delta, read_delta, recorded_txn
 from oncelake.ingestion.delta.log_files import commit_file, log_files
 from oncelake.ingestion.delta.vectors import FEATURE, Vector, has_vectors, living_files
-from oncelake.ingestion.errors import CommitConflictError, TableBusyError, first_line
+from oncelake.ingestion.errors import AGAIN, CommitConflictError, TableBusyError, first_line
 from oncelake.ingestion.storage.location import Location
 from oncelake.ingestion.tables.commit_log import (
-    AGAIN,
     UnknownOutcomeError,
 )
 from oncelake.ingestion.tables.commit_metadata import CommitMetadata, app_id

@@ -29,7 +29,13 @@ from oncelake.ingestion.delta.files import data_files, open_rows, read_delta
 from oncelake.ingestion.delta.log import DeltaLog, versions_in
 from oncelake.ingestion.delta.log_files import CHECKPOINT, commit_file, log_files
 from oncelake.ingestion.delta.vectors import vector_files, vectors_of
-from oncelake.ingestion.errors import DamagedTableError, TableSettingsError, counted, first_line
+from oncelake.ingestion.errors import (
+    DamagedTableError,
+    TableSettingsError,
+    counted,
+    first_line,
+    reset,
+)
 from oncelake.ingestion.storage.checksums import matches_checksum
 from oncelake.ingestion.storage.damage import damaged_table
 from oncelake.ingestion.storage.location import Location
@@ -214,7 +220,7 @@ _IDENTITY: Final = "delta.identity.start"
 
 def settings_error(stream: str, log: DeltaLog) -> TableSettingsError | None:
     """Return what on the table contradicts the ingestion, with what undoes it."""
-    again = f"oncelake reset {stream} --yes, to ingest the topic into a new table"
+    again = reset(stream)
     for problem, statement in _contradictions(log):
         remedy = f"{statement}, or {again}" if statement else again
         return TableSettingsError(stream, problem, remedy=remedy)

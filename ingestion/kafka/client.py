@@ -12,8 +12,8 @@ from confluent_kafka import KafkaError, KafkaException, Message
 
 from oncelake.ingestion.errors import DependencyError, KafkaSettingsError, MissingRightError
 from oncelake.ingestion.kafka.diagnosis import diagnose
-from oncelake.ingestion.kafka.security import librdkafka_options, redact, variable_of
-from oncelake.ingestion.settings import Settings
+from oncelake.ingestion.kafka.security import librdkafka_options, redact
+from oncelake.ingestion.settings import KafkaCluster, Settings
 
 # OpenSSL's own code, and how long which step of a connection took.
 _NOISE: Final = re.compile(r"error:[0-9A-F]{8}:SSL routines::| \(after \d+ms in state \w+[^)]*\)")
@@ -114,9 +114,8 @@ def unreachable(
     why = [each for each in heard if each.code() != KafkaError._ALL_BROKERS_DOWN]
     said = list(dict.fromkeys(filter(None, map(_reason, (cause, *why[-1:])))))
     kind, answer = DependencyError, f"refuses {of}".rstrip()
-    remedy = (
-        f"check {settings.kafka_variable}, the brokers, and that they expect {_security(settings)}"
-    )
+    here, security = settings.kafka.variable_of(), _security(settings.kafka)
+    remedy = f"check {here}, the brokers, and that they expect {security}"
     if code_of(cause) <= 0:
         answer = f"does not answer within {settings.kafka_timeout_seconds:g} s"
         if found := diagnose(settings, said[-1] if said else ""):
@@ -139,26 +138,23 @@ def missing_right(settings: Settings, right: str) -> MissingRightError:
     or_absent = ", or it is not there" if right.startswith("DESCRIBE on topic") else ""
     return MissingRightError(
         f"Kafka at {settings.bootstrap_servers()} refuses it: "
-        + (f"user {login!r}" if login else f"whoever {settings.kafka_variable}_… logs in as")
+        + (f"user {login!r}" if login else f"whoever {settings.kafka.variable_of()}_… logs in as")
         + f" lacks {right}{or_absent}. Next: grant it (docs/rights.md), then run the same command "
         "again"
     )
 
 
 def _login(settings: Settings) -> str | None:
-    return settings.kafka_sasl_username or settings.kafka_oauth_client_id
+    return settings.kafka.sasl_username or settings.kafka.oauth_client_id
 
 
-def _security(settings: Settings) -> str:
+def _security(cluster: KafkaCluster) -> str:
     """Name how this client connects: brokers hang up on others without an answer."""
-    names = (
-        *("kafka_security_protocol", "kafka_sasl_mechanism", "kafka_oauth_token_endpoint"),
-        "kafka_ssl_ca",
-    )
-    values = {name: getattr(settings, name) for name in names}
-    values["kafka_security_protocol"] = values["kafka_security_protocol"] or "PLAINTEXT"
+    names = ("security_protocol", "sasl_mechanism", "oauth_token_endpoint", "ssl_ca")
+    values = {name: getattr(cluster, name) for name in names}
+    values["security_protocol"] = values["security_protocol"] or "PLAINTEXT"
     return ", ".join(
-        f"{variable_of(settings, name)}={value}" for name, value in values.items() if value
+        f"{cluster.variable_of(name)}={value}" for name, value in values.items() if value
     )
 
 

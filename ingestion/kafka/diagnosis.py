@@ -64,8 +64,8 @@ def diagnose(settings: Settings, reported: str) -> Diagnosis | None:
     Args:
         reported: What the client has reported of it, or of its connections.
     """
-    here = settings.kafka_variable
-    if settings.kafka_sasl_mechanism == "AWS_MSK_IAM" and "SASL auth" in reported:
+    here = settings.kafka.variable_of()
+    if settings.kafka.sasl_mechanism == "AWS_MSK_IAM" and "SASL auth" in reported:
         remedy = "let the AWS identity of this process kafka-cluster:Connect"
         return Diagnosis(cause=reported, remedy=remedy, is_of_settings=False)
     for reports, is_of_settings in ((_OF_SETTINGS, True), (_ELSEWHERE, False)):
@@ -79,11 +79,11 @@ def diagnose(settings: Settings, reported: str) -> Diagnosis | None:
 
 def _of_handshake(settings: Settings, reported: str) -> Diagnosis | None:
     """Try TLS with the broker that was reported, else with the first."""
-    here, addresses = settings.kafka_variable, settings.bootstrap_servers()
+    here, addresses = settings.kafka.variable_of(), settings.bootstrap_servers()
     host, _, port = addresses.partition(",")[0].strip().rpartition(":")
     if found := re.search(r"ssl://([^/]+):(\d+)/", reported):
         host, port = found.groups()
-    host, expects_tls = host.strip("[]"), "SSL" in (settings.kafka_security_protocol or "")
+    host, expects_tls = host.strip("[]"), "SSL" in (settings.kafka.security_protocol or "")
     try:
         with _tls(host, int(port), settings, verify=expects_tls):
             pass
@@ -112,7 +112,7 @@ def _of_certificate(error: ssl.SSLCertVerificationError, where: str, here: str) 
 
 @contextmanager
 def _tls(host: str, port: int, settings: Settings, *, verify: bool) -> Iterator[None]:
-    context = ssl.create_default_context(cafile=settings.kafka_ssl_ca)
+    context = ssl.create_default_context(cafile=settings.kafka.ssl_ca)
     if not verify:
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     seconds = min(_PROBE_SECONDS, settings.kafka_timeout_seconds)

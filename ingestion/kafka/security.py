@@ -15,7 +15,6 @@ import re
 import ssl
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from functools import partial
 from importlib import import_module
 from typing import Any, Final
 
@@ -23,7 +22,7 @@ from pydantic import SecretStr
 
 from oncelake.ingestion.errors import DependencyError, InvalidSpecError, SetupError, first_line
 from oncelake.ingestion.kafka.properties import java_properties, librdkafka_properties
-from oncelake.ingestion.settings import Settings
+from oncelake.ingestion.settings import KafkaCluster, Settings
 
 _KAFKAS: Final = "org.apache.kafka.common.security"
 _MSK: Final = "software.amazon.msk.auth.iam"
@@ -35,17 +34,17 @@ _LOGIN_MODULES: Final = {
     "AWS_MSK_IAM": f"{_MSK}.IAMLoginModule",
 }
 _JAAS_ESCAPES: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n", "\r": r"\r"})
-_PASSWORD: Final = ("kafka_sasl_username", "kafka_sasl_password")
+_PASSWORD: Final = ("sasl_username", "sasl_password")
 _OAUTH: Final = (
-    *("kafka_oauth_token_endpoint", "kafka_oauth_client_id", "kafka_oauth_client_secret"),
-    *("kafka_oauth_scope", "kafka_oauth_ca"),
+    *("oauth_token_endpoint", "oauth_client_id", "oauth_client_secret"),
+    *("oauth_scope", "oauth_ca"),
 )
 # What a mechanism logs in with, and how many of these it needs; others want a name and a password.
 _LOGINS: Final = {"OAUTHBEARER": (_OAUTH, 3), "AWS_MSK_IAM": ((), 0)}
 _MSK_REGION: Final = re.compile(r"\.kafka(?:-serverless)?\.([a-z0-9-]+)\.amazonaws\.com")
 _SSL: Final = (
-    *("kafka_ssl_ca", "kafka_ssl_certificate", "kafka_ssl_key"),
-    "kafka_ssl_key_password",
+    *("ssl_ca", "ssl_certificate", "ssl_key"),
+    "ssl_key_password",
 )
 
 
@@ -55,62 +54,59 @@ def java_options(settings: Settings) -> dict[str, str]:
     Authorities, certificate and key are passed as contents: the Java client reads a PEM key store
     from one file only, and these are two; and executors may run on other hosts.
     """
-    _refuse_contradictions(settings)
-    properties = java_properties(settings.kafka_properties, variable=settings.kafka_variable)
+    cluster = settings.kafka
+    _refuse_contradictions(cluster)
+    properties = java_properties(cluster.properties, variable=cluster.variable_of())
     options: dict[str, str | None] = {f"kafka.{name}": each for name, each in properties.items()}
-    options["kafka.security.protocol"] = settings.kafka_security_protocol
-    if settings.kafka_sasl_mechanism:
-        options["kafka.sasl.mechanism"] = settings.kafka_sasl_mechanism
-        options["kafka.sasl.jaas.config"] = _jaas(settings)
-    if settings.kafka_sasl_mechanism == "OAUTHBEARER":
+    options["kafka.security.protocol"] = cluster.security_protocol
+    if cluster.sasl_mechanism:
+        options["kafka.sasl.mechanism"] = cluster.sasl_mechanism
+        options["kafka.sasl.jaas.config"] = _jaas(cluster)
+    if cluster.sasl_mechanism == "OAUTHBEARER":
         options["kafka.sasl.login.callback.handler.class"] = (
             f"{_KAFKAS}.oauthbearer.OAuthBearerLoginCallbackHandler"
         )
-        options["kafka.sasl.oauthbearer.token.endpoint.url"] = settings.kafka_oauth_token_endpoint
+        options["kafka.sasl.oauthbearer.token.endpoint.url"] = cluster.oauth_token_endpoint
         for wait in ("connect.timeout", "read.timeout", "retry.backoff.max"):
             milliseconds = int(settings.kafka_timeout_seconds * 1000)
             options[f"kafka.sasl.login.{wait}.ms"] = str(milliseconds)
-    if settings.kafka_sasl_mechanism == "AWS_MSK_IAM":
+    if cluster.sasl_mechanism == "AWS_MSK_IAM":
         options["kafka.sasl.client.callback.handler.class"] = f"{_MSK}.IAMClientCallbackHandler"
-    if settings.kafka_ssl_ca:
+    if cluster.ssl_ca:
         options["kafka.ssl.truststore.type"] = "PEM"
-        options["kafka.ssl.truststore.certificates"] = settings.kafka_ssl_ca.read_text()
-    if settings.kafka_ssl_certificate and settings.kafka_ssl_key:
+        options["kafka.ssl.truststore.certificates"] = cluster.ssl_ca.read_text()
+    if cluster.ssl_certificate and cluster.ssl_key:
         options["kafka.ssl.keystore.type"] = "PEM"
-        options["kafka.ssl.keystore.certificate.chain"] = settings.kafka_ssl_certificate.read_text()
-        options["kafka.ssl.keystore.key"] = settings.kafka_ssl_key.read_text()
-        options["kafka.ssl.key.password"] = _revealed(settings.kafka_ssl_key_password)
+        options["kafka.ssl.keystore.certificate.chain"] = cluster.ssl_certificate.read_text()
+        options["kafka.ssl.keystore.key"] = cluster.ssl_key.read_text()
+        options["kafka.ssl.key.password"] = _revealed(cluster.ssl_key_password)
     return {name: value for name, value in options.items() if value}
-
-
-def variable_of(settings: Settings, name: str) -> str:
-    """Return the variable of a setting of this cluster, the sources' or the sinks'."""
-    return settings.kafka_variable + name.removeprefix("kafka").upper()
 
 
 def librdkafka_options(settings: Settings) -> dict[str, Any]:
     """Return the options with which confluent-kafka connects."""
-    _refuse_contradictions(settings)
-    mechanism = settings.kafka_sasl_mechanism
+    cluster = settings.kafka
+    _refuse_contradictions(cluster)
+    mechanism = cluster.sasl_mechanism
     is_oauth = mechanism == "OAUTHBEARER"
     options = {
-        "security.protocol": settings.kafka_security_protocol,
+        "security.protocol": cluster.security_protocol,
         "sasl.mechanism": "OAUTHBEARER" if mechanism == "AWS_MSK_IAM" else mechanism,
-        "sasl.username": settings.kafka_sasl_username,
-        "sasl.password": _revealed(settings.kafka_sasl_password),
+        "sasl.username": cluster.sasl_username,
+        "sasl.password": _revealed(cluster.sasl_password),
         "sasl.oauthbearer.method": "oidc" if is_oauth else None,
-        "sasl.oauthbearer.token.endpoint.url": settings.kafka_oauth_token_endpoint,
-        "sasl.oauthbearer.client.id": settings.kafka_oauth_client_id,
-        "sasl.oauthbearer.client.secret": _revealed(settings.kafka_oauth_client_secret),
-        "sasl.oauthbearer.scope": settings.kafka_oauth_scope,
-        "https.ca.location": settings.kafka_oauth_ca or (_system_ca() if is_oauth else None),
-        "ssl.ca.location": settings.kafka_ssl_ca,
-        "ssl.certificate.location": settings.kafka_ssl_certificate,
-        "ssl.key.location": settings.kafka_ssl_key,
-        "ssl.key.password": _revealed(settings.kafka_ssl_key_password),
+        "sasl.oauthbearer.token.endpoint.url": cluster.oauth_token_endpoint,
+        "sasl.oauthbearer.client.id": cluster.oauth_client_id,
+        "sasl.oauthbearer.client.secret": _revealed(cluster.oauth_client_secret),
+        "sasl.oauthbearer.scope": cluster.oauth_scope,
+        "https.ca.location": cluster.oauth_ca or (_system_ca() if is_oauth else None),
+        "ssl.ca.location": cluster.ssl_ca,
+        "ssl.certificate.location": cluster.ssl_certificate,
+        "ssl.key.location": cluster.ssl_key,
+        "ssl.key.password": _revealed(cluster.ssl_key_password),
     }
     return {
-        **librdkafka_properties(settings.kafka_properties, variable=settings.kafka_variable),
+        **librdkafka_properties(cluster.properties, variable=cluster.variable_of()),
         **{name: str(value) for name, value in options.items() if value},
         **({"oauth_cb": _msk_token(settings)} if mechanism == "AWS_MSK_IAM" else {}),
     }
@@ -134,8 +130,8 @@ def _msk_token(settings: Settings) -> Callable[[str], tuple[str, float]]:
     region = _MSK_REGION.search(settings.bootstrap_servers())
     if region is None:
         raise InvalidSpecError(
-            f"{settings.kafka_variable} names no region, and AWS_MSK_IAM needs it. Next: write the "
-            "addresses that MSK shows, …kafka.REGION.amazonaws.com:9098"
+            f"{settings.kafka.variable_of()} names no region, and AWS_MSK_IAM needs it. "
+            "Next: write the addresses that MSK shows, …kafka.REGION.amazonaws.com:9098"
         )
 
     def sign(_: str) -> tuple[str, float]:
@@ -166,25 +162,25 @@ def redact(text: str, settings: Settings) -> str:
     return text
 
 
-def _jaas(settings: Settings) -> str:
+def _jaas(cluster: KafkaCluster) -> str:
     """Write the login as Java's client takes it.
 
     Its HTTPS client for the token endpoint takes options of TLS from there, too.
     """
-    ca = settings.kafka_oauth_ca
+    ca = cluster.oauth_ca
     options = {
-        "username": settings.kafka_sasl_username,
-        "password": _revealed(settings.kafka_sasl_password),
-        "clientId": settings.kafka_oauth_client_id,
-        "clientSecret": _revealed(settings.kafka_oauth_client_secret),
-        "scope": settings.kafka_oauth_scope,
+        "username": cluster.sasl_username,
+        "password": _revealed(cluster.sasl_password),
+        "clientId": cluster.oauth_client_id,
+        "clientSecret": _revealed(cluster.oauth_client_secret),
+        "scope": cluster.oauth_scope,
         "ssl.truststore.type": "PEM" if ca else None,
         "ssl.truststore.certificates": ca.read_text() if ca else None,
     }
     written = (
         f' {name}="{value.translate(_JAAS_ESCAPES)}"' for name, value in options.items() if value
     )
-    module = _LOGIN_MODULES[settings.kafka_sasl_mechanism or ""]
+    module = _LOGIN_MODULES[cluster.sasl_mechanism or ""]
     return f"{module} required{''.join(written)};"
 
 
@@ -193,12 +189,13 @@ def _revealed(secret: SecretStr | None) -> str:
 
 
 def _secrets(settings: Settings) -> Iterator[str]:
-    given = (getattr(settings, name) for name in type(settings).model_fields)
-    yield from (each.get_secret_value() for each in given if isinstance(each, SecretStr))
+    for part in (settings, settings.kafka, settings.sink_kafka):
+        given = (getattr(part, name) for name in type(part).model_fields)
+        yield from (each.get_secret_value() for each in given if isinstance(each, SecretStr))
     login = f"{settings.schema_registry_username}:{_revealed(settings.schema_registry_password)}"
     yield base64.b64encode(login.encode()).decode()
     with suppress(OSError):
-        text = settings.kafka_ssl_key.read_text(errors="replace") if settings.kafka_ssl_key else ""
+        text = settings.kafka.ssl_key.read_text(errors="replace") if settings.kafka.ssl_key else ""
         yield text.strip()
         yield from re.findall(r"^[A-Za-z0-9+/=]{16,}$", text, flags=re.MULTILINE)
 
@@ -210,67 +207,67 @@ def _spellings(secret: str) -> set[str]:
     return {secret, secret.translate(_JAAS_ESCAPES), repr(secret)[1:-1], *as_json}
 
 
-def _refuse_contradictions(settings: Settings) -> None:
-    protocol = settings.kafka_security_protocol or "PLAINTEXT"
+def _refuse_contradictions(cluster: KafkaCluster) -> None:
+    protocol = cluster.security_protocol or "PLAINTEXT"
     problems = (
-        *_protocol_problems(settings, protocol),
-        *_certificate_problems(settings),
-        *_file_problems(settings),
+        *_protocol_problems(cluster, protocol),
+        *_certificate_problems(cluster),
+        *_file_problems(cluster),
     )
     if problems:
         raise InvalidSpecError("the environment or .env is wrong:\n" + "\n".join(problems))
 
 
-def _protocol_problems(settings: Settings, protocol: str) -> Iterator[str]:
-    mechanism = settings.kafka_sasl_mechanism
+def _protocol_problems(cluster: KafkaCluster, protocol: str) -> Iterator[str]:
+    mechanism = cluster.sasl_mechanism
     takes, needed = _LOGINS.get(mechanism or "", (_PASSWORD, len(_PASSWORD)))
-    by_protocol = ("kafka_security_protocol", "SASL_SSL (or SASL_PLAINTEXT)")
-    login = ("kafka_sasl_mechanism", *_PASSWORD, *_OAUTH)
+    by_protocol = ("security_protocol", "SASL_SSL (or SASL_PLAINTEXT)")
+    login = ("sasl_mechanism", *_PASSWORD, *_OAUTH)
     if not protocol.startswith("SASL_"):
-        yield from _useless(settings, login, f"{protocol} sends it nowhere", by_protocol)
+        yield from _useless(cluster, login, f"{protocol} sends it nowhere", by_protocol)
     else:
         if not mechanism:
-            yield from _unset(settings, ("kafka_sasl_mechanism",), protocol)
-        yield from _unset(settings, takes[:needed], mechanism or protocol)
+            yield from _unset(cluster, ("sasl_mechanism",), protocol)
+        yield from _unset(cluster, takes[:needed], mechanism or protocol)
         others = [name for name in (*_PASSWORD, *_OAUTH) if name not in takes]
         fits = "OAUTHBEARER" if takes == _PASSWORD else "PLAIN or SCRAM-SHA-512"
         why = f"{mechanism or protocol} sends it nowhere"
-        yield from _useless(settings, others, why, ("kafka_sasl_mechanism", fits))
+        yield from _useless(cluster, others, why, ("sasl_mechanism", fits))
     if not protocol.endswith("SSL"):
-        by = ("kafka_security_protocol", "SSL or SASL_SSL")
-        yield from _useless(settings, _SSL, f"{protocol} encrypts nothing", by)
+        by = ("security_protocol", "SSL or SASL_SSL")
+        yield from _useless(cluster, _SSL, f"{protocol} encrypts nothing", by)
 
 
-def _unset(settings: Settings, names: Sequence[str], needs: str) -> Iterator[str]:
+def _unset(cluster: KafkaCluster, names: Sequence[str], needs: str) -> Iterator[str]:
     for name in names:
-        if not getattr(settings, name):
-            yield f"{variable_of(settings, name)} is not set, and {needs} needs it"
+        if not getattr(cluster, name):
+            yield f"{cluster.variable_of(name)} is not set, and {needs} needs it"
 
 
 def _useless(
-    settings: Settings, names: Sequence[str], why: str, by: tuple[str, str]
+    cluster: KafkaCluster, names: Sequence[str], why: str, by: tuple[str, str]
 ) -> Iterator[str]:
     """Name the settings without effect, and the setting and value that would give them one."""
-    other, fits = variable_of(settings, by[0]), by[1]
+    other, fits = cluster.variable_of(by[0]), by[1]
     for name in names:
-        if getattr(settings, name):
-            useless = variable_of(settings, name)
+        if getattr(cluster, name):
+            useless = cluster.variable_of(name)
             yield f"{useless} is set, and {why}; set {other} to {fits}, or remove {useless}"
 
 
-def _certificate_problems(settings: Settings) -> Iterator[str]:
+def _certificate_problems(cluster: KafkaCluster) -> Iterator[str]:
+    of = cluster.variable_of
     certificate, key, password = _SSL[1:]
-    of = partial(variable_of, settings)
     for name, other in ((certificate, key), (key, certificate), (password, key)):
-        if getattr(settings, name) and not getattr(settings, other):
+        if getattr(cluster, name) and not getattr(cluster, other):
             yield f"{of(name)} is set without {of(other)}; set both, or neither"
 
 
-def _file_problems(settings: Settings) -> Iterator[str]:
-    of = partial(variable_of, settings)
-    for name in (*_SSL[:3], "kafka_oauth_ca"):
-        marker = "PRIVATE KEY" if name == "kafka_ssl_key" else "CERTIFICATE"
-        path = getattr(settings, name)
+def _file_problems(cluster: KafkaCluster) -> Iterator[str]:
+    of = cluster.variable_of
+    for name in (*_SSL[:3], "oauth_ca"):
+        marker = "PRIVATE KEY" if name == "ssl_key" else "CERTIFICATE"
+        path = getattr(cluster, name)
         if path is None:
             continue
         try:
@@ -281,22 +278,22 @@ def _file_problems(settings: Settings) -> Iterator[str]:
             continue
         if f"{marker}-----" not in text:
             yield f"{of(name)} names {path}, which contains no PEM {marker.lower()}"
-        elif name == "kafka_ssl_key":
-            yield from _key_problems(text, settings)
+        elif name == "ssl_key":
+            yield from _key_problems(text, cluster)
 
 
-def _key_problems(text: str, settings: Settings) -> Iterator[str]:
+def _key_problems(text: str, cluster: KafkaCluster) -> Iterator[str]:
     """Find keys that librdkafka can read and the Java client cannot."""
     name, password = (
-        variable_of(settings, "kafka_ssl_key"),
-        variable_of(settings, "kafka_ssl_key_password"),
+        cluster.variable_of("ssl_key"),
+        cluster.variable_of("ssl_key_password"),
     )
     if not re.search(r"BEGIN (ENCRYPTED )?PRIVATE KEY-----", text):
         yield (
             f"{name} is not PKCS#8, which the Java client needs; convert it: "
-            f"openssl pkcs8 -topk8 -nocrypt -in {settings.kafka_ssl_key} -out key.pem"
+            f"openssl pkcs8 -topk8 -nocrypt -in {cluster.ssl_key} -out key.pem"
         )
-    elif "BEGIN ENCRYPTED" in text and not settings.kafka_ssl_key_password:
+    elif "BEGIN ENCRYPTED" in text and not cluster.ssl_key_password:
         yield f"{password} is not set, and the key of {name} is encrypted"
-    elif "BEGIN ENCRYPTED" not in text and settings.kafka_ssl_key_password:
+    elif "BEGIN ENCRYPTED" not in text and cluster.ssl_key_password:
         yield f"{password} is set, and the key of {name} is not encrypted; remove {password}"

@@ -35,11 +35,10 @@ from oncelake.ingestion.delta.durability import seal_commits
 from oncelake.ingestion.delta.files import is_delta, open_delta, open_rows, recorded_txn
 from oncelake.ingestion.delta.integrity import translate_read_errors
 from oncelake.ingestion.delta.vacuum import checkpoint
-from oncelake.ingestion.errors import TableBusyError
+from oncelake.ingestion.errors import AGAIN, TableBusyError
 from oncelake.ingestion.lake.lock import refuse_lost_lease
 from oncelake.ingestion.lake.paths import StreamPaths
 from oncelake.ingestion.storage.location import Location
-from oncelake.ingestion.tables.commit_log import AGAIN
 from oncelake.ingestion.tables.commit_metadata import (
     REWOUND_TO,
     CommitMetadata,

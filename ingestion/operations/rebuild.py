@@ -144,9 +144,9 @@ class Rebuild:
         changed: dict[str, Any] = {
             "lake": paths.workshop.path if paths.workshop.is_local else str(paths.workshop),
             "state": self.run.settings.state / "rebuild",
-            "kafka": self.run.settings.bootstrap_servers(),
         }
-        return self.run.settings.model_copy(update=changed)
+        settings = self.run.settings
+        return settings.at_kafka(settings.bootstrap_servers()).model_copy(update=changed)
 
     def _remove_unless_made_for(self, purpose: str, paths: StreamPaths) -> None:
         """Remove a table that was begun for another purpose, or whose books do not balance.

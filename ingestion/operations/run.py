@@ -110,11 +110,11 @@ class StreamTask:
             refuse_spark(stream.spec, by=merged_by)
             spark = cast("SparkSession", WithoutSpark())
         else:
-            spark = start() if engine == "delta_rs" else lock.pass_to_jvm(start)
+            spark = start() if engine == "local" else lock.pass_to_jvm(start)
         hit(Failpoint.LOCK_HELD)
         refuse_bad_condition(spark, stream.spec)
         refuse_bad_transformation(spark, stream.spec)
-        begun = planned if engine == "delta_rs" else plan_start(stream)
+        begun = planned if engine == "local" else plan_start(stream)
         if begun is None:
             create_table(stream, run_id=self.run_id)
             begun = plan_start(stream)
@@ -126,8 +126,12 @@ class StreamTask:
         position, changes = evolve_schema(
             spark, stream, begun.position, run_id=self.run_id, tell=self.tell
         )
-        was_asked = stream.settings.merge_engine == "delta_rs"
-        why = [f"Spark merged, and not delta_rs: {obstacle}"] if obstacle and was_asked else []
+        was_asked = stream.settings.merge_engine == "local"
+        why = (
+            [f"Spark merged, and not the engine local: {obstacle}"]
+            if obstacle and was_asked
+            else []
+        )
         # What the first plan has healed, the second does not find.
         plans = [planned, begun] if planned is not None and planned is not begun else [begun]
         healed = dict.fromkeys(notice for plan in plans for notice in plan.notices)

@@ -144,7 +144,7 @@ def _try_in_spark(
     read = read_ranges(session, stream.settings, ranges)
     with closing(open_engine(name, read, stream)) as engine, closing(FrameCache()) as frames:
         decoded = decode(read, stream, frames)
-        planned = plan_transformation(session, spec) if name == "delta_rs" else None
+        planned = plan_transformation(session, spec) if name == "local" else None
         transformed = transform(decoded, spec, frames, planned)
         validated = validate(transformed, spec, Offsets(), {})
         with translate_expression_errors(spec, ranges, {}):

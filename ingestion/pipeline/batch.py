@@ -138,7 +138,7 @@ class BatchWriter:
         self._erasures = committer.start.erasures
         self._unproven = {*committer.start.unproven}
         self._leader_epochs = committer.start.ends.leader_epochs
-        is_here = committer.engine == "delta_rs"
+        is_here = committer.engine == "local"
         self._transformation = plan_transformation(committer.spark, self._spec) if is_here else None
         self._evaluated_by: str | None = None
         self.position = committer.start.position
@@ -191,7 +191,7 @@ class BatchWriter:
             validated = validate(transformed, spec, overlap, asked)
             with translate_expression_errors(spec, planned, asked):
                 is_in_workers = engine.materialize(validated)
-            self._evaluated_by = "duckdb" if is_in_workers and (spec.where or spec.select) else None
+            self._evaluated_by = "local" if is_in_workers and (spec.where or spec.select) else None
             for part in engine.parts(planned):
                 plan = self.fit_ranges(part)
                 if not plan.is_stale and (row := self._apply_part(engine, part, plan)):

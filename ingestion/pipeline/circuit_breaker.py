@@ -12,7 +12,12 @@ from typing import Any, Final
 
 from oncelake.ingestion.declaration.messages import printable
 from oncelake.ingestion.declaration.spec import StreamSpec
-from oncelake.ingestion.errors import SourceTruncatedError, TooManyBadRecordsError, counted
+from oncelake.ingestion.errors import (
+    NOTHING_WRITTEN,
+    SourceTruncatedError,
+    TooManyBadRecordsError,
+    counted,
+)
 from oncelake.ingestion.modes.engines.engine import Engine
 from oncelake.ingestion.pipeline.counts import BatchCounts
 
@@ -51,8 +56,7 @@ def refuse_too_many_bad(engine: Engine, counts: BatchCounts, spec: StreamSpec) -
     raise TooManyBadRecordsError(
         spec.name,
         f"{bad:,} of the {counted(new, 'record')} of a batch cannot be applied, which is more than "
-        f"{above:.0%}: {'; '.join(map(_describe, _reasons(engine)))}. Nothing was written, and no "
-        "offset moved.",
+        f"{above:.0%}: {'; '.join(map(_describe, _reasons(engine)))}. {NOTHING_WRITTEN}",
         remedy=f"{unrouted if spec.route else ''}correct `schema` or `format` in "
         f"{spec.file}, or the producer, and run again; "
         "or, if these records are meant to go to quarantine, declare "
@@ -72,7 +76,7 @@ def source_truncated(stream: str, found: str) -> SourceTruncatedError:
     """Return the error that says so; ``found`` is the record, and why it is not applied."""
     return SourceTruncatedError(
         stream,
-        f"the source has emptied its table: {found}. Nothing was written, and no offset moved.",
+        f"the source has emptied its table: {found}. {NOTHING_WRITTEN}",
         remedy="declare `where` with the position after that, and in `format` "
         f"`on_truncate: quarantine`, and oncelake rebuild {stream} (docs/debezium.md, "
         "When the source is truncated)",

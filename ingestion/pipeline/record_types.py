@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from oncelake.ingestion.declaration.messages import printable
 from oncelake.ingestion.declaration.spec import RECORD_TYPES, StreamSpec
-from oncelake.ingestion.errors import SeveralRecordTypesError, counted
+from oncelake.ingestion.errors import NOTHING_WRITTEN, SeveralRecordTypesError, counted
 from oncelake.ingestion.pipeline.counts import BatchCounts
 
 # A name that YAML takes as it is.
@@ -54,9 +54,8 @@ def _refusal(
     name = known if _PLAIN.fullmatch(known) else json.dumps(known, ensure_ascii=False)
     return SeveralRecordTypesError(
         spec.name,
-        f"topic {topic} has records of several types: {types}. A record of one would "
-        "be taken for a row of another, with nulls for the fields that it lacks. Nothing was "
-        "written, and no offset moved.",
+        f"topic {topic} has records of several types: {types}. A record of one would be taken for "
+        f"a row of another, with nulls for the fields that it lacks. {NOTHING_WRITTEN}",
         remedy=f"write the type that is meant into {spec.file}: `record: {name}`; the others "
         "are counted as filtered, and another stream may read them. If one table is for several, "
         "name them all: `record: [a, b]`",

@@ -51,7 +51,7 @@ class RunReport(BatchReport):
         lag: Offsets in the topic, up to the last stable one, that the table has not reached.
         row_count: ``None`` where only reading all of the table would tell.
         stalls: Partitions that an open transaction has held back for long.
-        engine: What committed, ``delta_rs`` or ``spark``; ``None`` when nothing was new.
+        engine: What committed, ``local`` or ``spark``; ``None`` when nothing was new.
         seconds: How long the run took, Spark's start included.
     """
 

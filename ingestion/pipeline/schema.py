@@ -18,7 +18,7 @@ from oncelake.ingestion.declaration.ddl import DeclaredColumn, parse_columns
 from oncelake.ingestion.declaration.derived import as_ddl
 from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.declaration.types import SqlType
-from oncelake.ingestion.errors import BadFieldError, TableSettingsError
+from oncelake.ingestion.errors import BadFieldError, TableSettingsError, reset
 
 _SENTENCE: Final = re.compile(r"\[[A-Z][A-Z_.]+\][^\n]*")
 # Spark's codes, and its advice to have failures ignored.
@@ -130,8 +130,7 @@ def refuse_bad_constraints(
             raise TableSettingsError(
                 spec.name,
                 f"Spark does not read constraint {name} of the table, {sql}: {said}",
-                remedy=f"drop it, or oncelake reset {spec.name} --yes, to ingest the topic into a "
-                "new table",
+                remedy=f"drop it, or {reset(spec.name)}",
             )
 
 

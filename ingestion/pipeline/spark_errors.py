@@ -208,7 +208,7 @@ def _of_kafka(stream: str, settings: Settings, said: str, trace: str) -> Depende
     kafka = f"{stream}: Kafka at {settings.bootstrap_servers()} failed under Spark: {said}."
     for pattern, remedy in _OF_SETTINGS.items():
         if re.search(pattern, trace):
-            mends = remedy.format(settings.kafka_variable)
+            mends = remedy.format(settings.kafka.variable_of())
             return KafkaSettingsError(f"{kafka} Next: {mends}; then oncelake run {stream}")
     return DependencyError(
         f"{kafka} Check the brokers. Nothing is lost. Next: oncelake run {stream}"

@@ -63,7 +63,7 @@ def refuse_missing_jars(settings: Settings, obstacle: str | None) -> None:
 
     Args:
         settings: Where the lake and the jars are.
-        obstacle: Why it is not delta-rs that writes; ``None`` where Spark was asked for.
+        obstacle: Why the engine ``local`` does not write; ``None`` where Spark was asked for.
 
     Raises:
         SetupError: the lake is on S3, and the jars for it are not there.

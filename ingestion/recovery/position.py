@@ -16,8 +16,8 @@ from oncelake.ingestion.errors import (
     OffsetsUnknownError,
     RefusedError,
     TableReplacedError,
+    TableRolledBackError,
     UnbalancedBatchError,
-    table_rolled_back,
 )
 from oncelake.ingestion.kafka.last_record import LastRecords
 from oncelake.ingestion.kafka.offsets import Offsets
@@ -239,13 +239,9 @@ def _refuse_older_copy(snapshot: TableSnapshot, table: TableState) -> None:
     """Make sure that the table is no older copy of the one that the ledger remembers."""
     rows, paths = snapshot.rows, snapshot.paths
     if rows and rows[-1].seq > (table.seq or 0):
-        raise table_rolled_back(
-            paths.stream,
-            paths.table.where,
-            seq=table.seq or 0,
-            known_seq=rows[-1].seq,
-            known_version=rows[-1].delta_version,
-        )
+        seq, known, version = table.seq or 0, rows[-1].seq, rows[-1].delta_version
+        where = paths.table.where
+        raise TableRolledBackError(paths.stream, where, seq=seq, known=known, version=version)
 
 
 def red_batches(paths: StreamPaths, rows: Sequence[LedgerRow]) -> Iterator[UnbalancedBatchError]:
@@ -270,17 +266,9 @@ def red_batches(paths: StreamPaths, rows: Sequence[LedgerRow]) -> Iterator[Unbal
 
 
 def _replaced(paths: StreamPaths, what: str) -> RefusedError:
-    return TableReplacedError(
-        paths.stream,
-        f"the ledger records a table at {paths.table.where}, which {what}.",
-        remedy=f"restore the table, or oncelake reset {paths.stream} --yes, to ingest the topic "
-        "again",
-    )
+    problem = f"the ledger records a table at {paths.table.where}, which {what}."
+    return TableReplacedError(paths.stream, problem)
 
 
 def _foreign(paths: StreamPaths, why: str) -> RefusedError:
-    return ForeignTableError(
-        paths.stream,
-        f"{paths.table.where} holds rows, {why}.",
-        remedy="rename the stream's file, or move that table away",
-    )
+    return ForeignTableError(paths.stream, f"{paths.table.where} holds rows, {why}.")

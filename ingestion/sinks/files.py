@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 
 from oncelake.ingestion.declaration.sql import equal, identifier
 from oncelake.ingestion.errors import (
+    AGAIN,
     IngestionError,
     RefusedError,
     TableBusyError,
@@ -29,7 +30,7 @@ from oncelake.ingestion.errors import (
     first_line,
 )
 from oncelake.ingestion.tables.arrow_types import cast_rows, cast_values
-from oncelake.ingestion.tables.commit_log import AGAIN, ROW_COUNTS, UnknownOutcomeError
+from oncelake.ingestion.tables.commit_log import ROW_COUNTS, UnknownOutcomeError
 from oncelake.ingestion.tables.commit_metadata import CommitMetadata
 from oncelake.ingestion.tables.table import Change, Transaction
 

@@ -9,7 +9,7 @@ from oncelake.ingestion.storage.location import Location
 def damaged_table(table: Location, what: str) -> DamagedTableError:
     """Compose the refusal of a table, whose folder names the stream; ``what`` names the file."""
     stream = table.name.partition("__")[0]
-    return DamagedTableError(stream, f"{table} is damaged: {what}.", remedy=remedy_for(table))
+    return DamagedTableError.of(stream, table, what, remedy=remedy_for(table))
 
 
 def remedy_for(table: Location) -> str:

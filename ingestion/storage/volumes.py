@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Final
 
 from oncelake.ingestion.errors import (
+    AGAIN,
+    NOTHING_LOST,
     DependencyError,
     IngestionError,
     MissingRightError,
@@ -93,8 +95,8 @@ def translate_disk_errors(stream: str, *folders: Path) -> Iterator[None]:
         mount = next(at for at in at_or_above if at.is_mount())
         raise StorageError(
             f"{stream}: {os.strerror(code)}: {mount} (holds {place}; {usage.free:,} of "
-            f"{usage.total:,} bytes are free). Nothing is lost, and nothing is half done: what was "
-            f"not committed is read again. Next: {_ADVICE[code]}, then oncelake run {stream}"
+            f"{usage.total:,} bytes are free). {NOTHING_LOST} Next: {_ADVICE[code]}, then oncelake "
+            f"run {stream}"
         ) from error
 
 
@@ -121,15 +123,13 @@ def _store_failed(whose: str, error: Exception) -> DependencyError:
         why = " ".join(filter(None, refused.group("status", "code")))
         return MissingRightError(
             f"{whose}the store of the lake refuses {next(meant, refused['verb'])} {place} "
-            f"({why}). Nothing is lost, and nothing is half done: what was not committed is read "
-            "again. Next: give its keys the rights of docs/rights.md, then run the same command "
-            "again"
+            f"({why}). {NOTHING_LOST} Next: give its keys the rights of docs/rights.md, then "
+            f"{AGAIN}"
         )
     said = " ".join(words[found.start() if (found := _STORE.search(words)) else 0 :].split())
     return StorageError(
-        f"{whose}the store of the lake failed: {said[:400]}. Nothing is lost, and nothing is "
-        "half done: what was not committed is read again. Next: look at the store, at its address "
-        "and rights (docs/storage.md), then run the same command again"
+        f"{whose}the store of the lake failed: {said[:400]}. {NOTHING_LOST} Next: look at the "
+        f"store, at its address and rights (docs/storage.md), then {AGAIN}"
     )
 
 

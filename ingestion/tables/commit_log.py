@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
-from oncelake.ingestion.errors import CommitConflictError, DependencyError, TableBusyError
+from oncelake.ingestion.errors import AGAIN, CommitConflictError, DependencyError, TableBusyError
 from oncelake.ingestion.tables.commit_metadata import REWOUND_TO, CommitMetadata, app_id
 
 # The counts of a commit's own, by Delta's names.
@@ -18,7 +18,6 @@ INSERTED: Final = "numTargetRowsInserted"
 UPDATED: Final = "numTargetRowsUpdated"
 DELETED: Final = "numTargetRowsDeleted"
 ROW_COUNTS: Final = (INSERTED, UPDATED, DELETED)
-AGAIN: Final = "run the same command again"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 
 from oncelake.ingestion.declaration.ddl import DeclaredColumn
 from oncelake.ingestion.errors import (
+    AGAIN,
     CommitConflictError,
     ForeignTableError,
     RefusedError,
@@ -28,7 +29,6 @@ from oncelake.ingestion.errors import (
     TableSettingsError,
 )
 from oncelake.ingestion.tables.commit_log import (
-    AGAIN,
     ROW_COUNTS,
     Commit,
     CommitLog,
@@ -481,7 +481,6 @@ def seq_conflict(
         stream,
         f"{where} {but or f'holds {held}'}, so that seq {seq} is another writer's, or another "
         "table's.",
-        remedy=f"oncelake status {stream}, then run again from the table's offsets",
     )
 
 

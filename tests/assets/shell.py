@@ -107,7 +107,7 @@ def materialize_assets(
         selection=selection,
         resources={
             "oncelake_kafka": KafkaResource(
-                address=at.kafka, timeout_seconds=at.kafka_timeout_seconds
+                address=at.kafka.address, timeout_seconds=at.kafka_timeout_seconds
             ),
             "oncelake_lake": lake,
             "oncelake_spark": SparkResource(lake=lake, master=at.spark_master),

@@ -455,7 +455,7 @@ def test_a_topic_that_is_missing_is_one_sentence(
 ) -> None:
     """The folder that `dg` made is gone again, so that the corrected command finds none."""
     world.send(row(1, "a"))
-    monkeypatch.setenv("ONCELAKE_KAFKA", str(world.settings.kafka))
+    monkeypatch.setenv("ONCELAKE_KAFKA", str(world.settings.kafka.address))
     (project.at / "streams").rmdir()
     (project.at / "template_vars.py").unlink()
 
@@ -474,7 +474,7 @@ def test_streams_are_proposed_for_topics(
 ) -> None:
     """Each topic that is named has a file, and its asset; it is said as `init` says it."""
     world.send(row(1, "a"), row(2, "b"))
-    monkeypatch.setenv("ONCELAKE_KAFKA", str(world.settings.kafka))
+    monkeypatch.setenv("ONCELAKE_KAFKA", str(world.settings.kafka.address))
 
     defs = scaffold(project, topics=world.topic)
 

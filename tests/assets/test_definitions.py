@@ -136,5 +136,5 @@ def test_what_a_resource_is_given_wins_over_the_environment(
 
     settings = settings_of(KafkaResource(address="given:9092"), LakeResource())
 
-    assert settings.kafka == "given:9092"
+    assert settings.kafka.address == "given:9092"
     assert settings.lake == tmp_path / "from-environment"

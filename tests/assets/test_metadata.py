@@ -19,20 +19,20 @@ from tests.assets.conftest import batch, declared
 from tests.assets.test_checks import evidence
 from tests.support.world import settings_in
 
-EngineName = Literal["delta_rs", "spark"]
+EngineName = Literal["local", "spark"]
 
 SINKS: dict[str, tuple[Any, set[str], str, str, str]] = {
-    "delta": ("delta", {"deltalake"}, "orders", "delta_version", "delta_rs"),
-    "iceberg": ("iceberg", {"iceberg"}, "oncelake.orders", "table_version", "duckdb"),
+    "delta": ("delta", {"deltalake"}, "orders", "delta_version", "local"),
+    "iceberg": ("iceberg", {"iceberg"}, "oncelake.orders", "table_version", "local"),
     "iceberg, named": (
-        {"iceberg": {"table": "shop.sold"}}, {"iceberg"}, "shop.sold", "table_version", "duckdb"
+        {"iceberg": {"table": "shop.sold"}}, {"iceberg"}, "shop.sold", "table_version", "local"
     ),
-    "postgres": ("postgres", {"postgresql"}, "public.orders", "table_version", "duckdb"),
+    "postgres": ("postgres", {"postgresql"}, "public.orders", "table_version", "local"),
     "postgres, named": (
-        {"postgres": {"table": "shop.sold"}}, {"postgresql"}, "shop.sold", "table_version", "duckdb"
+        {"postgres": {"table": "shop.sold"}}, {"postgresql"}, "shop.sold", "table_version", "local"
     ),
-    "kafka": ("kafka", set(), "oncelake.orders", "table_version", "duckdb"),
-    "kafka, named": ({"kafka": {"topic": "sold"}}, set(), "sold", "table_version", "duckdb"),
+    "kafka": ("kafka", set(), "oncelake.orders", "table_version", "local"),
+    "kafka, named": ({"kafka": {"topic": "sold"}}, set(), "sold", "table_version", "local"),
 }  # fmt: skip
 
 
@@ -50,7 +50,7 @@ def test_a_table_is_called_what_its_sink_calls_it(
         tmp_path,
         batch(1, 0, 5),
         spec={"sink": sink},
-        report={"engine": "delta_rs"},
+        report={"engine": "local"},
         paths=StreamPaths.of("orders", settings, stream.spec.sink),
     )
     spec, told = asset_spec(stream), metadata_of(found)
@@ -67,7 +67,7 @@ def _replays(spec: StreamSpec) -> list[dg.AssetSpec]:
 
 
 @pytest.mark.parametrize(
-    ("engine", "shown"), [("spark", "spark"), (None, "none"), ("delta_rs", "duckdb")]
+    ("engine", "shown"), [("spark", "spark"), (None, "none"), ("local", "local")]
 )
 def test_an_engine_is_named_for_what_it_is(
     tmp_path: Path, engine: EngineName | None, shown: str

@@ -209,7 +209,7 @@ def test_a_password_that_was_changed_is_used_by_the_next_tick(
     used: list[str] = []
 
     def read(reader: LagReader, specs: Sequence[StreamSpec]) -> dict[str, dict[str, int]]:
-        password = reader._settings.kafka_sasl_password
+        password = reader._settings.kafka.sasl_password
         used.append(password.get_secret_value() if password else "")
         return {}
 

@@ -44,7 +44,7 @@ def test_of_two_hosts_at_once_one_writes_to_a_store(
     bucket: str, settings: Settings, spark: SparkSession, nth: int
 ) -> None:
     """Neither sees the other's process: by the lease in the store one waits for the other."""
-    engine = "spark" if nth % 4 > 1 else "delta_rs"
+    engine = "spark" if nth % 4 > 1 else "local"
     settings = settings.model_copy(update={"lake": bucket, "merge_engine": engine})
     with World.made(settings, spark) as world:
         _declare_and_send(world, nth)

@@ -35,7 +35,7 @@ TABLES = ("orders", "customers")
 
 
 # Which sink, and the engine that writes it.
-WRITERS = (("delta", "delta_rs"), ("delta", "spark"), ("iceberg", "delta_rs"))
+WRITERS = (("delta", "local"), ("delta", "spark"), ("iceberg", "local"))
 
 
 @pytest.fixture

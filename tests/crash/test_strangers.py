@@ -89,7 +89,7 @@ def test_a_second_writer_of_ours_is_not_outwaited() -> None:
 
 @pytest.mark.kafka
 @pytest.mark.spark
-@pytest.mark.parametrize("engine", ["delta_rs", *twins("spark")])
+@pytest.mark.parametrize("engine", ["local", *twins("spark")])
 @only_long
 def test_a_run_whose_lock_was_deleted_ends_with_a_conflict(
     settings: Settings, spark: SparkSession, engine: str

@@ -23,7 +23,7 @@ from tests.trials.judge import Acknowledged, committed_in, judge, lost_batches
 from tests.trials.kills import IN_PROCESS, NTH_RENAME, run_to_its_end, run_when_free
 
 PARTITIONS = 3
-_ENGINES = ("delta_rs", "spark")
+_ENGINES = ("local", "spark")
 _SECONDS = 180.0
 # What keeps the rows, where it is not the lake.
 SINK = os.environ.get("SINK", "")

@@ -1,6 +1,6 @@
 """Random histories of a database, for hours: does every table end as the database does?
 
-python -m tests.database [--histories 20000] [--seed 1] [--engine delta_rs|spark]
+python -m tests.database [--histories 20000] [--seed 1] [--engine local|spark]
                          [--sinks delta,vectors,iceberg,postgres] [--without FEATURE,…]
                          [--minutes M] [--results FILE] [--report]
 
@@ -62,7 +62,7 @@ def main() -> int:
 def _arguments() -> argparse.Namespace:
     results = PROOFS / "histories.jsonl"
     parser = parser_of("tests.database", __doc__, results=results, histories=20_000)
-    parser.add_argument("--engine", choices=("delta_rs", "spark"), default="delta_rs")
+    parser.add_argument("--engine", choices=("local", "spark"), default="local")
     parser.add_argument("--sinks", default=_SINKS)
     parser.add_argument("--without", default="", help=f"some of: {', '.join(FEATURES)}")
     options = parser.parse_args()

@@ -49,7 +49,7 @@ from tests.support import arrow_source
 from tests.support.arrow_source import ArrowSession, without_spark
 from tests.support.small_registry import SmallRegistry, small_registry
 from tests.support.topics_in_memory import Cluster
-from tests.support.world import settings_in
+from tests.support.world import changed, settings_in
 from tests.trials.world import spark_of
 
 # The worst first.
@@ -168,7 +168,7 @@ class Play:
         cluster.create(self.topic, self.history.setup.source.partitions, {})
         places = {"lake": "lake", "state": "state", "streams": "streams"}
         update = {name: self.folder / folder for name, folder in places.items()}
-        self.settings = self.ground.settings.model_copy(update={"kafka": cluster.address, **update})
+        self.settings = changed(self.ground.settings, kafka=cluster.address, **update)
         setup, registry = self.history.setup, self.ground.registry
         self.connector = Connector(setup, self.database, cluster, self.topic, registry)
         self.settings.streams.mkdir(parents=True)

@@ -142,11 +142,11 @@ def by_key(rows: list[dict[str, Any]], spec: StreamSpec) -> list[Any]:
 @pytest.mark.parametrize(
     ("engine", "sink", "partitions"),
     [
-        pytest.param("delta_rs", "delta", 1, id="delta"),
+        pytest.param("local", "delta", 1, id="delta"),
         *twins(
             pytest.param("spark", "delta", 2, id="Spark"),
-            pytest.param("delta_rs", "iceberg", 2, id="iceberg"),
-            pytest.param("delta_rs", "postgres", 2, id="postgres"),
+            pytest.param("local", "iceberg", 2, id="iceberg"),
+            pytest.param("local", "postgres", 2, id="postgres"),
         ),
     ],
 )

@@ -70,7 +70,7 @@ def table(world: World) -> World:
     return one
 
 
-ENGINES = ["delta_rs", *twins(pytest.param("spark", marks=[pytest.mark.spark, pytest.mark.kafka]))]
+ENGINES = ["local", *twins(pytest.param("spark", marks=[pytest.mark.spark, pytest.mark.kafka]))]
 
 
 @pytest.mark.parametrize("sink", ["delta", "iceberg", "postgres", "vectors"])

@@ -33,7 +33,7 @@ from tests.support.long import twins
 from tests.support.proxy import Proxy
 from tests.support.secure_broker import PASSWORD, STRANGER, WAYS, SecureBroker, unique
 from tests.support.token_server import TokenServer
-from tests.support.world import World, environment_of, row, settings_in
+from tests.support.world import World, changed, environment_of, row, settings_in
 
 pytestmark = [pytest.mark.kafka]
 
@@ -155,13 +155,15 @@ def sensor(door: Door) -> int:
 
 def sink(door: Door) -> int:
     """What commits batches to a topic: of the sinks' cluster, which has a login of its own."""
-    names = (name for name in Settings.model_fields if name.startswith("sink_kafka"))
-    there = {name: getattr(door.settings, name.removeprefix("sink_")) for name in names}
-    apart = Settings(kafka="nobody.invalid:9092", kafka_timeout_seconds=10)
+    apart = Settings(
+        kafka="nobody.invalid:9092",
+        kafka_timeout_seconds=10,
+        sink_kafka=door.settings.kafka.model_dump(),
+    )
     place = TopicPlace(
         stream="orders",
         topic=unique("rows"),
-        settings=apart.model_copy(update=there).of_sink_cluster(),
+        settings=apart.of_sink_cluster(),
     )
     place.kafka.create_topic(place.notes.topic, {}, partitions=1)
     writer = TopicWriter(place, "id")
@@ -193,7 +195,7 @@ def test_both_clients_know_every_property(door: Door, tmp_path: Path) -> None:
     """A client that does not know one only warns of it, and nobody would hear."""
     file = tmp_path / "client.properties"
     file.write_text("".join(f"{name}={value}\n" for name, value in PROPERTIES.items()))
-    door.settings = door.settings.model_copy(update={"kafka_properties": file})
+    door.settings = changed(door.settings, kafka_properties=file)
     known = door.gateway.jvm.org.apache.kafka.clients.consumer.ConsumerConfig.configNames()
 
     assert set(PROPERTIES) == set(_ALLOWED)
@@ -209,9 +211,8 @@ def test_a_token_endpoint_has_authorities_of_its_own(
     authority = secure_broker.authority
     with TokenServer.started(authority.certify("tokens", "127.0.0.1")) as tokens:
         tokens.act_for(secure_broker.tokens)
-        here = {"kafka_oauth_token_endpoint": tokens.url}
-        unknown = door.settings.model_copy(update=here)
-        door.settings = unknown.model_copy(update={"kafka_oauth_ca": authority.file})
+        unknown = changed(door.settings, kafka_oauth_token_endpoint=tokens.url)
+        door.settings = changed(unknown, kafka_oauth_ca=authority.file)
 
         assert admin(door) == java(door) == len(RECORDS)
         with pytest.raises(KafkaSettingsError, match="Next: set ONCELAKE_KAFKA_OAUTH_CA to"):

@@ -33,6 +33,7 @@ from oncelake.ingestion.tables.table import TableDefinition
 from oncelake.testing import begin, commit, note, rows_in
 from oncelake.testing.tables import with_columns
 from tests.support.registry import Subject
+from tests.support.world import changed
 
 pytestmark = pytest.mark.kafka
 COLUMNS = (*parse_columns("id INT NOT NULL, name STRING"), *system_columns())
@@ -54,7 +55,7 @@ def settings(registry_address: str, tmp_path: Path) -> Settings:
 @pytest.fixture
 def table(name: str, settings: Settings, kafka_address: str) -> TopicTable:
     """The topic of a stream."""
-    return opened(name, settings.model_copy(update={"kafka": kafka_address}))
+    return opened(name, changed(settings, kafka=kafka_address))
 
 
 @pytest.fixture
@@ -205,7 +206,7 @@ def test_a_registry_that_does_not_answer_stops_it(
     table: TopicTable, name: str, settings: Settings, kafka_address: str
 ) -> None:
     """Neither a topic is made without it, nor a batch written; a rerun goes on."""
-    silent = settings.model_copy(update={"kafka": kafka_address, "schema_registry": SILENT})
+    silent = changed(settings, kafka=kafka_address, schema_registry=SILENT)
     with pytest.raises(DependencyError, match=f"the schema registry at {SILENT} does not answer"):
         begin(lambda: opened(name, silent))
     assert not table.log().exists
@@ -224,7 +225,7 @@ def test_another_format_is_refused(
     """A topic keeps the format it was made with; what is there is read as it was written."""
     begin(lambda: table)
     commit(table, 1, inserted={1: "a"})
-    other = opened(name, settings.model_copy(update={"kafka": kafka_address}), "json")
+    other = opened(name, changed(settings, kafka=kafka_address), "json")
 
     error = other.check(other.log())
 

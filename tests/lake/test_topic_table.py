@@ -56,6 +56,7 @@ from oncelake.testing.tables import with_columns
 from tests.support.committed import committed_records
 from tests.support.frail_broker import FrailBroker
 from tests.support.long import IS_LONG, twins
+from tests.support.world import changed
 
 pytestmark = pytest.mark.kafka
 Opener = Callable[[], TopicTable]
@@ -136,7 +137,7 @@ def test_what_create_makes_is_what_was_declared(
     }
     assert opened().columns() == COLUMNS
     assert len(committed_records(settings, f"{name}.oncelake")) == 1
-    assert opened().uri == f"kafka://{settings.kafka}/{name}"
+    assert opened().uri == f"kafka://{settings.kafka.address}/{name}"
 
 
 def test_a_key_and_a_value_are_json(opened: Opener, name: str, settings: Settings) -> None:
@@ -217,7 +218,7 @@ while True:
 def start_writer(name: str, settings: Settings, how: str) -> subprocess.Popen[str]:
     """Start a process that commits batches, or leaves its first transaction open."""
     return subprocess.Popen(
-        [sys.executable, "-c", WRITER, name, str(settings.kafka), str(settings.state), how],
+        [sys.executable, "-c", WRITER, name, str(settings.kafka.address), str(settings.state), how],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -286,8 +287,8 @@ def test_a_log_tells_of_a_commit_that_got_no_answer(
     is_made: bool,
 ) -> None:
     """Whether the request or its answer was lost, rows and note are both there, or neither."""
-    patient = settings.model_copy(update={"kafka": frail.address})
-    hasty = settings.model_copy(update={"kafka": frail.proxied, "kafka_timeout_seconds": 2})
+    patient = changed(settings, kafka=frail.address)
+    hasty = changed(settings, kafka=frail.proxied, kafka_timeout_seconds=2)
     begin(lambda: table_of(name, patient))
     table, settle = table_of(name, hasty), TopicWriter._commit
 

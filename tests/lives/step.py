@@ -23,7 +23,7 @@ OPERATIONS = {
     "harm": 2,
 }
 _DEATHS = {"": 15, "exception": 4, "kill_group": 1, "kill_python": 1, "kill_jvm": 1}
-_ENGINES = {"delta_rs": 5, "spark": 1}
+_ENGINES = {"local": 5, "spark": 1}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,7 +39,7 @@ class Step:
 
     operation: str = "run"
     records: int = 0
-    engine: str = "delta_rs"
+    engine: str = "local"
     death: str = ""
     place: int = 0
     seed: int = 0

@@ -111,7 +111,7 @@ def test_seeded_schedules_hold() -> None:
         "another writer",
         "leader changed",
         "log cut",
-        "batch by delta_rs",
+        "batch by local",
         "batch by spark",
         "batch repeated",
         "checkpoint spoilt",

@@ -113,7 +113,7 @@ def test_a_log_that_is_cut_while_a_batch_is_read_is_noticed(lost: int) -> None:
 
 def begin_a_batch(world: World) -> Process:
     """Send a record, and stop delta-rs right before its commit lands."""
-    world.engine = "delta_rs"
+    world.engine = "local"
     world.cluster.partitions[0].slots += [Record("row", 1, 1)]
     finish(world, world.start_run())
     world.cluster.partitions[0].slots += [Record("row", 2, 2)]
@@ -136,7 +136,7 @@ def test_a_commit_that_an_optimize_overtakes_is_made_again() -> None:
     assert world.taken["commit overtaken"] == 1
 
 
-@pytest.mark.parametrize("engine", ["spark", "delta_rs"])
+@pytest.mark.parametrize("engine", ["spark", "local"])
 def test_a_zombie_that_is_overtaken_adds_nothing(engine: Any) -> None:
     """The seq of a run whose lock went to another is found in the table, and not written again."""
     world = World(partitions=1, locking="lease")

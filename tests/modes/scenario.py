@@ -157,7 +157,7 @@ def _record(dice: random.Random) -> dict[str, Any]:
 
 def reader_of(world: World, folder: Path, scenario: Scenario, **fields: Any) -> World:
     """Return a stream with a lake of its own that reads the same topic."""
-    settings = settings_in(folder, world.settings.kafka or "")
+    settings = settings_in(folder, world.settings.kafka.address or "")
     return replace(
         world, settings=settings, declared={"schema": SCHEMA, **scenario.declared, **fields}
     )

@@ -75,7 +75,7 @@ records = st.lists(
 )
 
 
-@pytest.fixture(params=["delta_rs", pytest.param("spark", marks=pytest.mark.spark)])
+@pytest.fixture(params=["local", pytest.param("spark", marks=pytest.mark.spark)])
 def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
     """Each engine, for one test."""
     if request.param == "spark":
@@ -93,7 +93,7 @@ def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
     suppress_health_check=list(HealthCheck),
 )
 @given(told=records)
-@pytest.mark.parametrize("engine", ["delta_rs", *twins("spark")], indirect=True)
+@pytest.mark.parametrize("engine", ["local", *twins("spark")], indirect=True)
 def test_states_fold_together_in_any_order(engine: Engine, told: list[Any]) -> None:
     """(a·b)·c, a·(b·c) and c·(b·a) are the state of all records, and what Python says it is."""
     rows = [

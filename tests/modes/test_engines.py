@@ -63,10 +63,10 @@ PLACE = pa.schema(
 )
 
 
-@pytest.fixture(params=["delta_rs", pytest.param("spark", marks=pytest.mark.spark)])
+@pytest.fixture(params=["local", pytest.param("spark", marks=pytest.mark.spark)])
 def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
     """An engine that holds nothing yet."""
-    if request.param == "delta_rs":
+    if request.param == "local":
         opened: Any = LocalEngine(STREAM, tmp_path)
     else:
         opened = SparkEngine(request.getfixturevalue("spark"))
@@ -218,7 +218,7 @@ BY_COLUMN = {
 )
 @pytest.mark.parametrize(
     "engine",
-    ["delta_rs", *twins(pytest.param("spark", marks=pytest.mark.spark))],
+    ["local", *twins(pytest.param("spark", marks=pytest.mark.spark))],
     indirect=True,
 )
 def test_a_newer_record_wins_and_no_other(

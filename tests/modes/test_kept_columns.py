@@ -134,12 +134,12 @@ def counted(world: World, name: str) -> int:
 @pytest.mark.parametrize(
     ("declared", "batches", "times", "engine"),
     [
-        ({}, 4, 2, "delta_rs"),
-        ({"sequence_by": ["lsn"]}, 3, 2, "delta_rs"),
+        ({}, 4, 2, "local"),
+        ({"sequence_by": ["lsn"]}, 3, 2, "local"),
         *twins(
             ({"sequence_by": ["lsn"]}, 1, 2, "spark"),
-            ({"sequence_by": ["lsn"], "deletes": "soft"}, 4, 1, "delta_rs"),
-            ({}, 1, 1, "delta_rs"),
+            ({"sequence_by": ["lsn"], "deletes": "soft"}, 4, 1, "local"),
+            ({}, 1, 1, "local"),
             ({}, 7, 2, "spark"),
             ({"sequence_by": ["lsn"]}, 5, 2, "spark"),
             ({"sequence_by": ["lsn"], "deletes": "soft"}, 4, 1, "spark"),
@@ -169,7 +169,7 @@ def test_a_row_keeps_what_its_updates_left_out(
     assert find_problems(world) == ()
 
 
-@pytest.mark.parametrize("engine", ["delta_rs", *twins("spark")])
+@pytest.mark.parametrize("engine", ["local", *twins("spark")])
 def test_a_version_takes_over_what_it_leaves_out(world: World, engine: str) -> None:
     """In history each version is whole, and one with nothing before it is put aside."""
     world.settings = world.settings.model_copy(update={"merge_engine": engine})
@@ -204,8 +204,8 @@ def test_where_no_row_is_changed_it_is_null_and_counted(world: World, mode: str)
 @pytest.mark.parametrize(
     ("engine", "deletes"),
     [
-        ("delta_rs", "hard"),
-        *twins(("delta_rs", "soft"), ("spark", "hard"), ("spark", "soft")),
+        ("local", "hard"),
+        *twins(("local", "soft"), ("spark", "hard"), ("spark", "soft")),
     ],
 )
 def test_a_row_that_moves_takes_its_columns_along(world: World, engine: str, deletes: str) -> None:

@@ -63,20 +63,20 @@ def there(world: World) -> list[tuple[Any, ...]]:
 @pytest.mark.parametrize(
     ("declared", "engine"),
     [
-        ({}, "delta_rs"),
-        ({"mode": "scd2", **ORDERED}, "delta_rs"),
-        (RENAMED, "delta_rs"),
+        ({}, "local"),
+        ({"mode": "scd2", **ORDERED}, "local"),
+        (RENAMED, "local"),
         *twins(
             ({"deletes": "soft", **ORDERED}, "spark"),
             ({}, "spark"),
-            (ORDERED, "delta_rs"),
+            (ORDERED, "local"),
             (ORDERED, "spark"),
-            ({"deletes": "soft"}, "delta_rs"),
+            ({"deletes": "soft"}, "local"),
             ({"mode": "scd2", **ORDERED}, "spark"),
-            ({"ignore_null_updates": True}, "delta_rs"),
+            ({"ignore_null_updates": True}, "local"),
             ({"ignore_null_updates": True}, "spark"),
-            ({"where": "name <> 'x'"}, "delta_rs"),
-            ({"apply_as_deletes": "name = 'x'", **ORDERED}, "delta_rs"),
+            ({"where": "name <> 'x'"}, "local"),
+            ({"apply_as_deletes": "name = 'x'", **ORDERED}, "local"),
             ({"transform": "tests.support.transforms.unchanged"}, "spark"),
             ({**RENAMED, **ORDERED}, "spark"),
         ),
@@ -109,7 +109,7 @@ def test_a_row_leaves_its_old_key(world: World, declared: Row, engine: str) -> N
     assert verdict.holds
 
 
-@pytest.mark.parametrize("engine", ["delta_rs", *twins("spark")])
+@pytest.mark.parametrize("engine", ["local", *twins("spark")])
 def test_a_row_that_an_update_moves_takes_its_columns_along(world: World, engine: str) -> None:
     """What the update leaves out is of the old key's row; without one, the whole record waits."""
     world.settings = world.settings.model_copy(update={"merge_engine": engine})

@@ -63,10 +63,10 @@ BATCH: Final = pa.schema(
 BEFORE: Final = pa.schema([*PLACE, *COLUMNS, ("_epoch", pa.int32())])
 
 
-@pytest.fixture(params=["delta_rs", pytest.param("spark", marks=pytest.mark.spark)])
+@pytest.fixture(params=["local", pytest.param("spark", marks=pytest.mark.spark)])
 def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
     """An engine that holds nothing yet."""
-    if request.param == "delta_rs":
+    if request.param == "local":
         opened: Any = LocalEngine("s", tmp_path)
     else:
         opened = SparkEngine(request.getfixturevalue("spark"))

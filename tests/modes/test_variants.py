@@ -189,7 +189,7 @@ def test_every_mode_writes_and_proves_them(world: World, mode: str) -> None:
     world.send(*records(20), b'{"id": 7, "at": 2, "v": 1.50, "l": 5, "z": 2}')
     report = world.run()
 
-    assert report.engine == "delta_rs"
+    assert report.engine == "local"
     assert report.total("quarantined") == 1 + len(FAR)
     assert find_problems(world) == ()
 
@@ -205,7 +205,7 @@ def test_a_table_with_them_is_looked_after(world: World) -> None:
     world.run()
     declare(world, schema=f"{SCHEMA}, k INT")
     world.send(*records(30))
-    assert world.run().engine == "delta_rs"
+    assert world.run().engine == "local"
     assert prove(world).differences == ()
     declare(world, schema=f"{SCHEMA}, k INT".replace(" v V", " w V"), renamed_from={"w": "v"})
     alter(world.spec, world.settings, drops=(), run_id="r")
@@ -285,15 +285,15 @@ def test_both_engines_make_one_table(world: World, tmp_path: Path) -> None:
     declare(world, where="id <> 4")
     world.send(*records())
     of = {}
-    for name in ("delta_rs", "spark"):
-        here = settings_in(tmp_path / name, world.settings.kafka or "", merge_engine=name)
+    for name in ("local", "spark"):
+        here = settings_in(tmp_path / name, world.settings.kafka.address or "", merge_engine=name)
         of[name] = replace(world, settings=here, declared=dict(world.declared))
     assert {world.run().engine for world in of.values()} == {*of}
     first = [seen_by_spark(each) for each in of.values()]
     assert first[0] == first[1]
     assert len(first[0]) == 40
 
-    for name, each in zip(("spark", "delta_rs"), of.values(), strict=True):
+    for name, each in zip(("spark", "local"), of.values(), strict=True):
         each.settings = each.settings.model_copy(update={"merge_engine": name})
     world.send(*records(20))
     assert {world.run().engine for world in of.values()} == {*of}
@@ -389,7 +389,7 @@ def test_statements_read_the_text_where_a_sink_has_no_other(world: World) -> Non
 
 @pytest.mark.spark
 @pytest.mark.kafka
-@pytest.mark.parametrize("engine", ["delta_rs", *twins("spark")])
+@pytest.mark.parametrize("engine", ["local", *twins("spark")])
 def test_statements_that_read_them_are_proven(world: World, engine: str) -> None:
     """Those that make one, too, in every place; numbers keep their types on the way to Spark."""
     world.settings = world.settings.model_copy(update={"merge_engine": engine})

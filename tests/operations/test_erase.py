@@ -375,15 +375,13 @@ def test_what_nothing_tells_of_any_more_is_said(world: World) -> None:
 @pytest.mark.parametrize(
     ("declared", "engine"),
     [
-        pytest.param({"mode": "scd2", "sequence_by": ["_timestamp"]}, "delta_rs", id="scd2"),
+        pytest.param({"mode": "scd2", "sequence_by": ["_timestamp"]}, "local", id="scd2"),
         *twins(
             pytest.param(
                 {"mode": "scd2", "sequence_by": ["_timestamp"]}, "spark", id="scd2 by Spark"
             ),
-            pytest.param({"deletes": "soft"}, "delta_rs", id="soft"),
-            pytest.param(
-                {"mode": "append", "keys": [], "sequence_by": []}, "delta_rs", id="append"
-            ),
+            pytest.param({"deletes": "soft"}, "local", id="soft"),
+            pytest.param({"mode": "append", "keys": [], "sequence_by": []}, "local", id="append"),
         ),
     ],
 )
@@ -415,14 +413,14 @@ def _forgets_as_well(world: World, declared: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("engine", "type_", "key", "bad_key", "other"),
     [
-        pytest.param("delta_rs", "DECIMAL(12, 2)", 42, "42.00", 43, id="d"),
+        pytest.param("local", "DECIMAL(12, 2)", 42, "42.00", 43, id="d"),
         *twins(
-            pytest.param("delta_rs", "TIMESTAMP", *MOMENTS[:1] * 2, MOMENTS[1], id="t"),
-            pytest.param("delta_rs", "BINARY", "YWRh", "YWRh", "Ym9i", id="bytes in base64"),
+            pytest.param("local", "TIMESTAMP", *MOMENTS[:1] * 2, MOMENTS[1], id="t"),
+            pytest.param("local", "BINARY", "YWRh", "YWRh", "Ym9i", id="bytes in base64"),
             pytest.param("spark", "TIMESTAMP", *MOMENTS[:1] * 2, MOMENTS[1], id="st"),
             pytest.param("spark", "DATE", "2026-01-01", "2026-01-01", "2026-01-02", id="sd"),
-            pytest.param("delta_rs", "BIGINT", 42, "42", 43, id="a number written as text"),
-            pytest.param("delta_rs", "STRING", "42", 42, "43", id="a text written as number"),
+            pytest.param("local", "BIGINT", 42, "42", 43, id="a number written as text"),
+            pytest.param("local", "STRING", "42", 42, "43", id="a text written as number"),
         ),
     ],
 )

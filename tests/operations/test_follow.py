@@ -340,7 +340,7 @@ def assert_(fact: bool) -> None:
 
 @pytest.mark.kafka
 @pytest.mark.spark
-@pytest.mark.parametrize("merge_engine", ["delta_rs", *twins("spark")])
+@pytest.mark.parametrize("merge_engine", ["local", *twins("spark")])
 def test_streams_are_followed_side_by_side(
     world: World, spark: SparkSession, told: Told, merge_engine: str
 ) -> None:

@@ -15,7 +15,7 @@ from oncelake.ingestion.operations.lag import LagReader, awaits_run
 from oncelake.ingestion.recovery.snapshot import read_snapshot
 from oncelake.ingestion.settings import Settings
 from oncelake.ingestion.storage.failpoints import Failpoint
-from tests.support.world import COLUMNS, World, row
+from tests.support.world import COLUMNS, World, changed, row
 from tests.trials.failpoints import PlannedError, crashing_at
 
 
@@ -134,7 +134,7 @@ def test_one_question_covers_all_streams(world: World) -> None:
 def test_a_kafka_that_is_away_is_one_error(world: World) -> None:
     """Nobody answers for any stream; the next question is asked at today's address."""
     given = {"kafka": "127.0.0.1:1", "kafka_timeout_seconds": 1}
-    reader = LagReader(world.settings.model_copy(update=given))
+    reader = LagReader(changed(world.settings, **given))
 
     with pytest.raises(DependencyError, match="does not answer"):
         reader.read([world.spec])

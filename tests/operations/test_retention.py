@@ -28,7 +28,7 @@ from oncelake.ingestion.kafka.transactions import JavaAdmin, java_admin
 from oncelake.ingestion.operations.retention import Retention, retention_now
 from oncelake.ingestion.operations.status import StatusReader
 from oncelake.ingestion.settings import Settings
-from tests.support.world import World, row, transactional
+from tests.support.world import World, changed, row, transactional
 
 
 def configure(world: World, **settings: object) -> None:
@@ -199,7 +199,7 @@ def test_what_cannot_be_known_is_told_as_unknown(world: World) -> None:
     world.run()
     given = {"kafka": "127.0.0.1:1", "kafka_timeout_seconds": 1}
 
-    found = retention_now(world.spec, world.settings.model_copy(update=given))
+    found = retention_now(world.spec, changed(world.settings, **given))
 
     assert (found.level, found.least) == ("unknown", None)
     assert "does not answer" in str(found)

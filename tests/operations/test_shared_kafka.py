@@ -17,7 +17,7 @@ from oncelake.ingestion.kafka.admin import Kafka
 from oncelake.ingestion.kafka.shared import SharedKafka
 from oncelake.ingestion.storage.failpoints import Failpoint
 from tests.cli.shell import answer, oncelake
-from tests.support.world import COLUMNS, World, row, transactional
+from tests.support.world import COLUMNS, World, changed, row, transactional
 from tests.trials.failpoints import PlannedError, crashing_at
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
@@ -149,7 +149,7 @@ def test_a_cluster_that_does_not_answer_is_waited_for_once(
     world: World, requests: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The other streams are given the same failure at once."""
-    silent = world.settings.model_copy(update={"kafka": "127.0.0.1:1", "kafka_timeout_seconds": 1})
+    silent = changed(world.settings, kafka="127.0.0.1:1", kafka_timeout_seconds=1)
     client = SharedKafka(silent, [world.topic])
 
     for _ in range(3):

@@ -52,7 +52,7 @@ def prepare(world: World) -> None:
 
 @pytest.mark.kafka
 @pytest.mark.spark
-@pytest.mark.parametrize("engine", ["delta_rs", *twins("spark")])
+@pytest.mark.parametrize("engine", ["local", *twins("spark")])
 @only_long
 def test_every_read_of_a_side_table_finds_it_whole(
     settings: Settings, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, engine: str

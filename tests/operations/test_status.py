@@ -25,7 +25,7 @@ from oncelake.ingestion.operations.status import StatusReader, StreamStatus
 from oncelake.ingestion.settings import Settings
 from tests.cli.shell import answer, oncelake
 from tests.support.volumes import mounted
-from tests.support.world import COLUMNS, World, row
+from tests.support.world import COLUMNS, World, changed, row
 
 ORDERS = {"topic": "orders", "schema": "id INT NOT NULL", "keys": ["id"]}
 
@@ -42,8 +42,7 @@ def stream(name: str, **more: Any) -> DeclaredStream:
 
 def status_of(world: World, **settings: Any) -> StreamStatus:
     """Find out where it stands."""
-    settings_now = world.settings.model_copy(update=settings)
-    return StatusReader(settings_now).read_status(declared(world.spec))
+    return StatusReader(changed(world.settings, **settings)).read_status(declared(world.spec))
 
 
 @pytest.fixture(scope="module")

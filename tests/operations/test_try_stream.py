@@ -30,7 +30,7 @@ def no_session(_: int) -> NoReturn:
 
 @pytest.mark.kafka
 @pytest.mark.spark
-@pytest.mark.parametrize("engine", ["delta_rs", *twins("spark")])
+@pytest.mark.parametrize("engine", ["local", *twins("spark")])
 def test_records_are_tried_and_nothing_is_written(world: World, engine: str) -> None:
     """Rows, deletes, filtered and bad records, by the last of each partition."""
     world.settings = world.settings.model_copy(update={"merge_engine": engine})

@@ -73,7 +73,7 @@ class Play:
         for message in messages:
             key, value = bytes_of(self.plan, message)
             message.topic = f"{self.world.topic}{message.topic}"
-            at = Cluster.by_address[self.world.settings.kafka or ""].topic(message.topic)
+            at = Cluster.by_address[self.world.settings.kafka.address or ""].topic(message.topic)
             message.offset = at.partitions[message.partition].end
             self.world.producer.produce(
                 message.topic,
@@ -103,7 +103,7 @@ class Play:
 
     def ends(self, topic: str) -> dict[int, int]:
         """Return the end of each partition of a topic."""
-        cluster = Cluster.by_address[self.world.settings.kafka or ""]
+        cluster = Cluster.by_address[self.world.settings.kafka.address or ""]
         return {n: each.end for n, each in enumerate(cluster.topic(topic).partitions)}
 
     def forget(self) -> None:

@@ -23,7 +23,7 @@ def order(number: int, **fields: Any) -> dict[str, Any]:
     return {"id": number, "name": "a", **fields}
 
 
-@pytest.mark.parametrize("engine", ["delta_rs", *twins("spark")])
+@pytest.mark.parametrize("engine", ["local", *twins("spark")])
 def test_a_misspelt_column_is_named_with_the_field_that_is_like_it(
     settings: Settings, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, engine: str
 ) -> None:

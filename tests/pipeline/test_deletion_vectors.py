@@ -27,7 +27,7 @@ def marked(world: World) -> int:
     return sum(each.rows for each in vectors_of(path, read_delta(path)).values())
 
 
-@pytest.mark.parametrize("engine", ["delta_rs", *twins("spark")])
+@pytest.mark.parametrize("engine", ["local", *twins("spark")])
 def test_a_table_that_marks_rows_is_proven_like_any(world: World, engine: Any) -> None:
     """Made, merged into, rewound, maintained, erased, switched off and on, and proven each time."""
     world.settings = world.settings.model_copy(update={"merge_engine": engine})

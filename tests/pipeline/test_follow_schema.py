@@ -130,7 +130,7 @@ def test_a_certificate_has_the_columns_that_the_table_got(written: Written, tmp_
     assert not compare_with(file, settings, stream=earlier, table=None).holds
 
 
-@pytest.mark.parametrize("engine", ["delta_rs", *twins("spark")])
+@pytest.mark.parametrize("engine", ["local", *twins("spark")])
 def test_a_registrys_schema_gives_the_columns_and_a_newer_one_more(
     written: Written, engine: str
 ) -> None:
@@ -187,7 +187,7 @@ def test_what_a_schema_says_is_followed_as_far_as_declared(written: Written) -> 
     assert written.differences() == ()
 
 
-@pytest.mark.parametrize("engine", ["delta_rs", *twins("spark")])
+@pytest.mark.parametrize("engine", ["local", *twins("spark")])
 def test_a_new_field_without_a_type_is_a_variant(written: Written, engine: str) -> None:
     """A union of unlike types and a record in itself, added to a table, and proven."""
     world = written.world

@@ -20,7 +20,7 @@ NAMES = (
 )
 
 
-@pytest.fixture(params=["delta_rs", *twins("spark")])
+@pytest.fixture(params=["local", *twins("spark")])
 def merging(request: pytest.FixtureRequest, world: World) -> World:
     """A stream that one of the engines merges."""
     engine = "spark" if request.param == "spark" else "auto"

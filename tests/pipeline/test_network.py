@@ -17,7 +17,7 @@ from oncelake.ingestion.kafka.admin import Kafka
 from oncelake.ingestion.settings import Settings
 from tests.support.frail_broker import PATIENCE_SECONDS, FrailBroker
 from tests.support.long import twins
-from tests.support.world import World, row, transactional
+from tests.support.world import World, changed, row, transactional
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -149,7 +149,7 @@ def test_a_fault_before_a_run_needs_no_spark(
 )
 def test_a_wrong_address_is_named(settings: Settings, address: str, why: str) -> None:
     """Nobody listening, and a name that nobody knows, are told apart, in time."""
-    wrong = settings.model_copy(update={"kafka": address, "kafka_timeout_seconds": 2})
+    wrong = changed(settings, kafka=address, kafka_timeout_seconds=2)
     began = time.monotonic()
 
     with pytest.raises(DependencyError) as raised:
@@ -169,7 +169,7 @@ def test_a_wrong_login_names_the_user_and_not_the_password(settings: Settings) -
         "kafka_sasl_password": "canary-5ecret",
         "kafka_timeout_seconds": 2,
     }
-    wrong = Settings(**{**settings.model_dump(exclude_none=True), **login})
+    wrong = changed(settings, **login)
 
     with pytest.raises(DependencyError) as raised:
         Kafka(wrong).topics("orders", ["orders"])

@@ -38,7 +38,7 @@ def test_a_batch_on_one_machine_is_one_spark_job(world: World) -> None:
 
     assert jobs_of(world) - before == 1
     counts = report.batches[0].counts
-    assert report.engine == "delta_rs"
+    assert report.engine == "local"
     assert (counts["updated"], counts["deleted"], counts["stale"]) == (5, 5, 5)
     assert (counts["deleted_absent"], counts["quarantined"], counts["superseded"]) == (1, 1, 1)
     assert (counts["extra_fields"], len(world.rows())) == (1, 15)
@@ -60,7 +60,7 @@ def test_a_batch_that_is_too_large_is_cut_and_kafka_is_read_once(
     report = world.run()
 
     assert jobs_of(world) - before == 1
-    assert (report.engine, report.lag, report.is_balanced) == ("delta_rs", 0, True)
+    assert (report.engine, report.lag, report.is_balanced) == ("local", 0, True)
     assert 4 <= len(report.batches) <= 20
     assert sum(batch.counts["quarantined"] for batch in report.batches) == 1
     assert {each["id"] for each in world.rows()} == {0, *range(2, 90)}
@@ -74,7 +74,7 @@ def test_a_batch_that_is_too_large_is_cut_and_kafka_is_read_once(
         *twins(pytest.param(b"x" * 100_000, id="bad")),
     ],
 )
-def test_a_batch_that_delta_rs_has_no_room_for_is_merged_by_spark(
+def test_a_batch_that_is_too_large_for_local_is_merged_by_spark(
     world: World, monkeypatch: pytest.MonkeyPatch, large: dict[str, Any] | bytes
 ) -> None:
     """What was committed before it stays; the run goes on, and says so."""
@@ -123,5 +123,5 @@ def test_bytes_of_good_records_are_not_written(
 
     report = world.run()
 
-    assert (report.engine, report.notices) == ("delta_rs", ())
+    assert (report.engine, report.notices) == ("local", ())
     assert len(world.rows()) == 9

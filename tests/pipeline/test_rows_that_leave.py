@@ -13,9 +13,9 @@ from tests.support.world import World
 
 REAL: Final = [pytest.mark.spark, pytest.mark.kafka]
 ENGINES: Final = [
-    pytest.param("delta_rs", id="in memory"),
+    pytest.param("local", id="in memory"),
     pytest.param("spark", id="spark", marks=REAL),
-    *twins(pytest.param("delta_rs", id="delta_rs", marks=REAL)),
+    *twins(pytest.param("local", id="local", marks=REAL)),
 ]
 HARD: Final[dict[str, Any]] = {}
 ORDERED: Final = {"sequence_by": ["at"]}
@@ -71,9 +71,9 @@ def event(op: str, lsn: int, before: Row | None, after: Row | None) -> Row:
 @pytest.mark.parametrize(
     ("declared", "engine"),
     [
-        *((HARD, "spark"), (HISTORY, "spark"), (SOFT, "delta_rs")),
-        *twins((HARD, "delta_rs"), (HISTORY, "delta_rs"), (SOFT, "spark")),
-        *twins((ORDERED, "spark"), (ORDERED, "delta_rs"), ({**SOFT, **ORDERED}, "spark")),
+        *((HARD, "spark"), (HISTORY, "spark"), (SOFT, "local")),
+        *twins((HARD, "local"), (HISTORY, "local"), (SOFT, "spark")),
+        *twins((ORDERED, "spark"), (ORDERED, "local"), ({**SOFT, **ORDERED}, "spark")),
     ],
     ids=str,
 )
@@ -101,7 +101,7 @@ def test_a_row_that_where_leaves_out_is_gone(world: World, declared: Row, engine
 
 @pytest.mark.spark
 @pytest.mark.kafka
-@pytest.mark.parametrize("engine", ["spark", *twins("delta_rs")])
+@pytest.mark.parametrize("engine", ["spark", *twins("local")])
 def test_a_partial_update_that_does_not_say_leaves_the_row(world: World, engine: str) -> None:
     """Only an answer of false lets it leave."""
     by(engine, world).declare(where="name <> 'shut'", ignore_null_updates=True)
@@ -117,9 +117,9 @@ def test_a_partial_update_that_does_not_say_leaves_the_row(world: World, engine:
 @pytest.mark.parametrize(
     ("engine", "declared", "cut"),
     [
-        *(("delta_rs", declared, cut) for declared in ({}, BY_LSN) for cut in (3, 4)),
+        *(("local", declared, cut) for declared in ({}, BY_LSN) for cut in (3, 4)),
         pytest.param("spark", BY_LSN, 4, marks=REAL),
-        *twins(*(pytest.param(engine, {}, 3, marks=REAL) for engine in ("spark", "delta_rs"))),
+        *twins(*(pytest.param(engine, {}, 3, marks=REAL) for engine in ("spark", "local"))),
     ],
 )
 def test_keys_that_rows_take_from_each_other(

@@ -142,10 +142,10 @@ def places_of(world: World) -> Counter[tuple[int, int]]:
 @pytest.mark.parametrize(
     ("make", "engine"),
     [
-        (in_json, "delta_rs"),
-        (in_avro, "delta_rs"),
+        (in_json, "local"),
+        (in_avro, "local"),
         *twins((in_json, "spark"), (in_avro, "spark")),
-        *twins((in_protobuf, "delta_rs"), (in_protobuf, "spark")),
+        *twins((in_protobuf, "local"), (in_protobuf, "spark")),
     ],
 )
 def test_five_kinds_are_fetched_once_and_each_record_has_one_place(
@@ -209,7 +209,7 @@ def test_a_run_of_dagster_fetches_no_more(
     assert rows == dict.fromkeys(tables, EACH)
 
 
-@pytest.mark.parametrize("engine", ["spark", *twins("delta_rs")])
+@pytest.mark.parametrize("engine", ["spark", *twins("local")])
 def test_a_header_routes_and_siblings_share_what_has_none(world: World, engine: str) -> None:
     """Spark judges as the proof does, null values and explained columns included."""
     world.settings = world.settings.model_copy(update={"merge_engine": engine})
@@ -232,7 +232,7 @@ def test_a_header_routes_and_siblings_share_what_has_none(world: World, engine: 
     assert shop.problems() == []
 
 
-@pytest.mark.parametrize("engine", ["delta_rs", *twins("spark")])
+@pytest.mark.parametrize("engine", ["local", *twins("spark")])
 def test_a_stream_behind_its_siblings_catches_up(world: World, engine: str) -> None:
     """What the others hold already is their overlap, whoever the record is of."""
     world.settings = world.settings.model_copy(update={"merge_engine": engine})

@@ -182,7 +182,7 @@ def send_at(world: World, *records: tuple[int, dict[str, Any] | None]) -> None:
 
 
 @pytest.mark.kafka
-@pytest.mark.parametrize("engine", ["delta_rs", *twins("spark")])
+@pytest.mark.parametrize("engine", ["local", *twins("spark")])
 def test_a_time_beyond_orders_nothing_and_waits_to_be_redriven(world: World, engine: str) -> None:
     """The newest moment wins, one of the last year included; without an order all is applied."""
     world.settings = world.settings.model_copy(

@@ -153,7 +153,7 @@ def test_what_the_value_must_have_is_asked_for(world: World) -> None:
     assert (verdict.holds, verdict.limits) == (True, (NOT_INDEPENDENT,))
 
 
-@pytest.mark.parametrize("engine", ["delta_rs", *twins("spark")])
+@pytest.mark.parametrize("engine", ["local", *twins("spark")])
 @pytest.mark.parametrize("by", ["select", *twins("transform")])
 def test_what_no_table_could_hold_is_quarantined(world: World, engine: str, by: str) -> None:
     """A text of other bytes, a far year and a long text are found at whatever depth they lie."""
@@ -250,7 +250,7 @@ def test_what_is_taken_without_spark_spark_takes_too(spark: SparkSession) -> Non
         refuse_bad_transformation(spark, StreamSpec.model_validate({**BASE, "where": sql}))
 
 
-@pytest.mark.parametrize("engine", ["delta_rs", *twins("spark")])
+@pytest.mark.parametrize("engine", ["local", *twins("spark")])
 @pytest.mark.parametrize(
     ("fields", "says"),
     [
@@ -382,7 +382,7 @@ def test_both_engines_make_the_same_rows(world: World, key: str) -> None:
     other = replace(world, settings=by_spark, declared=named)
     other.run()
 
-    assert world.ledger[-1].declaration.get(EVALUATED_BY) == "duckdb"
+    assert world.ledger[-1].declaration.get(EVALUATED_BY) == "local"
     assert EVALUATED_BY not in other.ledger[-1].declaration
     assert _row_counts(world) == _row_counts(other)
     assert sorted(map(repr, world.rows())) == sorted(map(repr, other.rows()))
@@ -413,9 +413,9 @@ def test_a_value_that_only_spark_understands_is_left_to_it(
 
     assert [row["name"] for row in world.rows()] == ["ABC", "STRASSE", "ABC"]
     assert [(row.declaration or {}).get(EVALUATED_BY) for row in world.ledger] == [
-        "duckdb",
+        "local",
         None,
-        "duckdb",
+        "local",
     ]
     world.declare(max_offsets_per_trigger=100)
     world.send({"id": 3, "title": "abc"}, partition=0)
@@ -461,5 +461,5 @@ def test_a_delete_is_not_asked_what_only_rows_are(world: World) -> None:
     world.run()
 
     assert (world.rows(), world.ledger[-1].counts["filtered"]) == ([], 1)
-    assert world.ledger[-1].declaration.get(EVALUATED_BY) == "duckdb"
+    assert world.ledger[-1].declaration.get(EVALUATED_BY) == "local"
     assert find_problems(world) == ()

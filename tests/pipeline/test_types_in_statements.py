@@ -83,7 +83,7 @@ def test_what_duckdb_evaluated_spark_proves(world: World) -> None:
     world.run()
 
     assert len(world.rows()) == len(records())
-    assert (world.ledger[-1].declaration or {})[EVALUATED_BY] == "duckdb"
+    assert (world.ledger[-1].declaration or {})[EVALUATED_BY] == "local"
     assert find_problems(world) == ()
 
 

@@ -44,8 +44,8 @@ def record(id_: int, at: int, **more: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("engine", "vectors"),
     [
-        pytest.param("delta_rs", False, id="files"),
-        pytest.param("delta_rs", True, id="vectors"),
+        pytest.param("local", False, id="files"),
+        pytest.param("local", True, id="vectors"),
         *twins(
             pytest.param("spark", False, id="Spark"),
             pytest.param("spark", True, id="Spark and vectors"),

@@ -28,14 +28,14 @@ pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
 # How each stream is read.
 READ: dict[str, dict[str, Any]] = {
-    "delta_rs": {"merge_engine": "delta_rs"},
+    "local": {"merge_engine": "local"},
     "spark": {"merge_engine": "spark"},
     "transformed": {"declared": {"where": "id >= 0"}},
     "equal": {},
     "uncut": {},
 }
 # How many records come behind the cut: more than were lost, as many, and one.
-GROWN = {"delta_rs": 8, "spark": 8, "transformed": 8, "equal": 5, "uncut": 1}
+GROWN = {"local": 8, "spark": 8, "transformed": 8, "equal": 5, "uncut": 1}
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +99,7 @@ def cut(worlds: dict[str, World], tmp_path: Path) -> Callable[[str], World]:
     return lambda name: worlds[name].copied_to(tmp_path / "lake", state=tmp_path / "state")
 
 
-@pytest.mark.parametrize("name", ["delta_rs", "spark", "transformed", "equal"])
+@pytest.mark.parametrize("name", ["local", "spark", "transformed", "equal"])
 def test_a_log_that_grew_again_is_refused(name: str, cut: Callable[[str], World]) -> None:
     """Run, status and proof name partition, both records and the ways on; nothing is written."""
     world = cut(name)
@@ -160,7 +160,7 @@ def test_an_intact_log_is_never_refused(cut: Callable[[str], World]) -> None:
 
 def test_to_accept_goes_on_where_the_table_stands(cut: Callable[[str], World]) -> None:
     """Records of the new log below that are never read, and the proof says what was accepted."""
-    world = cut("delta_rs")
+    world = cut("local")
 
     accepted = accept(world.spec, world.settings, reason="a test", run_id="me")
     report = world.run()
@@ -179,7 +179,7 @@ def test_to_accept_goes_on_where_the_table_stands(cut: Callable[[str], World]) -
 
 def test_to_adopt_reads_the_topic_from_its_start(cut: Callable[[str], World]) -> None:
     """Each record that Kafka holds wins over the rows of the log that is gone."""
-    world = cut("delta_rs")
+    world = cut("local")
 
     adopt_topic(world.spec, world.settings, run_id="me")
     report = world.run()
@@ -201,7 +201,7 @@ def test_a_rebuild_holds_what_kafka_holds(cut: Callable[[str], World]) -> None:
 
 def test_at_least_once_adopts_by_itself(cut: Callable[[str], World]) -> None:
     """A stream that would rather read twice needs nobody."""
-    world = cut("delta_rs")
+    world = cut("local")
     world.declare(delivery="at_least_once")
 
     report = world.run()
@@ -213,7 +213,7 @@ def test_at_least_once_adopts_by_itself(cut: Callable[[str], World]) -> None:
 
 def test_a_rewind_goes_back_to_what_was_last_read_then(cut: Callable[[str], World]) -> None:
     """Behind a rewind the record of then is looked for, which the log has lost as well."""
-    world = cut("delta_rs")
+    world = cut("local")
     rewind(world.spec, world.settings, to="seq:1", reason="a test", run_id="me")
 
     with pytest.raises(TopicTruncatedError, match="offset 13"):

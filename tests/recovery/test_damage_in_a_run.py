@@ -34,7 +34,7 @@ def test_a_value_that_a_disk_has_changed_is_found_when_it_is_copied(world: World
 
 @pytest.mark.kafka
 @pytest.mark.spark
-@pytest.mark.parametrize("engine", ["delta_rs", "spark"])
+@pytest.mark.parametrize("engine", ["local", "spark"])
 def test_a_data_file_that_cannot_be_read_is_named(world: World, engine: str) -> None:
     """Spark checks the sums of a file of delta-rs as of its own; Parquet fails for delta-rs."""
     world.send(row(1, "a"))

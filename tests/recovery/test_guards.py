@@ -250,7 +250,7 @@ def test_a_topic_recreated_during_a_batch_is_noticed(
 
 @pytest.mark.parametrize(
     "engine",
-    [pytest.param("spark", marks=[pytest.mark.spark, pytest.mark.kafka]), "delta_rs"],
+    [pytest.param("spark", marks=[pytest.mark.spark, pytest.mark.kafka]), "local"],
 )
 def test_a_seq_that_is_there_already_is_no_success(
     world: World, monkeypatch: pytest.MonkeyPatch, engine: str

@@ -39,7 +39,7 @@ PLACES = (
 )
 
 
-@pytest.fixture(params=["delta_rs", *twins("spark")])
+@pytest.fixture(params=["local", *twins("spark")])
 def world(
     request: pytest.FixtureRequest, settings: Settings, spark: SparkSession
 ) -> Iterator[World]:

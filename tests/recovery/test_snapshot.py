@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import SecretStr
 
 from oncelake.ingestion.declaration.sinks import SinkSpec
 from oncelake.ingestion.declaration.spec import StreamSpec
@@ -40,6 +39,7 @@ from oncelake.ingestion.tables.commit_metadata import (
     CountedRange,
     Identity,
 )
+from tests.support.world import changed
 
 PATHS = StreamPaths.of("orders", Settings(lake=Path("/lake"), state=Path("/state")))
 SPEC = StreamSpec.model_validate(
@@ -254,9 +254,7 @@ def test_an_unrecorded_batch_is_projected_from_its_commit() -> None:
 )
 def test_a_red_batch_is_refused_with_what_its_sink_can_do(sink: str, says: str) -> None:
     """No remedy is one that would be refused, too."""
-    settings = PATHS.settings.model_copy(
-        update={"kafka": "localhost:9", "postgres": SecretStr("postgresql://o@localhost:9/o")}
-    )
+    settings = changed(PATHS.settings, kafka="localhost:9", postgres="postgresql://o@localhost:9/o")
     paths = StreamPaths.of("orders", settings, SinkSpec.model_validate({sink: {}}))
 
     (finding,) = red_batches(paths, [row(1, balanced=False)])

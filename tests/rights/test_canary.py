@@ -43,7 +43,7 @@ from oncelake.assets import alerts
 from oncelake.assets.definitions import definitions
 from oncelake.ingestion.errors import DependencyError
 from oncelake.ingestion.operations.status import StatusReader
-from oncelake.ingestion.settings import Settings, load_settings, variable
+from oncelake.ingestion.settings import load_settings, setting_fields, variable
 from oncelake.ingestion.storage import location
 from tests.cli.shell import declare, oncelake
 from tests.support.http_server import Handler, served
@@ -77,7 +77,7 @@ _OF_OTHERS: Final = (
 
 def of_secrets() -> tuple[str, ...]:
     """Return the settings that hold a secret, whatever there will be."""
-    fields = Settings.model_fields.items()
+    fields = setting_fields().items()
     return tuple(name for name, each in fields if "SecretStr" in str(each.annotation))
 
 

@@ -32,7 +32,7 @@ from tests.cli.shell import oncelake
 from tests.rights.page import Right, documented
 from tests.support.long import only_long, twins
 from tests.support.secure_broker import SecureBroker, unique
-from tests.support.world import World, environment_of, row, settings_in
+from tests.support.world import World, changed, environment_of, row, settings_in
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -111,7 +111,7 @@ class Stage:
         for made in self.broker.admin.create_acls(bindings).values() if bindings else ():
             made.result(10)
         changes = {"kafka": self.broker.address("scram"), **login}
-        return Settings(**{**self.world.settings.model_dump(exclude_none=True), **changes})
+        return changed(self.world.settings, **changes)
 
     def name_of(self, resource: str) -> str:
         """Return what a message calls a resource."""

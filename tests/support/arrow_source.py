@@ -89,7 +89,7 @@ def _row(part: Range, offset: int, record: Record) -> dict[str, Any]:
 
 
 def _cluster_of(settings: Settings) -> Cluster | None:
-    return Cluster.by_address.get(settings.kafka or "")
+    return Cluster.by_address.get(settings.kafka.address or "")
 
 
 def _read_stream(

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from oncelake.ingestion.local import broker
 from oncelake.ingestion.settings import Settings
 from tests.support.proxy import Proxy
-from tests.support.world import JARS, World
+from tests.support.world import JARS, World, changed
 
 # What the engine may wait for one answer; these tests are about what comes after.
 PATIENCE_SECONDS = 2.0
@@ -106,10 +106,11 @@ def frail(frail_broker: FrailBroker) -> Iterator[FrailBroker]:
 @pytest.fixture
 def frail_world(frail: FrailBroker, settings: Settings, spark: SparkSession) -> Iterator[World]:
     """A world on that broker: its runs go through the proxy, its producer and admin do not."""
-    direct = settings.model_copy(update={"kafka": frail.address})
+    direct = changed(settings, kafka=frail.address)
     with World.made(direct, spark) as made:
-        proxied = {"kafka": frail.proxied, "kafka_timeout_seconds": PATIENCE_SECONDS}
-        made.settings = settings.model_copy(update=proxied)
+        made.settings = changed(
+            settings, kafka=frail.proxied, kafka_timeout_seconds=PATIENCE_SECONDS
+        )
         yield made
         frail.mend()
 

@@ -60,13 +60,30 @@ def settings_in(folder: Path, kafka_address: str, **more: Any) -> Settings:
     )
 
 
+def written(settings: Settings) -> dict[str, Any]:
+    """Return the values of the settings by the names that their variables have."""
+    clusters = (settings.kafka, settings.sink_kafka)
+    nested = {
+        each.setting_of(field): value
+        for each in clusters
+        for field, value in each.model_dump().items()
+    }
+    return {**settings.model_dump(exclude={"kafka", "sink_kafka"}), **nested}
+
+
+def changed(settings: Settings, **given: Any) -> Settings:
+    """Return the settings with others in the place of some, by the names of their variables."""
+    return Settings(**{**written(settings), **given})
+
+
 def environment_of(settings: Settings) -> dict[str, str]:
     """Return the environment that gives another process these settings, and this project."""
     given = {
         f"ONCELAKE_{name.upper()}": value.get_secret_value()
         if isinstance(value, SecretStr)
         else str(value)
-        for name, value in settings.model_dump(exclude_none=True).items()
+        for name, value in written(settings).items()
+        if value is not None
     }
     return {**os.environ, **given, "PYTHONPATH": str(ROOT)}
 

@@ -28,7 +28,7 @@ FEATURES = {
     "delta.enableInCommitTimestamps": "true",
     "delta.enableChangeDataFeed": "true",
 }
-ENGINES = ["delta_rs", *twins("spark")]
+ENGINES = ["local", *twins("spark")]
 UNMET = "violates_constraint"
 
 

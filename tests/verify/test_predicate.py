@@ -131,7 +131,7 @@ def test_what_may_be_read_in_two_ways_is_not_answered(condition: str) -> None:
         selected(condition)
 
 
-@pytest.mark.parametrize(("evaluated_by", "asks_spark"), [("duckdb", True), (None, False)])
+@pytest.mark.parametrize(("evaluated_by", "asks_spark"), [("local", True), (None, False)])
 def test_a_condition_is_asked_of_the_engine_that_did_not_evaluate_it(
     evaluated_by: str | None, asks_spark: bool
 ) -> None:

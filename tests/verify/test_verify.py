@@ -30,13 +30,14 @@ from oncelake.ingestion.lake.lock import Holder, held_by_jvm
 from oncelake.ingestion.operations.decisions import accept, adopt_topic
 from oncelake.ingestion.operations.erase import erase
 from oncelake.ingestion.operations.rewind import rewind
+from oncelake.ingestion.settings import Settings
 from oncelake.ingestion.storage.location import Location
 from oncelake.ingestion.verify.verdict import Verdict
 from oncelake.ingestion.verify.verify import verify
 from tests.support.damage import data_file
 from tests.support.faulty_sink import WITHOUT_ID_2, merging
 from tests.support.long import only_long
-from tests.support.world import World, row, transactional
+from tests.support.world import World, row, transactional, written
 
 COLUMNS = (
     "id INT NOT NULL, name STRING, at INT NOT NULL, price DECIMAL(9, 2), ratio FLOAT, raw BINARY, "
@@ -561,8 +562,8 @@ def test_an_ambiguous_condition_is_not_proven(world: World) -> None:
 
 def test_kafka_that_does_not_answer_is_unreachable(damaged: World) -> None:
     """No broker, no proof: the same command may succeed later."""
-    settings = damaged.settings.model_copy(
-        update={"kafka": "127.0.0.1:1", "kafka_timeout_seconds": 1.0}
+    settings = Settings(
+        **{**written(damaged.settings), "kafka": "127.0.0.1:1", "kafka_timeout_seconds": 1.0}
     )
 
     with pytest.raises(DependencyError, match="does not answer"):

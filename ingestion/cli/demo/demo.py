@@ -71,12 +71,12 @@ class Demo:
         self._ingest_again("Ingest without it: nothing may change")
         say(f"\nDone in {time.monotonic() - began:.0f} s; all of it held.", "bold")
         say("make ui              opens Dagster: the runs, the books, the checks")
-        if self._settings.kafka is None:
+        if self._settings.kafka.address is None:
             say("oncelake kafka down  stops the embedded Kafka, which is still up")
 
     def _bring_kafka_up(self) -> None:
-        if self._settings.kafka is not None:
-            say(f"  Kafka: {self._settings.kafka}, as ONCELAKE_KAFKA says")
+        if self._settings.kafka.address is not None:
+            say(f"  Kafka: {self._settings.kafka.address}, as ONCELAKE_KAFKA says")
             return
         with self._step("Start the embedded Kafka"):
             up = broker.up(self._settings.state / "kafka", jars=self._settings.jars)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from oncelake.ingestion.modes.engines.duckdb import LocalEngine
     from oncelake.ingestion.modes.engines.spark import SparkEngine
 
-EngineName = Literal["spark", "delta_rs"]
+EngineName = Literal["spark", "local"]
 # DuckDB and Spark do not agree on how -0.0 and NaN compare.
 _INEXACT: Final = {"FLOAT", "DOUBLE"}
 
@@ -52,13 +52,13 @@ def choose_engine(stream: Stream) -> tuple[EngineName, str | None]:
                 f"written, and {master} names a cluster. Next: set {master}=local[*] for this "
                 "stream, or declare `sink: delta`"
             )
-        return "delta_rs", None
+        return "local", None
     if stream.settings.merge_engine == "spark":
         return "spark", None
     # Its workers hand a batch over as files of this machine.
     of_cluster = ["Spark is on a cluster"] if stream.settings.on_cluster else []
     obstacle = next(chain(of_cluster, _obstacles(stream)), None)
-    return ("delta_rs" if obstacle is None else "spark"), obstacle
+    return ("local" if obstacle is None else "spark"), obstacle
 
 
 def open_engine(name: EngineName, records: Records, stream: Stream) -> Engine:

@@ -78,7 +78,7 @@ class LocalEngine:
         if offsets < 2:
             raise BatchTooLargeError(
                 self._stream,
-                "what cannot be cut, a record or a redrive, is more than delta-rs merges in this "
+                "what cannot be cut, a record or a redrive, is more than is merged in this "
                 f"process, which is {LARGEST_BATCH_BYTES:,} bytes. Nothing of it was committed.",
                 # Of a Delta table nobody reads this: Spark merges then.
                 remedy="let the producer send smaller records, or leave this one out by a "

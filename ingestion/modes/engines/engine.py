@@ -1,6 +1,6 @@
 """The engine that runs the queries of a batch, over its one copy.
 
-``spark`` runs it where Spark runs, a cluster included. ``delta_rs`` runs it in this process: DuckDB
+``spark`` runs it where Spark runs, a cluster included. ``local`` runs it in this process: DuckDB
 over Arrow; what it decides, the sink's table commits. The text is the same for both.
 """
 

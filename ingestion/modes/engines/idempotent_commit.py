@@ -84,7 +84,6 @@ def refuse_second_writer(stream: str) -> Iterator[None]:
         raise CommitConflictError(
             stream,
             "another run has committed a batch of this stream in between; nothing was written.",
-            remedy=f"oncelake status {stream}, then run again from the table's offsets",
         ) from error
 
 

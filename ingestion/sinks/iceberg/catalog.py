@@ -46,6 +46,7 @@ from sqlalchemy.exc import OperationalError, SQLAlchemyError
 
 from oncelake.ingestion.declaration.sinks import IcebergSink
 from oncelake.ingestion.errors import (
+    AGAIN,
     DamagedTableError,
     InvalidSpecError,
     RefusedError,
@@ -55,7 +56,7 @@ from oncelake.ingestion.errors import (
 )
 from oncelake.ingestion.sinks.iceberg.files import DurableFileIO, is_live
 from oncelake.ingestion.storage.location import Location
-from oncelake.ingestion.tables.commit_log import AGAIN, UnknownOutcomeError
+from oncelake.ingestion.tables.commit_log import UnknownOutcomeError
 
 # How long one of two committing processes waits for the other.
 _SQLITE_SECONDS: Final = 60
@@ -194,12 +195,7 @@ class CatalogEntry:
 
     def damaged(self, what: str) -> DamagedTableError:
         """Return the error of a table that is not as it was written."""
-        return DamagedTableError(
-            self.stream,
-            f"{self.where} is damaged: {what}.",
-            remedy="restore it from a backup; if there is none, oncelake reset "
-            f"{self.stream} --yes, to ingest the topic again",
-        )
+        return DamagedTableError.of(self.stream, self.where, what)
 
     def load(self) -> Table | None:
         """Load the table as it is now; to look makes no catalog."""

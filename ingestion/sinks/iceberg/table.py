@@ -20,20 +20,17 @@ import pyarrow as pa
 from oncelake.ingestion.errors import (
     RefusedError,
     RewindError,
-    SetupError,
     TableBusyError,
     TableSettingsError,
     counted,
+    not_installed,
+    reset,
 )
 
 try:
     import pyiceberg.catalog.sql  # noqa: F401
 except ImportError as error:
-    raise SetupError(
-        "a stream has `sink: iceberg`, and its client is not installed. "
-        "Next: make setup in a clone, or pip install 'WHEEL[iceberg]' "
-        "with the path of Oncelake's wheel"
-    ) from error
+    raise not_installed("iceberg") from error
 
 from pyiceberg import types as iceberg
 from pyiceberg.manifest import DataFile
@@ -404,12 +401,9 @@ def _settings_error(entry: CatalogEntry, table: Table) -> TableSettingsError | N
         problem = "is partitioned, which a stream's table cannot be"
     else:
         return None
-    again = f"oncelake reset {entry.stream} --yes, to ingest the topic into a new table"
-    if table.properties.get(snapshots.STREAM) != entry.stream:
-        again = _KIND.way_out
-    return TableSettingsError(
-        entry.stream, f"{entry.where} {problem}.", remedy=f"undo that, or {again}"
-    )
+    is_ours = table.properties.get(snapshots.STREAM) == entry.stream
+    remedy = f"undo that, or {reset(entry.stream) if is_ours else _KIND.way_out}"
+    return TableSettingsError(entry.stream, f"{entry.where} {problem}.", remedy=remedy)
 
 
 def _widen(update: UpdateSchema, path: tuple[str, ...], found: SqlType, wider: SqlType) -> None:
@@ -548,11 +542,7 @@ class IcebergTransaction(FilesTransaction[DataFile]):
 
     def _gone(self, what: str) -> RewindError:
         stream = self._entry.stream
-        return RewindError(
-            stream,
-            f"{self._entry.where}: {what}.",
-            remedy=f"oncelake reset {stream} --yes, to ingest the topic into a new table",
-        )
+        return RewindError(stream, f"{self._entry.where}: {what}.", remedy=reset(stream))
 
     def commit_files(
         self,

@@ -208,11 +208,8 @@ class TopicLog(CommitLog):
 
     def _damaged(self, problem: str) -> DamagedTableError:
         stream = self._place.stream
-        return DamagedTableError(
-            stream,
-            f"{self._place.where} is damaged: {problem}.",
-            remedy=f"delete both topics, and oncelake reset {stream} --yes, to write them anew",
-        )
+        remedy = f"delete both topics, and oncelake reset {stream} --yes, to write them anew"
+        return DamagedTableError.of(stream, self._place.where, problem, remedy=remedy)
 
     @property
     def is_empty(self) -> bool:

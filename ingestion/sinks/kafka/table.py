@@ -212,10 +212,8 @@ class TopicTable(SinkTable):
             yield from newest.records()
 
     def _damaged(self, problem: str, remedy: str) -> DamagedTableError:
-        again = f"; then delete it and its notes, and oncelake reset {self.stream} --yes"
-        return DamagedTableError(
-            self.stream, f"{self.where} is damaged: {problem}.", remedy=remedy + again
-        )
+        remedy += f"; then delete it and its notes, and oncelake reset {self.stream} --yes"
+        return DamagedTableError.of(self.stream, self.where, problem, remedy=remedy)
 
     def rows_of_seq(self, seq: int, *, commit: Commit) -> int:
         """Return how many rows' records the broker has taken, as the commit has noted."""

@@ -83,7 +83,9 @@ class TopicPlace:
     @property
     def where(self) -> str:
         """Name the topic, and the brokers."""
-        return f"topic {self.topic} (Kafka at {self.settings.kafka or 'the embedded broker'})"
+        return (
+            f"topic {self.topic} (Kafka at {self.settings.kafka.address or 'the embedded broker'})"
+        )
 
     @property
     def notes(self) -> TopicPartition:

@@ -19,6 +19,7 @@ from psycopg.sql import SQL, Composable, Composed, Identifier
 from pydantic import SecretStr
 
 from oncelake.ingestion.errors import (
+    AGAIN,
     DamagedTableError,
     IngestionError,
     InvalidSpecError,
@@ -28,9 +29,10 @@ from oncelake.ingestion.errors import (
     TableBusyError,
     counted,
     first_line,
+    reset,
 )
 from oncelake.ingestion.sinks.postgres.copy import Connection
-from oncelake.ingestion.tables.commit_log import AGAIN, UnknownOutcomeError
+from oncelake.ingestion.tables.commit_log import UnknownOutcomeError
 
 EXAMPLE: Final = "postgresql://user:password@host:5432/database"
 # extract(epoch …) counts microseconds exactly from here on.
@@ -322,12 +324,8 @@ class PostgresPlace:
 
     def damaged(self, why: str) -> DamagedTableError:
         """Return the error of a note that is not as it was written."""
-        return DamagedTableError(
-            self.stream,
-            f"{self.where} is damaged: {why}.",
-            remedy="restore oncelake_notes from a backup; if there is none, oncelake reset "
-            f"{self.stream} --yes, to ingest the topic again",
-        )
+        remedy = f"restore oncelake_notes from a backup; if there is none, {reset(self.stream)}"
+        return DamagedTableError.of(self.stream, self.where, why, remedy=remedy)
 
     def reason(self, error: psycopg.Error) -> str:
         """Say what a server or its client complains of; without its details, which quote rows."""

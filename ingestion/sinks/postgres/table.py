@@ -25,9 +25,9 @@ from oncelake.ingestion.errors import (
     DamagedTableError,
     InvalidSpecError,
     RefusedError,
-    SetupError,
     TableSettingsError,
     first_line,
+    not_installed,
 )
 from oncelake.ingestion.settings import Settings
 from oncelake.ingestion.storage.failpoints import Failpoint, hit
@@ -74,11 +74,7 @@ try:
         value_of,
     )
 except ImportError as error:
-    raise SetupError(
-        "a stream has `sink: postgres`, and its client is not installed. "
-        "Next: make setup in a clone, or pip install 'WHEEL[postgres]' "
-        "with the path of Oncelake's wheel"
-    ) from error
+    raise not_installed("postgres") from error
 
 _NOTES_AT_ONCE: Final = 16
 _KIND: Final = SINKS["postgres"]

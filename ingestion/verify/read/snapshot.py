@@ -26,9 +26,9 @@ from oncelake.ingestion.errors import (
     SchemaChangedError,
     TableBusyError,
     TableReplacedError,
+    TableRolledBackError,
     TerminalError,
     no_table_yet,
-    table_rolled_back,
 )
 from oncelake.ingestion.kafka.offsets import TopicPartition
 from oncelake.ingestion.lake.archive import refuse_half_swapped
@@ -407,12 +407,9 @@ def _refuse_older_copy(
     """Refuse a table that lacks a batch of its ledger, which was read before the table was."""
     mine = [batch for batch in ledger if batch.table_id == table_id]
     if len(_until(newest, mine, commits)) < len(mine):
-        raise table_rolled_back(
-            paths.stream,
-            paths.table.where,
-            seq=max((commit.seq for commit in commits), default=0),
-            known_seq=mine[-1].seq,
-            known_version=mine[-1].delta_version,
+        seq, known = max((commit.seq for commit in commits), default=0), mine[-1]
+        raise TableRolledBackError(
+            paths.stream, paths.table.where, seq=seq, known=known.seq, version=known.delta_version
         )
 
 
@@ -445,23 +442,14 @@ def _not_ours(
             if log.exists
             else f"a table at {where}, which is gone"
         )
-        return TableReplacedError(
-            spec.name,
-            f"the ledger records {records}.",
-            remedy=f"restore the table, or oncelake reset {spec.name} --yes, to ingest the topic "
-            "again",
-        )
+        return TableReplacedError(spec.name, f"the ledger records {records}.")
     if not log.exists:
         return no_table_yet(spec.name)
     if log.is_empty:
         return InvalidSpecError(
             f"{spec.name}: {where} is empty, and {none}. Next: oncelake run {spec.name}"
         )
-    return ForeignTableError(
-        spec.name,
-        f"{where} holds rows, and {none}.",
-        remedy="rename the stream's file, or move that table away",
-    )
+    return ForeignTableError(spec.name, f"{where} holds rows, and {none}.")
 
 
 def _refuse_other_columns(spec: StreamSpec, table: SinkTable) -> None:
