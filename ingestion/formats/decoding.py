@@ -1,7 +1,7 @@
 """Formats are opened here: bytes in Arrow batches become typed columns in them.
 
-Where records name their schemas by id, the driver requests the schemas of a batch first: executors
-need no access to the registry, and none of them can stop a run half-way.
+Where records name their schemas by id, a decoding has the schemas of its batch: executors need no
+access to the registry, and none of them can stop a run half-way.
 """
 
 from __future__ import annotations

@@ -34,6 +34,8 @@ from oncelake.ingestion.kafka.schema_registry import SchemaId, WriterSchema
 HEADER_BYTES: Final = 5
 _LONG_HEADER_BYTES: Final = 9
 GUID_HEADER_BYTES: Final = 17
+# What an id may lie in, in front of a payload: Glue's frame is the longest.
+LONGEST_FRONT_BYTES: Final = glue_frame.HEADER_BYTES
 _MOST_INDEXES: Final = 100
 # For fewer records of one schema, whole columns are not worth the effort.
 _MANY: Final = 32

@@ -145,10 +145,9 @@ def _try_in_spark(
     with closing(open_engine(name, read, stream)) as engine, closing(FrameCache()) as frames:
         decoded = decode(read, stream, frames)
         planned = plan_transformation(session, spec) if name == "local" else None
-        transformed = transform(decoded, spec, frames, planned)
-        validated = validate(transformed, spec, Offsets(), {})
         with translate_expression_errors(spec, ranges, {}):
-            engine.materialize(validated)
+            transformed = transform(decoded, spec, frames, planned)
+            engine.materialize(validate(transformed, spec, Offsets(), {}))
         return _trial_of(engine, spec, ranges, plan)
 
 
@@ -157,8 +156,9 @@ def _trial_of(
 ) -> Trial:
     """Count the engine's ``batch``."""
     take_truncates(engine, spec)
-    # What leaves is counted where it finds a row.
-    engine.define("batch", "SELECT * FROM batch WHERE _left_to IS NULL", keep=True)
+    if spec.leaves_rows:
+        # What leaves is counted where it finds a row.
+        engine.define("batch", "SELECT * FROM batch WHERE _left_to IS NULL", keep=True)
     counts, names = count_records(engine), [column.name for column in spec.value_columns]
     return Trial(
         spec=spec,

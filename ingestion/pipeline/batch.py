@@ -186,11 +186,10 @@ class BatchWriter:
         opened = open_engine(self._engine, records, self._stream)
         with closing(opened) as engine, closing(FrameCache()) as frames:
             decoded = decode(records, self._stream, frames)
-            transformed = transform(decoded, spec, frames, self._transformation)
             asked = self.position.constraints
-            validated = validate(transformed, spec, overlap, asked)
             with translate_expression_errors(spec, planned, asked):
-                is_in_workers = engine.materialize(validated)
+                transformed = transform(decoded, spec, frames, self._transformation)
+                is_in_workers = engine.materialize(validate(transformed, spec, overlap, asked))
             self._evaluated_by = "local" if is_in_workers and (spec.where or spec.select) else None
             for part in engine.parts(planned):
                 plan = self.fit_ranges(part)

@@ -14,6 +14,7 @@ from uuid import UUID
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from oncelake.ingestion.declaration.formats import FORMATS
@@ -22,7 +23,7 @@ from oncelake.ingestion.errors import InvalidSpecError
 from oncelake.ingestion.formats.decoder import Encoded
 from oncelake.ingestion.formats.decoding import Decoding, decode_batches
 from oncelake.ingestion.formats.route import plan_routing
-from oncelake.ingestion.formats.wire_format import schema_ids_in
+from oncelake.ingestion.formats.wire_format import LONGEST_FRONT_BYTES, schema_ids_in
 from oncelake.ingestion.kafka.schema_registry import SchemaId, WriterSchema, registry_of
 from oncelake.ingestion.lake.stream import Stream
 from oncelake.ingestion.modes.engines.frame_cache import FrameCache
@@ -185,12 +186,21 @@ def _writer_schemas(
 def _ids_in(records: Records, column: str, encoded: Encoded) -> list[SchemaId]:
     """Return the schema ids in front of bytes, or in a header."""
     source = "_key" if column == _TOMBSTONE_KEY else column
+    if isinstance(records, pa.Table):
+        fronts = records[source]
+        if column == _TOMBSTONE_KEY:
+            fronts = pc.if_else(pc.is_null(records["_value"]), fronts, None)
+        framed = pa.table({"front": fronts, "headers": records["_headers"]})
+    else:
+        # Workers get no more of a value than may hold an id.
+        front = F.substring(source, 1, LONGEST_FRONT_BYTES)
+        if column == _TOMBSTONE_KEY:
+            front = F.when(F.col("_value").isNull(), front)
+        framed = records.select(front.alias("front"), F.col("_headers").alias("headers"))
 
     def ids(batch: pa.RecordBatch) -> list[str]:
-        raws, headers = batch.column(source), batch.column("_headers")
-        if column == _TOMBSTONE_KEY:
-            raws = pc.if_else(pc.is_null(batch.column("_value")), raws, None)
-        return [str(each) for each in schema_ids_in(raws, headers, encoded)]
+        found = schema_ids_in(batch.column("front"), batch.column("headers"), encoded)
+        return [str(each) for each in found]
 
-    texts = distinct_texts(records, ["_headers", *{source, "_value"}], ids, most=_MOST_IDS)
+    texts = distinct_texts(framed, ids, most=_MOST_IDS)
     return [int(text) if text.isdigit() else UUID(text) for text in texts]

@@ -8,11 +8,11 @@ to quarantine.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Final
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -63,7 +63,7 @@ def refuse_moved_embedded(stream: Stream, records: Records) -> None:
     spec = stream.spec
     if not spec.follows_schema or spec.schema_from is None or spec.schema_from.kind != "embedded":
         return
-    fronts = distinct_texts(records, ["_value"], _fronts, most=_MOST_SCHEMAS)
+    fronts = distinct_texts(records.select(["_value"]), _fronts, most=_MOST_SCHEMAS)
     _refuse_moved(stream, map(_embedded_types, fronts))
 
 
@@ -75,16 +75,22 @@ def _fronts(batch: pa.RecordBatch) -> list[str]:
     is_usual = pc.fill_null(pc.equal(pc.list_value_length(parts), 2), False)
     usual = pc.list_element(parts.filter(is_usual), 0).unique().to_pylist()
     fronts = [front.decode(errors="replace") for front in usual]
-    others = values.filter(pc.invert(is_usual)).drop_null().to_pylist()
-    fronts += filter(None, map(_front, others))
+    others = values.filter(pc.invert(is_usual)).drop_null()
+    fronts += dict.fromkeys(filter(None, map(_front, others)))
     return [front for front in fronts if len(front) <= _LONGEST_SCHEMA]
 
 
-def _front(value: bytes) -> str | None:
+class _Envelope(msgspec.Struct):
+    schema: msgspec.Raw
+
+
+def _front(value: pa.BinaryScalar) -> str | None:
+    text = value.as_py().decode(errors="replace")
     try:
-        return '{"schema":' + json.dumps(json.loads(value)["schema"])
-    except (ValueError, LookupError, TypeError, RecursionError):
+        schema = bytes(msgspec.json.decode(text, type=_Envelope).schema)
+    except (msgspec.MsgspecError, RecursionError):
         return None
+    return '{"schema":' + schema.decode()
 
 
 def _refuse_moved(stream: Stream, of_schemas: Iterable[Types]) -> None:

@@ -1,6 +1,7 @@
 """The rules of a batch, as SQL that DuckDB and Spark run: one disposition for each decoded row.
 
-decoded → marked: which rows are deletes → checked: what is wrong with a row that was decoded
+decoded → events: every column, and which rows are deletes
+        → checked: what is wrong with a row that was decoded
         → explained: the reason and the detail → judged: the disposition → the batch's columns
 """
 

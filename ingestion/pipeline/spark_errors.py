@@ -69,7 +69,8 @@ _TOO_LATE: Final = re.compile(
 )
 # States of SQL that say: the values do not suit the expression. Others are of the machine.
 _OF_DATA: Final = re.compile(r"SQLSTATE: (22|42|P0)")
-_DECODER: Final = "ingestion/formats/"
+# In a traceback of a worker: our own code, and not that of a declared function.
+_OWN: Final = "/oncelake/ingestion/"
 _LONGEST: Final = 400
 _LAST_BREATH_SECONDS: Final = 2.0
 
@@ -270,8 +271,8 @@ def _is_of_expression(error: Exception, spec: StreamSpec) -> bool:
     if (is_storage_error(error) or is_of_cluster(error)) and not is_of_data:
         return False
     if isinstance(error, PythonException):
-        # Decoding is Python, too; what it raises is no fault of the declared function.
-        return spec.transform is not None and _DECODER not in text
+        # Our stages are Python, too; what they raise is no fault of the declared function.
+        return spec.transform is not None and _OWN not in text
     return isinstance(error, PySparkException) or is_of_data
 
 

@@ -30,6 +30,7 @@ from oncelake.ingestion.errors import BadFieldError
 from oncelake.ingestion.modes.engines.frame_cache import FrameCache, is_local
 from oncelake.ingestion.modes.engines.rows import Rows, unchanged
 from oncelake.ingestion.pipeline.evaluate import FILTERED, Transformation, evaluate
+from oncelake.ingestion.pipeline.rules import finding_columns
 from oncelake.ingestion.pipeline.schema import declared_row, row_type, sentence_of
 from oncelake.ingestion.pipeline.translate import translate
 
@@ -43,6 +44,8 @@ RECORD: Final = {
     "_headers": "ARRAY<STRUCT<key: STRING, value: BINARY>>",
     "_index": "INT",
 }
+# Columns that only the evaluation by Spark has.
+_UNNEEDED: Final = {"_good", "_is_asked", "_is_empty", "_returned"}
 # Logical plans of one row, or none, for each row. Any other may join, multiply or aggregate.
 _ROW_BY_ROW: Final = {"Project", "Filter", "LocalRelation", "LogicalRDD", "SubqueryAlias"}
 _UNSTEADY: Final = re.compile(
@@ -87,7 +90,8 @@ def transform(
         return decoded
 
     def in_spark() -> Rows:
-        return Rows(records=_transformed(decoded.frame(), spec, frames), work=unchanged)
+        made = _transformed(decoded.frame(), spec, frames)
+        return Rows(records=_without_unneeded(made, spec), work=unchanged)
 
     if by is None:
         return in_spark()
@@ -119,6 +123,17 @@ def plan_transformation(spark: SparkSession, spec: StreamSpec) -> Transformation
         leaving=frozenset(spec.leaving_columns if spec.leaves_by_where else ()),
         stays_if_unknown=spec.ignore_null_updates,
     )
+
+
+def _without_unneeded(made: DataFrame, spec: StreamSpec) -> DataFrame:
+    """Return rows without what no later stage needs, since all columns go to a worker."""
+    parts = [*finding_columns(spec).values(), *(["kept"] if spec.extra_fields == "keep" else [])]
+    value = [F.col(f"_decoded.{part}") for part in parts]
+    if required := spec.required_value_columns:
+        row = F.struct(*(F.col(f"_decoded.row.{quoted(name)}") for name in required))
+        value.append(row.alias("row"))
+    needed = [name for name in made.columns if name not in _UNNEEDED]
+    return made.withColumn("_decoded", F.struct(*value)).select(*needed)
 
 
 def _nothing(spark: SparkSession, spec: StreamSpec) -> DataFrame:

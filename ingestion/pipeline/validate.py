@@ -84,9 +84,9 @@ def validate(
             ``apply_as_deletes``.
 
     Returns:
-        The judged batch, with the table's columns as far as the record says them; ``_extra`` has
-        the names that the declaration does not have. Raw key, value and headers, and everything
-        that only a record in quarantine needs, are null in the others.
+        Rows whose query gives the judged batch, with the table's columns as far as the record says
+        them; ``_extra`` has the names that the declaration does not have. Raw key, value and
+        headers, and everything that only a record in quarantine needs, are null in the others.
     """
     rules = batch_of(judged(spec, reached, has_constraints=bool(constraints)), spec)
     if spec.apply_as_deletes or constraints:
@@ -95,7 +95,11 @@ def validate(
         flat = evaluate_conditions(made.then(partial(flatten, spec=spec)), spec, constraints)
     else:
         flat = transformed.then(partial(flatten, spec=spec))
-    return replace(flat.then(partial(drop_bytes, spec=spec)), sql=rules)
+    if spec.explode and flat.in_spark is None:
+        # Spark has cut the rows of a record apart: the rules alone tell which is bad.
+        return replace(flat, sql=rules)
+    dropped = replace(flat.then(partial(drop_bytes, spec=spec)), sql=rules)
+    return replace(dropped, in_spark=flat.in_spark) if spec.explode else dropped
 
 
 def evaluate_conditions(flat: Rows, spec: StreamSpec, constraints: Mapping[str, str]) -> Rows:
@@ -146,7 +150,9 @@ def flatten(decode: Work, spec: StreamSpec) -> Work:
                 misfit = fields_of(batch.column("_misfit"))
                 columns["_wrong"] = pc.coalesce(columns["_wrong"], misfit["reason"])
                 columns["_wrong_detail"] = pc.coalesce(columns["_wrong_detail"], misfit["detail"])
-                columns["_lacks"] = _lacking(value["row"], required)
+                columns["_lacks"] = pa.repeat("", batch.num_rows)
+                if required:
+                    columns["_lacks"] = _lacking(value["row"], required)
             if keys:
                 key = fields_of(batch.column("_decoded_key"))
                 of_key = fields_of(key["row"])
@@ -159,7 +165,10 @@ def flatten(decode: Work, spec: StreamSpec) -> Work:
 
 
 def drop_bytes(work: Work, spec: StreamSpec) -> Work:
-    """Return work that leaves the raw bytes to the records that may be bad."""
+    """Return work that leaves the raw bytes to the records that may be bad.
+
+    The rows of an exploded record lie together.
+    """
     may_be_bad = _doubts(spec)
 
     def dropped(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 import tempfile
 from collections.abc import Mapping
 from contextlib import closing
@@ -184,3 +185,48 @@ def test_a_row_that_the_table_would_not_take_is_quarantined(
 
     assert (row["_disposition"], row["_reason"]) == (disposition, reason)
     assert row["_detail"] == (f"mine: {constraint}" if reason == UNMET else row["_detail"])
+    assert (row["_value"] is not None) == (disposition == "quarantined" and value is not None)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"apply_as_deletes": "tag = 'gone'"},
+        {"where": "sha2(coalesce(tag, ''), 256) <> ''"},
+        {"where": "sha2(coalesce(tag, ''), 256) <> ''", "apply_as_deletes": "tag = 'gone'"},
+    ],
+    ids=["by workers", "a condition", "by Spark", "both by Spark"],
+)
+def test_a_bad_element_is_found_among_more_than_spark_hands_out_at_once(
+    spark: SparkSession, more: dict[str, Any]
+) -> None:
+    """The record waits as a whole, and its bytes with it."""
+    tags = [*map(str, range(1_500)), None]
+    value = json.dumps({"id": 1, "at": 1, "tag": tags}).encode()
+    spec = declared(
+        value_schema="id INT NOT NULL, at INT, tag ARRAY<STRING>",
+        schema="id INT NOT NULL, at INT, tag STRING",
+        explode="tag",
+        keys=["id", "tag"],
+        **more,
+    )
+
+    row = validated(spark, spec, value)
+
+    assert (row["_reason"], row["_detail"]) == ("missing_key", "element 1500: null: tag")
+    assert bytes(row["_value"]) == value
+
+
+@pytest.mark.parametrize("by", ["concat(coalesce(a, ''), b)", "sha2(a, 256)"])
+def test_required_columns_of_a_value_are_named_that_are_null(spark: SparkSession, by: str) -> None:
+    """By workers or by Spark, whatever is made of them."""
+    spec = declared(
+        value_schema="id INT, at INT, a STRING NOT NULL, b STRING NOT NULL",
+        schema="id INT, at INT, c STRING",
+        select={"c": by},
+    )
+
+    row = validated(spark, spec, b'{"id": 1, "at": 1}')
+
+    assert (row["_reason"], row["_detail"]) == ("missing_required", "null: a, b")

@@ -6,7 +6,8 @@ The same function runs in this process, in a worker of Spark's or on an executor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Final, TypeAlias, Union
@@ -32,6 +33,7 @@ RECORDS: Final = pa.schema(
 )
 # As a frame of Spark's, or as a table in this process.
 Records: TypeAlias = Union["DataFrame", pa.Table]
+_PLAIN: Final = re.compile(r"\w+")
 Work = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
@@ -94,46 +96,39 @@ class Rows:
         return pa.RecordBatch.from_pylist([], to_arrow_schema(self.records.schema, timezone="UTC"))
 
 
-def map_in_workers(frame: DataFrame, work: Work, made: StructType | str) -> DataFrame:
-    """Return what Spark's workers make of a frame, whose columns are ``made``."""
+def map_in_workers(frame: DataFrame, work: Work, schema: StructType | str) -> DataFrame:
+    """Return what Spark's workers make of a frame, with the columns of ``schema``."""
     names = frame.columns
-    # PySpark takes a backtick within a name for the beginning of a quoted one.
-    has_ticks = any("`" in name for name in names)
-    plain = frame.toDF(*map(str, range(len(names)))) if has_ticks else frame
+    # PySpark takes a backtick for the beginning of a quoted name, and a dot for the end of one.
+    is_plain = all(_PLAIN.fullmatch(name) for name in names)
+    plain = frame if is_plain else frame.toDF(*map(str, range(len(names))))
     return plain.mapInArrow(
-        lambda batches: work(each.rename_columns(names) for each in batches), made
+        lambda batches: work(each.rename_columns(names) for each in batches), schema
     )
 
 
 def distinct_texts(
-    records: Records,
-    columns: Sequence[str],
-    texts_in: Callable[[pa.RecordBatch], Iterable[str]],
-    *,
-    most: int,
+    records: Records, texts_in: Callable[[pa.RecordBatch], Iterable[str]], *, most: int
 ) -> list[str]:
-    """Return the texts that a function finds in columns of records, each once.
+    """Return the texts that a function finds in records, each once.
 
-    Of a frame it costs one job of Spark's.
+    Of a frame it costs one job of Spark's, and workers get all columns.
 
     Args:
-        records: The records.
-        columns: What the function reads.
+        records: What the function reads.
         texts_in: Returns the texts of a batch; executors get it.
         most: How many are wanted; there may be more.
     """
     if isinstance(records, pa.Table):
-        texts = dict.fromkeys(
-            text for batch in records.select(columns).to_batches() for text in texts_in(batch)
-        )
+        texts = dict.fromkeys(text for batch in records.to_batches() for text in texts_in(batch))
         return [*islice(texts, most)]
 
-    def found(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def texts_of(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             yield pa.RecordBatch.from_pydict({"text": pa.array(texts_in(batch), pa.string())})
 
-    texts_of_all = map_in_workers(records.select(*columns), found, "text STRING")
-    return [row["text"] for row in texts_of_all.distinct().limit(most).collect()]
+    made = map_in_workers(records, texts_of, "text STRING")
+    return [row["text"] for row in made.distinct().limit(most).collect()]
 
 
 def as_frame(records: Records) -> DataFrame:
