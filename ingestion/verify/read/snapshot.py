@@ -174,10 +174,24 @@ class LoggedCommit:
         }
 
 
-def reasons_in(commits: Iterable[LoggedCommit]) -> dict[int, str]:
-    """Return why a person accepted red batches, by seq, from the commits of the acceptances."""
+def reasons_in(
+    commits: Iterable[LoggedCommit], batches: Iterable[Batch] = (), dropped: Iterable[Batch] = ()
+) -> dict[int, str]:
+    """Return why a person accepted red batches, by seq, from the commits of the acceptances.
+
+    Of an acceptance whose commit was dropped, the ledger's row of the red batch has the reason.
+    """
+    given = [(each.seq, each.accepted) for each in dropped if each.kind == "accept"]
+    red = [each for each in batches if not each.balanced and each.accepted is not None]
+    by_ledger = {
+        each.seq: reason
+        for each in red
+        for seq, reason in given
+        if each.seq < seq and each.accepted == reason
+    }
     notes = [commit.metadata for commit in commits if commit.metadata]
-    return {seq: note["reason"] for note in notes for seq in note.get("accepts", ())}
+    by_log = {seq: note["reason"] for note in notes for seq in note.get("accepts", ())}
+    return {**{seq: str(reason) for seq, reason in by_ledger.items()}, **by_log}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -190,6 +204,7 @@ class Snapshot:
         commits: What is left of the log up to the newest version, oldest first.
         unfinished: Commits of ours after the ledger's last row, oldest first.
         holder: The run that holds the stream, if there are such commits and it still runs.
+        checkpoint: The version up to which no reader needs a commit; -1 where each is needed.
     """
 
     table_id: str
@@ -198,6 +213,7 @@ class Snapshot:
     commits: tuple[LoggedCommit, ...]
     unfinished: tuple[LoggedCommit, ...]
     holder: Holder | None
+    checkpoint: int = -1
 
     @property
     def identity(self) -> Identity:
@@ -209,6 +225,20 @@ class Snapshot:
     def ledger_of_table(self) -> tuple[Batch, ...]:
         """The ledger's rows of this table, by seq."""
         return tuple(batch for batch in self.ledger if batch.table_id == self.table_id)
+
+    @property
+    def dropped(self) -> tuple[Batch, ...]:
+        """The ledger's rows of commits that the log has dropped, though it has older ones.
+
+        No reader needs a commit behind a checkpoint, and a clean-up of the log may end halfway.
+        """
+        there = {commit.version for commit in self.commits}
+        return tuple(
+            each
+            for each in self.ledger_of_table
+            if min(there) < each.delta_version <= self.checkpoint
+            and each.delta_version not in there
+        )
 
     @property
     def finished(self) -> tuple[LoggedCommit, ...]:
@@ -231,7 +261,7 @@ class Snapshot:
         """
         commits = {c.seq: c for c in self.finished if c.metadata and c.seq > 0}
         batches = {batch.seq: batch for batch in self.ledger_of_table}
-        reasons = reasons_in(self.finished)
+        reasons = reasons_in(self.finished, self.ledger_of_table, self.dropped)
         return without_undone(
             _corrected(batches.get(seq), commits.get(seq), self.table_id, reasons)
             for seq in sorted(batches.keys() | commits.keys())
@@ -293,6 +323,7 @@ def take_snapshot(spec: StreamSpec, paths: StreamPaths) -> Snapshot:
         commits=commits,
         unfinished=unfinished,
         holder=holder,
+        checkpoint=paths.table.checkpoint_version(),
     )
 
 
