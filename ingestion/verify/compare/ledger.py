@@ -229,7 +229,9 @@ def _broken_txns(ours: Sequence[LoggedCommit]) -> Iterator[Difference]:
             yield _wrong(what, expected=f"above {earlier.txn}", found=str(later.txn))
 
 
-def _unlike(batch: Batch, commit: LoggedCommit, reasons: Mapping[int, str]) -> Iterator[Difference]:
+def _unlike(
+    batch: Batch, commit: LoggedCommit, reasons: Mapping[int, str | None]
+) -> Iterator[Difference]:
     told = commit.fields_of_batch(reasons)
     # A row whose identity was not known has none of these either.
     lacking = () if batch.identity else _WITH_IDENTITY
