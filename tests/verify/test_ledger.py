@@ -224,6 +224,8 @@ def test_of_commits_that_no_reader_needs_some_may_be_gone() -> None:
     assert gaps.dropped == (LEDGER[1],)
     assert messages(ledger.broken_agreement(LEDGER, gaps.commits, "s", dropped=gaps.dropped)) == []
     assert replace(gaps, checkpoint=2).dropped == ()
+    assert replace(gaps, commits=tuple(COMMITS[:2]), checkpoint=4).dropped == ()
+    assert replace(gaps, commits=(), checkpoint=4).dropped == ()
     assert replace(gaps, commits=(*gaps.commits, torn)).dropped == ()
 
 

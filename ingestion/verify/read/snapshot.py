@@ -226,15 +226,13 @@ class Snapshot:
     def dropped(self) -> tuple[Batch, ...]:
         """The ledger's rows of commits that the log has dropped, though it has older ones.
 
-        No reader needs a commit behind a checkpoint, and a clean-up of the log may end halfway.
+        No reader needs a commit behind a checkpoint, but for the newest; and a clean-up of the log
+        may end halfway.
         """
         there = {commit.version for commit in self.commits}
-        return tuple(
-            each
-            for each in self.ledger_of_table
-            if min(there) < each.delta_version <= self.checkpoint
-            and each.delta_version not in there
-        )
+        newest = max(there, default=0)
+        unneeded = {*range(min(there, default=0), min(self.checkpoint + 1, newest))} - there
+        return tuple(each for each in self.ledger_of_table if each.delta_version in unneeded)
 
     @property
     def finished(self) -> tuple[LoggedCommit, ...]:
