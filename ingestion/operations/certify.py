@@ -41,9 +41,9 @@ def certify(spec: StreamSpec, settings: Settings, verdict: Verdict, file: Path) 
         file,
         verdict,
         columns,
-        spec.keys,
         paths.table.scan([column.name for column in columns], verdict.delta_version),
-        scratch=scratch_of_this_process(settings.state),
+        scratch_of_this_process(settings.state),
+        keys=spec.keys,
         proven_at=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
         before=(place.read_if_there() or b"").decode() or None,
     )

@@ -130,13 +130,13 @@ def position_of(snapshot: TableSnapshot, *tolerated: type[RefusedError]) -> Posi
     refuse_replaced(paths, snapshot.ledger.rows, table.table_id if table else None)
     if table is None:
         if snapshot.ledger.rows or snapshot.ledger.damage:
-            raise _replaced(paths, "is gone")
+            raise replaced_table(paths, "is gone")
         if snapshot.has_stray_files:
-            raise _foreign(paths, "and there is no Delta log beside them")
+            raise foreign_table(paths, "and there is no Delta log beside them")
         return None
     _refuse_older_copy(snapshot, table)
     if table.seq is None and not table.is_empty:
-        raise _foreign(paths, "and no commit in its log is of this stream")
+        raise foreign_table(paths, "and no commit in its log is of this stream")
     if table.settings_error is not None:
         raise table.settings_error
     if table.seq is None:
@@ -232,7 +232,7 @@ def refuse_replaced(paths: StreamPaths, known: Sequence[LedgerRow], table_id: st
             "run reads it; or put `sink` back",
         )
     if known and table_id is not None and known[-1].table_id != table_id:
-        raise _replaced(paths, f"has id {table_id}, the ledger knows {known[-1].table_id}")
+        raise replaced_table(paths, f"has id {table_id}, the ledger knows {known[-1].table_id}")
 
 
 def _refuse_older_copy(snapshot: TableSnapshot, table: TableState) -> None:
@@ -265,10 +265,12 @@ def red_batches(paths: StreamPaths, rows: Sequence[LedgerRow]) -> Iterator[Unbal
             )
 
 
-def _replaced(paths: StreamPaths, what: str) -> RefusedError:
+def replaced_table(paths: StreamPaths, what: str) -> RefusedError:
+    """Return the error of a table that is not the one that the ledger records."""
     problem = f"the ledger records a table at {paths.table.where}, which {what}."
     return TableReplacedError(paths.stream, problem)
 
 
-def _foreign(paths: StreamPaths, why: str) -> RefusedError:
+def foreign_table(paths: StreamPaths, why: str) -> RefusedError:
+    """Return the error of rows that are somebody else's."""
     return ForeignTableError(paths.stream, f"{paths.table.where} holds rows, {why}.")

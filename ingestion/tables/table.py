@@ -281,6 +281,10 @@ class SinkTable(ABC):
             note = commit.metadata.to_json() if commit.metadata else None
             yield version, commit.txns.get(application), note
 
+    def checkpoint_version(self) -> int:
+        """Return up to which version the log may lack commits, as no reader needs them; else -1."""
+        return -1
+
     def check(self, log: Any) -> TableSettingsError | None:
         """Make sure that the rows are as they were written, where that can be checked.
 

@@ -29,30 +29,8 @@ FORMAT: Final = 1
 _BUCKETS: Final = 256
 _ROWS_AT_ONCE: Final = 100_000
 _WHOLE: Final = frozenset({"TINYINT", "SMALLINT", "INT", "BIGINT", "BOOLEAN", "STRING", "VARCHAR"})
-# The type by which DuckDB takes a column, so that wider types of a copy are no difference.
-_TAKEN: Final[Mapping[str, str]] = {
-    **{name: name for name in ("TINYINT", "SMALLINT", "BIGINT", "BOOLEAN", "DOUBLE", "DATE")},
-    "INT": "INTEGER",
-    "FLOAT": "FLOAT",
-    "STRING": "VARCHAR",
-    "VARCHAR": "VARCHAR",
-    "BINARY": "BLOB",
-    "TIMESTAMP": "TIMESTAMPTZ",
-    "TIMESTAMP_NTZ": "TIMESTAMP",
-}
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class BucketDigests:
-    """The rows of a table by buckets.
-
-    Attributes:
-        rows: How many rows each bucket has, by its number.
-        digests: The digest of each bucket's rows.
-    """
-
-    rows: tuple[int, ...]
-    digests: tuple[str, ...]
+# The types that DuckDB knows by another name.
+_TAKEN: Final[Mapping[str, str]] = {"TIMESTAMP": "TIMESTAMPTZ", "TIMESTAMP_NTZ": "TIMESTAMP"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,12 +60,9 @@ def write_certificate(
     file: Path,
     verdict: Verdict,
     columns: Sequence[DeclaredColumn],
-    keys: Sequence[str],
     rows: Iterable[pa.RecordBatch],
-    *,
     scratch: Path,
-    proven_at: str,
-    before: str | None,
+    **more: Any,
 ) -> str:
     """Write what a proof that holds has proven; return the digest of the document.
 
@@ -95,17 +70,17 @@ def write_certificate(
         file: Where to.
         verdict: Of the proof.
         columns: The columns of the table, without those that tell of records.
-        keys: The columns that make the key; without any, a row is its own key.
         rows: The rows that were proven.
         scratch: For what is larger than memory.
-        proven_at: When, in ISO 8601.
-        before: The digest of the stream's last certificate.
+        more: What the document has, too: ``keys``, the columns that make the key, without which a
+            row is its own; when it was ``proven_at``, in ISO 8601; and ``before``, the digest of
+            the stream's last certificate.
 
     Raises:
         InvalidSpecError: a column is of a type that has no canonical text, or the file cannot be
             written.
     """
-    found = digest_rows(rows, columns, keys, scratch)
+    buckets = digest_rows(rows, columns, more["keys"], scratch)
     document = {
         "format": FORMAT,
         "stream": verdict.stream,
@@ -113,15 +88,13 @@ def write_certificate(
         "version": verdict.delta_version,
         "seq": verdict.seq,
         "epoch": verdict.epoch,
-        "proven_at": proven_at,
         "ranges": [[r.topic, r.partition, r.start, r.end] for r in verdict.proven],
         "records": verdict.records,
         "not_proven": list(verdict.limits),
         "columns": [f"{quoted(each.name)} {each.type}" for each in columns],
-        "keys": list(keys),
-        "rows": sum(found.rows),
-        "buckets": [list(each) for each in zip(found.rows, found.digests, strict=True)],
-        "before": before,
+        "rows": sum(count for count, _ in buckets),
+        "buckets": buckets,
+        **more,
     }
     digest = _digest(document)
     try:
@@ -169,14 +142,13 @@ def compare(
     """
     columns = columns_of(certificate)
     found = digest_rows(rows, columns, certificate["keys"], scratch)
-    expected = [tuple(each) for each in certificate["buckets"]]
-    both = enumerate(zip(zip(found.rows, found.digests, strict=True), expected, strict=True))
-    differing = tuple(number for number, (is_, due) in both if is_ != due)
+    both = enumerate(zip(found, certificate["buckets"], strict=True))
+    differing = tuple(number for number, (is_, due) in both if [*is_] != due)
     bucket = _bucket(columns, certificate["keys"])
     numbers = ", ".join(map(str, differing))
     return Comparison(
         table=table,
-        rows=sum(found.rows),
+        rows=sum(count for count, _ in found),
         expected=certificate["rows"],
         buckets=differing,
         where=f"{bucket} IN ({numbers})" if differing else None,
@@ -193,8 +165,10 @@ def digest_rows(
     columns: Sequence[DeclaredColumn],
     keys: Sequence[str],
     scratch: Path,
-) -> BucketDigests:
-    """Digest the rows of a table by buckets; ``scratch`` holds what is larger than memory.
+) -> list[tuple[int, str]]:
+    """Return how many rows each bucket of a table has, and their digest.
+
+    ``scratch`` holds what is larger than memory.
 
     Raises:
         InvalidSpecError: a column has no canonical text, is not there, or is of another type.
@@ -218,12 +192,10 @@ def digest_rows(
                     f"the table does not have the columns of the certificate: {reason}. Next: name "
                     "a table that is a copy of the one that was proven"
                 ) from error
-        found = database.execute(
-            "SELECT n, count(digest), sha256(coalesce(string_agg(digest, '' ORDER BY digest), '')) "
+        return database.execute(
+            "SELECT count(digest), sha256(coalesce(string_agg(digest, '' ORDER BY digest), '')) "
             f"FROM range({_BUCKETS}) t(n) LEFT JOIN digests ON bucket = n GROUP BY n ORDER BY n"
         ).fetchall()
-    _, counts, digests = zip(*found, strict=True)
-    return BucketDigests(rows=counts, digests=digests)
 
 
 def _bucket(columns: Sequence[DeclaredColumn], keys: Sequence[str]) -> str:
@@ -272,7 +244,7 @@ def _text(value: str, type_: SqlType) -> str:
 
 
 def _taken(type_: SqlType) -> str:
-    """Return a type as DuckDB writes it."""
+    """Return a type as DuckDB writes it, so that a wider one of a copy is no difference."""
     if type_.word == "DECIMAL":
         return f"DECIMAL({type_.precision}, {type_.scale})"
     if type_.word == "STRUCT":

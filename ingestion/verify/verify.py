@@ -228,17 +228,22 @@ class _Proof:
 
     def _prove_the_ledger(self, snapshot: Snapshot) -> None:
         mine, add = snapshot.ledger_of_table, self._differences.add
-        altered = (commit.altered for commit in snapshot.commits if commit.altered)
-        add(Difference("ledger", f"{each}: restore it from a backup") for each in altered)
+        add(_altered_commits(snapshot))
         standing = without_undone(mine)
         unknown = snapshot.unknown
         add(ledger.broken_numbers(snapshot.ledger, table_id=snapshot.table_id, unknown=unknown))
         add(ledger.broken_ranges(standing, ledger.begins_in(snapshot.commits)))
         add(ledger.unread_replays(standing))
         add(ledger.broken_books(standing))
-        add(ledger.broken_agreement(mine, snapshot.finished))
+        stream, dropped = self._spec.name, snapshot.dropped
+        add(ledger.broken_agreement(mine, snapshot.finished, stream, dropped=dropped))
+        if dropped:
+            self._limits.append(
+                f"the log has dropped the commits of seq {written_seqs(b.seq for b in dropped)}, "
+                "which no reader needs behind a checkpoint: the ledger stands for them"
+            )
         if snapshot.holder is None:
-            add(ledger.torn(snapshot.unfinished, self._spec.name))
+            add(ledger.torn(snapshot.unfinished, stream))
         else:
             by = f"run {snapshot.holder.run_id}"
             self._limits.append(f"{by} is committing right now: proven through the batch before")
@@ -501,6 +506,14 @@ class _Proof:
             if str(error) not in self._damages:
                 self._damages.add(str(error))
                 self._differences.add([Difference(part, str(error))])
+
+
+def _altered_commits(snapshot: Snapshot) -> Iterator[Difference]:
+    """Name the commits that are not as they were written; behind a checkpoint none is needed."""
+    for commit in (each for each in snapshot.commits if each.altered):
+        is_needed = commit.version > snapshot.checkpoint or commit is snapshot.commits[-1]
+        remedy = "" if is_needed else ", or remove it, since a checkpoint has what it did"
+        yield Difference("ledger", f"{commit.altered}: restore it from a backup{remedy}")
 
 
 def _of_newest_table(batches: Sequence[Batch]) -> list[Batch]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -14,7 +15,7 @@ from oncelake.ingestion.tables.commit_metadata import UNKNOWN, CommitMetadata
 from oncelake.ingestion.tables.table import SinkTable
 from oncelake.ingestion.verify.compare import ledger
 from oncelake.ingestion.verify.decode.coerce import UnprovableError
-from oncelake.ingestion.verify.read.snapshot import Batch, LoggedCommit, read_log
+from oncelake.ingestion.verify.read.snapshot import Batch, LoggedCommit, Snapshot, read_log
 from oncelake.ingestion.verify.verdict import Difference
 from tests.verify.factories import P0, P1, batch, stretch, unlike
 
@@ -59,7 +60,7 @@ def test_a_sound_ledger_has_no_difference() -> None:
     assert messages(ledger.broken_numbers(LEDGER, table_id="table")) == []
     assert messages(ledger.broken_ranges(LEDGER, begins)) == []
     assert messages(ledger.broken_books(LEDGER)) == []
-    assert messages(ledger.broken_agreement(LEDGER, COMMITS)) == []
+    assert messages(ledger.broken_agreement(LEDGER, COMMITS, "s")) == []
 
 
 def test_missing_doubled_and_foreign_batches_are_named() -> None:
@@ -165,7 +166,7 @@ def test_a_ledger_row_unlike_its_commit_is_named(changed: dict[str, Any], name: 
     """Every field that ledger and commit share is compared."""
     rows = [LEDGER[0], unlike(LEDGER[1], **changed), LEDGER[2]]
 
-    (problem,) = messages(ledger.broken_agreement(rows, COMMITS))
+    (problem,) = messages(ledger.broken_agreement(rows, COMMITS, "s"))
 
     assert problem.startswith(f"batch 2: its {name} is not its commit's: expected")
 
@@ -176,9 +177,9 @@ def test_an_acceptance_is_that_of_the_commit_that_gave_it() -> None:
     decision = batch(2, kind="accept", accepted="why")
     log = [COMMITS[0], commit(decision, reason="why", accepts=[1], counts={})]
 
-    assert messages(ledger.broken_agreement([red, decision], log)) == []
+    assert messages(ledger.broken_agreement([red, decision], log, "s")) == []
     changed = unlike(decision, accepted="because", counts={"altered": 1})
-    assert messages(ledger.broken_agreement([red, changed], log)) == [
+    assert messages(ledger.broken_agreement([red, changed], log, "s")) == [
         "batch 2: its accepted is not its commit's: expected why, found because",
         "batch 2: its altered is not its commit's: expected 0, found 1",
     ]
@@ -188,22 +189,57 @@ def test_a_row_of_an_earlier_version_lacks_what_the_ledger_did_not_keep() -> Non
     """Without an identity it is compared in what it has."""
     earlier = unlike(LEDGER[1], identity={})
 
-    assert messages(ledger.broken_agreement([LEDGER[0], earlier, LEDGER[2]], COMMITS)) == []
+    assert messages(ledger.broken_agreement([LEDGER[0], earlier, LEDGER[2]], COMMITS, "s")) == []
 
 
 def test_a_commit_without_row_and_a_row_without_commit_are_named() -> None:
     """As far as the log reaches, each has the other."""
-    assert messages(ledger.broken_agreement([LEDGER[0], LEDGER[2]], COMMITS)) == [
+    assert messages(ledger.broken_agreement([LEDGER[0], LEDGER[2]], COMMITS, "s")) == [
         "batch 2: its commit, version 3, has no ledger row"
     ]
-    assert messages(ledger.broken_agreement(LEDGER, [COMMITS[0], COMMITS[2]])) == [
-        "batch 2: the log has no commit of it; the ledger says version 3"
+    assert messages(ledger.broken_agreement(LEDGER, [COMMITS[0], COMMITS[2]], "s")) == [
+        "batch 2: the log has no commit of it; the ledger says version 3; restore the log from a "
+        "backup, or oncelake rebuild s"
     ]
 
 
 def test_what_the_log_no_longer_holds_is_no_difference() -> None:
     """Commits that have aged out are remembered by the ledger alone."""
-    assert messages(ledger.broken_agreement(LEDGER, COMMITS[1:])) == []
+    assert messages(ledger.broken_agreement(LEDGER, COMMITS[1:], "s")) == []
+
+
+def test_of_commits_that_no_reader_needs_some_may_be_gone() -> None:
+    """Behind a checkpoint the ledger stands for a commit that is gone; beyond it nothing does."""
+    gaps = Snapshot(
+        table_id="table",
+        version=4,
+        ledger=tuple(LEDGER),
+        commits=(COMMITS[0], COMMITS[2]),
+        unfinished=(),
+        holder=None,
+        checkpoint=3,
+    )
+    torn = LoggedCommit(version=3, txn=None, metadata=None, altered="it is cut short")
+
+    assert gaps.dropped == (LEDGER[1],)
+    assert messages(ledger.broken_agreement(LEDGER, gaps.commits, "s", dropped=gaps.dropped)) == []
+    assert replace(gaps, checkpoint=2).dropped == ()
+    assert replace(gaps, commits=tuple(COMMITS[:2]), checkpoint=4).dropped == ()
+    assert replace(gaps, commits=(), checkpoint=4).dropped == ()
+    assert replace(gaps, commits=(*gaps.commits, torn)).dropped == ()
+
+
+def test_an_acceptance_whose_commit_is_gone_is_that_of_the_ledger() -> None:
+    """The row of the red batch has the reason that the row of the decision has."""
+    red = unlike(LEDGER[0], balanced=False, accepted="why")
+    decision = batch(2, kind="accept", accepted="why")
+    known = {"dropped": [decision]}
+
+    assert messages(ledger.broken_agreement([red, decision], COMMITS[:1], "s", **known)) == []
+    (problem,) = messages(
+        ledger.broken_agreement([unlike(red, accepted="x"), decision], COMMITS[:1], "s", **known)
+    )
+    assert problem == "batch 1: its accepted is not its commit's: expected None, found x"
 
 
 @pytest.mark.parametrize(
@@ -217,7 +253,7 @@ def test_what_the_log_no_longer_holds_is_no_difference() -> None:
 def test_a_txn_that_is_not_the_seq_is_named(changed: dict[str, Any], found: str) -> None:
     """The transaction id and the metadata of a commit say one number."""
     problems = messages(
-        ledger.broken_agreement(LEDGER[:2], [COMMITS[0], commit(LEDGER[1], **changed)])
+        ledger.broken_agreement(LEDGER[:2], [COMMITS[0], commit(LEDGER[1], **changed)], "s")
     )
 
     assert found in problems[0]
@@ -227,7 +263,7 @@ def test_txns_that_do_not_grow_are_named() -> None:
     """A seq that was committed again is a second commit of the same batch."""
     again = commit(LEDGER[0], version=4)
 
-    problems = messages(ledger.broken_agreement(LEDGER[:2], [*COMMITS[:2], again]))
+    problems = messages(ledger.broken_agreement(LEDGER[:2], [*COMMITS[:2], again], "s"))
 
     assert "the txn of version 4 does not grow: expected above 2, found 1" in problems
 

@@ -482,6 +482,27 @@ def test_a_log_that_has_aged_out_is_a_limit_and_the_rest_is_proven(damaged: Worl
     assert len(differences(damaged)) == 1
 
 
+def test_a_commit_that_is_gone_behind_a_checkpoint_is_a_limit(damaged: World) -> None:
+    """No reader needs it, so that a clean-up of the log that ends halfway may leave older ones."""
+    log = damaged.paths.data.path / "_delta_log"
+    *_, second, _ = sorted(log.glob("*.json"))
+    DeltaTable(damaged.paths.data.path).create_checkpoint()
+    second.unlink()
+
+    verdict = verdict_of(damaged)
+
+    assert (verdict.holds, verdict.batches, verdict.commits) == (True, 3, 3), verdict.differences
+    assert verdict.limits == (
+        "the log has dropped the commits of seq 2, which no reader needs behind a checkpoint: the "
+        "ledger stands for them",
+    )
+    assert damaged.run().lag == 0
+    assert verdict_of(damaged).holds
+    other = replace(damaged.ledger[1], counts={**damaged.ledger[1].counts, "stale": 7})
+    Ledger(damaged.paths.ledger).put(other)
+    assert any("batch 2: stale, counted again" in problem for problem in differences(damaged))
+
+
 @only_long
 def test_a_version_before_a_column_was_added_is_read_without_it(damaged: World) -> None:
     """Where the ledger is gone, the version to prove is older than the newest column."""
@@ -520,10 +541,13 @@ def test_a_commit_that_a_disk_has_changed_is_named(
 
     assert list(map(str, verdict.differences)) == [
         f"_delta_log/{commit.name} is cut short, or not as it was written: restore it from a "
-        "backup",
-        "batch 2: the log has no commit of it; the ledger says version 3",
+        "backup, or remove it, since a checkpoint has what it did",
+        "batch 2: the log has no commit of it; the ledger says version 3; restore the log from a "
+        f"backup, or oncelake rebuild {damaged.topic}",
     ]
     assert (verdict.obstacles, verdict.rows > 0) == ((), True)
+    commit.unlink()
+    assert verdict_of(damaged).holds
 
 
 @pytest.mark.parametrize(

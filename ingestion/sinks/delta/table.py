@@ -32,7 +32,7 @@ from oncelake.ingestion.delta.integrity import (
     translate_read_errors,
 )
 from oncelake.ingestion.delta.log import DeltaLog, all_files
-from oncelake.ingestion.delta.log_files import COMMIT, commit_file, log_files
+from oncelake.ingestion.delta.log_files import CHECKPOINT, COMMIT, commit_file, log_files
 from oncelake.ingestion.delta.vacuum import remove_unreferenced
 from oncelake.ingestion.delta.vectors import FEATURE, PROPERTY
 from oncelake.ingestion.errors import (
@@ -160,6 +160,11 @@ class DeltaSinkTable(ErasableTable, RewindableTable, MarkableTable, SealedTable)
         for version in sorted(versions):
             if version <= through:
                 yield version, *_fence_and_note(log / commit_file(version), app_id(self.stream))
+
+    def checkpoint_version(self) -> int:
+        """Return the version of the newest checkpoint, by the files of the log."""
+        found = map(CHECKPOINT.fullmatch, (self.path / "_delta_log").files())
+        return max((int(each[1]) for each in found if each), default=-1)
 
     def seal(self) -> None:
         """Write it, since neither delta-rs nor Spark has."""

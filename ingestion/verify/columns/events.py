@@ -37,7 +37,7 @@ _OWN: Final = ("_partition", "_offset", "epoch_us(_timestamp)", "_seq")
 _DIGITS_OF_64_BITS: Final = 18
 _DATABASE: Final = {
     **OFFLINE,
-    "memory_limit": "1GB",
+    "memory_limit": "600MB",
     "preserve_insertion_order": "false",
     # No condition reads a file.
     "enable_external_access": "false",

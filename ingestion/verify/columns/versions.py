@@ -38,41 +38,24 @@ lines AS (
     SELECT once.*, batch, batch AS line FROM once JOIN batches USING (k) WHERE seq <= batch
 )
 """
-_COUNTS: Final = f"""{_LINES},
-events_in_line AS (
-    SELECT *, lag(seq) OVER line AS seq_before, lag(gone) OVER line AS gone_before,
-        first_value(CASE WHEN seq < batch THEN o0 END IGNORE NULLS) OVER (
-            line ROWS BETWEEN 1 FOLLOWING AND UNBOUNDED FOLLOWING
-        ) AS older_end
-    FROM lines WINDOW line AS (PARTITION BY k, line ORDER BY o0, tp, off)
-)
-SELECT batch, count(*) FILTER (NOT gone) AS inserted,
-    count(*) FILTER (gone AND NOT gone_before) AS deleted,
-    count(*) FILTER (gone AND coalesce(gone_before, TRUE)) AS deleted_absent,
-    count(*) FILTER (
-        NOT gone_before AND seq_before < batch AND older_end IS DISTINCT FROM o0
-    ) AS closed
-FROM events_in_line WHERE seq = batch GROUP BY batch
-"""
 # The events of a line, and whether each begins or ends a version.
 _SHOWN: Final = """
-SELECT *, gone OR coalesce(gone_before, TRUE) OR t IS DISTINCT FROM t_before AS is_shown FROM (
-    SELECT *, lag(gone) OVER line AS gone_before, lag(t) OVER line AS t_before
-    FROM ({events}) WINDOW line AS (PARTITION BY {line} ORDER BY o0, tp, off)
-)
+SELECT *, lag(gone) OVER line AS gone_before,
+    gone OR coalesce(lag(gone) OVER line, TRUE) OR {differs} AS is_shown
+FROM ({events}) WINDOW line AS (PARTITION BY {line} ORDER BY o0, tp, off)
 """
 _ENDED: Final = f"""
 SELECT *, lead(o0) OVER line AS ended, lag(gone) OVER line AS end_before,
     lag(seq) OVER line AS seq_before
-FROM ({_SHOWN.format(events="{events}", line="k, line")})
+FROM ({_SHOWN.format(events="{events}", line="k, line", differs="{differs}")})
 WINDOW line AS (PARTITION BY k, line, is_shown ORDER BY o0, tp, off)
 """
-_TRACKED_COUNTS: Final = f"""{_LINES},
-after AS ({_ENDED.format(events="FROM lines")}),
-before AS ({_ENDED.format(events="FROM lines WHERE line > 0 AND seq < batch")})
-SELECT a.batch, count(*) FILTER (a.seq = a.batch AND NOT a.gone AND a.is_shown) AS inserted,
-    count(*) FILTER (a.seq = a.batch AND a.gone AND NOT a.gone_before) AS deleted,
+_COUNTS: Final = f"""{_LINES},
+after AS ({_ENDED.format(events="FROM lines", differs="{differs}")}),
+before AS ({_ENDED.format(events="FROM lines WHERE line > 0 AND seq < batch", differs="{differs}")})
+SELECT a.batch, count(*) FILTER (a.seq = a.batch AND a.gone AND NOT a.gone_before) AS deleted,
     count(*) FILTER (a.seq = a.batch AND a.gone AND coalesce(a.gone_before, TRUE)) AS absent,
+    count(*) FILTER (a.seq = a.batch AND NOT a.gone AND a.is_shown) AS versions,
     count(*) FILTER (CASE WHEN a.line = 0
         THEN a.is_shown AND NOT a.end_before AND a.seq_before < a.batch
         ELSE NOT a.gone AND a.is_shown AND b.is_shown AND a.ended IS DISTINCT FROM b.ended
@@ -82,6 +65,7 @@ SELECT a.batch, count(*) FILTER (a.seq = a.batch AND NOT a.gone AND a.is_shown) 
     count(*) FILTER (a.is_shown AND NOT b.is_shown) AS restored
 FROM after a LEFT JOIN before b USING (k, line, o0, tp, off) GROUP BY a.batch
 """
+_OF_TRACKED: Final = ("untracked", "withdrawn", "restored")
 _UNCHANGED: Final = "SELECT seq, count(*) FROM readings WHERE again GROUP BY seq"
 _REMEMBERED: Final = """
 SELECT * EXCLUDE (again) REPLACE (0 AS seq) FROM readings WHERE NOT again
@@ -108,25 +92,28 @@ class VersionQueries:
         has the events of an earlier proof, as batch 0; a replay reads places that were read before.
         """
         is_tracked = "t" in self._table("events").columns
+        # Each event begins or ends a version, unless columns are tracked.
+        differs = "t IS DISTINCT FROM lag(t) OVER line" if is_tracked else "TRUE"
         self._run(TOUCHED)
         self._run(_READINGS.format(again=_AGAIN if has_replays else "FALSE"))
         digest = version_digest("digest", "o0", "ended", "ended IS NULL")
-        shown = f"SELECT * FROM ({_SHOWN.format(events=_REMEMBERED, line='k')}) WHERE is_shown"
-        events = shown if is_tracked else _REMEMBERED
+        shown = _SHOWN.format(events=_REMEMBERED, line="k", differs=differs)
+        events = f"FROM ({shown}) WHERE is_shown" if is_tracked else _REMEMBERED
         self._run(_EXPECTED.format(digest=digest, events=events))
-        more = ("untracked", "withdrawn", "restored") if is_tracked else ()
+        extra = ("versions", "closed", *(_OF_TRACKED if is_tracked else ()))
         for recount in recounts.values():
-            recount.extra.update(dict.fromkeys(("versions", "closed", *more), 0))
-        counts = _TRACKED_COUNTS if is_tracked else _COUNTS
-        for seq, inserted, deleted, absent, closed, *others in self._run(counts).fetchall():
-            # Of what is remembered, everything was counted by its own proof.
-            if seq:
-                recounts[seq].dispositions.update(
-                    inserted=inserted, deleted=deleted, deleted_absent=absent
-                )
-                of_tracked = dict(zip(more, others, strict=True))
-                recounts[seq].extra.update(versions=inserted, closed=closed, **of_tracked)
-                recounts[seq].dispositions["unchanged"] += of_tracked.get("untracked", 0)
+            recount.extra.update(dict.fromkeys(extra, 0))
+        counted = self._run(_COUNTS.format(differs=differs)).fetchall()
+        # Of what is remembered, everything was counted by its own proof.
+        for seq, deleted, absent, *others in (counts for counts in counted if counts[0]):
+            counts = dict(zip(("versions", "closed", *_OF_TRACKED), others, strict=True))
+            recounts[seq].extra.update({name: counts[name] for name in extra})
+            recounts[seq].dispositions.update(
+                inserted=counts["versions"],
+                deleted=deleted,
+                deleted_absent=absent,
+                unchanged=counts["untracked"],
+            )
         for seq, unchanged in self._run(_UNCHANGED).fetchall():
             recounts[seq].dispositions.update(unchanged=unchanged)
 

@@ -137,10 +137,17 @@ def unread_replays(batches: Sequence[Batch]) -> Iterator[Difference]:
 
 
 def broken_agreement(
-    batches: Sequence[Batch], commits: Sequence[LoggedCommit]
+    batches: Sequence[Batch],
+    commits: Sequence[LoggedCommit],
+    stream: str,
+    *,
+    dropped: Sequence[Batch] = (),
 ) -> Iterator[Difference]:
-    """Name the disagreements of ledger and log, as far as the log reaches, oldest commit first."""
-    rows, reasons = {batch.seq: batch for batch in batches}, reasons_in(commits)
+    """Name the disagreements of ledger and log, as far as the log reaches, oldest commit first.
+
+    Of the commits that the log no longer has, some were ``dropped``, since no reader needs them.
+    """
+    rows, reasons = {batch.seq: batch for batch in batches}, reasons_in(commits, batches, dropped)
     last = max(rows, default=0)
     ours = [commit for commit in commits if commit.is_ours]
     yield from _broken_txns(ours)
@@ -151,10 +158,13 @@ def broken_agreement(
         elif commit.seq in rows and commit.metadata is not None:
             yield from _unlike(rows[commit.seq], commit, reasons)
     oldest = min((commit.version for commit in commits), default=0)
-    there = {commit.seq for commit in ours}
+    there = {commit.seq for commit in ours} | {batch.seq for batch in dropped}
     for batch in batches:
         if batch.delta_version >= oldest and batch.seq not in there:
-            what = f"the log has no commit of it; the ledger says version {batch.delta_version}"
+            what = (
+                f"the log has no commit of it; the ledger says version {batch.delta_version}; "
+                f"restore the log from a backup, or oncelake rebuild {stream}"
+            )
             yield _wrong(what, seq=batch.seq)
 
 
@@ -219,7 +229,9 @@ def _broken_txns(ours: Sequence[LoggedCommit]) -> Iterator[Difference]:
             yield _wrong(what, expected=f"above {earlier.txn}", found=str(later.txn))
 
 
-def _unlike(batch: Batch, commit: LoggedCommit, reasons: Mapping[int, str]) -> Iterator[Difference]:
+def _unlike(
+    batch: Batch, commit: LoggedCommit, reasons: Mapping[int, str | None]
+) -> Iterator[Difference]:
     told = commit.fields_of_batch(reasons)
     # A row whose identity was not known has none of these either.
     lacking = () if batch.identity else _WITH_IDENTITY

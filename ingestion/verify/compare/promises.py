@@ -86,7 +86,9 @@ class Rows:
     def of(cls, table: SinkTable, batches: Sequence[Batch], version: int | None = None) -> Rows:
         """Return those of a table as of a version, which batches have made."""
         names = frozenset(column.name for column in table.columns())
-        return cls(names, partial(table.scan, version=version), _next_offsets(batches))
+        # Of each partition, the furthest end comes last.
+        ends = sorted((part.at, part.end) for batch in batches for part in batch.ranges)
+        return cls(names, partial(table.scan, version=version), dict(ends))
 
     def living(self) -> str:
         """Tell, in SQL, rows that are there: neither marked as deleted, nor history."""
@@ -120,13 +122,6 @@ def shared_keys(keys: Sequence[str], own: Rows, other: Rows) -> list[dict[str, A
         )
         rows_of_two: list[dict[str, Any]] = found.to_arrow_table().to_pylist()
     return rows_of_two
-
-
-def _next_offsets(batches: Sequence[Batch]) -> dict[TopicPartition, int]:
-    found: dict[TopicPartition, int] = {}
-    for part in (part for batch in batches for part in batch.ranges):
-        found[part.at] = max(found.get(part.at, 0), part.end)
-    return found
 
 
 def _next_of(until: Mapping[TopicPartition, int], side: str) -> str:

@@ -43,12 +43,6 @@ def values_equal(one: Any, other: Any) -> bool:
     return False
 
 
-def rows_equal(row: Row, expected: Row) -> bool:
-    """Compare the columns of a row that the proof knows."""
-    pairs = zip(row, expected, strict=True)
-    return all(due is UNSEEN or values_equal(is_, due) for is_, due in pairs)
-
-
 # Reads the engine's tombstones, in chunks.
 Tombstones = Callable[[], Iterable[Sequence[RowChange]]]
 
@@ -132,7 +126,7 @@ class RowsProof:
             change = self._as_replayed(change, seq)
         expected = change.row if change else None
         is_accepted = self.coverage.is_accepted(change.seq if change else seq)
-        if is_accepted and not (expected and rows_equal(row, expected)):
+        if is_accepted and not (expected and not self._differing(row, expected)):
             self.accepted += 1
         elif change is not None and expected is not None and change.place == place:
             self.compared += 1
@@ -169,9 +163,13 @@ class RowsProof:
         if row == expected:
             return
         self.partly += UNSEEN in expected
-        for name, is_, due in zip(self.names, row, expected, strict=True):
-            if due is not UNSEEN and not values_equal(is_, due):
-                yield self._difference(row, f"column {name} differs", shown(due), shown(is_))
+        for name, is_, due in self._differing(row, expected):
+            yield self._difference(row, f"column {name} differs", shown(due), shown(is_))
+
+    def _differing(self, row: Row, expected: Row) -> list[tuple[str, Any, Any]]:
+        """Return name, found and expected value of the columns that the proof knows otherwise."""
+        columns = zip(self.names, row, expected, strict=True)
+        return [c for c in columns if c[2] is not UNSEEN and not values_equal(c[1], c[2])]
 
     def _unlike(self, row: Row, change: RowChange | None) -> Difference:
         what, due = "is not the row of its newest record", f"the record at {change}"

@@ -20,12 +20,10 @@ import pyarrow as pa
 from oncelake.ingestion.declaration.spec import ALTERED, StreamSpec
 from oncelake.ingestion.delta.files import is_delta, open_whole, scan_rows
 from oncelake.ingestion.errors import (
-    ForeignTableError,
     InvalidSpecError,
     RefusedError,
     SchemaChangedError,
     TableBusyError,
-    TableReplacedError,
     TableRolledBackError,
     TerminalError,
     no_table_yet,
@@ -35,7 +33,7 @@ from oncelake.ingestion.lake.archive import refuse_half_swapped
 from oncelake.ingestion.lake.ledger import load_ledger
 from oncelake.ingestion.lake.lock import Holder, holder_of
 from oncelake.ingestion.lake.paths import StreamPaths
-from oncelake.ingestion.recovery.position import refuse_replaced
+from oncelake.ingestion.recovery.position import foreign_table, refuse_replaced, replaced_table
 from oncelake.ingestion.storage.location import Location
 from oncelake.ingestion.tables.commit_log import CommitLog
 from oncelake.ingestion.tables.commit_metadata import UNKNOWN, Identity
@@ -154,7 +152,7 @@ class LoggedCommit:
         """The ranges that it has read."""
         return tuple(map(OffsetRange.of_row, (self.metadata or {}).get("ranges", ())))
 
-    def fields_of_batch(self, reasons: Mapping[int, str]) -> dict[str, Any]:
+    def fields_of_batch(self, reasons: Mapping[int, str | None]) -> dict[str, Any]:
         """Return what it says of its batch, by the names of ``Batch``.
 
         Args:
@@ -174,10 +172,22 @@ class LoggedCommit:
         }
 
 
-def reasons_in(commits: Iterable[LoggedCommit]) -> dict[int, str]:
-    """Return why a person accepted red batches, by seq, from the commits of the acceptances."""
+def reasons_in(
+    commits: Iterable[LoggedCommit], batches: Iterable[Batch] = (), dropped: Iterable[Batch] = ()
+) -> dict[int, str | None]:
+    """Return why a person accepted red batches, by seq, from the commits of the acceptances.
+
+    Of an acceptance whose commit was dropped, the ledger's row of the red batch has the reason.
+    """
+    accepting = [each for each in dropped if each.kind == "accept"]
+    by_ledger = {
+        red.seq: each.accepted
+        for red in batches
+        for each in accepting
+        if not red.balanced and red.seq < each.seq and red.accepted == each.accepted
+    }
     notes = [commit.metadata for commit in commits if commit.metadata]
-    return {seq: note["reason"] for note in notes for seq in note.get("accepts", ())}
+    return by_ledger | {seq: note["reason"] for note in notes for seq in note.get("accepts", ())}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -190,6 +200,7 @@ class Snapshot:
         commits: What is left of the log up to the newest version, oldest first.
         unfinished: Commits of ours after the ledger's last row, oldest first.
         holder: The run that holds the stream, if there are such commits and it still runs.
+        checkpoint: The version up to which no reader needs a commit; -1 where each is needed.
     """
 
     table_id: str
@@ -198,6 +209,7 @@ class Snapshot:
     commits: tuple[LoggedCommit, ...]
     unfinished: tuple[LoggedCommit, ...]
     holder: Holder | None
+    checkpoint: int = -1
 
     @property
     def identity(self) -> Identity:
@@ -209,6 +221,18 @@ class Snapshot:
     def ledger_of_table(self) -> tuple[Batch, ...]:
         """The ledger's rows of this table, by seq."""
         return tuple(batch for batch in self.ledger if batch.table_id == self.table_id)
+
+    @property
+    def dropped(self) -> tuple[Batch, ...]:
+        """The ledger's rows of commits that the log has dropped, though it has older ones.
+
+        No reader needs a commit behind a checkpoint, but for the newest; and a clean-up of the log
+        may end halfway.
+        """
+        there = {commit.version for commit in self.commits}
+        newest = max(there, default=0)
+        unneeded = {*range(min(there, default=0), min(self.checkpoint + 1, newest))} - there
+        return tuple(each for each in self.ledger_of_table if each.delta_version in unneeded)
 
     @property
     def finished(self) -> tuple[LoggedCommit, ...]:
@@ -231,7 +255,7 @@ class Snapshot:
         """
         commits = {c.seq: c for c in self.finished if c.metadata and c.seq > 0}
         batches = {batch.seq: batch for batch in self.ledger_of_table}
-        reasons = reasons_in(self.finished)
+        reasons = reasons_in(self.finished, self.ledger_of_table, self.dropped)
         return without_undone(
             _corrected(batches.get(seq), commits.get(seq), self.table_id, reasons)
             for seq in sorted(batches.keys() | commits.keys())
@@ -293,6 +317,7 @@ def take_snapshot(spec: StreamSpec, paths: StreamPaths) -> Snapshot:
         commits=commits,
         unfinished=unfinished,
         holder=holder,
+        checkpoint=paths.table.checkpoint_version(),
     )
 
 
@@ -343,15 +368,12 @@ def _logged(version: int, fence: int | None, note: str | Altered | None) -> Logg
     altered = note.what if isinstance(note, Altered) else ""
     metadata = None if isinstance(note, Altered) else _metadata(note)
     said = {name: value for name, value in (metadata or {}).items() if name != "check"}
-    if metadata and metadata.get("check") != _checksum(said):
+    checksum = zlib.crc32(json.dumps(said, sort_keys=True).encode())
+    if metadata and metadata.get("check") != checksum:
         altered = f"the note of version {version} does not match its own checksum"
     if altered:
         return LoggedCommit(version=version, txn=None, metadata=None, altered=altered)
     return LoggedCommit(version=version, txn=fence, metadata=metadata)
-
-
-def _checksum(said: Mapping[str, Any]) -> int:
-    return zlib.crc32(json.dumps(said, sort_keys=True).encode())
 
 
 def _metadata(text: str | None) -> Mapping[str, Any] | None:
@@ -417,7 +439,7 @@ def _corrected(
     batch: Batch | None,
     commit: LoggedCommit | None,
     table_id: str,
-    reasons: Mapping[int, str],
+    reasons: Mapping[int, str | None],
 ) -> Batch:
     if commit is None:
         assert batch is not None, "a batch is in the ledger, or has a commit"
@@ -435,21 +457,17 @@ def _not_ours(
     spec: StreamSpec, paths: StreamPaths, ledger: Sequence[Batch], log: CommitLog
 ) -> InvalidSpecError | RefusedError:
     """Return the error of a table that is not there, or has no commit of the stream."""
-    where, none = paths.table.where, "no commit in its log is of this stream"
+    none = "no commit in its log is of this stream"
     if ledger:
-        records = (
-            f"another table than {where}: {none}"
-            if log.exists
-            else f"a table at {where}, which is gone"
-        )
-        return TableReplacedError(spec.name, f"the ledger records {records}.")
+        return replaced_table(paths, f"is there, and {none}" if log.exists else "is gone")
     if not log.exists:
         return no_table_yet(spec.name)
     if log.is_empty:
+        where = paths.table.where
         return InvalidSpecError(
             f"{spec.name}: {where} is empty, and {none}. Next: oncelake run {spec.name}"
         )
-    return ForeignTableError(spec.name, f"{where} holds rows, and {none}.")
+    return foreign_table(paths, f"and {none}")
 
 
 def _refuse_other_columns(spec: StreamSpec, table: SinkTable) -> None:
