@@ -18,14 +18,14 @@ from typing import Final
 
 import dagster as dg
 
-from oncelake.assets.checks import check_specs
+from oncelake.assets.checks.checks import check_specs
+from oncelake.assets.checks.evidence import EVALUATED
 from oncelake.assets.doctor.runs import location_here, location_of
-from oncelake.assets.evidence import EVALUATED
 from oncelake.assets.failures import as_markdown
-from oncelake.assets.jobs import STREAM_TAG
+from oncelake.assets.jobs.jobs import STREAM_TAG
 from oncelake.assets.refusals import REFUSED_AT
 from oncelake.assets.translation import AS_DECLARED, Translation
-from oncelake.ingestion.declaration.loader import DeclaredStream
+from oncelake.ingestion.declaration.files.loader import DeclaredStream
 from oncelake.ingestion.errors import DependencyError, counted
 
 _TIMEOUT_SECONDS: Final = 10

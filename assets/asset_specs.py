@@ -11,7 +11,7 @@ import dagster as dg
 
 from oncelake.assets.translation import AS_DECLARED, Translation, kafka_key
 from oncelake.ingestion.declaration.ddl import system_columns
-from oncelake.ingestion.declaration.loader import DeclaredStream
+from oncelake.ingestion.declaration.files.loader import DeclaredStream
 from oncelake.ingestion.declaration.spec import StreamSpec, fingerprint
 from oncelake.ingestion.declaration.sql import names_in
 from oncelake.ingestion.storage.location import Location

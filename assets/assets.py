@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 import dagster as dg
 
 from oncelake.assets.asset_specs import asset_spec
-from oncelake.assets.checks import check_results, check_specs
-from oncelake.assets.evidence import gather, standing_report
+from oncelake.assets.checks.checks import check_results, check_specs
+from oncelake.assets.checks.evidence import gather, standing_report
 from oncelake.assets.failures import StreamRetryError, translate_errors
 from oncelake.assets.metadata import earlier_events, metadata_of
 from oncelake.assets.refusals import remember_refusal, state_of
 from oncelake.assets.together import Say, join_siblings, run_stream
 from oncelake.assets.translation import AS_DECLARED, Translation
-from oncelake.ingestion.declaration.loader import DeclaredStream
+from oncelake.ingestion.declaration.files.loader import DeclaredStream
 from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.errors import TerminalError, TransientError
 from oncelake.ingestion.settings import Settings

@@ -24,17 +24,17 @@ from pydantic import BaseModel, Field, create_model
 from oncelake.assets.alerts import alert_sensors
 from oncelake.assets.asset_specs import asset_spec, side_specs, topic_spec, topics_of
 from oncelake.assets.assets import RESOURCES, Results, execute_stream, ingest_asset
-from oncelake.assets.backfill import replay_assets
+from oncelake.assets.checks.proof import verify_job
 from oncelake.assets.follow import follow_job, follow_sensor
-from oncelake.assets.jobs import ingest_job
-from oncelake.assets.maintain import maintain_job, maintain_schedule
-from oncelake.assets.operate import operate_job
-from oncelake.assets.proof import verify_job
-from oncelake.assets.retention import retention_sensor
+from oncelake.assets.jobs.backfill import replay_assets
+from oncelake.assets.jobs.jobs import ingest_job
+from oncelake.assets.jobs.maintain import maintain_job, maintain_schedule
+from oncelake.assets.jobs.operate import operate_job
+from oncelake.assets.jobs.retention import retention_sensor
 from oncelake.assets.scaffolder import StreamsScaffolder
 from oncelake.assets.sensors import ingest_schedule, lag_sensor
 from oncelake.assets.translation import AS_DECLARED, Translation
-from oncelake.ingestion.declaration.loader import DeclaredStream, load_streams, siblings_of
+from oncelake.ingestion.declaration.files.loader import DeclaredStream, load_streams, siblings_of
 from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.errors import InvalidSpecError
 from oncelake.ingestion.settings import Settings, load_settings, variable

@@ -16,23 +16,23 @@ from dagster._core.definitions.asset_checks.asset_check_evaluation import (
 )
 from pydantic import Field
 
-from oncelake.assets.checks import ERROR, as_evaluation, check_results, check_specs
+from oncelake.assets.checks.checks import ERROR, as_evaluation, check_results, check_specs
+from oncelake.assets.checks.evidence import gather
 from oncelake.assets.doctor.idle import FOLLOW_SENSOR
 from oncelake.assets.doctor.runs import UNDER_WAY, Runs, location_here, location_of
-from oncelake.assets.evidence import gather
 from oncelake.assets.failures import (
     StreamFailureError,
     as_markdown,
     metadata_of_failure,
     translate_errors,
 )
-from oncelake.assets.jobs import FOLLOW_JOB, chosen, op_job
+from oncelake.assets.jobs.jobs import FOLLOW_JOB, chosen, op_job
 from oncelake.assets.metadata import earlier_events, metadata_of, version_tags
 from oncelake.assets.sensors import Tick, pause_after_failures, report_under_way
 from oncelake.assets.translation import AS_DECLARED, Translation
-from oncelake.ingestion.declaration.loader import DeclaredStream, load_streams
+from oncelake.ingestion.declaration.files.loader import DeclaredStream, load_streams
 from oncelake.ingestion.errors import IngestionError, TransientError
-from oncelake.ingestion.operations.turns import EVERY_SECONDS, JOBS
+from oncelake.ingestion.operations.follow.turns import EVERY_SECONDS, JOBS
 from oncelake.ingestion.settings import Settings
 from oncelake.resources.kafka import KafkaResource
 from oncelake.resources.lake import LakeResource
@@ -71,8 +71,8 @@ def follow_job(translation: Translation = AS_DECLARED) -> dg.JobDefinition:
         oncelake_lake: LakeResource,
         oncelake_spark: SparkResource,
     ) -> None:
-        from oncelake.ingestion.operations.follow import Follow
-        from oncelake.ingestion.pipeline.session import SharedSpark
+        from oncelake.ingestion.operations.follow.follow import Follow
+        from oncelake.ingestion.pipeline.spark.session import SharedSpark
 
         with translate_errors("follow"):
             settings = settings_of(oncelake_kafka, oncelake_lake, oncelake_spark)

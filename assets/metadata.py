@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import dagster as dg
 
 from oncelake.assets.asset_specs import column_lineage, column_schema, version_of
-from oncelake.assets.evidence import Evidence
+from oncelake.assets.checks.evidence import Evidence
 from oncelake.assets.history import COMPLETE
 from oncelake.ingestion.errors import counted
 from oncelake.ingestion.lake.books import COUNTS

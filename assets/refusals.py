@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 import dagster as dg
 
 from oncelake.assets.translation import AS_DECLARED, Translation
-from oncelake.ingestion.declaration.loader import DeclaredStream, reload_stream
+from oncelake.ingestion.declaration.files.loader import DeclaredStream, reload_stream
 from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.errors import (
     DependencyError,

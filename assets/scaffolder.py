@@ -35,7 +35,7 @@ class StreamsScaffolder(dg.Scaffolder[StreamsParameters]):
 
     def scaffold(self, request: dg.ScaffoldRequest[StreamsParameters]) -> None:
         """Write the files; those of streams only for topics that are named."""
-        from oncelake.ingestion.cli.init import print_initialized
+        from oncelake.ingestion.cli.commands.init import print_initialized
         from oncelake.ingestion.operations.init.initialize import write_file
 
         folder = request.target_path / "streams"

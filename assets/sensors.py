@@ -21,10 +21,10 @@ import dagster as dg
 
 from oncelake.assets.doctor.idle import LAG_SENSOR
 from oncelake.assets.doctor.runs import UNDER_WAY, Runs
-from oncelake.assets.jobs import INGEST_JOB, STREAM_TAG, joined, run_of
+from oncelake.assets.jobs.jobs import INGEST_JOB, STREAM_TAG, joined, run_of
 from oncelake.assets.refusals import last_run, standing_refusal
 from oncelake.assets.translation import AS_DECLARED, Translation
-from oncelake.ingestion.declaration.loader import (
+from oncelake.ingestion.declaration.files.loader import (
     DeclaredStream,
     StreamFolder,
     reload_stream,
@@ -137,7 +137,7 @@ class _Watch:
         self, streams: Sequence[DeclaredStream], settings: Settings, translation: Translation
     ) -> None:
         from oncelake.ingestion.operations.discover import NewTopics
-        from oncelake.ingestion.operations.lag import LagReader
+        from oncelake.ingestion.operations.status.lag import LagReader
 
         self._declared = streams
         self._loaded = [each for each in streams if each.spec is not None and each.spec.is_sensed]

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING
 import dagster as dg
 
 from oncelake.assets.translation import Translation
-from oncelake.ingestion.declaration.loader import DeclaredStream
+from oncelake.ingestion.declaration.files.loader import DeclaredStream
 from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.settings import Settings
 from oncelake.resources.spark import SparkResource
 
 if TYPE_CHECKING:
-    from oncelake.ingestion.operations.together import SharedReading
+    from oncelake.ingestion.operations.follow.together import SharedReading
     from oncelake.ingestion.pipeline.report import RunReport
 
 Say = Callable[[str], None]
@@ -86,8 +86,8 @@ class _SiblingRuns:
     def _execute(
         self, settings: Settings, spark: SparkResource, run_id: str, say: Say
     ) -> dict[str, Future[RunReport]]:
-        from oncelake.ingestion.operations.together import submit
-        from oncelake.ingestion.pipeline.session import SharedSpark
+        from oncelake.ingestion.operations.follow.together import submit
+        from oncelake.ingestion.pipeline.spark.session import SharedSpark
 
         sessions = SharedSpark(lambda backlog: spark.session_for(backlog * len(self._streams), say))
         stop = threading.Event()

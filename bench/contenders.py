@@ -18,12 +18,12 @@ from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from bench.cpu import cpu_seconds, repeat
-from oncelake.ingestion.declaration.loader import find_stream
+from oncelake.ingestion.declaration.files.loader import find_stream
 from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.lake.ledger import LedgerRow
 from oncelake.ingestion.lake.paths import StreamPaths
 from oncelake.ingestion.operations.run import Run
-from oncelake.ingestion.pipeline.session import spark_config, start_session
+from oncelake.ingestion.pipeline.spark.session import spark_config, start_session
 from oncelake.ingestion.settings import Settings, load_settings
 
 # Set where the table marks rows as gone.

@@ -23,14 +23,14 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.samples import NESTED, ORDERS, WITH_UNION, flights, in_avro, nested_in_avro, orders
+from oncelake.ingestion.declaration.files.loader import load_stream
 from oncelake.ingestion.declaration.formats import FORMATS
-from oncelake.ingestion.declaration.loader import load_stream
 from oncelake.ingestion.formats import avro
 from oncelake.ingestion.formats import json as json_format
 from oncelake.ingestion.formats.decoder import Decode, Encoded
-from oncelake.ingestion.formats.wire_format import FramedDecoder
+from oncelake.ingestion.formats.registry.wire_format import FramedDecoder
 from oncelake.ingestion.kafka.schema_registry import SchemaId, WriterSchema
-from oncelake.ingestion.pipeline.schema import row_type
+from oncelake.ingestion.pipeline.schema.types import row_type
 
 RECORDS: Final = 100_000
 ROUNDS: Final = 5

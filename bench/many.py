@@ -22,10 +22,10 @@ from unittest.mock import patch
 import dagster as dg
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from oncelake.ingestion.declaration.loader import load_streams
+from oncelake.ingestion.declaration.files.loader import load_streams
 from oncelake.ingestion.local import broker
 from oncelake.ingestion.operations.run import Run
-from oncelake.ingestion.pipeline.session import start_session
+from oncelake.ingestion.pipeline.spark.session import start_session
 from oncelake.ingestion.settings import load_settings
 
 STREAMS: Final = 1_000

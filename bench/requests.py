@@ -21,9 +21,9 @@ from typing import Final
 from bench.topic import ORDERS, Topic
 from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.local import broker
-from oncelake.ingestion.operations.follow import Follow
+from oncelake.ingestion.operations.follow.follow import Follow
 from oncelake.ingestion.operations.run import Run
-from oncelake.ingestion.pipeline.session import SharedSpark, start_session
+from oncelake.ingestion.pipeline.spark.session import SharedSpark, start_session
 from oncelake.ingestion.settings import Settings, load_settings
 from tests.support.store import environment_of_store, make_bucket, moto
 from tests.support.store_proxy import StoreProxy

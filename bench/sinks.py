@@ -25,7 +25,7 @@ from oncelake.ingestion.declaration.sinks import SINKS
 from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.local import broker
 from oncelake.ingestion.operations.run import Run
-from oncelake.ingestion.pipeline.session import start_session
+from oncelake.ingestion.pipeline.spark.session import start_session
 from oncelake.ingestion.settings import Settings, load_settings
 from tests.support.postgres import postgres
 

@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from oncelake.assets.audited import audited
+    from oncelake.assets.checks.audited import audited
     from oncelake.assets.component import JobNames, SensorStates, Streams
 
 __all__ = ["JobNames", "SensorStates", "Streams", "audited"]

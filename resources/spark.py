@@ -63,7 +63,7 @@ class SparkResource(SettingsPart, LazyPySparkResource):
         self._start(None)
 
     def _start(self, backlog: int | None) -> None:
-        from oncelake.ingestion.pipeline.session import start_session
+        from oncelake.ingestion.pipeline.spark.session import start_session
 
         if self._spark_session is None:
             settings = settings_of(self.lake, self)
@@ -75,8 +75,8 @@ class SparkResource(SettingsPart, LazyPySparkResource):
 def _refuse_contradictions(more: dict[str, str], settings: Settings) -> None:
     from pyspark.sql import SparkSession
 
-    from oncelake.ingestion.pipeline.session import spark_config
-    from oncelake.ingestion.pipeline.spark_defaults import refuse_fixed
+    from oncelake.ingestion.pipeline.spark.defaults import refuse_fixed
+    from oncelake.ingestion.pipeline.spark.session import spark_config
 
     ours = spark_config(settings)
     both = sorted(key for key in more.keys() & ours.keys() if more[key] != ours[key])
@@ -84,7 +84,7 @@ def _refuse_contradictions(more: dict[str, str], settings: Settings) -> None:
         raise SetupError(
             f"spark_config contradicts the engine in {', '.join(both)}. "
             "Next: take these out of the resource; the engine's own are in "
-            "ingestion/pipeline/session.py"
+            "ingestion/pipeline/spark/session.py"
         )
     refuse_fixed(more.keys() - ours.keys(), where="spark_config")
     running = SparkSession.getActiveSession()

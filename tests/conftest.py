@@ -17,8 +17,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from oncelake.ingestion.local import broker
-from oncelake.ingestion.pipeline.session import start_session
-from oncelake.ingestion.pipeline.store_session import append_store_jars, store_config
+from oncelake.ingestion.pipeline.spark.session import start_session
+from oncelake.ingestion.pipeline.spark.stores import append_store_jars, store_config
 from oncelake.ingestion.settings import Settings
 from tests.cli.shell import home  # noqa: F401 (a fixture)
 from tests.support.arrow_source import ArrowSession, without_spark

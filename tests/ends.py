@@ -54,7 +54,7 @@ from oncelake.ingestion.lake.ledger import Ledger
 rows = Ledger(paths.ledger).rows()
 """,
     "inspect quarantine": f"""
-from oncelake.ingestion.operations.inspect_quarantine import inspect
+from oncelake.ingestion.operations.quarantine.inspect import inspect
 inspection = inspect("{STREAM}", paths)
 """,
     "the proof's ledger": """

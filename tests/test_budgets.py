@@ -44,9 +44,8 @@ def test_a_folder_is_seen_at_one_look() -> None:
         for path in {path for file in modules(folder) for path in (file, *file.parents)}:
             if path.is_relative_to(ROOT / folder) and path.name != "__init__.py":
                 entries[str(path.parent.relative_to(ROOT))] += path != ROOT / folder
-    bounds = {folder: BUDGETS["crowded"].get(folder, BUDGETS["entries"]) for folder in entries}
 
-    assert {folder: n for folder, n in entries.items() if n > bounds[folder]} == {}
+    assert {folder: n for folder, n in entries.items() if n > BUDGETS["entries"]} == {}
 
 
 def test_a_function_is_read_without_scrolling() -> None:

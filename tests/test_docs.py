@@ -13,17 +13,17 @@ import pytest
 import typer
 import yaml
 
-from oncelake.assets.checks import check_specs
+from oncelake.assets.checks.checks import check_specs
 from oncelake.ingestion import errors
 from oncelake.ingestion.cli.app import app
-from oncelake.ingestion.cli.run import RunResult
-from oncelake.ingestion.cli.status import _status_document
+from oncelake.ingestion.cli.commands.run import RunResult
+from oncelake.ingestion.cli.commands.status import _status_document
+from oncelake.ingestion.declaration.files.loader import DeclaredStream, load_streams, read_outlines
 from oncelake.ingestion.declaration.formats import FORMATS
-from oncelake.ingestion.declaration.loader import DeclaredStream, load_streams, read_outlines
 from oncelake.ingestion.declaration.spec import ABOUT_RUNS, StreamSpec
 from oncelake.ingestion.kafka.offsets import Offsets
 from oncelake.ingestion.modes import keep_columns
-from oncelake.ingestion.operations.status import StreamStatus
+from oncelake.ingestion.operations.status.status import StreamStatus
 from oncelake.ingestion.pipeline import validate
 from oncelake.ingestion.pipeline.report import RunReport
 from tests.support.world import ROOT

@@ -19,10 +19,10 @@ from markdown_it import MarkdownIt
 from oncelake.assets.failures import as_markdown
 from oncelake.ingestion.cli import output
 from oncelake.ingestion.declaration.ddl import parse_columns
+from oncelake.ingestion.declaration.files.yaml_reader import read_tree
 from oncelake.ingestion.declaration.messages import printable
 from oncelake.ingestion.declaration.names import name_problem, name_trouble
 from oncelake.ingestion.declaration.sql import identifier, literal, quoted
-from oncelake.ingestion.declaration.yaml_reader import read_tree
 from oncelake.ingestion.errors import InvalidSpecError
 from oncelake.ingestion.lake.paths import StreamPaths
 from oncelake.ingestion.modes.engines.spark import translate

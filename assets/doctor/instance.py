@@ -12,7 +12,7 @@ import dagster as dg
 
 from oncelake.assets.doctor.idle import STOPPED, Starters, is_started_by, place_of
 from oncelake.assets.doctor.runs import UNDER_WAY, RunFacts, Runs, SlotFacts, location_of
-from oncelake.ingestion.declaration.loader import DeclaredStream, load_streams
+from oncelake.ingestion.declaration.files.loader import DeclaredStream, load_streams
 from oncelake.ingestion.lake.ledger import load_ledger
 from oncelake.ingestion.lake.paths import StreamPaths
 from oncelake.ingestion.settings import Settings, project_root

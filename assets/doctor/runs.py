@@ -14,7 +14,7 @@ import dagster as dg
 # Dagster has no public name for what keeps its events.
 from dagster._core.storage.event_log import InMemoryEventLogStorage, SqliteEventLogStorage
 
-from oncelake.assets.jobs import INGEST_JOB
+from oncelake.assets.jobs.jobs import INGEST_JOB
 from oncelake.assets.translation import AS_DECLARED, Translation
 from oncelake.ingestion.settings import Settings
 from oncelake.ingestion.storage.processes import is_running

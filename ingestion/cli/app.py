@@ -10,7 +10,8 @@ from typing import Annotated
 
 import typer
 
-from oncelake.ingestion.cli import (
+from oncelake.ingestion.cli.command import OncelakeCommand
+from oncelake.ingestion.cli.commands import (
     archive,
     audit,
     decisions,
@@ -29,7 +30,6 @@ from oncelake.ingestion.cli import (
     try_,
     verify,
 )
-from oncelake.ingestion.cli.command import OncelakeCommand
 from oncelake.ingestion.cli.end_process import run_to_the_end
 
 app = typer.Typer(

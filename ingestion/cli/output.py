@@ -165,7 +165,7 @@ def session(settings: Settings, tell: Tell, backlog: int | None) -> SparkSession
         kept = os.dup(1)
         os.dup2(2, 1)
         try:
-            from oncelake.ingestion.pipeline.session import start_session
+            from oncelake.ingestion.pipeline.spark.session import start_session
 
             return start_session(settings, backlog=backlog)
         finally:

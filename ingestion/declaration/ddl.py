@@ -14,9 +14,9 @@ from typing import Final, Literal, TypeVar
 
 from oncelake.ingestion.declaration.modes import OUR_COLUMNS
 from oncelake.ingestion.declaration.names import nearest
+from oncelake.ingestion.declaration.rules.violations import RuleViolationsError
 from oncelake.ingestion.declaration.sql import quoted
 from oncelake.ingestion.declaration.types import PLAIN_NAME, SqlType
-from oncelake.ingestion.declaration.violations import RuleViolationsError
 
 T = TypeVar("T")
 

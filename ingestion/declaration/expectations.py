@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from oncelake.ingestion.declaration.names import hint, suggest
-from oncelake.ingestion.declaration.violations import Violation
+from oncelake.ingestion.declaration.rules.violations import Violation
 
 # What has no schema: of these only the name and the column are checked.
 _WITHOUT_SCHEMA: Final = (

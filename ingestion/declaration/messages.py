@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from oncelake.ingestion.declaration.fields import NOT_WRITTEN
+from oncelake.ingestion.declaration.files.yaml_reader import FieldPath
 from oncelake.ingestion.declaration.names import nearest
 from oncelake.ingestion.declaration.parts import (
     FollowPace,
@@ -19,9 +20,8 @@ from oncelake.ingestion.declaration.parts import (
     Window,
 )
 from oncelake.ingestion.declaration.routes import RoutedFile
+from oncelake.ingestion.declaration.rules.violations import RuleViolationsError
 from oncelake.ingestion.declaration.spec import StreamSpec
-from oncelake.ingestion.declaration.violations import RuleViolationsError
-from oncelake.ingestion.declaration.yaml_reader import FieldPath
 from oncelake.ingestion.errors import harmless
 
 _FIELDS_OF: Final[Mapping[FieldPath, tuple[str, ...]]] = {

@@ -24,8 +24,8 @@ from pydantic_core.core_schema import custom_error_schema
 from oncelake.ingestion.declaration.expectations import argument_violations
 from oncelake.ingestion.declaration.formats import FORMATS, Options
 from oncelake.ingestion.declaration.names import hint
+from oncelake.ingestion.declaration.rules.violations import RuleViolationsError
 from oncelake.ingestion.declaration.sql import readable_sql
-from oncelake.ingestion.declaration.violations import RuleViolationsError
 
 
 @dataclass(frozen=True, slots=True)

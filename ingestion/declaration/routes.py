@@ -16,7 +16,7 @@ from pydantic import Field, StringConstraints, field_validator, model_validator
 from oncelake.ingestion.declaration.ddl import DeclaredColumn, parse_columns
 from oncelake.ingestion.declaration.names import name_problem, suggest
 from oncelake.ingestion.declaration.parts import Allowed, Part
-from oncelake.ingestion.declaration.violations import RuleViolationsError, Violation
+from oncelake.ingestion.declaration.rules.violations import RuleViolationsError, Violation
 
 if TYPE_CHECKING:
     from oncelake.ingestion.declaration.fields import Declaration

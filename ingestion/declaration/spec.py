@@ -1,7 +1,7 @@
 """The declaration of one stream: a topic (or topics) into one table.
 
 Whatever can be known to be wrong is refused here, when the file is loaded, and not in the middle of
-a run. ``ingestion.declaration.loader`` reads the files; the JSON Schema comes from here.
+a run. ``ingestion.declaration.files.loader`` reads the files; the JSON Schema comes from here.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from oncelake.ingestion.declaration.aggregates import aggregate_columns, aggrega
 from oncelake.ingestion.declaration.ddl import DeclaredColumn, parse_columns
 from oncelake.ingestion.declaration.derived import as_ddl, united
 from oncelake.ingestion.declaration.fields import NOT_WRITTEN, Declaration
-from oncelake.ingestion.declaration.mode_rules import mode_violations
 from oncelake.ingestion.declaration.modes import (
     COORDINATES,
     CURRENT,
@@ -34,10 +33,11 @@ from oncelake.ingestion.declaration.modes import (
 )
 from oncelake.ingestion.declaration.parts import FormatSpec, KeyFormatSpec
 from oncelake.ingestion.declaration.routes import OF_THE_FILE, RoutedFile
-from oncelake.ingestion.declaration.rules import column_violations, rule_violations
-from oncelake.ingestion.declaration.sink_rules import sink_violations
+from oncelake.ingestion.declaration.rules.modes import mode_violations
+from oncelake.ingestion.declaration.rules.sinks import sink_violations
+from oncelake.ingestion.declaration.rules.stream import column_violations, rule_violations
+from oncelake.ingestion.declaration.rules.violations import RuleViolationsError
 from oncelake.ingestion.declaration.types import SqlType
-from oncelake.ingestion.declaration.violations import RuleViolationsError
 
 # Fields that decide nothing about a single record. One that is added later counts until named.
 ABOUT_RUNS: Final = frozenset(

@@ -31,8 +31,8 @@ from oncelake.ingestion.formats.decoder import (
     Read,
     by_record,
 )
+from oncelake.ingestion.formats.registry.wire_format import FramedDecoder
 from oncelake.ingestion.formats.strict_json import LongNumberError, parse
-from oncelake.ingestion.formats.wire_format import FramedDecoder
 from oncelake.ingestion.kafka.schema_registry import WriterSchema
 
 REASONS: Final[dict[str, str]] = {

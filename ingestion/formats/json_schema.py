@@ -15,11 +15,12 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from oncelake.ingestion.formats import json, wire_format
+from oncelake.ingestion.formats import json
 from oncelake.ingestion.formats.arrays import Bytes, Flags, Numbers
 from oncelake.ingestion.formats.decoder import BadBytesError, Decode, Encoded
 from oncelake.ingestion.formats.json.strict import StrictReader
-from oncelake.ingestion.formats.wire_format import FramedDecoder
+from oncelake.ingestion.formats.registry import wire_format
+from oncelake.ingestion.formats.registry.wire_format import FramedDecoder
 from oncelake.ingestion.kafka.schema_registry import WriterSchema
 
 _FRAMING: Final = (

@@ -37,7 +37,6 @@ from pyspark.sql.types import (
     VariantType,
 )
 
-from oncelake.ingestion.formats import wire_format
 from oncelake.ingestion.formats.coerce import (
     Convert,
     MisfitError,
@@ -58,8 +57,9 @@ from oncelake.ingestion.formats.decoder import (
     Read,
     text_of,
 )
+from oncelake.ingestion.formats.registry import wire_format
+from oncelake.ingestion.formats.registry.wire_format import FramedDecoder, message_path, varint
 from oncelake.ingestion.formats.variant import real_as_json, variant_text
-from oncelake.ingestion.formats.wire_format import FramedDecoder, message_path, varint
 from oncelake.ingestion.kafka.schema_registry import WriterSchema
 from oncelake.ingestion.storage.processes import deeper_calls
 

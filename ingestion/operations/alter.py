@@ -23,7 +23,7 @@ from oncelake.ingestion.errors import (
 from oncelake.ingestion.lake.ledger import LedgerRow, put_rows
 from oncelake.ingestion.lake.lock import held
 from oncelake.ingestion.lake.paths import StreamPaths
-from oncelake.ingestion.pipeline.evolve_schema import commit_columns, under_declaration
+from oncelake.ingestion.pipeline.schema.evolve import commit_columns, under_declaration
 from oncelake.ingestion.recovery.position import Position, read_position
 from oncelake.ingestion.recovery.schema_diff import (
     SchemaChange,

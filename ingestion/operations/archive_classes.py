@@ -120,7 +120,7 @@ def _run_twice(settings: Settings) -> None:
     from oncelake.ingestion.declaration.spec import StreamSpec
     from oncelake.ingestion.local.produce import create, produce
     from oncelake.ingestion.operations.run import Run
-    from oncelake.ingestion.pipeline.session import start_session
+    from oncelake.ingestion.pipeline.spark.session import start_session
 
     spec = StreamSpec.model_validate(
         {"name": _TOPIC, "topic": _TOPIC, "schema": _SCHEMA, "keys": ["id"]}

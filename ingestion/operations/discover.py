@@ -19,22 +19,22 @@ from typing import Any, Final
 
 from oncelake.ingestion.declaration.ddl import parse_columns
 from oncelake.ingestion.declaration.derived import Derived, SchemaSource, as_ddl, united
-from oncelake.ingestion.declaration.drafts import shown_path
-from oncelake.ingestion.declaration.loader import DeclaredStream, outlines_in, read_outlines
-from oncelake.ingestion.declaration.names import hint
-from oncelake.ingestion.declaration.outlines import Outline
-from oncelake.ingestion.declaration.spec import StreamSpec
-from oncelake.ingestion.declaration.topics_file import (
+from oncelake.ingestion.declaration.files.drafts import shown_path
+from oncelake.ingestion.declaration.files.loader import DeclaredStream, outlines_in, read_outlines
+from oncelake.ingestion.declaration.files.outlines import Outline
+from oncelake.ingestion.declaration.files.topics import (
     FoundTopic,
     has_topics,
     topics_file,
     write_topics,
 )
+from oncelake.ingestion.declaration.names import hint
+from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.errors import InvalidSpecError, counted
 from oncelake.ingestion.formats import protobuf
 from oncelake.ingestion.formats.connect import ConnectJson
 from oncelake.ingestion.formats.decoder import UNFORESEEN, BadBytesError
-from oncelake.ingestion.formats.schema_columns import (
+from oncelake.ingestion.formats.registry.columns import (
     Types,
     column_types,
     embedded_types,

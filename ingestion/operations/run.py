@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from oncelake.ingestion.declaration.notices import notices_of
+from oncelake.ingestion.declaration.rules.notices import notices_of
 from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.errors import (
     BatchTooLargeError,
@@ -37,23 +37,23 @@ from oncelake.ingestion.modes.engines.choose import choose_engine
 from oncelake.ingestion.modes.engines.rows import Records
 from oncelake.ingestion.operations.decisions import accept, adopt_topic
 from oncelake.ingestion.operations.discover import keep_columns
+from oncelake.ingestion.operations.follow.together import Reading, SharedReading, Write
 from oncelake.ingestion.operations.progress import Progress
 from oncelake.ingestion.operations.telemetry import observed
-from oncelake.ingestion.operations.together import Reading, SharedReading, Write
 from oncelake.ingestion.pipeline.batch import BatchWriter, Committer
 from oncelake.ingestion.pipeline.checkpoint import Checkpoint, open_generation
-from oncelake.ingestion.pipeline.create_table import create_table, inherit_erasures
-from oncelake.ingestion.pipeline.evolve_schema import evolve_schema
-from oncelake.ingestion.pipeline.follow_schema import SchemaMovedError
 from oncelake.ingestion.pipeline.report import RunReport, absent_columns
-from oncelake.ingestion.pipeline.schema import refuse_bad_condition
-from oncelake.ingestion.pipeline.session import SessionFor
-from oncelake.ingestion.pipeline.spark_errors import (
+from oncelake.ingestion.pipeline.schema.create_table import create_table, inherit_erasures
+from oncelake.ingestion.pipeline.schema.evolve import evolve_schema
+from oncelake.ingestion.pipeline.schema.follow import SchemaMovedError
+from oncelake.ingestion.pipeline.schema.types import refuse_bad_condition
+from oncelake.ingestion.pipeline.spark.errors import (
     recheck_kafka_on_failure,
     translate_engine_errors,
 )
-from oncelake.ingestion.pipeline.store_session import refuse_missing_jars
-from oncelake.ingestion.pipeline.transform import refuse_bad_transformation
+from oncelake.ingestion.pipeline.spark.session import SessionFor
+from oncelake.ingestion.pipeline.spark.stores import refuse_missing_jars
+from oncelake.ingestion.pipeline.statements.transform import refuse_bad_transformation
 from oncelake.ingestion.recovery.position import Position
 from oncelake.ingestion.recovery.start import Start, count_unread, plan_start, recheck_start
 from oncelake.ingestion.recovery.topics import as_of_table, resolve_topics

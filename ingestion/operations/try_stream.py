@@ -30,11 +30,11 @@ from oncelake.ingestion.operations.init.decode_sample import table_of
 from oncelake.ingestion.operations.init.sample import MOST_BYTES, last_ranges, newest_records
 from oncelake.ingestion.pipeline.counts import IS_GOOD, count_records, extra_counts
 from oncelake.ingestion.pipeline.decode import decode, decode_here
-from oncelake.ingestion.pipeline.follow_schema import SchemaMovedError
-from oncelake.ingestion.pipeline.schema import refuse_bad_condition
-from oncelake.ingestion.pipeline.session import SessionFor
-from oncelake.ingestion.pipeline.spark_errors import translate_expression_errors
-from oncelake.ingestion.pipeline.transform import (
+from oncelake.ingestion.pipeline.schema.follow import SchemaMovedError
+from oncelake.ingestion.pipeline.schema.types import refuse_bad_condition
+from oncelake.ingestion.pipeline.spark.errors import translate_expression_errors
+from oncelake.ingestion.pipeline.spark.session import SessionFor
+from oncelake.ingestion.pipeline.statements.transform import (
     plan_transformation,
     refuse_bad_transformation,
     transform,

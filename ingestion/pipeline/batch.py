@@ -47,9 +47,9 @@ from oncelake.ingestion.pipeline.decode import decode
 from oncelake.ingestion.pipeline.erased import came_before, leave_out, was_read_by
 from oncelake.ingestion.pipeline.gaps import Gaps, find_gaps
 from oncelake.ingestion.pipeline.record_types import learn_record_types
-from oncelake.ingestion.pipeline.spark_errors import translate_expression_errors
-from oncelake.ingestion.pipeline.store_session import read_table
-from oncelake.ingestion.pipeline.transform import plan_transformation, transform
+from oncelake.ingestion.pipeline.spark.errors import translate_expression_errors
+from oncelake.ingestion.pipeline.spark.stores import read_table
+from oncelake.ingestion.pipeline.statements.transform import plan_transformation, transform
 from oncelake.ingestion.pipeline.truncates import take_truncates, truncate
 from oncelake.ingestion.pipeline.validate import validate
 from oncelake.ingestion.recovery.continuity import refuse_cut_meanwhile

@@ -18,19 +18,19 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from oncelake.ingestion.declaration.formats import FORMATS
-from oncelake.ingestion.declaration.rules import JSON_FORMATS
+from oncelake.ingestion.declaration.rules.stream import JSON_FORMATS
 from oncelake.ingestion.errors import InvalidSpecError
 from oncelake.ingestion.formats.decoder import Encoded
 from oncelake.ingestion.formats.decoding import Decoding, decode_batches
+from oncelake.ingestion.formats.registry.wire_format import LONGEST_FRONT_BYTES, schema_ids_in
 from oncelake.ingestion.formats.route import plan_routing
-from oncelake.ingestion.formats.wire_format import LONGEST_FRONT_BYTES, schema_ids_in
 from oncelake.ingestion.kafka.schema_registry import SchemaId, WriterSchema, registry_of
 from oncelake.ingestion.lake.stream import Stream
 from oncelake.ingestion.modes.engines.frame_cache import FrameCache
 from oncelake.ingestion.modes.engines.rows import Records, Rows, distinct_texts
 from oncelake.ingestion.pipeline.explode import exploding
-from oncelake.ingestion.pipeline.follow_schema import refuse_moved_embedded, refuse_moved_schema
-from oncelake.ingestion.pipeline.schema import row_type, type_of_columns, value_type
+from oncelake.ingestion.pipeline.schema.follow import refuse_moved_embedded, refuse_moved_schema
+from oncelake.ingestion.pipeline.schema.types import row_type, type_of_columns, value_type
 from oncelake.ingestion.settings import Settings
 
 # The column with the keys of null values, and of no others.

@@ -18,7 +18,7 @@ from oncelake.ingestion.declaration.modes import COORDINATES
 from oncelake.ingestion.formats.arrays import Numbers
 from oncelake.ingestion.modes import sql
 from oncelake.ingestion.modes.engines.rows import Work
-from oncelake.ingestion.pipeline.evaluate import fields_of
+from oncelake.ingestion.pipeline.statements.evaluate import fields_of
 
 # About how many bytes of rows are made at once, and what a row has beside its record's value.
 _MOST_BYTES = 32 * 1024 * 1024

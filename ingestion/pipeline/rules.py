@@ -21,8 +21,8 @@ from oncelake.ingestion.kafka.offsets import Offsets
 from oncelake.ingestion.modes import sql
 from oncelake.ingestion.modes.engines.rows import RAW
 from oncelake.ingestion.pipeline.columns import DELETED_ELSEWHERE, PLACE
-from oncelake.ingestion.pipeline.evaluate import FILTERED
 from oncelake.ingestion.pipeline.explode import rejoined
+from oncelake.ingestion.pipeline.statements.evaluate import FILTERED
 
 # What validation asks of a row beside its own columns, the size of its value and whether that is
 # null: what decoding found wrong, and whether the format knows it for a delete.

@@ -34,7 +34,6 @@ from oncelake.ingestion.kafka.client import MOMENTS
 from oncelake.ingestion.kafka.offsets import Offsets
 from oncelake.ingestion.modes.engines.rows import RAW, Rows, Work, unchanged
 from oncelake.ingestion.pipeline.columns import PLACE
-from oncelake.ingestion.pipeline.evaluate import fields_of
 from oncelake.ingestion.pipeline.explode import of_any_element
 from oncelake.ingestion.pipeline.rules import (
     batch_of,
@@ -45,6 +44,7 @@ from oncelake.ingestion.pipeline.rules import (
     reasons_of_others,
     windows_of,
 )
+from oncelake.ingestion.pipeline.statements.evaluate import fields_of
 
 GOOD = ("row", "delete")
 REASONS: Final = {

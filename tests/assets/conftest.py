@@ -12,7 +12,7 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from oncelake.ingestion.declaration.loader import DeclaredStream
+from oncelake.ingestion.declaration.files.loader import DeclaredStream
 from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.errors import InvalidSpecError
 from oncelake.ingestion.kafka.offsets import Offsets, Range, TopicPartition

@@ -13,7 +13,7 @@ from pathlib import Path
 import dagster as dg
 
 from oncelake.assets.assets import ingest_asset
-from oncelake.ingestion.declaration.loader import DeclaredStream, load_streams
+from oncelake.ingestion.declaration.files.loader import DeclaredStream, load_streams
 from oncelake.ingestion.settings import Settings
 from oncelake.resources.kafka import KafkaResource
 from oncelake.resources.lake import LakeResource

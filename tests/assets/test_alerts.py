@@ -15,8 +15,8 @@ from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteRepo
 from oncelake.assets.alerts import alert_sensors, post
 from oncelake.assets.assets import ingest_asset
 from oncelake.assets.definitions import definitions
-from oncelake.assets.jobs import STREAM_TAG
-from oncelake.ingestion.declaration.loader import DeclaredStream
+from oncelake.assets.jobs.jobs import STREAM_TAG
+from oncelake.ingestion.declaration.files.loader import DeclaredStream
 from oncelake.ingestion.errors import DependencyError, OffsetsExpiredError
 from oncelake.resources.kafka import KafkaResource
 from oncelake.resources.lake import LakeResource

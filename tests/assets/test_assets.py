@@ -13,7 +13,7 @@ import pytest
 
 from oncelake.assets.assets import Engine, ingest_asset
 from oncelake.assets.refusals import REFUSED, standing_refusal
-from oncelake.ingestion.declaration.loader import DeclaredStream
+from oncelake.ingestion.declaration.files.loader import DeclaredStream
 from oncelake.ingestion.delta.log import DeltaLog
 from oncelake.ingestion.errors import (
     DependencyError,
@@ -22,7 +22,7 @@ from oncelake.ingestion.errors import (
     TopicRecreatedError,
 )
 from oncelake.ingestion.lake.ledger import Ledger
-from oncelake.ingestion.operations.retention import Retention
+from oncelake.ingestion.operations.upkeep.retention import Retention
 from oncelake.ingestion.pipeline.report import RunReport
 from oncelake.ingestion.settings import load_settings
 from oncelake.ingestion.storage.location import Location
@@ -42,7 +42,7 @@ def _no_table_and_no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the ledger stand alone where no engine runs, Kafka keep all, and retries come at once."""
     monkeypatch.setattr("oncelake.ingestion.sinks.delta.table.DeltaLog.table_id", lambda self: "t")
     monkeypatch.setattr(
-        "oncelake.ingestion.operations.retention.retention_now",
+        "oncelake.ingestion.operations.upkeep.retention.retention_now",
         lambda spec, settings: Retention(spec=spec),
     )
     monkeypatch.setattr("oncelake.assets.assets.RETRY_AFTER_SECONDS", (0,))
@@ -142,7 +142,7 @@ def test_the_age_of_the_oldest_unread_record_is_plotted(
     """Where something is unread, and only there."""
     hour_ago = dt.datetime.now(dt.UTC) - dt.timedelta(hours=1)
     monkeypatch.setattr(
-        "oncelake.assets.evidence._retention",
+        "oncelake.assets.checks.evidence._retention",
         lambda spec, settings, report: (
             Retention(spec=spec, oldest_unread=hour_ago) if report.lag else None
         ),
@@ -298,8 +298,10 @@ def test_a_run_that_finds_nothing_turns_no_expectation_green(
             raise OSError("the table is away")
         return pd.DataFrame({"_seq": [1, 2, 3]})
 
-    monkeypatch.setattr("oncelake.ingestion.pipeline.store_session.read_rows", read)
-    monkeypatch.setattr("oncelake.assets.evidence.evaluate", lambda *parts, declared_in, table: ())
+    monkeypatch.setattr("oncelake.ingestion.pipeline.spark.stores.read_rows", read)
+    monkeypatch.setattr(
+        "oncelake.assets.checks.evidence.evaluate", lambda *parts, declared_in, table: ()
+    )
     monkeypatch.setattr(SparkResource, "spark_session", None)
 
     before = replace(batch(1, 0, 5), run_id="before")

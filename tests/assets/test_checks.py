@@ -12,7 +12,7 @@ import dagster as dg
 import pytest
 from typer.testing import CliRunner
 
-from oncelake.assets.checks import (
+from oncelake.assets.checks.checks import (
     books_balance,
     check_results,
     check_specs,
@@ -23,8 +23,8 @@ from oncelake.assets.checks import (
     retention,
     verified,
 )
-from oncelake.assets.evidence import Evidence, RefusedRecords
-from oncelake.assets.expectations import ExpectationOutcome, outcome_of, query_for
+from oncelake.assets.checks.evidence import Evidence, RefusedRecords
+from oncelake.assets.checks.expectations import ExpectationOutcome, outcome_of, query_for
 from oncelake.assets.history import UnreportedBatches
 from oncelake.ingestion.cli.app import app
 from oncelake.ingestion.declaration.parts import Expectation
@@ -34,7 +34,7 @@ from oncelake.ingestion.kafka.retention import Headroom
 from oncelake.ingestion.kafka.transactions import Stall
 from oncelake.ingestion.lake.ledger import LedgerRow
 from oncelake.ingestion.lake.paths import StreamPaths
-from oncelake.ingestion.operations.retention import Retention
+from oncelake.ingestion.operations.upkeep.retention import Retention
 from oncelake.ingestion.tables.commit_metadata import Kind
 from tests.assets.conftest import NOW, batch, declared, report
 from tests.support.world import settings_in

@@ -21,11 +21,11 @@ from oncelake.assets.refusals import standing_refusal
 from oncelake.assets.scaffolder import StreamsParameters, StreamsScaffolder
 from oncelake.assets.sensors import ingest_schedule, lag_sensor
 from oncelake.assets.translation import Translation
-from oncelake.ingestion.declaration.loader import DeclaredStream
+from oncelake.ingestion.declaration.files.loader import DeclaredStream
 from oncelake.ingestion.errors import SetupError
 from oncelake.ingestion.kafka.offsets import Offsets, TopicPartition
-from oncelake.ingestion.operations.lag import LagReader
-from oncelake.ingestion.operations.status import StatusReader, StreamStatus
+from oncelake.ingestion.operations.status.lag import LagReader
+from oncelake.ingestion.operations.status.status import StatusReader, StreamStatus
 from oncelake.ingestion.pipeline.report import RunReport
 from oncelake.ingestion.settings import load_settings
 from oncelake.resources.kafka import KafkaResource

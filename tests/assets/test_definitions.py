@@ -107,7 +107,9 @@ def test_the_code_location_loads_fast_and_starts_nothing() -> None:
 @only_long
 def test_great_expectations_can_be_imported_in_a_launched_run() -> None:
     """A process whose main module has no file, such as a launched run, survives the import."""
-    program = "from assets.expectations import great_expectations as gx; print(gx().__name__)"
+    program = (
+        "from assets.checks.expectations import great_expectations as gx\nprint(gx().__name__)"
+    )
     done = subprocess.run(
         [sys.executable, "-c", program],
         cwd=ROOT,

@@ -13,7 +13,7 @@ import pytest
 from deltalake import write_deltalake
 
 from oncelake.assets.assets import ingest_asset
-from oncelake.ingestion.declaration.loader import DeclaredStream
+from oncelake.ingestion.declaration.files.loader import DeclaredStream
 from oncelake.ingestion.lake.ledger import Ledger, LedgerRow
 from oncelake.ingestion.settings import load_settings
 from oncelake.ingestion.storage.location import Location

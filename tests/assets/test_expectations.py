@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from oncelake.assets.expectations import evaluate
+from oncelake.assets.checks.expectations import evaluate
 from oncelake.ingestion.declaration.parts import Expectation
 
 

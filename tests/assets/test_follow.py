@@ -19,13 +19,13 @@ from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteRepo
 
 from oncelake.assets.assets import ingest_asset
 from oncelake.assets.follow import follow_job, follow_sensor
-from oncelake.assets.jobs import FOLLOW_JOB
+from oncelake.assets.jobs.jobs import FOLLOW_JOB
 from oncelake.assets.sensors import Tick
-from oncelake.ingestion.declaration.loader import DeclaredStream
+from oncelake.ingestion.declaration.files.loader import DeclaredStream
 from oncelake.ingestion.errors import DependencyError, InvalidSpecError, TopicRecreatedError
 from oncelake.ingestion.lake.ledger import Ledger
-from oncelake.ingestion.operations.follow import Follow
-from oncelake.ingestion.operations.retention import Retention
+from oncelake.ingestion.operations.follow.follow import Follow
+from oncelake.ingestion.operations.upkeep.retention import Retention
 from oncelake.ingestion.pipeline.report import RunReport
 from oncelake.ingestion.storage.location import Location
 from oncelake.resources.kafka import KafkaResource
@@ -48,7 +48,7 @@ def _no_table(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dg.SensorEvaluationContext, "code_location_origin", HERE)
     monkeypatch.setattr("oncelake.ingestion.sinks.delta.table.DeltaLog.table_id", lambda self: "t")
     monkeypatch.setattr(
-        "oncelake.ingestion.operations.retention.retention_now",
+        "oncelake.ingestion.operations.upkeep.retention.retention_now",
         lambda spec, settings: Retention(spec=spec),
     )
 
@@ -66,7 +66,7 @@ def followed(
 ) -> dg.ExecuteInProcessResult:
     """Run the job while streams do what a script says."""
     monkeypatch.setattr(
-        "oncelake.ingestion.operations.follow.Follow.execute", lambda follow: script(follow)
+        "oncelake.ingestion.operations.follow.follow.Follow.execute", lambda follow: script(follow)
     )
     return run_job(instance)
 
@@ -195,7 +195,7 @@ def test_what_did_not_answer_to_the_end_fails_the_run(
 ) -> None:
     """It turns no check red, so that an hour without Kafka would be green."""
     monkeypatch.setattr(
-        "oncelake.ingestion.operations.follow.Follow.unreachable", ("Kafka is away",)
+        "oncelake.ingestion.operations.follow.follow.Follow.unreachable", ("Kafka is away",)
     )
 
     result = followed(lambda follow: None, instance, monkeypatch)
@@ -247,9 +247,9 @@ def test_terminating_the_run_ends_the_open_runs(
             ended.append(self.stop.wait(30))
             raise InterruptedError
 
-    monkeypatch.setattr("oncelake.ingestion.operations.follow.Run", _Run)
+    monkeypatch.setattr("oncelake.ingestion.operations.follow.follow.Run", _Run)
     monkeypatch.setattr(
-        "oncelake.ingestion.operations.follow.LagReader.read",
+        "oncelake.ingestion.operations.follow.follow.LagReader.read",
         lambda self, specs: {"orders": {"orders": 500}},
     )
     began = time.monotonic()
@@ -343,7 +343,7 @@ def test_the_assets_of_one_job_share_one_session(
     """Several streams materialized together start one JVM."""
     started = []
     monkeypatch.setattr(
-        "oncelake.ingestion.pipeline.session.start_session",
+        "oncelake.ingestion.pipeline.spark.session.start_session",
         lambda *parts, **more: started.append(more) or object(),
     )
     # A worker that has run other tests has a session, which is not this resource's.

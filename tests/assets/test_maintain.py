@@ -9,11 +9,11 @@ from typing import Any
 import dagster as dg
 import pytest
 
-import oncelake.assets.maintain
-from oncelake.assets.maintain import maintain_job, maintain_schedule
-from oncelake.ingestion.declaration.loader import DeclaredStream
+import oncelake.assets.jobs.maintain
+from oncelake.assets.jobs.maintain import maintain_job, maintain_schedule
+from oncelake.ingestion.declaration.files.loader import DeclaredStream
 from oncelake.ingestion.errors import InvalidSpecError, StreamLockedError
-from oncelake.ingestion.operations.maintain import UpkeepReport
+from oncelake.ingestion.operations.upkeep.maintain import UpkeepReport
 from oncelake.ingestion.sinks.delta.compaction import TableSize, TableUpkeep
 from oncelake.resources.kafka import KafkaResource
 from oncelake.resources.lake import LakeResource
@@ -37,8 +37,8 @@ def maintained(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         table = TableUpkeep(name=spec.name, before=before, after=after, vacuumed=8)
         return UpkeepReport(stream=spec.name, tables=(table,), payloads_removed=0, swept=0)
 
-    monkeypatch.setattr("oncelake.ingestion.operations.maintain.maintain", maintain)
-    monkeypatch.setattr(oncelake.assets.maintain, "RETRY_SECONDS", 0)
+    monkeypatch.setattr("oncelake.ingestion.operations.upkeep.maintain.maintain", maintain)
+    monkeypatch.setattr(oncelake.assets.jobs.maintain, "RETRY_SECONDS", 0)
     return names
 
 
@@ -114,7 +114,7 @@ def test_what_ends_the_job_is_a_sentence_without_a_stack(
     def settings(*parts: object) -> None:
         raise end
 
-    monkeypatch.setattr(oncelake.assets.maintain, "settings_of", settings)
+    monkeypatch.setattr(oncelake.assets.jobs.maintain, "settings_of", settings)
 
     result = run_job(tmp_path)
 

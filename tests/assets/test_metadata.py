@@ -10,7 +10,7 @@ import dagster as dg
 import pytest
 
 from oncelake.assets.asset_specs import asset_spec, side_specs
-from oncelake.assets.backfill import replay_assets
+from oncelake.assets.jobs.backfill import replay_assets
 from oncelake.assets.metadata import metadata_of, recovered_materializations
 from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.lake.paths import StreamPaths

@@ -12,14 +12,14 @@ import pytest
 from dagster._core.execution.retries import auto_reexecution_should_retry_run
 from deltalake import write_deltalake
 
-from oncelake.assets.backfill import replay_assets
-from oncelake.assets.operate import operate_job
+from oncelake.assets.jobs.backfill import replay_assets
+from oncelake.assets.jobs.operate import operate_job
 from oncelake.ingestion.errors import DependencyError, IngestionError, TableRestoredError
 from oncelake.ingestion.lake.ledger import LedgerRow
-from oncelake.ingestion.operations.archive import list_archive
-from oncelake.ingestion.operations.redrive import Redrive, RedriveReport
-from oncelake.ingestion.operations.replay import Replay, ReplayReport
-from oncelake.ingestion.operations.rewind import Savepoint
+from oncelake.ingestion.operations.history.archive import list_archive
+from oncelake.ingestion.operations.history.replay import Replay, ReplayReport
+from oncelake.ingestion.operations.history.rewind import Savepoint
+from oncelake.ingestion.operations.quarantine.redrive import Redrive, RedriveReport
 from oncelake.ingestion.settings import load_settings
 from oncelake.resources.kafka import KafkaResource
 from oncelake.resources.lake import LakeResource
@@ -44,7 +44,7 @@ def run_job(
     reason: str | None = None,
 ) -> dg.ExecuteInProcessResult:
     """Run the job of a stream with an engine of the test's own."""
-    monkeypatch.setattr("oncelake.ingestion.operations.redrive.Redrive.execute", execute)
+    monkeypatch.setattr("oncelake.ingestion.operations.quarantine.redrive.Redrive.execute", execute)
     return operate(folder, redrive={"of_reason": reason} if reason else {})
 
 
@@ -186,8 +186,8 @@ def test_a_rewind_and_a_replay_reach_the_engine(
         asked.append((replay.begin, replay.end))
         return ReplayReport(stream="orders", run_id="r")
 
-    monkeypatch.setattr("oncelake.ingestion.operations.rewind.rewind", rewind)
-    monkeypatch.setattr("oncelake.ingestion.operations.replay.Replay.execute", execute)
+    monkeypatch.setattr("oncelake.ingestion.operations.history.rewind.rewind", rewind)
+    monkeypatch.setattr("oncelake.ingestion.operations.history.replay.Replay.execute", execute)
 
     assert operate(tmp_path, rewind={"to": "seq:1", "reason": "test data"}).success
     assert operate(tmp_path, replay={"begin": "earliest"}).success
@@ -204,7 +204,7 @@ def test_a_range_of_days_is_replayed_in_one_run(
         asked.append((replay.begin, replay.end))
         return ReplayReport(stream="orders", run_id="r")
 
-    monkeypatch.setattr("oncelake.ingestion.operations.replay.Replay.execute", execute)
+    monkeypatch.setattr("oncelake.ingestion.operations.history.replay.Replay.execute", execute)
     spec, lake = declared(tmp_path, backfill_from="2026-01-01").spec, LakeResource()
     assert spec is not None
     (asset,) = replay_assets(spec)

@@ -8,9 +8,9 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from oncelake.assets.checks import check_results, check_specs
-from oncelake.assets.proof import verify_job
-from oncelake.ingestion.declaration.loader import DeclaredStream
+from oncelake.assets.checks.checks import check_results, check_specs
+from oncelake.assets.checks.proof import verify_job
+from oncelake.ingestion.declaration.files.loader import DeclaredStream
 from oncelake.ingestion.errors import DependencyError
 from oncelake.ingestion.verify.verdict import Difference, Verdict
 from oncelake.resources.kafka import KafkaResource

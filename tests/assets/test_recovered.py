@@ -252,7 +252,9 @@ def test_the_checks_cover_what_was_unreported(
     tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Bad records and red books of a dead run turn the checks of the run that tells of it."""
-    monkeypatch.setattr("oncelake.ingestion.operations.status.known_waiting", lambda quarantine: 8)
+    monkeypatch.setattr(
+        "oncelake.ingestion.operations.status.status.known_waiting", lambda quarantine: 8
+    )
     bad = by("dead", batch(1, 0, 10, balanced=False, quarantined=8))
     commit(tmp_path, bad)
 

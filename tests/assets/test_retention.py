@@ -9,13 +9,13 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from oncelake.assets.retention import retention_sensor
+from oncelake.assets.jobs.retention import retention_sensor
 from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.errors import RefusedError
 from oncelake.ingestion.kafka.offsets import TopicPartition
 from oncelake.ingestion.kafka.retention import Headroom
 from oncelake.ingestion.lake.paths import StreamPaths
-from oncelake.ingestion.operations.retention import Retention
+from oncelake.ingestion.operations.upkeep.retention import Retention
 from oncelake.ingestion.settings import Settings
 from oncelake.ingestion.storage.location import StoreError
 from oncelake.resources.kafka import KafkaResource
@@ -43,7 +43,7 @@ def test_the_check_gets_its_result_whenever_that_has_changed(
         )
         return Retention(spec=spec, least=least)
 
-    monkeypatch.setattr("oncelake.ingestion.operations.retention.retention_now", measured)
+    monkeypatch.setattr("oncelake.ingestion.operations.upkeep.retention.retention_now", measured)
     monkeypatch.setattr("oncelake.ingestion.kafka.admin.Kafka.cluster_id", lambda kafka: "c")
     sensor = retention_sensor([spec], dg.DefaultSensorStatus.STOPPED)
     resources = {
@@ -76,10 +76,10 @@ def test_streams_that_a_tick_has_no_time_for_begin_the_next(
         asked.append(spec.name)
         return Retention(spec=spec)
 
-    monkeypatch.setattr("oncelake.ingestion.operations.retention.retention_now", measured)
+    monkeypatch.setattr("oncelake.ingestion.operations.upkeep.retention.retention_now", measured)
     monkeypatch.setattr("oncelake.ingestion.kafka.admin.Kafka.cluster_id", lambda kafka: "c")
     # Each stream takes nine seconds.
-    monkeypatch.setattr("oncelake.assets.retention.time.monotonic", count(0, 9).__next__)
+    monkeypatch.setattr("oncelake.assets.jobs.retention.time.monotonic", count(0, 9).__next__)
     specs = [spec.model_copy(update={"name": name}) for name in "abcde"]
     sensor = retention_sensor(specs, dg.DefaultSensorStatus.STOPPED)
     resources = {
@@ -120,7 +120,7 @@ def test_a_table_that_cannot_be_read_hides_no_other(
         if paths.stream == "a":
             raise error
 
-    monkeypatch.setattr("oncelake.ingestion.operations.retention.read_position", position)
+    monkeypatch.setattr("oncelake.ingestion.operations.upkeep.retention.read_position", position)
     monkeypatch.setattr("oncelake.ingestion.kafka.admin.Kafka.cluster_id", lambda kafka: "c")
     specs = [spec.model_copy(update={"name": name}) for name in "ab"]
     sensor = retention_sensor(specs, dg.DefaultSensorStatus.STOPPED)

@@ -19,10 +19,10 @@ from dagster._core.storage.event_log import SqliteEventLogStorage
 
 from oncelake.assets.assets import ingest_asset
 from oncelake.assets.doctor.runs import Runs
-from oncelake.assets.jobs import INGEST_JOB, STREAM_TAG, ingest_job
+from oncelake.assets.jobs.jobs import INGEST_JOB, STREAM_TAG, ingest_job
 from oncelake.assets.refusals import remember_refusal, state_of
 from oncelake.assets.sensors import ingest_schedule, lag_sensor, report_under_way
-from oncelake.ingestion.declaration.loader import DeclaredStream, load_streams
+from oncelake.ingestion.declaration.files.loader import DeclaredStream, load_streams
 from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.errors import (
     BadFieldError,
@@ -35,7 +35,7 @@ from oncelake.ingestion.errors import (
 from oncelake.ingestion.kafka.offsets import TopicPartition
 from oncelake.ingestion.kafka.transactions import Stall
 from oncelake.ingestion.lake.lock import Holder
-from oncelake.ingestion.operations.lag import LagReader
+from oncelake.ingestion.operations.status.lag import LagReader
 from oncelake.ingestion.settings import load_settings
 from oncelake.ingestion.storage.location import StoreError
 from oncelake.resources.kafka import KafkaResource
@@ -75,10 +75,10 @@ def tick(
             raise lag
         return {spec.name: None if lag is None else {spec.name: lag} for spec in specs}
 
-    monkeypatch.setattr("oncelake.ingestion.operations.lag.LagReader.read", read)
+    monkeypatch.setattr("oncelake.ingestion.operations.status.lag.LagReader.read", read)
     found = {stream.name: stalls} if stalls else {}
     monkeypatch.setattr(
-        "oncelake.ingestion.operations.lag.LagReader.stalls", lambda reader, lags: found
+        "oncelake.ingestion.operations.status.lag.LagReader.stalls", lambda reader, lags: found
     )
     resources = {"oncelake_kafka": KafkaResource(), "oncelake_lake": LakeResource()}
     with dg.build_sensor_context(instance=instance, resources=resources, cursor=cursor) as context:
@@ -186,7 +186,7 @@ def test_each_stream_is_looked_at_as_often_as_it_declares(
         looked.append(" ".join(spec.name for spec in specs))
         return {spec.name: {spec.name: 0} for spec in specs}
 
-    monkeypatch.setattr("oncelake.ingestion.operations.lag.LagReader.read", read)
+    monkeypatch.setattr("oncelake.ingestion.operations.status.lag.LagReader.read", read)
     often = declared(tmp_path, sensor_seconds=15)
     (tmp_path / "seldom.yaml").write_text(
         often.path.read_text().replace('"sensor_seconds": 15', '"sensor_seconds": 300')
@@ -213,7 +213,7 @@ def test_a_password_that_was_changed_is_used_by_the_next_tick(
         used.append(password.get_secret_value() if password else "")
         return {}
 
-    monkeypatch.setattr("oncelake.ingestion.operations.lag.LagReader.read", read)
+    monkeypatch.setattr("oncelake.ingestion.operations.status.lag.LagReader.read", read)
     monkeypatch.setenv("ONCELAKE_KAFKA_SECURITY_PROTOCOL", "SASL_SSL")
     monkeypatch.setenv("ONCELAKE_KAFKA_SASL_MECHANISM", "PLAIN")
     monkeypatch.setenv("ONCELAKE_KAFKA_SASL_USERNAME", "reader")
@@ -236,7 +236,7 @@ def test_every_stream_that_is_behind_gets_a_run_of_its_own(
         (orders.path.parent / f"{name}.yaml").write_text(orders.path.read_text())
     lags = {"orders": {"orders": 3}, "bills": None, "quiet": {"orders": 0}}
     monkeypatch.setattr(
-        "oncelake.ingestion.operations.lag.LagReader.read", lambda reader, specs: lags
+        "oncelake.ingestion.operations.status.lag.LagReader.read", lambda reader, specs: lags
     )
     resources = {"oncelake_kafka": KafkaResource(), "oncelake_lake": LakeResource()}
 
@@ -267,7 +267,7 @@ def test_streams_of_one_file_get_one_run_unless_their_last_one_failed(
     monkeypatch.setenv("ONCELAKE_STREAMS", str(tmp_path))
     lags = {name: {"events": 3} for name in ("events_a", "events_b", "events_c")}
     monkeypatch.setattr(
-        "oncelake.ingestion.operations.lag.LagReader.read", lambda reader, specs: lags
+        "oncelake.ingestion.operations.status.lag.LagReader.read", lambda reader, specs: lags
     )
     resources = {"oncelake_kafka": KafkaResource(), "oncelake_lake": LakeResource()}
 

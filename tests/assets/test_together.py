@@ -12,7 +12,7 @@ import dagster as dg
 import pytest
 
 from oncelake.assets.refusals import REFUSED, standing_refusal
-from oncelake.ingestion.declaration.loader import load_streams
+from oncelake.ingestion.declaration.files.loader import load_streams
 from oncelake.ingestion.lake.lock import Holder, held_by_python
 from oncelake.ingestion.operations import run as run_module
 from oncelake.ingestion.storage.failpoints import Failpoint

@@ -13,7 +13,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from deltalake import write_deltalake
 
-from oncelake.ingestion.declaration.loader import load_stream
+from oncelake.ingestion.declaration.files.loader import load_stream
 from oncelake.ingestion.operations.audit.audit import audit
 from oncelake.ingestion.operations.audit.declare import AuditRequest
 from oncelake.ingestion.settings import Settings

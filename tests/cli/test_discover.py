@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from oncelake.ingestion.declaration.loader import find_stream, load_streams
+from oncelake.ingestion.declaration.files.loader import find_stream, load_streams
 from tests.cli.shell import answer, oncelake
 from tests.support.proof import find_problems
 from tests.support.registry import framed

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from oncelake.ingestion.kafka.offsets import Range
-from oncelake.ingestion.operations.erase import Certificate
+from oncelake.ingestion.operations.erase.erase import Certificate
 from oncelake.ingestion.storage.location import Location
 from tests.cli.shell import oncelake, row
 
@@ -32,7 +32,7 @@ def test_a_certificate_says_only_what_is_known(
     """Whether a trace was found; of what Kafka holds, nobody has looked for the key."""
     held = (Range(topic="orders", partition=0, start=0, end=10),)
     done = Certificate(row=row(3, counts=counts), unreadable=1, archived=(), in_kafka=held)
-    monkeypatch.setattr("oncelake.ingestion.operations.erase.erase", lambda *_, **__: done)
+    monkeypatch.setattr("oncelake.ingestion.operations.erase.erase.erase", lambda *_, **__: done)
 
     said = oncelake("erase", "orders", "--key", '{"id": 1}', "--reason", "a request", "--yes")
 
@@ -50,7 +50,7 @@ def test_each_copy_is_named_with_what_removes_it(
     archived = lake / ".archive" / "orders" / "20261122T101500" / "orders"
     begun = lake / ".rebuild" / "orders"
     done = Certificate(row=row(3), unreadable=0, archived=(archived, begun), in_kafka=())
-    monkeypatch.setattr("oncelake.ingestion.operations.erase.erase", lambda *_, **__: done)
+    monkeypatch.setattr("oncelake.ingestion.operations.erase.erase.erase", lambda *_, **__: done)
 
     said = oncelake("erase", "orders", "--key", '{"id": 1}', "--reason", "a request", "--yes")
 

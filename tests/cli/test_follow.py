@@ -65,8 +65,8 @@ def engine(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("done", "red", "refused", "scraped", "stopped"):
         declare(home, name, ORDERS)
     monkeypatch.setenv("ONCELAKE_KAFKA", "nowhere:1")
-    monkeypatch.setattr("oncelake.ingestion.operations.follow.Run", _Run)
-    monkeypatch.setattr("oncelake.ingestion.operations.follow.LagReader.read", read)
+    monkeypatch.setattr("oncelake.ingestion.operations.follow.follow.Run", _Run)
+    monkeypatch.setattr("oncelake.ingestion.operations.follow.follow.LagReader.read", read)
 
 
 def test_each_run_is_a_line_of_json() -> None:

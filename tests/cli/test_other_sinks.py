@@ -11,7 +11,7 @@ import pytest
 from deltalake import write_deltalake
 
 from oncelake.ingestion.declaration.ddl import system_columns
-from oncelake.ingestion.declaration.loader import find_stream, load_streams
+from oncelake.ingestion.declaration.files.loader import find_stream, load_streams
 from oncelake.ingestion.declaration.spec import StreamSpec, meaning
 from oncelake.ingestion.errors import IdentityChangedError
 from oncelake.ingestion.kafka.offsets import Offsets

@@ -11,7 +11,7 @@ import pytest
 from deltalake import write_deltalake
 
 from oncelake.ingestion.lake.archive import Swapped
-from oncelake.ingestion.operations.rebuild import Rebuild, RebuildReport
+from oncelake.ingestion.operations.history.rebuild import Rebuild, RebuildReport
 from oncelake.ingestion.pipeline.report import RunReport
 from oncelake.ingestion.storage.location import Location
 from tests.cli.shell import answer, oncelake, row

@@ -87,7 +87,7 @@ def engine(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FakeRun, "ends", ends)
     monkeypatch.setattr("oncelake.ingestion.operations.run.Run", FakeRun)
     monkeypatch.setattr(
-        "oncelake.ingestion.pipeline.session.start_session", lambda settings: object()
+        "oncelake.ingestion.pipeline.spark.session.start_session", lambda settings: object()
     )
 
 

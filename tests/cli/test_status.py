@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from oncelake.ingestion.declaration.loader import DeclaredStream
-from oncelake.ingestion.operations.status import StreamStatus
+from oncelake.ingestion.declaration.files.loader import DeclaredStream
+from oncelake.ingestion.operations.status.status import StreamStatus
 from tests.cli.shell import oncelake
 from tests.support.world import ROOT
 
@@ -42,7 +42,7 @@ def test_each_look_is_a_line_of_json_until_it_is_stopped(
         return StreamStatus(stream=declared.name, table="t", lag=lag)
 
     monkeypatch.setattr(
-        "oncelake.ingestion.operations.status.StatusReader.read_status", read_status
+        "oncelake.ingestion.operations.status.status.StatusReader.read_status", read_status
     )
 
     result = oncelake("status", "--json", *words)

@@ -9,7 +9,7 @@ from itertools import product
 import pytest
 from pyspark.sql import SparkSession
 
-from oncelake.ingestion.declaration.topics_file import topics_file
+from oncelake.ingestion.declaration.files.topics import topics_file
 from oncelake.ingestion.lake.ledger import Ledger
 from oncelake.ingestion.settings import Settings
 from oncelake.ingestion.storage.failpoints import Failpoint

@@ -17,8 +17,8 @@ import pytest
 
 from oncelake.ingestion.errors import SetupError
 from oncelake.ingestion.operations.decisions import accept
-from oncelake.ingestion.operations.maintain import maintain
-from oncelake.ingestion.operations.rewind import rewind
+from oncelake.ingestion.operations.history.rewind import rewind
+from oncelake.ingestion.operations.upkeep.maintain import maintain
 from oncelake.ingestion.storage import failpoints
 from oncelake.ingestion.storage.failpoints import Failpoint
 from oncelake.ingestion.verify.verify import verify

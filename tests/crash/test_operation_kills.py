@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from oncelake.ingestion.operations import archive
+from oncelake.ingestion.operations.history import archive
 from oncelake.ingestion.storage.failpoints import Failpoint
 from tests.support.long import only_long
 from tests.support.proof import find_problems, prove

@@ -23,7 +23,7 @@ from unittest.mock import patch
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from oncelake.ingestion.declaration.loader import load_streams, read_outlines
+from oncelake.ingestion.declaration.files.loader import load_streams, read_outlines
 from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.delta.files import is_delta
 from oncelake.ingestion.errors import (
@@ -33,8 +33,8 @@ from oncelake.ingestion.errors import (
     SourceTruncatedError,
 )
 from oncelake.ingestion.lake.paths import StreamPaths
-from oncelake.ingestion.operations.apply_transformation import spark_transformation
 from oncelake.ingestion.operations.discover import discover
+from oncelake.ingestion.operations.proof.apply_transformation import spark_transformation
 from oncelake.ingestion.operations.run import Run
 from oncelake.ingestion.recovery.topics import as_of_its_table
 from oncelake.ingestion.settings import Settings

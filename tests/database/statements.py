@@ -19,7 +19,7 @@ from sqlglot import exp
 
 from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.pipeline import decode
-from oncelake.ingestion.pipeline.schema import type_of_columns
+from oncelake.ingestion.pipeline.schema.types import type_of_columns
 from oncelake.ingestion.settings import Settings
 from oncelake.ingestion.verify.fold.transform import Apply
 from tests.support.statements import statements_without_spark

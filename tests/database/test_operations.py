@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from oncelake.ingestion.operations.redrive import Redrive
-from oncelake.ingestion.operations.rewind import rewind
+from oncelake.ingestion.operations.history.rewind import rewind
+from oncelake.ingestion.operations.quarantine.redrive import Redrive
 from tests.database.declared import Source
 from tests.database.history import History, ReadAll
 from tests.database.judge import Ground, Play, judged, rows_of

@@ -12,7 +12,7 @@ import pytest
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 from pydantic import ValidationError
 
-from oncelake.ingestion.declaration.loader import load_stream
+from oncelake.ingestion.declaration.files.loader import load_stream
 from oncelake.ingestion.declaration.spec import StreamSpec, json_schema
 from oncelake.ingestion.errors import InvalidSpecError
 

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oncelake.ingestion.declaration.loader import (
+from oncelake.ingestion.declaration.files.loader import (
     find_stream,
     load_stream,
     load_streams,
     locating_problems,
 )
+from oncelake.ingestion.declaration.files.yaml_reader import BadYamlError, read_tree
 from oncelake.ingestion.declaration.spec import StreamSpec
-from oncelake.ingestion.declaration.yaml_reader import BadYamlError, read_tree
 from oncelake.ingestion.errors import BadFieldError, InvalidSpecError
 
 ORDERS = """\

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from oncelake.ingestion.declaration.loader import load_stream
+from oncelake.ingestion.declaration.files.loader import load_stream
 from oncelake.ingestion.declaration.modes import MODES
 from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.errors import IdentityChangedError

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from oncelake.ingestion.declaration.files.yaml_reader import read_tree
 from oncelake.ingestion.declaration.modes import (
     CURRENT,
     DELETED_COLUMN,
@@ -22,7 +23,6 @@ from oncelake.ingestion.declaration.modes import (
 from oncelake.ingestion.declaration.names import plain_name
 from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.declaration.sql import asks_for, quoted
-from oncelake.ingestion.declaration.yaml_reader import read_tree
 
 INGESTION = Path(__file__).parents[2] / "ingestion"
 AVRO = {"kafka": {"format": "avro"}}

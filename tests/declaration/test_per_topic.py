@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from oncelake.ingestion.declaration.loader import find_stream, load_streams, reload_stream
+from oncelake.ingestion.declaration.files.loader import find_stream, load_streams, reload_stream
 from oncelake.ingestion.errors import InvalidSpecError
 
 EACH = """\

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from oncelake.ingestion.cli.streams import chosen
-from oncelake.ingestion.declaration.loader import load_streams, reload_stream
+from oncelake.ingestion.cli.commands.streams import chosen
+from oncelake.ingestion.declaration.files.loader import load_streams, reload_stream
+from oncelake.ingestion.declaration.files.topics import FoundTopic, read_topics, write_topics
 from oncelake.ingestion.declaration.spec import StreamSpec, meaning
-from oncelake.ingestion.declaration.topics_file import FoundTopic, read_topics, write_topics
 from oncelake.ingestion.recovery.topics import changed_identity
 from oncelake.ingestion.settings import Settings
 from oncelake.ingestion.tables.commit_metadata import UNKNOWN

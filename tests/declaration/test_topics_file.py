@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from oncelake.ingestion.declaration.loader import find_stream, load_streams
-from oncelake.ingestion.declaration.topics_file import FoundTopic, read_topics, write_topics
+from oncelake.ingestion.declaration.files.loader import find_stream, load_streams
+from oncelake.ingestion.declaration.files.topics import FoundTopic, read_topics, write_topics
 from oncelake.ingestion.errors import InvalidSpecError
 
 FILE = """\

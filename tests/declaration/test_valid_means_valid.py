@@ -11,9 +11,9 @@ import pytest
 from pydantic import ValidationError
 
 from oncelake.ingestion.declaration.expectations import argument_violations
-from oncelake.ingestion.declaration.loader import load_stream
+from oncelake.ingestion.declaration.files.loader import load_stream
 from oncelake.ingestion.declaration.messages import problems_in
-from oncelake.ingestion.declaration.rules import unknown_names
+from oncelake.ingestion.declaration.rules.stream import unknown_names
 from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.declaration.sql import with_names
 from oncelake.ingestion.errors import InvalidSpecError
@@ -252,7 +252,7 @@ def test_every_form_of_a_start_is_named(start: Any) -> None:
 @pytest.mark.filterwarnings("ignore")
 def test_great_expectations_agrees() -> None:
     """What is refused without importing the library, the library refuses; and the other way."""
-    from oncelake.assets.expectations import great_expectations
+    from oncelake.assets.checks.expectations import great_expectations
 
     great_expectations()
     from great_expectations.expectations import registry
@@ -302,7 +302,7 @@ def test_expectations_are_checked_without_their_library(tmp_path: Path) -> None:
     )
     code = (
         "import sys, pathlib\n"
-        "from oncelake.ingestion.declaration.loader import load_stream\n"
+        "from oncelake.ingestion.declaration.files.loader import load_stream\n"
         f"load_stream(pathlib.Path({str(path)!r}))\n"
         "print({'great_expectations', 'pyspark', 'pyarrow'} & set(sys.modules) or 'none')\n"
     )

@@ -15,7 +15,7 @@ from pydantic import SecretStr
 from typer.testing import CliRunner
 
 from oncelake.ingestion.cli.app import app
-from oncelake.ingestion.declaration.loader import load_streams, read_outlines
+from oncelake.ingestion.declaration.files.loader import load_streams, read_outlines
 from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.delta.files import open_rows
 from oncelake.ingestion.kafka.admin import Kafka

@@ -13,10 +13,10 @@ from uuid import UUID
 
 import pytest
 
-from oncelake.ingestion.declaration.loader import load_streams, read_outlines
+from oncelake.ingestion.declaration.files.loader import load_streams, read_outlines
 from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.errors import DependencyError, InvalidSpecError, RefusedError
-from oncelake.ingestion.formats import glue_frame
+from oncelake.ingestion.formats.registry import glue_frame
 from oncelake.ingestion.kafka.schema_registry import Registry
 from oncelake.ingestion.operations.discover import discover
 from oncelake.ingestion.settings import Settings

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from oncelake.ingestion.declaration.notices import notices_of
+from oncelake.ingestion.declaration.rules.notices import notices_of
 from oncelake.ingestion.declaration.spec import meaning
 from oncelake.ingestion.operations.remedies import REMEDIES
 from oncelake.ingestion.settings import Settings

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from oncelake.ingestion.declaration.files.yaml_reader import read_tree
 from oncelake.ingestion.declaration.spec import RECORD_TYPES, StreamSpec
-from oncelake.ingestion.declaration.yaml_reader import read_tree
 from oncelake.ingestion.errors import SeveralRecordTypesError
 from oncelake.ingestion.pipeline.counts import count_records
 from oncelake.ingestion.pipeline.record_types import learn_record_types

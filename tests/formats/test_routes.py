@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from oncelake.ingestion.declaration.loader import load_streams
+from oncelake.ingestion.declaration.files.loader import load_streams
 from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.settings import Settings
 from tests.formats.test_record_types import TOPICS, Topic, avro_schema

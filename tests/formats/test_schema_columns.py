@@ -11,7 +11,7 @@ import pytest
 from oncelake.ingestion.declaration.parts import FormatSpec
 from oncelake.ingestion.formats import protobuf
 from oncelake.ingestion.formats.decoder import BadBytesError
-from oncelake.ingestion.formats.schema_columns import avro_types, column_types, connect_types
+from oncelake.ingestion.formats.registry.columns import avro_types, column_types, connect_types
 from oncelake.ingestion.kafka.schema_registry import WriterSchema
 
 

@@ -13,9 +13,9 @@ from pydantic import SecretStr, ValidationError
 from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.errors import SourceTruncatedError, TooManyBadRecordsError
 from oncelake.ingestion.kafka.offsets import Offsets, TopicPartition
-from oncelake.ingestion.modes.engines import duckdb
-from oncelake.ingestion.operations.redrive import Redrive, RedriveReport
-from oncelake.ingestion.operations.rewind import rewind
+from oncelake.ingestion.modes.engines import local as local_engine
+from oncelake.ingestion.operations.history.rewind import rewind
+from oncelake.ingestion.operations.quarantine.redrive import Redrive, RedriveReport
 from oncelake.ingestion.pipeline import batch, truncates
 from oncelake.ingestion.storage.failpoints import Failpoint
 from tests.support.long import twins
@@ -268,7 +268,7 @@ def test_a_batch_in_parts_applies_it_in_its_own(
     table: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What the parts before it have written goes."""
-    monkeypatch.setattr(duckdb, "LARGEST_BATCH_BYTES", 3_000)
+    monkeypatch.setattr(local_engine, "LARGEST_BATCH_BYTES", 3_000)
     table.send(*created(*range(20)), TRUNCATE, *created(*range(20, 40)))
 
     report = table.run()

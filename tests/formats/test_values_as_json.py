@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from oncelake.ingestion.declaration.ddl import parse_columns
 from oncelake.ingestion.declaration.parts import FormatSpec
 from oncelake.ingestion.formats import protobuf
-from oncelake.ingestion.formats.schema_columns import column_types
+from oncelake.ingestion.formats.registry.columns import column_types
 from oncelake.ingestion.formats.variant import with_variants
 from oncelake.ingestion.kafka.schema_registry import WriterSchema
 from oncelake.ingestion.verify.compare.rows import values_equal

@@ -21,7 +21,7 @@ from oncelake.ingestion.kafka.properties import _ALLOWED
 from oncelake.ingestion.kafka.transactions import JavaAdmin, java_admin
 from oncelake.ingestion.local.produce import create
 from oncelake.ingestion.operations.init.initialize import initialize
-from oncelake.ingestion.operations.lag import LagReader
+from oncelake.ingestion.operations.status.lag import LagReader
 from oncelake.ingestion.settings import Settings
 from oncelake.ingestion.sinks.kafka.writer import TopicPlace, TopicWriter
 from oncelake.ingestion.verify.read.snapshot import OffsetRange

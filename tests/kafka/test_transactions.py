@@ -10,15 +10,15 @@ import pytest
 from confluent_kafka import Producer
 
 import oncelake.ingestion.kafka.transactions
-from oncelake.assets.checks import WARN, freshness
-from oncelake.assets.evidence import Evidence
+from oncelake.assets.checks.checks import WARN, freshness
+from oncelake.assets.checks.evidence import Evidence
 from oncelake.assets.history import UnreportedBatches
-from oncelake.ingestion.declaration.loader import DeclaredStream
+from oncelake.ingestion.declaration.files.loader import DeclaredStream
 from oncelake.ingestion.errors import SetupError
 from oncelake.ingestion.kafka.offsets import TopicPartition
 from oncelake.ingestion.kafka.transactions import java_admin
-from oncelake.ingestion.operations.lag import LagReader
-from oncelake.ingestion.operations.status import StatusReader
+from oncelake.ingestion.operations.status.lag import LagReader
+from oncelake.ingestion.operations.status.status import StatusReader
 from oncelake.ingestion.pipeline.report import RunReport
 from tests.support.frail_broker import FrailBroker
 from tests.support.long import only_long

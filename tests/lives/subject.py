@@ -452,5 +452,5 @@ def _days_later(days: int) -> Iterator[None]:
             return super().now(tz) + dt.timedelta(days=days)
 
     clock = SimpleNamespace(datetime=Later, timedelta=dt.timedelta, UTC=dt.UTC)
-    with patch("oncelake.ingestion.operations.maintain.dt", clock):
+    with patch("oncelake.ingestion.operations.upkeep.maintain.dt", clock):
         yield

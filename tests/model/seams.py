@@ -19,14 +19,14 @@ import oncelake.ingestion.lake.side_tables
 import oncelake.ingestion.lake.stream
 import oncelake.ingestion.modes.mode
 import oncelake.ingestion.operations.decisions
-import oncelake.ingestion.operations.redrive
-import oncelake.ingestion.operations.rewind
+import oncelake.ingestion.operations.history.rewind
+import oncelake.ingestion.operations.quarantine.redrive
 import oncelake.ingestion.operations.run
 import oncelake.ingestion.pipeline.batch
-import oncelake.ingestion.pipeline.create_table
-import oncelake.ingestion.pipeline.evolve_schema
 import oncelake.ingestion.pipeline.gaps
 import oncelake.ingestion.pipeline.redrive_batch
+import oncelake.ingestion.pipeline.schema.create_table
+import oncelake.ingestion.pipeline.schema.evolve
 import oncelake.ingestion.recovery.foreign_commits
 import oncelake.ingestion.recovery.heal
 import oncelake.ingestion.recovery.side_tables
@@ -82,10 +82,10 @@ def _seams() -> tuple[tuple[Any, dict[str, Any]], ...]:
             },
         ),
         (
-            oncelake.ingestion.pipeline.create_table,
+            oncelake.ingestion.pipeline.schema.create_table,
             {
                 "allowed_changes": _if_followed(
-                    oncelake.ingestion.pipeline.create_table.allowed_changes
+                    oncelake.ingestion.pipeline.schema.create_table.allowed_changes
                 ),
             },
         ),
@@ -105,7 +105,7 @@ def _seams() -> tuple[tuple[Any, dict[str, Any]], ...]:
             {"allowed_changes": _if_followed(oncelake.ingestion.recovery.start.allowed_changes)},
         ),
         (
-            oncelake.ingestion.pipeline.evolve_schema,
+            oncelake.ingestion.pipeline.schema.evolve,
             {"is_delta": lambda side: False, "refuse_bad_constraints": nothing},
         ),
         (StreamSpec, {"with_columns": evolution.with_columns}),
@@ -191,7 +191,7 @@ def _seams() -> tuple[tuple[Any, dict[str, Any]], ...]:
             },
         ),
         (
-            oncelake.ingestion.operations.redrive,
+            oncelake.ingestion.operations.quarantine.redrive,
             {
                 "Ledger": ModelLedger,
                 "translate_engine_errors": lambda stream: nullcontext(),
@@ -199,7 +199,7 @@ def _seams() -> tuple[tuple[Any, dict[str, Any]], ...]:
             },
         ),
         (
-            oncelake.ingestion.operations.redrive.Redrive,
+            oncelake.ingestion.operations.quarantine.redrive.Redrive,
             {"_waiting": lambda _, paths: sink.waiting(paths.quarantine)},
         ),
         (
@@ -209,7 +209,7 @@ def _seams() -> tuple[tuple[Any, dict[str, Any]], ...]:
             },
         ),
         (
-            oncelake.ingestion.operations.rewind,
+            oncelake.ingestion.operations.history.rewind,
             {
                 "StreamPaths": paths,
                 "held": lambda paths, run_id: held(paths, _me(run_id)),
@@ -231,7 +231,7 @@ def _if_followed(honest: Any) -> Any:
 def _evolve_schema(spark: Any, stream: Any, position: Any, **named: Any) -> Any:
     if not stream.spec.follows_schema:
         return position, ()
-    return oncelake.ingestion.pipeline.evolve_schema.evolve_schema(spark, stream, position, **named)
+    return oncelake.ingestion.pipeline.schema.evolve.evolve_schema(spark, stream, position, **named)
 
 
 def _me(run_id: str) -> Holder:

@@ -11,8 +11,8 @@ from oncelake.ingestion.lake.ledger import LedgerRow, put_rows
 from oncelake.ingestion.lake.lock import Holder
 from oncelake.ingestion.modes.engines.choose import EngineName
 from oncelake.ingestion.operations.decisions import accept, adopt_topic
-from oncelake.ingestion.operations.redrive import Redrive
-from oncelake.ingestion.operations.rewind import rewind
+from oncelake.ingestion.operations.history.rewind import rewind
+from oncelake.ingestion.operations.quarantine.redrive import Redrive
 from oncelake.ingestion.operations.run import Run
 from oncelake.ingestion.recovery import standing
 from oncelake.ingestion.recovery.position import Position
@@ -36,7 +36,7 @@ _ = (SPEC.columns, SPEC.subscribed)
 
 
 def maintain(spec: StreamSpec, paths: Any, run_id: str) -> None:
-    """Do what ``ingestion.operations.maintain`` does to the files of side tables."""
+    """Do what ``ingestion.operations.upkeep.maintain`` does to the files of side tables."""
     with seams.held(paths, Holder(run_id=run_id, pid=1, host="model", since="now")):
         old = {side: side.old_files() for side in paths.sides.values()}
         if _healed(spec, paths):
@@ -45,7 +45,7 @@ def maintain(spec: StreamSpec, paths: Any, run_id: str) -> None:
 
 
 def erase(spec: StreamSpec, paths: Any, run_id: str) -> None:
-    """Do what ``ingestion.operations.erase`` does, of a key that has no rows."""
+    """Do what ``ingestion.operations.erase.erase`` does, of a key that has no rows."""
     with seams.held(paths, Holder(run_id=run_id, pid=1, host="model", since="now")):
         if position := _healed(spec, paths):
             written = {side: [*side.files] for side in paths.sides.values()}

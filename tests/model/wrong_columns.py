@@ -7,10 +7,10 @@ from typing import Any
 from unittest.mock import patch
 
 import oncelake.ingestion.operations.run
-import oncelake.ingestion.pipeline.evolve_schema
+import oncelake.ingestion.pipeline.schema.evolve
 import oncelake.ingestion.recovery.topics
-from oncelake.ingestion.pipeline import follow_schema
-from oncelake.ingestion.pipeline.evolve_schema import under_declaration
+from oncelake.ingestion.pipeline.schema.evolve import under_declaration
+from oncelake.ingestion.pipeline.schema.types import follow as follow_schema
 from tests.model import seams
 from tests.model.patches import nothing, together
 
@@ -43,8 +43,8 @@ def columns_of_the_file_alone() -> AbstractContextManager[Any]:
     return together(
         patch.object(oncelake.ingestion.recovery.topics, "as_of_table", of_file),
         patch.object(oncelake.ingestion.operations.run, "as_of_table", of_file),
-        patch.object(oncelake.ingestion.pipeline.evolve_schema, "allowed_changes", lambda *_: ()),
-        patch.object(oncelake.ingestion.pipeline.evolve_schema, "commit_columns", commit),
+        patch.object(oncelake.ingestion.pipeline.schema.evolve, "allowed_changes", lambda *_: ()),
+        patch.object(oncelake.ingestion.pipeline.schema.evolve, "commit_columns", commit),
     )
 
 

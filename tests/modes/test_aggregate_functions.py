@@ -21,8 +21,8 @@ from oncelake.ingestion.declaration.ddl import parse_type
 from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.modes import sql
 from oncelake.ingestion.modes.aggregate_functions import folded, made_of, of_records, place_in
-from oncelake.ingestion.modes.engines.duckdb import LocalEngine
 from oncelake.ingestion.modes.engines.engine import Engine, OverflowedError
+from oncelake.ingestion.modes.engines.local import LocalEngine
 from oncelake.ingestion.modes.engines.spark import SparkEngine, translate
 from oncelake.ingestion.verify.fold.aggregate import AGGREGATES
 from tests.support.long import only_long, twins

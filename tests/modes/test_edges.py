@@ -22,7 +22,7 @@ from oncelake.ingestion.modes.append import AppendMode
 from oncelake.ingestion.modes.engines.spark import SparkEngine
 from oncelake.ingestion.modes.engines.spark_writer import SparkWriter
 from oncelake.ingestion.modes.mode import Good, Target, WriteMode, audit
-from oncelake.ingestion.operations.rewind import rewind
+from oncelake.ingestion.operations.history.rewind import rewind
 from oncelake.ingestion.recovery.position import read_position
 from oncelake.ingestion.tables.commit_metadata import CommitMetadata
 from tests.support.long import only_long

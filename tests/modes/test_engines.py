@@ -31,10 +31,10 @@ from oncelake.ingestion.lake.quarantine import quarantine_rows
 from oncelake.ingestion.lake.side_tables import read_back
 from oncelake.ingestion.lake.stream import Stream
 from oncelake.ingestion.modes import sql
-from oncelake.ingestion.modes.engines import duckdb as local_engine
+from oncelake.ingestion.modes.engines import local as local_engine
 from oncelake.ingestion.modes.engines.choose import choose_engine
-from oncelake.ingestion.modes.engines.duckdb import LocalEngine
 from oncelake.ingestion.modes.engines.engine import Decision, Engine, IncomparableError
+from oncelake.ingestion.modes.engines.local import LocalEngine
 from oncelake.ingestion.modes.engines.spark import SparkEngine
 from oncelake.ingestion.modes.engines.spark_writer import SparkWriter
 from oncelake.ingestion.modes.engines.table_writer import ChangeWriter, TableWriter

@@ -12,7 +12,7 @@ import pytest
 from deltalake import DeltaTable
 
 from oncelake.ingestion.errors import NotReplayableError
-from oncelake.ingestion.operations.erase import erase
+from oncelake.ingestion.operations.erase.erase import erase
 from tests.support.debezium import MISSING
 from tests.support.long import twins
 from tests.support.proof import find_problems, prove

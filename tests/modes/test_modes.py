@@ -10,7 +10,7 @@ import pytest
 
 from oncelake.ingestion.errors import NotReplayableError
 from oncelake.ingestion.lake.stream import Stream
-from oncelake.ingestion.pipeline.create_table import create_table
+from oncelake.ingestion.pipeline.schema.create_table import create_table
 from oncelake.ingestion.storage.failpoints import Failpoint
 from tests.modes.scenario import (
     IS_WHOLE,

@@ -8,7 +8,7 @@ from typing import Any, Final
 import pytest
 from deltalake import DeltaTable
 
-from oncelake.ingestion.operations.erase import erase
+from oncelake.ingestion.operations.erase.erase import erase
 from tests.support.debezium import MISSING
 from tests.support.long import twins
 from tests.support.proof import find_problems, prove

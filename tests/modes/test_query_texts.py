@@ -15,7 +15,7 @@ from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.errors import KeyInTwoPartitionsError
 from oncelake.ingestion.kafka.offsets import Offsets, TopicPartition
 from oncelake.ingestion.lake.paths import StreamPaths
-from oncelake.ingestion.modes.engines.duckdb import LocalEngine
+from oncelake.ingestion.modes.engines.local import LocalEngine
 from oncelake.ingestion.modes.engines.spark import SparkEngine
 from oncelake.ingestion.modes.keep_columns import keep_columns
 from oncelake.ingestion.modes.ordering import examine_keys

@@ -13,8 +13,8 @@ from deltalake import DeltaTable
 from pydantic import SecretStr
 
 from oncelake.ingestion.errors import IdentityChangedError
-from oncelake.ingestion.operations.erase import erase
-from oncelake.ingestion.operations.rewind import rewind
+from oncelake.ingestion.operations.erase.erase import erase
+from oncelake.ingestion.operations.history.rewind import rewind
 from tests.support.long import IS_LONG, twins
 from tests.support.proof import find_problems, prove
 from tests.support.world import World

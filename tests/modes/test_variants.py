@@ -19,9 +19,9 @@ from oncelake.ingestion.formats.variant import with_variants
 from oncelake.ingestion.lake.stream import Stream
 from oncelake.ingestion.modes.engines.choose import choose_engine
 from oncelake.ingestion.operations.alter import alter
-from oncelake.ingestion.operations.erase import erase
-from oncelake.ingestion.operations.maintain import maintain
-from oncelake.ingestion.operations.rewind import rewind
+from oncelake.ingestion.operations.erase.erase import erase
+from oncelake.ingestion.operations.history.rewind import rewind
+from oncelake.ingestion.operations.upkeep.maintain import maintain
 from oncelake.ingestion.settings import Settings
 from oncelake.ingestion.tables.arrow_types import VARIANT
 from oncelake.ingestion.verify.decode.coerce import variant

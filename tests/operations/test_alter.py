@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from oncelake.ingestion.cli.app import app
 from oncelake.ingestion.errors import RefusedError, SchemaChangedError
 from oncelake.ingestion.operations.alter import AlterReport, alter, dropped_columns
-from oncelake.ingestion.operations.rewind import rewind
+from oncelake.ingestion.operations.history.rewind import rewind
 from oncelake.ingestion.recovery.schema_diff import SchemaPlan, plan_schema_change
 from oncelake.ingestion.settings import Settings
 from oncelake.ingestion.storage.failpoints import Failpoint

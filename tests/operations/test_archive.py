@@ -26,8 +26,8 @@ from oncelake.ingestion.lake.archive import archive_table, finish_swap, refuse_h
 from oncelake.ingestion.lake.ledger import Ledger, load_or_archive_ledger
 from oncelake.ingestion.lake.lock import Holder, held_by_python
 from oncelake.ingestion.lake.paths import StreamPaths
-from oncelake.ingestion.operations import archive
 from oncelake.ingestion.operations.decisions import reset
+from oncelake.ingestion.operations.history import archive
 from oncelake.ingestion.settings import Settings, load_settings
 from oncelake.ingestion.storage.location import Location
 from oncelake.ingestion.tables.commit_metadata import UNKNOWN, CommitMetadata, Identity

@@ -21,7 +21,7 @@ import pytest
 from deltalake import write_deltalake
 from rich.console import Console
 
-from oncelake.ingestion.declaration.loader import DeclaredStream, load_streams
+from oncelake.ingestion.declaration.files.loader import DeclaredStream, load_streams
 from oncelake.ingestion.delta.log import DeltaLog
 from oncelake.ingestion.errors import StorageError
 from oncelake.ingestion.kafka.offsets import Offsets, TopicPartition
@@ -37,8 +37,8 @@ from oncelake.ingestion.operations.doctor.examine import (
     orphans,
 )
 from oncelake.ingestion.operations.doctor.findings import NO_DAEMON, Finding
-from oncelake.ingestion.operations.retention import Retention
-from oncelake.ingestion.operations.status import StreamStatus
+from oncelake.ingestion.operations.status.status import StreamStatus
+from oncelake.ingestion.operations.upkeep.retention import Retention
 from oncelake.ingestion.settings import load_settings
 from oncelake.ingestion.storage.location import Location
 from oncelake.ingestion.storage.processes import (
@@ -316,7 +316,7 @@ def test_records_that_may_be_lost_soon_are_found(
         return status
 
     monkeypatch.setattr(
-        "oncelake.ingestion.operations.status.StatusReader.read_status", read_status
+        "oncelake.ingestion.operations.status.status.StatusReader.read_status", read_status
     )
 
     result = oncelake("doctor", "--json")

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from oncelake.ingestion.cli.app import app
-from oncelake.ingestion.declaration.loader import DeclaredStream
+from oncelake.ingestion.declaration.files.loader import DeclaredStream
 from oncelake.ingestion.delta import vacuum
 from oncelake.ingestion.delta.vacuum import drop_log_before
 from oncelake.ingestion.errors import (
@@ -27,12 +27,12 @@ from oncelake.ingestion.errors import (
     TerminalError,
 )
 from oncelake.ingestion.lake.ledger import Ledger
-from oncelake.ingestion.operations import erase as erase_module
 from oncelake.ingestion.operations.decisions import accept, adopt_topic
 from oncelake.ingestion.operations.doctor.examine import examine_leftovers
-from oncelake.ingestion.operations.erase import Certificate, erase
-from oncelake.ingestion.operations.rewind import rewind
-from oncelake.ingestion.operations.status import StatusReader
+from oncelake.ingestion.operations.erase.erase import Certificate, erase
+from oncelake.ingestion.operations.erase.erase import erase as erase_module
+from oncelake.ingestion.operations.history.rewind import rewind
+from oncelake.ingestion.operations.status.status import StatusReader
 from oncelake.ingestion.settings import Settings
 from oncelake.ingestion.storage.failpoints import Failpoint
 from oncelake.ingestion.storage.location import Location

@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 
 from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.errors import InvalidSpecError
-from oncelake.ingestion.operations.erase_key import is_of_key, parse_key
+from oncelake.ingestion.operations.erase.key import is_of_key, parse_key
 from oncelake.ingestion.sinks.delta.table import DeltaSinkTable
 from oncelake.ingestion.storage.location import Location
 

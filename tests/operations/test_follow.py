@@ -14,16 +14,16 @@ import pytest
 from pyspark.sql import SparkSession
 
 from oncelake.ingestion import errors
-from oncelake.ingestion.declaration.loader import DeclaredStream
+from oncelake.ingestion.declaration.files.loader import DeclaredStream
 from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.kafka.offsets import TopicPartition
 from oncelake.ingestion.kafka.transactions import Stall
 from oncelake.ingestion.lake.lock import Holder, held_by_python
 from oncelake.ingestion.lake.paths import StreamPaths
-from oncelake.ingestion.operations.follow import Follow
-from oncelake.ingestion.operations.lag import LagReader
+from oncelake.ingestion.operations.follow.follow import Follow
+from oncelake.ingestion.operations.status.lag import LagReader
 from oncelake.ingestion.pipeline.report import RunReport
-from oncelake.ingestion.pipeline.session import SharedSpark
+from oncelake.ingestion.pipeline.spark.session import SharedSpark
 from oncelake.ingestion.settings import Settings
 from tests.cli.shell import ORDERS, row
 from tests.cli.test_run import report
@@ -91,7 +91,7 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> Engine:
         def execute(self) -> RunReport:
             return played.run(**self.asked)
 
-    monkeypatch.setattr("oncelake.ingestion.operations.follow.Run", _Run)
+    monkeypatch.setattr("oncelake.ingestion.operations.follow.follow.Run", _Run)
     monkeypatch.setattr(LagReader, "read", lambda reader, specs: played.read(specs))
     monkeypatch.setattr(LagReader, "stalls", lambda reader, lags: played.stalls)
     return played
@@ -296,7 +296,7 @@ def test_a_transaction_that_hides_records_is_told_by_one_run(
     streams: Path, engine: Engine, told: Told, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without lag no run would come that tells of it; another one at another offset is new."""
-    monkeypatch.setattr("oncelake.ingestion.operations.follow._STALLS_EVERY_SECONDS", 0)
+    monkeypatch.setattr("oncelake.ingestion.operations.follow.follow._STALLS_EVERY_SECONDS", 0)
     declare(streams, "held", "idle", text=ORDERS + "follow: {every_seconds: 1}\n")
     began = time.monotonic()
 

@@ -16,9 +16,9 @@ from confluent_kafka.schema_registry.protobuf import ProtobufSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 from pyspark.sql.types import VariantType, VariantVal
 
-from oncelake.ingestion.cli.init import with_json
+from oncelake.ingestion.cli.commands.init import with_json
 from oncelake.ingestion.declaration.ddl import parse_type
-from oncelake.ingestion.declaration.loader import find_stream
+from oncelake.ingestion.declaration.files.loader import find_stream
 from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.formats.variant import with_variants
 from tests.cli.shell import answer, oncelake

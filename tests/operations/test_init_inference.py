@@ -15,10 +15,10 @@ import pytest
 from confluent_kafka import Message
 
 from oncelake.ingestion.declaration.ddl import parse_type
+from oncelake.ingestion.declaration.files.yaml_reader import read_tree
 from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.declaration.sql import quoted
 from oncelake.ingestion.declaration.types import SqlType
-from oncelake.ingestion.declaration.yaml_reader import read_tree
 from oncelake.ingestion.errors import InvalidSpecError
 from oncelake.ingestion.kafka.offsets import Range
 from oncelake.ingestion.operations.init.decode_sample import SampleRow, validate_sample

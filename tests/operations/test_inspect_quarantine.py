@@ -14,7 +14,7 @@ from oncelake.ingestion.errors import SideTableIncompleteError
 from oncelake.ingestion.lake.ledger import Ledger, LedgerRow
 from oncelake.ingestion.lake.paths import StreamPaths
 from oncelake.ingestion.lake.quarantine import remove_payloads
-from oncelake.ingestion.operations.inspect_quarantine import inspect
+from oncelake.ingestion.operations.quarantine.inspect import inspect
 from oncelake.ingestion.settings import Settings
 from tests.support.quarantine import as_quarantine
 

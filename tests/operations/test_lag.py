@@ -11,7 +11,7 @@ from oncelake.ingestion.delta.files import storage_options
 from oncelake.ingestion.delta.log_files import log_files
 from oncelake.ingestion.errors import DependencyError
 from oncelake.ingestion.lake.paths import StreamPaths
-from oncelake.ingestion.operations.lag import LagReader, awaits_run
+from oncelake.ingestion.operations.status.lag import LagReader, awaits_run
 from oncelake.ingestion.recovery.snapshot import read_snapshot
 from oncelake.ingestion.settings import Settings
 from oncelake.ingestion.storage.failpoints import Failpoint
@@ -86,10 +86,14 @@ def test_a_position_is_not_older_than_the_state_that_it_is_kept_under(
 ) -> None:
     """A store's listing holds for a moment: what was committed since would wait for the next."""
     monkeypatch.setattr("oncelake.ingestion.delta.log_files._HOLDS_SECONDS", 3600.0)
-    monkeypatch.setattr("oncelake.ingestion.operations.lag.awaits_run", lambda snapshot: False)
-    monkeypatch.setattr("oncelake.ingestion.operations.lag.position_of", lambda snapshot: snapshot)
     monkeypatch.setattr(
-        "oncelake.ingestion.operations.lag.read_snapshot",
+        "oncelake.ingestion.operations.status.lag.awaits_run", lambda snapshot: False
+    )
+    monkeypatch.setattr(
+        "oncelake.ingestion.operations.status.lag.position_of", lambda snapshot: snapshot
+    )
+    monkeypatch.setattr(
+        "oncelake.ingestion.operations.status.lag.read_snapshot",
         lambda paths: paths.table.log().versions(),
     )
     spec = StreamSpec.model_validate(

@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 from oncelake.ingestion.cli.app import app
 from oncelake.ingestion.errors import DamagedTableError, IdentityChangedError
 from oncelake.ingestion.lake.ledger import Ledger
-from oncelake.ingestion.operations.maintain import UpkeepReport, maintain
-from oncelake.ingestion.operations.rewind import read_history, rewind
+from oncelake.ingestion.operations.history.rewind import read_history, rewind
+from oncelake.ingestion.operations.upkeep.maintain import UpkeepReport, maintain
 from oncelake.ingestion.settings import Settings
 from oncelake.ingestion.storage.failpoints import Failpoint
 from tests.support.long import only_long

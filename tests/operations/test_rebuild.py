@@ -22,7 +22,7 @@ from oncelake.ingestion.errors import (
 )
 from oncelake.ingestion.lake.lock import Holder, held_by_jvm
 from oncelake.ingestion.operations.decisions import adopt_topic, reset
-from oncelake.ingestion.operations.rewind import rewind
+from oncelake.ingestion.operations.history.rewind import rewind
 from oncelake.ingestion.recovery.position import read_position
 from oncelake.ingestion.storage.location import Location
 from tests.support.long import only_long, twins

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from oncelake.ingestion.cli.app import app
 from oncelake.ingestion.errors import InvalidSpecError, RefusedError, SideTableIncompleteError
 from oncelake.ingestion.operations.decisions import accept, adopt_topic
-from oncelake.ingestion.operations.redrive import RedriveReport
+from oncelake.ingestion.operations.quarantine.redrive import RedriveReport
 from oncelake.ingestion.verify.verify import verify
 from tests.support.long import only_long
 from tests.support.proof import find_problems

@@ -20,7 +20,7 @@ from oncelake.ingestion.errors import (
 )
 from oncelake.ingestion.kafka.offsets import Range, TopicPartition
 from oncelake.ingestion.operations.decisions import accept
-from oncelake.ingestion.operations.rewind import rewind
+from oncelake.ingestion.operations.history.rewind import rewind
 from oncelake.ingestion.settings import Settings
 from oncelake.ingestion.storage.failpoints import Failpoint
 from tests.support.long import only_long, twins

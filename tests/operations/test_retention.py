@@ -18,15 +18,15 @@ from confluent_kafka.admin import (
 )
 from typer.testing import CliRunner
 
-from oncelake.assets.evidence import _retention
+from oncelake.assets.checks.evidence import _retention
 from oncelake.ingestion.cli.app import app
-from oncelake.ingestion.declaration.loader import DeclaredStream
+from oncelake.ingestion.declaration.files.loader import DeclaredStream
 from oncelake.ingestion.errors import OffsetsExpiredError
 from oncelake.ingestion.kafka.admin import Kafka
 from oncelake.ingestion.kafka.offsets import TopicPartition
 from oncelake.ingestion.kafka.transactions import JavaAdmin, java_admin
-from oncelake.ingestion.operations.retention import Retention, retention_now
-from oncelake.ingestion.operations.status import StatusReader
+from oncelake.ingestion.operations.status.status import StatusReader
+from oncelake.ingestion.operations.upkeep.retention import Retention, retention_now
 from oncelake.ingestion.settings import Settings
 from tests.support.world import World, changed, row, transactional
 

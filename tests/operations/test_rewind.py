@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 from typer.testing import CliRunner
 
 from oncelake.ingestion.cli.app import app
-from oncelake.ingestion.declaration.loader import DeclaredStream
+from oncelake.ingestion.declaration.files.loader import DeclaredStream
 from oncelake.ingestion.errors import (
     InvalidSpecError,
     RewindError,
@@ -21,11 +21,11 @@ from oncelake.ingestion.errors import (
 )
 from oncelake.ingestion.lake import lock
 from oncelake.ingestion.lake.ledger import LedgerRow
-from oncelake.ingestion.operations import rewind as rewind_module
 from oncelake.ingestion.operations.decisions import accept
-from oncelake.ingestion.operations.inspect_quarantine import inspect
-from oncelake.ingestion.operations.rewind import read_history, rewind
-from oncelake.ingestion.operations.status import StatusReader
+from oncelake.ingestion.operations.history import rewind as rewind_module
+from oncelake.ingestion.operations.history.rewind import read_history, rewind
+from oncelake.ingestion.operations.quarantine.inspect import inspect
+from oncelake.ingestion.operations.status.status import StatusReader
 from oncelake.ingestion.storage.failpoints import Failpoint
 from tests.support.long import only_long, twins
 from tests.support.proof import find_problems, prove

@@ -17,11 +17,11 @@ from confluent_kafka.schema_registry.avro import AvroSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 from pydantic import SecretStr
 
-from oncelake.ingestion.declaration.loader import DeclaredStream, load_streams, read_outlines
+from oncelake.ingestion.declaration.files.loader import DeclaredStream, load_streams, read_outlines
 from oncelake.ingestion.lake.paths import StreamPaths
 from oncelake.ingestion.operations.discover import Discovery, discover, newer_columns
+from oncelake.ingestion.operations.follow.together import SharedReading
 from oncelake.ingestion.operations.run import Run
-from oncelake.ingestion.operations.together import SharedReading
 from oncelake.ingestion.pipeline.report import RunReport
 from oncelake.ingestion.verify.verify import verify
 from tests.cli.shell import oncelake

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from oncelake.ingestion.declaration.loader import load_streams
+from oncelake.ingestion.declaration.files.loader import load_streams
 from oncelake.ingestion.formats import route
 from oncelake.ingestion.lake.lock import Holder, held_by_python
-from oncelake.ingestion.operations.follow import Follow
-from oncelake.ingestion.operations.together import SharedReading
+from oncelake.ingestion.operations.follow.follow import Follow
+from oncelake.ingestion.operations.follow.together import SharedReading
 from oncelake.ingestion.pipeline.report import RunReport
 from oncelake.ingestion.storage.failpoints import Failpoint
 from tests.support import arrow_source

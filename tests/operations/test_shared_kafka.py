@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from oncelake.ingestion.declaration.loader import load_streams
+from oncelake.ingestion.declaration.files.loader import load_streams
 from oncelake.ingestion.errors import DependencyError, TopicMissingError, TopicRecreatedError
 from oncelake.ingestion.kafka import shared
 from oncelake.ingestion.kafka.admin import Kafka

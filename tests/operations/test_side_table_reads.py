@@ -11,11 +11,11 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
-from oncelake.assets.evidence import _refused
+from oncelake.assets.checks.evidence import _refused
 from oncelake.ingestion.cli.app import app
 from oncelake.ingestion.operations.doctor.examine import examine_leftovers
-from oncelake.ingestion.operations.erase import erase
-from oncelake.ingestion.operations.maintain import maintain
+from oncelake.ingestion.operations.erase.erase import erase
+from oncelake.ingestion.operations.upkeep.maintain import maintain
 from oncelake.ingestion.settings import Settings
 from tests.support.long import only_long, twins
 from tests.support.world import World

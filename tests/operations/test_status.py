@@ -12,7 +12,7 @@ from confluent_kafka import KafkaError, KafkaException
 from deltalake import DeltaTable
 from pydantic import SecretStr
 
-from oncelake.ingestion.declaration.loader import DeclaredStream
+from oncelake.ingestion.declaration.files.loader import DeclaredStream
 from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.kafka.admin import Kafka, Topics
 from oncelake.ingestion.kafka.client import unreachable
@@ -20,8 +20,8 @@ from oncelake.ingestion.kafka.offsets import Offsets, TopicPartition
 from oncelake.ingestion.kafka.retention import Headroom, Measurement
 from oncelake.ingestion.lake.paths import StreamPaths
 from oncelake.ingestion.lake.stream import Stream
-from oncelake.ingestion.operations.retention import retention_of
-from oncelake.ingestion.operations.status import StatusReader, StreamStatus
+from oncelake.ingestion.operations.status.status import StatusReader, StreamStatus
+from oncelake.ingestion.operations.upkeep.retention import retention_of
 from oncelake.ingestion.settings import Settings
 from tests.cli.shell import answer, oncelake
 from tests.support.volumes import mounted
@@ -153,7 +153,7 @@ def test_the_headroom_with_the_worst_level_is_told(
     )
     measured = Measurement(headrooms=headrooms)
     monkeypatch.setattr(
-        "oncelake.ingestion.operations.retention.read_headroom", lambda *_: measured
+        "oncelake.ingestion.operations.upkeep.retention.read_headroom", lambda *_: measured
     )
     spec = stream("orders").require_spec()
 
@@ -224,7 +224,7 @@ def test_a_volume_that_fails_is_named(here: Settings, monkeypatch: pytest.Monkey
     def fail(paths: StreamPaths) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO), str(here.lake))
 
-    monkeypatch.setattr("oncelake.ingestion.operations.status.load_ledger", fail)
+    monkeypatch.setattr("oncelake.ingestion.operations.status.status.load_ledger", fail)
     settings = here.model_copy(update={"kafka_timeout_seconds": 0.2})
 
     status = StatusReader(settings).read_status(stream("orders"))

@@ -23,13 +23,13 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 )
 
 from oncelake.ingestion import errors
-from oncelake.ingestion.declaration.loader import DeclaredStream
+from oncelake.ingestion.declaration.files.loader import DeclaredStream
 from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.lake.lock import Holder, held_by_python
 from oncelake.ingestion.lake.paths import StreamPaths
-from oncelake.ingestion.operations.retention import Retention
-from oncelake.ingestion.operations.status import StreamStatus
+from oncelake.ingestion.operations.status.status import StreamStatus
 from oncelake.ingestion.operations.telemetry import observed, serving, watching
+from oncelake.ingestion.operations.upkeep.retention import Retention
 from oncelake.ingestion.pipeline.report import RunReport
 from oncelake.ingestion.settings import Settings
 from tests.cli.shell import row
@@ -90,7 +90,7 @@ def standing(monkeypatch: pytest.MonkeyPatch) -> None:
         return StreamStatus(stream=declared.name, table="t", lag=7, waiting=3, row_count=20)
 
     monkeypatch.setattr(
-        "oncelake.ingestion.operations.status.StatusReader.read_status", read_status
+        "oncelake.ingestion.operations.status.status.StatusReader.read_status", read_status
     )
 
 
@@ -273,7 +273,7 @@ def test_prometheus_reads_streams_that_are_followed(
 ) -> None:
     """Each metric is there by its name, also of a stream that nothing runs; then nobody listens."""
     monkeypatch.setattr(
-        "oncelake.ingestion.operations.status.StatusReader.read_status",
+        "oncelake.ingestion.operations.status.status.StatusReader.read_status",
         lambda *_: full_status(spec),
     )
     declared = DeclaredStream(name="orders", path=Path(), spec=spec, error=None)
@@ -331,7 +331,7 @@ def test_one_stream_that_cannot_be_measured_hides_no_other(
         return StreamStatus(stream=declared.name, table="t", lag=7)
 
     monkeypatch.setattr(
-        "oncelake.ingestion.operations.status.StatusReader.read_status", read_status
+        "oncelake.ingestion.operations.status.status.StatusReader.read_status", read_status
     )
     names = ["a", "b", "c"]
 
@@ -469,7 +469,8 @@ def test_an_extra_that_is_missing_is_told_with_the_remedy(
 def test_where_nothing_is_set_nothing_is_loaded() -> None:
     """The engine's modules bring neither library along."""
     code = (
-        "import sys, oncelake.ingestion.operations.follow, oncelake.ingestion.operations.run\n"
+        "import sys\n"
+        "import oncelake.ingestion.operations.follow.follow, oncelake.ingestion.operations.run\n"
         "print([name for name in ('opentelemetry', 'openlineage', 'prometheus_client')"
         " if name in sys.modules])"
     )

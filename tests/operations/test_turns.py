@@ -11,7 +11,7 @@ from oncelake.ingestion.errors import (
     RecordsMissedError,
     TransientError,
 )
-from oncelake.ingestion.operations.turns import Turn
+from oncelake.ingestion.operations.follow.turns import Turn
 
 PACE = FollowPace(every_seconds=5, min_records=100, max_wait_seconds=30)
 REFUSED = KeyInTwoPartitionsError("orders", "key 1 …", remedy="sequence_by")

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from oncelake.ingestion.errors import NotReplayableError, RefusedError, SchemaChangedError
 from oncelake.ingestion.operations.alter import alter
-from oncelake.ingestion.operations.maintain import maintain
-from oncelake.ingestion.operations.rewind import rewind
+from oncelake.ingestion.operations.history.rewind import rewind
+from oncelake.ingestion.operations.upkeep.maintain import maintain
 from tests.pairs.fields import silent
 from tests.pairs.plan import FIRST_MS, Event, Feature, Message, Plan
 from tests.pairs.records import drafts, write_fields

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from oncelake.ingestion.declaration.loader import load_streams
+from oncelake.ingestion.declaration.files.loader import load_streams
 from oncelake.ingestion.errors import IngestionError
 from oncelake.ingestion.verify.verify import verify
 from tests.pairs.oracle import Outcome, outcome

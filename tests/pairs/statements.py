@@ -13,7 +13,7 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from oncelake.ingestion.declaration.spec import StreamSpec
-from oncelake.ingestion.pipeline.schema import type_of_columns
+from oncelake.ingestion.pipeline.schema.types import type_of_columns
 from oncelake.ingestion.settings import Settings
 
 Row = dict[str, Any]

@@ -10,7 +10,7 @@ import pytest
 
 from oncelake.ingestion.operations.audit.audit import audit
 from oncelake.ingestion.operations.audit.declare import AuditRequest
-from oncelake.ingestion.operations.erase import erase
+from oncelake.ingestion.operations.erase.erase import erase
 from tests.support.proof import find_problems, prove
 from tests.support.world import World
 

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from oncelake.ingestion.declaration.loader import DeclaredStream
+from oncelake.ingestion.declaration.files.loader import DeclaredStream
 from oncelake.ingestion.delta.files import read_delta
 from oncelake.ingestion.delta.vectors import vectors_of
-from oncelake.ingestion.operations.erase import erase
-from oncelake.ingestion.operations.maintain import maintain
-from oncelake.ingestion.operations.rewind import rewind
-from oncelake.ingestion.operations.status import StatusReader
+from oncelake.ingestion.operations.erase.erase import erase
+from oncelake.ingestion.operations.history.rewind import rewind
+from oncelake.ingestion.operations.status.status import StatusReader
+from oncelake.ingestion.operations.upkeep.maintain import maintain
 from tests.support.long import twins
 from tests.support.proof import find_problems
 from tests.support.world import World, row

@@ -10,19 +10,19 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from oncelake.ingestion.declaration.loader import find_stream, load_streams, read_outlines
+from oncelake.ingestion.declaration.files.loader import find_stream, load_streams, read_outlines
 from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.errors import InvalidSpecError, SchemaChangedError
 from oncelake.ingestion.kafka.admin import Kafka
 from oncelake.ingestion.lake.ledger import Ledger
 from oncelake.ingestion.lake.paths import StreamPaths
-from oncelake.ingestion.operations.certify import certify, compare_with
 from oncelake.ingestion.operations.discover import (
     Discovery,
     NewTopics,
     discover,
     waiting_topics,
 )
+from oncelake.ingestion.operations.proof.certify import certify, compare_with
 from oncelake.ingestion.operations.run import Run
 from oncelake.ingestion.verify.verify import verify
 from tests.cli.shell import oncelake

@@ -16,7 +16,7 @@ import pytest
 from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.kafka.offsets import Offsets
 from oncelake.ingestion.lake.stream import Stream
-from oncelake.ingestion.modes.engines.duckdb import LocalEngine
+from oncelake.ingestion.modes.engines.local import LocalEngine
 from oncelake.ingestion.pipeline.decode import decode_here
 from oncelake.ingestion.pipeline.validate import validate
 from oncelake.ingestion.settings import Settings

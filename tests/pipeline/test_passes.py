@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from oncelake.ingestion.modes.engines import duckdb as local_engine
+from oncelake.ingestion.modes.engines import local as local_engine
 from tests.support.long import only_long, twins
 from tests.support.proof import find_problems
 from tests.support.world import World, row

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from oncelake.ingestion.pipeline import store_session
-from oncelake.ingestion.pipeline.store_session import read_rows
+from oncelake.ingestion.pipeline.spark import stores as store_session
+from oncelake.ingestion.pipeline.spark.stores import read_rows
 from tests.support.world import World, row
 
 COLUMNS = "id INT NOT NULL, name STRING, at TIMESTAMP, on DATE, of ARRAY<STRUCT<a: DECIMAL(9, 2)>>"

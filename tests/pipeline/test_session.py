@@ -15,7 +15,7 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from oncelake.ingestion.pipeline.session import SMALL_BACKLOG_RECORDS, jvm_options
+from oncelake.ingestion.pipeline.spark.session import SMALL_BACKLOG_RECORDS, jvm_options
 from oncelake.ingestion.sinks.delta.table import DeltaSinkTable
 from oncelake.ingestion.storage.location import Location
 from oncelake.ingestion.verify.read.snapshot import rows_in
@@ -118,7 +118,7 @@ def start_elsewhere(
     """Start Spark in another process, ``on`` another host where a command makes one."""
     script = (
         "from oncelake.ingestion.settings import Settings; "
-        "from oncelake.ingestion.pipeline.session import start_session; "
+        "from oncelake.ingestion.pipeline.spark.session import start_session; "
         f"start_session(Settings(state={str(state)!r}, jars={str(JARS)!r}))"
     )
     return subprocess.run(
@@ -144,7 +144,7 @@ import psutil
 from py4j.protocol import Py4JError
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
-from oncelake.ingestion.pipeline.session import SharedSpark, start_session
+from oncelake.ingestion.pipeline.spark.session import SharedSpark, start_session
 from oncelake.ingestion.settings import Settings
 
 def kill_it_as_soon_as_it_can_be_asked():

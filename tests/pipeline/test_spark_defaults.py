@@ -8,8 +8,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from oncelake.ingestion.errors import InvalidSpecError
-from oncelake.ingestion.pipeline.session import _REQUIRED, spark_config
-from oncelake.ingestion.pipeline.spark_defaults import read_spark_defaults, why_fixed
+from oncelake.ingestion.pipeline.spark.defaults import read_spark_defaults, why_fixed
+from oncelake.ingestion.pipeline.spark.session import _REQUIRED, spark_config
 from oncelake.ingestion.settings import Settings
 from tests.support.world import JARS
 

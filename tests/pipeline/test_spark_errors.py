@@ -14,7 +14,7 @@ from pyspark.errors import PySparkException, PySparkValueError, PythonException
 from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.errors import BadFieldError, DependencyError, KafkaSettingsError
 from oncelake.ingestion.kafka.offsets import Range
-from oncelake.ingestion.pipeline.spark_errors import (
+from oncelake.ingestion.pipeline.spark.errors import (
     translate_expression_errors,
     translate_spark_errors,
 )

@@ -19,7 +19,7 @@ from deltalake.exceptions import CommitFailedError
 
 from oncelake.ingestion.delta.files import open_delta, storage_options
 from oncelake.ingestion.errors import SetupError
-from oncelake.ingestion.pipeline.store_session import (
+from oncelake.ingestion.pipeline.spark.stores import (
     append_store_jars,
     refuse_missing_jars,
     store_config,

@@ -17,10 +17,10 @@ from pyspark.sql import functions as F
 
 from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.kafka.client import SENT, timestamp_micros_of
-from oncelake.ingestion.modes.engines.duckdb import LocalEngine
-from oncelake.ingestion.operations.apply_transformation import spark_transformation
+from oncelake.ingestion.modes.engines.local import LocalEngine
 from oncelake.ingestion.operations.init.decode_sample import validate_sample
 from oncelake.ingestion.operations.init.sample import SampledRecord, TopicSample
+from oncelake.ingestion.operations.proof.apply_transformation import spark_transformation
 from oncelake.ingestion.settings import Settings
 from oncelake.ingestion.verify.fold.classify import Classifier
 from oncelake.ingestion.verify.read.record import Record

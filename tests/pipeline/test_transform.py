@@ -14,8 +14,8 @@ from pyspark.sql import SparkSession
 
 from oncelake.ingestion.declaration.spec import EVALUATED_BY, StreamSpec
 from oncelake.ingestion.errors import InvalidSpecError
-from oncelake.ingestion.pipeline import translate
-from oncelake.ingestion.pipeline.transform import refuse_bad_transformation
+from oncelake.ingestion.pipeline.statements import translate
+from oncelake.ingestion.pipeline.statements.transform import refuse_bad_transformation
 from oncelake.ingestion.verify.fold.transform import NOT_INDEPENDENT
 from tests.declaration.test_valid_means_valid import BASE, UNDERSTOOD
 from tests.support.long import twins

@@ -17,8 +17,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from oncelake.ingestion.modes.engines.rows import UnevaluatedError
-from oncelake.ingestion.pipeline.evaluate import evaluated
-from oncelake.ingestion.pipeline.translate import CASED, Statement, translate
+from oncelake.ingestion.pipeline.statements.evaluate import evaluated
+from oncelake.ingestion.pipeline.statements.translate import CASED, Statement, translate
 from tests.support.long import twins
 
 pytestmark = pytest.mark.spark

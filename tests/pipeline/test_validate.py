@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 
 from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.kafka.offsets import Offsets, TopicPartition
-from oncelake.ingestion.modes.engines.duckdb import LocalEngine
+from oncelake.ingestion.modes.engines.local import LocalEngine
 from oncelake.ingestion.modes.engines.spark import SparkEngine
 from tests.support.batches import judged
 

@@ -31,7 +31,7 @@ from oncelake.ingestion.kafka.offsets import Offsets
 from oncelake.ingestion.lake.ledger import Ledger, LedgerRow
 from oncelake.ingestion.lake.paths import StreamPaths
 from oncelake.ingestion.lake.side_tables import project, read_back
-from oncelake.ingestion.modes.engines.duckdb import LocalEngine
+from oncelake.ingestion.modes.engines.local import LocalEngine
 from oncelake.ingestion.recovery.heal import undo_half_written_commits
 from oncelake.ingestion.settings import Settings
 from oncelake.ingestion.sinks.delta.table import DeltaSinkTable

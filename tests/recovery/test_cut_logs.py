@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from oncelake.ingestion.declaration.loader import DeclaredStream
+from oncelake.ingestion.declaration.files.loader import DeclaredStream
 from oncelake.ingestion.errors import InvalidSpecError, TopicTruncatedError
 from oncelake.ingestion.kafka.admin import Kafka
 from oncelake.ingestion.operations.decisions import accept, adopt_topic
-from oncelake.ingestion.operations.lag import LagReader
-from oncelake.ingestion.operations.rewind import rewind
-from oncelake.ingestion.operations.status import StatusReader
+from oncelake.ingestion.operations.history.rewind import rewind
+from oncelake.ingestion.operations.status.lag import LagReader
+from oncelake.ingestion.operations.status.status import StatusReader
 from oncelake.ingestion.settings import Settings
 from tests.support.disk import BrokerOnDisk
 from tests.support.proof import find_problems, prove

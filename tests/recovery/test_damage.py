@@ -32,8 +32,8 @@ from oncelake.ingestion.errors import (
 )
 from oncelake.ingestion.lake.ledger import Ledger
 from oncelake.ingestion.operations.decisions import accept, adopt_topic, reset
-from oncelake.ingestion.operations.inspect_quarantine import inspect
-from oncelake.ingestion.operations.rewind import read_history
+from oncelake.ingestion.operations.history.rewind import read_history
+from oncelake.ingestion.operations.quarantine.inspect import inspect
 from oncelake.ingestion.pipeline.report import RunReport
 from oncelake.ingestion.recovery.position import read_position
 from tests.support.damage import (

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from oncelake.ingestion.declaration.loader import DeclaredStream
+from oncelake.ingestion.declaration.files.loader import DeclaredStream
 from oncelake.ingestion.delta.log_files import commit_file
 from oncelake.ingestion.errors import (
     DamagedTableError,
@@ -24,13 +24,13 @@ from oncelake.ingestion.errors import (
     RefusedError,
 )
 from oncelake.ingestion.lake import archive as lake_archive
-from oncelake.ingestion.operations import archive
 from oncelake.ingestion.operations.decisions import accept, adopt_topic, reset
-from oncelake.ingestion.operations.erase import erase
-from oncelake.ingestion.operations.inspect_quarantine import inspect
-from oncelake.ingestion.operations.maintain import maintain
-from oncelake.ingestion.operations.rewind import read_history, rewind
-from oncelake.ingestion.operations.status import StatusReader
+from oncelake.ingestion.operations.erase.erase import erase
+from oncelake.ingestion.operations.history import archive
+from oncelake.ingestion.operations.history.rewind import read_history, rewind
+from oncelake.ingestion.operations.quarantine.inspect import inspect
+from oncelake.ingestion.operations.status.status import StatusReader
+from oncelake.ingestion.operations.upkeep.maintain import maintain
 from oncelake.ingestion.recovery.standing import is_half_done
 from oncelake.ingestion.storage.checksums import sidecar_of
 from oncelake.ingestion.storage.location import Location

@@ -11,11 +11,11 @@ from unittest.mock import patch
 import pytest
 from pyspark.sql import SparkSession
 
-from oncelake.ingestion.declaration.loader import DeclaredStream
-from oncelake.ingestion.operations.inspect_quarantine import inspect
-from oncelake.ingestion.operations.maintain import maintain
-from oncelake.ingestion.operations.rewind import rewind
-from oncelake.ingestion.operations.status import StatusReader
+from oncelake.ingestion.declaration.files.loader import DeclaredStream
+from oncelake.ingestion.operations.history.rewind import rewind
+from oncelake.ingestion.operations.quarantine.inspect import inspect
+from oncelake.ingestion.operations.status.status import StatusReader
+from oncelake.ingestion.operations.upkeep.maintain import maintain
 from oncelake.ingestion.settings import Settings
 from oncelake.ingestion.storage import failpoints
 from oncelake.ingestion.storage.failpoints import Failpoint

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from oncelake.ingestion.errors import TopicMissingError
 from oncelake.ingestion.kafka.admin import Kafka
 from oncelake.ingestion.operations.decisions import adopt_topic
-from oncelake.ingestion.operations.lag import LagReader
+from oncelake.ingestion.operations.status.lag import LagReader
 from oncelake.ingestion.settings import Settings
 from oncelake.ingestion.storage.checksums import sidecar_of
 from oncelake.ingestion.storage.failpoints import Failpoint

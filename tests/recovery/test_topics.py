@@ -22,7 +22,7 @@ from oncelake.ingestion.errors import (
     TopicRecreatedError,
 )
 from oncelake.ingestion.operations.decisions import accept, adopt_topic
-from oncelake.ingestion.operations.rewind import rewind
+from oncelake.ingestion.operations.history.rewind import rewind
 from oncelake.ingestion.operations.try_stream import try_stream
 from oncelake.ingestion.verify.verify import verify
 from tests.support.damage import forget_commits

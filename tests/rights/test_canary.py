@@ -42,7 +42,7 @@ from pyspark.sql import SparkSession
 from oncelake.assets import alerts
 from oncelake.assets.definitions import definitions
 from oncelake.ingestion.errors import DependencyError
-from oncelake.ingestion.operations.status import StatusReader
+from oncelake.ingestion.operations.status.status import StatusReader
 from oncelake.ingestion.settings import load_settings, setting_fields, variable
 from oncelake.ingestion.storage import location
 from tests.cli.shell import declare, oncelake

@@ -21,9 +21,9 @@ from pyspark.sql import SparkSession
 from oncelake.ingestion.cli.app import app
 from oncelake.ingestion.declaration.sinks import KafkaSink
 from oncelake.ingestion.errors import MissingRightError
-from oncelake.ingestion.operations.follow import Follow
-from oncelake.ingestion.operations.lag import LagReader
-from oncelake.ingestion.pipeline.session import SharedSpark
+from oncelake.ingestion.operations.follow.follow import Follow
+from oncelake.ingestion.operations.status.lag import LagReader
+from oncelake.ingestion.pipeline.spark.session import SharedSpark
 from oncelake.ingestion.settings import Settings
 from oncelake.ingestion.sinks.kafka.table import TopicTable, open_table
 from oncelake.ingestion.storage.location import Location

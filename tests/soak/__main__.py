@@ -24,7 +24,7 @@ from rich.console import Console
 
 from oncelake.ingestion.errors import IngestionError
 from oncelake.ingestion.lake.lock import holder_of
-from oncelake.ingestion.operations.lag import LagReader
+from oncelake.ingestion.operations.status.lag import LagReader
 from tests.soak.nemesis import Nemesis
 from tests.soak.runners import RUNNERS
 from tests.soak.stage import Stage

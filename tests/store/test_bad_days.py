@@ -9,11 +9,11 @@ from unittest.mock import patch
 import pytest
 from pyspark.sql import SparkSession
 
-from oncelake.ingestion.declaration.loader import DeclaredStream
+from oncelake.ingestion.declaration.files.loader import DeclaredStream
 from oncelake.ingestion.delta.log_files import log_files
 from oncelake.ingestion.errors import MissingRightError, StorageError, UnfitStorageError
 from oncelake.ingestion.lake.lock import Holder, held_by_python
-from oncelake.ingestion.operations.status import StatusReader
+from oncelake.ingestion.operations.status.status import StatusReader
 from oncelake.ingestion.settings import Settings
 from oncelake.ingestion.storage import lease
 from oncelake.ingestion.storage.lease import read_lease

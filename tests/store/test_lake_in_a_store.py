@@ -11,18 +11,18 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from oncelake.ingestion.declaration.loader import DeclaredStream
+from oncelake.ingestion.declaration.files.loader import DeclaredStream
 from oncelake.ingestion.delta.files import read_delta
 from oncelake.ingestion.delta.vectors import vectors_of
 from oncelake.ingestion.errors import OffsetsExpiredError, SetupError
-from oncelake.ingestion.operations.archive import list_archive, prune, restore
 from oncelake.ingestion.operations.decisions import accept, adopt_topic, reset
 from oncelake.ingestion.operations.doctor.examine import examine_leftovers
-from oncelake.ingestion.operations.erase import erase
-from oncelake.ingestion.operations.inspect_quarantine import inspect
-from oncelake.ingestion.operations.maintain import maintain
-from oncelake.ingestion.operations.rewind import read_history, rewind
-from oncelake.ingestion.operations.status import StatusReader
+from oncelake.ingestion.operations.erase.erase import erase
+from oncelake.ingestion.operations.history.archive import list_archive, prune, restore
+from oncelake.ingestion.operations.history.rewind import read_history, rewind
+from oncelake.ingestion.operations.quarantine.inspect import inspect
+from oncelake.ingestion.operations.status.status import StatusReader
+from oncelake.ingestion.operations.upkeep.maintain import maintain
 from oncelake.ingestion.settings import Settings
 from oncelake.ingestion.storage.failpoints import Failpoint
 from oncelake.ingestion.storage.location import Location

@@ -26,7 +26,7 @@ import sqlglot
 import oncelake.ingestion.kafka.admin
 import oncelake.ingestion.operations.run
 import oncelake.ingestion.pipeline.batch
-import oncelake.ingestion.pipeline.schema
+import oncelake.ingestion.pipeline.schema.types
 import oncelake.ingestion.pipeline.validate
 import oncelake.ingestion.verify.read.topic
 import tests.support.world
@@ -203,7 +203,7 @@ _SPARKS: Final[dict[str, Any]] = {
     "read_table": oncelake.ingestion.pipeline.batch.read_table,
     "waiting_records": oncelake.ingestion.pipeline.batch.waiting_records,
     "conditions": oncelake.ingestion.pipeline.validate.evaluate_conditions,
-    "why": oncelake.ingestion.pipeline.schema._why_no_condition,
+    "why": oncelake.ingestion.pipeline.schema.types._why_no_condition,
 }
 _CLIENTS: Final = {
     "AdminClient": topics_in_memory.admin_client,
@@ -221,7 +221,7 @@ _SEAMS: Final[tuple[tuple[Any, dict[str, Any]], ...]] = (
         },
     ),
     (oncelake.ingestion.pipeline.validate, {"evaluate_conditions": _evaluate_conditions}),
-    (oncelake.ingestion.pipeline.schema, {"_why_no_condition": _why_no_condition}),
+    (oncelake.ingestion.pipeline.schema.types, {"_why_no_condition": _why_no_condition}),
     *(
         (owner, {name: make for name, make in _CLIENTS.items() if hasattr(owner, name)})
         for owner in (

@@ -13,7 +13,7 @@ from oncelake.ingestion.lake.stream import Stream
 from oncelake.ingestion.modes.engines.frame_cache import FrameCache
 from oncelake.ingestion.modes.engines.rows import Rows
 from oncelake.ingestion.pipeline.decode import decode
-from oncelake.ingestion.pipeline.transform import plan_transformation, transform
+from oncelake.ingestion.pipeline.statements.transform import plan_transformation, transform
 from oncelake.ingestion.pipeline.validate import validate
 from oncelake.ingestion.settings import Settings
 

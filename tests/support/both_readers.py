@@ -14,7 +14,7 @@ import pyarrow as pa
 from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.kafka.offsets import Offsets
 from oncelake.ingestion.lake.stream import Stream
-from oncelake.ingestion.modes.engines.duckdb import LocalEngine
+from oncelake.ingestion.modes.engines.local import LocalEngine
 from oncelake.ingestion.operations.init.decode_sample import table_of
 from oncelake.ingestion.operations.init.sample import SampledRecord, TopicSample
 from oncelake.ingestion.pipeline.decode import decode_here

@@ -14,7 +14,7 @@ from oncelake.ingestion.declaration.formats import FORMATS
 from oncelake.ingestion.declaration.parts import ExtraFields, FormatSpec, KeyFormatSpec
 from oncelake.ingestion.formats.decoder import Decode, Encoded
 from oncelake.ingestion.kafka.schema_registry import WriterSchema
-from oncelake.ingestion.pipeline.schema import type_of_columns
+from oncelake.ingestion.pipeline.schema.types import type_of_columns
 from oncelake.ingestion.verify.compare.rows import values_equal
 from oncelake.ingestion.verify.decode import Decode as Read
 from oncelake.ingestion.verify.decode import Expected, reading
@@ -22,7 +22,7 @@ from oncelake.ingestion.verify.decode.coerce import BROKEN
 
 
 def row_type(ddl: str) -> spark.StructType:
-    """Return the type of a row, as ``ingestion.pipeline.schema`` does, without a running Spark."""
+    """Return the type of a row as ``pipeline.schema.types`` does, without a running Spark."""
     return type_of_columns(parse_columns(ddl))
 
 

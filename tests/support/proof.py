@@ -9,7 +9,7 @@ from deltalake import DeltaTable
 
 from oncelake.ingestion.delta.files import is_delta
 from oncelake.ingestion.errors import counted
-from oncelake.ingestion.operations.apply_transformation import spark_transformation
+from oncelake.ingestion.operations.proof.apply_transformation import spark_transformation
 from oncelake.ingestion.tables.commit_metadata import CommitMetadata
 from oncelake.ingestion.verify.verdict import Verdict
 from oncelake.ingestion.verify.verify import verify

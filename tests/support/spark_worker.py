@@ -62,7 +62,7 @@ def work(lake: str, state: str) -> None:
     """Answer each command on stdin by a line on stdout."""
     from delta.tables import DeltaTable
 
-    from oncelake.ingestion.pipeline.session import start_session
+    from oncelake.ingestion.pipeline.spark.session import start_session
     from oncelake.ingestion.settings import Settings
 
     settings = Settings(

@@ -16,11 +16,14 @@ from sqlglot.expressions import Column
 
 import oncelake.ingestion.operations.run
 import oncelake.ingestion.pipeline.batch
-import oncelake.ingestion.pipeline.transform
+import oncelake.ingestion.pipeline.statements.transform
 from oncelake.ingestion.declaration.spec import StreamSpec
-from oncelake.ingestion.pipeline.schema import type_of_columns
-from oncelake.ingestion.pipeline.transform import plan_transformation, refuse_bad_transformation
-from oncelake.ingestion.pipeline.translate import Statement
+from oncelake.ingestion.pipeline.schema.types import type_of_columns
+from oncelake.ingestion.pipeline.statements.transform import (
+    plan_transformation,
+    refuse_bad_transformation,
+)
+from oncelake.ingestion.pipeline.statements.translate import Statement
 from tests.support.arrow_source import ArrowSession
 
 
@@ -73,7 +76,7 @@ def _statement(text: str) -> Statement:
 def _plan(spark: Any, spec: StreamSpec) -> Any:
     if not isinstance(spark, ArrowSession):
         return plan_transformation(spark, spec)
-    module = oncelake.ingestion.pipeline.transform
+    module = oncelake.ingestion.pipeline.statements.transform
     with ExitStack() as stack:
         of_spark = {"F": _Functions, "_nothing": lambda _, spec: _Nothing(spec)}
         for name, replacement in {**of_spark, "translate": _translate}.items():

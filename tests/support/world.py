@@ -29,9 +29,9 @@ from oncelake.ingestion.kafka.admin import Kafka
 from oncelake.ingestion.kafka.offsets import TopicPartition
 from oncelake.ingestion.lake.ledger import Ledger, LedgerRow
 from oncelake.ingestion.lake.paths import StreamPaths
-from oncelake.ingestion.operations.rebuild import Rebuild, RebuildReport
-from oncelake.ingestion.operations.redrive import Redrive, RedriveReport
-from oncelake.ingestion.operations.replay import Replay, ReplayReport
+from oncelake.ingestion.operations.history.rebuild import Rebuild, RebuildReport
+from oncelake.ingestion.operations.history.replay import Replay, ReplayReport
+from oncelake.ingestion.operations.quarantine.redrive import Redrive, RedriveReport
 from oncelake.ingestion.operations.run import Run
 from oncelake.ingestion.pipeline.report import RunReport
 from oncelake.ingestion.settings import Settings

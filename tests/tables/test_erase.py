@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 
 from oncelake.ingestion.cli.app import app
 from oncelake.ingestion.errors import RefusedError, RewindError
-from oncelake.ingestion.operations.erase import Certificate, erase
-from oncelake.ingestion.operations.rewind import read_history, rewind
+from oncelake.ingestion.operations.erase.erase import Certificate, erase
+from oncelake.ingestion.operations.history.rewind import read_history, rewind
 from oncelake.ingestion.storage.failpoints import Failpoint
 from tests.support.long import twins
 from tests.support.proof import find_problems, prove

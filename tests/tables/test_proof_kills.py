@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from oncelake.ingestion.operations.erase import erase
+from oncelake.ingestion.operations.erase.erase import erase
 from oncelake.ingestion.storage.failpoints import Failpoint
 from oncelake.ingestion.verify.verify import verify
 from tests.support.long import only_long, twins

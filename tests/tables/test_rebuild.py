@@ -17,7 +17,7 @@ from oncelake.ingestion.errors import (
     RefusedError,
 )
 from oncelake.ingestion.operations.decisions import reset
-from oncelake.ingestion.operations.erase import erase
+from oncelake.ingestion.operations.erase.erase import erase
 from tests.support.long import twins
 from tests.support.proof import find_problems, prove
 from tests.support.world import World, row

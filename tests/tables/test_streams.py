@@ -17,9 +17,9 @@ from oncelake.ingestion.errors import (
 )
 from oncelake.ingestion.lake.lock import Holder, held_by_jvm
 from oncelake.ingestion.operations.decisions import reset
-from oncelake.ingestion.operations.erase import erase
-from oncelake.ingestion.operations.maintain import maintain
-from oncelake.ingestion.operations.rewind import rewind
+from oncelake.ingestion.operations.erase.erase import erase
+from oncelake.ingestion.operations.history.rewind import rewind
+from oncelake.ingestion.operations.upkeep.maintain import maintain
 from oncelake.ingestion.verify.verify import verify
 from tests.support.long import twins
 from tests.support.proof import find_problems, prove

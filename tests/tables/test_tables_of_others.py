@@ -10,8 +10,8 @@ from deltalake import DeltaTable
 from oncelake.ingestion.declaration.modes import OUR_COLUMNS
 from oncelake.ingestion.errors import RefusedError, SchemaChangedError, TableSettingsError
 from oncelake.ingestion.operations.decisions import accept, reset
-from oncelake.ingestion.operations.maintain import maintain
-from oncelake.ingestion.operations.rewind import rewind
+from oncelake.ingestion.operations.history.rewind import rewind
+from oncelake.ingestion.operations.upkeep.maintain import maintain
 from oncelake.ingestion.sinks.iceberg.catalog import CatalogEntry
 from oncelake.ingestion.verify.fold.transform import NOT_INDEPENDENT
 from tests.support.long import only_long, twins

@@ -11,7 +11,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from oncelake.ingestion.local import broker
-from oncelake.ingestion.pipeline.session import start_session
+from oncelake.ingestion.pipeline.spark.session import start_session
 from oncelake.ingestion.settings import Settings
 from tests.support.world import JARS, World
 

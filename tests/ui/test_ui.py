@@ -15,7 +15,7 @@ from playwright.sync_api import Locator, Page, expect
 
 from oncelake.assets.doctor.idle import LAG_SENSOR
 from oncelake.assets.failures import as_markdown
-from oncelake.assets.jobs import INGEST_JOB
+from oncelake.assets.jobs.jobs import INGEST_JOB
 from tests.support.world import ROOT
 from tests.ui.installation import LOCATION, PATIENCE_SECONDS, Installation, order
 

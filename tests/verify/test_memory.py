@@ -18,8 +18,8 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from oncelake.ingestion.errors import DependencyError
-from oncelake.ingestion.operations.erase import erase
-from oncelake.ingestion.operations.rewind import rewind
+from oncelake.ingestion.operations.erase.erase import erase
+from oncelake.ingestion.operations.history.rewind import rewind
 from oncelake.ingestion.storage.location import Location
 from oncelake.ingestion.verify.columns import NotInColumnsError
 from oncelake.ingestion.verify.columns.fold import FoldQueries

@@ -28,8 +28,8 @@ from oncelake.ingestion.errors import (
 from oncelake.ingestion.lake.ledger import Ledger
 from oncelake.ingestion.lake.lock import Holder, held_by_jvm
 from oncelake.ingestion.operations.decisions import accept, adopt_topic
-from oncelake.ingestion.operations.erase import erase
-from oncelake.ingestion.operations.rewind import rewind
+from oncelake.ingestion.operations.erase.erase import erase
+from oncelake.ingestion.operations.history.rewind import rewind
 from oncelake.ingestion.settings import Settings
 from oncelake.ingestion.storage.location import Location
 from oncelake.ingestion.verify.verdict import Verdict

@@ -23,7 +23,7 @@ from oncelake.ingestion.cli.demo import flights
 from oncelake.ingestion.cli.demo.flights import Message
 from oncelake.ingestion.cli.end_process import run_to_the_end
 from oncelake.ingestion.cli.output import out, say, table
-from oncelake.ingestion.declaration.loader import find_stream
+from oncelake.ingestion.declaration.files.loader import find_stream
 from oncelake.ingestion.delta.files import read_delta, scan_rows
 from oncelake.ingestion.errors import IngestionError, counted
 from oncelake.ingestion.lake.ledger import Ledger, LedgerRow

@@ -18,7 +18,6 @@ from fastavro import _read_py, parse_schema, schemaless_reader
 
 from oncelake.ingestion.declaration.formats import AvroOptions
 from oncelake.ingestion.errors import counted
-from oncelake.ingestion.formats import wire_format
 from oncelake.ingestion.formats.avro.columns import column_decoding
 from oncelake.ingestion.formats.avro.single_object import (
     SingleObjectDecoder,
@@ -45,8 +44,9 @@ from oncelake.ingestion.formats.decoder import (
     Encoded,
     Read,
 )
+from oncelake.ingestion.formats.registry import wire_format
+from oncelake.ingestion.formats.registry.wire_format import DecodeMany, FramedDecoder
 from oncelake.ingestion.formats.variant import has_variants
-from oncelake.ingestion.formats.wire_format import DecodeMany, FramedDecoder
 from oncelake.ingestion.kafka.schema_registry import WriterSchema
 from oncelake.ingestion.storage.processes import deeper_calls
 

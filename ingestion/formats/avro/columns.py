@@ -17,7 +17,7 @@ from oncelake.ingestion.formats.arrays import Bytes, Flags, Numbers, cast_or_nul
 from oncelake.ingestion.formats.avro.conversion import conversion
 from oncelake.ingestion.formats.avro.types import fields, has_circles, is_record, kind, undeclared
 from oncelake.ingestion.formats.decoder import Encoded, arrow_type, decoded_struct, struct_of_parts
-from oncelake.ingestion.formats.wire_format import DecodeMany
+from oncelake.ingestion.formats.registry.wire_format import DecodeMany
 
 _LAST_SHIFT: Final = 56
 # Arrow would follow a deeper type until the stack overflows.

@@ -17,7 +17,7 @@ from fastavro.schema import fingerprint, to_parsing_canonical_form
 from oncelake.ingestion.errors import counted
 from oncelake.ingestion.formats.arrays import Bytes, Numbers
 from oncelake.ingestion.formats.decoder import BadBytesError
-from oncelake.ingestion.formats.wire_format import Fingerprint, FramedDecoder
+from oncelake.ingestion.formats.registry.wire_format import Fingerprint, FramedDecoder
 from oncelake.ingestion.kafka.schema_registry import SchemaId, WriterSchema
 
 _MARKER: Final = b"\xc3\x01"

@@ -23,7 +23,7 @@ from oncelake.ingestion.tables.table import SinkTable
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from oncelake.ingestion.modes.engines.duckdb import LocalEngine
+    from oncelake.ingestion.modes.engines.local import LocalEngine
     from oncelake.ingestion.modes.engines.spark import SparkEngine
 
 EngineName = Literal["spark", "local"]
@@ -78,7 +78,7 @@ def open_engine(name: EngineName, records: Records, stream: Stream) -> Engine:
 
 def open_local_engine(stream: Stream) -> LocalEngine:
     """Open the engine of this process, which needs no Spark, for one batch."""
-    from oncelake.ingestion.modes.engines.duckdb import LocalEngine
+    from oncelake.ingestion.modes.engines.local import LocalEngine
 
     scratch = scratch_of_this_process(stream.settings.state)
     scratch.mkdir(parents=True, exist_ok=True)

@@ -20,7 +20,7 @@ from oncelake.ingestion.tables.commit_metadata import CommitMetadata
 from oncelake.ingestion.tables.table import Change, SinkTable, Transaction
 
 if TYPE_CHECKING:
-    from oncelake.ingestion.modes.engines.duckdb import LocalEngine
+    from oncelake.ingestion.modes.engines.local import LocalEngine
 
 
 class TableWriter(Protocol):

@@ -13,14 +13,14 @@ import pyarrow as pa
 from pydantic import ValidationError
 
 from oncelake.ingestion.declaration.ddl import DeclaredColumn, parse_columns
-from oncelake.ingestion.declaration.drafts import shown_path
-from oncelake.ingestion.declaration.loader import load_stream
+from oncelake.ingestion.declaration.files.drafts import shown_path
+from oncelake.ingestion.declaration.files.loader import load_stream
+from oncelake.ingestion.declaration.files.yaml_reader import BadYamlError, read_tree
 from oncelake.ingestion.declaration.names import hint, nearest_allowed
-from oncelake.ingestion.declaration.rules import JSON_FORMATS
+from oncelake.ingestion.declaration.rules.stream import JSON_FORMATS
 from oncelake.ingestion.declaration.sinks import SINKS
 from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.declaration.types import SqlType
-from oncelake.ingestion.declaration.yaml_reader import BadYamlError, read_tree
 from oncelake.ingestion.errors import InvalidSpecError
 from oncelake.ingestion.operations.audit.foreign_table import ForeignTable
 from oncelake.ingestion.operations.init.detect_format import objects_in

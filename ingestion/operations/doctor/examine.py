@@ -22,7 +22,7 @@ from pydantic import TypeAdapter
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
-from oncelake.ingestion.declaration.loader import DeclaredStream
+from oncelake.ingestion.declaration.files.loader import DeclaredStream
 from oncelake.ingestion.errors import SetupError
 from oncelake.ingestion.kafka.java import find_java
 from oncelake.ingestion.lake.ledger import known_paths, written_seqs
@@ -33,7 +33,7 @@ from oncelake.ingestion.local.process import run_and_capture
 from oncelake.ingestion.operations.doctor import findings as kinds
 from oncelake.ingestion.operations.doctor.findings import Finding
 from oncelake.ingestion.operations.failure import Failure
-from oncelake.ingestion.operations.status import StatusReader, StreamStatus, costly_merges
+from oncelake.ingestion.operations.status.status import StatusReader, StreamStatus, costly_merges
 from oncelake.ingestion.recovery.heal import unknown_seqs
 from oncelake.ingestion.recovery.snapshot import read_snapshot
 from oncelake.ingestion.settings import Settings, project_root

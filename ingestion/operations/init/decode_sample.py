@@ -19,7 +19,7 @@ from oncelake.ingestion.lake.stream import Stream
 from oncelake.ingestion.modes.engines.rows import RECORDS, Work
 from oncelake.ingestion.operations.init.sample import SampledRecord, TopicSample
 from oncelake.ingestion.pipeline.decode import decode_here, plan_decoding
-from oncelake.ingestion.pipeline.schema import type_of_columns
+from oncelake.ingestion.pipeline.schema.types import type_of_columns
 from oncelake.ingestion.pipeline.validate import validate
 from oncelake.ingestion.settings import Settings
 

@@ -16,8 +16,8 @@ from oncelake.ingestion.declaration.types import SqlType
 from oncelake.ingestion.errors import InvalidSpecError, counted
 from oncelake.ingestion.formats import avro, json_schema, protobuf
 from oncelake.ingestion.formats.decoder import BadBytesError
-from oncelake.ingestion.formats.schema_columns import Types, column_types, embedded_types
-from oncelake.ingestion.formats.wire_format import HEADER_BYTES, id_headers, schema_id_of
+from oncelake.ingestion.formats.registry.columns import Types, column_types, embedded_types
+from oncelake.ingestion.formats.registry.wire_format import HEADER_BYTES, id_headers, schema_id_of
 from oncelake.ingestion.kafka.schema_registry import WriterSchema, registry_of
 from oncelake.ingestion.operations.init.json_types import (
     DEBEZIUM,

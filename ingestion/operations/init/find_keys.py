@@ -11,7 +11,7 @@ from oncelake.ingestion.declaration.formats import FORMATS
 from oncelake.ingestion.declaration.parts import KeyFormatSpec
 from oncelake.ingestion.declaration.types import SqlType
 from oncelake.ingestion.formats.decoder import BadBytesError
-from oncelake.ingestion.formats.schema_columns import key_names
+from oncelake.ingestion.formats.registry.columns import key_names
 from oncelake.ingestion.operations.init.decode_sample import decode_keys
 from oncelake.ingestion.operations.init.detect_format import (
     FORMATS_OF_SCHEMAS,

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from oncelake.ingestion.declaration.drafts import shown_path
+from oncelake.ingestion.declaration.files.drafts import shown_path
+from oncelake.ingestion.declaration.files.yaml_reader import read_tree
 from oncelake.ingestion.declaration.messages import printable
 from oncelake.ingestion.declaration.names import name_problem, nearest_allowed
-from oncelake.ingestion.declaration.sink_rules import LONGEST_TABLE
+from oncelake.ingestion.declaration.rules.sinks import LONGEST_TABLE
 from oncelake.ingestion.declaration.spec import StreamSpec
-from oncelake.ingestion.declaration.yaml_reader import read_tree
 from oncelake.ingestion.errors import InvalidSpecError, counted
 from oncelake.ingestion.operations.init.decode_sample import validate_sample
 from oncelake.ingestion.operations.init.propose import Proposal, propose

@@ -23,7 +23,7 @@ from oncelake.ingestion.operations.telemetry.observer import (
 )
 
 if TYPE_CHECKING:
-    from oncelake.ingestion.declaration.loader import DeclaredStream
+    from oncelake.ingestion.declaration.files.loader import DeclaredStream
     from oncelake.ingestion.declaration.spec import StreamSpec
     from oncelake.ingestion.lake.ledger import LedgerRow
     from oncelake.ingestion.pipeline.report import RunReport

@@ -24,11 +24,11 @@ from opentelemetry.sdk.metrics.export import MetricReader, PeriodicExportingMetr
 from opentelemetry.sdk.resources import Resource
 from prometheus_client import CollectorRegistry, start_http_server
 
-from oncelake.ingestion.declaration.loader import DeclaredStream
+from oncelake.ingestion.declaration.files.loader import DeclaredStream
 from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.lake.books import DISPOSITIONS
 from oncelake.ingestion.lake.ledger import LedgerRow
-from oncelake.ingestion.operations.status import StatusReader, StreamStatus
+from oncelake.ingestion.operations.status.status import StatusReader, StreamStatus
 from oncelake.ingestion.operations.telemetry.observer import Outcome, guarded, wants_otlp
 from oncelake.ingestion.pipeline.report import RunReport
 from oncelake.ingestion.settings import Settings

@@ -1,0 +1,1 @@
+"""Asset checks, and the evidence that they show."""

@@ -1,0 +1,1 @@
+"""Jobs and ops beside the materializations."""

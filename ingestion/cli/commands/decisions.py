@@ -1,0 +1,173 @@
+"""``oncelake accept``, ``adopt-topic``, ``reset``, ``unlock``: what only a person may decide."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from oncelake.ingestion.cli import output
+from oncelake.ingestion.cli.command import AsJson, Stream, Yes, confirm, new_run_id
+from oncelake.ingestion.cli.commands.streams import (
+    declared_sink,
+    load_settings,
+    load_stream,
+    refuse_unknown,
+)
+from oncelake.ingestion.declaration.sinks import named_version
+from oncelake.ingestion.errors import InvalidSpecError, counted
+from oncelake.ingestion.storage.location import Location
+
+Why = Annotated[str, typer.Option("--reason", help="Why; kept with what is decided.")]
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from oncelake.ingestion.lake.ledger import LedgerRow
+    from oncelake.ingestion.settings import Settings
+
+
+def accept(
+    stream: Stream,
+    reason: Annotated[str, typer.Option(help="Why this is all right; the ledger keeps it.")],
+    as_json: AsJson = False,
+) -> None:
+    """Accept a lost range, a batch whose books do not balance, or a table that was restored.
+
+    The acceptance and its reason are written into the ledger, and the next run goes on after
+    it. Look at `oncelake ledger STREAM` first.
+    """
+    from oncelake.ingestion.operations.decisions import accept as accept_stream
+
+    if not reason.strip():
+        raise InvalidSpecError("--reason is empty. Next: write why this is all right")
+    spec, settings = load_stream(stream)
+    row = accept_stream(spec, settings, reason=reason.strip(), run_id=new_run_id())
+    _report(stream, row, f"accepted: {reason.strip()}", as_json=as_json)
+
+
+def adopt_topic(
+    stream: Stream, reason: Why = "", yes: Yes = False, as_json: AsJson = False
+) -> None:
+    """Go on with a topic that was deleted and made again, or with another cluster.
+
+    The rows stay, a new epoch begins, and the next run reads the topic as it is now from its
+    start: its records win over the rows of the epoch before. Asks on a terminal (exit 3 when the
+    answer is no); elsewhere --yes is needed, and without it nothing happens (exit 2).
+    """
+    from oncelake.ingestion.operations.decisions import adopt_topic as adopt
+
+    spec, settings = load_stream(stream)
+    if not yes:
+        output.note(
+            f"{stream}: all rows, the quarantine and the ledger stay; the topic is read from its "
+            "start, and its records win over the rows that are there"
+        )
+    refusal = f"{stream}: adopt-topic reads the topic again from its start"
+    confirm(f"Adopt the topic of {stream} as it is now?", yes=yes, refusal=refusal)
+    row = adopt(spec, settings, run_id=new_run_id(), reason=reason.strip())
+    _report(stream, row, f"epoch {row.epoch} begins", as_json=as_json)
+
+
+def reset(stream: Stream, reason: Why = "", yes: Yes = False, as_json: AsJson = False) -> None:
+    """Archive a stream's tables, so that the next run ingests its topic from scratch.
+
+    No row is deleted: the tables move into the lake's archive. Asks on a terminal (exit 3 when the
+    answer is no); elsewhere --yes is needed, and without it nothing happens (exit 2).
+    """
+    from oncelake.ingestion.operations.decisions import reset as reset_stream
+
+    settings = load_settings()
+    tables = tables_on_disk(stream, settings)
+    refuse_unknown(stream, settings, exists=bool(tables))
+    if not yes:
+        for path in tables:
+            output.note(f"  {path}")
+    question = f"Archive these of {stream}{with_waiting(tables)}?"
+    confirm(question, yes=yes, refusal=f"{stream}: reset archives its tables")
+    done = reset_stream(
+        stream,
+        settings,
+        run_id=new_run_id(),
+        reason=reason.strip(),
+        sink=declared_sink(stream, settings),
+    )
+    waiting = note_waiting(stream, done.archived)
+    if as_json:
+        output.document({"stream": stream, "archived": done.named, "quarantined": waiting})
+        return
+    for path in done.archived:
+        output.say(f"{stream}: archived {path}")
+    if done.renamed:
+        output.say(f"{stream}: its table is called {done.renamed} now")
+    if not done.named:
+        output.say(f"{stream}: there was nothing to archive")
+
+
+def unlock(
+    stream: Stream,
+    force: Annotated[
+        bool,
+        typer.Option(
+            "--force", help="Do not check a run on another host: I am certain that it has ended."
+        ),
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Remove the lease that a killed run left behind: in a store, or with ONCELAKE_LOCK=lease.
+
+    Refuses (exit 4) while a process of the holder is alive, and names it; a run on another host
+    cannot be seen from here, and needs --force. The default lock of a lake in a folder belongs
+    to the kernel and is released when its process ends: it never needs this command.
+    """
+    from oncelake.ingestion.operations.decisions import unlock as unlock_stream
+
+    settings = load_settings()
+    refuse_unknown(stream, settings, exists=bool(tables_on_disk(stream, settings)))
+    lease = unlock_stream(stream, settings, force=force)
+    if as_json:
+        output.document({"stream": stream, "unlocked": lease})
+    elif lease:
+        output.say(f"{stream}: removed the lease of run {lease.run_id} (since {lease.since})")
+    else:
+        output.say(f"{stream}: is free")
+
+
+def with_waiting(tables: Sequence[Location]) -> str:
+    """Say in a question how many records wait in the quarantine among these tables."""
+    from oncelake.ingestion.operations.history.archive import waiting_records
+
+    waiting = waiting_records(tables)
+    return f", with {_unsent(waiting)}" if waiting else ""
+
+
+def note_waiting(stream: str, archived: Sequence[Location]) -> int:
+    """Say how many records went into the archive with the quarantine, and return their number."""
+    from oncelake.ingestion.operations.history.archive import waiting_records
+
+    if waiting := waiting_records(archived):
+        output.note(f"{stream}: {_unsent(waiting)} went into the archive", "yellow")
+    return waiting
+
+
+def _unsent(waiting: int) -> str:
+    return f"{counted(waiting, 'record')} in quarantine that no redrive has sent in"
+
+
+def _report(stream: str, row: LedgerRow, what: str, *, as_json: bool) -> None:
+    if as_json:
+        output.document({"stream": stream, **output.row_document(row)})
+        return
+    output.say(f"{stream}: {what} (seq {row.seq}, {named_version(row.sink, row.delta_version)})")
+    for part in row.ranges:
+        if len(part.range):
+            output.say(f"  {part.range}")
+
+
+def tables_on_disk(stream: str, settings: Settings) -> list[Location]:
+    """Return the tables of a stream that there are."""
+    from oncelake.ingestion.lake.paths import StreamPaths
+
+    paths = StreamPaths.of(stream, settings)
+    tables = (paths.data, paths.quarantine, paths.tombstones, paths.ledger)
+    return [path for path in tables if path.exists()]

@@ -1,0 +1,86 @@
+"""``oncelake kafka up``, ``down`` and ``status``: the embedded Kafka."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from oncelake.ingestion.cli import output
+from oncelake.ingestion.cli.command import AsJson
+from oncelake.ingestion.cli.commands.streams import load_settings
+from oncelake.ingestion.errors import DONE, UNREACHABLE
+
+if TYPE_CHECKING:
+    from oncelake.ingestion.local.broker import Broker
+    from oncelake.ingestion.settings import Settings
+
+_Port = Annotated[
+    int | None,
+    typer.Option(min=1, max=65_535, help="Where to listen; default: as last time, or a free one."),
+]
+
+
+def up(
+    port: _Port = None,
+    if_used: Annotated[
+        bool, typer.Option("--if-used", help="Start nothing where ONCELAKE_KAFKA names others.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Start the embedded Kafka, or find it running, and print its address.
+
+    It listens on 127.0.0.1 only and keeps running until `oncelake kafka down`. The other commands
+    find it by themselves, unless ONCELAKE_KAFKA names other brokers.
+    """
+    from oncelake.ingestion.local import broker
+
+    settings = load_settings()
+    if if_used and settings.kafka.address is not None:
+        _report(broker.status(settings.state / "kafka"), settings, as_json)
+        return
+    if not as_json:
+        output.note("starting Kafka…")
+    _report(broker.up(settings.state / "kafka", jars=settings.jars, port=port), settings, as_json)
+
+
+def status(as_json: AsJson = False) -> None:
+    """Tell whether the embedded Kafka runs, and where; exits with 5 when it does not."""
+    from oncelake.ingestion.local import broker
+
+    settings = load_settings()
+    running = broker.status(settings.state / "kafka")
+    _report(running, settings, as_json)
+    raise typer.Exit(DONE if running else UNREACHABLE)
+
+
+def down(as_json: AsJson = False) -> None:
+    """Stop the embedded Kafka; its records stay for the next `oncelake kafka up`."""
+    from oncelake.ingestion.local import broker
+
+    was_up = broker.down(load_settings().state / "kafka")
+    if as_json:
+        output.document({"up": False, "was_up": was_up})
+    else:
+        output.say("Kafka is down" if was_up else "Kafka was not up")
+
+
+def _report(broker: Broker | None, settings: Settings, as_json: bool) -> None:
+    is_used = settings.kafka.address is None or (
+        broker is not None and settings.kafka.address == broker.address
+    )
+    if not is_used:
+        output.note(
+            f"ONCELAKE_KAFKA is set ({settings.kafka.address}): the other commands talk to that, "
+            "not to the embedded Kafka",
+            "yellow",
+        )
+    if as_json:
+        fields = asdict(broker) if broker else {}
+        output.document({"up": bool(broker), **fields, "used_by_other_commands": is_used})
+    elif broker is None:
+        output.say("Kafka is not up; oncelake kafka up starts it")
+    else:
+        address, pid, cluster = broker.address, broker.pid, broker.cluster_id
+        output.say(f"Kafka is up at {address} (pid {pid}, cluster {cluster})")

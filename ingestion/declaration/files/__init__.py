@@ -1,0 +1,1 @@
+"""Files with declarations: read as YAML, drafted, and made streams."""

@@ -1,0 +1,1 @@
+"""Rules that a declaration must meet, and how their violations read."""

@@ -1,0 +1,1 @@
+"""An erase of keys, and the keys that it is asked for."""

@@ -1,0 +1,1 @@
+"""Streams that are followed: turns that end only when somebody ends them."""

@@ -1,0 +1,1 @@
+"""A table's history: rewound, read again, rebuilt, archived."""

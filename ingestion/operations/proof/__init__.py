@@ -1,0 +1,1 @@
+"""The proof as commands use it: certificates, and statements that Spark evaluates."""

@@ -1,0 +1,1 @@
+"""The quarantine: what waits in it, and how it is sent in again."""

@@ -1,0 +1,1 @@
+"""Where streams stand, and how far they lag behind."""

@@ -1,0 +1,1 @@
+"""Upkeep of tables and of what is kept beside them."""

@@ -1,0 +1,1 @@
+"""Columns of a stream and its table: their types, and how a table comes to have them."""

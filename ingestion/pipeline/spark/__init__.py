@@ -1,0 +1,1 @@
+"""Spark for a run: its session, a cluster, stores, and what its errors mean."""

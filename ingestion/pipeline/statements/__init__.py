@@ -1,0 +1,1 @@
+"""Declared statements: translated for DuckDB, evaluated in workers or by Spark."""
