@@ -160,6 +160,8 @@ class RefusedError(TerminalError):
 
     def __init__(self, stream: str, problem: str, *, remedy: str = "") -> None:
         remedy = remedy or self.usual_remedy.format(stream=stream, reset=reset(stream))
+        if not remedy:
+            raise TypeError(f"{type(self).__name__} has no usual remedy: name one")
         super().__init__(f"{stream}: {problem} Next: {remedy}")
         self.stream = stream
         self.problem = problem

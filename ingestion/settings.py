@@ -231,6 +231,8 @@ class Settings(BaseModel):
         for cluster in _CLUSTERS:
             names = {cluster.setting_of(field): field for field in cluster.model_fields}
             found = {field: rest.pop(name) for name, field in names.items() if name in rest}
+            if isinstance(whole := found.get(_ADDRESS), KafkaCluster):
+                found[_ADDRESS] = whole.model_dump()
             if isinstance(found.get(_ADDRESS), dict):
                 found = {**found.pop(_ADDRESS), **found}
             rest[cluster.setting] = found
@@ -359,7 +361,8 @@ def load_settings(**given: Any) -> Settings:
         for name in map(variable, sorted(written.keys() - known.keys()))
         if name not in _OF_TESTS and not _is_of_others(name)
     ]
-    found = {name: written[name] for name in written.keys() & known.keys()}
+    values = {name: value for name, value in written.items() if value is not None}
+    found = {name: values[name] for name in values.keys() & known.keys()}
     try:
         settings = Settings(**{**found, **given})
     except ValidationError as error:
@@ -385,14 +388,20 @@ def setting_fields() -> dict[str, FieldInfo]:
     return {**of_clusters, **whole}
 
 
-def _written() -> dict[str, str]:
-    """Return the settings as the environment and, after it, ``.env`` have them."""
-    begin = variable("")
-    return {
-        name.upper().removeprefix(begin).lower(): value
-        for name, value in {**dotenv_values(project_root() / ".env"), **os.environ}.items()
-        if value is not None and name.upper().startswith(begin)
-    }
+def _written() -> dict[str, str | None]:
+    """Return the settings as the environment and, after it, ``.env`` have them.
+
+    A name of ``.env`` without ``=`` has no value.
+    """
+    begin, written = variable(""), dict[str, str | None]()
+    for source in (dotenv_values(project_root() / ".env"), os.environ):
+        named = {name.upper(): value for name, value in source.items()}
+        written |= {
+            name.removeprefix(begin).lower(): value
+            for name, value in named.items()
+            if name.startswith(begin)
+        }
+    return written
 
 
 def _variable_at(place: tuple[int | str, ...]) -> str:

@@ -68,13 +68,23 @@ def test_a_path_is_resolved_once(
 
 def test_the_environment_wins_over_the_file(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """``.env`` in the project's root is read, and a variable of the shell outweighs it."""
-    (project / ".env").write_text("ONCELAKE_KAFKA=file:9092\nONCELAKE_LAKE=from-file\nOTHER=1\n")
+    (project / ".env").write_text(
+        "ONCELAKE_KAFKA=file:9092\noncelake_kafka=again:9092\nONCELAKE_LAKE=from-file\nOTHER=1\n"
+    )
     monkeypatch.setenv("ONCELAKE_KAFKA", "shell:9092")
 
     settings = load_settings()
 
     assert settings.bootstrap_servers() == "shell:9092"
     assert settings.lake == project / "from-file"
+
+
+def test_a_misspelt_name_without_a_value_is_refused(project: Path) -> None:
+    """A line of ``.env`` without ``=`` sets nothing, and still means a setting."""
+    (project / ".env").write_text("ONCELAKE_KAFAK\n")
+
+    with pytest.raises(InvalidSpecError, match=r"ONCELAKE_KAFAK\b.*ONCELAKE_KAFKA\b"):
+        load_settings()
 
 
 def test_an_empty_variable_of_the_shell_undoes_the_file(
@@ -193,9 +203,11 @@ def test_what_has_no_effect_is_refused(
     monkeypatch.setenv(other, "there:9092")
 
     assert CANARY not in str(raised.value)
-    settings = written(load_settings())
-    assert settings[alone.lower().removeprefix("oncelake_")] == SecretStr(CANARY)
-    assert settings[other.lower().removeprefix("oncelake_")] == "there:9092"
+    settings, usual = written(load_settings()), written(Settings())
+    assert {name: value for name, value in settings.items() if value != usual[name]} == {
+        alone.lower().removeprefix("oncelake_"): SecretStr(CANARY),
+        other.lower().removeprefix("oncelake_"): "there:9092",
+    }
 
 
 @pytest.mark.parametrize(

@@ -128,9 +128,7 @@ class StreamTask:
         )
         was_asked = stream.settings.merge_engine == "local"
         why = (
-            [f"Spark merged, and not the engine local: {obstacle}"]
-            if obstacle and was_asked
-            else []
+            [f"Spark merged, not the engine `local`: {obstacle}"] if obstacle and was_asked else []
         )
         # What the first plan has healed, the second does not find.
         plans = [planned, begun] if planned is not None and planned is not begun else [begun]

@@ -22,6 +22,7 @@ from tests.audit.test_audit import compare, counts
 from tests.audit.test_doubts import saved, send
 from tests.cli.shell import answer, oncelake
 from tests.support.debezium import postgres
+from tests.support.world import written
 
 pytestmark = pytest.mark.kafka
 
@@ -29,7 +30,7 @@ pytestmark = pytest.mark.kafka
 def type_audit(settings: Settings, monkeypatch: pytest.MonkeyPatch, *words: str) -> Any:
     """Type the command, with settings of the environment."""
     for name in ("kafka", "lake", "state"):
-        monkeypatch.setenv(f"ONCELAKE_{name.upper()}", str(getattr(settings, name)))
+        monkeypatch.setenv(f"ONCELAKE_{name.upper()}", str(written(settings)[name]))
     return oncelake("audit", *words)
 
 

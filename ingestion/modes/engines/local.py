@@ -78,8 +78,8 @@ class LocalEngine:
         if offsets < 2:
             raise BatchTooLargeError(
                 self._stream,
-                "what cannot be cut, a record or a redrive, is more than is merged in this "
-                f"process, which is {LARGEST_BATCH_BYTES:,} bytes. Nothing of it was committed.",
+                "what cannot be cut, a record or a redrive, is more than this process merges at "
+                f"once, {LARGEST_BATCH_BYTES:,} bytes. Nothing of it was committed.",
                 # Of a Delta table nobody reads this: Spark merges then.
                 remedy="let the producer send smaller records, or leave this one out by a "
                 f"`where`; a redrive is smaller as oncelake redrive {self._stream} --reason CODE",

@@ -612,7 +612,7 @@ class Classifiers:
         names = self._names_then(batch.seq) if columns else self._names
         earlier = parse_columns(columns) if columns else self._spec.columns
         followed = tuple((name, kept[name]) for name in FOLLOWING if name in kept)
-        known_by = (columns, evaluated_by, routed, str(names), followed)
+        known_by = (columns, bool(evaluated_by), routed, str(names), followed)
         if (self._spec.value_ddl or self._spec.transform) and names != self._names:
             # What makes the columns gives them their names of today.
             earlier, names = _as_named_today(earlier, names), self._names
