@@ -20,7 +20,6 @@ from functools import cache, partial
 from oncelake.ingestion.declaration.spec import (
     ALTERED,
     StreamSpec,
-    fingerprint,
     meaning,
     meaning_changes,
 )
@@ -48,10 +47,9 @@ from oncelake.ingestion.verify.columns.memory import (
     ledger_digest,
     load_memory,
     refuse_unfit,
-    refuse_unread,
     rule_of,
 )
-from oncelake.ingestion.verify.columns.proof import ColumnProof, Remembered
+from oncelake.ingestion.verify.columns.proof import ColumnProof
 from oncelake.ingestion.verify.compare import ledger, quarantine
 from oncelake.ingestion.verify.compare.continuity import refuse_another_log
 from oncelake.ingestion.verify.compare.ledger import miscounts
@@ -146,7 +144,7 @@ class _Proof:
         self._batches = self._snapshot.batches
         self._last_seq = self._batches[-1].seq if self._batches else 0
         self._limits: list[str] = []
-        self._records = self._recounted = self._quarantined = self._rows = 0
+        self._counts = dict.fromkeys(("records", "batches", "rows", "quarantined"), 0)
         self._routes: Mapping[str, int] | None = None
 
     def verdict(self, make_classifier: Callable[..., Classifier]) -> Verdict:
@@ -176,11 +174,8 @@ class _Proof:
             seq=self._last_seq,
             epoch=coverage.epoch,
             proven=coverage.proven_ranges,
-            records=self._records,
-            batches=self._recounted,
+            **self._counts,
             commits=sum(commit.is_ours for commit in snapshot.commits),
-            rows=self._rows,
-            quarantined=self._quarantined,
             differences=tuple(self._differences.kept),
             difference_count=dict(self._differences.counts),
             limits=(*coverage.limits(), *self._limits),
@@ -298,53 +293,35 @@ class _Proof:
     def _prove_the_contents(self, coverage: Coverage, classifiers: Classifiers) -> None:
         sweep_scratch(self._settings.state)
         with SpillStore.in_folder(scratch_of_this_process(self._settings.state)) as store:
-            self._prove_in(FoldContext(self._spec, classifiers, store, coverage))
+            context = FoldContext(self._spec, classifiers, store, coverage)
+            redrives, path = Redrives(context), self._paths.quarantine
+            with self._damage_is_different("quarantine", translate_read_errors(path)):
+                self._differences.add(redrives.learn(path))
+            try:
+                self._prove_at_once(context, redrives)
+            except (NotInColumnsError, DamagedTableError) as error:
+                # Whatever differs is found again, and explained.
+                self._record_by_record = str(error)
+                redrives.begin_again()
+                self._prove_one_by_one(context, redrives)
+                if isinstance(error, NotInColumnsError):
+                    self._differences.add(error.differences)
         if not classifiers.is_independent:
             self._limits.append(NOT_INDEPENDENT)
-
-    def _prove_in(self, context: FoldContext) -> None:
-        coverage = context.coverage
-        redrives = Redrives(context.store, coverage, declaration=fingerprint(self._spec))
-        with self._damage_is_different("quarantine", translate_read_errors(self._paths.quarantine)):
-            self._differences.add(redrives.learn(self._paths.quarantine))
-        try:
-            self._prove_at_once(context, redrives)
-        except (NotInColumnsError, DamagedTableError) as error:
-            # Whatever differs is found again, and explained.
-            self._record_by_record = str(error)
-            redrives.begin_again()
-            self._prove_one_by_one(context, redrives)
-            if isinstance(error, NotInColumnsError):
-                self._differences.add(error.differences)
 
     def _prove_at_once(self, context: FoldContext, redrives: Redrives) -> None:
         """Prove in columns, from where an earlier proof stopped if what it has left is whole."""
         try:
-            self._prove_in_columns(context, redrives, self._known(context.coverage))
+            known = None if self._whole else load_memory(self._paths.proof)
+            if known is not None:
+                refuse_unfit(known, self._spec, self._snapshot, context.coverage)
+            self._prove_in_columns(context, redrives, known)
         except ProofMemoryError as error:
-            self._begin_anew(str(error))
+            self._memory = f"begun anew: the earlier proof {error}"
             self._prove_in_columns(context, redrives, None)
 
-    def _known(self, coverage: Coverage) -> Remembered | None:
-        """Return what an earlier proof has left, if this one may go on from it."""
-        place = self._paths.proof
-        try:
-            memory = None if self._whole else load_memory(place)
-            if memory is None:
-                return None
-            refuse_unfit(memory, self._spec, self._snapshot, self._batches)
-            if not coverage.is_partial:
-                refuse_unread(memory)
-        except ProofMemoryError as error:
-            self._begin_anew(str(error))
-            return None
-        return Remembered(memory, place)
-
-    def _begin_anew(self, why: str) -> None:
-        self._memory = f"begun anew: the earlier proof {why}"
-
     def _prove_in_columns(
-        self, context: FoldContext, redrives: Redrives, known: Remembered | None
+        self, context: FoldContext, redrives: Redrives, before: ProofMemory | None
     ) -> None:
         """Prove dispositions, quarantine and rows where all of them are as they should be.
 
@@ -354,11 +331,11 @@ class _Proof:
             ProofMemoryError: what an earlier proof has left is not whole.
         """
         coverage, batches = context.coverage, self._batches
-        before = known.memory if known else None
         last = before.seq if before else 0
         total = sum(part.span for each in batches if each.seq > last for part in each.ranges)
         with database_in(scratch_of_this_process(self._settings.state)) as database:
-            proof = ColumnProof(context, redrives, database, self._settings, known)
+            place = self._paths.proof
+            proof = ColumnProof(context, redrives, database, self._settings, place, before)
             with closing(TopicReader(self._settings, partitions=len(coverage.begin))) as topic:
                 proof.read(topic, lambda done: self._tell("reading the topic", done, total))
             in_ledger = {batch.seq for batch in self._snapshot.ledger_of_table}
@@ -369,13 +346,13 @@ class _Proof:
                 wrong += quarantine.misplaced(quarantined.later(), proof.bad, coverage, bare=bare)
             if wrong or bare or (before and before.quarantine != quarantined.earlier):
                 raise NotInColumnsError("counts or quarantine differ")
-            self._rows = self._compare_in_columns(proof)
+            rows = self._compare_in_columns(proof)
             redrives.good_today += before.good_today if before else 0
             redrives.unread_today += before.unread if before else 0
             self._limits.extend(redrives.limits(after=last))
-            self._records = proof.records + (before.records if before else 0)
-            self._recounted = len(counts) + (before.batches if before else 0)
-            self._quarantined = len(proof.bad) + (before.quarantined if before else 0)
+            new = {"records": proof.records, "batches": len(counts), "quarantined": len(proof.bad)}
+            known = {name: getattr(before, name, 0) for name in new}
+            self._counts = {"rows": rows, **{n: new[n] + known[n] for n in new}}
             if before is not None:
                 self._memory = f"goes on from {before.about}"
                 coverage.is_remembered = True
@@ -407,17 +384,16 @@ class _Proof:
             rule=rule_of(self._spec),
             ledger=ledger_digest(self._batches),
             next=tuple((*at, ends.get(at, begin)) for at, begin in sorted(coverage.begin.items())),
-            records=self._records,
-            batches=self._recounted,
-            rows=self._rows,
-            quarantined=self._quarantined,
+            **self._counts,
             quarantine=quarantined,
             good_today=redrives.good_today,
             unread=redrives.unread_today,
             record_types=proof.record_types,
+            erased=(),
+            files=(),
         )
         try:
-            proof.remember(memory, self._paths.proof)
+            proof.remember(memory)
             later = (each for each in read_ledger(self._paths.ledger) if each.seq > self._last_seq)
             if any(each.kind == "erase" for each in later):
                 # Its key may be among what is remembered.
@@ -431,7 +407,7 @@ class _Proof:
         fold = Fold(context, is_compacted=may_be_thinned, redrives=redrives)
         self._prove_the_dispositions(fold, redrives)
         self._differences.add(fold.unfounded_truncates())
-        self._quarantined = len(fold.bad)
+        self._counts["quarantined"] = len(fold.bad)
         with self._damage_is_different("quarantine", translate_read_errors(self._paths.quarantine)):
             self._prove_the_quarantine(fold, coverage)
         self._limits.extend((*redrives.limits(), *fold.rule.limits()))
@@ -470,13 +446,13 @@ class _Proof:
                 is_whole = coverage.can_recount(batch) and redrives.can_recount(batch)
                 if batch.seq in in_ledger and is_whole:
                     self._differences.add(miscounts(batch, recount))
-                    self._recounted += 1
+                    self._counts["batches"] += 1
 
     def _counted(self, chunks: Iterable[list[Record]], total: int) -> Iterator[list[Record]]:
         for records in chunks:
             yield records
-            self._records += len(records)
-            self._tell("reading the topic", self._records, total)
+            self._counts["records"] += len(records)
+            self._tell("reading the topic", self._counts["records"], total)
 
     def _prove_the_rows(self, proof: RowsProof) -> None:
         version = self._snapshot.version
@@ -490,7 +466,7 @@ class _Proof:
             remembered = partial(tombstones_of, self._paths.tombstones, self._spec, proof.coverage)
             is_readable = self._sides["tombstones"].damage is None
             self._differences.add(proof.missing(remembered if is_readable else tuple))
-        self._rows = proof.compared
+        self._counts["rows"] = proof.compared
         self._limits.extend(proof.limits())
 
     @contextmanager

@@ -98,7 +98,7 @@ def test_the_proof_folds_a_record_where_it_was_sent_in(tmp_path: Path) -> None:
     coverage = full_coverage(batches=batches)
     records = [record(n, {"id": n, "name": "x", "at": 1}) for n in range(5)]
     with remembering() as store:
-        redrives = Redrives(store, coverage, declaration="now")
+        redrives = Redrives(folding(declared(), store, coverage), declaration="now")
         false_marks = list(redrives.learn(Location.of(tmp_path / "q")))
         fold = Fold(folding(declared(), store, coverage), redrives=redrives)
 
@@ -138,7 +138,9 @@ def test_the_proof_stops_before_what_is_not_in_the_ledger(tmp_path: Path) -> Non
     write_deltalake(tmp_path / "q", as_quarantine(pa.Table.from_pylist(rows, _SCHEMA)))
     batches = {1: batch(1, stretch(0, 5)), 2: batch(2, kind="redrive")}
     with remembering() as store:
-        redrives = Redrives(store, full_coverage(batches=batches), declaration="now")
+        redrives = Redrives(
+            folding(declared(), store, full_coverage(batches=batches)), declaration="now"
+        )
         false_marks = list(redrives.learn(Location.of(tmp_path / "q")))
 
         records = [record(n, {"id": n, "name": "x", "at": 1}) for n in range(1, 5)]

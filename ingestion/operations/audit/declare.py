@@ -169,18 +169,22 @@ def _spec_of(
     is_upsert = fields["mode"] == "upsert"
     required = {*keys} if is_upsert else set[str]()
     more = {name: fields[name] for name in _ABOUT_BYTES if fields.get(name)}
-    return _valid(
-        {
-            "name": nearest_allowed(fields["topic"]),
-            "topic": fields["topic"],
-            "schema": ", ".join(
-                replace(c, nullable=c.name not in required).as_ddl() for c in columns
-            ),
-            "mode": fields["mode"],
-            **more,
-            **({"keys": keys} if is_upsert else {"tombstones": "ignore"}),
-        }
-    )
+    given = {
+        "name": nearest_allowed(fields["topic"]),
+        "topic": fields["topic"],
+        "schema": ", ".join(replace(c, nullable=c.name not in required).as_ddl() for c in columns),
+        "mode": fields["mode"],
+        **more,
+        **({"keys": keys} if is_upsert else {"tombstones": "ignore"}),
+    }
+    try:
+        return StreamSpec.model_validate(given)
+    except ValidationError as error:
+        problems = "; ".join(dict.fromkeys(each["msg"] for each in error.errors()))
+        raise InvalidSpecError(
+            f"the topic cannot be read so: {problems.removeprefix('Value error, ')}. Next: correct "
+            "--schema, --keys, --format or --key-format"
+        ) from error
 
 
 def _fields_of_file(file: Path) -> dict[str, Any]:
@@ -316,17 +320,6 @@ def _type_of(stored: pa.DataType) -> SqlType | None:
         return _EXACT
     words = (word for is_of, word in _WORDS if is_of(stored))
     return next((SqlType(word=word) for word in words), None)
-
-
-def _valid(fields: Mapping[str, Any]) -> StreamSpec:
-    try:
-        return StreamSpec.model_validate(fields)
-    except ValidationError as error:
-        problems = "; ".join(dict.fromkeys(each["msg"] for each in error.errors()))
-        raise InvalidSpecError(
-            f"the topic cannot be read so: {problems.removeprefix('Value error, ')}. Next: correct "
-            "--schema, --keys, --format or --key-format"
-        ) from error
 
 
 def _named(option: str, name: str, names: Sequence[str]) -> str:

@@ -106,10 +106,11 @@ class AvroReader:
                 self._readers[frame] = self._reader(frame)
             if reader := self._readers[frame]:
                 payloads = [values[i][size:] + _ENCODED_MARK for i in members]
-                table, taken = reader.read(payloads, pa.array(members, pa.int64()))
+                table, taken = reader.read_parts(payloads, pa.array(members, pa.int64()))
                 tables.append(table)
                 places.append(taken)
-                self.record_types |= reader.record_types
+                if reader.name and len(taken):
+                    self.record_types.add(reader.name)
         return pa.concat_tables(tables), pa.concat_arrays(places)
 
     def _reader(self, frame: bytes) -> _SchemaReader | None:
@@ -144,7 +145,11 @@ class AvroReader:
 
 
 class _SchemaReader(PartsReader):
-    """Reads payloads of one schema, each with the mark behind it."""
+    """Reads payloads of one schema, each with the mark behind it.
+
+    Attributes:
+        name: Of its record type, where the declaration names none.
+    """
 
     def __init__(
         self, node: Any, row: SqlType, schema: pa.Schema, has_undeclared: bool, name: str | None
@@ -158,20 +163,13 @@ class _SchemaReader(PartsReader):
         super().__init__(schema)
         if node.type != "record":
             raise _LeftToTheRuleError(node.type)
-        self._node, self._row, self._has_undeclared, self._name = node, row, has_undeclared, name
+        self._node, self._row, self._has_undeclared, self.name = node, row, has_undeclared, name
         numbers = count()
         fields = [("value", _plain(node, numbers, ())), ("end", "string")]
         self._text = json.dumps(_record(fields, numbers))
         self._leaves, self._widest = _leaves(node), _widest(node)
         # What is none for any value shows.
         self._decoded([])
-
-    def read(self, values: Sequence[bytes], at: pa.Array) -> tuple[pa.Table, pa.Array]:
-        """Return the columns of the payloads that are not doubtful, and their places."""
-        table, places = self._tables(values, at)
-        if self._name and len(places):
-            self.record_types.add(self._name)
-        return table, places
 
     def _table(self, values: Sequence[bytes]) -> pa.Table | None:
         size = max(len(values) * self._leaves, sum(map(len, values)) * self._widest)

@@ -32,7 +32,7 @@ from oncelake.ingestion.verify.columns.types import (
     json_type,
     taken_if,
 )
-from oncelake.ingestion.verify.decode.coerce import BadRecordError
+from oncelake.ingestion.verify.decode.coerce import TICKS, BadRecordError
 from oncelake.ingestion.verify.decode.debezium import Meaning, meanings_of
 from oncelake.ingestion.verify.decode.json import parse
 
@@ -46,7 +46,6 @@ _MAY_LEAVE_OUT: Final = (
 )
 # How many ticks of a unit are a microsecond; a millisecond is 1000 of those.
 _MICROS: Final = {"millis": "{} * 1000", "micros": "{}", "nanos": "{} // 1000"}
-_ENDS: Final = {"millis": 1000, "micros": 1_000_000, "nanos": 10**9}
 _CLOCKS: Final = {"ts_ms": "millis", "ts_us": "micros", "ts_ns": "nanos"}
 _MAKES: Final = {"TIMESTAMP": "make_timestamptz", "TIMESTAMP_NTZ": "make_timestamp"}
 # What is between a schema and its payload.
@@ -260,7 +259,7 @@ def _from_days(name: str) -> tuple[str, str]:
 
 
 def _from_ticks(name: str, type_: SqlType, unit: str) -> tuple[str, str]:
-    ticks, second = identifier(name), _ENDS[unit]
+    ticks, second = identifier(name), TICKS[unit]
     is_moment = f"{ticks} >= {FIRST_SECOND * second} AND {ticks} < {END_SECOND * second}"
     if unit == "nanos":
         # As many as 64 bits hold.

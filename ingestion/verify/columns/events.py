@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Final
+from typing import Final
 
 import duckdb
 import pyarrow as pa
@@ -27,11 +27,14 @@ from oncelake.ingestion.kafka.offsets import TopicPartition
 from oncelake.ingestion.verify.columns import NotInColumnsError
 from oncelake.ingestion.verify.columns.memory import key_hash
 from oncelake.ingestion.verify.columns.types import arrow_type
-from oncelake.ingestion.verify.fold.transform import TIME
 from oncelake.ingestion.verify.read.record import RowChange
 
 SENT: Final = pa.timestamp("us", "UTC")
-_PLACES: Final = {"seq": "BIGINT", "tp": "INTEGER", "off": "BIGINT"}
+# What is known of a record that was decided alone.
+_OF_RECORDS: Final = (
+    *(("_partition", pa.int32()), ("_offset", pa.int64()), ("_seq", pa.int64())),
+    *(("_timestamp", SENT), ("_gone", pa.bool_())),
+)
 # The number of the partition stands for topic and partition.
 _OWN: Final = ("_partition", "_offset", "epoch_us(_timestamp)", "_seq")
 _DIGITS_OF_64_BITS: Final = 18
@@ -191,23 +194,12 @@ class Events:
 
     database: duckdb.DuckDBPyConnection
     columns: RowColumns
-    _kinds: Mapping[str, str] = field(init=False)
 
     def __post_init__(self) -> None:
         """Make it, empty."""
-        orders = self.columns.orders()
-        empty = self.columns.schema.empty_table()
-        if TIME not in self.columns.types:
-            empty = empty.append_column(TIME, pa.array([], SENT))
-        self.database.register("typed", empty)
-        given = "".join(f", {value} AS {name}" for name, value in orders.items())
-        places = ", ".join(f"0::{word} AS {name}" for name, word in _PLACES.items())
-        parts = "".join(f", 0::UBIGINT AS {part}" for part in self.columns.parts)
-        self.database.execute(
-            f"CREATE TABLE events AS SELECT 0::UBIGINT AS k{given}, {places}, FALSE AS gone, "
-            f"0::UBIGINT AS digest{parts}{', 0::UBIGINT AS t' if self.columns.tracked else ''} "
-            "FROM typed LIMIT 0"
-        )
+        types = {**dict(_OF_RECORDS), **self.columns.types}
+        self.database.register("typed", pa.schema([*types.items()]).empty_table())
+        self.database.execute(f"CREATE TABLE events AS {self._select('typed')}")
         self.database.unregister("typed")
 
     def add(self, relation: str, *, orders: Mapping[str, str] | None = None) -> None:
@@ -218,14 +210,17 @@ class Events:
                 ``_timestamp``, ``_seq`` and ``_gone``, too.
             orders: What gives the order, if the declared columns do not.
         """
+        self.database.execute(f"INSERT INTO events {self._select(relation, orders)}")
+
+    def _select(self, relation: str, orders: Mapping[str, str] | None = None) -> str:
         taken = self.columns.orders() if orders is None else orders
         given = "".join(f", {value} AS {name}" for name, value in taken.items())
         key, digest = key_hash(self.columns.keys), self.columns.digest("_gone")
-        hashes = self.columns.hashes().values()
-        parts = "".join(f", CASE WHEN NOT _gone THEN {each} END" for each in hashes)
-        self.database.execute(
-            f"INSERT INTO events SELECT {key}{given}, _seq, _partition, _offset, _gone, {digest}"
-            f"{parts}{self.columns.change()} FROM {relation}"
+        hashes = self.columns.hashes().items()
+        parts = "".join(f", CASE WHEN NOT _gone THEN {each} END AS {part}" for part, each in hashes)
+        return (
+            f"SELECT {key} AS k{given}, _seq AS seq, _partition AS tp, _offset AS off, "
+            f"_gone AS gone, {digest} AS digest{parts}{self.columns.change()} FROM {relation}"
         )
 
     def judged(self, changes: Sequence[RowChange], numbers: Mapping[TopicPartition, int]) -> None:
@@ -238,51 +233,23 @@ class Events:
             raise NotInColumnsError("rows move, or keep columns that a record leaves out")
         if not changes:
             return
-        width, order = len(self.columns.types), len(self.columns.order)
-        keyed = [list(self.columns.types).index(name) for name in self.columns.keys]
-        rows = (self._row(change, keyed, width) for change in changes)
-        table = pa.table(
-            [
-                pa.array(list(each), type_)
-                for each, type_ in zip(
-                    zip(*rows, strict=True), self.columns.types.values(), strict=True
-                )
-            ],
-            schema=self.columns.schema,
-        )
-        places = [
-            pa.array([change.place[1 + n] for change in changes], type_)
-            for n, type_ in enumerate(self._order_types())
+        types, orders = self.columns.types, self.columns.order
+        names = [f"o{n}" for n, _ in enumerate(orders)]
+        places = pa.struct([(o, types.get(n, SENT)) for o, n in zip(names, orders, strict=True)])
+        schema = [*types.items(), *_OF_RECORDS, *([("_nth", places)] if names else [])]
+        rows = [
+            {
+                **dict(zip(self.columns.keys, change.keyed, strict=True)),
+                **dict(zip(types, change.row or (), strict=False)),
+                "_partition": numbers[change.at],
+                "_offset": change.offset,
+                "_seq": change.seq,
+                "_timestamp": change.row and change.row[-3],
+                "_gone": change.is_delete,
+                "_nth": dict(zip(names, change.place[1:], strict=False)),
+            }
+            for change in changes
         ]
-        names = [f"o{n}" for n in range(order)]
-        given: dict[str, pa.Array] = {
-            "_partition": pa.array([numbers[change.at] for change in changes], pa.int32()),
-            "_offset": pa.array([change.offset for change in changes], pa.int64()),
-            "_seq": pa.array([change.seq for change in changes], pa.int64()),
-            "_timestamp": pa.array([each.row and each.row[-3] for each in changes], SENT),
-            "_gone": pa.array([self._is_delete(change) for change in changes], pa.bool_()),
-        }
-        if order:
-            given["_nth"] = pa.StructArray.from_arrays(places, names)
-        for name, values in given.items():
-            table = table.append_column(name, values)
-        self.database.register("judged", table)
+        self.database.register("judged", pa.Table.from_pylist(rows, schema=pa.schema(schema)))
         self.add("judged", orders={name: f"_nth.{name}" for name in names})
         self.database.unregister("judged")
-
-    def _order_types(self) -> list[pa.DataType]:
-        return [self.columns.types.get(name, SENT) for name in self.columns.order]
-
-    def _is_delete(self, change: RowChange) -> bool:
-        if change.row is None:
-            return True
-        return self.columns.flag is not None and bool(change.row[len(self.columns.types)])
-
-    @staticmethod
-    def _row(change: RowChange, keyed: Sequence[int], width: int) -> Sequence[Any]:
-        if change.row is not None:
-            return change.row[:width]
-        row: list[Any] = [None] * width
-        for at, value in zip(keyed, change.keyed, strict=True):
-            row[at] = value
-        return row

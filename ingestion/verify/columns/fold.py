@@ -97,8 +97,9 @@ class FoldQueries:
     """
 
     def __init__(self, database: duckdb.DuckDBPyConnection, spec: StreamSpec) -> None:
-        self._run = database.execute
-        self._keeps = _keeps_of(spec)
+        if spec.mode not in _KEEPS or spec.is_log:
+            raise NotInColumnsError(f"mode {spec.mode} is folded record by record")
+        self._run, self._keeps = database.execute, _KEEPS[spec.mode]
         self._parts = parts_of(spec)
         self._is_soft = spec.deletes == "soft"
         self._has_order = bool(spec.sequence_by)
@@ -137,14 +138,3 @@ class FoldQueries:
     def _number(self, query: str) -> int:
         [(number,)] = self._run(query).fetchall()
         return int(number)
-
-
-def _keeps_of(spec: StreamSpec) -> str:
-    """Return which event of a key has its row.
-
-    Raises:
-        NotInColumnsError: the mode is not one of these.
-    """
-    if spec.mode not in _KEEPS or spec.is_log:
-        raise NotInColumnsError(f"mode {spec.mode} is folded record by record")
-    return _KEEPS[spec.mode]

@@ -53,8 +53,10 @@ class JsonReader(PartsReader):
         self._rejects = rejects
         self._sizes = {name: _size(schema.field(name).type) for name in whole}
         self._asked = pa.schema([_optional(each) for each in schema])
-        self._size, self._has_others = _size(pa.struct(list(schema))), False
-        names = "|".join(map(re.escape, sorted({*_decimals(schema)})))
+        whole_row = pa.struct(list(schema))
+        self._size, self._has_others = _size(whole_row), False
+        decimals = (f.name for f in _fields(whole_row) if pa.types.is_decimal(_item(f.type)))
+        names = "|".join(map(re.escape, sorted({*decimals})))
         quoted = rf'"({names})"\s*:\s*("|\[[^":{{}}]*"[^"]*"\s*[,\]])|\\u[^"]*"\s*:'
         self._patterns = [_NOT_FINITE, *doubtful, *([quoted] if names else [])]
 
@@ -67,7 +69,7 @@ class JsonReader(PartsReader):
         doubtful = self._doubtful(pa.array(values, pa.binary()))
         at = pc.indices_nonzero(pc.invert(doubtful))
         kept = list(values) if len(at) == len(values) else [values[i] for i in at.to_pylist()]
-        return self._tables(kept, at)
+        return self.read_parts(kept, at)
 
     def _doubtful(self, values: pa.Array) -> pa.Array:
         """Tell the records that the rule might read otherwise, or refuse, whatever Arrow says."""
@@ -162,7 +164,7 @@ def _has_other_case(found: pa.Schema | pa.DataType, declared: pa.Schema | pa.Dat
     lowered = {name.lower() for name in names}
     if any(each.name not in names and each.name.lower() in lowered for each in found):
         return True
-    return any(_inner_case(_field(found, each.name), each.type) for each in declared)
+    return any(_inner_case(found.field(each.name).type, each.type) for each in declared)
 
 
 def _inner_case(found: pa.DataType, declared: pa.DataType) -> bool:
@@ -171,24 +173,17 @@ def _inner_case(found: pa.DataType, declared: pa.DataType) -> bool:
     return pa.types.is_list(declared) and _inner_case(found.value_type, declared.value_type)
 
 
-def _field(of: pa.Schema | pa.DataType, name: str) -> pa.DataType:
-    return of.field(name).type
+def _fields(type_: pa.DataType) -> Iterator[pa.Field]:
+    """Yield the fields within a type, however deep."""
+    for each in _item(type_) if pa.types.is_struct(_item(type_)) else ():
+        yield each
+        yield from _fields(each.type)
 
 
 def _size(type_: pa.DataType) -> int:
-    """Return how many fields there are within a type."""
-    if pa.types.is_struct(type_):
-        return sum(1 + _size(each.type) for each in type_)
-    return _size(type_.value_type) if pa.types.is_list(type_) else 0
+    return sum(1 for _ in _fields(type_))
 
 
-def _decimals(of: pa.Schema | pa.DataType) -> Iterator[str]:
-    """Yield the names of fields that are decimals, however deep."""
-    for each in of:
-        type_ = each.type
-        while pa.types.is_list(type_):
-            type_ = type_.value_type
-        if pa.types.is_struct(type_):
-            yield from _decimals(type_)
-        elif pa.types.is_decimal(type_):
-            yield each.name
+def _item(type_: pa.DataType) -> pa.DataType:
+    """Return what a list is of, however deep; any other type is its own item."""
+    return _item(type_.value_type) if pa.types.is_list(type_) else type_

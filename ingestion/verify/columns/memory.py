@@ -27,6 +27,7 @@ from oncelake.ingestion.storage.failpoints import Failpoint, hit
 from oncelake.ingestion.storage.location import Location
 from oncelake.ingestion.verify.columns import NotInColumnsError
 from oncelake.ingestion.verify.columns.types import arrow_type
+from oncelake.ingestion.verify.coverage import Coverage
 from oncelake.ingestion.verify.read.snapshot import Batch, Snapshot
 
 _FORMAT: Final = 2
@@ -112,28 +113,24 @@ def load_memory(place: Location) -> ProofMemory | None:
 
 
 def refuse_unfit(
-    memory: ProofMemory, spec: StreamSpec, snapshot: Snapshot, batches: Sequence[Batch]
+    memory: ProofMemory, spec: StreamSpec, snapshot: Snapshot, coverage: Coverage
 ) -> None:
-    """Refuse to go on from a memory of something else.
+    """Refuse to go on from a memory of something else, or where a schema was unknown.
+
+    A redrive may have sent in the records of that by now.
 
     Raises:
-        ProofMemoryError: the table, the declaration, or what was read is not that which was proven.
+        ProofMemoryError: the table, the declaration, or what was read is not that which was proven;
+            or records waited for a schema, and Kafka still has all.
     """
+    batches = snapshot.batches
     if (memory.table_id, memory.epoch) != (snapshot.table_id, batches[-1].epoch if batches else 1):
         raise ProofMemoryError("is of another table")
     if memory.rule != rule_of(spec):
         raise ProofMemoryError("is of another declaration, or another version")
     if memory.ledger != ledger_digest(each for each in batches if each.seq <= memory.seq):
         raise ProofMemoryError("is of batches that were undone, or are no longer in the ledger")
-
-
-def refuse_unread(memory: ProofMemory) -> None:
-    """Refuse to go on where a schema was unknown: a redrive may send its records in by now.
-
-    Raises:
-        ProofMemoryError: records waited for one.
-    """
-    if memory.unread:
+    if memory.unread and not coverage.is_partial:
         raise ProofMemoryError("was of records whose schema nobody knew")
 
 
@@ -215,16 +212,7 @@ def rule_of(spec: StreamSpec) -> str:
 
 def ledger_digest(batches: Iterable[Batch]) -> str:
     """Return a digest of what batches have read, and what became of it."""
-    said = [
-        (
-            each.seq,
-            each.kind,
-            each.epoch,
-            sorted(each.ranges),
-            sorted(each.counts.items()),
-        )
-        for each in batches
-    ]
+    said = [(b.seq, b.kind, b.epoch, sorted(b.ranges), sorted(b.counts.items())) for b in batches]
     return _digest(_canonical(said))
 
 

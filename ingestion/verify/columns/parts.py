@@ -33,7 +33,7 @@ class PartsReader(ABC):
     def _table(self, values: Sequence[bytes]) -> pa.Table | None:
         """Read values; none if any of them is doubtful."""
 
-    def _tables(self, values: Sequence[bytes], at: pa.Array) -> tuple[pa.Table, pa.Array]:
+    def read_parts(self, values: Sequence[bytes], at: pa.Array) -> tuple[pa.Table, pa.Array]:
         """Return the columns of values, and where those are, given where all of them are."""
         parts = list(self._parts(values, 0, len(values)))
         tables = [table for _, _, table in parts]

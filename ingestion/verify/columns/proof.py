@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
-from typing import Final, NamedTuple, cast
+from typing import Final, cast
 
 import duckdb
 import pyarrow as pa
@@ -57,13 +57,6 @@ ON e.tp = f.tp AND e.off = f.off AND e.digest = f.digest
 """
 
 
-class Remembered(NamedTuple):
-    """The memory of an earlier proof, and its place."""
-
-    memory: ProofMemory
-    place: Location
-
-
 class ColumnProof:
     """Proves a stream, whole or since an earlier proof; nobody has accepted anything in it.
 
@@ -78,30 +71,33 @@ class ColumnProof:
         redrives: Redrives,
         database: duckdb.DuckDBPyConnection,
         settings: Settings,
-        known: Remembered | None = None,
+        place: Location,
+        known: ProofMemory | None = None,
     ) -> None:
-        """Plan it.
+        """Plan it; ``place`` has what is known of an earlier proof, and gets what is known then.
 
         Raises:
             NotInColumnsError: the stream has what is proven record by record alone.
             ProofMemoryError: what an earlier proof has left is not whole.
         """
         spec, coverage = context.spec, context.coverage
-        last = known.memory.seq if known else 0
+        last = known.seq if known else 0
         batches = sorted(coverage.batches.values(), key=lambda batch: batch.seq)
         self._batches = [batch for batch in batches if batch.seq > last]
-        _refuse_gone(context, self._batches, known.memory if known else None)
+        _refuse_gone(context, self._batches, known)
         self._queries = queries_of(database, spec)
         self._spec, self._context, self._database = spec, context, database
         self._redrives = redrives
         columns = RowColumns.of(spec, coverage.begin, epoch=coverage.epoch)
         self._numbers = {at: n for n, at in enumerate(columns.partitions)}
         self._events = Events(database, columns)
-        self._known = known
+        self._known, self._place = known, place
         database.execute("CREATE TEMP TABLE remembered AS FROM events")
         if known is not None:
-            _refuse_other_numbers(known.memory, columns.partitions)
-            for part in events_of(known.memory, known.place):
+            if known.partitions != (*columns.partitions[: len(known.partitions)],):
+                # Its digests have other numbers of partitions.
+                raise ProofMemoryError("is of other partitions")
+            for part in events_of(known, place):
                 database.register("part", part)
                 database.execute("INSERT INTO remembered BY NAME FROM part")
                 database.unregister("part")
@@ -123,7 +119,7 @@ class ColumnProof:
         self._by_seq = {batch.seq: batch for batch in self._batches}
         self.bad: SpillTable[BadRecord] = context.store.table("bad_in_columns")
         self.records = 0
-        self._types = {*known.memory.record_types} if known else set[str]()
+        self._types = {*known.record_types} if known else set[str]()
 
     def read(self, topic: TopicReader, tell: Callable[[int], None]) -> None:
         """Read and decode every record.
@@ -145,13 +141,9 @@ class ColumnProof:
                 count += len(messages)
                 size += sum(map(len, messages))
                 if count >= _AT_ONCE or size >= _MOST_BYTES:
-                    self._take(runs)
-                    self.records += count
-                    tell(self.records)
+                    self._take(runs, tell)
                     runs, count, size = [], 0, 0
-        self._take(runs)
-        self.records += count
-        tell(self.records)
+        self._take(runs, tell)
         for batch in (self._by_seq[seq] for seq in self._recounts):
             for records in self._redrives.of(batch) if batch.kind == "redrive" else ():
                 self._recounts[batch.seq].records.update(record.at for record in records)
@@ -188,14 +180,14 @@ class ColumnProof:
             raise NotInColumnsError(why, [*self._differences()])
         return done
 
-    def remember(self, memory: ProofMemory, place: Location) -> None:
+    def remember(self, memory: ProofMemory) -> None:
         """Leave what the next proof goes on from.
 
         Raises:
             OSError: it cannot be written there.
         """
         events = self._database.sql(self._queries.to_remember())
-        save_memory(memory, place, events.to_arrow_reader(_AT_ONCE))
+        save_memory(memory, self._place, events.to_arrow_reader(_AT_ONCE))
 
     @property
     def record_types(self) -> tuple[str, ...]:
@@ -207,7 +199,7 @@ class ColumnProof:
         """The columns of the table that are compared."""
         return (*self._events.columns.names, *SYSTEM_COLUMNS)
 
-    def _take(self, runs: Sequence[Run]) -> None:
+    def _take(self, runs: Sequence[Run], tell: Callable[[int], None]) -> None:
         ignored, doubtful = self._records.add([run for run in runs if run.seq in self._of_today])
         for run in runs:
             if run.seq not in self._of_today:
@@ -217,6 +209,8 @@ class ColumnProof:
         for seq, records in doubtful.items():
             self._judge(self._by_seq[seq], records)
         self._note_types(self._records.record_types)
+        self.records += sum(len(run.messages) for run in runs)
+        tell(self.records)
 
     def _note_types(self, names: Iterable[str]) -> None:
         """Take names of record types; one beyond the first is a difference, or of another topic."""
@@ -228,10 +222,7 @@ class ColumnProof:
         """Let the rule decide about records of a batch."""
         recount = self._recounts[batch.seq]
         classify = self._context.classifiers.of(batch)
-        policy = self._spec.format.options.truncate_policy
-        result = self._redrives.classified(
-            records, batch.seq, classify, recount, applies_truncates=policy == "apply"
-        )
+        result = self._redrives.classified(records, batch.seq, classify, recount)
         if result.unread or result.truncates:
             raise NotInColumnsError("unknown schemas and truncates are proven record by record")
         self._note_types(name for _, name in result.types)
@@ -276,7 +267,7 @@ class ColumnProof:
         if self._known is None:
             return
         earliest, partitions = self._context.coverage.earliest, self._events.columns.partitions
-        about = self._known.memory.about
+        about = self._known.about
         for tp, offset, is_due, is_found in self._database.execute(_DIFFERING).fetchall():
             at = partitions[tp] if tp is not None else None
             if at is None or offset >= earliest.get(at, 0):
@@ -311,12 +302,6 @@ def _numbers(partitions: Sequence[TopicPartition]) -> pa.Table:
             "_number": pa.array(range(len(partitions)), pa.int32()),
         }
     )
-
-
-def _refuse_other_numbers(memory: ProofMemory, partitions: Sequence[TopicPartition]) -> None:
-    """Refuse a memory whose digests have other numbers of partitions."""
-    if memory.partitions != (*partitions[: len(memory.partitions)],):
-        raise ProofMemoryError("is of other partitions")
 
 
 def _refuse_gone(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -43,53 +43,16 @@ class Run(NamedTuple):
     messages: Sequence[Message]
 
 
-class Reader(Protocol):
-    """Reads values of one format into columns.
-
-    Attributes:
-        record_types: The names of record types that were read, where the declaration names none.
-    """
-
-    record_types: set[str]
-
-    def read(self, values: Sequence[bytes]) -> tuple[pa.Table, pa.Array]:
-        """Return the columns of the values that are not doubtful, and where those values are."""
-
-
 class Decoding(NamedTuple):
     """How the values of a stream are decoded at once.
 
     Attributes:
         reader: Reads their bytes.
-        columns: What each declared column is, in DuckDB's SQL over what was read.
-        doubts: Conditions over what was read by which a record is doubtful; null is no doubt.
-        deletes: A condition over what was read by which a record says that it is a delete.
-        undeclared: One by which a record has fields that no column names.
-        gone: A condition over the declared columns by which a record is a delete.
+        select: The query over what was ``read`` that makes rows, and says which are doubtful.
     """
 
-    reader: Reader
-    columns: Mapping[str, str]
-    doubts: Sequence[str]
-    deletes: str = "FALSE"
-    undeclared: str = "FALSE"
-    gone: str = "FALSE"
-
-    def select(self) -> str:
-        """Write the query over ``read`` that makes rows, and says which are doubtful."""
-        values = ", ".join(f"{value} AS {identifier(n)}" for n, value in self.columns.items())
-        doubts = [f"coalesce({doubt}, FALSE)" for doubt in (*self.doubts, _NO_TIME)]
-        return f"""
-            SELECT *, CASE WHEN _unknown THEN FALSE WHEN _deletes THEN TRUE
-                           ELSE coalesce({self.gone}, FALSE) END AS _gone
-            FROM (
-                SELECT {values}, _at, _partition, _offset, _seq, {self.deletes} AS _deletes,
-                       {self.undeclared} AS _undeclared,
-                       make_timestamptz(_event * 1000) AS _timestamp,
-                       {" OR ".join(doubts)} AS _unknown
-                FROM read
-            )
-        """
+    reader: JsonReader | AvroReader
+    select: str
 
 
 class Records:
@@ -116,7 +79,7 @@ class Records:
         # The row of a delete that stays has such fields, too.
         self._has_row = "TRUE" if spec.deletes == "soft" else "NOT _gone"
         self.undeclared = Counter[int]()
-        self._reader, self._select = decoding.reader, decoding.select()
+        self._reader, self._select = decoding
         self._kept_back = np.array([_place(*each) for each in kept_back], np.int64)
 
     @property
@@ -197,7 +160,7 @@ def decoding_of(spec: StreamSpec, settings: Settings) -> Decoding:
             order, or its format is not decoded at once.
     """
     refuse_more(spec)
-    reader: Reader
+    reader: JsonReader | AvroReader
     deletes = undeclared = "FALSE"
     if spec.format.type == "avro":
         reader, undeclared = AvroReader(spec, settings), UNDECLARED
@@ -213,14 +176,22 @@ def decoding_of(spec: StreamSpec, settings: Settings) -> Decoding:
         reader = JsonReader(schema, rejects=rejects)
     values = {name: value for name, (value, _) in columns.items()}
     gone, doubts = deletes_of(spec, values)
-    doubts += [doubt for _, doubt in columns.values()]
+    # Null is no doubt.
+    doubts += [doubt for _, doubt in columns.values()] + lacking(spec, values, deletes)
+    is_unknown = " OR ".join(f"coalesce({doubt}, FALSE)" for doubt in (*doubts, _NO_TIME))
+    selected = ", ".join(f"{value} AS {identifier(name)}" for name, value in values.items())
     return Decoding(
-        reader=reader,
-        columns=values,
-        doubts=[*doubts, *lacking(spec, values, deletes)],
-        deletes=deletes,
-        undeclared=undeclared,
-        gone=gone,
+        reader,
+        f"""
+            SELECT *, CASE WHEN _unknown THEN FALSE WHEN _deletes THEN TRUE
+                           ELSE coalesce({gone}, FALSE) END AS _gone
+            FROM (
+                SELECT {selected}, _at, _partition, _offset, _seq, {deletes} AS _deletes,
+                       {undeclared} AS _undeclared, make_timestamptz(_event * 1000) AS _timestamp,
+                       {is_unknown} AS _unknown
+                FROM read
+            )
+        """,
     )
 
 

@@ -54,7 +54,7 @@ _PART: Final = {"ARRAY": "element", "MAP": "value"}
 
 def reading(expected: Expected) -> Decode:
     """Return what reads one framed Avro datum."""
-    wanted = {column.name: column.type for column in expected.columns}
+    wanted = expected.row.parts
     options = expected.options
 
     def read_by(schema: WriterSchema) -> Decode:

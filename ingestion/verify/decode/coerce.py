@@ -291,11 +291,6 @@ def _timestamp(value: Any) -> dt.datetime:
     return EPOCH + dt.timedelta(seconds=value) if type(value) is int else in_utc(_moment(value))
 
 
-def _timestamp_without_zone(value: Any) -> dt.datetime:
-    moment = _moment(value)
-    return refuse(value) if moment.tzinfo else moment
-
-
 def _moment(value: Any) -> dt.datetime:
     return dt.datetime.fromisoformat(written(_TIMESTAMP, value)[0])
 
@@ -317,7 +312,7 @@ SCALARS: Final[Mapping[str, Read]] = {
     "BOOLEAN": lambda value: value if isinstance(value, bool) else refuse(value),
     "DATE": lambda value: dt.date.fromisoformat(written(_DATE, value)[0]),
     "TIMESTAMP": _timestamp,
-    "TIMESTAMP_NTZ": _timestamp_without_zone,
+    "TIMESTAMP_NTZ": lambda value: refuse(value) if (at := _moment(value)).tzinfo else at,
     **WRITERS,
 }
 

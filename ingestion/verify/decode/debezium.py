@@ -24,6 +24,7 @@ from oncelake.ingestion.verify.decode import (
     coerce,
 )
 from oncelake.ingestion.verify.decode.avro import (
+    CLOCKS,
     branches_of,
     datum_reader,
     fields_of,
@@ -44,10 +45,8 @@ from oncelake.ingestion.verify.read.record import Row
 
 _CLOCKS: Final = {"ts_ms": 10**3, "ts_us": 10**6, "ts_ns": 10**9}
 _TICKS: Final = {
-    "io.debezium.time.Timestamp": 10**3,
     "org.apache.kafka.connect.data.Timestamp": 10**3,
-    "io.debezium.time.MicroTimestamp": 10**6,
-    "io.debezium.time.NanoTimestamp": 10**9,
+    **{f"io.debezium.time.{name}": ticks for name, ticks in CLOCKS.items()},
 }
 _NUMBER: Final = re.compile(r"[+-]?[0-9]+(\.[0-9]+)?([eE][+-]?0*[0-9]{1,3})?")
 _SCALE: Final = re.compile(r"-?[0-9]{1,6}")
@@ -63,7 +62,7 @@ _PLACEHOLDERS: Final = (
 def reading(expected: Expected) -> Decode:
     """Return what reads one envelope."""
     if isinstance(expected.options, JsonKeyOptions):
-        return _reading_of_keys({column.name: column.type for column in expected.columns})
+        return _reading_of_keys(expected.row.parts)
     assert isinstance(expected.options, DebeziumOptions), "options are of the format's model"
     if expected.options.encoding == "json":
         return ReadJsonEnvelope(expected, expected.options)
@@ -75,12 +74,8 @@ class _RowOfEnvelope:
     """Takes the declared columns from an envelope, however it is encoded."""
 
     def __init__(self, expected: Expected, options: DebeziumOptions) -> None:
-        self.options = options
-        self.wanted = {column.name: column.type for column in expected.columns}
-        self._is_elsewhere = expected.is_elsewhere
-        self.expected = expected
+        self.options, self.expected, self.wanted = options, expected, expected.row.parts
         self._movable = self.wanted.keys() - options.columns.keys()
-        self._moved_by = expected.moved_by
 
     def record(
         self,
@@ -109,11 +104,11 @@ class _RowOfEnvelope:
         moves_away = is_delete and any(name == "__debezium.newkey" for name, _ in headers)
         # A row that is new is sent whole, unless it is an old one under another key.
         may_lack = op == "u" or moved_from is not None
-        ends_here = is_delete or self._is_elsewhere
+        ends_here = is_delete or self.expected.is_elsewhere
         values, left_out = self._values(
             envelope, row, readers(side), may_lack=may_lack, is_gone=ends_here
         )
-        left_out = set() if self._is_elsewhere else left_out
+        left_out = set() if self.expected.is_elsewhere else left_out
         moves = moves_away or moved_from is not None
         ended = self._ended(envelope, values, readers) if op == "u" else None
         if ended is not None:
@@ -160,10 +155,10 @@ class _RowOfEnvelope:
     ) -> DecodedRecord | None:
         """Return the delete of the row before an update if it had, as far as told, another key."""
         before = envelope.get("before")
-        if not isinstance(before, dict) or not self._moved_by:
+        if not isinstance(before, dict) or not self.expected.moved_by:
             return None
         ended, _ = self._values(envelope, before, readers("before"), may_lack=True, is_gone=True)
-        at = [number for number, name in enumerate(self.wanted) if name in self._moved_by]
+        at = [number for number, name in enumerate(self.wanted) if name in self.expected.moved_by]
         differs = any(ended[i] is not None and ended[i] != values[i] for i in at)
         left_out = frozenset(self._movable)
         return DecodedRecord(values=ended, is_delete=True, left_out=left_out) if differs else None

@@ -59,7 +59,7 @@ _WRAPPERS: Final = frozenset(
 
 def reading(expected: Expected) -> ReadFramed:
     """Return what reads one framed message."""
-    wanted = {column.name: column.type for column in expected.columns}
+    wanted = expected.row.parts
     in_glue = expected.settings is not None and expected.settings.in_glue
     finding = glue_frame.by_number if in_glue else by_indexes
     return ReadFramed(
@@ -129,25 +129,21 @@ def _inside(field: Any, word: str) -> Iterator[Mapping[str, Any]]:
         yield message.fields_by_name
 
 
-def fit(node: Any, type_: SqlType) -> Read:
-    """Return what takes a value that is not null as a declared type."""
+def fit(field: Any, type_: SqlType, *, is_item: bool = False) -> Read:
+    """Return what takes a value that is not null as a declared type.
+
+    Of a field that is repeated, it is all of its items, or one.
+    """
+    word = protobuf_binary.word_of(field)
     if type_.word in coerce.WRITERS:
-        return lambda value: _variant(node, value, type_)
-    if node.is_repeated and protobuf_binary.is_map(node.message_type):
-        entry = node.message_type.fields_by_name
+        return lambda value: _variant(field, value, type_, is_item=is_item)
+    if field.is_repeated and not is_item:
+        if not protobuf_binary.is_map(field.message_type):
+            return coerce.nested("ARRAY", field, type_, partial(fit, is_item=True))
+        entry = field.message_type.fields_by_name
         if protobuf_binary.word_of(entry["key"]) != "string":
             return coerce.never("a map", type_)
         return coerce.nested("MAP", entry["value"], type_, fit)
-    if node.is_repeated:
-        return coerce.nested("ARRAY", node, type_, _item)
-    return _item(node, type_)
-
-
-def _item(field: Any, type_: SqlType) -> Read:
-    """Return what takes one item of a field that is repeated, or all of one that is not."""
-    word = protobuf_binary.word_of(field)
-    if type_.word in coerce.WRITERS:
-        return lambda value: _variant(field, value, type_, is_item=True)
     if word in {"message", "group"}:
         return _message(field.message_type, type_)
     if word == "enum" and type_.word == "STRING":
@@ -223,20 +219,18 @@ def _message(message: Any, type_: SqlType) -> Read:
 
 
 def by_indexes(messages: Sequence[Any]) -> Callable[[bytes], tuple[Any, bytes]]:
-    """Return what finds a message by the indexes in front of a payload."""
-    return partial(_followed, messages)
+    """Return what finds a message by the indexes in front of a payload; none means the first."""
 
+    def find(payload: bytes) -> tuple[Any, bytes]:
+        (path, rest), level, message = _path_in(payload), messages, None
+        for number in path or [0]:
+            if number >= len(level):
+                raise BadRecordError(f"no message at {path}")
+            message = level[number]
+            level = message.nested_types
+        return message, rest
 
-def _followed(messages: Sequence[Any], payload: bytes) -> tuple[Any, bytes]:
-    """Follow the message indexes to a message; none of them means the first."""
-    path, rest = _path_in(payload)
-    message = None
-    for number in path or [0]:
-        if number >= len(messages):
-            raise BadRecordError(f"no message at {path}")
-        message = messages[number]
-        messages = message.nested_types
-    return message, rest
+    return find
 
 
 def _path_in(payload: bytes) -> tuple[list[int], bytes]:

@@ -30,7 +30,7 @@ from oncelake.ingestion.declaration.sql import with_names
 from oncelake.ingestion.declaration.types import SqlType
 from oncelake.ingestion.settings import Settings
 from oncelake.ingestion.tables.commit_metadata import CONSTRAINTS
-from oncelake.ingestion.verify.decode import Decode, DecodedRecord, Expected, reading
+from oncelake.ingestion.verify.decode import DecodedRecord, Expected, reading
 from oncelake.ingestion.verify.decode.coerce import (
     BROKEN,
     BadRecordError,
@@ -44,7 +44,8 @@ from oncelake.ingestion.verify.fold.transform import (
     TIME,
     ApplyTransformation,
     Condition,
-    Transformation,
+    Filter,
+    OfTheEngine,
     Value,
     reads_time,
     transformation,
@@ -136,13 +137,13 @@ class Classifier:
             columns = tuple(spec.in_statements(spec.columns))
             self._is_delete = Condition("apply_as_deletes", spec.apply_as_deletes, columns)
         self._make_filter = partial(_filter_of_rows, spec, settings, apply)
-        self._constraints = dict[str, Transformation]()
+        self._constraints = dict[str, Filter | OfTheEngine]()
 
     @property
     def is_independent(self) -> bool:
         """Tell whether no expression had to be left to the engine."""
-        asked = filter(None, (self.transformation, *self._constraints.values()))
-        return all(each.is_independent for each in asked)
+        asked = (self.transformation, *self._constraints.values())
+        return all(each is None or each.is_independent for each in asked)
 
     def classify(
         self, records: Iterable[Record], *, seq: int, constraints: Constraints | None = None
@@ -377,7 +378,8 @@ class Classifier:
             raise BadRecordError("a delete, in a mode that deletes nothing")
         _refuse_null(values, self._never_null, "a key column")
         keyed = tuple([values[i] for i in self._key_at])
-        _refuse_long(keyed, self._longest_key)
+        if (size := _key_size(keyed)) > self._longest_key:
+            raise BadRecordError(f"a key of {size} bytes, and its sink takes {self._longest_key}")
         if None in order:
             raise BadRecordError("a column of sequence_by is null")
         left_out = () if row.is_left else self._left_out(decoded.left_out, is_delete=is_delete)
@@ -400,8 +402,8 @@ class Classifier:
         due = (*values, *flag, *extra, *index, *at, sent, self._epoch, seq)
         is_gone = is_delete and (row.is_left or not self._is_soft)
         expected = None if is_gone else due
-        key, is_left = text_of(keyed), row.is_left
-        change = RowChange(key, place, expected, seq, is_left=is_left, keyed=keyed)
+        change = RowChange(text_of(keyed), place, expected, seq, keyed=keyed)
+        change = change._replace(is_left=row.is_left, is_delete=is_delete)
         return self._as_told(change, row, left_out)
 
     def _as_told(self, change: RowChange, row: Value, left_out: tuple[int, ...]) -> RowChange:
@@ -475,24 +477,17 @@ def _readings(
         given=spec.metadata_columns,
     )
     needs_key = spec.tombstone_policy == "delete" or spec.from_key
-    read_key = _reading_of_keys(spec, settings) if needs_key and spec.key_columns else None
+    read_key = None
+    if needs_key and spec.key_columns:
+        by_name = {column.name: column for column in (*spec.value_columns, *spec.columns)}
+        columns, options = [by_name[n] for n in spec.key_columns], spec.key_format.options
+        key = Expected(columns=columns, options=options, settings=settings, is_key=True)
+        read_key = reading(spec.key_format, replace(key, lenient=spec.lenient))
     read = ReadRecord(spec, reading(spec.format, value), read_key)
     if not _follows_route(spec):
         return read, None
     elsewhere = reading(spec.format, replace(value, is_elsewhere=True))
     return read, ReadRecord(spec, elsewhere, read_key)
-
-
-def _reading_of_keys(spec: StreamSpec, settings: Settings | None) -> Decode:
-    by_name = {column.name: column for column in (*spec.value_columns, *spec.columns)}
-    expected = Expected(
-        columns=[by_name[name] for name in spec.key_columns],
-        options=spec.key_format.options,
-        settings=settings,
-        is_key=True,
-        lenient=spec.lenient,
-    )
-    return reading(spec.key_format, expected)
 
 
 def window_of(moment: dt.datetime, every_seconds: int) -> tuple[dt.datetime, dt.datetime]:
@@ -514,12 +509,6 @@ def _refuse_null(values: Row, at: Sequence[int], what: str) -> None:
         raise BadRecordError(f"{what} is null")
 
 
-def _refuse_long(key: Sequence[object], longest: float) -> None:
-    """Refuse a key that an index may not take."""
-    if (size := _key_size(key)) > longest:
-        raise BadRecordError(f"a key of {size} bytes, and its sink takes {longest}")
-
-
 def _key_size(key: Sequence[object]) -> int:
     """Add up the bytes of a key's texts, in UTF-8, and bytes."""
     raw = (value.encode() if isinstance(value, str) else value for value in key)
@@ -528,7 +517,7 @@ def _key_size(key: Sequence[object]) -> int:
 
 def _filter_of_rows(
     spec: StreamSpec, settings: Settings | None, apply: ApplyTransformation | None, where: str
-) -> Transformation:
+) -> Filter | OfTheEngine:
     """Return what lets the rows of a stream pass that meet a condition."""
     rows = {"name": spec.name, "topic": "any", "mode": "append", "schema": spec.ddl}
     found = transformation(StreamSpec.model_validate({**rows, "where": where}), settings, apply)
@@ -595,14 +584,20 @@ class Classifiers:
         """Return what classifies the records of a batch, by what its commit keeps."""
         found, fit = self._of_then(batch)
         constraints = (batch.declaration or {}).get(CONSTRAINTS)
-        return partial(self._with_columns_of_today, found, fit, constraints)
+
+        def classify(records: Iterable[Record], seq: int) -> Classified:
+            result = found.classify(records, seq=seq, constraints=constraints)
+            if fit is not None:
+                result.changes = [*map(fit, result.changes)]
+            return result
+
+        return classify
 
     def is_of_today(self, batch: Batch) -> bool:
         """Tell whether a batch was written under the declaration and the columns of today."""
         found, fit = self._of_then(batch)
-        return (
-            found is self.today and fit is None and not (batch.declaration or {}).get(CONSTRAINTS)
-        )
+        is_asked = bool((batch.declaration or {}).get(CONSTRAINTS))
+        return found is self.today and fit is None and not is_asked
 
     def _of_then(self, batch: Batch) -> tuple[Classifier, Callable[[RowChange], RowChange] | None]:
         """Return the classifier of a batch, and what gives its rows the columns of today."""
@@ -621,19 +616,6 @@ class Classifiers:
             found = self._under(of_then, earlier, names, evaluated_by=evaluated_by)
             self._made[known_by] = found
         return found, _fit_of(found.types, self._types, names)
-
-    def _with_columns_of_today(
-        self,
-        classifier: Classifier,
-        fit: Callable[[RowChange], RowChange] | None,
-        constraints: Constraints | None,
-        records: Iterable[Record],
-        seq: int,
-    ) -> Classified:
-        result = classifier.classify(records, seq=seq, constraints=constraints)
-        if fit is not None:
-            result.changes = [*map(fit, result.changes)]
-        return result
 
     def _names_then(self, seq: int) -> dict[str, str | None]:
         """Return what today's columns were called in a batch; ``None`` of those to come."""
@@ -684,18 +666,19 @@ def _as_named_today(
 def _by_names_of_then(spec: StreamSpec, then: Mapping[str, str | None]) -> dict[str, Any]:
     """Return the fields that name columns, by the names of then, which their values had, too."""
     renamed = {name: old for name, old in then.items() if old not in (None, name)}
-    selected = {name: with_names(sql, renamed) for name, sql in spec.select.items()}
+
+    def by_then(of: Mapping[str, Any]) -> dict[str, Any]:
+        # A name that another column had then is not this one's.
+        return {old: each for name, each in of.items() if (old := then.get(name, name))}
+
     texts = {name: getattr(spec, name) for name in ("where", "apply_as_deletes")}
     return {
         **{name: with_names(text, renamed) for name, text in texts.items() if text},
-        # A name that another column had then is not this one's.
-        "select": {old: sql for n, sql in selected.items() if (old := then.get(n, n))},
-        "types": {old: how for n, how in spec.leniency.items() if (old := then.get(n, n))},
-        "from_headers": {old: of for n, of in spec.from_headers.items() if (old := then.get(n, n))},
-        "header_format": {
-            old: how for n, how in spec.header_format.items() if (old := then.get(n, n))
-        },
-        "from_key": [old for n in spec.from_key if (old := then.get(n, n))],
+        "select": by_then({n: with_names(sql, renamed) for n, sql in spec.select.items()}),
+        "types": by_then(spec.leniency),
+        "from_headers": by_then(spec.from_headers),
+        "header_format": by_then(spec.header_format),
+        "from_key": [*by_then(dict.fromkeys(spec.from_key))],
     }
 
 

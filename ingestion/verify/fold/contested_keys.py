@@ -12,7 +12,14 @@ from typing import Final
 
 from oncelake.ingestion.kafka.offsets import TopicPartition
 from oncelake.ingestion.verify.decode.coerce import UnprovableError
-from oncelake.ingestion.verify.fold.rule import Erased, Events, FoldContext, Rule, add_events
+from oncelake.ingestion.verify.fold.rule import (
+    Erased,
+    Events,
+    FoldContext,
+    Rule,
+    Settled,
+    add_events,
+)
 from oncelake.ingestion.verify.read.record import Place, Record, Row, RowChange
 from oncelake.ingestion.verify.read.spill import SpillTable
 
@@ -49,23 +56,6 @@ class Contest:
         return Contest(*parts, is_doubtful=self.is_doubtful)
 
 
-@dataclass(slots=True)
-class Settled:
-    """The outcomes of the moves of a batch.
-
-    Attributes:
-        bad: Records that belong in quarantine.
-        spared: How many moves take no row.
-        taken_back: Rows beyond the first of records that are bad.
-        no_ends: Records of moves that take no row from their key, or are bad.
-    """
-
-    bad: list[tuple[Record, str]] = field(default_factory=list)
-    spared: int = 0
-    taken_back: int = 0
-    no_ends: list[RowChange] = field(default_factory=list)
-
-
 class ContestedKeys:
     """Decides about moves of a stream, batch by batch."""
 
@@ -85,7 +75,6 @@ class ContestedKeys:
         self._gone: set[_Name] = set()
         self._order = slice(1, 1 + len(spec.sequence_by))
         self._by_time = spec.mode == "scd2"
-        self._flag = len(spec.columns) if spec.deletes == "soft" else None
         fixed = {*spec.keys, *spec.sequence_by, *spec.format.options.of_envelope}
         self._width = len(spec.types)
         told = spec.leaving_columns if spec.leaves_by_where else spec.types
@@ -136,7 +125,7 @@ class ContestedKeys:
         for key, change in self._rule.newest_of(lines).items():
             # What made the row that is there has moved it in a batch of its own.
             lines[key].append(change._replace(moves=False))
-            if self._is_delete(change):
+            if change.is_delete:
                 self._gone.add((key, change.place))
         return {key: sorted(line, key=self._when) for key, line in lines.items()}
 
@@ -279,10 +268,7 @@ class ContestedKeys:
         return tuple(row[i] for i in self._told)
 
     def _arrives(self, change: RowChange) -> bool:
-        return not self._is_delete(change) or (change.is_left and not change.is_gone)
-
-    def _is_delete(self, change: RowChange) -> bool:
-        return change.row is None or (self._flag is not None and bool(change.row[self._flag]))
+        return not change.is_delete or (change.is_left and not change.is_gone)
 
     def _when(self, change: RowChange) -> Place:
         """Return what orders the events of a key: history goes by time before the epoch."""
@@ -296,7 +282,7 @@ class ContestedKeys:
                 for changes in events.values()
                 for change in changes
                 if not (change.is_gone or (change.at, change.offset) in waiting)
-                and not (self._is_delete(change) and (change.key, change.place) in spared)
+                and not (change.is_delete and (change.key, change.place) in spared)
             ]
         self._new.clear()
 

@@ -25,6 +25,7 @@ from oncelake.ingestion.verify.fold.rule import (
     FoldContext,
     Recount,
     Rule,
+    Settled,
     Truncate,
 )
 from oncelake.ingestion.verify.fold.scd2 import HistoryRule
@@ -79,10 +80,9 @@ class Fold:
         """
         self._classifiers, self._coverage = context.classifiers, context.coverage
         self._is_compacted = is_compacted
-        self._redrives = redrives or Redrives(context.store, context.coverage, declaration="")
+        self._redrives = redrives or Redrives(context)
         self.rule = rule_of(context)
         self._unavailable = context.spec.unavailable
-        self._applies_truncates = context.spec.format.options.truncate_policy == "apply"
         self._is_transformed = context.spec.is_transformed
         waits = self._redrives.waits_for_its_key
         settles = context.spec.settles_moves
@@ -112,13 +112,15 @@ class Fold:
             recount.extra["schema_unknown"] = self._redrives.lacked_schema[batch.seq]
         self._notice_thinning(batch, recount)
         if self._contested is not None:
-            self._settle_moves(self._contested, batch.seq, recount)
+            settled, left = self._contested.settle()
+            self._count_settled(settled, batch.seq, recount)
+            self._kept.know_no_ends(settled.no_ends)
+            for changes in left:
+                self._apply(changes, recount)
         if self._unavailable == "keep":
             for settled in self._kept.settle():
-                self._redrives.put_aside(settled.bad, batch.seq, recount, self.bad)
+                self._count_settled(settled, batch.seq, recount)
                 recount.extra["columns_kept"] += settled.kept
-                recount.counts["ignored"] -= settled.unspared
-                recount.counts["exploded"] -= settled.taken_back
                 self._take_rows(settled.changes, recount)
         self.rule.settle(recount)
         return recount
@@ -158,7 +160,7 @@ class Fold:
         for record in truncates:
             known = [o for e, at, o in applied if (e, at) == (epoch, record.at)]
             is_applied = record.offset <= max(known, default=-1)
-            if not (is_applied or self._applies_truncates):
+            if not (is_applied or self._redrives.applies_truncates):
                 yield record, "the source was truncated"
                 continue
             self._truncates[epoch, record.at, record.offset] = 0
@@ -172,9 +174,7 @@ class Fold:
     ) -> None:
         """Classify a chunk, and pass the good records on; those in quarantine stay there."""
         recount.records.update(record.at for record in records)
-        result = self._redrives.classified(
-            records, seq, classify, recount, applies_truncates=self._applies_truncates
-        )
+        result = self._redrives.classified(records, seq, classify, recount)
         if result.unread and not self._coverage.is_accepted(seq):
             # It is neither right nor wrong.
             record, why = result.unread[0]
@@ -198,14 +198,10 @@ class Fold:
         else:
             self._apply(result.changes, recount)
 
-    def _settle_moves(self, contested: ContestedKeys, seq: int, recount: Recount) -> None:
-        settled, left = contested.settle()
+    def _count_settled(self, settled: Settled, seq: int, recount: Recount) -> None:
         self._redrives.put_aside(settled.bad, seq, recount, self.bad)
         recount.counts["ignored"] += settled.spared
         recount.counts["exploded"] -= settled.taken_back
-        self._kept.know_no_ends(settled.no_ends)
-        for changes in left:
-            self._apply(changes, recount)
 
     def _apply(self, changes: list[RowChange], recount: Recount) -> None:
         if self._unavailable == "keep":

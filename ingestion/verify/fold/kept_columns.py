@@ -10,33 +10,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 
 from oncelake.ingestion.kafka.offsets import TopicPartition
-from oncelake.ingestion.verify.fold.rule import Erased, Events, FoldContext, add_events
+from oncelake.ingestion.verify.fold.rule import Erased, Events, FoldContext, Settled, add_events
 from oncelake.ingestion.verify.read.record import UNSEEN, Place, Record, Row, RowChange
 from oncelake.ingestion.verify.read.spill import SpillTable
 
 _NOTHING = "an update left out a column that has not changed, and no row has its value"
 # Of each key: its events, with whether each is of this batch.
 _Lines = dict[str, list[tuple[RowChange, bool]]]
-
-
-@dataclass(slots=True)
-class Settled:
-    """The outcomes of some of a batch's changes.
-
-    Attributes:
-        kept: Columns that were left out of them.
-        taken_back: Deletes of rows that moved, of records that are bad.
-        unspared: Of those, the ones that were said to take no row.
-    """
-
-    changes: list[RowChange] = field(default_factory=list)
-    bad: list[tuple[Record, str]] = field(default_factory=list)
-    kept: int = 0
-    taken_back: int = 0
-    unspared: int = 0
 
 
 class KeptColumns:
@@ -91,8 +73,8 @@ class KeptColumns:
         bad = {(record.at, record.offset) for record, _ in walk.settled.bad}
         self._known.put({key: tuple(_without(bad, line)) for key, line in lines.items()})
         whole = _without(bad, walk.settled.changes)
-        walk.settled.unspared = sum(self._no_ends_of[place] for place in bad)
-        walk.settled.taken_back = len(walk.settled.changes) - len(whole) + walk.settled.unspared
+        walk.settled.spared = -sum(self._no_ends_of[place] for place in bad)
+        walk.settled.taken_back = len(walk.settled.changes) - len(whole) - walk.settled.spared
         walk.settled.changes = whole
         return walk.settled
 
@@ -116,7 +98,6 @@ class _Walk:
         spec, self._no_ends = context.spec, no_ends
         self._coverage, self._is_quarantined = context.coverage, is_quarantined
         self._is_history = spec.mode == "scd2"
-        self._flag = len(spec.columns) if spec.deletes == "soft" else None
         # Where the declared order stands in a place, behind the epoch.
         self._order = slice(1, 1 + len(spec.sequence_by))
         self._lines = {key: sorted(found, key=self._when) for key, found in events.items()}
@@ -137,7 +118,7 @@ class _Walk:
         line = [event for event in self._filled[key] if event is not None]
         if self._is_history or not line:
             return line
-        return line[-2:] if self._is_gone(line[-1]) else line[-1:]
+        return line[-2:] if line[-1].is_delete else line[-1:]
 
     def _go(self, key: str, until: int) -> RowChange | None:
         """Walk a key's line up to an event; return the row that is there before it."""
@@ -154,11 +135,11 @@ class _Walk:
                 self.settled.bad.append((event.record, _NOTHING))
             elif is_new:
                 self.settled.changes.append(made)
-                self.settled.kept += 0 if self._is_gone(made) else len(event.left_out)
+                self.settled.kept += 0 if made.is_delete else len(event.left_out)
             if made is None or made.left_out:
                 held.append(held[-1])
             else:
-                held.append(None if self._is_gone(made) else made)
+                held.append(None if made.is_delete else made)
                 self._unseen[key] = False
         if is_outer:
             self._in_walk.remove(key)
@@ -176,7 +157,7 @@ class _Walk:
         source: Row
         if held is not None and held.row is not None:
             source = held.row
-        elif self._is_gone(event):
+        elif event.is_delete:
             source = event.row
         elif not self._is_history and any(not is_new for _, is_new in line[at:]):
             return event
@@ -195,7 +176,7 @@ class _Walk:
             return None, self._coverage.doubts(None)
         line = [event for event, _ in self._lines[old]]
         before = [at for at, event in enumerate(line) if self._may_precede(event, move)]
-        ends = [at for at in before if self._is_gone(line[at])]
+        ends = [at for at in before if line[at].is_delete]
         is_open = not ends and self._order.stop > 1
         if is_open or self._is_unended(old, move, [line[at] for at in ends]):
             # Updates before it, of a partition that is read later, may not have come either.
@@ -243,6 +224,3 @@ class _Walk:
         epoch, *order = change.place
         moment, coordinates = order[: self._order.stop - 1], order[self._order.stop - 1 :]
         return (*moment, epoch, *coordinates) if self._is_history else change.place, is_new
-
-    def _is_gone(self, event: RowChange) -> bool:
-        return event.row is None or (self._flag is not None and bool(event.row[self._flag]))

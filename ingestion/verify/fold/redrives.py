@@ -15,17 +15,16 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from oncelake.ingestion.declaration.spec import engine_version
+from oncelake.ingestion.declaration.spec import engine_version, fingerprint
 from oncelake.ingestion.errors import counted
 from oncelake.ingestion.kafka.offsets import TopicPartition
 from oncelake.ingestion.storage.location import Location
 from oncelake.ingestion.verify.compare.quarantine import BadRecord, as_bad
-from oncelake.ingestion.verify.coverage import Coverage
 from oncelake.ingestion.verify.fold.classify import Classified, Classify
-from oncelake.ingestion.verify.fold.rule import Recount
+from oncelake.ingestion.verify.fold.rule import FoldContext, Recount
 from oncelake.ingestion.verify.read.record import Record, RowChange
 from oncelake.ingestion.verify.read.snapshot import Batch, rows_through
-from oncelake.ingestion.verify.read.spill import SpillStore, SpillTable
+from oncelake.ingestion.verify.read.spill import SpillTable
 from oncelake.ingestion.verify.verdict import Difference
 
 _NAMES = (
@@ -55,12 +54,19 @@ class QuarantineEntry(NamedTuple):
 class Redrives:
     """Keeps the quarantined records, and yields each at its redrive."""
 
-    def __init__(self, store: SpillStore, coverage: Coverage, *, declaration: str) -> None:
-        """Begin with an empty quarantine; ``declaration`` is the fingerprint of today's."""
+    def __init__(self, context: FoldContext, *, declaration: str | None = None) -> None:
+        """Begin with an empty quarantine.
+
+        Args:
+            context: Its declaration is today's.
+            declaration: The fingerprint of that, if it is to be another.
+        """
+        spec, store, self.coverage = context.spec, context.store, context.coverage
         self._entries: SpillTable[QuarantineEntry] = store.table("entries")
         self._redriven: SpillTable[Record] = store.table("redriven")
-        self.coverage = coverage
-        self._today = (declaration, engine_version())
+        # Whether a truncate is applied where it is read.
+        self.applies_truncates = spec.format.options.truncate_policy == "apply"
+        self._today = (declaration or fingerprint(spec), engine_version())
         self._marks: Counter[int] = Counter()
         self._found: Counter[int] = Counter()
         # How many records in quarantine are good today, and of how many nobody knows the schema.
@@ -105,13 +111,7 @@ class Redrives:
         self.good_today = self.unread_today = 0
 
     def classified(
-        self,
-        records: Sequence[Record],
-        seq: int,
-        classify: Classify,
-        recount: Recount,
-        *,
-        applies_truncates: bool,
+        self, records: Sequence[Record], seq: int, classify: Classify, recount: Recount
     ) -> Classified:
         """Classify records of a batch; those that the quarantine keeps back are bad there.
 
@@ -120,7 +120,6 @@ class Redrives:
             seq: The batch.
             classify: By the declaration of then.
             recount: Counts what a replay leaves out.
-            applies_truncates: Whether a truncate is applied where it is read.
         """
         if recount.is_replay:
             records, held = self.without_waiting(records, seq)
@@ -128,7 +127,7 @@ class Redrives:
         own, kept, redriven = self.partition(records, seq)
         today, result = classify(kept, seq), classify(own, seq)
         still_bad = len(today.bad) + len(today.unread)
-        still_bad += 0 if applies_truncates else len(today.truncates)
+        still_bad += 0 if self.applies_truncates else len(today.truncates)
         still_bad += self.count_without_value(today.changes)
         self.good_today += len(kept) - still_bad
         self.unread_today += len(today.unread)

@@ -13,7 +13,7 @@ from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.kafka.offsets import TopicPartition
 from oncelake.ingestion.verify.coverage import Coverage
 from oncelake.ingestion.verify.fold.classify import Classifiers
-from oncelake.ingestion.verify.read.record import Place, Row, RowChange, text_of
+from oncelake.ingestion.verify.read.record import Place, Record, Row, RowChange, text_of
 from oncelake.ingestion.verify.read.snapshot import Batch
 from oncelake.ingestion.verify.read.spill import SpillStore, SpillTable
 from oncelake.ingestion.verify.verdict import Difference
@@ -53,6 +53,27 @@ class Recount:
     clashes: list[Difference] = field(default_factory=list)
     extra: Counter[str] = field(default_factory=Counter)
     undeclared: int = 0
+
+
+@dataclass(slots=True)
+class Settled:
+    """The outcomes of changes of a batch that only all of them together decide.
+
+    Attributes:
+        changes: Those that are left, of streams whose updates leave columns out.
+        bad: Records that belong in quarantine.
+        spared: How many moves take no row; less than none where such a record is bad.
+        taken_back: Rows beyond the first of records that are bad.
+        no_ends: Records of moves that take no row from their key, or are bad.
+        kept: Columns that were left out of changes.
+    """
+
+    changes: list[RowChange] = field(default_factory=list)
+    bad: list[tuple[Record, str]] = field(default_factory=list)
+    spared: int = 0
+    taken_back: int = 0
+    no_ends: list[RowChange] = field(default_factory=list)
+    kept: int = 0
 
 
 # Of a record that says so: its epoch, partition and offset.

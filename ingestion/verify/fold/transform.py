@@ -17,7 +17,7 @@ import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa
 
@@ -98,30 +98,13 @@ class Value(NamedTuple):
     is_left: bool = False
 
 
-class Transformation(Protocol):
-    """Makes rows of values, and nothing of one that is filtered out.
-
-    Attributes:
-        takes_json: Whether it takes a VARIANT as the text of its JSON.
-    """
-
-    takes_json: bool
-
-    @property
-    def is_independent(self) -> bool:
-        """Tell whether the engine was not used."""
-
-    def __call__(self, values: Sequence[Value]) -> list[Value | None]:
-        """Return a row, or nothing, for each value."""
-
-
 def transformation(
     spec: StreamSpec,
     settings: Settings | None,
     apply: ApplyTransformation | None,
     *,
     evaluated_by: str | None = None,
-) -> Transformation | None:
+) -> Filter | OfTheEngine | None:
     """Return what makes rows of values, and nothing of one that is filtered out; deletes never are.
 
     A declaration that does nothing to values needs none.
@@ -136,17 +119,17 @@ def transformation(
     if not spec.is_transformed:
         return None
 
-    def of_the_engine() -> _OfTheEngine:
+    def of_the_engine() -> OfTheEngine:
         if settings is None or apply is None:
             raise UnprovableError("the transformation is not provable without Spark")
-        return _OfTheEngine(spec, apply(spec, settings), is_independent=bool(evaluated_by))
+        return OfTheEngine(spec, apply(spec, settings), is_independent=bool(evaluated_by))
 
     given = {column.name: column.type for column in spec.exploded_columns}
     # Only a shorter VARCHAR is of another type than its value, which may not fit.
     fits = all(given.get(column.name) == column.type for column in spec.columns)
     if fits and not (spec.select or spec.transform or evaluated_by):
         with suppress(UnprovableError):
-            return _Filter(spec, of_the_engine)
+            return Filter(spec, of_the_engine)
     return of_the_engine()
 
 
@@ -160,28 +143,32 @@ def reads_time(spec: StreamSpec, *texts: str | None) -> bool:
     return any(isinstance(node, Column) and node.parts[0].name.lower() == TIME for node in nodes)
 
 
-class _Filter:
+class Filter:
     """A ``where`` that DuckDB understands, and columns that are taken as they are.
 
-    From the first value on that DuckDB might evaluate otherwise, the engine is used.
+    It makes rows of values, and nothing of one that is filtered out. It takes no VARIANT as the
+    text of its JSON. From the first value on that DuckDB might evaluate otherwise, the engine is
+    used.
     """
 
     takes_json = False
 
-    def __init__(self, spec: StreamSpec, of_the_engine: Callable[[], _OfTheEngine]) -> None:
+    def __init__(self, spec: StreamSpec, of_the_engine: Callable[[], OfTheEngine]) -> None:
         names = [column.name for column in spec.exploded_columns]
         self._taken = [names.index(column.name) for column in spec.columns]
         self._types = tuple(spec.in_statements(spec.exploded_columns))
         self._where = Condition("where", spec.where or "TRUE", self._types)
         self._leaves = _leaving(spec, self._types)
         self._of_the_engine = of_the_engine
-        self._engine: _OfTheEngine | None = None
+        self._engine: OfTheEngine | None = None
 
     @property
     def is_independent(self) -> bool:
+        """Tell whether the engine was not used."""
         return self._engine is None
 
     def __call__(self, values: Sequence[Value]) -> list[Value | None]:
+        """Return a row, or nothing, for each value."""
         if self._engine is None:
             try:
                 return self._filtered(values)
@@ -218,8 +205,8 @@ def _leaving(
     return Condition("where", f"NOT ({spec.where})", types)
 
 
-class _OfTheEngine:
-    """Anything else, applied by Spark."""
+class OfTheEngine:
+    """Makes rows in any other way, by Spark; a VARIANT is the text of its JSON."""
 
     takes_json = True
 
@@ -229,6 +216,7 @@ class _OfTheEngine:
         self._names = [column.name for column in spec.exploded_columns]
 
     def __call__(self, values: Sequence[Value]) -> list[Value | None]:
+        """Return a row, or nothing, for each value."""
         if not values:
             return []
         table = self._apply([self._as_row(at, value) for at, value in enumerate(values)])

@@ -83,7 +83,7 @@ class UpsertRule(Rule):
         return winner
 
     def _disposition(self, winner: RowChange, state: RowChange | None, recount: Recount) -> str:
-        is_delete = self._is_delete(winner)
+        is_delete = winner.is_delete
         if state is None or state.row is None:
             if is_delete:
                 return "deleted_absent"
@@ -94,9 +94,6 @@ class UpsertRule(Rule):
         if not self._wins(winner, state, recount):
             return "stale"
         return "deleted" if is_delete else "updated"
-
-    def _is_delete(self, change: RowChange) -> bool:
-        return change.row is None
 
     def _wins(self, one: RowChange, other: RowChange, recount: Recount) -> bool:
         """Tell whether ``one`` wins; without a declared order, two partitions have none."""
@@ -111,7 +108,7 @@ class LogRule(UpsertRule):
     """Remembers the newest winner of each key: a later batch is never compared with an earlier."""
 
     def _apply(self, winners: Mapping[str, RowChange], recount: Recount) -> None:
-        deletes = sum(map(self._is_delete, winners.values()))
+        deletes = sum(winner.is_delete for winner in winners.values())
         recount.dispositions.update(deleted=deletes, inserted=len(winners) - deletes)
         self._rows.put(dict(winners))
 
@@ -129,20 +126,16 @@ class SoftUpsertRule(UpsertRule):
 
     def __init__(self, context: FoldContext) -> None:
         super().__init__(context)
-        self._flag = len(self.columns)
         self.columns = (*self.columns, DELETED_COLUMN)
 
     def _disposition(self, winner: RowChange, state: RowChange | None, recount: Recount) -> str:
-        is_late = self._is_delete(winner) and state is not None and state.row is None
+        is_late = winner.is_delete and state is not None and state.row is None
         if is_late and state is not None and not self._wins(winner, state, recount):
             return "stale"
         disposition = super()._disposition(winner, state, recount)
         if disposition == "deleted" and winner.is_left:
             recount.extra["rows_left"] += 1
         return disposition
-
-    def _is_delete(self, change: RowChange) -> bool:
-        return change.row is None or bool(change.row[self._flag])
 
 
 class PartialUpsertRule(UpsertRule):

@@ -134,6 +134,7 @@ class RowChange(NamedTuple):
         moves: Whether it is by a move.
         has_undeclared: Whether its record's schema has fields that no column names.
         keyed: The key's values.
+        is_delete: Whether its record deletes the row, though that may stay, marked as deleted.
     """
 
     key: str
@@ -151,6 +152,7 @@ class RowChange(NamedTuple):
     moves: bool = False
     has_undeclared: bool = False
     keyed: Row = ()
+    is_delete: bool = False
 
     @property
     def at(self) -> TopicPartition:

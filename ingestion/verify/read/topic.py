@@ -12,11 +12,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message
+from confluent_kafka import Consumer, KafkaError, Message
 from confluent_kafka import TopicPartition as ClientTopicPartition
-from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from oncelake.ingestion.errors import DependencyError
+from oncelake.ingestion.kafka.admin import Kafka
 from oncelake.ingestion.kafka.client import (
     client_options,
     headers_of,
@@ -68,10 +68,6 @@ class _PartitionState:
         self.bytes_ahead -= _size(taken)
         return taken
 
-    def clear(self) -> None:
-        self.ahead.clear()
-        self.bytes_ahead = 0
-
 
 class TopicReader:
     """Reads ranges of topics, committed records only."""
@@ -109,8 +105,7 @@ class TopicReader:
             state = self._partitions.setdefault(part.at, _PartitionState())
             if state.served_to != part.start:
                 self._pause(part.at)
-                state.clear()
-                state.known_to = part.start
+                self._partitions[part.at] = _PartitionState(known_to=part.start)
             ends[part.at] = part.end
         while True:
             for at, end in list(ends.items()):
@@ -191,15 +186,7 @@ def is_compacted(settings: Settings, topic: str) -> bool:
     Raises:
         DependencyError: Kafka does not answer, or does not report it.
     """
-    # The answer comes only while the client lives.
-    admin, config = AdminClient(client_options(settings)), ConfigResource(ResourceType.TOPIC, topic)
-    timeout = settings.kafka_timeout_seconds
-    try:
-        answers = admin.describe_configs([config], request_timeout=timeout)
-        return "compact" in str(answers[config].result(timeout)["cleanup.policy"].value)
-    except (KafkaException, TimeoutError) as error:
-        right = f"DESCRIBE_CONFIGS on topic {topic!r}"
-        raise unreachable(settings, error, right=right) from error
+    return "compact" in str(Kafka(settings).topic_configs([topic])[topic]["cleanup.policy"])
 
 
 def record_of(message: Message) -> Record:
