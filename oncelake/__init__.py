@@ -16,7 +16,7 @@ __all__ = ["JobNames", "SensorStates", "Streams", "audited"]
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = "audited" if name == "audited" else "component"
+    module = "checks.audited" if name == "audited" else "component"
     return getattr(import_module(f"oncelake.assets.{module}"), name)
 
 
