@@ -181,7 +181,7 @@ def has_vectors(table: DeltaTable) -> bool:
 def living_files(table: Location, snapshot: DeltaTable) -> dict[str, Action]:
     """Return the files of a version, as they were added, by their paths in the log."""
     log, version = log_files(table), snapshot.version()
-    begin, parts = _checkpoint(log.names(), version)
+    begin, parts = newest_checkpoint(log.names(), version)
     files = {action["path"]: action for part in parts for action in _adds_in(log.read(part))}
     for number in range(begin + 1, version + 1):
         actions = actions_in(log.read(commit_file(number)))
@@ -221,7 +221,7 @@ def mask_of(table: Location, vector: Vector, rows: int) -> Mask:
     return mask
 
 
-def _checkpoint(names: Iterable[str], version: int) -> tuple[int, list[str]]:
+def newest_checkpoint(names: Iterable[str], version: int) -> tuple[int, list[str]]:
     """Find the newest whole checkpoint up to a version: its own, and its files; -1 without any."""
     parts: dict[int, list[str]] = {}
     for found in filter(None, map(_CHECKPOINT.fullmatch, names)):

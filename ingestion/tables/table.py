@@ -281,8 +281,12 @@ class SinkTable(ABC):
             note = commit.metadata.to_json() if commit.metadata else None
             yield version, commit.txns.get(application), note
 
-    def checkpoint_version(self) -> int:
-        """Return up to which version the log may lack commits, as no reader needs them; else -1."""
+    def checkpoint_version(self, through: int) -> int:
+        """Return up to which version the log may lack commits; -1 if readers need each.
+
+        Args:
+            through: The version that is read.
+        """
         return -1
 
     def check(self, log: Any) -> TableSettingsError | None:

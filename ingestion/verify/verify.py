@@ -65,6 +65,7 @@ from oncelake.ingestion.verify.fold.rule import FoldContext
 from oncelake.ingestion.verify.fold.transform import NOT_INDEPENDENT, ApplyTransformation
 from oncelake.ingestion.verify.read.record import Record
 from oncelake.ingestion.verify.read.snapshot import (
+    FOLDED,
     Batch,
     Snapshot,
     read_ledger,
@@ -434,7 +435,7 @@ class _Proof:
             for batch in batches:
                 if batch.erased is not None:
                     fold.erase(batch)
-                if batch.kind not in ledger.FOLDED:
+                if batch.kind not in FOLDED:
                     continue
                 records = redrives.of(batch)
                 if batch.kind != "redrive":
@@ -485,11 +486,9 @@ class _Proof:
 
 
 def _altered_commits(snapshot: Snapshot) -> Iterator[Difference]:
-    """Name the commits that are not as they were written; behind a checkpoint none is needed."""
+    """Name the commits that are not as they were written."""
     for commit in (each for each in snapshot.commits if each.altered):
-        is_needed = commit.version > snapshot.checkpoint or commit is snapshot.commits[-1]
-        remedy = "" if is_needed else ", or remove it, since a checkpoint has what it did"
-        yield Difference("ledger", f"{commit.altered}: restore it from a backup{remedy}")
+        yield Difference("ledger", f"{commit.altered}: restore it from a backup")
 
 
 def _of_newest_table(batches: Sequence[Batch]) -> list[Batch]:
@@ -506,7 +505,7 @@ def _alterations(batches: Iterable[Batch]) -> Iterator[Alteration]:
 def _other_meanings(spec: StreamSpec, batches: Iterable[Batch]) -> Iterator[str]:
     """Name the batches that the declaration of then has read otherwise: it may explain them."""
     seqs: dict[str, list[int]] = {}
-    for batch in (batch for batch in batches if batch.kind in ledger.FOLDED):
+    for batch in (batch for batch in batches if batch.kind in FOLDED):
         # What the table asked of its rows, and whose records were, is compared by that of then.
         by_then = {CONSTRAINTS, "route"}
         asked = {n: what for n, what in (batch.declaration or {}).items() if n in by_then}

@@ -32,9 +32,9 @@ from oncelake.ingestion.delta.integrity import (
     translate_read_errors,
 )
 from oncelake.ingestion.delta.log import DeltaLog, all_files
-from oncelake.ingestion.delta.log_files import CHECKPOINT, COMMIT, commit_file, log_files
+from oncelake.ingestion.delta.log_files import COMMIT, commit_file, log_files
 from oncelake.ingestion.delta.vacuum import remove_unreferenced
-from oncelake.ingestion.delta.vectors import FEATURE, PROPERTY
+from oncelake.ingestion.delta.vectors import FEATURE, PROPERTY, newest_checkpoint
 from oncelake.ingestion.errors import (
     DamagedTableError,
     RefusedError,
@@ -161,10 +161,11 @@ class DeltaSinkTable(ErasableTable, RewindableTable, MarkableTable, SealedTable)
             if version <= through:
                 yield version, *_fence_and_note(log / commit_file(version), app_id(self.stream))
 
-    def checkpoint_version(self) -> int:
-        """Return the version of the newest checkpoint, by the files of the log."""
-        found = map(CHECKPOINT.fullmatch, (self.path / "_delta_log").files())
-        return max((int(each[1]) for each in found if each), default=-1)
+    def checkpoint_version(self, through: int) -> int:
+        """Return the version of the newest whole checkpoint; -1 if a disk has changed it."""
+        log = self.path / "_delta_log"
+        version, files = newest_checkpoint(log.files(), through)
+        return version if all(matches_checksum(log / name) for name in files) else -1
 
     def seal(self) -> None:
         """Write it, since neither delta-rs nor Spark has."""

@@ -14,12 +14,16 @@ from oncelake.ingestion.kafka.offsets import TopicPartition
 from oncelake.ingestion.lake.ledger import written_seqs
 from oncelake.ingestion.verify.decode.coerce import UnprovableError
 from oncelake.ingestion.verify.fold.rule import Recount
-from oncelake.ingestion.verify.read.snapshot import Batch, LoggedCommit, OffsetRange, reasons_in
+from oncelake.ingestion.verify.read.snapshot import (
+    FOLDED,
+    Batch,
+    LoggedCommit,
+    OffsetRange,
+    reasons_in,
+)
 from oncelake.ingestion.verify.verdict import Difference
 
 MOVING: Final = ("ingest", "accept")
-# Batches of records, with books that must balance.
-FOLDED: Final = ("ingest", "redrive", "replay")
 DISPOSITIONS: Final = (
     *("inserted", "updated", "deleted", "deleted_absent", "superseded", "stale", "unchanged"),
     *("ignored", "filtered", "quarantined", "overlap", "routed_elsewhere", "unrouted"),
@@ -147,7 +151,7 @@ def broken_agreement(
 
     Of the commits that the log no longer has, some were ``dropped``, since no reader needs them.
     """
-    rows, reasons = {batch.seq: batch for batch in batches}, reasons_in(commits, batches, dropped)
+    rows, reasons = {batch.seq: batch for batch in batches}, reasons_in(commits)
     last = max(rows, default=0)
     ours = [commit for commit in commits if commit.is_ours]
     yield from _broken_txns(ours)
@@ -163,7 +167,7 @@ def broken_agreement(
         if batch.delta_version >= oldest and batch.seq not in there:
             what = (
                 f"the log has no commit of it; the ledger says version {batch.delta_version}; "
-                f"restore the log from a backup, or oncelake rebuild {stream}"
+                f"restore the log from a backup, or oncelake rebuild {stream}, if its sink can"
             )
             yield _wrong(what, seq=batch.seq)
 

@@ -13,7 +13,7 @@ import json
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
@@ -41,6 +41,9 @@ from oncelake.ingestion.tables.table import Altered, SinkTable
 from oncelake.ingestion.verify.decode.coerce import UnprovableError
 from oncelake.ingestion.verify.read.record import SYSTEM_COLUMNS
 from oncelake.ingestion.verify.read.variant import with_texts
+
+# Batches of records, with books that must balance.
+FOLDED: Final = ("ingest", "redrive", "replay")
 
 
 class OffsetRange(NamedTuple):
@@ -172,22 +175,10 @@ class LoggedCommit:
         }
 
 
-def reasons_in(
-    commits: Iterable[LoggedCommit], batches: Iterable[Batch] = (), dropped: Iterable[Batch] = ()
-) -> dict[int, str | None]:
-    """Return why a person accepted red batches, by seq, from the commits of the acceptances.
-
-    Of an acceptance whose commit was dropped, the ledger's row of the red batch has the reason.
-    """
-    accepting = [each for each in dropped if each.kind == "accept"]
-    by_ledger = {
-        red.seq: each.accepted
-        for red in batches
-        for each in accepting
-        if not red.balanced and red.seq < each.seq and red.accepted == each.accepted
-    }
+def reasons_in(commits: Iterable[LoggedCommit]) -> dict[int, str | None]:
+    """Return why a person accepted red batches, by seq, from the commits of the acceptances."""
     notes = [commit.metadata for commit in commits if commit.metadata]
-    return by_ledger | {seq: note["reason"] for note in notes for seq in note.get("accepts", ())}
+    return {seq: note["reason"] for note in notes for seq in note.get("accepts", ())}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -227,12 +218,23 @@ class Snapshot:
         """The ledger's rows of commits that the log has dropped, though it has older ones.
 
         No reader needs a commit behind a checkpoint, but for the newest; and a clean-up of the log
-        may end halfway.
+        may end halfway. Only batches of records count, since the topic confirms what the ledger
+        says of them, and of each version the one row that lies between its neighbours.
         """
         there = {commit.version for commit in self.commits}
-        newest = max(there, default=0)
-        unneeded = {*range(min(there, default=0), min(self.checkpoint + 1, newest))} - there
-        return tuple(each for each in self.ledger_of_table if each.delta_version in unneeded)
+        oldest, end = min(there, default=0), min(self.checkpoint + 1, max(there, default=0))
+        rows = self.ledger_of_table
+        versions = [oldest, *(each.delta_version for each in rows), end]
+        return tuple(
+            each
+            for each, before, version, after in zip(
+                rows, versions[:-2], versions[1:-1], versions[2:], strict=True
+            )
+            if max(before, oldest) < version < min(after, end)
+            and version not in there
+            and each.kind in FOLDED
+            and each.accepted is None
+        )
 
     @property
     def finished(self) -> tuple[LoggedCommit, ...]:
@@ -255,7 +257,7 @@ class Snapshot:
         """
         commits = {c.seq: c for c in self.finished if c.metadata and c.seq > 0}
         batches = {batch.seq: batch for batch in self.ledger_of_table}
-        reasons = reasons_in(self.finished, self.ledger_of_table, self.dropped)
+        reasons = reasons_in(self.finished)
         return without_undone(
             _corrected(batches.get(seq), commits.get(seq), self.table_id, reasons)
             for seq in sorted(batches.keys() | commits.keys())
@@ -317,7 +319,7 @@ def take_snapshot(spec: StreamSpec, paths: StreamPaths) -> Snapshot:
         commits=commits,
         unfinished=unfinished,
         holder=holder,
-        checkpoint=paths.table.checkpoint_version(),
+        checkpoint=paths.table.checkpoint_version(version),
     )
 
 
