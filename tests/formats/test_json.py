@@ -25,7 +25,7 @@ from oncelake.ingestion.formats.spelling import Undeclared
 from oncelake.ingestion.formats.variant import LONGEST_VARIANT
 from oncelake.ingestion.modes.engines.rows import Rows
 from oncelake.ingestion.pipeline.decode import plan_decoding
-from oncelake.ingestion.pipeline.schema.types import types as spark_schema
+from oncelake.ingestion.pipeline.schema import types as spark_schema
 from oncelake.ingestion.settings import Settings
 from tests.corpus.json_messages import MESSAGES, SCHEMA, Message
 from tests.support.decoding import decoded, disagreements, opened, proven, row_type

@@ -16,7 +16,7 @@ from oncelake.ingestion.declaration.ddl import DeclaredColumn, parse_columns
 from oncelake.ingestion.declaration.derived import as_ddl, united
 from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.declaration.types import SqlType
-from oncelake.ingestion.pipeline.schema.types import follow as follow_schema
+from oncelake.ingestion.pipeline.schema import follow as follow_schema
 from tests.model.process import step
 
 if TYPE_CHECKING:

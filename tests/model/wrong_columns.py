@@ -9,8 +9,8 @@ from unittest.mock import patch
 import oncelake.ingestion.operations.run
 import oncelake.ingestion.pipeline.schema.evolve
 import oncelake.ingestion.recovery.topics
+from oncelake.ingestion.pipeline.schema import follow as follow_schema
 from oncelake.ingestion.pipeline.schema.evolve import under_declaration
-from oncelake.ingestion.pipeline.schema.types import follow as follow_schema
 from tests.model import seams
 from tests.model.patches import nothing, together
 

@@ -16,7 +16,7 @@ from oncelake.ingestion.operations.alter import alter
 from oncelake.ingestion.operations.erase.erase import erase
 from oncelake.ingestion.operations.history.rewind import rewind
 from oncelake.ingestion.operations.upkeep.maintain import maintain
-from oncelake.ingestion.pipeline.schema.types import evolve as evolve_schema
+from oncelake.ingestion.pipeline.schema import evolve as evolve_schema
 from oncelake.ingestion.storage.failpoints import Failpoint
 from tests.support.long import twins
 from tests.support.proof import find_problems, prove
