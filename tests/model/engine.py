@@ -20,7 +20,7 @@ from oncelake.ingestion.delta.commits import fenced_commit, overtaken
 from oncelake.ingestion.kafka.offsets import Range
 from oncelake.ingestion.lake.quarantine import WAITS
 from oncelake.ingestion.modes.engines.choose import EngineName
-from oncelake.ingestion.pipeline.counts import IS_GOOD
+from oncelake.ingestion.pipeline.counts import IS_GOOD, is_first_row
 from oncelake.ingestion.sinks.delta.transaction import ATTEMPTS, refuse_other_rows
 from oncelake.ingestion.tables.commit_log import DELETED, INSERTED, UPDATED
 from oncelake.ingestion.tables.commit_metadata import CommitMetadata
@@ -132,7 +132,7 @@ class ModelEngine:
         """Return the places of the records in quarantine that a redrive sends in."""
         of_seq = re.search(rf"FROM quarantine WHERE {WAITS} AND (.*?)\s*\)\s*SELECT", sql)
         assert of_seq, sql
-        assert "WHERE b._disposition <> 'quarantined' AND b.\"_index\" = 0" in sql, sql
+        assert f"WHERE b._disposition <> 'quarantined' AND {is_first_row('b')}" in sql, sql
         waiting = (row for row in self._quarantine.waiting() if holds(of_seq[1], row.seq))
         bad = {each[:2] for each in self.batch.of("quarantined")}
         sent = [each[:2] for each in self.batch if each[:2] not in bad]

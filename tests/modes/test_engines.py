@@ -404,6 +404,11 @@ BATCH = pa.schema(
         ("_key", pa.binary()),
         ("_value", pa.binary()),
         ("_digest", pa.int64()),
+        ("_left_to", pa.string()),
+        ("_record", pa.string()),
+        ("_unavailable", pa.list_(pa.string())),
+        ("_coerced", pa.list_(pa.string())),
+        ("_is_shared", pa.bool_()),
         ("_headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
     ]
 )
