@@ -117,9 +117,9 @@ def start_elsewhere(
 ) -> subprocess.CompletedProcess[str]:
     """Start Spark in another process, ``on`` another host where a command makes one."""
     script = (
-        "from oncelake.ingestion.settings import Settings; "
+        "from oncelake.ingestion.settings import load_settings; "
         "from oncelake.ingestion.pipeline.spark.session import start_session; "
-        f"start_session(Settings(state={str(state)!r}, jars={str(JARS)!r}))"
+        f"start_session(load_settings(state={str(state)!r}, jars={str(JARS)!r}))"
     )
     return subprocess.run(
         [*on, sys.executable, "-c", script],
