@@ -36,7 +36,8 @@ _BY: Final = {
         "CREATE TEMP TABLE due AS SELECT arg_max({'tp': tp, 'off': off, 'digest': digest}, "
         "(o0, tp, off)) AS newest FROM events GROUP BY k",
         "CREATE TEMP TABLE found AS SELECT tp, off, digest FROM events",
-        "SELECT count(*) FROM (SELECT newest.tp, newest.off, newest.digest FROM due EXCEPT ALL FROM found)",
+        "SELECT count(*) FROM "
+        "(SELECT newest.tp, newest.off, newest.digest FROM due EXCEPT ALL FROM found)",
     ),
     "values": (
         "CREATE TEMP TABLE events AS FROM rows",

@@ -90,9 +90,7 @@ def validate(
     """
     rules = batch_of(judged(spec, reached, has_constraints=bool(constraints)), spec)
     if spec.apply_as_deletes or constraints:
-        # Spark evaluates conditions over the rows, and so what they are made by.
-        made = transformed if transformed.in_spark is None else transformed.in_spark()
-        flat = evaluate_conditions(made.then(partial(flatten, spec=spec)), spec, constraints)
+        flat = flatten_with_conditions(transformed, spec, constraints)
     else:
         flat = transformed.then(partial(flatten, spec=spec))
     if spec.explode and flat.in_spark is None:
@@ -102,9 +100,15 @@ def validate(
     return replace(dropped, in_spark=flat.in_spark) if spec.explode else dropped
 
 
-def evaluate_conditions(flat: Rows, spec: StreamSpec, constraints: Mapping[str, str]) -> Rows:
-    """Add ``_is_selected``, of ``apply_as_deletes``, and ``_violated``, the constraint not met."""
-    rows = flat.frame()
+def flatten_with_conditions(
+    transformed: Rows, spec: StreamSpec, constraints: Mapping[str, str]
+) -> Rows:
+    """Flatten rows, and let Spark evaluate conditions over them, and so what they are made by.
+
+    That adds ``_is_selected``, of ``apply_as_deletes``, and ``_violated``, the constraint not met.
+    """
+    made = transformed if transformed.in_spark is None else transformed.in_spark()
+    rows = made.then(partial(flatten, spec=spec)).frame()
     if spec.apply_as_deletes:
         rows = rows.withColumn("_is_selected", F.expr(spec.apply_as_deletes))
     if constraints:

@@ -29,8 +29,8 @@ from oncelake.ingestion.errors import (
 from oncelake.ingestion.lake.ledger import Ledger
 from oncelake.ingestion.operations.decisions import accept, adopt_topic
 from oncelake.ingestion.operations.doctor.examine import examine_leftovers
-from oncelake.ingestion.operations.erase.erase import Certificate, erase
 from oncelake.ingestion.operations.erase import erase as erase_module
+from oncelake.ingestion.operations.erase.erase import Certificate, erase
 from oncelake.ingestion.operations.history.rewind import rewind
 from oncelake.ingestion.operations.status.status import StatusReader
 from oncelake.ingestion.settings import Settings

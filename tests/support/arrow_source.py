@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from math import ceil, floor
 from pathlib import Path
 from types import SimpleNamespace
@@ -35,6 +36,7 @@ from oncelake.ingestion.kafka.client import timestamp_micros_of
 from oncelake.ingestion.kafka.last_record import digest_of
 from oncelake.ingestion.kafka.offsets import Offsets, Range, TopicPartition
 from oncelake.ingestion.modes.engines.rows import RECORDS, Rows, unchanged
+from oncelake.ingestion.pipeline.validate import flatten
 from oncelake.ingestion.settings import Settings
 from oncelake.ingestion.source.librdkafka import read_waiting
 from oncelake.ingestion.storage.failpoints import Failpoint, hit
@@ -177,10 +179,13 @@ def _write(path: Path, text: str) -> None:
     path.write_text(text)
 
 
-def _evaluate_conditions(flat: Rows, spec: StreamSpec, constraints: Mapping[str, str]) -> Rows:
+def _flatten_with_conditions(
+    transformed: Rows, spec: StreamSpec, constraints: Mapping[str, str]
+) -> Rows:
     """Let DuckDB tell what ``apply_as_deletes`` means."""
-    if not spec.apply_as_deletes or constraints or not isinstance(flat.records, pa.Table):
-        return _SPARKS["conditions"](flat, spec, constraints)
+    if not spec.apply_as_deletes or constraints or not isinstance(transformed.records, pa.Table):
+        return _SPARKS["conditions"](transformed, spec, constraints)
+    flat = transformed.then(partial(flatten, spec=spec))
     (condition,) = sqlglot.transpile(
         spec.apply_as_deletes, read="spark", write="duckdb", identify=True
     )
@@ -188,7 +193,7 @@ def _evaluate_conditions(flat: Rows, spec: StreamSpec, constraints: Mapping[str,
         database.execute("SET TimeZone = 'UTC'")
         database.register("flat", flat.here())
         rows = database.sql(f"SELECT *, ({condition}) AS _is_selected FROM flat").to_arrow_table()
-    return Rows(records=rows, work=unchanged)
+    return Rows(records=rows, work=unchanged, in_spark=transformed.in_spark)
 
 
 def _why_no_condition(spark: Any, spec: StreamSpec, sql: str) -> str | None:
@@ -202,7 +207,7 @@ _SPARKS: Final[dict[str, Any]] = {
     "read_ranges": oncelake.ingestion.pipeline.batch.read_ranges,
     "read_table": oncelake.ingestion.pipeline.batch.read_table,
     "waiting_records": oncelake.ingestion.pipeline.batch.waiting_records,
-    "conditions": oncelake.ingestion.pipeline.validate.evaluate_conditions,
+    "conditions": oncelake.ingestion.pipeline.validate.flatten_with_conditions,
     "why": oncelake.ingestion.pipeline.schema.types._why_no_condition,
 }
 _CLIENTS: Final = {
@@ -220,7 +225,10 @@ _SEAMS: Final[tuple[tuple[Any, dict[str, Any]], ...]] = (
             "waiting_records": _waiting_records,
         },
     ),
-    (oncelake.ingestion.pipeline.validate, {"evaluate_conditions": _evaluate_conditions}),
+    (
+        oncelake.ingestion.pipeline.validate,
+        {"flatten_with_conditions": _flatten_with_conditions},
+    ),
     (oncelake.ingestion.pipeline.schema.types, {"_why_no_condition": _why_no_condition}),
     *(
         (owner, {name: make for name, make in _CLIENTS.items() if hasattr(owner, name)})
