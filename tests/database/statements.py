@@ -18,16 +18,11 @@ from pyspark.sql.types import StructType
 from sqlglot import exp
 
 from oncelake.ingestion.declaration.spec import StreamSpec
-from oncelake.ingestion.pipeline import decode
 from oncelake.ingestion.pipeline.schema.types import type_of_columns
 from oncelake.ingestion.settings import Settings
 from oncelake.ingestion.verify.fold.transform import Apply
 from tests.support.statements import statements_without_spark
 
-# What the product does where Spark is.
-_MOVED: Final = decode.refuse_moved_embedded
-_KEYED: Final = decode._with_tombstone_keys
-_PAYLOAD: Final = ',"payload":'
 _MISFIT: Final = "CAST(NULL AS VARCHAR)"
 
 
