@@ -96,16 +96,13 @@ def judged(spec: StreamSpec, reached: Offsets, *, has_constraints: bool = False)
 
 def _events(spec: StreamSpec, *, has_constraints: bool) -> str:
     """Select the decoded rows with all columns of EVENTS: what is not declared is null."""
-    given = finding_columns(spec).keys()
+    given = {*finding_columns(spec)}
+    given |= {"_left_to"} if spec.leaves_by_where else set()
+    given |= {"_violated"} if has_constraints else set()
+    given |= {"_is_selected"} if spec.apply_as_deletes else set()
     absent = {
         name: f"CAST(NULL AS {type_})" for name, type_ in _SOMETIMES.items() if name not in given
     }
-    if spec.leaves_by_where:
-        del absent["_left_to"]
-    if has_constraints:
-        del absent["_violated"]
-    if spec.apply_as_deletes:
-        del absent["_is_selected"]
     absent |= {} if spec.is_transformed else {"_index": "0", "_lacks": "''"}
     absent |= {} if spec.is_transformed else {"_selected": _is_meant(spec)}
     if spec.moved_by:
