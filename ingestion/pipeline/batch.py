@@ -419,7 +419,6 @@ class BatchWriter:
             f"seq {metadata.seq} should hold {_ranges(metadata)} of run {metadata.run_id}; the "
             "table's log has "
             + (f"{_ranges(found)} of run {found.run_id}." if found else "no such commit."),
-            remedy=f"oncelake status {self._spec.name}, then run again from the table's offsets",
         )
 
     def _record(self, mode: type[WriteMode], commit: Commit, metadata: CommitMetadata) -> LedgerRow:

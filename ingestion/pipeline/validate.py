@@ -154,9 +154,8 @@ def flatten(decode: Work, spec: StreamSpec) -> Work:
                 misfit = fields_of(batch.column("_misfit"))
                 columns["_wrong"] = pc.coalesce(columns["_wrong"], misfit["reason"])
                 columns["_wrong_detail"] = pc.coalesce(columns["_wrong_detail"], misfit["detail"])
-                columns["_lacks"] = pa.repeat("", batch.num_rows)
-                if required:
-                    columns["_lacks"] = _lacking(value["row"], required)
+                # Without required columns, what Spark has evaluated comes without the value's row.
+                columns["_lacks"] = _lacking(value.get("row", raw), required)
             if keys:
                 key = fields_of(batch.column("_decoded_key"))
                 of_key = fields_of(key["row"])
@@ -228,7 +227,7 @@ def _doubts(spec: StreamSpec) -> Callable[[Mapping[str, pa.Array]], pa.BooleanAr
     return may_be_bad
 
 
-def _lacking(rows: pa.StructArray, required: Sequence[str]) -> pa.Array:
+def _lacking(rows: pa.Array, required: Sequence[str]) -> pa.Array:
     """Name the required columns of values that are null."""
     lacks = pa.repeat("", len(rows))
     for name in required:
