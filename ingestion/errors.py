@@ -276,6 +276,12 @@ class TooManyBadRecordsError(RefusedError):
     """More of a batch's records are bad than may go to quarantine."""
 
 
+class BatchHeldError(RefusedError):
+    """A batch does not meet what its declaration asks, and is not published."""
+
+    exit_code = WRONG
+
+
 class SourceTruncatedError(RefusedError):
     """The source has emptied a table, and a person must decide what becomes of its rows here."""
 

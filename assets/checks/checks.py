@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Final
 import dagster as dg
 
 from oncelake.assets.checks.evidence import Evidence
-from oncelake.assets.checks.expectations import ANSWERED_BY
 from oncelake.assets.checks.proof import metadata_of, sentences
 from oncelake.assets.failures import as_markdown
 from oncelake.assets.translation import AS_DECLARED, Translation
@@ -23,6 +22,7 @@ from oncelake.ingestion.declaration.files.loader import DeclaredStream
 from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.errors import counted
 from oncelake.ingestion.kafka.offsets import Offsets, Range, TopicPartition
+from oncelake.ingestion.pipeline.gate.expectations import ANSWERED_BY
 from oncelake.ingestion.verify.verdict import Verdict
 
 if TYPE_CHECKING:

@@ -16,12 +16,6 @@ from dagster._core.storage.asset_check_execution_record import (
     COMPLETED_ASSET_CHECK_EXECUTION_RECORD_STATUSES,
 )
 
-from oncelake.assets.checks.expectations import (
-    ExpectationOutcome,
-    evaluate,
-    not_evaluated,
-    query_for,
-)
 from oncelake.assets.checks.proof import prove
 from oncelake.assets.failures import StreamFailureError
 from oncelake.assets.history import UnreportedBatches, find_unreported
@@ -30,6 +24,12 @@ from oncelake.ingestion.declaration.files.loader import DeclaredStream
 from oncelake.ingestion.declaration.messages import printable
 from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.declaration.sql import quoted
+from oncelake.ingestion.pipeline.gate.expectations import (
+    ExpectationOutcome,
+    evaluate,
+    not_evaluated,
+    query_for,
+)
 from oncelake.ingestion.settings import Settings
 from oncelake.ingestion.storage.volumes import translate_disk_errors
 from oncelake.ingestion.verify.verdict import Verdict

@@ -17,6 +17,7 @@ from pydantic import Field, ValidationInfo, field_validator
 from oncelake.ingestion.declaration.ddl import DeclaredColumn, parse_columns
 from oncelake.ingestion.declaration.derived import SchemaSource
 from oncelake.ingestion.declaration.formats import Header
+from oncelake.ingestion.declaration.gate import Guard, Rule, RuleName
 from oncelake.ingestion.declaration.modes import (
     COORDINATES,
     INDEX_COLUMN,
@@ -226,6 +227,17 @@ class Declaration(Part):
     )
     expectations: tuple[Expectation, ...] = Field(
         (), description="Great Expectations on a run's rows."
+    )
+    expect: Mapping[RuleName, Rule] = Field(
+        {}, description="Conditions that each row should meet, by name."
+    )
+    guard: Guard = Field(
+        Guard(), description="What a batch may be beside the batches before; or `true`."
+    )
+    publish: Literal["always", "checked"] = Field(
+        "always",
+        description="Whether a batch is judged by its books, `expect`, `guard` and `expectations` "
+        "before it is committed, and committed only if it passes.",
     )
     verify: Flag = Field(
         False, description="Whether every run ends with a proof, as the check `verified`."

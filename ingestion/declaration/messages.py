@@ -11,6 +11,7 @@ from pydantic_core import ErrorDetails
 
 from oncelake.ingestion.declaration.fields import NOT_WRITTEN
 from oncelake.ingestion.declaration.files.yaml_reader import FieldPath
+from oncelake.ingestion.declaration.gate import Guard, Rule
 from oncelake.ingestion.declaration.names import nearest
 from oncelake.ingestion.declaration.parts import (
     FollowPace,
@@ -30,6 +31,8 @@ _FIELDS_OF: Final[Mapping[FieldPath, tuple[str, ...]]] = {
         for name, field in {**StreamSpec.model_fields, **RoutedFile.model_fields}.items()
         if name not in NOT_WRITTEN
     ),
+    ("expect",): tuple(Rule.model_fields),
+    ("guard",): tuple(Guard.model_fields),
     ("follow",): tuple(FollowPace.model_fields),
     ("maintenance",): tuple(Maintenance.model_fields),
     ("quarantine_rate",): tuple(QuarantineRate.model_fields),
@@ -59,6 +62,8 @@ _PATTERNS: Final = {
     "apply_as_deletes": "write an SQL condition, such as `status = 'cancelled'`",
     "where": "write an SQL condition, such as `total > 0`",
     "select": "write an SQL expression, such as `upper(name)`",
+    "expect": "a rule's name is letters, digits and underscores, 64 at most",
+    "rule": "write an SQL condition, such as `total > 0`",
     "transform": "write package.module.function",
 }
 _COLUMNS: Final = ("schema", "value_schema")
@@ -134,7 +139,7 @@ def _in_words(details: ErrorDetails) -> list[Problem]:
 
 
 def _unknown_key(field: FieldPath) -> Problem:
-    key, known = str(field[-1]), _FIELDS_OF.get(field[:-1], ())
+    key, known = str(field[-1]), _FIELDS_OF.get(field[:1] if len(field) > 2 else field[:-1], ())
     meant = _RENAMED.get(key) or nearest(key, known)
     hint = f"did you mean `{meant}`?" if meant else f"there are: {', '.join(known)}"
     return Problem(field=field, text=f"unknown key; {hint}", meant=meant)

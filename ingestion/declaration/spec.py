@@ -50,6 +50,8 @@ ABOUT_RUNS: Final = frozenset(
         *("max_offsets_per_trigger", "gaps", "schema_change", "delivery"),
         *("rewind_window_days", "quarantine_rate", "deletion_vectors"),
         *("freshness_minutes", "expectations", "verify", "schedule"),
+        # A rule that quarantines is a constraint, which each commit keeps.
+        *("expect", "guard", "publish"),
         *("sensor", "sensor_seconds"),
         *("backfill_from", "follow", "maintenance", "retention_warning"),
     }
@@ -94,8 +96,8 @@ class StreamSpec(Declaration):
         violations = [*rule_violations(self), *mode_violations(self)]
         about = {at if isinstance(at, str) else at[0] for at, _ in violations}
         if not about & _SHAPING.get(self.mode, _ALWAYS_SHAPING):
-            names = (column.name for column in self.table_columns)
-            violations += column_violations(self, (*names, *_OF_EVERY_TABLE))
+            types = {column.name: column.type for column in self.table_columns}
+            violations += column_violations(self, {**types, **dict.fromkeys(_OF_EVERY_TABLE)})
             violations += sink_violations(self, self.table_columns)
         if violations:
             raise RuleViolationsError(violations)
@@ -289,6 +291,9 @@ def json_schema() -> dict[str, Any]:
     words = parts["Starting"]["properties"]["at"]["enum"]
     fields["starting"] = _with_short_form(fields["starting"], {"type": "string", "enum": words})
     fields["starting"]["default"] = "earliest"
+    rules = fields["expect"]["additionalProperties"]
+    fields["expect"]["additionalProperties"] = _with_short_form(rules, {"type": "string"})
+    fields["guard"] = _with_short_form(fields["guard"], {"type": "boolean"})
     for name in _LISTS_OR_ONE:
         fields[name] = _with_short_form(fields[name], fields[name]["items"])
     # The file says it in `schema`.

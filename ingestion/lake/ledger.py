@@ -130,7 +130,8 @@ class LedgerRow:
             ranges=metadata.ranges,
             counts={**dict.fromkeys(COUNTS, 0), **metadata.counts},
             balanced=not problems,
-            accepted=metadata.reason,
+            # A batch that was let through the gate may still be red.
+            accepted=None if problems and metadata.kind == "ingest" else metadata.reason,
             identity=metadata.identity,
             columns=metadata.columns,
             erased=metadata.erased,

@@ -36,6 +36,7 @@ class StreamPaths:
         archive: Where tables are moved to that are taken away from the stream.
         workshop: The lake in which ``rebuild`` makes the tables anew.
         proof: What a proof of the stream remembers for the next.
+        gate: Where a batch waits that was not published.
         restored: Where ``archive restore`` copies tables to, before they take their places.
     """
 
@@ -56,6 +57,7 @@ class StreamPaths:
     archive: Location
     workshop: Location
     proof: Location
+    gate: Location
     restored: Location
 
     @property
@@ -105,6 +107,7 @@ class StreamPaths:
             archive=lake / ".archive" / stream,
             workshop=lake / _WORKSHOPS / stream,
             proof=lake / ".proofs" / stream,
+            gate=lake / ".gate" / stream,
             restored=lake / ".restore" / stream,
         )
 

@@ -97,6 +97,21 @@ class WriteMode(ABC):
         self._identity = ("_epoch", *target.spec.origin)
         self._decision = Decision(counts={})
 
+    @property
+    def written(self) -> tuple[str, ...]:
+        """The dispositions of the rows that the commit writes."""
+        return (*self.inserts, *self.updates)
+
+    @property
+    def changing(self) -> tuple[str, ...]:
+        """The dispositions of the rows that change the table."""
+        return (*self.written, *self.deletes)
+
+    @property
+    def decided(self) -> int:
+        """How many rows of the engine's ``decided`` there are; it is there only with some."""
+        return sum(self._decision.counts.values())
+
     @abstractmethod
     def decide(self, kind: Kind) -> Mapping[str, int]:
         """Decide what becomes of every record, and write what must be there before the commit.

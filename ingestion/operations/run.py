@@ -42,6 +42,7 @@ from oncelake.ingestion.operations.progress import Progress
 from oncelake.ingestion.operations.telemetry import observed
 from oncelake.ingestion.pipeline.batch import BatchWriter, Committer
 from oncelake.ingestion.pipeline.checkpoint import Checkpoint, open_generation
+from oncelake.ingestion.pipeline.gate.judge import refuse_waiting
 from oncelake.ingestion.pipeline.report import RunReport, absent_columns
 from oncelake.ingestion.pipeline.schema.create_table import create_table, inherit_erasures
 from oncelake.ingestion.pipeline.schema.evolve import evolve_schema
@@ -223,6 +224,8 @@ class Run(StreamTask):
             first = plan_start(stream)
             if first and not first.lag and first.position.columns == stream.spec.ddl:
                 return self._report(stream, first.position, first, first.ends)
+            if first:
+                refuse_waiting(stream, first.position)
             stream = stream.unshared
             backlog = first.lag if first else count_unread(stream.spec, stream.kafka)
             committer = self.start_committer(stream, first, lock, backlog=backlog)

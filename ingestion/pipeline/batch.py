@@ -33,7 +33,6 @@ from oncelake.ingestion.modes.engines.frame_cache import FrameCache
 from oncelake.ingestion.modes.engines.rows import Records
 from oncelake.ingestion.modes.keep_columns import keep_columns
 from oncelake.ingestion.modes.mode import LEFT_ABSENT, Good, Target, WriteMode, audit, mode_class
-from oncelake.ingestion.pipeline.circuit_breaker import refuse_too_many_bad
 from oncelake.ingestion.pipeline.columns import NOT_APPLIED
 from oncelake.ingestion.pipeline.contested_keys import settle_contested_keys
 from oncelake.ingestion.pipeline.counts import (
@@ -46,12 +45,14 @@ from oncelake.ingestion.pipeline.counts import (
 from oncelake.ingestion.pipeline.decode import decode
 from oncelake.ingestion.pipeline.erased import came_before, leave_out, was_read_by
 from oncelake.ingestion.pipeline.gaps import Gaps, find_gaps
+from oncelake.ingestion.pipeline.gate.circuit_breaker import refuse_too_many_bad
+from oncelake.ingestion.pipeline.gate.judge import Accepted, Gate
 from oncelake.ingestion.pipeline.record_types import learn_record_types
 from oncelake.ingestion.pipeline.spark.errors import translate_expression_errors
 from oncelake.ingestion.pipeline.spark.stores import read_table
 from oncelake.ingestion.pipeline.statements.transform import plan_transformation, transform
 from oncelake.ingestion.pipeline.truncates import take_truncates, truncate
-from oncelake.ingestion.pipeline.validate import validate
+from oncelake.ingestion.pipeline.validate import plan_conditions, validate
 from oncelake.ingestion.recovery.continuity import refuse_cut_meanwhile
 from oncelake.ingestion.recovery.foreign_commits import foreign_commits_before
 from oncelake.ingestion.recovery.start import Start
@@ -125,6 +126,7 @@ class BatchWriter:
         *,
         run_id: str,
         on_merge: Callable[[int], None] = lambda records: None,
+        accepted: Accepted | None = None,
     ) -> None:
         self._stream = committer.stream
         self._spec = committer.stream.spec
@@ -139,9 +141,12 @@ class BatchWriter:
         self._unproven = {*committer.start.unproven}
         self._leader_epochs = committer.start.ends.leader_epochs
         is_here = committer.engine == "local"
-        self._transformation = plan_transformation(committer.spark, self._spec) if is_here else None
-        self._evaluated_by: str | None = None
         self.position = committer.start.position
+        self._transformation = plan_transformation(committer.spark, self._spec) if is_here else None
+        asked = self.position.constraints
+        self._conditions = plan_conditions(committer.spark, self._spec, asked) if is_here else None
+        self._gate = Gate(committer.stream, committer.spark, is_local=is_here, accepted=accepted)
+        self._evaluated_by: str | None = None
         self.notices: list[str] = []
 
     @property
@@ -189,7 +194,8 @@ class BatchWriter:
             asked = self.position.constraints
             with translate_expression_errors(spec, planned, asked):
                 transformed = transform(decoded, spec, frames, self._transformation)
-                is_in_workers = engine.materialize(validate(transformed, spec, overlap, asked))
+                validated = validate(transformed, spec, overlap, asked, self._conditions)
+                is_in_workers = engine.materialize(validated)
             self._evaluated_by = "local" if is_in_workers and (spec.where or spec.select) else None
             for part in engine.parts(planned):
                 plan = self.fit_ranges(part)
@@ -235,6 +241,8 @@ class BatchWriter:
         quarantined = self.write_side_rows(target, metadata, batch)
         mode = mode_class(self._spec)(target, _define_good(engine, counts))
         metadata = replace(_decide(mode, metadata, quarantined), side=target.side)
+        metadata = self._gate.judge(engine, mode, metadata, self.position)
+        hit(Failpoint.PREPARED)
         commit = self._commit(mode, metadata, after=after)
         return self._record(type(mode), commit, metadata)
 
@@ -435,6 +443,7 @@ class BatchWriter:
         refuse_lost_lease(self._paths)
         self._ledger.put(row)
         hit(Failpoint.LEDGER_WRITTEN)
+        self._gate.published()
         self.position = self.position.after(metadata)
         self._unproven -= {counted.range.topic_partition for counted in metadata.ranges}
         return row
@@ -465,7 +474,6 @@ def _decide(mode: WriteMode, metadata: CommitMetadata, quarantined: int) -> Comm
     # What was not there has not become a row of its own.
     if absent := counts.pop(LEFT_ABSENT, 0):
         counts |= {LEFT_ABSENT: absent, "exploded": counts["exploded"] - absent}
-    hit(Failpoint.PREPARED)
     return replace(metadata, counts=counts)
 
 

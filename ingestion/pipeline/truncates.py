@@ -20,8 +20,8 @@ from oncelake.ingestion.lake.erasure import said_of
 from oncelake.ingestion.lake.ledger import LedgerRow, put_rows
 from oncelake.ingestion.lake.stream import Stream
 from oncelake.ingestion.modes.engines.engine import Engine
-from oncelake.ingestion.pipeline.circuit_breaker import source_truncated
 from oncelake.ingestion.pipeline.erased import redefine
+from oncelake.ingestion.pipeline.gate.circuit_breaker import source_truncated
 from oncelake.ingestion.recovery.position import Position
 from oncelake.ingestion.storage.failpoints import Failpoint, hit
 from oncelake.ingestion.tables.commit_metadata import CommitMetadata

@@ -24,7 +24,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import Column
+from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
 
 from oncelake.ingestion.declaration.modes import EXTRA_COLUMN, TIME_COLUMN
@@ -44,7 +44,8 @@ from oncelake.ingestion.pipeline.rules import (
     reasons_of_others,
     windows_of,
 )
-from oncelake.ingestion.pipeline.statements.evaluate import fields_of
+from oncelake.ingestion.pipeline.statements.evaluate import check, fields_of
+from oncelake.ingestion.pipeline.statements.translate import Statement, translate_conditions
 
 GOOD = ("row", "delete")
 REASONS: Final = {
@@ -64,12 +65,17 @@ REASONS: Final = {
     "the key",
     "unexpected_delete": "the record is a delete, in a mode that deletes nothing",
     UNROUTED: "the record's route is none of a table's, or it has none that can be read",
-    "violates_constraint": "the row does not meet a constraint of the table, named in the detail",
+    "violates_constraint": "the row does not meet a constraint of the table, or a rule of `expect` "
+    "that quarantines, named in the detail",
 }
 
 
 def validate(
-    transformed: Rows, spec: StreamSpec, reached: Offsets, constraints: Mapping[str, str]
+    transformed: Rows,
+    spec: StreamSpec,
+    reached: Offsets,
+    constraints: Mapping[str, str],
+    conditions: Mapping[str, Statement] | None = None,
 ) -> Rows:
     """Give each row its disposition, and the reason where it cannot be applied.
 
@@ -80,8 +86,10 @@ def validate(
         spec: The declaration.
         reached: Next offsets of the table; records below them are overlap. Empty when the plan
             overlaps nothing: literals that change with every batch would make Spark compile anew.
-        constraints: What the table asks of each row, by name; Spark evaluates them, and
+        constraints: What is asked of each row, by name; Spark evaluates them, and
             ``apply_as_deletes``.
+        conditions: The constraints for workers, where they can evaluate all of them: see
+            ``plan_conditions``.
 
     Returns:
         Rows whose query gives the judged batch, with the table's columns as far as the record says
@@ -89,10 +97,13 @@ def validate(
         headers, and everything that only a record in quarantine needs, are null in the others.
     """
     rules = batch_of(judged(spec, reached, has_constraints=bool(constraints)), spec)
-    if spec.apply_as_deletes or constraints:
+    if spec.apply_as_deletes or (constraints and not conditions):
         flat = flatten_with_conditions(transformed, spec, constraints)
     else:
         flat = transformed.then(partial(flatten, spec=spec))
+        if conditions:
+            in_spark = partial(flatten_with_conditions, transformed, spec, constraints)
+            flat = replace(flat.then(partial(check, conditions=conditions)), in_spark=in_spark)
     if spec.explode and flat.in_spark is None:
         # Spark has cut the rows of a record apart: the rules alone tell which is bad.
         return replace(flat, sql=rules)
@@ -119,10 +130,29 @@ def flatten_with_conditions(
 def _violated(constraints: Mapping[str, str]) -> Column:
     """Name a constraint that a row does not meet; one that is null is not met."""
     unmet = (
-        F.when(~F.coalesce(F.expr(sql), F.lit(False)), F.lit(f"{name}: {sql}"))
+        F.when(~F.coalesce(F.expr(sql), F.lit(False)), F.lit(described(name, sql)))
         for name, sql in constraints.items()
     )
     return F.coalesce(F.lit(None).cast("string"), *unmet)
+
+
+def plan_conditions(
+    spark: SparkSession, spec: StreamSpec, constraints: Mapping[str, str]
+) -> Mapping[str, Statement] | None:
+    """Return constraints for workers, by what a record's detail says of one that is not met.
+
+    ``None`` where there are none, or Spark alone understands one.
+    """
+    if not constraints:
+        return None
+    statements = translate_conditions(spark, spec, constraints.values(), of=spec.columns)
+    named = (described(name, sql) for name, sql in constraints.items())
+    return None if statements is None else dict(zip(named, statements, strict=True))
+
+
+def described(constraint: str, sql: str) -> str:
+    """Return what a record's detail says of a constraint that its row does not meet."""
+    return f"{constraint}: {sql}"
 
 
 def flatten(decode: Work, spec: StreamSpec) -> Work:

@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 from oncelake.ingestion.declaration.ddl import DeclaredColumn, parse_type, system_columns
+from oncelake.ingestion.declaration.gate import quarantining
 from oncelake.ingestion.declaration.modes import EXTRA_COLUMN
 from oncelake.ingestion.declaration.spec import StreamSpec, meaning, meaning_changes
 from oncelake.ingestion.declaration.sql import columns_in, quoted
@@ -333,13 +334,14 @@ def _constraint_changes(
 
 
 def constraints_of(spec: StreamSpec, rules: Rules) -> dict[str, str]:
-    """Return what a table asks of the rows of a stream, as conditions of Spark SQL by their names.
+    """Return what is asked of the rows of a stream, as conditions of Spark SQL by their names.
 
-    A generated column is one of them, where it is declared: it must be as the table computes it.
+    The table's constraints are; a generated column, where it is declared, which must be as the
+    table computes it; and each rule of ``expect`` that quarantines.
     """
     computed = {name: sql for name, sql in rules.generated.items() if name in spec.types}
     of_columns = {f"generated {n}": f"{quoted(n)} <=> ({sql})" for n, sql in computed.items()}
-    return {**rules.constraints, **of_columns}
+    return {**rules.constraints, **of_columns, **quarantining(spec.expect)}
 
 
 def with_constraints(declaration: Mapping[str, Any], asked: Mapping[str, str]) -> dict[str, Any]:

@@ -55,6 +55,8 @@ def refuse_spark(spec: StreamSpec, *, by: str | None) -> None:
         "select": spec.select,
         "transform": spec.transform,
         "value_schema": spec.value_ddl,
+        "expect": spec.expect,
+        "expectations": spec.publish == "checked" and spec.expectations,
     }
     found = [f"`{name}`" for name, is_there in declared.items() if is_there]
     if why := by or (f"Spark evaluates {', '.join(found)}" if found else None):

@@ -24,7 +24,6 @@ from oncelake.assets.checks.checks import (
     verified,
 )
 from oncelake.assets.checks.evidence import Evidence, RefusedRecords
-from oncelake.assets.checks.expectations import ExpectationOutcome, outcome_of, query_for
 from oncelake.assets.history import UnreportedBatches
 from oncelake.ingestion.cli.app import app
 from oncelake.ingestion.declaration.parts import Expectation
@@ -35,6 +34,7 @@ from oncelake.ingestion.kafka.transactions import Stall
 from oncelake.ingestion.lake.ledger import LedgerRow
 from oncelake.ingestion.lake.paths import StreamPaths
 from oncelake.ingestion.operations.upkeep.retention import Retention
+from oncelake.ingestion.pipeline.gate.expectations import ExpectationOutcome, outcome_of, query_for
 from oncelake.ingestion.tables.commit_metadata import Kind
 from tests.assets.conftest import NOW, batch, declared, report
 from tests.support.world import settings_in

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from oncelake.assets.checks.expectations import evaluate
 from oncelake.ingestion.declaration.parts import Expectation
+from oncelake.ingestion.pipeline.gate.expectations import evaluate
 
 
 @pytest.mark.spark

@@ -12,7 +12,7 @@ from oncelake.ingestion.errors import RefusedError
 from oncelake.ingestion.lake.ledger import Ledger
 from oncelake.ingestion.modes import keep_columns
 from oncelake.ingestion.operations.failure import Failure
-from oncelake.ingestion.operations.remedies import REMEDIES, remedy_of
+from oncelake.ingestion.operations.quarantine.remedies import REMEDIES, remedy_of
 from oncelake.ingestion.pipeline import validate
 from oncelake.ingestion.storage.location import Location
 from tests.cli.shell import ORDERS, answer, declare, oncelake, quarantine, row

@@ -252,7 +252,7 @@ def test_every_form_of_a_start_is_named(start: Any) -> None:
 @pytest.mark.filterwarnings("ignore")
 def test_great_expectations_agrees() -> None:
     """What is refused without importing the library, the library refuses; and the other way."""
-    from oncelake.assets.checks.expectations import great_expectations
+    from oncelake.ingestion.pipeline.gate.expectations import great_expectations
 
     great_expectations()
     from great_expectations.expectations import registry

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from oncelake.ingestion.declaration.spec import StreamSpec
-from oncelake.ingestion.operations.remedies import REMEDIES
+from oncelake.ingestion.operations.quarantine.remedies import REMEDIES
 from oncelake.ingestion.settings import Settings
 from tests.formats.test_schema_in_header import AVRO, JSON
 from tests.support.both_readers import Sent, classified, declared, judged

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from oncelake.ingestion.operations.remedies import remedy_of
+from oncelake.ingestion.operations.quarantine.remedies import remedy_of
 from tests.support.decoding import decoded, opened
 from tests.support.proof import find_problems, prove
 from tests.support.registry import Subject

@@ -11,7 +11,7 @@ import pytest
 from pydantic import ValidationError
 
 from oncelake.ingestion.declaration.spec import StreamSpec
-from oncelake.ingestion.operations.remedies import REMEDIES
+from oncelake.ingestion.operations.quarantine.remedies import REMEDIES
 from tests.support.decoding import decoded, disagreements, opened
 from tests.support.proof import find_problems
 from tests.support.world import World, row

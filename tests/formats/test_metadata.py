@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from oncelake.ingestion.declaration.rules.notices import notices_of
 from oncelake.ingestion.declaration.spec import meaning
-from oncelake.ingestion.operations.remedies import REMEDIES
+from oncelake.ingestion.operations.quarantine.remedies import REMEDIES
 from oncelake.ingestion.settings import Settings
 from oncelake.ingestion.verify.fold.transform import NOT_INDEPENDENT
 from tests.support.both_readers import Headers, Sent, classified, declared, judged

@@ -10,7 +10,7 @@ is tried by tests that are marked ``spark``.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -23,10 +23,12 @@ from unittest.mock import patch
 import duckdb
 import pyarrow as pa
 import sqlglot
+from sqlglot.expressions import Column
 
 import oncelake.ingestion.kafka.admin
 import oncelake.ingestion.operations.run
 import oncelake.ingestion.pipeline.batch
+import oncelake.ingestion.pipeline.gate.rules
 import oncelake.ingestion.pipeline.schema.types
 import oncelake.ingestion.pipeline.validate
 import oncelake.ingestion.verify.read.topic
@@ -36,6 +38,7 @@ from oncelake.ingestion.kafka.client import timestamp_micros_of
 from oncelake.ingestion.kafka.last_record import digest_of
 from oncelake.ingestion.kafka.offsets import Offsets, Range, TopicPartition
 from oncelake.ingestion.modes.engines.rows import RECORDS, Rows, unchanged
+from oncelake.ingestion.pipeline.statements.translate import Statement
 from oncelake.ingestion.pipeline.validate import flatten
 from oncelake.ingestion.settings import Settings
 from oncelake.ingestion.source.librdkafka import read_waiting
@@ -196,8 +199,29 @@ def _flatten_with_conditions(
     return Rows(records=rows, work=unchanged, in_spark=transformed.in_spark)
 
 
-def _why_no_condition(spark: Any, spec: StreamSpec, sql: str) -> str | None:
-    return None if isinstance(spark, ArrowSession) else _SPARKS["why"](spark, spec, sql)
+def _why_no_condition(spark: Any, spec: StreamSpec, sql: str, **of: Any) -> str | None:
+    return None if isinstance(spark, ArrowSession) else _SPARKS["why"](spark, spec, sql, **of)
+
+
+def _translate_conditions(
+    spark: Any, spec: StreamSpec, conditions: Iterable[str], **of: Any
+) -> tuple[Statement, ...] | None:
+    """Translate by sqlglot what both engines understand in the same way."""
+    if not isinstance(spark, ArrowSession):
+        translated: tuple[Statement, ...] | None
+        translated = _SPARKS["translate_conditions"](spark, spec, conditions, **of)
+        return translated
+    return tuple(map(statement_of, conditions))
+
+
+def statement_of(text: str) -> Statement:
+    """Translate a statement of Spark that means the same to DuckDB."""
+    parsed = sqlglot.parse_one(text, read="spark")
+    names = dict.fromkeys(column.name for column in parsed.find_all(Column))
+    for column in parsed.find_all(Column):
+        column.set("table", sqlglot.exp.to_identifier("value"))
+    sql = parsed.sql(dialect="duckdb", identify=True)
+    return Statement(sql=sql, columns=tuple(names), is_column=isinstance(parsed, Column))
 
 
 # What the product does where a stream's Kafka is a real one.
@@ -208,6 +232,7 @@ _SPARKS: Final[dict[str, Any]] = {
     "read_table": oncelake.ingestion.pipeline.batch.read_table,
     "waiting_records": oncelake.ingestion.pipeline.batch.waiting_records,
     "conditions": oncelake.ingestion.pipeline.validate.flatten_with_conditions,
+    "translate_conditions": oncelake.ingestion.pipeline.validate.translate_conditions,
     "why": oncelake.ingestion.pipeline.schema.types._why_no_condition,
 }
 _CLIENTS: Final = {
@@ -227,7 +252,14 @@ _SEAMS: Final[tuple[tuple[Any, dict[str, Any]], ...]] = (
     ),
     (
         oncelake.ingestion.pipeline.validate,
-        {"flatten_with_conditions": _flatten_with_conditions},
+        {
+            "flatten_with_conditions": _flatten_with_conditions,
+            "translate_conditions": _translate_conditions,
+        },
+    ),
+    (
+        oncelake.ingestion.pipeline.gate.rules,
+        {"translate_conditions": _translate_conditions},
     ),
     (oncelake.ingestion.pipeline.schema.types, {"_why_no_condition": _why_no_condition}),
     *(

@@ -11,9 +11,6 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
 
-import sqlglot
-from sqlglot.expressions import Column
-
 import oncelake.ingestion.operations.run
 import oncelake.ingestion.pipeline.batch
 import oncelake.ingestion.pipeline.statements.transform
@@ -24,7 +21,7 @@ from oncelake.ingestion.pipeline.statements.transform import (
     refuse_bad_transformation,
 )
 from oncelake.ingestion.pipeline.statements.translate import Statement
-from tests.support.arrow_source import ArrowSession
+from tests.support.arrow_source import ArrowSession, statement_of
 
 
 class _Sql(str):
@@ -61,16 +58,7 @@ class _Nothing:
 def _translate(nothing: _Nothing, statements: Sequence[str]) -> tuple[Statement, ...]:
     """Translate by sqlglot what both engines understand in the same way."""
     del nothing
-    return tuple(map(_statement, statements))
-
-
-def _statement(text: str) -> Statement:
-    parsed = sqlglot.parse_one(text, read="spark")
-    names = dict.fromkeys(column.name for column in parsed.find_all(Column))
-    for column in parsed.find_all(Column):
-        column.set("table", sqlglot.exp.to_identifier("value"))
-    sql = parsed.sql(dialect="duckdb", identify=True)
-    return Statement(sql=sql, columns=tuple(names), is_column=isinstance(parsed, Column))
+    return tuple(map(statement_of, statements))
 
 
 def _plan(spark: Any, spec: StreamSpec) -> Any:

@@ -1,7 +1,8 @@
-"""``oncelake accept``, ``adopt-topic``, ``reset``, ``unlock``: what only a person may decide."""
+"""``oncelake accept``, ``batch``, ``adopt-topic``, ``reset``, ``unlock``: a person decides."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,8 +15,10 @@ from oncelake.ingestion.cli.commands.streams import (
     load_stream,
     refuse_unknown,
 )
+from oncelake.ingestion.cli.output import progress, session
+from oncelake.ingestion.declaration.messages import printable
 from oncelake.ingestion.declaration.sinks import named_version
-from oncelake.ingestion.errors import InvalidSpecError, counted
+from oncelake.ingestion.errors import DONE, WRONG, InvalidSpecError, counted
 from oncelake.ingestion.storage.location import Location
 
 Why = Annotated[str, typer.Option("--reason", help="Why; kept with what is decided.")]
@@ -23,6 +26,7 @@ Why = Annotated[str, typer.Option("--reason", help="Why; kept with what is decid
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from oncelake.ingestion.lake.held import HeldBatch
     from oncelake.ingestion.lake.ledger import LedgerRow
     from oncelake.ingestion.settings import Settings
 
@@ -32,18 +36,72 @@ def accept(
     reason: Annotated[str, typer.Option(help="Why this is all right; the ledger keeps it.")],
     as_json: AsJson = False,
 ) -> None:
-    """Accept a lost range, a batch whose books do not balance, or a table that was restored.
+    """Accept what the stream is held up by, so that the next run goes on behind it.
 
-    The acceptance and its reason are written into the ledger, and the next run goes on after
-    it. Look at `oncelake ledger STREAM` first.
+    A batch that waits at the gate (`oncelake batch STREAM`) is published as it is. A lost range is
+    skipped; a batch whose books do not balance, or a table that somebody restored or altered,
+    stays as it is (`oncelake ledger STREAM`). The reason is kept with the acceptance.
     """
+    from oncelake.ingestion.lake.stream import Stream as OpenedStream
     from oncelake.ingestion.operations.decisions import accept as accept_stream
+    from oncelake.ingestion.operations.publish import Publish, waiting_batch
 
-    if not reason.strip():
+    why = reason.strip()
+    if not why:
         raise InvalidSpecError("--reason is empty. Next: write why this is all right")
     spec, settings = load_stream(stream)
-    row = accept_stream(spec, settings, reason=reason.strip(), run_id=new_run_id())
-    _report(stream, row, f"accepted: {reason.strip()}", as_json=as_json)
+    opened = OpenedStream(spec=spec, settings=settings)
+    if spec.publish == "checked" and waiting_batch(opened):
+        with progress() as tell:
+            publish = Publish(
+                spec=spec,
+                settings=settings,
+                spark=lambda backlog: session(settings, tell, backlog),
+                run_id=new_run_id(),
+                reason=why,
+            )
+            row = publish.execute()
+        _report(stream, row, f"published: {why}", as_json=as_json)
+        raise typer.Exit(WRONG if row.is_red else DONE)
+    row = accept_stream(spec, settings, reason=why, run_id=new_run_id())
+    _report(stream, row, f"accepted: {why}", as_json=as_json)
+
+
+def batch(
+    stream: Stream,
+    rows: Annotated[
+        Path | None, typer.Option("--rows", help="Write the batch's rows to this Parquet file.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the batch that waits at a stream's gate: what it is held back for, and by which rows.
+
+    A stream with `publish: checked` commits a batch only if it meets what the declaration asks.
+    Of one that does not, nothing is in the table and no offset has moved. Needs neither Spark nor
+    Kafka. Exits with 1 when a batch waits.
+    """
+    from oncelake.ingestion.lake.held import ROWS
+    from oncelake.ingestion.lake.stream import Stream as OpenedStream
+    from oncelake.ingestion.operations.publish import waiting_batch
+
+    spec, settings = load_stream(stream)
+    opened = OpenedStream(spec=spec, settings=settings)
+    held = waiting_batch(opened)
+    if held and rows:
+        content = (opened.paths.gate / ROWS).read_if_there()
+        if content is None:
+            raise InvalidSpecError(f"{stream}: the batch that waits changes no row, so has none")
+        try:
+            rows.write_bytes(content)
+        except OSError as error:
+            raise InvalidSpecError(f"--rows {rows}: {error.strerror or error}") from error
+    if as_json:
+        output.document({"stream": stream, "held": held})
+    elif held is None:
+        output.say(f"{stream}: no batch waits")
+    else:
+        _print_held(stream, held, rows)
+    raise typer.Exit(WRONG if held else DONE)
 
 
 def adopt_topic(
@@ -152,6 +210,23 @@ def note_waiting(stream: str, archived: Sequence[Location]) -> int:
 
 def _unsent(waiting: int) -> str:
     return f"{counted(waiting, 'record')} in quarantine that no redrive has sent in"
+
+
+def _print_held(stream: str, held: HeldBatch, written: Path | None) -> None:
+    ranges = ", ".join(str(each) for each in held.ranges if len(each))
+    output.say(f"{stream}: a batch of {ranges} waits since {held.since} (run {held.run_id})")
+    counts = ", ".join(f"{name} {n:,}" for name, n in held.counts.items() if n)
+    output.say(f"  {counts}")
+    for miss in held.misses:
+        output.say(f"  {miss}", "yellow")
+        for example in miss.examples:
+            columns = (f"{name}: {value}" for name, value in example.items() if name[0] != "_")
+            place = f"{example.get('_topic')}-{example.get('_partition')} {example.get('_offset')}"
+            output.say(f"    {place}: {printable(', '.join(columns))}")
+    if written:
+        output.say(f"  its rows are in {written}")
+    output.say(f"Next: correct the declaration or the producer, and oncelake run {stream}; or")
+    output.say(f"oncelake accept {stream} --reason …, which publishes it as it is")
 
 
 def _report(stream: str, row: LedgerRow, what: str, *, as_json: bool) -> None:

@@ -96,7 +96,7 @@ def _refuse_unknown_reason(stream: str, reason: str, inspection: Inspection) -> 
 
 def _print(stream: str, inspection: Inspection) -> None:
     from oncelake.ingestion.declaration.messages import printable
-    from oncelake.ingestion.operations.remedies import remedy_of
+    from oncelake.ingestion.operations.quarantine.remedies import remedy_of
 
     rows = [
         (
@@ -155,7 +155,7 @@ def _print_sample(sample: Sample) -> None:
 
 
 def _document(stream: str, inspection: Inspection) -> dict[str, Any]:
-    from oncelake.ingestion.operations.remedies import remedy_of
+    from oncelake.ingestion.operations.quarantine.remedies import remedy_of
 
     return {
         "stream": stream,

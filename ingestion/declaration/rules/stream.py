@@ -289,8 +289,11 @@ def _name_violations(
         yield at, unknown_column(part, [near] if near else shown, of=of_column)
 
 
-def column_violations(spec: Declaration, columns: Collection[str]) -> Iterator[Violation]:
+def column_violations(
+    spec: Declaration, columns: Mapping[str, SqlType | None]
+) -> Iterator[Violation]:
     """Yield fields that name columns which the table, whose columns are given, lacks."""
+    yield from _gate_violations(spec, columns)
     named: list[tuple[tuple[str | int, ...], str]] = [
         (("expectations", nth, argument), name)
         for nth, each in enumerate(spec.expectations)
@@ -301,6 +304,31 @@ def column_violations(spec: Declaration, columns: Collection[str]) -> Iterator[V
         if name not in columns:
             near = suggest(name, columns, likeness=0.5)
             yield at, f"{name!r} is not a column of the table; {near}"
+
+
+def _gate_violations(
+    spec: Declaration, columns: Mapping[str, SqlType | None]
+) -> Iterator[Violation]:
+    for name, each in spec.expect.items():
+        at, quarantines = ("expect", name), each.on_miss == "quarantine"
+        yield from _name_violations(
+            (*at, "rule"), each.rule, spec.types if quarantines else columns
+        )
+        if quarantines and not spec.has_whole_rows:
+            problem = "a record does not say all that is in its row here"
+            yield (*at, "on_miss"), f"{problem}; write `warn`, or `refuse` with `publish: checked`"
+    needs_gate = [f"expect.{n}" for n, each in spec.expect.items() if each.on_miss == "refuse"]
+    needs_gate += ["guard"] if spec.guard.is_declared else []
+    if needs_gate and spec.publish != "checked":
+        problem = "missing; what may hold a batch back is judged before the commit"
+        yield "publish", f"{problem}: write `publish: checked`, or remove {needs_gate[0]}"
+    lacking = {
+        "share_of_deletes": "deletes" * (not spec.write_mode.has_deletes),
+        "new_keys": "keys" * (not spec.write_mode.has_keys),
+    }
+    for field in (name for name in lacking if getattr(spec.guard, name) is not None):
+        if what := lacking[field] or "way to look rows up" * spec.is_log:
+            yield ("guard", field), f"this table has no {what}; remove it"
 
 
 def _explode_violations(spec: Declaration, name: str) -> Iterator[Violation]:

@@ -14,8 +14,9 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 
-from oncelake.ingestion.declaration.ddl import DeclaredColumn, parse_columns
+from oncelake.ingestion.declaration.ddl import DeclaredColumn, parse_columns, system_columns
 from oncelake.ingestion.declaration.derived import as_ddl
+from oncelake.ingestion.declaration.gate import rule_of
 from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.declaration.types import SqlType
 from oncelake.ingestion.errors import BadFieldError, TableSettingsError, reset
@@ -90,6 +91,14 @@ def frame_of(spark: SparkSession, rows: pa.Table) -> DataFrame:
     return spark.createDataFrame(rows, schema)
 
 
+def nothing_of(
+    spark: SparkSession, spec: StreamSpec, columns: Iterable[DeclaredColumn]
+) -> DataFrame:
+    """Return a frame without rows that has some columns, and those of every table."""
+    named = (*spec.in_statements(columns), *system_columns())
+    return spark.createDataFrame([], row_type(as_ddl(named)))
+
+
 def declared_row(spec: StreamSpec, columns: Mapping[str, Column]) -> Column:
     """Return a row of the declared columns: of those that are given, and null in the others."""
     row = row_type(as_ddl(spec.in_statements(spec.columns)))
@@ -98,11 +107,11 @@ def declared_row(spec: StreamSpec, columns: Mapping[str, Column]) -> Column:
 
 
 def refuse_bad_condition(spark: SparkSession, spec: StreamSpec) -> None:
-    """Make sure, before anything is read, that Spark understands columns and ``apply_as_deletes``.
+    """Make sure, before anything is read, that Spark understands columns and conditions over them.
 
     Raises:
-        BadFieldError: the columns are none to Spark, or it is no condition over them; Spark's
-            word says why.
+        BadFieldError: the columns are none to Spark, or ``apply_as_deletes`` or a rule of
+            ``expect`` is no condition over them; Spark's word says why.
     """
     for field, ddl in (("schema", spec.ddl), ("value_schema", spec.value_ddl)):
         try:
@@ -110,11 +119,13 @@ def refuse_bad_condition(spark: SparkSession, spec: StreamSpec) -> None:
         except (AnalysisException, ParseException) as error:
             problem = f"Spark does not read it as columns: {sentence_of(error)}"
             raise BadFieldError(spec.name, (field,), problem) from error
-    if spec.apply_as_deletes is None:
-        return
-    if said := _why_no_condition(spark, spec, spec.apply_as_deletes):
-        problem = f"{spec.apply_as_deletes!r} is no condition over the declared columns"
-        raise BadFieldError(spec.name, ("apply_as_deletes",), f"{problem}: {said}")
+    if (sql := spec.apply_as_deletes) and (said := _why_no_condition(spark, spec, sql)):
+        raise _no_condition(spec, ("apply_as_deletes",), sql, said)
+    for name, each in spec.expect.items():
+        if each.on_miss != "quarantine" and (
+            said := _why_no_condition(spark, spec, each.rule, of=spec.table_columns)
+        ):
+            raise _no_condition(spec, ("expect", name, "rule"), each.rule, said)
 
 
 def refuse_bad_constraints(
@@ -126,19 +137,28 @@ def refuse_bad_constraints(
         TableSettingsError: a constraint is none to Spark, as that of another tool may be.
     """
     for name, sql in constraints.items():
-        if said := _why_no_condition(spark, spec, sql):
-            raise TableSettingsError(
-                spec.name,
-                f"Spark does not read constraint {name} of the table, {sql}: {said}",
-                remedy=f"drop it, or {reset(spec.name)}",
-            )
+        if not (said := _why_no_condition(spark, spec, sql)):
+            continue
+        if rule := rule_of(name):
+            raise _no_condition(spec, ("expect", rule, "rule"), sql, said)
+        raise TableSettingsError(
+            spec.name,
+            f"Spark does not read constraint {name} of the table, {sql}: {said}",
+            remedy=f"drop it, or {reset(spec.name)}",
+        )
 
 
-def _why_no_condition(spark: SparkSession, spec: StreamSpec, sql: str) -> str | None:
-    """Say why SQL is no condition over the declared columns."""
-    row = declared_row(spec, {}).alias("row")
+def _no_condition(spec: StreamSpec, field: tuple[str, ...], sql: str, said: str) -> BadFieldError:
+    problem = f"{sql!r} is no condition over the declared columns"
+    return BadFieldError(spec.name, field, f"{problem}: {said}")
+
+
+def _why_no_condition(
+    spark: SparkSession, spec: StreamSpec, sql: str, *, of: Iterable[DeclaredColumn] = ()
+) -> str | None:
+    """Say why SQL is no condition over some columns, or else the declared ones."""
     try:
-        spark.range(0).select(row).select("row.*").where(F.expr(sql)).schema  # noqa: B018
+        nothing_of(spark, spec, of or spec.columns).where(F.expr(sql)).schema  # noqa: B018
     except (AnalysisException, ParseException) as error:
         return sentence_of(error)
     return None

@@ -14,6 +14,7 @@ from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 from pyspark.errors import PySparkException, PySparkValueError, PythonException
 
 from oncelake.ingestion.declaration.files.loader import locating_problems
+from oncelake.ingestion.declaration.gate import rule_of
 from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.delta.integrity import refuse_unreadable
 from oncelake.ingestion.errors import (
@@ -115,7 +116,8 @@ def translate_expression_errors(
         yield
     except (PySparkException, Py4JJavaError) as error:
         which = ", ".join(str(each) for each in planned if len(each)) or "the quarantine"
-        for name in (name for name, sql in constraints.items() if _is_quoted(error, sql)):
+        failing = [name for name, sql in constraints.items() if _is_quoted(error, sql)]
+        for name in (name for name in failing if rule_of(name) is None):
             raise TableSettingsError(
                 spec.name,
                 f"constraint {name} of the table fails on a record of {which}: "
@@ -265,7 +267,10 @@ def _is_of_expression(error: Exception, spec: StreamSpec) -> bool:
     """Tell whether a failure, while a batch is computed, comes of what a person declared."""
     text = str(error)
     is_of_data = _OF_DATA.search(text) is not None
-    if not (spec.is_transformed or spec.apply_as_deletes) or _kafkas_word(text) is not None:
+    if (
+        not (spec.is_transformed or spec.apply_as_deletes or spec.expect)
+        or _kafkas_word(text) is not None
+    ):
         return False
     # A text of the data may read like a failure of a volume, or of a cluster.
     if (is_storage_error(error) or is_of_cluster(error)) and not is_of_data:
@@ -285,6 +290,7 @@ def _fields_of(error: Exception, spec: StreamSpec) -> list[tuple[str, ...]]:
         ("apply_as_deletes",): spec.apply_as_deletes,
         ("transform",): spec.transform,
         **{("select", name): sql for name, sql in spec.select.items()},
+        **{("expect", name, "rule"): each.rule for name, each in spec.expect.items()},
     }
     declared = {at: text for at, text in fields.items() if text}
     of = [at for at, text in declared.items() if _is_quoted(error, text)]

@@ -109,6 +109,23 @@ def _transformed(batch: pa.RecordBatch, by: Transformation) -> pa.RecordBatch:
     return batch
 
 
+def check(work: Work, conditions: Mapping[str, Statement]) -> Work:
+    """Return work that adds ``_violated``: a condition that a row does not meet, else null."""
+
+    def checked(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in work(batches):
+            given = {name: batch.column(name) for name in batch.schema.names}
+            wanted = pa.repeat(pa.scalar(True), batch.num_rows)
+            answers = evaluated([*conditions.values()], given, wanted)
+            violated = pa.nulls(batch.num_rows, pa.string())
+            for name, answer in zip(conditions, answers, strict=True):
+                named = pc.if_else(pc.fill_null(answer, False), None, pa.scalar(name))
+                violated = pc.coalesce(violated, named)
+            yield batch.append_column("_violated", violated)
+
+    return checked
+
+
 def _given(batch: pa.RecordBatch, value: pa.StructArray) -> dict[str, pa.Array]:
     """Return what statements may read: the columns of the record, which a value's hide."""
     return {name: batch.column(name) for name in batch.schema.names} | fields_of(value)

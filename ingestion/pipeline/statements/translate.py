@@ -10,14 +10,18 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from pyspark.errors import PySparkException
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
 
+from oncelake.ingestion.declaration.ddl import DeclaredColumn
+from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.declaration.sql import identifier, literal
+from oncelake.ingestion.pipeline.schema.types import nothing_of
 
 # Spark's names of types, and DuckDB's.
 _TYPES: Final[Mapping[str, str]] = {
@@ -113,6 +117,17 @@ def translate(frame: DataFrame, expressions: Sequence[Column]) -> tuple[Statemen
         return tuple(_statement(nodes, shared) for nodes in first)
     except _UntranslatableError:
         return None
+
+
+def translate_conditions(
+    spark: SparkSession,
+    spec: StreamSpec,
+    conditions: Iterable[str],
+    *,
+    of: Iterable[DeclaredColumn],
+) -> tuple[Statement, ...] | None:
+    """Return conditions over columns of a table; ``None`` where one of them is Spark's alone."""
+    return translate(nothing_of(spark, spec, of), [F.expr(each) for each in conditions])
 
 
 def _statement(nodes: _Nodes, shared: Mapping[int, _Nodes]) -> Statement:

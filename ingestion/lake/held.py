@@ -1,0 +1,100 @@
+"""A batch that was judged and not published: what waits at the gate, for whoever decides about it.
+
+It lies beside the tables: the evidence as JSON, and the rows that would have been written as
+Parquet. Nothing reads offsets from it. It counts as long as the table stands where it stood.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from oncelake.ingestion.kafka.offsets import Range
+from oncelake.ingestion.lake.paths import StreamPaths
+
+_EVIDENCE: Final = "held.json"
+ROWS: Final = "rows.parquet"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Miss:
+    """One thing that a batch was not published for.
+
+    Attributes:
+        name: The rule, guard or expectation, as the declaration names it.
+        what: What was expected, and what was found.
+        rows: How many rows do not meet it; 0 where it is not about single rows.
+        examples: A few of these rows, by the table's columns, as JSON has them.
+    """
+
+    name: str
+    what: str
+    rows: int = 0
+    examples: Sequence[Mapping[str, Any]] = ()
+
+    def __str__(self) -> str:
+        """Say it in one line."""
+        return f"{self.name}: {self.what}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HeldBatch:
+    """A batch that waits at the gate.
+
+    Attributes:
+        table_id: The table that it was decided against.
+        seq: The number that it would have had.
+        epoch: The epoch of its offsets.
+        judged_by: The declaration that judged it: see ``gate.fingerprint_of``.
+        since: When it was held back, as ISO 8601 in UTC.
+        ranges: What it read.
+        counts: What the books would have said of it.
+        misses: What it was held back for.
+    """
+
+    table_id: str
+    seq: int
+    epoch: int
+    judged_by: str
+    run_id: str
+    since: str
+    ranges: tuple[Range, ...]
+    counts: Mapping[str, int]
+    misses: tuple[Miss, ...]
+
+    def is_same(self, other: HeldBatch) -> bool:
+        """Tell whether two runs have judged the same batch, and found the same."""
+        return self._identity == other._identity
+
+    @property
+    def _identity(self) -> tuple[Any, ...]:
+        what = tuple((each.name, each.what, each.rows) for each in self.misses)
+        place = (self.table_id, self.seq, self.epoch, self.judged_by, self.ranges)
+        return (*place, dict(self.counts), what)
+
+
+def read_held(paths: StreamPaths) -> HeldBatch | None:
+    """Return the batch that was held back last, if any was; see ``HeldBatch.table_id``."""
+    content = (paths.gate / _EVIDENCE).read_if_there()
+    if content is None:
+        return None
+    raw = json.loads(content)
+    read = {
+        "ranges": tuple(Range(**each) for each in raw["ranges"]),
+        "misses": tuple(Miss(**each) for each in raw["misses"]),
+    }
+    return HeldBatch(**{**raw, **read})
+
+
+def write_held(paths: StreamPaths, held: HeldBatch) -> None:
+    """Write the evidence, behind the rows: without it nothing waits."""
+    text = json.dumps(asdict(held), default=str, ensure_ascii=False)
+    (paths.gate / _EVIDENCE).put(text.encode())
+
+
+def forget_held(paths: StreamPaths) -> None:
+    """Remove evidence and rows, if any are there; needs the stream's lock."""
+    if (paths.gate / _EVIDENCE).exists() or (paths.gate / ROWS).exists():
+        paths.gate.delete_all()
