@@ -11,7 +11,12 @@ from typing import TYPE_CHECKING
 import dagster as dg
 
 from oncelake.assets.asset_specs import asset_spec
-from oncelake.assets.checks.checks import check_results, check_specs
+from oncelake.assets.checks.checks import (
+    check_results,
+    check_specs,
+    held_metadata,
+    held_result,
+)
 from oncelake.assets.checks.evidence import gather, standing_report
 from oncelake.assets.failures import StreamRetryError, translate_errors
 from oncelake.assets.metadata import earlier_events, metadata_of
@@ -20,7 +25,7 @@ from oncelake.assets.together import Say, join_siblings, run_stream
 from oncelake.assets.translation import AS_DECLARED, Translation
 from oncelake.ingestion.declaration.files.loader import DeclaredStream
 from oncelake.ingestion.declaration.spec import StreamSpec
-from oncelake.ingestion.errors import TerminalError, TransientError
+from oncelake.ingestion.errors import BatchHeldError, TerminalError, TransientError
 from oncelake.ingestion.settings import Settings
 from oncelake.ingestion.storage.failpoints import Failpoint, hit
 from oncelake.resources.part import settings_of
@@ -90,7 +95,11 @@ def execute_stream(
     with _settings_for(context, declared) as settings:
         spec, spark = declared.require_spec(), context.resources.oncelake_spark
         if is_run:
-            report = engine(spec, settings, spark, run_id, context.log.info)
+            try:
+                report = engine(spec, settings, spark, run_id, context.log.info)
+            except BatchHeldError as error:
+                yield from _held(context, spec, settings, str(error), translation)
+                raise
         else:
             report = standing_report(declared, settings, run_id)
         evidence = gather(
@@ -115,6 +124,28 @@ def execute_stream(
             check_results=results,
             data_version=dg.DataVersion(evidence.data_version),
         )
+
+
+def _held(
+    context: dg.AssetExecutionContext,
+    spec: StreamSpec,
+    settings: Settings,
+    says: str,
+    translation: Translation,
+) -> Results:
+    """Show the evidence of a batch that is held back, where Dagster shows the asset."""
+    from oncelake.ingestion.lake.paths import StreamPaths
+    from oncelake.ingestion.operations.publish import waiting_batch
+
+    held = waiting_batch(spec, StreamPaths.of(spec.name, settings, spec.sink))
+    if held is None:
+        return
+    key = translation.key(spec.name)
+    context.log_event(
+        dg.AssetObservation(asset_key=key, description=says, metadata=held_metadata(held))
+    )
+    if any(each.name == "gate" for each in context.selected_asset_check_keys):
+        yield held_result(spec, held, says, translation)
 
 
 @contextmanager

@@ -26,6 +26,7 @@ from oncelake.ingestion.pipeline.gate.expectations import ANSWERED_BY
 from oncelake.ingestion.verify.verdict import Verdict
 
 if TYPE_CHECKING:
+    from oncelake.ingestion.lake.held import HeldBatch
     from oncelake.ingestion.lake.ledger import LedgerRow
     from oncelake.ingestion.operations.upkeep.retention import Retention
 
@@ -43,10 +44,12 @@ _NEXT: Final = {
     "oncelake redrive {stream}",
     "freshness": "oncelake status {stream} says what keeps it; oncelake run {stream} reads now",
     "retention": "oncelake status {stream}",
+    "gate": "oncelake batch {stream} shows the batch; correct the producer or the file, or "
+    "oncelake accept {stream} --reason … publishes it as it is",
     "expectations": "correct the producer, or `expectations` in the file",
     "verified": "oncelake verify {stream} shows what differs",
 }
-_BLOCKING: Final = frozenset({"books_balance", "quarantine_rate", "expectations"})
+_BLOCKING: Final = frozenset({"books_balance", "quarantine_rate", "gate", "expectations"})
 
 
 def check_specs(
@@ -236,6 +239,58 @@ def expectations(evidence: Evidence) -> dg.AssetCheckResult:
     )
 
 
+def gate(evidence: Evidence) -> dg.AssetCheckResult:
+    """No batch is held back, and the rows that were published meet the rules of `expect`."""
+    from oncelake.ingestion.pipeline.gate.judge import MISSED
+    from oncelake.ingestion.pipeline.report import total_of
+
+    missed = {
+        name: n
+        for name in evidence.spec.expect
+        if (n := total_of(evidence.judged, f"{MISSED}{name}"))
+    }
+    accepted = [row for row in evidence.judged if row.kind == "ingest" and row.accepted]
+    says = "; ".join(
+        [
+            *(f"{counted(n, 'row')} of {name}" for name, n in missed.items()),
+            *(f"batch {row.seq} was published as it is: {row.accepted}" for row in accepted),
+        ]
+    )
+    return _result(
+        evidence,
+        "gate",
+        passed=not missed,
+        severity=WARN,
+        says=says or f"{counted(len(evidence.judged), 'batch')} published",
+        metadata={"published": len(evidence.judged), "missed": sum(missed.values())},
+    )
+
+
+def held_result(
+    spec: StreamSpec, held: HeldBatch, says: str, translation: Translation = AS_DECLARED
+) -> dg.AssetCheckResult:
+    """Judge a batch that is held back."""
+    return dg.AssetCheckResult(
+        asset_key=translation.key(spec.name),
+        check_name="gate",
+        passed=False,
+        severity=ERROR,
+        description=as_markdown(says),
+        metadata=held_metadata(held),
+    )
+
+
+def held_metadata(held: HeldBatch) -> dict[str, Any]:
+    """Return what Dagster shows of a batch that is held back."""
+    return {
+        "since": held.since,
+        "ranges": ", ".join(str(each) for each in held.ranges if len(each)),
+        "read": held.counts.get("read", 0),
+        "misses": _table([{"name": m.name, "what": m.what, "rows": m.rows} for m in held.misses]),
+        "rows": _table([dict(row) for miss in held.misses for row in miss.examples]),
+    }
+
+
 def verified(evidence: Evidence) -> dg.AssetCheckResult:
     """The topic, read a second time by other means, says what table, quarantine and ledger hold."""
     found = evidence.proof
@@ -261,7 +316,11 @@ def _checks_of(spec: StreamSpec | None) -> dict[str, Callable[[Evidence], dg.Ass
     """Return the checks of a stream: expectations and proof only where its file asks for them."""
     if spec is None:
         return _CHECKS
-    asked = {expectations: bool(spec.expectations), verified: spec.verify}
+    asked = {
+        gate: bool(spec.expect) or spec.publish == "checked",
+        expectations: bool(spec.expectations),
+        verified: spec.verify,
+    }
     return _CHECKS | {check.__name__: check for check, is_asked in asked.items() if is_asked}
 
 

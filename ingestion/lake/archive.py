@@ -24,6 +24,7 @@ from oncelake.ingestion.errors import (
     StreamLockedError,
     TableReplacedError,
 )
+from oncelake.ingestion.lake.held import forget_held
 from oncelake.ingestion.lake.lock import refuse_lost_lease
 from oncelake.ingestion.lake.paths import StreamPaths
 from oncelake.ingestion.storage.failpoints import Failpoint, hit
@@ -162,6 +163,7 @@ def swap_tables(paths: StreamPaths, new: Location | None = None, *, why: str) ->
     if new is None:
         refuse_kept_name(paths)
     refuse_lost_lease(paths)
+    forget_held(paths)
     swap = _Swap(
         entry=new_entry(),
         why=why,

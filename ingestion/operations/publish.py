@@ -11,10 +11,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.errors import InvalidSpecError, no_table_yet
 from oncelake.ingestion.lake.held import HeldBatch
 from oncelake.ingestion.lake.ledger import LedgerRow
 from oncelake.ingestion.lake.lock import Holder, held_by_committer
+from oncelake.ingestion.lake.paths import StreamPaths
 from oncelake.ingestion.lake.stream import Stream
 from oncelake.ingestion.operations.run import StreamTask, on_fitting_engine
 from oncelake.ingestion.pipeline.batch import BatchWriter
@@ -28,13 +30,13 @@ from oncelake.ingestion.recovery.start import plan_start, recheck_start
 from oncelake.ingestion.recovery.topics import resolve_topics
 
 
-def waiting_batch(stream: Stream) -> HeldBatch | None:
+def waiting_batch(spec: StreamSpec, paths: StreamPaths) -> HeldBatch | None:
     """Return the batch that waits at a stream's gate, if one does; needs neither Kafka nor Spark.
 
     Raises:
         RefusedError: the table is not as it was left.
     """
-    return waiting(stream, read_position(stream.paths))
+    return waiting(spec, paths, read_position(paths)) if spec.publish == "checked" else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +83,6 @@ class Publish(StreamTask):
             return row
 
     def _waiting(self, stream: Stream, position: Position) -> HeldBatch:
-        if held := waiting(stream, position):
+        if held := waiting(stream.spec, stream.paths, position):
             return held
         raise InvalidSpecError(f"{stream.name}: no batch waits at its gate. Next: oncelake status")

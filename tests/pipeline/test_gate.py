@@ -10,7 +10,6 @@ import pytest
 
 from oncelake.ingestion.errors import BatchHeldError
 from oncelake.ingestion.lake.held import ROWS, read_held
-from oncelake.ingestion.lake.stream import Stream
 from oncelake.ingestion.operations.publish import Publish, waiting_batch
 from tests.support.proof import find_problems
 from tests.support.world import World, changed, row
@@ -34,7 +33,7 @@ def held_at(world: World) -> list[str]:
     assert refused.value.exit_code == 1
     assert "no offset moved" in str(refused.value)
     assert before is None or before == (world.rows(), len(world.ledger))
-    held = waiting_batch(Stream(spec=world.spec, settings=world.settings))
+    held = waiting_batch(world.spec, world.paths)
     assert held is not None
     return [each.name for each in held.misses]
 

@@ -42,7 +42,7 @@ def accept(
     skipped; a batch whose books do not balance, or a table that somebody restored or altered,
     stays as it is (`oncelake ledger STREAM`). The reason is kept with the acceptance.
     """
-    from oncelake.ingestion.lake.stream import Stream as OpenedStream
+    from oncelake.ingestion.lake.paths import StreamPaths
     from oncelake.ingestion.operations.decisions import accept as accept_stream
     from oncelake.ingestion.operations.publish import Publish, waiting_batch
 
@@ -50,8 +50,7 @@ def accept(
     if not why:
         raise InvalidSpecError("--reason is empty. Next: write why this is all right")
     spec, settings = load_stream(stream)
-    opened = OpenedStream(spec=spec, settings=settings)
-    if spec.publish == "checked" and waiting_batch(opened):
+    if waiting_batch(spec, StreamPaths.of(stream, settings, spec.sink)):
         with progress() as tell:
             publish = Publish(
                 spec=spec,
@@ -81,14 +80,14 @@ def batch(
     Kafka. Exits with 1 when a batch waits.
     """
     from oncelake.ingestion.lake.held import ROWS
-    from oncelake.ingestion.lake.stream import Stream as OpenedStream
+    from oncelake.ingestion.lake.paths import StreamPaths
     from oncelake.ingestion.operations.publish import waiting_batch
 
     spec, settings = load_stream(stream)
-    opened = OpenedStream(spec=spec, settings=settings)
-    held = waiting_batch(opened)
+    paths = StreamPaths.of(stream, settings, spec.sink)
+    held = waiting_batch(spec, paths)
     if held and rows:
-        content = (opened.paths.gate / ROWS).read_if_there()
+        content = (paths.gate / ROWS).read_if_there()
         if content is None:
             raise InvalidSpecError(f"{stream}: the batch that waits changes no row, so has none")
         try:

@@ -31,6 +31,7 @@ from oncelake.ingestion.lake.quarantine import count_waiting
 from oncelake.ingestion.lake.stream import Stream
 from oncelake.ingestion.operations.failure import Failure
 from oncelake.ingestion.operations.upkeep.retention import Retention, retention_now, retention_of
+from oncelake.ingestion.pipeline.gate.judge import held_error, waiting
 from oncelake.ingestion.pipeline.report import absent_columns
 from oncelake.ingestion.recovery.continuity import unproven_logs
 from oncelake.ingestion.recovery.position import Position, is_ledger_behind
@@ -70,6 +71,7 @@ class StreamStatus:
         retention: When Kafka may delete what the table has not reached; before the first run it
             holds nothing that was promised.
         notices: Columns that the newest batch had no value of.
+        held_since: Since when a batch waits at the gate, if one does.
         is_sensed: Whether Dagster's sensor is to start its runs.
         run_ids: The runs that wrote its newest batches.
         idle: What starts no runs of it in Dagster, and what to do; filled in by who asks Dagster.
@@ -92,6 +94,7 @@ class StreamStatus:
     retention: Retention | None = None
     problems: tuple[Failure, ...] = ()
     notices: tuple[str, ...] = ()
+    held_since: dt.datetime | None = None
     is_sensed: bool = False
     run_ids: tuple[str, ...] = ()
     idle: str | None = None
@@ -135,6 +138,7 @@ class StatusReader:
         if declared.spec is not None:
             status.is_sensed = declared.spec.is_sensed
             steps.append(partial(_compare_declaration, status, declared.spec, paths))
+            steps.append(partial(_look_at_gate, status, declared.spec, paths))
             steps.append(partial(self._ask_kafka, status, declared.spec))
         steps.append(partial(_find_holder, status, paths))
         steps.append(partial(refuse_read_only_volumes, *paths.written))
@@ -184,6 +188,12 @@ def _compare_declaration(status: StreamStatus, spec: StreamSpec, paths: StreamPa
     if status.position is not None or (status.exists and not status.problems):
         spec = as_of_table(spec, status.position, paths)
         allowed_changes(spec, paths, is_ours=status.position is not None)
+
+
+def _look_at_gate(status: StreamStatus, spec: StreamSpec, paths: StreamPaths) -> None:
+    if held := waiting(spec, paths, status.position):
+        status.held_since = dt.datetime.fromisoformat(held.since)
+        raise held_error(spec, held)
 
 
 def _find_holder(status: StreamStatus, paths: StreamPaths) -> None:

@@ -29,6 +29,7 @@ from oncelake.ingestion.lake.held import (
     write_held,
 )
 from oncelake.ingestion.lake.ledger import Ledger
+from oncelake.ingestion.lake.paths import StreamPaths
 from oncelake.ingestion.lake.stream import Stream
 from oncelake.ingestion.modes.engines.engine import Engine
 from oncelake.ingestion.modes.mode import WriteMode
@@ -196,11 +197,11 @@ class Gate:
 _DO_NOT_MEET: Final = ("do not meet", "does not meet")
 
 
-def waiting(stream: Stream, position: Position | None) -> HeldBatch | None:
+def waiting(spec: StreamSpec, paths: StreamPaths, position: Position | None) -> HeldBatch | None:
     """Return the batch that waits at a stream's gate, if the table stands where it was judged."""
-    if position is None or stream.spec.publish != "checked":
+    if position is None or spec.publish != "checked":
         return None
-    held = read_held(stream.paths)
+    held = read_held(paths)
     place = (position.table_id, position.seq + 1, position.epoch)
     return held if held and (held.table_id, held.seq, held.epoch) == place else None
 
@@ -211,7 +212,7 @@ def refuse_waiting(stream: Stream, position: Position) -> None:
     Raises:
         BatchHeldError: a batch waits, and nothing has changed that could let it pass.
     """
-    held = waiting(stream, position)
+    held = waiting(stream.spec, stream.paths, position)
     if held and held.judged_by == _fingerprint(stream.spec):
         raise held_error(stream.spec, held)
 
