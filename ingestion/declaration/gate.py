@@ -60,7 +60,9 @@ class Guard(Part):
         "from the fourth batch on.",
     )
     at_least: Count | None = Field(
-        None, description="Batches of fewer records are not judged. Left out: all are."
+        None,
+        description="Batches of fewer records are not judged, and a median of fewer counts as so "
+        "many. Left out: all are.",
     )
 
     @model_validator(mode="before")

@@ -13,6 +13,7 @@ from typing import Any, Final
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
+from oncelake.ingestion.declaration.gate import quarantining
 from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.errors import InvalidSpecError, RefusedError
 from oncelake.ingestion.kafka.offsets import Offsets, Range
@@ -30,6 +31,7 @@ from oncelake.ingestion.operations.init.decode_sample import table_of
 from oncelake.ingestion.operations.init.sample import MOST_BYTES, last_ranges, newest_records
 from oncelake.ingestion.pipeline.counts import IS_GOOD, count_records, extra_counts
 from oncelake.ingestion.pipeline.decode import decode, decode_here
+from oncelake.ingestion.pipeline.gate.rules import RowRules
 from oncelake.ingestion.pipeline.schema.follow import SchemaMovedError
 from oncelake.ingestion.pipeline.schema.types import refuse_bad_condition
 from oncelake.ingestion.pipeline.spark.errors import translate_expression_errors
@@ -61,6 +63,7 @@ class Trial:
         dispositions: Rows by what would become of their record.
         extras: What would be counted beside them, such as fields without a column.
         rows: The last rows that would be applied, as their columns.
+        missed: Rows that miss a rule of ``expect`` which does not quarantine, by its name.
         bad: For each reason how many records there are, and one of them.
         plan: What would change in the table first; ``None`` where that is not known.
     """
@@ -71,6 +74,7 @@ class Trial:
     dispositions: Mapping[str, int]
     extras: Mapping[str, int]
     rows: Sequence[Mapping[str, Any]]
+    missed: Mapping[str, int]
     bad: Sequence[Mapping[str, Any]]
     plan: SchemaPlan | None
 
@@ -113,7 +117,7 @@ def try_stream(spec: StreamSpec, settings: Settings, spark: SessionFor, *, recor
 def _needs_spark(stream: Stream) -> bool:
     """Tell whether only Spark evaluates what is declared, or a run would leave it all to Spark."""
     spec, (name, _) = stream.spec, choose_engine(stream)
-    statements = spec.is_transformed or spec.apply_as_deletes
+    statements = spec.is_transformed or spec.apply_as_deletes or spec.expect
     return name == "spark" or bool(statements) or spec.follows_schema
 
 
@@ -131,7 +135,7 @@ def _try_here(stream: Stream, ranges: Sequence[Range], plan: SchemaPlan | None) 
     validated = validate(decode_here(table, stream), stream.spec, Offsets(), {})
     with closing(open_local_engine(stream)) as engine:
         engine.materialize(validated)
-        return _trial_of(engine, stream.spec, [part for part, _ in read], plan)
+        return _trial_of(engine, stream.spec, [part for part, _ in read], plan, missed={})
 
 
 def _try_in_spark(
@@ -145,14 +149,34 @@ def _try_in_spark(
     with closing(open_engine(name, read, stream)) as engine, closing(FrameCache()) as frames:
         decoded = decode(read, stream, frames)
         planned = plan_transformation(session, spec) if name == "local" else None
-        with translate_expression_errors(spec, ranges, {}):
+        asked = quarantining(spec.expect)
+        with translate_expression_errors(spec, ranges, asked):
             transformed = transform(decoded, spec, frames, planned)
-            engine.materialize(validate(transformed, spec, Offsets(), {}))
-        return _trial_of(engine, spec, ranges, plan)
+            engine.materialize(validate(transformed, spec, Offsets(), asked))
+            missed = _missed(engine, spec, session, is_local=name == "local")
+        return _trial_of(engine, spec, ranges, plan, missed=missed)
+
+
+def _missed(
+    engine: Engine, spec: StreamSpec, spark: SparkSession, *, is_local: bool
+) -> dict[str, int]:
+    """Judge the rows that records say by themselves, as if each were written."""
+    if not spec.has_whole_rows:
+        return {}
+    names = sql.names(spec.types)
+    rows = f"SELECT {names}, 'row' AS _what FROM batch WHERE _disposition = 'row'"
+    engine.define("decided", rows, keep=True)
+    found = RowRules.of(spec, spark, is_local=is_local).judge(engine, ["row"])
+    return {name: each.rows for name, each in found.items()}
 
 
 def _trial_of(
-    engine: Engine, spec: StreamSpec, ranges: Sequence[Range], plan: SchemaPlan | None
+    engine: Engine,
+    spec: StreamSpec,
+    ranges: Sequence[Range],
+    plan: SchemaPlan | None,
+    *,
+    missed: Mapping[str, int],
 ) -> Trial:
     """Count the engine's ``batch``."""
     take_truncates(engine, spec)
@@ -167,6 +191,7 @@ def _trial_of(
         dispositions=counts.dispositions,
         extras=extra_counts(engine, counts, names),
         rows=_last_rows(engine, spec),
+        missed=missed,
         bad=list(_bad_records(engine)),
         plan=plan,
     )

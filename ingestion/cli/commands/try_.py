@@ -37,7 +37,8 @@ def try_(
     The records pass decoding, transformation and validation, by the declaration as it is now:
     how many would be applied, filtered or quarantined, and why; the last rows; which fields have
     no column; and what would change in the table first. Starts Spark only where the declaration
-    has what Spark evaluates. Exits with 1 when a record would be quarantined.
+    has what Spark evaluates. Exits with 1 when a record would be quarantined, or a row
+    would keep its batch from being published.
     """
     from oncelake.ingestion.operations.try_stream import try_stream
 
@@ -50,7 +51,8 @@ def try_(
         output.document(_document(trial))
     else:
         _print(trial)
-    raise typer.Exit(WRONG if trial.bad else DONE)
+    is_refused = any(trial.spec.expect[name].on_miss == "refuse" for name in trial.missed)
+    raise typer.Exit(WRONG if trial.bad or is_refused else DONE)
 
 
 def _print(trial: Trial) -> None:
@@ -63,6 +65,9 @@ def _print(trial: Trial) -> None:
         output.say(f"  {_SAYS.get(disposition, disposition)}: {count:,}")
     for name, count in sorted(trial.extras.items()):
         output.say(f"  {name}: {count:,}", "yellow")
+    for name, count in trial.missed.items():
+        rule = spec.expect[name]
+        output.say(f"  {name}: {counted(count, 'row')} would miss {rule.rule}", "yellow")
     print_quarantined(trial.bad)
     output.table([*spec.types], ([as_cell(row[n]) for n in spec.types] for row in _rows(trial)))
     if trial.plan is not None and trial.plan.changes:
@@ -86,6 +91,7 @@ def _document(trial: Trial) -> dict[str, Any]:
         "records": trial.records,
         "dispositions": trial.dispositions,
         "extras": trial.extras,
+        "missed": trial.missed,
         "bad": trial.bad,
         "rows": [as_json_value(row) for row in _rows(trial)],
         "changes": trial.plan.changes if trial.plan else None,

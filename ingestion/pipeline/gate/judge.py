@@ -150,9 +150,10 @@ class Gate:
         rows = Ledger(self._stream.paths.ledger).rows_of(position.table_id)
         before = [row.counts["read"] for row in rows if row.kind == "ingest" and row.counts["read"]]
         newest = before[-_MOST_BATCHES:]
-        if len(newest) >= _FEWEST_BATCHES and read > most * median(newest):
+        usual = max(median(newest), self._spec.guard.at_least or 0) if newest else 0
+        if len(newest) >= _FEWEST_BATCHES and read > most * usual:
             what = f"it has {counted(read, 'record')}, more than {most:g} times the median of the "
-            what += f"last {len(newest)} batches, {median(newest):,.0f}"
+            what += f"last {len(newest)} batches, {usual:,.0f}"
             yield Miss(name="guard.growth", what=what)
 
     def _expectations(self, engine: Engine, mode: WriteMode) -> Iterator[Miss]:
