@@ -74,17 +74,24 @@ class RedriveQuarantine(dg.Config):
 
 
 class Accept(dg.Config):
-    """Accept a lost range, red books, or a table that somebody changed."""
+    """Accept a batch at the gate, a lost range, red books, or a table that somebody changed."""
 
     kind: Literal["accept"] = "accept"
     reason: str = _WHY
 
     def execute(self, at: At) -> dict[str, Any]:
-        """Write the acceptance into table and ledger."""
-        from oncelake.ingestion.operations import decisions
+        """Publish the batch that waits, or write the acceptance into table and ledger."""
+        from oncelake.ingestion.operations import publish
 
-        row = decisions.accept(at.spec, at.settings, reason=self.reason, run_id=at.run_id)
-        return _decided(row)
+        row = publish.publish_or_accept(
+            at.spec,
+            at.settings,
+            at.spark.session_for,
+            reason=self.reason,
+            run_id=at.run_id,
+            tell=at.say,
+        )
+        return {**_decided(row), "red": red_of((row,))}
 
 
 class AdoptTopic(dg.Config):

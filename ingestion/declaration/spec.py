@@ -291,9 +291,7 @@ def json_schema() -> dict[str, Any]:
     words = parts["Starting"]["properties"]["at"]["enum"]
     fields["starting"] = _with_short_form(fields["starting"], {"type": "string", "enum": words})
     fields["starting"]["default"] = "earliest"
-    rules = fields["expect"]["additionalProperties"]
-    fields["expect"]["additionalProperties"] = _with_short_form(rules, {"type": "string"})
-    fields["guard"] = _with_short_form(fields["guard"], {"type": "boolean"})
+    _shorten_gate(fields)
     for name in _LISTS_OR_ONE:
         fields[name] = _with_short_form(fields[name], fields[name]["items"])
     # The file says it in `schema`.
@@ -317,6 +315,12 @@ def json_schema() -> dict[str, Any]:
             "allOf": [_of_mode(name, mode) for name, mode in MODES.items()],
         },
     }
+
+
+def _shorten_gate(fields: dict[str, Any]) -> None:
+    rules = fields["expect"]["patternProperties"]
+    rules |= {name: _with_short_form(rule, {"type": "string"}) for name, rule in rules.items()}
+    fields["guard"] = _with_short_form(fields["guard"], {"type": "boolean"})
 
 
 def _of_mode(name: str, mode: Mode) -> dict[str, Any]:

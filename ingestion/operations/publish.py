@@ -18,6 +18,7 @@ from oncelake.ingestion.lake.ledger import LedgerRow
 from oncelake.ingestion.lake.lock import Holder, held_by_committer
 from oncelake.ingestion.lake.paths import StreamPaths
 from oncelake.ingestion.lake.stream import Stream
+from oncelake.ingestion.operations.decisions import accept
 from oncelake.ingestion.operations.run import StreamTask, on_fitting_engine
 from oncelake.ingestion.pipeline.batch import BatchWriter
 from oncelake.ingestion.pipeline.gate.judge import Accepted, waiting
@@ -25,9 +26,12 @@ from oncelake.ingestion.pipeline.spark.errors import (
     recheck_kafka_on_failure,
     translate_engine_errors,
 )
+from oncelake.ingestion.pipeline.spark.session import SessionFor
 from oncelake.ingestion.recovery.position import Position, read_position
 from oncelake.ingestion.recovery.start import plan_start, recheck_start
 from oncelake.ingestion.recovery.topics import resolve_topics
+from oncelake.ingestion.settings import Settings
+from oncelake.ingestion.tables.table import Tell
 
 
 def waiting_batch(spec: StreamSpec, paths: StreamPaths) -> HeldBatch | None:
@@ -37,6 +41,32 @@ def waiting_batch(spec: StreamSpec, paths: StreamPaths) -> HeldBatch | None:
         RefusedError: the table is not as it was left.
     """
     return waiting(spec, paths, read_position(paths)) if spec.publish == "checked" else None
+
+
+def publish_or_accept(
+    spec: StreamSpec,
+    settings: Settings,
+    spark: SessionFor,
+    *,
+    reason: str,
+    run_id: str,
+    tell: Tell = lambda text: None,
+) -> LedgerRow:
+    """Publish the batch that waits, or accept what the stream is refused for; see ``accept``.
+
+    Args:
+        spark: Asked only where a batch waits.
+
+    Raises:
+        InvalidSpecError: there is nothing to accept, or no reason is given.
+        RefusedError: the stream is refused for something that cannot be accepted.
+    """
+    if reason.strip() and waiting_batch(spec, StreamPaths.of(spec.name, settings, spec.sink)):
+        publish = Publish(
+            spec=spec, settings=settings, spark=spark, run_id=run_id, tell=tell, reason=reason
+        )
+        return publish.execute()
+    return accept(spec, settings, reason=reason, run_id=run_id)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -136,18 +136,21 @@ def test_a_decision_needs_a_reason(tmp_path: Path, operation: str) -> None:
     assert "say why" in failure_of(operate(tmp_path, **{operation: {"reason": "  "}}))
 
 
-@pytest.mark.parametrize("operation", ["accept", "adopt_topic"])
+@pytest.mark.parametrize(
+    ("operation", "done_by"),
+    [("accept", "publish.publish_or_accept"), ("adopt_topic", "decisions.adopt_topic")],
+)
 def test_a_decision_reaches_the_engine_with_its_reason(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, operation: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, operation: str, done_by: str
 ) -> None:
     """The job calls what the command line calls, with the reason that was given."""
     asked: list[str] = []
 
-    def decide(*given: Any, reason: str, run_id: str) -> LedgerRow:
+    def decide(*given: Any, reason: str, run_id: str, **more: Any) -> LedgerRow:
         asked.append(reason)
         return batch(3, 0, 1)
 
-    monkeypatch.setattr(f"oncelake.ingestion.operations.decisions.{operation}", decide)
+    monkeypatch.setattr(f"oncelake.ingestion.operations.{done_by}", decide)
 
     assert operate(tmp_path, **{operation: {"reason": "the topic was moved"}}).success
     assert asked == ["the topic was moved"]

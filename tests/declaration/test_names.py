@@ -46,7 +46,17 @@ NO_COLUMNS = {
     *("_delta_log", "_last_checkpoint", "_sidecars", "_table", "_snapshots", "_rollbacks"),
     *("_stack", "_gateway_client", "_error", "_cb", "_lsn", "_uuid", "_version", "_id", "_at"),
     *("_on", "_deleted_at", "_erased", "_written_off", "_ledger", "_between", "_count", "_sum"),
-    *("_place", "_sketch", "_topic_", "_partition_", "_offset_", "_of", "_op", "_no"),
+    *(
+        "_place",
+        "_sketch",
+        "_to_be_unique",
+        "_topic_",
+        "_partition_",
+        "_offset_",
+        "_of",
+        "_op",
+        "_no",
+    ),
 }
 
 

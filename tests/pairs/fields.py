@@ -41,6 +41,16 @@ def _apply_as_deletes(plan: Plan, events: list[Event]) -> list[Event]:
     return events
 
 
+def _expect(plan: Plan, events: list[Event]) -> list[Event]:
+    """A row that misses a rule waits; a delete is asked only where its row stays (gate.md)."""
+    asked = ("row", "delete") if plan.declared.get("deletes") == "soft" else ("row",)
+    for event in events:
+        amount = event.row.get("amount")
+        if not event.fate and event.kind in asked and amount is not None and amount >= 4:
+            event.faults.add("violates_constraint")
+    return events
+
+
 # How values are read: json.md, transform.md.
 
 
@@ -259,6 +269,7 @@ def _elements(event: Event) -> Iterator[Event]:
 
 JSON: Final = "json.md"
 MODES: Final = "modes.md"
+GATE: Final = "gate.md"
 STREAMS: Final = "streams.md"
 TRANSFORM: Final = "transform.md"
 
@@ -288,6 +299,20 @@ FIELDS: Final = (
         fields={"apply_as_deletes": "state = 'gone'"},
         page=STREAMS,
         shape=adding(delete=_apply_as_deletes),
+    ),
+    Feature(
+        name="expect",
+        fields={
+            "expect": {"small": {"rule": "amount < 4 OR amount IS NULL", "on_miss": "quarantine"}}
+        },
+        page=GATE,
+        shape=adding(validate=_expect),
+    ),
+    Feature(
+        name="publish",
+        fields={"publish": "checked"},
+        needs={"guard": {"rows_between": [0, 100_000], "growth": 1e6}},
+        page=GATE,
     ),
     *(
         Feature(name=f"tombstones: {policy}", fields={"tombstones": policy}, page=STREAMS)

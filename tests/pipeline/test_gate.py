@@ -121,7 +121,7 @@ GUARDED = {
     ),
     "new_keys": (
         {"new_keys": 0.1},
-        "1 of its 4 keys are new to the table, which is more than 10%",
+        "25% of its keys are new to the table, which is more than 10%",
     ),
     "growth": (
         {"growth": 3.5},

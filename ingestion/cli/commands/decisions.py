@@ -42,28 +42,24 @@ def accept(
     skipped; a batch whose books do not balance, or a table that somebody restored or altered,
     stays as it is (`oncelake ledger STREAM`). The reason is kept with the acceptance.
     """
-    from oncelake.ingestion.lake.paths import StreamPaths
-    from oncelake.ingestion.operations.decisions import accept as accept_stream
-    from oncelake.ingestion.operations.publish import Publish, waiting_batch
+    from oncelake.ingestion.operations.publish import publish_or_accept
 
     why = reason.strip()
     if not why:
         raise InvalidSpecError("--reason is empty. Next: write why this is all right")
     spec, settings = load_stream(stream)
-    if waiting_batch(spec, StreamPaths.of(stream, settings, spec.sink)):
-        with progress() as tell:
-            publish = Publish(
-                spec=spec,
-                settings=settings,
-                spark=lambda backlog: session(settings, tell, backlog),
-                run_id=new_run_id(),
-                reason=why,
-            )
-            row = publish.execute()
-        _report(stream, row, f"published: {why}", as_json=as_json)
-        raise typer.Exit(WRONG if row.is_red else DONE)
-    row = accept_stream(spec, settings, reason=why, run_id=new_run_id())
-    _report(stream, row, f"accepted: {why}", as_json=as_json)
+    with progress() as tell:
+        row = publish_or_accept(
+            spec,
+            settings,
+            lambda backlog: session(settings, tell, backlog),
+            reason=why,
+            run_id=new_run_id(),
+            tell=tell,
+        )
+    done = "accepted" if row.kind == "accept" else "published"
+    _report(stream, row, f"{done}: {why}", as_json=as_json)
+    raise typer.Exit(WRONG if row.is_red else DONE)
 
 
 def batch(

@@ -141,8 +141,8 @@ class Gate:
                 yield Miss(name="guard.share_of_deletes", what=what)
         new, keys = counts.get("inserted", 0), mode.decided
         if guard.new_keys is not None and new > guard.new_keys * keys:
-            what = f"{new:,} of its {counted(keys, 'key')} are new to the table, which is more than"
-            yield Miss(name="guard.new_keys", what=f"{what} {guard.new_keys:.0%}")
+            what = f"{new / keys:.0%} of its keys are new to the table, which is more than "
+            yield Miss(name="guard.new_keys", what=f"{what}{guard.new_keys:.0%}")
         if guard.growth is not None:
             yield from self._growth(guard.growth, read, position)
 
@@ -153,7 +153,7 @@ class Gate:
         usual = max(median(newest), self._spec.guard.at_least or 0) if newest else 0
         if len(newest) >= _FEWEST_BATCHES and read > most * usual:
             what = f"it has {counted(read, 'record')}, more than {most:g} times the median of the "
-            what += f"last {len(newest)} batches, {usual:,.0f}"
+            what += f"last {counted(len(newest), 'batch')}, {usual:,.0f}"
             yield Miss(name="guard.growth", what=what)
 
     def _expectations(self, engine: Engine, mode: WriteMode) -> Iterator[Miss]:
