@@ -97,13 +97,14 @@ def validate(
         headers, and everything that only a record in quarantine needs, are null in the others.
     """
     rules = batch_of(judged(spec, reached, has_constraints=bool(constraints)), spec)
-    if spec.apply_as_deletes or (constraints and not conditions):
-        flat = flatten_with_conditions(transformed, spec, constraints)
+    left_to_spark = {} if conditions else constraints
+    if spec.apply_as_deletes or left_to_spark:
+        flat = flatten_with_conditions(transformed, spec, left_to_spark)
     else:
         flat = transformed.then(partial(flatten, spec=spec))
-        if conditions:
-            in_spark = partial(flatten_with_conditions, transformed, spec, constraints)
-            flat = replace(flat.then(partial(check, conditions=conditions)), in_spark=in_spark)
+    if conditions:
+        in_spark = partial(flatten_with_conditions, transformed, spec, constraints)
+        flat = replace(flat.then(partial(check, conditions=conditions)), in_spark=in_spark)
     if spec.explode and flat.in_spark is None:
         # Spark has cut the rows of a record apart: the rules alone tell which is bad.
         return replace(flat, sql=rules)

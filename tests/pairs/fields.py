@@ -46,7 +46,7 @@ def _expect(plan: Plan, events: list[Event]) -> list[Event]:
     asked = ("row", "delete") if plan.declared.get("deletes") == "soft" else ("row",)
     for event in events:
         amount = event.row.get("amount")
-        if not event.fate and event.kind in asked and amount is not None and amount >= 4:
+        if event.is_open and event.kind in asked and amount is not None and amount >= 4:
             event.faults.add("violates_constraint")
     return events
 
@@ -306,7 +306,7 @@ FIELDS: Final = (
             "expect": {"small": {"rule": "amount < 4 OR amount IS NULL", "on_miss": "quarantine"}}
         },
         page=GATE,
-        shape=adding(validate=_expect),
+        shape=adding(settle=_expect),
     ),
     Feature(
         name="publish",
