@@ -14,8 +14,8 @@ from oncelake.assets.asset_specs import asset_spec
 from oncelake.assets.checks.checks import (
     check_results,
     check_specs,
-    held_metadata,
-    held_result,
+    withheld_metadata,
+    withheld_result,
 )
 from oncelake.assets.checks.evidence import gather, standing_report
 from oncelake.assets.failures import StreamRetryError, translate_errors
@@ -25,7 +25,7 @@ from oncelake.assets.together import Say, join_siblings, run_stream
 from oncelake.assets.translation import AS_DECLARED, Translation
 from oncelake.ingestion.declaration.files.loader import DeclaredStream
 from oncelake.ingestion.declaration.spec import StreamSpec
-from oncelake.ingestion.errors import BatchHeldError, TerminalError, TransientError
+from oncelake.ingestion.errors import BatchWithheldError, TerminalError, TransientError
 from oncelake.ingestion.settings import Settings
 from oncelake.ingestion.storage.failpoints import Failpoint, hit
 from oncelake.resources.part import settings_of
@@ -97,8 +97,8 @@ def execute_stream(
         if is_run:
             try:
                 report = engine(spec, settings, spark, run_id, context.log.info)
-            except BatchHeldError as error:
-                yield from _held(context, spec, settings, str(error), translation)
+            except BatchWithheldError as error:
+                yield from _withheld(context, spec, settings, str(error), translation)
                 raise
         else:
             report = standing_report(declared, settings, run_id)
@@ -126,7 +126,7 @@ def execute_stream(
         )
 
 
-def _held(
+def _withheld(
     context: dg.AssetExecutionContext,
     spec: StreamSpec,
     settings: Settings,
@@ -135,17 +135,17 @@ def _held(
 ) -> Results:
     """Show the evidence of a batch that is held back, where Dagster shows the asset."""
     from oncelake.ingestion.lake.paths import StreamPaths
-    from oncelake.ingestion.operations.publish import waiting_batch
+    from oncelake.ingestion.recovery.withheld import waiting_batch
 
-    held = waiting_batch(spec, StreamPaths.of(spec.name, settings, spec.sink))
-    if held is None:
+    batch = waiting_batch(spec, StreamPaths.of(spec.name, settings, spec.sink))
+    if batch is None:
         return
     key = translation.key(spec.name)
     context.log_event(
-        dg.AssetObservation(asset_key=key, description=says, metadata=held_metadata(held))
+        dg.AssetObservation(asset_key=key, description=says, metadata=withheld_metadata(batch))
     )
     if any(each.name == "gate" for each in context.selected_asset_check_keys):
-        yield held_result(spec, held, says, translation)
+        yield withheld_result(spec, batch, says, translation)
 
 
 @contextmanager

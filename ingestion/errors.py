@@ -276,7 +276,7 @@ class TooManyBadRecordsError(RefusedError):
     """More of a batch's records are bad than may go to quarantine."""
 
 
-class BatchHeldError(RefusedError):
+class BatchWithheldError(RefusedError):
     """A batch does not meet what its declaration asks, and is not published."""
 
     exit_code = WRONG

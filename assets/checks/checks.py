@@ -26,8 +26,8 @@ from oncelake.ingestion.pipeline.gate.expectations import ANSWERED_BY
 from oncelake.ingestion.verify.verdict import Verdict
 
 if TYPE_CHECKING:
-    from oncelake.ingestion.lake.held import HeldBatch
     from oncelake.ingestion.lake.ledger import LedgerRow
+    from oncelake.ingestion.lake.withheld import WithheldBatch
     from oncelake.ingestion.operations.upkeep.retention import Retention
 
 ERROR: Final = dg.AssetCheckSeverity.ERROR
@@ -45,7 +45,7 @@ _NEXT: Final = {
     "freshness": "oncelake status {stream} says what keeps it; oncelake run {stream} reads now",
     "retention": "oncelake status {stream}",
     "gate": "oncelake batch {stream} shows the batch; correct the producer or the file, or "
-    "oncelake accept {stream} --reason … publishes it as it is",
+    "oncelake accept {stream} --batch ID --reason … publishes it as it is",
     "expectations": "correct the producer, or `expectations` in the file",
     "verified": "oncelake verify {stream} shows what differs",
 }
@@ -243,7 +243,12 @@ def gate(evidence: Evidence) -> dg.AssetCheckResult:
     """No batch is held back, and the rows that were published meet the rules of `expect`."""
     from oncelake.ingestion.pipeline.gate.judge import MISSED
     from oncelake.ingestion.pipeline.report import total_of
+    from oncelake.ingestion.recovery.withheld import waiting_batch, withheld_error
 
+    spec = evidence.spec
+    if batch := waiting_batch(spec, evidence.paths):
+        says = str(withheld_error(spec, batch))
+        return withheld_result(spec, batch, says, evidence.translation)
     missed = {
         name: n
         for name in evidence.spec.expect
@@ -266,8 +271,8 @@ def gate(evidence: Evidence) -> dg.AssetCheckResult:
     )
 
 
-def held_result(
-    spec: StreamSpec, held: HeldBatch, says: str, translation: Translation = AS_DECLARED
+def withheld_result(
+    spec: StreamSpec, batch: WithheldBatch, says: str, translation: Translation = AS_DECLARED
 ) -> dg.AssetCheckResult:
     """Judge a batch that is held back."""
     return dg.AssetCheckResult(
@@ -276,18 +281,18 @@ def held_result(
         passed=False,
         severity=ERROR,
         description=as_markdown(says),
-        metadata=held_metadata(held),
+        metadata=withheld_metadata(batch),
     )
 
 
-def held_metadata(held: HeldBatch) -> dict[str, Any]:
+def withheld_metadata(batch: WithheldBatch) -> dict[str, Any]:
     """Return what Dagster shows of a batch that is held back."""
     return {
-        "since": held.since,
-        "ranges": ", ".join(str(each) for each in held.ranges if len(each)),
-        "read": held.counts.get("read", 0),
-        "misses": _table([{"name": m.name, "what": m.what, "rows": m.rows} for m in held.misses]),
-        "rows": _table([dict(row) for miss in held.misses for row in miss.examples]),
+        "since": batch.since,
+        "ranges": ", ".join(str(each) for each in batch.ranges if len(each)),
+        "read": batch.counts.get("read", 0),
+        "misses": _table([{"name": m.name, "what": m.what, "rows": m.rows} for m in batch.misses]),
+        "rows": _table([dict(row) for miss in batch.misses for row in miss.examples]),
     }
 
 

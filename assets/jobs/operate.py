@@ -78,6 +78,7 @@ class Accept(dg.Config):
 
     kind: Literal["accept"] = "accept"
     reason: str = _WHY
+    batch: str | None = Field(None, description="The id of a batch at the gate: publish it.")
 
     def execute(self, at: At) -> dict[str, Any]:
         """Publish the batch that waits, or write the acceptance into table and ledger."""
@@ -87,6 +88,7 @@ class Accept(dg.Config):
             at.spec,
             at.settings,
             at.spark.session_for,
+            batch=self.batch,
             reason=self.reason,
             run_id=at.run_id,
             tell=at.say,

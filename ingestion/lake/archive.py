@@ -24,9 +24,9 @@ from oncelake.ingestion.errors import (
     StreamLockedError,
     TableReplacedError,
 )
-from oncelake.ingestion.lake.held import forget_held
 from oncelake.ingestion.lake.lock import refuse_lost_lease
 from oncelake.ingestion.lake.paths import StreamPaths
+from oncelake.ingestion.lake.withheld import forget_withheld
 from oncelake.ingestion.storage.failpoints import Failpoint, hit
 from oncelake.ingestion.storage.location import Location, ObjectChangedError, Tag
 from oncelake.ingestion.tables.table import NamedTable, foreign_table
@@ -163,7 +163,7 @@ def swap_tables(paths: StreamPaths, new: Location | None = None, *, why: str) ->
     if new is None:
         refuse_kept_name(paths)
     refuse_lost_lease(paths)
-    forget_held(paths)
+    forget_withheld(paths)
     swap = _Swap(
         entry=new_entry(),
         why=why,

@@ -98,14 +98,14 @@ class WriteMode(ABC):
         self._decision = Decision(counts={})
 
     @property
-    def written(self) -> tuple[str, ...]:
-        """The dispositions of the rows that the commit writes."""
+    def judged(self) -> tuple[str, ...]:
+        """The dispositions of the rows that a batch brings, as they will stand in the table."""
         return (*self.inserts, *self.updates)
 
     @property
     def changing(self) -> tuple[str, ...]:
         """The dispositions of the rows that change the table."""
-        return (*self.written, *self.deletes)
+        return (*self.inserts, *self.updates, *self.deletes)
 
     @property
     def decided(self) -> int:

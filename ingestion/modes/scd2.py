@@ -66,6 +66,11 @@ class HistoryMode(WriteMode):
             counts["unchanged"] += counts["untracked"]
         return {**counts, "versions": counts["inserted"]}
 
+    @property
+    def judged(self) -> tuple[str, ...]:
+        """A version that was closed, or restored, is that of an earlier batch."""
+        return ("inserted",)
+
     @classmethod
     def rows_of_seq(cls, counts: Mapping[str, int]) -> int:
         """A version that was closed, or restored, keeps its own."""

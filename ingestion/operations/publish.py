@@ -1,10 +1,10 @@
 """Publishing a batch that waits at the gate, as a person has accepted it.
 
-    lock → where does the table stand? → what waits → read its ranges again → judge again
+    lock → where does the table stand? → which batch waits? → read its ranges, and judge them again
          → the same batch? → commit, with the reason in the note
 
-Kafka holds the records, so nothing but the evidence was kept of the batch. What is judged now must
-be what was shown, or nothing is published.
+The batch has an id, by what was judged and found. Where the same ranges come to another id now,
+nothing is published.
 """
 
 from __future__ import annotations
@@ -13,34 +13,26 @@ from dataclasses import dataclass
 
 from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.errors import InvalidSpecError, no_table_yet
-from oncelake.ingestion.lake.held import HeldBatch
 from oncelake.ingestion.lake.ledger import LedgerRow
 from oncelake.ingestion.lake.lock import Holder, held_by_committer
 from oncelake.ingestion.lake.paths import StreamPaths
 from oncelake.ingestion.lake.stream import Stream
+from oncelake.ingestion.lake.withheld import WithheldBatch
 from oncelake.ingestion.operations.decisions import accept
 from oncelake.ingestion.operations.run import StreamTask, on_fitting_engine
 from oncelake.ingestion.pipeline.batch import BatchWriter
-from oncelake.ingestion.pipeline.gate.judge import Accepted, waiting
+from oncelake.ingestion.pipeline.gate.judge import Accepted
 from oncelake.ingestion.pipeline.spark.errors import (
     recheck_kafka_on_failure,
     translate_engine_errors,
 )
 from oncelake.ingestion.pipeline.spark.session import SessionFor
-from oncelake.ingestion.recovery.position import Position, read_position
+from oncelake.ingestion.recovery.position import Position
 from oncelake.ingestion.recovery.start import plan_start, recheck_start
 from oncelake.ingestion.recovery.topics import resolve_topics
+from oncelake.ingestion.recovery.withheld import waiting_at, waiting_batch, withheld_error
 from oncelake.ingestion.settings import Settings
 from oncelake.ingestion.tables.table import Tell
-
-
-def waiting_batch(spec: StreamSpec, paths: StreamPaths) -> HeldBatch | None:
-    """Return the batch that waits at a stream's gate, if one does; needs neither Kafka nor Spark.
-
-    Raises:
-        RefusedError: the table is not as it was left.
-    """
-    return waiting(spec, paths, read_position(paths)) if spec.publish == "checked" else None
 
 
 def publish_or_accept(
@@ -48,6 +40,7 @@ def publish_or_accept(
     settings: Settings,
     spark: SessionFor,
     *,
+    batch: str | None,
     reason: str,
     run_id: str,
     tell: Tell = lambda text: None,
@@ -55,18 +48,32 @@ def publish_or_accept(
     """Publish the batch that waits, or accept what the stream is refused for; see ``accept``.
 
     Args:
-        spark: Asked only where a batch waits.
+        spark: Asked only where a batch is published.
+        batch: The id of the batch; ``None`` to accept anything else.
 
     Raises:
         InvalidSpecError: there is nothing to accept, or no reason is given.
         RefusedError: the stream is refused for something that cannot be accepted.
     """
-    if reason.strip() and waiting_batch(spec, StreamPaths.of(spec.name, settings, spec.sink)):
-        publish = Publish(
-            spec=spec, settings=settings, spark=spark, run_id=run_id, tell=tell, reason=reason
-        )
-        return publish.execute()
-    return accept(spec, settings, reason=reason, run_id=run_id)
+    if batch is not None:
+        return Publish(
+            spec=spec,
+            settings=settings,
+            spark=spark,
+            run_id=run_id,
+            tell=tell,
+            accepted=Accepted(id=batch, reason=reason),
+        ).execute()
+    try:
+        return accept(spec, settings, reason=reason, run_id=run_id)
+    except InvalidSpecError as error:
+        waits = waiting_batch(spec, StreamPaths.of(spec.name, settings, spec.sink))
+        if waits is None or not reason.strip():
+            raise
+        raise InvalidSpecError(
+            f"{spec.name}: a batch waits; name it, so that no other is published. Next: oncelake "
+            f"batch {spec.name}, then oncelake accept {spec.name} --batch {waits.id} --reason …"
+        ) from error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,10 +81,10 @@ class Publish(StreamTask):
     """The publication of the batch that waits at a stream's gate.
 
     Attributes:
-        reason: Why it is all right; the note of the batch keeps it.
+        accepted: Which one, and why; the note of the batch keeps the reason.
     """
 
-    reason: str
+    accepted: Accepted
 
     def execute(self) -> LedgerRow:
         """Publish the batch.
@@ -87,7 +94,7 @@ class Publish(StreamTask):
 
         Raises:
             InvalidSpecError: no batch waits.
-            BatchHeldError: what the ranges hold now is another batch than the one that waits.
+            BatchWithheldError: what the ranges hold now is another batch than the one that waits.
             RefusedError: a person must decide something else first.
             StreamLockedError: a run holds the stream.
             DependencyError: Kafka does not answer, or a volume is full or read-only.
@@ -101,18 +108,19 @@ class Publish(StreamTask):
             planned = plan_start(stream)
             if planned is None:
                 raise no_table_yet(stream.name)
-            held = self._waiting(stream, planned.position)
-            backlog = sum(map(len, held.ranges))
+            backlog = sum(map(len, self._waiting(stream, planned.position).ranges))
             committer = self.start_committer(stream, planned, lock, backlog=backlog)
             # While the JVM started, nobody held the stream.
-            held = self._waiting(committer.stream, committer.start.position)
-            accepted = Accepted(held=held, reason=self.reason)
-            writer = BatchWriter(committer, run_id=self.run_id, accepted=accepted)
+            ranges = self._waiting(committer.stream, committer.start.position).ranges
+            writer = BatchWriter(committer, run_id=self.run_id, accepted=self.accepted)
             with recheck_kafka_on_failure(lambda: recheck_start(stream, writer.position)):
-                (row,) = writer.write(committer.read(held.ranges), held.ranges)
+                (row,) = writer.write(committer.read(ranges), ranges)
             return row
 
-    def _waiting(self, stream: Stream, position: Position) -> HeldBatch:
-        if held := waiting(stream.spec, stream.paths, position):
-            return held
-        raise InvalidSpecError(f"{stream.name}: no batch waits at its gate. Next: oncelake status")
+    def _waiting(self, stream: Stream, position: Position) -> WithheldBatch:
+        batch, name = waiting_at(position, stream.paths), stream.name
+        if batch is None or stream.spec.publish != "checked":
+            raise InvalidSpecError(f"{name}: no batch waits at its gate. Next: oncelake status")
+        if batch.id != self.accepted.id:
+            raise withheld_error(stream.spec, batch, is_other=True)
+        return batch

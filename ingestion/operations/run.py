@@ -42,7 +42,6 @@ from oncelake.ingestion.operations.progress import Progress
 from oncelake.ingestion.operations.telemetry import observed
 from oncelake.ingestion.pipeline.batch import BatchWriter, Committer
 from oncelake.ingestion.pipeline.checkpoint import Checkpoint, open_generation
-from oncelake.ingestion.pipeline.gate.judge import refuse_waiting
 from oncelake.ingestion.pipeline.report import RunReport, absent_columns
 from oncelake.ingestion.pipeline.schema.create_table import create_table, inherit_erasures
 from oncelake.ingestion.pipeline.schema.evolve import evolve_schema
@@ -162,6 +161,7 @@ class Run(StreamTask):
 
     Attributes:
         inherited: What was erased from the table that this one will replace, as its commits say.
+        published: Next offsets of that table, whose batches have passed the gate already.
         on_batch: Called after each batch with its ledger row and the lag that is left.
         stop: Set it to end the run within seconds; an open batch is as if never begun.
         together: Reads for the siblings that run now, too.
@@ -169,6 +169,7 @@ class Run(StreamTask):
     """
 
     inherited: Sequence[Mapping[str, Any]] = ()
+    published: Offsets | None = None
     on_batch: OnBatch = lambda row, lag: None
     stop: threading.Event = field(default_factory=threading.Event)
     together: SharedReading | None = None
@@ -224,8 +225,6 @@ class Run(StreamTask):
             first = plan_start(stream)
             if first and not first.lag and first.position.columns == stream.spec.ddl:
                 return self._report(stream, first.position, first, first.ends)
-            if first:
-                refuse_waiting(stream, first.position)
             stream = stream.unshared
             backlog = first.lag if first else count_unread(stream.spec, stream.kafka)
             committer = self.start_committer(stream, first, lock, backlog=backlog)
@@ -235,7 +234,12 @@ class Run(StreamTask):
             hit(Failpoint.TABLE_READ)
             checkpoint, notices = _open_checkpoint(stream, start, attempts)
             hit(Failpoint.GENERATION_OPENED)
-            writer = BatchWriter(committer, run_id=self.run_id, on_merge=progress.merge)
+            writer = BatchWriter(
+                committer,
+                run_id=self.run_id,
+                on_merge=progress.merge,
+                published=self.published,
+            )
             with recheck_kafka_on_failure(lambda: recheck_start(stream, writer.position)):
                 self._read(committer, writer, checkpoint, attempts.committed, progress)
             topics = stream.kafka.topics(stream.name, stream.spec.subscribed)

@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 
 from oncelake.ingestion.declaration.gate import quarantining
 from oncelake.ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.declaration.sql import columns_in
 from oncelake.ingestion.errors import InvalidSpecError, RefusedError
 from oncelake.ingestion.kafka.offsets import Offsets, Range
 from oncelake.ingestion.kafka.schema_registry import registry_of
@@ -160,11 +161,16 @@ def _try_in_spark(
 def _missed(
     engine: Engine, spec: StreamSpec, spark: SparkSession, *, is_local: bool
 ) -> dict[str, int]:
-    """Judge the rows that records say by themselves, as if each were written."""
+    """Judge the rows that records say by themselves, as if each were written.
+
+    Only by rules over their own columns: others are known beside the table alone.
+    """
     if not spec.has_whole_rows:
         return {}
-    names = sql.names(spec.types)
-    rows = f"SELECT {names}, 'row' AS _what FROM batch WHERE _disposition = 'row'"
+    known = {name.lower() for name in spec.types}
+    rules = {name: rule for name, rule in spec.expect.items() if columns_in(rule.rule) <= known}
+    spec = spec.model_copy(update={"expect": rules})
+    rows = f"SELECT {sql.names(spec.types)}, 'row' AS _what FROM batch WHERE _disposition = 'row'"
     engine.define("decided", rows, keep=True)
     found = RowRules.of(spec, spark, is_local=is_local).judge(engine, ["row"])
     return {name: each.rows for name, each in found.items()}

@@ -127,6 +127,7 @@ class BatchWriter:
         run_id: str,
         on_merge: Callable[[int], None] = lambda records: None,
         accepted: Accepted | None = None,
+        published: Offsets | None = None,
     ) -> None:
         self._stream = committer.stream
         self._spec = committer.stream.spec
@@ -145,7 +146,13 @@ class BatchWriter:
         self._transformation = plan_transformation(committer.spark, self._spec) if is_here else None
         asked = self.position.constraints
         self._conditions = plan_conditions(committer.spark, self._spec, asked) if is_here else None
-        self._gate = Gate(committer.stream, committer.spark, is_local=is_here, accepted=accepted)
+        self._gate = Gate(
+            committer.stream,
+            committer.spark,
+            is_local=is_here,
+            accepted=accepted,
+            published=published,
+        )
         self._evaluated_by: str | None = None
         self.notices: list[str] = []
 
@@ -196,7 +203,8 @@ class BatchWriter:
                 transformed = transform(decoded, spec, frames, self._transformation)
                 validated = validate(transformed, spec, overlap, asked, self._conditions)
                 is_in_workers = engine.materialize(validated)
-            self._evaluated_by = "local" if is_in_workers and (spec.where or spec.select) else None
+            is_here = is_in_workers and self._transformation is not None
+            self._evaluated_by = "local" if is_here and (spec.where or spec.select) else None
             for part in engine.parts(planned):
                 plan = self.fit_ranges(part)
                 if not plan.is_stale and (row := self._apply_part(engine, part, plan)):

@@ -98,14 +98,15 @@ def validate(
     """
     rules = batch_of(judged(spec, reached, has_constraints=bool(constraints)), spec)
     left_to_spark = {} if conditions else constraints
-    if spec.apply_as_deletes or left_to_spark:
+    is_by_spark = bool(spec.apply_as_deletes or left_to_spark)
+    if is_by_spark:
         flat = flatten_with_conditions(transformed, spec, left_to_spark)
     else:
         flat = transformed.then(partial(flatten, spec=spec))
     if conditions:
         in_spark = partial(flatten_with_conditions, transformed, spec, constraints)
         flat = replace(flat.then(partial(check, conditions=conditions)), in_spark=in_spark)
-    if spec.explode and flat.in_spark is None:
+    if spec.explode and (is_by_spark or transformed.in_spark is None):
         # Spark has cut the rows of a record apart: the rules alone tell which is bad.
         return replace(flat, sql=rules)
     dropped = replace(flat.then(partial(drop_bytes, spec=spec)), sql=rules)

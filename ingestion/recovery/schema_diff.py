@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 from oncelake.ingestion.declaration.ddl import DeclaredColumn, parse_type, system_columns
-from oncelake.ingestion.declaration.gate import quarantining
+from oncelake.ingestion.declaration.gate import quarantining, rule_of
 from oncelake.ingestion.declaration.modes import EXTRA_COLUMN
 from oncelake.ingestion.declaration.spec import StreamSpec, meaning, meaning_changes
 from oncelake.ingestion.declaration.sql import columns_in, quoted
@@ -324,7 +324,8 @@ def _constraint_changes(
     rules, drop = paths.table.rules(), paths.sink.kind.statements.drop_constraint
     for name, sql in constraints_of(spec, rules).items():
         if why := _why_not_kept(spec, sql):
-            what = f"is a constraint of the table, {sql}, which cannot be kept: {why}"
+            kind = "constraint of the table" if rule_of(name) is None else "rule of `expect`"
+            what = f"is a {kind}, {sql}, which cannot be kept: {why}"
             named = DeclaredColumn(name=name, type=SqlType(word=""), nullable=True, comment="")
             dropping = (
                 f"{_statement(paths, drop, named)}, or " if drop and name in rules.checks else ""

@@ -9,10 +9,10 @@ import pytest
 
 from oncelake.assets.assets import ingest_asset
 from oncelake.ingestion.declaration.files.loader import StreamFolder
-from oncelake.ingestion.operations.publish import Publish
 from oncelake.resources.kafka import KafkaResource
 from oncelake.resources.lake import LakeResource
 from oncelake.resources.spark import SparkResource
+from tests.support.gate import publish
 from tests.support.world import World, row
 
 pytestmark = pytest.mark.filterwarnings("ignore:InitResourceContext.dagster_run:DeprecationWarning")
@@ -80,7 +80,7 @@ def test_a_batch_that_is_held_back_is_an_observation_and_builds_nothing(
     assert not check.passed
     assert "oncelake accept" in (check.description or "")
 
-    Publish(**world._parts(reason="looked at")).execute()
+    publish(world)
     green = team()
 
     assert green.success

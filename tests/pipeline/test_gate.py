@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 
-from oncelake.ingestion.errors import BadFieldError, BatchHeldError, InvalidSpecError
-from oncelake.ingestion.lake.held import ROWS, read_held
-from oncelake.ingestion.operations.publish import Publish, waiting_batch
+from oncelake.ingestion.errors import BadFieldError, BatchWithheldError, InvalidSpecError
+from oncelake.ingestion.lake.withheld import ROWS, read_withheld
+from oncelake.ingestion.operations.decisions import reset
+from oncelake.ingestion.operations.erase.erase import erase
+from oncelake.ingestion.operations.publish import publish_or_accept
+from tests.support.gate import publish, waiting, withheld_by
 from tests.support.proof import find_problems
 from tests.support.world import World, changed, row
 
@@ -25,24 +28,6 @@ def judged(world: World, request: pytest.FixtureRequest) -> World:
     return world
 
 
-def held_at(world: World) -> list[str]:
-    """Run into the gate, and return the names of what the batch is held back for."""
-    before = (world.rows(), len(world.ledger)) if world.ledger else None
-    with pytest.raises(BatchHeldError) as refused:
-        world.run()
-    assert refused.value.exit_code == 1
-    assert "no offset moved" in str(refused.value)
-    assert before is None or before == (world.rows(), len(world.ledger))
-    held = waiting_batch(world.spec, world.paths)
-    assert held is not None
-    return [each.name for each in held.misses]
-
-
-def publish(world: World, reason: str = "looked at") -> Any:
-    """Accept what waits."""
-    return Publish(**world._parts(reason=reason)).execute()
-
-
 def test_a_batch_that_misses_a_rule_is_not_there_and_waits(judged: World) -> None:
     """No row, no offset: until the producer is right, or a person accepts exactly that batch."""
     judged.declare(**CHECKED, expect=NAMED)
@@ -50,27 +35,26 @@ def test_a_batch_that_misses_a_rule_is_not_there_and_waits(judged: World) -> Non
     judged.run()
     judged.send(row(1, None), row(2, "b"), row(3, None))
 
-    assert held_at(judged) == ["expect.named"]
+    assert withheld_by(judged) == ["expect.named"]
     judged.send(row(4, None))
-    assert held_at(judged) == ["expect.named"]
-    held = read_held(judged.paths)
-    assert held is not None
-    (miss,) = held.misses
-    assert (miss.rows, miss.what) == (2, "2 rows do not meet name IS NOT NULL")
-    assert {each["id"] for each in miss.examples} == {1, 3}
-    assert [len(each) for each in held.ranges if len(each)] == [3], "what came later is not in it"
+    assert withheld_by(judged) == ["expect.named"]
+    batch = waiting(judged)
+    (miss,) = batch.misses
+    assert (miss.rows, miss.what) == (3, "3 rows do not meet name IS NOT NULL")
+    assert {each["id"] for each in miss.examples} == {1, 3, 4}
     rows = pq.read_table(Path(str(judged.paths.gate / ROWS)))
-    assert sorted(rows["id"].to_pylist()) == [1, 2, 3]
+    assert sorted(rows["id"].to_pylist()) == [1, 2, 3, 4]
+    judged.send(row(5, "e"), row(6, None))
 
     accepted = publish(judged)
 
     assert (accepted.accepted, accepted.balanced, accepted.kind) == ("looked at", True, "ingest")
-    assert judged.rows() == [row(1, None), row(2, "b"), row(3, None)]
-    assert read_held(judged.paths) is None
-    assert held_at(judged) == ["expect.named"], "the next batch is judged for itself"
+    assert judged.rows() == [row(1, None), row(2, "b"), row(3, None), row(4, None)]
+    assert read_withheld(judged.paths) is None
+    assert withheld_by(judged) == ["expect.named"], "the next batch is judged for itself"
     judged.declare(**CHECKED, expect={})
     judged.run()
-    assert len(judged.rows()) == 4
+    assert len(judged.rows()) == 6
     assert not find_problems(judged)
 
 
@@ -143,10 +127,8 @@ def test_a_batch_that_differs_from_what_was_there_waits(world: World, guard: str
     world.send(*(row(number, "gone") for number in (1, 2, 3)), row(5, "b"))
     world.declare(**CHECKED, guard=declared)
 
-    assert held_at(world) == [f"guard.{guard}"]
-    held = read_held(world.paths)
-    assert held is not None
-    assert held.misses[0].what == what
+    assert withheld_by(world) == [f"guard.{guard}"]
+    assert waiting(world).misses[0].what == what
     publish(world)
     assert world.rows() == [row(4, "a"), row(5, "b")]
     assert not find_problems(world)
@@ -163,27 +145,32 @@ def test_a_small_batch_is_not_judged_by_the_usual_guard(world: World) -> None:
     world.run()
     assert len(world.rows()) == 200
     world.send(*(row(number, "gone") for number in range(2, 152)))
-    assert held_at(world) == ["guard.share_of_deletes"]
+    assert withheld_by(world) == ["guard.share_of_deletes"]
 
 
 def test_only_the_batch_that_was_shown_is_published(world: World) -> None:
     """Where the same offsets give another batch now, the acceptance is refused."""
     world.declare(**CHECKED, expect=NAMED)
     world.send(row(1, None), row(2, "b"))
-    assert held_at(world) == ["expect.named"]
+    assert withheld_by(world) == ["expect.named"]
 
+    shown = waiting(world).id
+    world.send(row(3, None))
+    assert withheld_by(world) == ["expect.named"]
+    with pytest.raises(BatchWithheldError, match="not the batch that was accepted"):
+        publish(world, shown)
+    shown = waiting(world).id
     world.declare(**CHECKED, expect={**NAMED, "more": {"rule": "id > 1", "on_miss": "refuse"}})
-    with pytest.raises(BatchHeldError, match="another than the one that was accepted"):
-        publish(world)
+    with pytest.raises(BatchWithheldError, match="not the batch that was accepted"):
+        publish(world, shown)
 
-    held = read_held(world.paths)
-    assert held is not None
-    assert [each.name for each in held.misses] == ["expect.named", "expect.more"]
+    assert [each.name for each in waiting(world).misses] == ["expect.named", "expect.more"]
     assert world.rows() == []
+    shown = waiting(world).id
     publish(world)
-    assert len(world.rows()) == 2
+    assert len(world.rows()) == 3
     with pytest.raises(InvalidSpecError, match="no batch waits"):
-        publish(world)
+        publish(world, shown)
 
 
 def test_a_red_redrive_changes_nothing(world: World) -> None:
@@ -195,11 +182,11 @@ def test_a_red_redrive_changes_nothing(world: World) -> None:
     world.run()
     world.declare(expect={"short": {"rule": "length(name) < 3", "on_miss": "refuse"}})
 
-    with pytest.raises(BatchHeldError, match="a redrive is not published"):
+    with pytest.raises(BatchWithheldError, match="what is redone is not published"):
         world.redrive()
 
     assert world.rows() == [row(1, "a")]
-    assert read_held(world.paths) is None
+    assert read_withheld(world.paths) is None
     world.declare(expect={})
     world.redrive()
     assert world.rows() == [row(1, "a"), row(2, "long")]
@@ -216,7 +203,116 @@ def test_what_spark_alone_evaluates_is_judged_by_it(world: World) -> None:
     world.send(row(1, "Robert"), row(2, "Rupert"))
     world.run()
     world.send(row(3, "Anna"), row(14, "Robert"))
-    assert held_at(world) == ["expect.soundex", "expect.ids"]
+    assert withheld_by(world) == ["expect.soundex", "expect.ids"]
     world.declare(expect={"bad": "id + 'x' > 1"})
     with pytest.raises(BadFieldError, match=r"expect\.bad"):
         world.run()
+
+
+def test_a_batch_passes_once_the_producer_has_corrected_its_rows(world: World) -> None:
+    """The newest row of a key is judged, so a newer record of it may let the batch pass."""
+    world.declare(**CHECKED, expect=NAMED)
+    world.send(row(1, None))
+    assert withheld_by(world) == ["expect.named"]
+    world.send(row(1, "a"))
+    world.run()
+    assert world.rows() == [row(1, "a")]
+    assert read_withheld(world.paths) is None
+
+
+def test_versions_are_judged_when_they_begin(world: World) -> None:
+    """A version that is closed is of an earlier batch, whatever rule there is by now."""
+    world.declare(mode="scd2", sequence_by=["at"])
+    world.send(row(1, None, 1))
+    world.run()
+    world.declare(**CHECKED, expect=NAMED)
+    world.send(row(1, "a", 2))
+    world.run()
+    assert len(world.rows()) == 2
+    world.send(row(1, None, 3))
+    assert withheld_by(world) == ["expect.named"]
+
+
+def test_aggregates_are_judged_as_they_will_stand(world: World) -> None:
+    """A rule over what is folded, which no record says alone."""
+    rule = {"few": {"rule": "n < 3", "on_miss": "refuse"}}
+    world.declare(**CHECKED, mode="aggregate", aggregates={"n": "count(*)"}, expect=rule)
+    world.send(row(1, "a"), row(1, "b"))
+    world.run()
+    world.send(row(1, "c"))
+    with pytest.raises(BatchWithheldError, match="1 row does not meet n < 3"):
+        world.run()
+
+
+def test_a_rebuild_judges_only_what_was_not_published(world: World) -> None:
+    """What was accepted once is in the new table, too; what waits is in neither."""
+    world.declare(**CHECKED, expect=NAMED)
+    world.send(row(1, None), row(2, "b"))
+    assert withheld_by(world) == ["expect.named"]
+    publish(world)
+    world.rebuild()
+    assert world.rows() == [row(1, None), row(2, "b")]
+    world.send(row(3, None))
+    with pytest.raises(BatchWithheldError, match="what is rebuilt is not published"):
+        world.rebuild()
+    assert world.rows() == [row(1, None), row(2, "b")]
+    assert withheld_by(world) == ["expect.named"]
+    publish(world)
+    world.rebuild()
+    assert len(world.rows()) == 3
+    assert not find_problems(world)
+
+
+def test_what_waits_goes_with_an_erase_and_a_reset(world: World) -> None:
+    """Its rows are no copy that outlives those of the table."""
+    world.declare(**CHECKED, expect=NAMED)
+    world.send(row(1, "a"))
+    world.run()
+    world.send(row(1, None))
+    for forget in (
+        lambda: erase(world.spec, world.settings, key='{"id": 1}', reason="asked", run_id="e"),
+        lambda: reset(world.name, world.settings, run_id="r"),
+    ):
+        assert withheld_by(world) == ["expect.named"]
+        forget()
+        assert not (world.paths.gate / ROWS).exists()
+
+
+def test_an_acceptance_is_not_taken_for_another(world: World) -> None:
+    """A loss is accepted though a batch waits; the batch is accepted by its id alone."""
+    world.declare(**CHECKED, expect=NAMED)
+    world.send(row(1, "a"))
+    world.run()
+    world.send(row(2, None), row(3, "c"))
+    assert withheld_by(world) == ["expect.named"]
+    given = {"reason": "why", "run_id": "a"}
+    accept = partial(publish_or_accept, world.spec, world.settings, lambda _: world.spark, **given)
+    with pytest.raises(InvalidSpecError, match=f"--batch {waiting(world).id}"):
+        accept(batch=None)
+    world.forget_before(0, 2)
+    row_of_loss = accept(batch=None)
+    assert row_of_loss.counts["lost"] == 1
+    world.run()
+    assert world.rows() == [row(1, "a"), row(3, "c")]
+
+
+def test_rules_of_one_text_are_two_rules(judged: World) -> None:
+    """Each has its own count, and each its own name."""
+    judged.declare(expect={"one": "id > 1", "other": "id>1"})
+    judged.send(row(1, "a"))
+    judged.run()
+    assert {n for n in judged.ledger[-1].counts if n.startswith("expect.")} == {
+        "expect.one",
+        "expect.other",
+    }
+
+
+def test_evidence_that_cannot_be_read_is_none(world: World) -> None:
+    """A file that was cut short, or is of another version, stops nobody."""
+    world.declare(**CHECKED, expect=NAMED)
+    world.send(row(1, None))
+    assert withheld_by(world) == ["expect.named"]
+    for content in (b"{", b"{}", b'{"ranges": [], "misses": [], "more": 1}'):
+        (world.paths.gate / "withheld.json").put(content)
+        assert read_withheld(world.paths) is None
+    assert withheld_by(world) == ["expect.named"]

@@ -9,9 +9,9 @@ from contextlib import contextmanager
 
 import pytest
 
-from oncelake.ingestion.errors import BatchHeldError
-from oncelake.ingestion.operations.publish import Publish
+from oncelake.ingestion.errors import BatchWithheldError
 from oncelake.ingestion.storage.failpoints import Failpoint
+from tests.support.gate import publish
 from tests.support.long import twins
 from tests.support.proof import find_problems
 from tests.support.world import World, row
@@ -68,7 +68,7 @@ def test_a_reader_never_meets_what_was_held_back(world: World) -> None:
             is_red = number % 10 == 3
             world.send(row(number, "a"), *([row(-number, None)] if is_red else []))
             if is_red:
-                with pytest.raises(BatchHeldError):
+                with pytest.raises(BatchWithheldError):
                     world.run()
                 world.declare(expect={"named": {**RULE, "on_miss": "quarantine"}})
             if number % 10 == 5:
@@ -87,12 +87,12 @@ def test_what_was_accepted_is_there_as_it_was_shown(world: World) -> None:
     world.declare(publish="checked", expect={"named": RULE})
     for place in (Failpoint.PREPARED, Failpoint.COMMITTED):
         world.send(row(len(world.ledger) + 1, None))
-        with pytest.raises(BatchHeldError):
+        with pytest.raises(BatchWithheldError):
             world.run()
         with crashing_at(place), pytest.raises(PlannedError):
-            Publish(**world._parts(reason="looked at")).execute()
+            publish(world)
         if place == Failpoint.PREPARED:
-            Publish(**world._parts(reason="looked at")).execute()
+            publish(world)
         world.run()
     assert [each.accepted for each in world.ledger if each.counts["read"]] == 2 * ["looked at"]
     assert find_problems(world) == ()
@@ -107,9 +107,9 @@ def test_a_topic_gets_nothing_of_a_batch_that_is_held_back(world: World) -> None
     world.send(row(1, "a"))
     world.run()
     world.send(row(2, None))
-    with pytest.raises(BatchHeldError):
+    with pytest.raises(BatchWithheldError):
         world.run()
     assert world.rows() == [row(1, "a")]
-    Publish(**world._parts(reason="looked at")).execute()
+    publish(world)
     assert world.rows() == [row(1, "a"), row(2, None)]
     assert find_problems(world) == ()

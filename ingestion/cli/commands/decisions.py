@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -26,21 +27,25 @@ Why = Annotated[str, typer.Option("--reason", help="Why; kept with what is decid
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from oncelake.ingestion.lake.held import HeldBatch
     from oncelake.ingestion.lake.ledger import LedgerRow
+    from oncelake.ingestion.lake.withheld import WithheldBatch
     from oncelake.ingestion.settings import Settings
 
 
 def accept(
     stream: Stream,
     reason: Annotated[str, typer.Option(help="Why this is all right; the ledger keeps it.")],
+    batch: Annotated[
+        str | None, typer.Option("--batch", help="The id of a batch that waits: publish it.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Accept what the stream is held up by, so that the next run goes on behind it.
+    """Accept what the stream is refused for, so that the next run goes on behind it.
 
-    A batch that waits at the gate (`oncelake batch STREAM`) is published as it is. A lost range is
-    skipped; a batch whose books do not balance, or a table that somebody restored or altered,
-    stays as it is (`oncelake ledger STREAM`). The reason is kept with the acceptance.
+    A lost range is skipped; a batch whose books do not balance, or a table that somebody restored
+    or altered, stays as it is (`oncelake ledger STREAM`). With --batch, the batch of that id is
+    published, which waits at the gate (`oncelake batch STREAM`), and no other. The reason is kept
+    with the acceptance.
     """
     from oncelake.ingestion.operations.publish import publish_or_accept
 
@@ -53,6 +58,7 @@ def accept(
             spec,
             settings,
             lambda backlog: session(settings, tell, backlog),
+            batch=batch,
             reason=why,
             run_id=new_run_id(),
             tell=tell,
@@ -75,14 +81,14 @@ def batch(
     Of one that does not, nothing is in the table and no offset has moved. Needs neither Spark nor
     Kafka. Exits with 1 when a batch waits.
     """
-    from oncelake.ingestion.lake.held import ROWS
     from oncelake.ingestion.lake.paths import StreamPaths
-    from oncelake.ingestion.operations.publish import waiting_batch
+    from oncelake.ingestion.lake.withheld import ROWS
+    from oncelake.ingestion.recovery.withheld import waiting_batch
 
     spec, settings = load_stream(stream)
     paths = StreamPaths.of(stream, settings, spec.sink)
-    held = waiting_batch(spec, paths)
-    if held and rows:
+    waits = waiting_batch(spec, paths)
+    if waits and rows:
         content = (paths.gate / ROWS).read_if_there()
         if content is None:
             raise InvalidSpecError(f"{stream}: the batch that waits changes no row, so has none")
@@ -91,12 +97,13 @@ def batch(
         except OSError as error:
             raise InvalidSpecError(f"--rows {rows}: {error.strerror or error}") from error
     if as_json:
-        output.document({"stream": stream, "held": held})
-    elif held is None:
+        document = None if waits is None else {"id": waits.id, **asdict(waits)}
+        output.document({"stream": stream, "waits": document})
+    elif waits is None:
         output.say(f"{stream}: no batch waits")
     else:
-        _print_held(stream, held, rows)
-    raise typer.Exit(WRONG if held else DONE)
+        _print_withheld(stream, waits, rows)
+    raise typer.Exit(WRONG if waits else DONE)
 
 
 def adopt_topic(
@@ -207,12 +214,12 @@ def _unsent(waiting: int) -> str:
     return f"{counted(waiting, 'record')} in quarantine that no redrive has sent in"
 
 
-def _print_held(stream: str, held: HeldBatch, written: Path | None) -> None:
-    ranges = ", ".join(str(each) for each in held.ranges if len(each))
-    output.say(f"{stream}: a batch of {ranges} waits since {held.since} (run {held.run_id})")
-    counts = ", ".join(f"{name} {n:,}" for name, n in held.counts.items() if n)
+def _print_withheld(stream: str, batch: WithheldBatch, written: Path | None) -> None:
+    ranges = ", ".join(str(each) for each in batch.ranges if len(each))
+    output.say(f"{stream}: a batch of {ranges} waits since {batch.since} (run {batch.run_id})")
+    counts = ", ".join(f"{name} {n:,}" for name, n in batch.counts.items() if n)
     output.say(f"  {counts}")
-    for miss in held.misses:
+    for miss in batch.misses:
         output.say(f"  {miss}", "yellow")
         for example in miss.examples:
             columns = (f"{name}: {value}" for name, value in example.items() if name[0] != "_")
@@ -221,7 +228,9 @@ def _print_held(stream: str, held: HeldBatch, written: Path | None) -> None:
     if written:
         output.say(f"  its rows are in {written}")
     output.say(f"Next: correct the declaration or the producer, and oncelake run {stream}; or")
-    output.say(f"oncelake accept {stream} --reason …, which publishes it as it is")
+    output.say(
+        f"oncelake accept {stream} --batch {batch.id} --reason …, which publishes it as it is"
+    )
 
 
 def _report(stream: str, row: LedgerRow, what: str, *, as_json: bool) -> None:

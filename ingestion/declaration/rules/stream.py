@@ -326,8 +326,14 @@ def _gate_violations(
         "share_of_deletes": "deletes" * (not spec.write_mode.has_deletes),
         "new_keys": "keys" * (not spec.write_mode.has_keys),
     }
+    if spec.guard.at_least and not spec.guard.is_declared:
+        yield "guard", "missing: a limit, such as `share_of_deletes: 0.5`"
+    if spec.publish == "checked" and spec.format.options.truncate_policy == "apply":
+        problem = "`apply` empties the table by a commit of its own, which nothing judges"
+        yield ("format", "on_truncate"), f"{problem}; write `stop`, or `quarantine`"
     for field in (name for name in lacking if getattr(spec.guard, name) is not None):
-        if what := lacking[field] or "way to look rows up" * spec.is_log:
+        what = lacking[field] or "way to look rows up" * spec.is_log
+        if what := what or "row that stands for its key" * (spec.mode == "scd2"):
             yield ("guard", field), f"this table has no {what}; remove it"
 
 

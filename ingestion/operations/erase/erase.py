@@ -27,11 +27,11 @@ from oncelake.ingestion.kafka.admin import Kafka
 from oncelake.ingestion.kafka.offsets import Offsets, Range
 from oncelake.ingestion.lake.archive import archived
 from oncelake.ingestion.lake.erasure import COMPLETE, COMPLETES, said_of, unfinished
-from oncelake.ingestion.lake.held import forget_held
 from oncelake.ingestion.lake.ledger import LedgerRow, copy_ledger, put_rows, standing_rows
 from oncelake.ingestion.lake.lock import held, refuse_lost_lease
 from oncelake.ingestion.lake.paths import StreamPaths, refuse_unable
 from oncelake.ingestion.lake.quarantine import remove_payloads
+from oncelake.ingestion.lake.withheld import forget_withheld
 from oncelake.ingestion.operations.erase.key import is_of_key, parse_key
 from oncelake.ingestion.pipeline.erased import at_places
 from oncelake.ingestion.recovery.position import Position
@@ -110,7 +110,7 @@ def erase(
         put_rows(paths, row)
         copy_ledger(paths)
         # It has a hash of each key. A proof that goes on meanwhile finds the batch in the ledger.
-        forget_held(paths)
+        forget_withheld(paths)
         forget_key(paths.proof, as_of_its_table(spec, paths), erasing.key, seq=row.seq)
         tell(f"{spec.name}: older versions…")
         row = erasing.drop_versions(row)

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from oncelake.ingestion.declaration.gate import quarantining
 from oncelake.ingestion.declaration.spec import StreamSpec, fingerprint
 from oncelake.ingestion.errors import (
     DamagedTableError,
@@ -105,7 +106,8 @@ class Rebuild:
             self._remove_unless_made_for(purpose, half_made)
             topics = stream.kafka.topics(spec.name, spec.subscribed)
             erased = tuple(_erased_before(spec, snapshot, topics.ids))
-            run = replace(self.run, spec=spec, settings=beside, inherited=erased)
+            passed = _passed(snapshot, topics.ids)
+            run = replace(self.run, spec=spec, settings=beside, inherited=erased, published=passed)
             report = self._fill(run, half_made)
             if not self._is_ready(report):
                 return RebuildReport(stream=spec.name, report=report, old=Swapped())
@@ -240,7 +242,17 @@ def _purpose(spec: StreamSpec, snapshot: TableSnapshot) -> str:
     table = snapshot.table.table_id if snapshot.table else "no table"
     known = erasures(known_rows(snapshot))
     erased = [erasure.seq for erasure in known if not erasure.is_truncate]
-    return f"{fingerprint(spec)} in {spec.sink} for {table} without what {erased} erased"
+    rules = "".join(f" with {name}: {rule}" for name, rule in quarantining(spec.expect).items())
+    return f"{fingerprint(spec)} in {spec.sink} for {table} without what {erased} erased{rules}"
+
+
+def _passed(snapshot: TableSnapshot, topic_ids: Mapping[str, str]) -> Offsets:
+    """Return how far the table in use has read topics that are still those of now."""
+    position = position_of(snapshot, RefusedError)
+    if position is None:
+        return Offsets()
+    same = dict(position.identity.topic_ids.items() & topic_ids.items())
+    return Offsets({at: offset for at, offset in position.next.items() if at.topic in same})
 
 
 def _erased_before(

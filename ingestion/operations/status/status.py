@@ -31,7 +31,6 @@ from oncelake.ingestion.lake.quarantine import count_waiting
 from oncelake.ingestion.lake.stream import Stream
 from oncelake.ingestion.operations.failure import Failure
 from oncelake.ingestion.operations.upkeep.retention import Retention, retention_now, retention_of
-from oncelake.ingestion.pipeline.gate.judge import held_error, waiting
 from oncelake.ingestion.pipeline.report import absent_columns
 from oncelake.ingestion.recovery.continuity import unproven_logs
 from oncelake.ingestion.recovery.position import Position, is_ledger_behind
@@ -46,6 +45,7 @@ from oncelake.ingestion.recovery.topics import (
     refuse_another_topic,
     resolve_topics,
 )
+from oncelake.ingestion.recovery.withheld import waiting_at, withheld_error
 from oncelake.ingestion.settings import Settings
 from oncelake.ingestion.storage.location import Location
 from oncelake.ingestion.storage.volumes import refuse_read_only_volumes, translate_disk_errors
@@ -71,7 +71,7 @@ class StreamStatus:
         retention: When Kafka may delete what the table has not reached; before the first run it
             holds nothing that was promised.
         notices: Columns that the newest batch had no value of.
-        held_since: Since when a batch waits at the gate, if one does.
+        withheld_since: Since when a batch waits at the gate, if one does.
         is_sensed: Whether Dagster's sensor is to start its runs.
         run_ids: The runs that wrote its newest batches.
         idle: What starts no runs of it in Dagster, and what to do; filled in by who asks Dagster.
@@ -94,7 +94,7 @@ class StreamStatus:
     retention: Retention | None = None
     problems: tuple[Failure, ...] = ()
     notices: tuple[str, ...] = ()
-    held_since: dt.datetime | None = None
+    withheld_since: dt.datetime | None = None
     is_sensed: bool = False
     run_ids: tuple[str, ...] = ()
     idle: str | None = None
@@ -191,9 +191,9 @@ def _compare_declaration(status: StreamStatus, spec: StreamSpec, paths: StreamPa
 
 
 def _look_at_gate(status: StreamStatus, spec: StreamSpec, paths: StreamPaths) -> None:
-    if held := waiting(spec, paths, status.position):
-        status.held_since = dt.datetime.fromisoformat(held.since)
-        raise held_error(spec, held)
+    if spec.publish == "checked" and (batch := waiting_at(status.position, paths)):
+        status.withheld_since = dt.datetime.fromisoformat(batch.since)
+        raise withheld_error(spec, batch)
 
 
 def _find_holder(status: StreamStatus, paths: StreamPaths) -> None:

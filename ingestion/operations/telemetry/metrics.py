@@ -124,8 +124,8 @@ def _commit_age(status: StreamStatus, now: dt.datetime, since: float) -> float |
     return (now - status.committed_at).total_seconds() if status.committed_at else None
 
 
-def _held_age(status: StreamStatus, now: dt.datetime, since: float) -> float | None:
-    return (now - status.held_since).total_seconds() if status.held_since else None
+def _withheld_age(status: StreamStatus, now: dt.datetime, since: float) -> float | None:
+    return (now - status.withheld_since).total_seconds() if status.withheld_since else None
 
 
 _GAUGES: Final[tuple[tuple[str, str, str, _Value], ...]] = (
@@ -150,7 +150,7 @@ _GAUGES: Final[tuple[tuple[str, str, str, _Value], ...]] = (
         "Records in quarantine that no redrive has sent in",
         lambda status, *_: status.waiting,
     ),
-    ("oncelake.gate.age", "s", "Time since a batch is held back at the gate", _held_age),
+    ("oncelake.gate.age", "s", "Time since a batch is held back at the gate", _withheld_age),
     ("oncelake.rows", "{row}", "Rows of the table", lambda status, *_: status.row_count),
     (
         "oncelake.status",

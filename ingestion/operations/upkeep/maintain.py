@@ -29,9 +29,11 @@ from oncelake.ingestion.lake.ledger import LedgerRow, copy_ledger, standing_rows
 from oncelake.ingestion.lake.lock import held, refuse_lost_lease
 from oncelake.ingestion.lake.paths import StreamPaths
 from oncelake.ingestion.lake.quarantine import remove_payloads
+from oncelake.ingestion.lake.withheld import forget_withheld
 from oncelake.ingestion.modes import sql
 from oncelake.ingestion.operations.history.rewind import read_history
 from oncelake.ingestion.recovery.standing import OF_BATCHES, heal_stream
+from oncelake.ingestion.recovery.withheld import waiting_at
 from oncelake.ingestion.settings import Settings
 from oncelake.ingestion.sinks.delta.compaction import TableSize, TableUpkeep, compact
 from oncelake.ingestion.storage.failpoints import Failpoint, hit
@@ -101,6 +103,8 @@ def maintain(
         standing.refuse(*OF_BATCHES)
         # Copies that a restore left that was cut short.
         paths.restored.delete_all(partial(refuse_lost_lease, paths))
+        if waiting_at(standing.position, paths) is None:
+            forget_withheld(paths)
         rows = standing_rows(standing.rows)
         keep = window if window is not None else dt.timedelta(days=spec.rewind_window_days)
         forgotten = _forget_deletes(spec, paths, rows)

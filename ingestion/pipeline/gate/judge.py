@@ -3,7 +3,7 @@
     decided → misses of rules → guard → books → expectations → published, or held back
 
 What is held back changes nothing: no row is written, no offset moves, and what the batch would have
-been lies beside the tables until a person decides; see ``ingestion.lake.held``.
+been lies beside the tables until a person decides; see ``ingestion.lake.withheld``.
 """
 
 from __future__ import annotations
@@ -18,24 +18,26 @@ from typing import Any, Final
 from pyspark.sql import SparkSession
 
 from oncelake.ingestion.declaration.spec import StreamSpec
-from oncelake.ingestion.errors import NOTHING_WRITTEN, BatchHeldError, counted
+from oncelake.ingestion.errors import counted
+from oncelake.ingestion.kafka.offsets import Offsets
 from oncelake.ingestion.lake.books import imbalances
-from oncelake.ingestion.lake.held import (
-    ROWS,
-    HeldBatch,
-    Miss,
-    forget_held,
-    read_held,
-    write_held,
-)
 from oncelake.ingestion.lake.ledger import Ledger
-from oncelake.ingestion.lake.paths import StreamPaths
 from oncelake.ingestion.lake.stream import Stream
+from oncelake.ingestion.lake.withheld import (
+    ROWS,
+    Miss,
+    WithheldBatch,
+    forget_withheld,
+    read_withheld,
+    write_withheld,
+)
 from oncelake.ingestion.modes.engines.engine import Engine
 from oncelake.ingestion.modes.mode import WriteMode
+from oncelake.ingestion.modes.sql import text
 from oncelake.ingestion.pipeline.gate.rules import Missed, RowRules, rows_in_spark
 from oncelake.ingestion.pipeline.spark.errors import translate_expression_errors
 from oncelake.ingestion.recovery.position import Position
+from oncelake.ingestion.recovery.withheld import unaccepted_error, withheld_error
 from oncelake.ingestion.tables.commit_metadata import CommitMetadata
 
 # What stands before a rule's name among the counts of a commit.
@@ -46,9 +48,9 @@ _FEWEST_BATCHES, _MOST_BATCHES = 3, 10
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Accepted:
-    """A batch that a person lets through the gate, and why."""
+    """A batch that a person lets through the gate, by its id, and why."""
 
-    held: HeldBatch
+    id: str
     reason: str
 
 
@@ -62,11 +64,20 @@ class Gate:
         *,
         is_local: bool,
         accepted: Accepted | None = None,
+        published: Offsets | None = None,
     ) -> None:
-        """Take what judges; ``accepted`` is the one batch that passes whatever is found."""
+        """Take what judges.
+
+        Args:
+            stream: The stream, whose declaration says what is asked of a batch.
+            spark: Evaluates what DuckDB cannot.
+            is_local: Whether the engine is of this process.
+            accepted: The one batch that passes whatever is found.
+            published: Of a rebuild: what the table in use has passed already, up to these offsets.
+        """
         self._stream, self._spec, self._spark = stream, stream.spec, spark
+        self._is_local, self._published, self._accepted = is_local, published, accepted
         self._rules = RowRules.of(stream.spec, spark, is_local=is_local)
-        self._accepted = accepted
 
     def judge(
         self, engine: Engine, mode: WriteMode, metadata: CommitMetadata, position: Position
@@ -74,29 +85,38 @@ class Gate:
         """Return the note of a batch that may be published, with the misses of its rules.
 
         Raises:
-            BatchHeldError: it may not; nothing was written. A batch from Kafka waits then, until
-                a person decides.
+            BatchWithheldError: it may not; nothing was written. A batch from Kafka waits then,
+                until a person decides.
         """
         with translate_expression_errors(self._spec, [each.range for each in metadata.ranges], {}):
-            missed = self._rules.judge(engine, mode.written) if mode.decided else {}
+            missed = self._rules.judge(engine, mode.judged) if mode.decided else {}
         counts = {f"{MISSED}{name}": each.rows for name, each in missed.items()}
         metadata = replace(metadata, counts={**metadata.counts, **counts})
-        if self._spec.publish != "checked":
+        if self._spec.publish != "checked" or self._has_passed(metadata):
             return metadata
         misses = [*self._misses(engine, mode, metadata, position, missed)]
         if not misses:
             return metadata
-        held = self._held(metadata, position, misses)
-        if self._accepted and self._accepted.held.is_same(held):
+        batch = self._withheld(engine, metadata, position, misses)
+        if self._accepted and self._accepted.id == batch.id:
             return replace(metadata, reason=self._accepted.reason)
-        if metadata.kind == "ingest":
-            self._hold(engine, mode, held)
-        raise held_error(self._spec, held, kind=metadata.kind, is_other=bool(self._accepted))
+        if metadata.kind != "ingest" or self._published is not None:
+            what = "redone" if self._published is None else "rebuilt"
+            raise unaccepted_error(self._spec, batch, what=what)
+        self._withhold(engine, mode, batch)
+        raise withheld_error(self._spec, batch, is_other=bool(self._accepted))
 
     def published(self) -> None:
         """Forget what waited, since a later batch is in the table."""
         if self._spec.publish == "checked":
-            forget_held(self._stream.paths)
+            forget_withheld(self._stream.paths)
+
+    def _has_passed(self, metadata: CommitMetadata) -> bool:
+        """Tell whether a rebuild reads what the table in use has, and nothing beyond."""
+        passed = self._published
+        return passed is not None and all(
+            each.range.end <= passed.get(each.range.topic_partition, 0) for each in metadata.ranges
+        )
 
     def _misses(
         self,
@@ -109,10 +129,12 @@ class Gate:
         for name, found in missed.items():
             rule = self._spec.expect[name]
             if rule.on_miss == "refuse":
-                what = f"{counted(found.rows, 'row')} {_DO_NOT_MEET[found.rows == 1]} {rule.rule}"
+                number = counted(found.rows, "row does", "rows do")
+                what = f"{number} not meet {rule.rule}"
                 examples = [_as_json(row) for row in found.examples]
                 yield Miss(name=f"expect.{name}", what=what, rows=found.rows, examples=examples)
-        yield from self._guard(mode, metadata.counts, position)
+        if metadata.kind == "ingest" and metadata.counts["read"]:
+            yield from self._guard(mode, metadata.counts, position)
         rows = mode.rows_of_seq(metadata.counts)
         for problem in imbalances(
             metadata.counts, rows_of_seq=rows, rows_expected=rows, kind=metadata.kind
@@ -160,7 +182,9 @@ class Gate:
         # It imports Great Expectations, which takes seconds.
         from oncelake.ingestion.pipeline.gate.expectations import evaluate
 
-        rows = rows_in_spark(engine, self._spark, mode.written).drop("_what")
+        rows = rows_in_spark(engine, self._spark, mode.judged, is_local=self._is_local).drop(
+            "_what"
+        )
         outcomes = evaluate(
             self._spec.expectations, rows, declared_in=self._spec.file, table=self._spec.name
         )
@@ -168,87 +192,44 @@ class Gate:
             if not outcome.success and outcome.severity == "critical":
                 yield Miss(name="expectations", what=str(outcome), rows=outcome.unexpected)
 
-    def _held(
-        self, metadata: CommitMetadata, position: Position, misses: Sequence[Miss]
-    ) -> HeldBatch:
-        return HeldBatch(
+    def _withheld(
+        self,
+        engine: Engine,
+        metadata: CommitMetadata,
+        position: Position,
+        misses: Sequence[Miss],
+    ) -> WithheldBatch:
+        place = (position.table_id, metadata.seq, metadata.epoch)
+        before = read_withheld(self._stream.paths)
+        now = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
+        (found,) = engine.rows("SELECT sum(CAST(_digest AS DECIMAL(38, 0))) AS records FROM batch")
+        return WithheldBatch(
             table_id=position.table_id,
             seq=metadata.seq,
             epoch=metadata.epoch,
             judged_by=_fingerprint(self._spec),
             run_id=metadata.run_id,
-            since=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
+            since=before.since if before and before.place == place else now,
+            records=int(found["records"] or 0),
             ranges=tuple(each.range for each in metadata.ranges),
             counts=metadata.counts,
             misses=tuple(misses),
         )
 
-    def _hold(self, engine: Engine, mode: WriteMode, held: HeldBatch) -> None:
+    def _withhold(self, engine: Engine, mode: WriteMode, batch: WithheldBatch) -> None:
         """Write down what waits: the rows first, so that evidence without rows is none."""
         paths = self._stream.paths
-        forget_held(paths)
+        forget_withheld(paths)
         if mode.decided:
-            changes = ", ".join(f"'{each}'" for each in mode.changing)
-            engine.write_parquet(
-                f"SELECT * FROM decided WHERE _what IN ({changes})", paths.gate / ROWS
-            )
-        write_held(paths, held)
-
-
-_DO_NOT_MEET: Final = ("do not meet", "does not meet")
-
-
-def waiting(spec: StreamSpec, paths: StreamPaths, position: Position | None) -> HeldBatch | None:
-    """Return the batch that waits at a stream's gate, if the table stands where it was judged."""
-    if position is None or spec.publish != "checked":
-        return None
-    held = read_held(paths)
-    place = (position.table_id, position.seq + 1, position.epoch)
-    return held if held and (held.table_id, held.seq, held.epoch) == place else None
-
-
-def refuse_waiting(stream: Stream, position: Position) -> None:
-    """Refuse to read what was judged already, by the same declaration.
-
-    Raises:
-        BatchHeldError: a batch waits, and nothing has changed that could let it pass.
-    """
-    held = waiting(stream.spec, stream.paths, position)
-    if held and held.judged_by == _fingerprint(stream.spec):
-        raise held_error(stream.spec, held)
-
-
-def held_error(
-    spec: StreamSpec, held: HeldBatch, *, kind: str = "ingest", is_other: bool = False
-) -> BatchHeldError:
-    """Return the error of a batch that is held back.
-
-    Args:
-        kind: Of the commit that it would have been: only a batch from Kafka can be accepted.
-        is_other: Whether a person has accepted another.
-    """
-    name, what = spec.name, "; ".join(map(str, held.misses))
-    ranges = ", ".join(str(each) for each in held.ranges if len(each)) or "no offsets"
-    problem = f"a batch of {ranges} is not published (since {held.since}): {what}."
-    correct = f"correct {spec.file} or the producer, and run again"
-    if kind != "ingest":
-        return BatchHeldError(
-            name, f"a {kind} is not published: {what}. {NOTHING_WRITTEN}", remedy=correct
-        )
-    if is_other:
-        problem = f"the batch is another than the one that was accepted: {problem}"
-    return BatchHeldError(
-        name,
-        f"{problem} {NOTHING_WRITTEN}",
-        remedy=f"oncelake batch {name} shows it; then {correct}, or let `where` or `on_miss: "
-        f"quarantine` take the records out, or oncelake accept {name} --reason … publishes it as "
-        "it is",
-    )
+            changes = ", ".join(map(text, mode.changing))
+            rows = f"SELECT * FROM decided WHERE _what IN ({changes})"
+            engine.write_parquet(rows, paths.gate / ROWS)
+        write_withheld(paths, batch)
 
 
 def _fingerprint(spec: StreamSpec) -> str:
-    text = spec.model_dump_json(by_alias=True, exclude_defaults=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    declared = spec.model_dump_json(by_alias=True, exclude_defaults=True)
+    return hashlib.sha256(declared.encode()).hexdigest()[:16]
 
 
 def _as_json(row: Mapping[str, Any]) -> dict[str, Any]:

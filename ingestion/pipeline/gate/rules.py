@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.modes import sql
 from oncelake.ingestion.modes.engines.engine import Engine, OverflowedError
-from oncelake.ingestion.pipeline.schema.types import frame_of
+from oncelake.ingestion.pipeline.schema.types import frame_of, judged_columns
 from oncelake.ingestion.pipeline.statements.translate import translate_conditions
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class RowRules:
         rules = {n: each.rule for n, each in spec.expect.items() if each.on_miss != "quarantine"}
         translated = None
         if rules and is_local:
-            translated = translate_conditions(spark, spec, rules.values(), of=spec.table_columns)
+            translated = translate_conditions(spark, spec, rules.values(), of=judged_columns(spec))
         in_duckdb = None
         if translated is not None:
             in_duckdb = dict(zip(rules, (each.sql for each in translated), strict=True))
@@ -72,14 +72,17 @@ class RowRules:
                 return self._judge_here(engine, self.in_duckdb, written)
             except (duckdb.Error, OverflowedError):
                 pass  # Spark says what it is.
-        return self._judge_in_spark(rows_in_spark(engine, self.spark, written))
+        return self._judge_in_spark(
+            rows_in_spark(engine, self.spark, written, is_local=self.is_local)
+        )
 
     def _judge_here(
         self, engine: Engine, rules: Mapping[str, str], written: Sequence[str]
     ) -> dict[str, Missed]:
         rows = f"FROM decided value WHERE {_is_written(written)}"
         misses = {name: f"NOT coalesce({each}, FALSE)" for name, each in rules.items()}
-        counts = ", ".join(f"count(*) FILTER ({miss})" for miss in misses.values())
+        counted = (f"count(*) FILTER ({miss}) AS n{n}" for n, miss in enumerate(misses.values()))
+        counts = ", ".join(counted)
         (found,) = engine.rows(f"SELECT {counts} {rows}")
         return {
             name: Missed(
@@ -102,9 +105,11 @@ class RowRules:
         }
 
 
-def rows_in_spark(engine: Engine, spark: SparkSession, written: Sequence[str]) -> DataFrame:
+def rows_in_spark(
+    engine: Engine, spark: SparkSession, written: Sequence[str], *, is_local: bool
+) -> DataFrame:
     """Return the rows that a batch would write as a frame, with their dispositions."""
-    if not hasattr(engine, "arrow"):
+    if not is_local:
         of_spark = cast("SparkEngine", engine)
         return of_spark.frame("decided").where(F.col("_what").isin(*written))
     local = cast("LocalEngine", engine)

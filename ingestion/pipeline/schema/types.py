@@ -91,12 +91,16 @@ def frame_of(spark: SparkSession, rows: pa.Table) -> DataFrame:
     return spark.createDataFrame(rows, schema)
 
 
+def judged_columns(spec: StreamSpec) -> tuple[DeclaredColumn, ...]:
+    """Return the columns of a row that is about to be written."""
+    return (*spec.table_columns, *system_columns())
+
+
 def nothing_of(
     spark: SparkSession, spec: StreamSpec, columns: Iterable[DeclaredColumn]
 ) -> DataFrame:
-    """Return a frame without rows that has some columns, and those of every table."""
-    named = (*spec.in_statements(columns), *system_columns())
-    return spark.createDataFrame([], row_type(as_ddl(named)))
+    """Return a frame without rows that has some columns, as statements read them."""
+    return spark.createDataFrame([], row_type(as_ddl(spec.in_statements(columns))))
 
 
 def declared_row(spec: StreamSpec, columns: Mapping[str, Column]) -> Column:
@@ -123,7 +127,7 @@ def refuse_bad_condition(spark: SparkSession, spec: StreamSpec) -> None:
         raise _no_condition(spec, ("apply_as_deletes",), sql, said)
     for name, each in spec.expect.items():
         if each.on_miss != "quarantine" and (
-            said := _why_no_condition(spark, spec, each.rule, of=spec.table_columns)
+            said := _why_no_condition(spark, spec, each.rule, of=judged_columns(spec))
         ):
             raise _no_condition(spec, ("expect", name, "rule"), each.rule, said)
 

@@ -528,7 +528,7 @@ def _filter_of_rows(
 def _refuse_unmet(constraint: str | None, change: RowChange) -> None:
     """Refuse a row that the table would not take; a delete that leaves none meets everything."""
     if constraint is not None and change.row is not None:
-        raise BadRecordError(f"constraint {constraint} of the table is not met")
+        raise BadRecordError(f"{constraint} is not met")
 
 
 # Classifies records of one batch, given its seq.

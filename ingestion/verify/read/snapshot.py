@@ -233,7 +233,7 @@ class Snapshot:
             if max(before, oldest) < version < min(after, end)
             and version not in there
             and each.kind in FOLDED
-            and each.accepted is None
+            and (each.balanced or each.accepted is None)
         )
 
     @property

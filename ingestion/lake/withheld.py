@@ -6,6 +6,7 @@ Parquet. Nothing reads offsets from it. It counts as long as the table stands wh
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -14,7 +15,7 @@ from typing import Any, Final
 from oncelake.ingestion.kafka.offsets import Range
 from oncelake.ingestion.lake.paths import StreamPaths
 
-_EVIDENCE: Final = "held.json"
+_EVIDENCE: Final = "withheld.json"
 ROWS: Final = "rows.parquet"
 
 
@@ -40,15 +41,16 @@ class Miss:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class HeldBatch:
+class WithheldBatch:
     """A batch that waits at the gate.
 
     Attributes:
         table_id: The table that it was decided against.
         seq: The number that it would have had.
         epoch: The epoch of its offsets.
-        judged_by: The declaration that judged it: see ``gate.fingerprint_of``.
-        since: When it was held back, as ISO 8601 in UTC.
+        judged_by: Fingerprint of the declaration that judged it.
+        since: When a batch at its place was first withheld, as ISO 8601 in UTC.
+        records: Sum of the digests of its records.
         ranges: What it read.
         counts: What the books would have said of it.
         misses: What it was held back for.
@@ -60,41 +62,48 @@ class HeldBatch:
     judged_by: str
     run_id: str
     since: str
+    records: int
     ranges: tuple[Range, ...]
     counts: Mapping[str, int]
     misses: tuple[Miss, ...]
 
-    def is_same(self, other: HeldBatch) -> bool:
-        """Tell whether two runs have judged the same batch, and found the same."""
-        return self._identity == other._identity
+    @property
+    def place(self) -> tuple[str, int, int]:
+        """The place in the table's log that it would have taken."""
+        return self.table_id, self.seq, self.epoch
 
     @property
-    def _identity(self) -> tuple[Any, ...]:
-        what = tuple((each.name, each.what, each.rows) for each in self.misses)
-        place = (self.table_id, self.seq, self.epoch, self.judged_by, self.ranges)
-        return (*place, dict(self.counts), what)
+    def id(self) -> str:
+        """Names what was judged and found: two runs that find the same give it the same name."""
+        misses = [(each.name, each.what, each.rows) for each in self.misses]
+        found = (self.place, self.judged_by, self.ranges, self.records, misses)
+        text = f"{found} {sorted(self.counts.items())}"
+        return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
-def read_held(paths: StreamPaths) -> HeldBatch | None:
-    """Return the batch that was held back last, if any was; see ``HeldBatch.table_id``."""
+def read_withheld(paths: StreamPaths) -> WithheldBatch | None:
+    """Return the batch that was held back last, if any was; see ``WithheldBatch.table_id``."""
     content = (paths.gate / _EVIDENCE).read_if_there()
     if content is None:
         return None
-    raw = json.loads(content)
-    read = {
-        "ranges": tuple(Range(**each) for each in raw["ranges"]),
-        "misses": tuple(Miss(**each) for each in raw["misses"]),
-    }
-    return HeldBatch(**{**raw, **read})
+    try:
+        raw = json.loads(content)
+        read = {
+            "ranges": tuple(Range(**each) for each in raw["ranges"]),
+            "misses": tuple(Miss(**each) for each in raw["misses"]),
+        }
+        return WithheldBatch(**{**raw, **read})
+    except (ValueError, TypeError, KeyError):
+        # Cut short, or of another version: the next run judges again.
+        return None
 
 
-def write_held(paths: StreamPaths, held: HeldBatch) -> None:
+def write_withheld(paths: StreamPaths, held: WithheldBatch) -> None:
     """Write the evidence, behind the rows: without it nothing waits."""
     text = json.dumps(asdict(held), default=str, ensure_ascii=False)
     (paths.gate / _EVIDENCE).put(text.encode())
 
 
-def forget_held(paths: StreamPaths) -> None:
+def forget_withheld(paths: StreamPaths) -> None:
     """Remove evidence and rows, if any are there; needs the stream's lock."""
-    if (paths.gate / _EVIDENCE).exists() or (paths.gate / ROWS).exists():
-        paths.gate.delete_all()
+    paths.gate.delete_all()
