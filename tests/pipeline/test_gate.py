@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from functools import partial
 from pathlib import Path
 
@@ -316,3 +317,29 @@ def test_evidence_that_cannot_be_read_is_none(world: World) -> None:
         (world.paths.gate / "withheld.json").put(content)
         assert read_withheld(world.paths) is None
     assert withheld_by(world) == ["expect.named"]
+
+
+@pytest.mark.spark
+def test_an_exploded_record_keeps_its_bytes_though_spark_cuts_it_apart(world: World) -> None:
+    """Statements that Spark alone evaluates, and a rule that its workers do: no byte is lost."""
+    world.declare(
+        schema="id INT NOT NULL, tag STRING, sound STRING",
+        value_schema="id INT NOT NULL, tag ARRAY<STRING>",
+        explode="tag",
+        select={"sound": "soundex(tag)"},
+        expect={"short": {"rule": "length(tag) < 3", "on_miss": "quarantine"}},
+    )
+    many = [f"t{n % 10}" for n in range(3_000)]
+    records = [{"id": 1, "tag": many}, {"id": 2, "tag": [*many, "long"]}, {"id": 3, "tag": ["a"]}]
+    world.send(*records)
+
+    report = world.run()
+
+    assert report.total("quarantined") == 1
+    (bad,) = world.quarantined()
+    assert json.loads(bad["value"]) == records[1]
+    assert {each["id"] for each in world.rows()} == {1, 3}
+    assert "evaluated_by" not in (world.ledger[-1].declaration or {})
+    (said,) = find_problems(world)
+    assert "proven: records 3" in said
+    assert "transform: not independent: Spark itself was asked again" in said
