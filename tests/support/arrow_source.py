@@ -199,8 +199,11 @@ def _flatten_with_conditions(
     return Rows(records=rows, work=unchanged, in_spark=transformed.in_spark)
 
 
-def _why_no_condition(spark: Any, spec: StreamSpec, sql: str, **of: Any) -> str | None:
-    return None if isinstance(spark, ArrowSession) else _SPARKS["why"](spark, spec, sql, **of)
+def _no_conditions(
+    spark: Any, spec: StreamSpec, conditions: Mapping[str, str], **of: Any
+) -> Iterator[tuple[str, str]]:
+    if not isinstance(spark, ArrowSession):
+        yield from _SPARKS["no_conditions"](spark, spec, conditions, **of)
 
 
 def _translate_conditions(
@@ -233,7 +236,7 @@ _SPARKS: Final[dict[str, Any]] = {
     "waiting_records": oncelake.ingestion.pipeline.batch.waiting_records,
     "conditions": oncelake.ingestion.pipeline.validate.flatten_with_conditions,
     "translate_conditions": oncelake.ingestion.pipeline.validate.translate_conditions,
-    "why": oncelake.ingestion.pipeline.schema.types._why_no_condition,
+    "no_conditions": oncelake.ingestion.pipeline.schema.types._no_conditions,
 }
 _CLIENTS: Final = {
     "AdminClient": topics_in_memory.admin_client,
@@ -261,7 +264,7 @@ _SEAMS: Final[tuple[tuple[Any, dict[str, Any]], ...]] = (
         oncelake.ingestion.pipeline.gate.rules,
         {"translate_conditions": _translate_conditions},
     ),
-    (oncelake.ingestion.pipeline.schema.types, {"_why_no_condition": _why_no_condition}),
+    (oncelake.ingestion.pipeline.schema.types, {"_no_conditions": _no_conditions}),
     *(
         (owner, {name: make for name, make in _CLIENTS.items() if hasattr(owner, name)})
         for owner in (

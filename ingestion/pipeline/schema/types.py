@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 import pyarrow as pa
@@ -123,13 +123,12 @@ def refuse_bad_condition(spark: SparkSession, spec: StreamSpec) -> None:
         except (AnalysisException, ParseException) as error:
             problem = f"Spark does not read it as columns: {sentence_of(error)}"
             raise BadFieldError(spec.name, (field,), problem) from error
-    if (sql := spec.apply_as_deletes) and (said := _why_no_condition(spark, spec, sql)):
-        raise _no_condition(spec, ("apply_as_deletes",), sql, said)
-    for name, each in spec.expect.items():
-        if each.on_miss != "quarantine" and (
-            said := _why_no_condition(spark, spec, each.rule, of=judged_columns(spec))
-        ):
-            raise _no_condition(spec, ("expect", name, "rule"), each.rule, said)
+    deletes = {} if spec.apply_as_deletes is None else {"apply_as_deletes": spec.apply_as_deletes}
+    for field, said in _no_conditions(spark, spec, deletes, of=spec.columns):
+        raise _no_condition(spec, (field,), deletes[field], said)
+    rules = {n: each.rule for n, each in spec.expect.items() if each.on_miss != "quarantine"}
+    for name, said in _no_conditions(spark, spec, rules, of=judged_columns(spec)):
+        raise _no_condition(spec, ("expect", name, "rule"), rules[name], said)
 
 
 def refuse_bad_constraints(
@@ -140,14 +139,12 @@ def refuse_bad_constraints(
     Raises:
         TableSettingsError: a constraint is none to Spark, as that of another tool may be.
     """
-    for name, sql in constraints.items():
-        if not (said := _why_no_condition(spark, spec, sql)):
-            continue
+    for name, said in _no_conditions(spark, spec, constraints, of=spec.columns):
         if rule := rule_of(name):
-            raise _no_condition(spec, ("expect", rule, "rule"), sql, said)
+            raise _no_condition(spec, ("expect", rule, "rule"), constraints[name], said)
         raise TableSettingsError(
             spec.name,
-            f"Spark does not read constraint {name} of the table, {sql}: {said}",
+            f"Spark does not read constraint {name} of the table, {constraints[name]}: {said}",
             remedy=f"drop it, or {reset(spec.name)}",
         )
 
@@ -157,15 +154,21 @@ def _no_condition(spec: StreamSpec, field: tuple[str, ...], sql: str, said: str)
     return BadFieldError(spec.name, field, f"{problem}: {said}")
 
 
-def _why_no_condition(
-    spark: SparkSession, spec: StreamSpec, sql: str, *, of: Iterable[DeclaredColumn] = ()
-) -> str | None:
-    """Say why SQL is no condition over some columns, or else the declared ones."""
-    try:
-        nothing_of(spark, spec, of or spec.columns).where(F.expr(sql)).schema  # noqa: B018
-    except (AnalysisException, ParseException) as error:
-        return sentence_of(error)
-    return None
+def _no_conditions(
+    spark: SparkSession,
+    spec: StreamSpec,
+    conditions: Mapping[str, str],
+    *,
+    of: Iterable[DeclaredColumn],
+) -> Iterator[tuple[str, str]]:
+    """Yield what is no condition over some columns, by its name, and why."""
+    nothing = nothing_of(spark, spec, of) if conditions else None
+    for name, sql in conditions.items():
+        assert nothing is not None, "there is a condition"
+        try:
+            nothing.where(F.expr(sql)).schema  # noqa: B018
+        except (AnalysisException, ParseException) as error:
+            yield name, sentence_of(error)
 
 
 def sentence_of(error: Exception) -> str:
