@@ -355,7 +355,7 @@ def _why_not_kept(spec: StreamSpec, sql: str) -> str | None:
         return str(error)
     if others := names - {name.lower() for name in spec.types}:
         return f"{', '.join(sorted(others))} is no column of `schema`"
-    if not spec.has_whole_rows:
+    if spec.mode == "aggregate" or spec.ignore_null_updates or spec.unavailable == "keep":
         return "a record does not say all that is in its row here"
     return None
 

@@ -36,6 +36,7 @@ from oncelake.ingestion.kafka.client import timestamp_micros_of
 from oncelake.ingestion.kafka.last_record import digest_of
 from oncelake.ingestion.kafka.offsets import Offsets, Range, TopicPartition
 from oncelake.ingestion.modes.engines.rows import RECORDS, Rows, unchanged
+from oncelake.ingestion.pipeline.plan import JudgePlan
 from oncelake.ingestion.pipeline.validate import flatten
 from oncelake.ingestion.settings import Settings
 from oncelake.ingestion.source.librdkafka import read_waiting
@@ -180,14 +181,14 @@ def _write(path: Path, text: str) -> None:
 
 
 def _flatten_with_conditions(
-    transformed: Rows, spec: StreamSpec, constraints: Mapping[str, str]
+    transformed: Rows, plan: JudgePlan, constraints: Mapping[str, str]
 ) -> Rows:
     """Let DuckDB tell what ``apply_as_deletes`` means."""
-    if not spec.apply_as_deletes or constraints or not isinstance(transformed.records, pa.Table):
-        return _SPARKS["conditions"](transformed, spec, constraints)
-    flat = transformed.then(partial(flatten, spec=spec))
+    if not plan.apply_as_deletes or constraints or not isinstance(transformed.records, pa.Table):
+        return _SPARKS["conditions"](transformed, plan, constraints)
+    flat = transformed.then(partial(flatten, plan=plan))
     (condition,) = sqlglot.transpile(
-        spec.apply_as_deletes, read="spark", write="duckdb", identify=True
+        plan.apply_as_deletes, read="spark", write="duckdb", identify=True
     )
     with duckdb.connect() as database:
         database.execute("SET TimeZone = 'UTC'")
@@ -196,8 +197,8 @@ def _flatten_with_conditions(
     return Rows(records=rows, work=unchanged, in_spark=transformed.in_spark)
 
 
-def _why_no_condition(spark: Any, spec: StreamSpec, sql: str) -> str | None:
-    return None if isinstance(spark, ArrowSession) else _SPARKS["why"](spark, spec, sql)
+def _why_no_condition(spark: Any, row: Any, sql: str) -> str | None:
+    return None if isinstance(spark, ArrowSession) else _SPARKS["why"](spark, row, sql)
 
 
 # What the product does where a stream's Kafka is a real one.

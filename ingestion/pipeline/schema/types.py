@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 import pyarrow as pa
@@ -53,13 +53,6 @@ def row_type(ddl: str) -> StructType:
     return parsed
 
 
-def value_type(spec: StreamSpec) -> StructType:
-    """Return the type of a value as it is decoded."""
-    columns = [*row_type(spec.ddl), *(row_type(spec.value_ddl) if spec.value_ddl else ())]
-    fields = {field.name: field for field in columns}
-    return StructType([fields[column.name] for column in spec.value_columns])
-
-
 def type_of_columns(columns: Iterable[DeclaredColumn]) -> StructType:
     """Return the type of a row of declared columns as ``row_type`` does, without a running Spark.
 
@@ -90,10 +83,9 @@ def frame_of(spark: SparkSession, rows: pa.Table) -> DataFrame:
     return spark.createDataFrame(rows, schema)
 
 
-def declared_row(spec: StreamSpec, columns: Mapping[str, Column]) -> Column:
-    """Return a row of the declared columns: of those that are given, and null in the others."""
-    row = row_type(as_ddl(spec.in_statements(spec.columns)))
-    made = {f.name: columns.get(f.name, F.lit(None)).cast(f.dataType) for f in row}
+def declared_row(row: Iterable[DeclaredColumn], given: Mapping[str, Column]) -> Column:
+    """Return a row of columns as statements have them: those that are given, and else null."""
+    made = {f.name: given.get(f.name, F.lit(None)).cast(f.dataType) for f in row_type(as_ddl(row))}
     return F.struct(*(column.alias(name) for name, column in made.items()))
 
 
@@ -112,33 +104,33 @@ def refuse_bad_condition(spark: SparkSession, spec: StreamSpec) -> None:
             raise BadFieldError(spec.name, (field,), problem) from error
     if spec.apply_as_deletes is None:
         return
-    if said := _why_no_condition(spark, spec, spec.apply_as_deletes):
+    if said := _why_no_condition(spark, spec.in_statements(spec.columns), spec.apply_as_deletes):
         problem = f"{spec.apply_as_deletes!r} is no condition over the declared columns"
         raise BadFieldError(spec.name, ("apply_as_deletes",), f"{problem}: {said}")
 
 
 def refuse_bad_constraints(
-    spark: SparkSession, spec: StreamSpec, constraints: Mapping[str, str]
+    spark: SparkSession, stream: str, row: Sequence[DeclaredColumn], asked: Mapping[str, str]
 ) -> None:
     """Make sure, before anything is read, that Spark understands what the table asks of a row.
 
     Raises:
         TableSettingsError: a constraint is none to Spark, as that of another tool may be.
     """
-    for name, sql in constraints.items():
-        if said := _why_no_condition(spark, spec, sql):
+    for name, sql in asked.items():
+        if said := _why_no_condition(spark, row, sql):
             raise TableSettingsError(
-                spec.name,
+                stream,
                 f"Spark does not read constraint {name} of the table, {sql}: {said}",
-                remedy=f"drop it, or {reset(spec.name)}",
+                remedy=f"drop it, or {reset(stream)}",
             )
 
 
-def _why_no_condition(spark: SparkSession, spec: StreamSpec, sql: str) -> str | None:
+def _why_no_condition(spark: SparkSession, row: Iterable[DeclaredColumn], sql: str) -> str | None:
     """Say why SQL is no condition over the declared columns."""
-    row = declared_row(spec, {}).alias("row")
+    nulls = declared_row(row, {}).alias("row")
     try:
-        spark.range(0).select(row).select("row.*").where(F.expr(sql)).schema  # noqa: B018
+        spark.range(0).select(nulls).select("row.*").where(F.expr(sql)).schema  # noqa: B018
     except (AnalysisException, ParseException) as error:
         return sentence_of(error)
     return None
