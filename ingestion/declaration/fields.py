@@ -16,7 +16,6 @@ from pydantic import Field, ValidationInfo, field_validator
 
 from oncelake.ingestion.declaration.ddl import DeclaredColumn, parse_columns
 from oncelake.ingestion.declaration.derived import SchemaSource
-from oncelake.ingestion.declaration.formats import Header
 from oncelake.ingestion.declaration.gate import Guard, Rule, RuleName
 from oncelake.ingestion.declaration.modes import (
     COORDINATES,
@@ -348,11 +347,6 @@ class Declaration(Part):
         return frozenset((*self.from_headers, *self.from_key))
 
     @property
-    def header_columns(self) -> dict[str, Header]:
-        """The headers that give columns, by these."""
-        return {n: Header(h, self.header_format.get(n)) for n, h in self.from_headers.items()}
-
-    @property
     def payload_columns(self) -> tuple[DeclaredColumn, ...]:
         """The columns that the bytes of a value give, in order."""
         names = self.metadata_columns
@@ -501,14 +495,6 @@ class Declaration(Part):
         if self.is_log or (self.keys and self.mode != "scd2"):
             return self.keys
         return (*self.keys, "_epoch", *self.origin)
-
-    @property
-    def measured_keys(self) -> tuple[str, ...]:
-        """Columns of the key that the sink does not take of any length, if it has any."""
-        has_length = ("STRING", "VARCHAR", "BINARY")
-        is_measured = self.sink.kind.longest_key
-        keys = self.keys if is_measured else ()
-        return tuple(name for name in keys if self.types[name].word in has_length)
 
     @property
     def is_log(self) -> bool:

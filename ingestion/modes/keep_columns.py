@@ -57,14 +57,14 @@ def keep_columns(target: Target) -> None:
     lacking = engine.rows(f"""
         WITH left_out AS (
             SELECT unnest(_unavailable) AS name, CASE WHEN {_IS_MOVE} THEN 1 ELSE 0 END AS _is_move
-            FROM batch WHERE {_lacks(target.spec)}
+            FROM batch WHERE {_lacks(target.spec.mode)}
         )
         SELECT name, max(_is_move) AS is_move FROM left_out GROUP BY name ORDER BY name
     """)
     if not lacking:
         return
     has_moves = any(row["is_move"] for row in lacking)
-    concerned, rounds = _concerned(target.spec, has_moves=has_moves), 1
+    concerned, rounds = _concerned(target.spec.keys, target.spec.mode, has_moves=has_moves), 1
     target.table.open_before(concerned)
     has_deletes = define_deletes(target)
     if has_moves:
@@ -84,21 +84,21 @@ def keep_columns(target: Target) -> None:
         engine.define("batch", _WHOLE_RECORDS, keep=True)
 
 
-def _lacks(spec: StreamSpec) -> str:
+def _lacks(mode: str) -> str:
     """Tell the records of a batch that leave columns out; history has the rows that have moved."""
-    return _IS_UPDATE if spec.mode == "scd2" else f"({_IS_UPDATE} OR {_IS_END})"
+    return _IS_UPDATE if mode == "scd2" else f"({_IS_UPDATE} OR {_IS_END})"
 
 
-def _concerned(spec: StreamSpec, *, has_moves: bool) -> str:
+def _concerned(key: Sequence[str], mode: str, *, has_moves: bool) -> str:
     """Select the keys of all updates that leave anything out, and the keys they had before."""
-    keys = sql.names(spec.keys)
-    old = f"UNION ALL SELECT {_old_key(spec)} FROM batch WHERE {_IS_MOVE}" if has_moves else ""
-    new = f"SELECT {keys} FROM batch WHERE {_lacks(spec)}"
+    keys = sql.names(key)
+    old = f"UNION ALL SELECT {_old_key(key)} FROM batch WHERE {_IS_MOVE}" if has_moves else ""
+    new = f"SELECT {keys} FROM batch WHERE {_lacks(mode)}"
     return f"SELECT DISTINCT {keys} FROM ({new} {old}) n"
 
 
-def _old_key(spec: StreamSpec) -> str:
-    return sql.selected({key: f"_moved_from.{sql.name(key)}" for key in spec.keys})
+def _old_key(keys: Sequence[str]) -> str:
+    return sql.selected({key: f"_moved_from.{sql.name(key)}" for key in keys})
 
 
 def _epoch(target: Target) -> str:
@@ -320,7 +320,7 @@ def _ends(target: Target, *, has_deletes: bool) -> str:
     keys = {name: f"CASE WHEN {is_end} THEN {sql.name(name, 'm')} END" for name in spec.keys}
     return f"""
         WITH moves AS (
-            SELECT {_old_key(spec)}, {sql.names(of_move)} FROM batch WHERE {_IS_MOVE}
+            SELECT {_old_key(spec.keys)}, {sql.names(of_move)} FROM batch WHERE {_IS_MOVE}
         ),
         ended AS (
             SELECT {place}, {_epoch(target)} AS _epoch, _disposition = 'delete' AS _is_end

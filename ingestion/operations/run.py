@@ -42,6 +42,7 @@ from oncelake.ingestion.operations.progress import Progress
 from oncelake.ingestion.operations.telemetry import observed
 from oncelake.ingestion.pipeline.batch import BatchWriter, Committer
 from oncelake.ingestion.pipeline.checkpoint import Checkpoint, open_generation
+from oncelake.ingestion.pipeline.plan import compile_plan
 from oncelake.ingestion.pipeline.report import RunReport, absent_columns
 from oncelake.ingestion.pipeline.schema.create_table import create_table, inherit_erasures
 from oncelake.ingestion.pipeline.schema.evolve import evolve_schema
@@ -113,7 +114,7 @@ class StreamTask:
             spark = start() if engine == "local" else lock.pass_to_jvm(start)
         hit(Failpoint.LOCK_HELD)
         refuse_bad_condition(spark, stream.spec)
-        refuse_bad_transformation(spark, stream.spec)
+        refuse_bad_transformation(spark, compile_plan(stream.spec).rows)
         begun = planned if engine == "local" else plan_start(stream)
         if begun is None:
             create_table(stream, run_id=self.run_id)

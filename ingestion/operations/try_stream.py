@@ -28,11 +28,12 @@ from oncelake.ingestion.modes.engines.choose import (
 )
 from oncelake.ingestion.modes.engines.engine import Engine
 from oncelake.ingestion.modes.engines.frame_cache import FrameCache
-from oncelake.ingestion.operations.init.decode_sample import table_of
+from oncelake.ingestion.operations.init.decode_sample import judge_here, table_of
 from oncelake.ingestion.operations.init.sample import MOST_BYTES, last_ranges, newest_records
 from oncelake.ingestion.pipeline.counts import IS_GOOD, count_records, extra_counts
-from oncelake.ingestion.pipeline.decode import decode, decode_here
+from oncelake.ingestion.pipeline.decode import decode
 from oncelake.ingestion.pipeline.gate.rules import RowRules
+from oncelake.ingestion.pipeline.plan import compile_plan
 from oncelake.ingestion.pipeline.schema.follow import SchemaMovedError
 from oncelake.ingestion.pipeline.schema.types import refuse_bad_condition
 from oncelake.ingestion.pipeline.spark.errors import translate_expression_errors
@@ -133,7 +134,7 @@ def _try_here(stream: Stream, ranges: Sequence[Range], plan: SchemaPlan | None) 
             "same command with a larger --records, or once there are some"
         )
     table = pa.concat_tables(tables)
-    validated = validate(decode_here(table, stream), stream.spec, Offsets(), {})
+    validated = judge_here(table, compile_plan(stream.spec), stream.settings)
     with closing(open_local_engine(stream)) as engine:
         engine.materialize(validated)
         return _trial_of(engine, stream.spec, [part for part, _ in read], plan, missed={})
@@ -144,16 +145,17 @@ def _try_in_spark(
 ) -> Trial:
     spec = stream.spec
     refuse_bad_condition(session, spec)
-    refuse_bad_transformation(session, spec)
+    steps = compile_plan(spec)
+    refuse_bad_transformation(session, steps.rows)
     name, _ = choose_engine(stream)
     read = read_ranges(session, stream.settings, ranges)
     with closing(open_engine(name, read, stream)) as engine, closing(FrameCache()) as frames:
-        decoded = decode(read, stream, frames)
-        planned = plan_transformation(session, spec) if name == "local" else None
+        decoded = decode(read, steps.decode, stream, frames)
+        planned = plan_transformation(session, steps.rows) if name == "local" else None
         asked = quarantining(spec.expect)
         with translate_expression_errors(spec, ranges, asked):
-            transformed = transform(decoded, spec, frames, planned)
-            engine.materialize(validate(transformed, spec, Offsets(), asked))
+            transformed = transform(decoded, steps.rows, frames, planned)
+            engine.materialize(validate(transformed, steps.judge, Offsets(), asked))
             missed = _missed(engine, spec, session, is_local=name == "local")
         return _trial_of(engine, spec, ranges, plan, missed=missed)
 

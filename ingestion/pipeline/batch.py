@@ -47,7 +47,8 @@ from oncelake.ingestion.pipeline.erased import came_before, leave_out, was_read_
 from oncelake.ingestion.pipeline.gaps import Gaps, find_gaps
 from oncelake.ingestion.pipeline.gate.circuit_breaker import refuse_too_many_bad
 from oncelake.ingestion.pipeline.gate.judge import Accepted, Gate
-from oncelake.ingestion.pipeline.record_types import learn_record_types
+from oncelake.ingestion.pipeline.plan import compile_plan
+from oncelake.ingestion.pipeline.schema.record_types import learn_record_types
 from oncelake.ingestion.pipeline.spark.errors import translate_expression_errors
 from oncelake.ingestion.pipeline.spark.stores import read_table
 from oncelake.ingestion.pipeline.statements.transform import plan_transformation, transform
@@ -141,11 +142,11 @@ class BatchWriter:
         self._erasures = committer.start.erasures
         self._unproven = {*committer.start.unproven}
         self._leader_epochs = committer.start.ends.leader_epochs
-        is_here = committer.engine == "local"
+        self._plan, is_here = compile_plan(self._spec), committer.engine == "local"
         self.position = committer.start.position
-        self._transformation = plan_transformation(committer.spark, self._spec) if is_here else None
-        asked = self.position.constraints
-        self._conditions = plan_conditions(committer.spark, self._spec, asked) if is_here else None
+        rows, asked = self._plan.rows, self.position.constraints
+        self._transformation = plan_transformation(committer.spark, rows) if is_here else None
+        self._conditions = plan_conditions(committer.spark, rows.row, asked) if is_here else None
         self._gate = Gate(
             committer.stream,
             committer.spark,
@@ -197,12 +198,12 @@ class BatchWriter:
         overlap = self.position.next if self.fit_ranges(planned).overlap else Offsets()
         opened = open_engine(self._engine, records, self._stream)
         with closing(opened) as engine, closing(FrameCache()) as frames:
-            decoded = decode(records, self._stream, frames)
+            decoded = decode(records, self._plan.decode, self._stream, frames)
             asked = self.position.constraints
             with translate_expression_errors(spec, planned, asked):
-                transformed = transform(decoded, spec, frames, self._transformation)
-                validated = validate(transformed, spec, overlap, asked, self._conditions)
-                is_in_workers = engine.materialize(validated)
+                made = transform(decoded, self._plan.rows, frames, self._transformation)
+                judged = validate(made, self._plan.judge, overlap, asked, self._conditions)
+                is_in_workers = engine.materialize(judged)
             is_here = is_in_workers and self._transformation is not None
             self._evaluated_by = "local" if is_here and (spec.where or spec.select) else None
             for part in engine.parts(planned):

@@ -15,10 +15,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, NamedTuple
 
 from oncelake.ingestion.declaration.modes import COORDINATES, CURRENT, DELETED_COLUMN
-from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.modes import sql
 from oncelake.ingestion.modes.engines.engine import Engine
 from oncelake.ingestion.modes.mode import Target
@@ -60,6 +60,20 @@ class _Outcomes:
     remembered: list[tuple[int, int, str]] = field(default_factory=list)
 
 
+class _Row(NamedTuple):
+    """The columns by which rows of one key are told apart.
+
+    Attributes:
+        sequence: Those of the order.
+        columns: All that are declared.
+        told_by: Those by which the record of a change tells its row.
+    """
+
+    sequence: Sequence[str]
+    columns: Sequence[str]
+    told_by: Sequence[str]
+
+
 def settle_contested_keys(target: Target) -> Target:
     """Leave out deletes of ``batch`` that take no row, and judge those ``quarantined`` that may.
 
@@ -84,7 +98,13 @@ def _settle_moves(target: Target) -> Target:
         lines.setdefault(tuple(event[name] for name in spec.keys), []).append(event)
     if not lines:
         return target
-    outcomes = _settled(spec, lines.values(), _of_others(engine))
+    place = partial(_place, spec.order_columns, by_time=spec.mode == "scd2")
+    fixed = {*spec.keys, *spec.sequence_by, *spec.format.options.of_envelope}
+    # What ``where`` leaves out has no more.
+    told_by = spec.leaving_columns if spec.leaves_by_where else spec.types
+    row = _Row(spec.sequence_by, [*spec.types], [name for name in told_by if name not in fixed])
+    ordered = [sorted(line, key=place) for line in lines.values()]
+    outcomes = _settled(row, ordered, _of_others(engine))
     if outcomes.spared:
         is_delete = "_disposition = 'delete' AND _left_to IS NULL"
         redefine(
@@ -93,7 +113,10 @@ def _settle_moves(target: Target) -> Target:
     for detail in (_NOT_TOLD, _LATE):
         if waiting := [event for event, why in outcomes.unknown if why == detail]:
             _put_aside(target, at_places(waiting), detail)
-    return replace(target, contests=_remembered(spec, outcomes.remembered))
+    order = [name for name in (*spec.order_columns, "_epoch") if name not in spec.keys]
+    columns = {name: sql.name(name, "r") for name in spec.types}
+    columns |= {name: sql.name(name, "e") for name in order}
+    return replace(target, contests=_remembered(columns, outcomes.remembered))
 
 
 def _define_contested(target: Target, *, has_contests: bool) -> None:
@@ -107,7 +130,7 @@ def _define_contested(target: Target, *, has_contests: bool) -> None:
     has_deletes = define_newest_deletes(target)
     begun = f"UNION SELECT {keys} FROM contests" if has_contests else ""
     begun += f" UNION SELECT {keys} FROM dead" if has_deletes and spec.sequence_by else ""
-    moved = _moved_keys(spec, has_contests=has_contests)
+    moved = _moved_keys(spec.keys, has_contests=has_contests)
     target.table.open_before(moved)
     events = _events(target, has_deletes=has_deletes, has_contests=has_contests)
     engine.define(
@@ -131,15 +154,15 @@ def _define_contested(target: Target, *, has_contests: bool) -> None:
     )
 
 
-def _moved_keys(spec: StreamSpec, *, has_contests: bool) -> str:
+def _moved_keys(key: Sequence[str], *, has_contests: bool) -> str:
     """Select the keys that rows have moved to, and the contested ones that a delete names."""
-    keys = sql.names(spec.keys)
+    keys = sql.names(key)
     arrives = f"_disposition = 'row' OR _left_to <> '{DELETED_ELSEWHERE}'"
     moved = f"SELECT {keys} FROM batch WHERE ({arrives}) AND _moves"
     if has_contests:
         moved += f"""
-            UNION SELECT {sql.names(spec.keys, "b")} FROM batch b
-            JOIN contests c ON {sql.equal(spec.keys, "b", "c")} WHERE b._disposition = 'delete'
+            UNION SELECT {sql.names(key, "b")} FROM batch b
+            JOIN contests c ON {sql.equal(key, "b", "c")} WHERE b._disposition = 'delete'
         """
     return f"SELECT DISTINCT {keys} FROM ({moved}) a"
 
@@ -159,7 +182,7 @@ def _events(target: Target, *, has_deletes: bool, has_contests: bool) -> Iterato
         "_row": "e._index",
         "_moved_from": "e._moved_from",
     }
-    yield _in_lines(spec, "batch", {name: sql.name(name, "e") for name in names} | of_record)
+    yield _in_lines(spec.keys, "batch", {name: sql.name(name, "e") for name in names} | of_record)
     known = {"before": (rows, there)}
     # A record that is sent again makes no row that has been deleted.
     if has_deletes:
@@ -174,11 +197,11 @@ def _events(target: Target, *, has_deletes: bool, has_contests: bool) -> Iterato
         columns = {name: sql.name(name, "e") if name in has else "NULL" for name in names}
         index = sql.name("_index", "e") if "_index" in names else "CAST(0 AS INTEGER)"
         of_event = {"_epoch": "e._epoch", "_what": what, "_moves": "FALSE", "_row": index}
-        yield _in_lines(spec, table, columns | of_event | {"_moved_from": "NULL"})
+        yield _in_lines(spec.keys, table, columns | of_event | {"_moved_from": "NULL"})
 
 
-def _in_lines(spec: StreamSpec, table: str, columns: Mapping[str, str]) -> str:
-    is_of_key = sql.equal(spec.keys, "e", "k")
+def _in_lines(keys: Sequence[str], table: str, columns: Mapping[str, str]) -> str:
+    is_of_key = sql.equal(keys, "e", "k")
     return f"SELECT {sql.selected(columns)} FROM {table} e JOIN concerned k ON {is_of_key}"
 
 
@@ -193,18 +216,15 @@ def _what() -> str:
     END"""
 
 
-def _settled(
-    spec: StreamSpec, lines: Iterable[list[Event]], of_others: Collection[_At]
-) -> _Outcomes:
+def _settled(row: _Row, lines: Sequence[list[Event]], others: Collection[_At]) -> _Outcomes:
     """Walk the events of each key, again without the records that turn out to wait."""
-    ordered = [sorted(line, key=lambda event: _place(spec, event)) for line in lines]
     waiting: dict[_At, str] = {}
     while True:
         outcomes = _Outcomes()
-        for line in ordered:
-            _Walk(spec, outcomes, of_others).go(line, waiting)
+        for line in lines:
+            _Walk(row, outcomes, others).go(line, waiting)
         if not outcomes.unknown:
-            all_ = (event for line in ordered for event in line if _at(event) in waiting)
+            all_ = (event for line in lines for event in line if _at(event) in waiting)
             outcomes.unknown = [(event, waiting[_at(event)]) for event in all_]
             return outcomes
         waiting |= {_at(event): why for event, why in outcomes.unknown}
@@ -225,10 +245,9 @@ def _at(event: Event) -> _At:
     return tuple(event[name] for name in COORDINATES)
 
 
-def _place(spec: StreamSpec, event: Event) -> _At:
+def _place(columns: Sequence[str], event: Event, *, by_time: bool) -> _At:
     """Return what orders the events of a key; what is remembered comes behind its record."""
-    epoch, order = (event["_epoch"],), tuple(event[name] for name in spec.order_columns)
-    by_time = spec.mode == "scd2"
+    epoch, order = (event["_epoch"],), tuple(event[name] for name in columns)
     place = (*order[:1], *epoch, *order[1:]) if by_time else (*epoch, *order)
     return (*place, event["_row"], event["_what"] in _REMEMBERED)
 
@@ -236,14 +255,9 @@ def _place(spec: StreamSpec, event: Event) -> _At:
 class _Walk:
     """The events of one key, in their order."""
 
-    def __init__(self, spec: StreamSpec, outcomes: _Outcomes, of_others: Collection[_At]) -> None:
-        self._outcomes, self._sequence = outcomes, spec.sequence_by
-        self._of_others = of_others
-        fixed = {*spec.keys, *spec.sequence_by, *spec.format.options.of_envelope}
-        self._columns = list(spec.types)
-        # What ``where`` leaves out has no more.
-        told_by = spec.leaving_columns if spec.leaves_by_where else self._columns
-        self._told_by = [name for name in told_by if name not in fixed]
+    def __init__(self, row: _Row, outcomes: _Outcomes, of_others: Collection[_At]) -> None:
+        self._outcomes, self._of_others = outcomes, of_others
+        self._sequence, self._columns, self._told_by = row
         self._there: Event | None = None
         # Rows that another has moved upon.
         self._others: list[Event] = []
@@ -404,14 +418,11 @@ def _keep(engine: Engine, those: str) -> None:
     engine.define("batch", f"SELECT {columns} FROM batch WHERE {those}", keep=True)
 
 
-def _remembered(spec: StreamSpec, pairs: Collection[tuple[int, int, str]]) -> str:
+def _remembered(columns: Mapping[str, str], pairs: Collection[tuple[int, int, str]]) -> str:
     """Select the rows of contests, at the places of the events that begin and end them."""
     if not pairs:
         return ""
     listed = ", ".join(f"({event}, {row}, '{what}')" for event, row, what in pairs)
-    order = [name for name in spec.order_columns if name not in spec.keys]
-    columns = {name: sql.name(name, "r") for name in spec.types}
-    columns |= {name: sql.name(name, "e") for name in (*order, "_epoch")}
     return (
         f"SELECT {sql.selected(columns)}, p._what AS {CONTEST} "
         f"FROM (VALUES {listed}) AS p(_event, _other, _what) "

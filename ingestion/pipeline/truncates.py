@@ -8,6 +8,7 @@ before.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -63,7 +64,7 @@ def truncate(
     if len([each for each in position.next if each.topic == where.topic]) > 1:
         why = "The topic has several partitions, so that nobody knows what was before"
         raise source_truncated(stream.name, f"{where} offset {offset}. {why}")
-    keys = _keys_before(table, spec, position.epoch, at)
+    keys = _keys_before(table, spec.row_keys, position.epoch, at)
     metadata = replace(
         position.next_metadata(run_id, kind="truncate", counts={"truncated": keys.num_rows}),
         reason=f"the source was truncated: {where} offset {offset}",
@@ -76,12 +77,11 @@ def truncate(
     return metadata, row
 
 
-def _keys_before(table: ErasableTable, spec: StreamSpec, epoch: int, at: Offsets) -> pa.Table:
+def _keys_before(table: ErasableTable, names: Sequence[str], epoch: int, at: Offsets) -> pa.Table:
     """Return the keys of the rows that an earlier offset, or an earlier epoch, has written."""
-    names, found = list(spec.row_keys), []
     (((topic, partition), offset),) = at.items()
     before = (pc.field("_topic") == topic) & (pc.field("_partition") == partition)
     before = (pc.field("_epoch") < epoch) | (before & (pc.field("_offset") < offset))
-    for batch in table.scan([*names, "_epoch", "_topic", "_partition", "_offset"]):
-        found.append(pa.table(batch).filter(before).select(names))
+    batches = table.scan([*names, "_epoch", "_topic", "_partition", "_offset"])
+    found = [pa.table(batch).filter(before).select([*names]) for batch in batches]
     return pa.concat_tables(found) if found else pa.table({name: [] for name in names})

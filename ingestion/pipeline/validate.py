@@ -16,7 +16,7 @@ Reasons, beside those of the format: see ``REASONS``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial, reduce
 from typing import Final
@@ -27,21 +27,19 @@ import pyarrow.compute as pc
 from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
 
-from oncelake.ingestion.declaration.modes import EXTRA_COLUMN, TIME_COLUMN
-from oncelake.ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.declaration.ddl import DeclaredColumn
+from oncelake.ingestion.declaration.modes import TIME_COLUMN
 from oncelake.ingestion.formats.route import UNROUTED
 from oncelake.ingestion.kafka.client import MOMENTS
 from oncelake.ingestion.kafka.offsets import Offsets
 from oncelake.ingestion.modes.engines.rows import RAW, Rows, Work, unchanged
 from oncelake.ingestion.pipeline.columns import PLACE
 from oncelake.ingestion.pipeline.explode import of_any_element
+from oncelake.ingestion.pipeline.plan import JudgePlan
 from oncelake.ingestion.pipeline.rules import (
     batch_of,
-    finding_columns,
     has_no_time,
     judged,
-    needed_columns,
-    reasons_of_others,
     windows_of,
 )
 from oncelake.ingestion.pipeline.statements.evaluate import check, fields_of
@@ -72,7 +70,7 @@ REASONS: Final = {
 
 def validate(
     transformed: Rows,
-    spec: StreamSpec,
+    plan: JudgePlan,
     reached: Offsets,
     constraints: Mapping[str, str],
     conditions: Mapping[str, Statement] | None = None,
@@ -83,8 +81,8 @@ def validate(
 
     Args:
         transformed: Rows as declared; see ``ingestion.pipeline.columns``.
-        spec: The declaration.
-        reached: Next offsets of the table; records below them are overlap. Empty when the plan
+        plan: What the rules are written from.
+        reached: Next offsets of the table; records below them are overlap. Empty when the batch
             overlaps nothing: literals that change with every batch would make Spark compile anew.
         constraints: What is asked of each row, by name; Spark evaluates them, and
             ``apply_as_deletes``.
@@ -96,34 +94,34 @@ def validate(
         them; ``_extra`` has the names that the declaration does not have. Raw key, value and
         headers, and everything that only a record in quarantine needs, are null in the others.
     """
-    rules = batch_of(judged(spec, reached, has_constraints=bool(constraints)), spec)
+    rules = batch_of(judged(plan, reached, has_constraints=bool(constraints)), plan)
     left_to_spark = {} if conditions else constraints
-    is_by_spark = bool(spec.apply_as_deletes or left_to_spark)
+    is_by_spark = bool(plan.apply_as_deletes or left_to_spark)
     if is_by_spark:
-        flat = flatten_with_conditions(transformed, spec, left_to_spark)
+        flat = flatten_with_conditions(transformed, plan, left_to_spark)
     else:
-        flat = transformed.then(partial(flatten, spec=spec))
+        flat = transformed.then(partial(flatten, plan=plan))
     if conditions:
-        in_spark = partial(flatten_with_conditions, transformed, spec, constraints)
+        in_spark = partial(flatten_with_conditions, transformed, plan, constraints)
         flat = replace(flat.then(partial(check, conditions=conditions)), in_spark=in_spark)
-    if spec.explode and (is_by_spark or transformed.in_spark is None):
+    if plan.explode and (is_by_spark or transformed.in_spark is None):
         # Spark has cut the rows of a record apart: the rules alone tell which is bad.
         return replace(flat, sql=rules)
-    dropped = replace(flat.then(partial(drop_bytes, spec=spec)), sql=rules)
-    return replace(dropped, in_spark=flat.in_spark) if spec.explode else dropped
+    dropped = replace(flat.then(partial(drop_bytes, plan=plan)), sql=rules)
+    return replace(dropped, in_spark=flat.in_spark) if plan.explode else dropped
 
 
 def flatten_with_conditions(
-    transformed: Rows, spec: StreamSpec, constraints: Mapping[str, str]
+    transformed: Rows, plan: JudgePlan, constraints: Mapping[str, str]
 ) -> Rows:
     """Flatten rows, and let Spark evaluate conditions over them, and so what they are made by.
 
     That adds ``_is_selected``, of ``apply_as_deletes``, and ``_violated``, the constraint not met.
     """
     made = transformed if transformed.in_spark is None else transformed.in_spark()
-    rows = made.then(partial(flatten, spec=spec)).frame()
-    if spec.apply_as_deletes:
-        rows = rows.withColumn("_is_selected", F.expr(spec.apply_as_deletes))
+    rows = made.then(partial(flatten, plan=plan)).frame()
+    if plan.apply_as_deletes:
+        rows = rows.withColumn("_is_selected", F.expr(plan.apply_as_deletes))
     if constraints:
         rows = rows.withColumn("_violated", _violated(constraints))
     return Rows(records=rows, work=unchanged)
@@ -139,7 +137,7 @@ def _violated(constraints: Mapping[str, str]) -> Column:
 
 
 def plan_conditions(
-    spark: SparkSession, spec: StreamSpec, constraints: Mapping[str, str]
+    spark: SparkSession, row: Iterable[DeclaredColumn], constraints: Mapping[str, str]
 ) -> Mapping[str, Statement] | None:
     """Return constraints for workers, by what a record's detail says of one that is not met.
 
@@ -147,7 +145,7 @@ def plan_conditions(
     """
     if not constraints:
         return None
-    statements = translate_conditions(spark, spec, constraints.values(), of=spec.columns)
+    statements = translate_conditions(spark, row, constraints.values())
     named = (described(name, sql) for name, sql in constraints.items())
     return None if statements is None else dict(zip(named, statements, strict=True))
 
@@ -157,27 +155,24 @@ def described(constraint: str, sql: str) -> str:
     return f"{constraint}: {sql}"
 
 
-def flatten(decode: Work, spec: StreamSpec) -> Work:
+def flatten(decode: Work, plan: JudgePlan) -> Work:
     """Return work that decodes, and takes the row that a value or a null value's key gives.
 
     With it stands what decoding found.
     """
-    # Executors get these, and not the declaration.
-    findings = finding_columns(spec)
-    keys = spec.tombstone_columns if spec.tombstone_policy == "delete" else ()
-    is_transformed, required = spec.is_transformed, spec.required_value_columns
+    # Executors get these, and not the plan.
+    findings = plan.findings
+    keys = plan.tombstone_columns if plan.tombstone_policy == "delete" else ()
+    is_transformed, required = plan.is_transformed, plan.required_value_columns
     transformed = ["_index", "_selected"]
-    transformed += ["_ended"] if spec.moved_by else []
-    transformed += ["_left_to"] if spec.leaves_by_where else []
-    keeps_extra = spec.extra_fields == "keep"
+    transformed += ["_ended"] if plan.moved_by else []
+    transformed += ["_left_to"] if plan.leaves_by_where else []
 
     def flat(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in decode(batches):
             value, raw = fields_of(batch.column("_decoded")), batch.column("_value")
             columns = {name: batch.column(name) for name in (*PLACE, *RAW, "_digest")}
             columns |= {name: value[part] for name, part in findings.items()}
-            if keeps_extra:
-                columns[EXTRA_COLUMN] = value["kept"]
             columns["_is_tombstone"] = pc.is_null(raw)
             columns["_bytes"] = pc.fill_null(pc.binary_length(raw), 0)
             columns |= fields_of(batch.column("_transformed") if is_transformed else value["row"])
@@ -199,12 +194,12 @@ def flatten(decode: Work, spec: StreamSpec) -> Work:
     return flat
 
 
-def drop_bytes(work: Work, spec: StreamSpec) -> Work:
+def drop_bytes(work: Work, plan: JudgePlan) -> Work:
     """Return work that leaves the raw bytes to the records that may be bad.
 
     The rows of an exploded record lie together.
     """
-    may_be_bad = _doubts(spec)
+    may_be_bad = _doubts(plan)
 
     def dropped(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in work(batches):
@@ -216,19 +211,19 @@ def drop_bytes(work: Work, spec: StreamSpec) -> Work:
     return dropped
 
 
-def _doubts(spec: StreamSpec) -> Callable[[Mapping[str, pa.Array]], pa.BooleanArray]:
+def _doubts(plan: JudgePlan) -> Callable[[Mapping[str, pa.Array]], pa.BooleanArray]:
     """Return what tells the records that may be bad, whose bytes are kept.
 
     The rules tell which of them are.
     """
-    needed, measured, not_own = needed_columns(spec), spec.measured_keys, reasons_of_others(spec)
+    needed, measured, not_own = plan.needed, plan.measured_keys, plan.not_own
     # Of several, one alone is longer than its part.
-    part = spec.sink.kind.longest_key // max(1, len(measured))
+    part = plan.longest_key // max(1, len(measured))
     # Whose key it is that a delete has shows only beside the table.
-    may_wait = bool(spec.moved_by) or not spec.write_mode.has_deletes
-    is_timed, is_transformed = has_no_time(spec) != "FALSE", spec.is_transformed
-    windows = {spec.window.column: windows_of(spec.window)} if spec.window else {}
-    is_exploded = bool(spec.explode)
+    may_wait = bool(plan.moved_by) or not plan.write_mode.has_deletes
+    is_timed, is_transformed = has_no_time(plan) != "FALSE", plan.is_transformed
+    windows = {plan.window.column: windows_of(plan.window)} if plan.window else {}
+    is_exploded = bool(plan.explode)
 
     def may_be_bad(columns: Mapping[str, pa.Array]) -> pa.BooleanArray:
         doubts = [columns["_is_tombstone"]]

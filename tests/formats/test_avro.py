@@ -19,8 +19,9 @@ from oncelake.ingestion.declaration.ddl import parse_columns
 from oncelake.ingestion.declaration.formats import RegistryOptions
 from oncelake.ingestion.errors import DependencyError, InvalidSpecError
 from oncelake.ingestion.formats.decoder import Encoded
+from oncelake.ingestion.formats.decoding import Decoding
 from oncelake.ingestion.kafka.schema_registry import WriterSchema
-from oncelake.ingestion.pipeline.decode import plan_decoding
+from oncelake.ingestion.pipeline.decode import with_schemas
 from oncelake.ingestion.settings import Settings
 from oncelake.ingestion.verify.compare.rows import values_equal
 from oncelake.ingestion.verify.decode import avro as proof
@@ -275,16 +276,15 @@ def test_a_registry_that_is_down_loses_nothing(registered: World, subject: Subje
 def test_bytes_that_only_look_framed_are_refused_before_the_registry_is_asked() -> None:
     """Ten thousand ids in a batch are no ids, and each would be a request."""
     values = [b"\0" + number.to_bytes(4) for number in range(10_001)]
+    encoded = Encoded(
+        schema=StructType(), is_key=False, options=RegistryOptions(), extra_fields="ignore"
+    )
 
     with pytest.raises(InvalidSpecError, match="schema ids or more"):
-        plan_decoding(
+        with_schemas(
+            Decoding(module="", encoded=encoded, column="_value"),
             pa.table({"_value": values, "_headers": pa.nulls(len(values), HEADERS)}),
-            "avro",
-            Encoded(
-                schema=StructType(), is_key=False, options=RegistryOptions(), extra_fields="ignore"
-            ),
             Settings(schema_registry="http://127.0.0.1:9"),
-            column="_value",
         )
 
 

@@ -15,18 +15,16 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from oncelake.ingestion.declaration.formats import Options
+from oncelake.ingestion.declaration.formats import FORMATS, Options
 from oncelake.ingestion.declaration.parts import ExtraFields
 from oncelake.ingestion.formats.decoder import Encoded, by_record
-from oncelake.ingestion.formats.decoding import decode_batches
+from oncelake.ingestion.formats.decoding import Decoding, decode_batches
 from oncelake.ingestion.formats.json import FastPath
 from oncelake.ingestion.formats.json.strict import StrictReader
 from oncelake.ingestion.formats.spelling import Undeclared
 from oncelake.ingestion.formats.variant import LONGEST_VARIANT
 from oncelake.ingestion.modes.engines.rows import Rows
-from oncelake.ingestion.pipeline.decode import plan_decoding
 from oncelake.ingestion.pipeline.schema import types as spark_schema
-from oncelake.ingestion.settings import Settings
 from tests.corpus.json_messages import MESSAGES, SCHEMA, Message
 from tests.support.decoding import decoded, disagreements, opened, proven, row_type
 from tests.support.long import IS_LONG
@@ -109,6 +107,11 @@ def mutated(chance: random.Random, *, count: int, of: Sequence[bytes] = CORPUS) 
 def of_value(ddl: str, extra_fields: ExtraFields = "ignore") -> Encoded:
     """Say that bytes are objects of these columns."""
     return Encoded(schema=row_type(ddl), is_key=False, options=Options(), extra_fields=extra_fields)
+
+
+def decoding_of(encoded: Encoded) -> Decoding:
+    """Return how values of JSON are decoded."""
+    return Decoding(module=FORMATS["json"].module, encoded=encoded, column="_value")
 
 
 def strictly(ddl: str, values: list[bytes], extra_fields: ExtraFields) -> list[dict[str, Any]]:
@@ -433,7 +436,7 @@ def test_spark_gets_what_the_seam_gives(spark: SparkSession) -> None:
     )
     encoded = of_value(SCHEMA, "keep")
 
-    decoding = plan_decoding(records, "json", encoded, Settings(), column="_value")
+    decoding = decoding_of(encoded)
     work = Rows(records=records, work=lambda batches: decode_batches(batches, decoding))
     rows = work.frame().sort("n").collect()
 
@@ -454,7 +457,7 @@ def test_variants_hold_what_was_written(spark: SparkSession) -> None:
     values = [whole, b'{"id": 2, "v": {"a": 1, "a": 2}}', b'{"id": 3}']
     records = spark.createDataFrame([(bytearray(value),) for value in values], "_value BINARY")
 
-    decoding = plan_decoding(records, "json", of_value(VARIANTS), Settings(), column="_value")
+    decoding = decoding_of(of_value(VARIANTS))
     read = Rows(records=records, work=lambda batches: decode_batches(batches, decoding)).frame()
 
     assert read.schema["_decoded"].dataType["row"].dataType.simpleString() == schema.simpleString()

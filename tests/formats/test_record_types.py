@@ -12,7 +12,7 @@ from oncelake.ingestion.declaration.files.yaml_reader import read_tree
 from oncelake.ingestion.declaration.spec import RECORD_TYPES, StreamSpec
 from oncelake.ingestion.errors import SeveralRecordTypesError
 from oncelake.ingestion.pipeline.counts import count_records
-from oncelake.ingestion.pipeline.record_types import learn_record_types
+from oncelake.ingestion.pipeline.schema.record_types import learn_record_types
 from tests.support.both_readers import Sent, batch_of, classified, declared, engine_of, judged
 from tests.support.long import twins
 from tests.support.proof import find_problems, prove

@@ -115,7 +115,9 @@ def keep_columns(spec: StreamSpec, world: World) -> str | None:
     return None
 
 
-def decode(records: Frame | Waiting, stream: Any, _: object) -> Frame | Waiting:
+def decode(
+    records: Frame | Waiting, _plan: object, stream: Any, _frames: object
+) -> Frame | Waiting:
     """Read Kafka, or the quarantine, once, and compare the columns with the schemas there."""
     step("fetch")
     if stream.spec.follows_schema:

@@ -19,6 +19,7 @@ from oncelake.ingestion.modes.engines.local import LocalEngine
 from oncelake.ingestion.modes.engines.spark import SparkEngine
 from oncelake.ingestion.modes.keep_columns import keep_columns
 from oncelake.ingestion.modes.ordering import examine_keys
+from oncelake.ingestion.pipeline.plan import compile_plan
 from oncelake.ingestion.pipeline.rules import batch_of, judged
 from oncelake.ingestion.settings import Settings
 
@@ -112,7 +113,8 @@ def test_every_record_has_one_disposition(engine: Any) -> None:
     usual = {"_is_tombstone": False, "_bytes": 3, "_digest": 7, "_value": b"raw"}
     name_table(engine, "decoded", [{**usual, **row} for row in rows], DECODED)
 
-    text = batch_of(judged(declared(), Offsets({TopicPartition("t", 0): 2})), declared())
+    plan = compile_plan(declared()).judge
+    text = batch_of(judged(plan, Offsets({TopicPartition("t", 0): 2})), plan)
     engine.define("batch", text)
 
     found = engine.rows("SELECT * FROM batch ORDER BY _offset")
@@ -137,7 +139,8 @@ def test_rows_that_need_no_column_are_all_taken(engine: Any) -> None:
     name_table(engine, "decoded", [{**usual, **record(1, None, None)}], DECODED)
     spec = declared(schema="id BIGINT, name STRING, at BIGINT", keys=[], mode="append")
 
-    engine.define("batch", batch_of(judged(spec, Offsets()), spec))
+    plan = compile_plan(spec).judge
+    engine.define("batch", batch_of(judged(plan, Offsets()), plan))
 
     assert [row["_disposition"] for row in engine.rows("SELECT * FROM batch")] == ["row"]
 

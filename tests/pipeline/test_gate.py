@@ -14,6 +14,7 @@ from oncelake.ingestion.lake.withheld import ROWS, read_withheld
 from oncelake.ingestion.operations.decisions import reset
 from oncelake.ingestion.operations.erase.erase import erase
 from oncelake.ingestion.operations.publish import publish_or_accept
+from oncelake.ingestion.recovery.withheld import waiting_batch
 from tests.support.gate import publish, waiting, withheld_by
 from tests.support.proof import find_problems
 from tests.support.world import World, changed, row
@@ -343,3 +344,24 @@ def test_an_exploded_record_keeps_its_bytes_though_spark_cuts_it_apart(world: Wo
     (said,) = find_problems(world)
     assert "proven: records 3" in said
     assert "transform: not independent: Spark itself was asked again" in said
+
+
+def test_what_waits_is_none_once_the_table_has_gone_on(world: World) -> None:
+    """A redrive is committed meanwhile: the batch is judged anew, and nothing of before counts."""
+    quarantining = {"short": {"rule": "length(name) < 3", "on_miss": "quarantine"}}
+    world.declare(**CHECKED, expect={**NAMED, **quarantining})
+    world.send(row(1, "long"))
+    world.run()
+    world.send(row(2, "a"), row(3, "bb", 1), row(4, None))
+    world.declare(expect=NAMED)
+    assert withheld_by(world) == ["expect.named"]
+    shown = waiting(world).id
+
+    world.redrive()
+
+    assert waiting_batch(world.spec, world.paths) is None
+    with pytest.raises(InvalidSpecError, match="no batch waits"):
+        publish(world, shown)
+    assert world.rows() == [row(1, "long")]
+    assert withheld_by(world) == ["expect.named"]
+    assert waiting(world).id != shown

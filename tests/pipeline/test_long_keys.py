@@ -14,11 +14,9 @@ import pyarrow as pa
 import pytest
 
 from oncelake.ingestion.declaration.spec import StreamSpec
-from oncelake.ingestion.kafka.offsets import Offsets
-from oncelake.ingestion.lake.stream import Stream
 from oncelake.ingestion.modes.engines.local import LocalEngine
-from oncelake.ingestion.pipeline.decode import decode_here
-from oncelake.ingestion.pipeline.validate import validate
+from oncelake.ingestion.operations.init.decode_sample import judge_here
+from oncelake.ingestion.pipeline.plan import compile_plan
 from oncelake.ingestion.settings import Settings
 from oncelake.ingestion.verify.fold.classify import Classifier
 from oncelake.ingestion.verify.read.record import Record
@@ -47,9 +45,9 @@ def by_engine(declared: StreamSpec, record: Record, folder: Path) -> tuple[str |
     types = [pa.string(), pa.int32(), pa.int64(), pa.timestamp("us", "UTC"), pa.binary()]
     schema = pa.schema(zip(columns, [*types, pa.binary(), pa.string(), pa.int64()], strict=True))
     records = pa.table(columns, schema=schema)
-    decoded = decode_here(records, Stream(spec=declared, settings=Settings()))
+    judged = judge_here(records, compile_plan(declared), Settings())
     with closing(LocalEngine("s", folder)) as engine:
-        engine.materialize(validate(decoded, declared, Offsets(), {}))
+        engine.materialize(judged)
         (row,) = engine.rows("SELECT * FROM batch")
     assert (row["_value"] is not None) == (row["_reason"] is not None and record.value is not None)
     return row["_reason"], row["_detail"]

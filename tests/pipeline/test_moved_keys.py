@@ -13,15 +13,12 @@ import pyarrow as pa
 import pytest
 
 from oncelake.ingestion.declaration.spec import StreamSpec
-from oncelake.ingestion.kafka.offsets import Offsets
 from oncelake.ingestion.lake.paths import StreamPaths
-from oncelake.ingestion.lake.stream import Stream
 from oncelake.ingestion.modes.engines.local import LocalEngine
 from oncelake.ingestion.modes.keep_columns import keep_columns
-from oncelake.ingestion.operations.init.decode_sample import table_of
+from oncelake.ingestion.operations.init.decode_sample import judge_here, table_of
 from oncelake.ingestion.operations.init.sample import SampledRecord, TopicSample
-from oncelake.ingestion.pipeline.decode import decode_here
-from oncelake.ingestion.pipeline.validate import validate
+from oncelake.ingestion.pipeline.plan import compile_plan
 from oncelake.ingestion.settings import Settings
 from oncelake.ingestion.verify.fold.classify import Classifier
 from oncelake.ingestion.verify.read.record import Record
@@ -51,8 +48,7 @@ def batch_of(spec: StreamSpec, value: bytes) -> pa.Table:
     record = SampledRecord(0, 5, 0, b'{"id": 99}', value, ())
     sample = TopicSample(topic="t", partitions=1, ranges=(), records=(record,))
     records = table_of(sample.topic, sample.records)
-    decoded = decode_here(records, Stream(spec=spec, settings=Settings()))
-    rows = validate(decoded, spec, Offsets(), {})
+    rows = judge_here(records, compile_plan(spec), Settings())
     with duckdb.connect() as tables:
         tables.register("decoded", rows.here())
         return tables.sql(rows.sql).to_arrow_table()

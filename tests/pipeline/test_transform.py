@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 
 from oncelake.ingestion.declaration.spec import EVALUATED_BY, StreamSpec
 from oncelake.ingestion.errors import InvalidSpecError
+from oncelake.ingestion.pipeline.plan import compile_plan
 from oncelake.ingestion.pipeline.statements import translate
 from oncelake.ingestion.pipeline.statements.transform import refuse_bad_transformation
 from oncelake.ingestion.verify.fold.transform import NOT_INDEPENDENT
@@ -247,7 +248,8 @@ def test_a_row_that_was_changed_is_found_behind_a_transformation(world: World) -
 def test_what_is_taken_without_spark_spark_takes_too(spark: SparkSession) -> None:
     """Each condition whose names were found by a parser of ours is one to Spark."""
     for sql in UNDERSTOOD:
-        refuse_bad_transformation(spark, StreamSpec.model_validate({**BASE, "where": sql}))
+        spec = StreamSpec.model_validate({**BASE, "where": sql})
+        refuse_bad_transformation(spark, compile_plan(spec).rows)
 
 
 @pytest.mark.parametrize("engine", ["local", *twins("spark")])
@@ -348,7 +350,7 @@ def test_a_statement_that_cannot_be_trusted_is_refused(
     spec = StreamSpec.model_validate({**base, **select, **fields})
 
     with pytest.raises(InvalidSpecError, match=says):
-        refuse_bad_transformation(spark, spec)
+        refuse_bad_transformation(spark, compile_plan(spec).rows)
 
 
 @pytest.mark.parametrize("key", ["id", *twins("code")])

@@ -38,6 +38,7 @@ from oncelake.ingestion.kafka.client import timestamp_micros_of
 from oncelake.ingestion.kafka.last_record import digest_of
 from oncelake.ingestion.kafka.offsets import Offsets, Range, TopicPartition
 from oncelake.ingestion.modes.engines.rows import RECORDS, Rows, unchanged
+from oncelake.ingestion.pipeline.plan import JudgePlan
 from oncelake.ingestion.pipeline.statements.translate import Statement
 from oncelake.ingestion.pipeline.validate import flatten
 from oncelake.ingestion.settings import Settings
@@ -183,14 +184,14 @@ def _write(path: Path, text: str) -> None:
 
 
 def _flatten_with_conditions(
-    transformed: Rows, spec: StreamSpec, constraints: Mapping[str, str]
+    transformed: Rows, plan: JudgePlan, constraints: Mapping[str, str]
 ) -> Rows:
     """Let DuckDB tell what ``apply_as_deletes`` means."""
-    if not spec.apply_as_deletes or constraints or not isinstance(transformed.records, pa.Table):
-        return _SPARKS["conditions"](transformed, spec, constraints)
-    flat = transformed.then(partial(flatten, spec=spec))
+    if not plan.apply_as_deletes or constraints or not isinstance(transformed.records, pa.Table):
+        return _SPARKS["conditions"](transformed, plan, constraints)
+    flat = transformed.then(partial(flatten, plan=plan))
     (condition,) = sqlglot.transpile(
-        spec.apply_as_deletes, read="spark", write="duckdb", identify=True
+        plan.apply_as_deletes, read="spark", write="duckdb", identify=True
     )
     with duckdb.connect() as database:
         database.execute("SET TimeZone = 'UTC'")
@@ -200,19 +201,19 @@ def _flatten_with_conditions(
 
 
 def _no_conditions(
-    spark: Any, spec: StreamSpec, conditions: Mapping[str, str], **of: Any
+    spark: Any, row: Any, conditions: Mapping[str, str]
 ) -> Iterator[tuple[str, str]]:
     if not isinstance(spark, ArrowSession):
-        yield from _SPARKS["no_conditions"](spark, spec, conditions, **of)
+        yield from _SPARKS["no_conditions"](spark, row, conditions)
 
 
 def _translate_conditions(
-    spark: Any, spec: StreamSpec, conditions: Iterable[str], **of: Any
+    spark: Any, row: Any, conditions: Iterable[str]
 ) -> tuple[Statement, ...] | None:
     """Translate by sqlglot what both engines understand in the same way."""
     if not isinstance(spark, ArrowSession):
         translated: tuple[Statement, ...] | None
-        translated = _SPARKS["translate_conditions"](spark, spec, conditions, **of)
+        translated = _SPARKS["translate_conditions"](spark, row, conditions)
         return translated
     return tuple(map(statement_of, conditions))
 

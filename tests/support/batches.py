@@ -13,6 +13,7 @@ from oncelake.ingestion.lake.stream import Stream
 from oncelake.ingestion.modes.engines.frame_cache import FrameCache
 from oncelake.ingestion.modes.engines.rows import Rows
 from oncelake.ingestion.pipeline.decode import decode
+from oncelake.ingestion.pipeline.plan import compile_plan
 from oncelake.ingestion.pipeline.statements.transform import plan_transformation, transform
 from oncelake.ingestion.pipeline.validate import validate
 from oncelake.ingestion.settings import Settings
@@ -27,10 +28,11 @@ def stages(
 ) -> Iterator[tuple[Rows, ...]]:
     """Give out what each stage makes of records: decoded, transformed, validated."""
     with closing(FrameCache()) as frames:
-        decoded = decode(records, Stream(spec=spec, settings=Settings()), frames)
-        by = plan_transformation(records.sparkSession, spec)
-        transformed = transform(decoded, spec, frames, by)
-        validated = validate(transformed, spec, reached or Offsets(), constraints or {})
+        plan = compile_plan(spec)
+        decoded = decode(records, plan.decode, Stream(spec=spec, settings=Settings()), frames)
+        by = plan_transformation(records.sparkSession, plan.rows)
+        transformed = transform(decoded, plan.rows, frames, by)
+        validated = validate(transformed, plan.judge, reached or Offsets(), constraints or {})
         yield decoded, transformed, validated
 
 

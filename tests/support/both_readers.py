@@ -12,13 +12,10 @@ import duckdb
 import pyarrow as pa
 
 from oncelake.ingestion.declaration.spec import StreamSpec
-from oncelake.ingestion.kafka.offsets import Offsets
-from oncelake.ingestion.lake.stream import Stream
 from oncelake.ingestion.modes.engines.local import LocalEngine
-from oncelake.ingestion.operations.init.decode_sample import table_of
+from oncelake.ingestion.operations.init.decode_sample import judge_here, table_of
 from oncelake.ingestion.operations.init.sample import SampledRecord, TopicSample
-from oncelake.ingestion.pipeline.decode import decode_here
-from oncelake.ingestion.pipeline.validate import validate
+from oncelake.ingestion.pipeline.plan import compile_plan
 from oncelake.ingestion.settings import Settings
 from oncelake.ingestion.verify.fold.classify import Classified, Classifier
 from oncelake.ingestion.verify.read.record import Record
@@ -52,7 +49,7 @@ def batch_of(spec: StreamSpec, settings: Settings, records: Sequence[Sent]) -> p
         ),
     )
     table = table_of(sample.topic, sample.records)
-    rows = validate(decode_here(table, Stream(spec=spec, settings=settings)), spec, Offsets(), {})
+    rows = judge_here(table, compile_plan(spec), settings)
     with duckdb.connect(config={"autoload_known_extensions": "false"}) as tables:
         tables.execute("SET TimeZone = 'UTC'")
         tables.register("decoded", rows.here())

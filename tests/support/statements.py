@@ -14,7 +14,7 @@ from unittest.mock import patch
 import oncelake.ingestion.operations.run
 import oncelake.ingestion.pipeline.batch
 import oncelake.ingestion.pipeline.statements.transform
-from oncelake.ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.pipeline.plan import RowsPlan
 from oncelake.ingestion.pipeline.schema.types import type_of_columns
 from oncelake.ingestion.pipeline.statements.transform import (
     plan_transformation,
@@ -43,8 +43,8 @@ class _Functions:
 class _Nothing:
     """Takes the place of the empty frame over which Spark analyses statements."""
 
-    def __init__(self, spec: StreamSpec) -> None:
-        self._spec = spec
+    def __init__(self, plan: RowsPlan) -> None:
+        self._plan = plan
 
     def select(self, *columns: _Sql) -> Any:
         del columns
@@ -52,7 +52,7 @@ class _Nothing:
 
     @property
     def schema(self) -> Any:
-        return type_of_columns(self._spec.in_statements(self._spec.columns))
+        return type_of_columns(self._plan.row)
 
 
 def _translate(nothing: _Nothing, statements: Sequence[str]) -> tuple[Statement, ...]:
@@ -61,20 +61,20 @@ def _translate(nothing: _Nothing, statements: Sequence[str]) -> tuple[Statement,
     return tuple(map(statement_of, statements))
 
 
-def _plan(spark: Any, spec: StreamSpec) -> Any:
+def _plan(spark: Any, plan: RowsPlan) -> Any:
     if not isinstance(spark, ArrowSession):
-        return plan_transformation(spark, spec)
+        return plan_transformation(spark, plan)
     module = oncelake.ingestion.pipeline.statements.transform
     with ExitStack() as stack:
-        of_spark = {"F": _Functions, "_nothing": lambda _, spec: _Nothing(spec)}
+        of_spark = {"F": _Functions, "_nothing": lambda _, plan: _Nothing(plan)}
         for name, replacement in {**of_spark, "translate": _translate}.items():
             stack.enter_context(patch.object(module, name, replacement))
-        return plan_transformation(spark, spec)
+        return plan_transformation(spark, plan)
 
 
-def _refuse(spark: Any, spec: StreamSpec) -> None:
+def _refuse(spark: Any, plan: RowsPlan) -> None:
     if not isinstance(spark, ArrowSession):
-        refuse_bad_transformation(spark, spec)
+        refuse_bad_transformation(spark, plan)
 
 
 @contextmanager

@@ -29,14 +29,12 @@ from oncelake.ingestion.errors import (
 )
 from oncelake.ingestion.kafka.admin import Kafka
 from oncelake.ingestion.kafka.offsets import Offsets, Range
-from oncelake.ingestion.lake.stream import Stream
 from oncelake.ingestion.operations.audit.compare import AuditSample, Comparison
 from oncelake.ingestion.operations.audit.declare import AuditRequest, Reading, plan_reading
 from oncelake.ingestion.operations.audit.foreign_table import open_table
-from oncelake.ingestion.operations.init.decode_sample import table_of
+from oncelake.ingestion.operations.init.decode_sample import judge_here, table_of
 from oncelake.ingestion.operations.init.sample import SampledRecord, partitions_of
-from oncelake.ingestion.pipeline.decode import decode_here
-from oncelake.ingestion.pipeline.validate import validate
+from oncelake.ingestion.pipeline.plan import compile_plan
 from oncelake.ingestion.settings import Settings
 from oncelake.ingestion.storage.processes import scratch_of_this_process, sweep_scratch
 from oncelake.ingestion.verify.columns.events import database_in
@@ -263,6 +261,5 @@ def _decoded(
     has_headers |= bool(spec.from_headers)
     read = [SampledRecord.of(each, with_headers=has_headers) for each in messages]
     records = table_of(str(spec.topic), read)
-    decoded = decode_here(records, Stream(spec=spec, settings=settings))
-    validated = validate(decoded, spec, Offsets(), {})
+    validated = judge_here(records, compile_plan(spec), settings)
     return validated.here(), validated.sql

@@ -9,16 +9,17 @@ import duckdb
 import pyarrow as pa
 
 from oncelake.ingestion.declaration.ddl import DeclaredColumn
+from oncelake.ingestion.declaration.formats import FORMATS
 from oncelake.ingestion.declaration.parts import KeyFormatSpec
 from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.declaration.sql import OFFLINE, quoted
 from oncelake.ingestion.formats.decoder import Encoded
-from oncelake.ingestion.formats.decoding import decode_batches
+from oncelake.ingestion.formats.decoding import Decoding, decode_batches
 from oncelake.ingestion.kafka.offsets import Offsets
-from oncelake.ingestion.lake.stream import Stream
-from oncelake.ingestion.modes.engines.rows import RECORDS, Work
+from oncelake.ingestion.modes.engines.rows import RECORDS, Rows, Work
 from oncelake.ingestion.operations.init.sample import SampledRecord, TopicSample
-from oncelake.ingestion.pipeline.decode import decode_here, plan_decoding
+from oncelake.ingestion.pipeline.decode import decode_here, with_schemas
+from oncelake.ingestion.pipeline.plan import StreamPlan, compile_plan
 from oncelake.ingestion.pipeline.schema.types import type_of_columns
 from oncelake.ingestion.pipeline.validate import validate
 from oncelake.ingestion.settings import Settings
@@ -34,7 +35,7 @@ class SampleRow(NamedTuple):
 def decode_values(sample: TopicSample, spec: StreamSpec, settings: Settings) -> list[SampleRow]:
     """Decode the values of a sample, in its order."""
     records = table_of(sample.topic, sample.records)
-    decoded = decode_here(records, Stream(spec=spec, settings=settings)).here()
+    decoded = decode_here(records, compile_plan(spec).decode, settings).here()
     structs = _pylist(decoded["_decoded"])
     rows = []
     for record, struct in zip(sample.records, structs, strict=True):
@@ -54,8 +55,8 @@ def decode_keys(
     records = table_of(sample.topic, sample.records)
     schema, options = type_of_columns(columns), key_format.options
     encoded = Encoded(schema=schema, is_key=True, options=options, extra_fields="ignore")
-    decoding = plan_decoding(records, key_format.type, encoded, settings, column="_key")
-    decoded = decode_batches(iter(records.to_batches()), decoding)
+    decoding = Decoding(module=FORMATS[key_format.type].module, encoded=encoded, column="_key")
+    decoded = decode_batches(iter(records.to_batches()), with_schemas(decoding, records, settings))
     structs = [each for batch in decoded for each in _pylist(batch.column("_decoded_key"))]
     return [
         None if record.key is None or each["reason"] else tuple(each["row"].values())
@@ -75,15 +76,21 @@ def validate_sample(
     fields = spec.model_dump(by_alias=True, exclude_unset=True, exclude=of_spark)
     plain = StreamSpec.model_validate({**fields, "types": {}})
     records = table_of(sample.topic, sample.records)
-    decoded = decode_here(records, Stream(spec=spec, settings=settings))
+    decoded = decode_here(records, compile_plan(spec).decode, settings)
     renamed = decoded.then(lambda work: _renaming(work, spec))
-    validated = validate(renamed, plain, Offsets(), {})
+    validated = validate(renamed, compile_plan(plain).judge, Offsets(), {})
     with duckdb.connect(config={**OFFLINE}) as tables:
         tables.execute("SET TimeZone = 'UTC'")
         tables.register("decoded", validated.here())
         found: list[dict[str, Any]] = _pylist(tables.sql(validated.sql).to_arrow_table())
     found = [row for row in found if row["_index"] == 0]
     return sorted(found, key=lambda row: (row["_timestamp"], row["_partition"], row["_offset"]))
+
+
+def judge_here(records: pa.Table, plan: StreamPlan, settings: Settings) -> Rows:
+    """Decode and validate records in this process, of a stream that needs no Spark for that."""
+    decoded = decode_here(records, plan.decode, settings)
+    return validate(decoded, plan.judge, Offsets(), {})
 
 
 def _renaming(decode: Work, spec: StreamSpec) -> Work:

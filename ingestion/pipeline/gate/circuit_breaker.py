@@ -41,8 +41,10 @@ def refuse_too_many_bad(engine: Engine, counts: BatchCounts, spec: StreamSpec) -
         SourceTruncatedError: the source was emptied, and the declaration stops there.
     """
     bad = counts.dispositions.get("quarantined", 0)
-    if bad:
-        _refuse_truncate(engine, spec)
+    if bad and spec.format.options.truncate_policy == "stop":
+        for row in _reasons(engine):
+            if row["_reason"] == "truncate":
+                raise source_truncated(spec.name, _describe(row))
     # Records of a sibling's say nothing about this stream.
     others = ("overlap", "routed_elsewhere")
     new = counts.read - sum(counts.dispositions.get(each, 0) for each in others)
@@ -62,14 +64,6 @@ def refuse_too_many_bad(engine: Engine, counts: BatchCounts, spec: StreamSpec) -
         "or, if these records are meant to go to quarantine, declare "
         "`quarantine_rate: {stop_above: 1}` there",
     )
-
-
-def _refuse_truncate(engine: Engine, spec: StreamSpec) -> None:
-    if spec.format.options.truncate_policy != "stop":
-        return
-    for row in _reasons(engine):
-        if row["_reason"] == "truncate":
-            raise source_truncated(spec.name, _describe(row))
 
 
 def source_truncated(stream: str, found: str) -> SourceTruncatedError:

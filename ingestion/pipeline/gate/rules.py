@@ -52,7 +52,7 @@ class RowRules:
         rules = {n: each.rule for n, each in spec.expect.items() if each.on_miss != "quarantine"}
         translated = None
         if rules and is_local:
-            translated = translate_conditions(spark, spec, rules.values(), of=judged_columns(spec))
+            translated = translate_conditions(spark, judged_columns(spec), rules.values())
         in_duckdb = None
         if translated is not None:
             in_duckdb = dict(zip(rules, (each.sql for each in translated), strict=True))

@@ -54,7 +54,7 @@ def evolve_schema(
         paths.table.use_deletion_vectors(spec.deletion_vectors)
     before, wanted = position.columns, allowed_changes(spec, paths)
     asked = constraints_of(spec, paths.table.rules())
-    refuse_bad_constraints(spark, spec, asked)
+    refuse_bad_constraints(spark, spec.name, (*spec.in_statements(spec.columns),), asked)
     position = under_declaration(position, spec, asked)
     if not wanted and not _columns_differ(before, spec.ddl):
         return position, ()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 import pyarrow as pa
@@ -54,13 +54,6 @@ def row_type(ddl: str) -> StructType:
     return parsed
 
 
-def value_type(spec: StreamSpec) -> StructType:
-    """Return the type of a value as it is decoded."""
-    columns = [*row_type(spec.ddl), *(row_type(spec.value_ddl) if spec.value_ddl else ())]
-    fields = {field.name: field for field in columns}
-    return StructType([fields[column.name] for column in spec.value_columns])
-
-
 def type_of_columns(columns: Iterable[DeclaredColumn]) -> StructType:
     """Return the type of a row of declared columns as ``row_type`` does, without a running Spark.
 
@@ -92,21 +85,18 @@ def frame_of(spark: SparkSession, rows: pa.Table) -> DataFrame:
 
 
 def judged_columns(spec: StreamSpec) -> tuple[DeclaredColumn, ...]:
-    """Return the columns of a row that is about to be written."""
-    return (*spec.table_columns, *system_columns())
+    """Return the columns of a row that is about to be written, as statements read them."""
+    return (*spec.in_statements(spec.table_columns), *system_columns())
 
 
-def nothing_of(
-    spark: SparkSession, spec: StreamSpec, columns: Iterable[DeclaredColumn]
-) -> DataFrame:
+def nothing_of(spark: SparkSession, row: Iterable[DeclaredColumn]) -> DataFrame:
     """Return a frame without rows that has some columns, as statements read them."""
-    return spark.createDataFrame([], row_type(as_ddl(spec.in_statements(columns))))
+    return spark.createDataFrame([], row_type(as_ddl(row)))
 
 
-def declared_row(spec: StreamSpec, columns: Mapping[str, Column]) -> Column:
-    """Return a row of the declared columns: of those that are given, and null in the others."""
-    row = row_type(as_ddl(spec.in_statements(spec.columns)))
-    made = {f.name: columns.get(f.name, F.lit(None)).cast(f.dataType) for f in row}
+def declared_row(row: Iterable[DeclaredColumn], given: Mapping[str, Column]) -> Column:
+    """Return a row of columns as statements have them: those that are given, and else null."""
+    made = {f.name: given.get(f.name, F.lit(None)).cast(f.dataType) for f in row_type(as_ddl(row))}
     return F.struct(*(column.alias(name) for name, column in made.items()))
 
 
@@ -124,45 +114,41 @@ def refuse_bad_condition(spark: SparkSession, spec: StreamSpec) -> None:
             problem = f"Spark does not read it as columns: {sentence_of(error)}"
             raise BadFieldError(spec.name, (field,), problem) from error
     deletes = {} if spec.apply_as_deletes is None else {"apply_as_deletes": spec.apply_as_deletes}
-    for field, said in _no_conditions(spark, spec, deletes, of=spec.columns):
-        raise _no_condition(spec, (field,), deletes[field], said)
+    for field, said in _no_conditions(spark, spec.in_statements(spec.columns), deletes):
+        raise _no_condition(spec.name, (field,), deletes[field], said)
     rules = {n: each.rule for n, each in spec.expect.items() if each.on_miss != "quarantine"}
-    for name, said in _no_conditions(spark, spec, rules, of=judged_columns(spec)):
-        raise _no_condition(spec, ("expect", name, "rule"), rules[name], said)
+    for name, said in _no_conditions(spark, judged_columns(spec), rules):
+        raise _no_condition(spec.name, ("expect", name, "rule"), rules[name], said)
 
 
 def refuse_bad_constraints(
-    spark: SparkSession, spec: StreamSpec, constraints: Mapping[str, str]
+    spark: SparkSession, stream: str, row: Sequence[DeclaredColumn], asked: Mapping[str, str]
 ) -> None:
     """Make sure, before anything is read, that Spark understands what the table asks of a row.
 
     Raises:
         TableSettingsError: a constraint is none to Spark, as that of another tool may be.
     """
-    for name, said in _no_conditions(spark, spec, constraints, of=spec.columns):
+    for name, said in _no_conditions(spark, row, asked):
         if rule := rule_of(name):
-            raise _no_condition(spec, ("expect", rule, "rule"), constraints[name], said)
+            raise _no_condition(stream, ("expect", rule, "rule"), asked[name], said)
         raise TableSettingsError(
-            spec.name,
-            f"Spark does not read constraint {name} of the table, {constraints[name]}: {said}",
-            remedy=f"drop it, or {reset(spec.name)}",
+            stream,
+            f"Spark does not read constraint {name} of the table, {asked[name]}: {said}",
+            remedy=f"drop it, or {reset(stream)}",
         )
 
 
-def _no_condition(spec: StreamSpec, field: tuple[str, ...], sql: str, said: str) -> BadFieldError:
+def _no_condition(stream: str, field: tuple[str, ...], sql: str, said: str) -> BadFieldError:
     problem = f"{sql!r} is no condition over the declared columns"
-    return BadFieldError(spec.name, field, f"{problem}: {said}")
+    return BadFieldError(stream, field, f"{problem}: {said}")
 
 
 def _no_conditions(
-    spark: SparkSession,
-    spec: StreamSpec,
-    conditions: Mapping[str, str],
-    *,
-    of: Iterable[DeclaredColumn],
+    spark: SparkSession, row: Iterable[DeclaredColumn], conditions: Mapping[str, str]
 ) -> Iterator[tuple[str, str]]:
     """Yield what is no condition over some columns, by its name, and why."""
-    nothing = nothing_of(spark, spec, of) if conditions else None
+    nothing = nothing_of(spark, row) if conditions else None
     for name, sql in conditions.items():
         assert nothing is not None, "there is a condition"
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Final
+from typing import Any, Final
 
 import duckdb
 import pyarrow as pa
@@ -74,6 +74,8 @@ _OF_DATA: Final = re.compile(r"SQLSTATE: (22|42|P0)")
 _OWN: Final = "/oncelake/ingestion/"
 _LONGEST: Final = 400
 _LAST_BREATH_SECONDS: Final = 2.0
+# The statements that are declared, by their fields.
+_Statements = Mapping[tuple[str, ...], str]
 
 
 @contextmanager
@@ -112,6 +114,12 @@ def translate_expression_errors(
         BadFieldError: an expression fails on a record; nothing was written.
         TableSettingsError: a constraint of the table does.
     """
+    names = ("where", "apply_as_deletes", "transform")
+    statements: dict[tuple[str, ...], Any] = {(name,): getattr(spec, name) for name in names}
+    statements |= {("select", name): sql for name, sql in spec.select.items()}
+    statements |= {("expect", name, "rule"): each.rule for name, each in spec.expect.items()}
+    declared = {at: text for at, text in statements.items() if text}
+    declared = declared or ({("value_schema",): spec.value_ddl} if spec.value_ddl else {})
     try:
         yield
     except (PySparkException, Py4JJavaError) as error:
@@ -125,9 +133,9 @@ def translate_expression_errors(
                 remedy="drop it, or set one of which no value makes Spark fail (try_cast, "
                 "try_divide, try_element_at); then the same command again",
             ) from error
-        if not _is_of_expression(error, spec):
+        if not _is_of_expression(error, declared):
             raise
-        field, *others = _fields_of(error, spec)
+        field, *others = _fields_of(error, declared)
         or_other = f"it, or {', '.join(map('.'.join, others))}, " if others else ""
         raise BadFieldError(
             spec.name,
@@ -263,38 +271,26 @@ def translate_damage(paths: StreamPaths) -> Iterator[None]:
         raise
 
 
-def _is_of_expression(error: Exception, spec: StreamSpec) -> bool:
+def _is_of_expression(error: Exception, declared: _Statements) -> bool:
     """Tell whether a failure, while a batch is computed, comes of what a person declared."""
     text = str(error)
     is_of_data = _OF_DATA.search(text) is not None
-    if (
-        not (spec.is_transformed or spec.apply_as_deletes or spec.expect)
-        or _kafkas_word(text) is not None
-    ):
+    if not declared or _kafkas_word(text) is not None:
         return False
     # A text of the data may read like a failure of a volume, or of a cluster.
     if (is_storage_error(error) or is_of_cluster(error)) and not is_of_data:
         return False
     if isinstance(error, PythonException):
         # Our stages are Python, too; what they raise is no fault of the declared function.
-        return spec.transform is not None and _OWN not in text
+        return ("transform",) in declared and _OWN not in text
     return isinstance(error, PySparkException) or is_of_data
 
 
-def _fields_of(error: Exception, spec: StreamSpec) -> list[tuple[str, ...]]:
+def _fields_of(error: Exception, declared: _Statements) -> list[tuple[str, ...]]:
     """Return the fields that may have the expression, as far as Spark quotes it."""
     if isinstance(error, PythonException):
         return [("transform",)]
-    fields: dict[tuple[str, ...], str | None] = {
-        ("where",): spec.where,
-        ("apply_as_deletes",): spec.apply_as_deletes,
-        ("transform",): spec.transform,
-        **{("select", name): sql for name, sql in spec.select.items()},
-        **{("expect", name, "rule"): each.rule for name, each in spec.expect.items()},
-    }
-    declared = {at: text for at, text in fields.items() if text}
-    of = [at for at, text in declared.items() if _is_quoted(error, text)]
-    return of or list(declared) or [("value_schema",)]
+    return [at for at, text in declared.items() if _is_quoted(error, text)] or list(declared)
 
 
 def _is_quoted(error: Exception, sql: str) -> bool:

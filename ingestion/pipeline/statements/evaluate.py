@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from oncelake.ingestion.declaration.names import plain_name
 from oncelake.ingestion.declaration.sql import OFFLINE
 from oncelake.ingestion.modes.engines.rows import UnevaluatedError, Work
+from oncelake.ingestion.pipeline.plan import RowsPlan
 from oncelake.ingestion.pipeline.statements.translate import Statement
 
 if TYPE_CHECKING:
@@ -36,23 +37,13 @@ class Transformation:
         where: The condition that a row must meet, if there is one.
         columns: What makes each column of the table, in order.
         row: The type of the table's row.
-        longest: How many characters a column takes, of those that may not fit.
-        record: The record types that are meant; none where any is.
-        is_exploded: Whether a row is of an element, so that nothing is known of what it ends.
-        has_ended: Whether an update may end a row under another key.
-        leaving: Columns of a row that the condition leaves out, as far as its key is deleted.
-        stays_if_unknown: Whether it is not, where the answer is null.
+        plan: What becomes of records that give no such row.
     """
 
     where: Statement | None
     columns: Sequence[Statement]
     row: pa.StructType
-    longest: Mapping[str, int]
-    record: Sequence[str]
-    is_exploded: bool
-    has_ended: bool
-    leaving: frozenset[str]
-    stays_if_unknown: bool
+    plan: RowsPlan
 
 
 def evaluate(decode: Work, transformation: Transformation) -> Work:
@@ -66,14 +57,14 @@ def evaluate(decode: Work, transformation: Transformation) -> Work:
 
 
 def _transformed(batch: pa.RecordBatch, by: Transformation) -> pa.RecordBatch:
-    decoded = fields_of(batch.column("_decoded"))
-    if by.is_exploded:
+    decoded, plan = fields_of(batch.column("_decoded")), by.plan
+    if plan.explode:
         is_other = batch.column("_is_empty")
     else:
         batch = batch.append_column("_index", pa.repeat(pa.scalar(0, pa.int32()), batch.num_rows))
         is_other = pa.repeat(pa.scalar(False), batch.num_rows)
-    if by.record and not by.is_exploded:
-        of_type = pc.is_in(decoded["record"], pa.array(by.record, pa.string()))
+    if plan.record and not plan.explode:
+        of_type = pc.is_in(decoded["record"], pa.array(plan.record, pa.string()))
         is_other = pc.and_(pc.is_valid(decoded["record"]), pc.invert(of_type))
     is_row = pc.and_(pc.is_valid(batch.column("_value")), pc.is_null(decoded["reason"]))
     is_row = pc.and_(is_row, pc.invert(is_other))
@@ -83,20 +74,20 @@ def _transformed(batch: pa.RecordBatch, by: Transformation) -> pa.RecordBatch:
     is_left = pa.repeat(pa.scalar(False), batch.num_rows)
     if by.where:
         (answer,) = evaluated([by.where], given, is_asked)
-        is_left = pc.fill_null(pc.invert(answer), not by.stays_if_unknown)
+        is_left = pc.fill_null(pc.invert(answer), not plan.ignore_null_updates)
         is_left = pc.and_(is_asked, is_left)
         passes = pc.and_(passes, pc.or_(pc.invert(is_asked), pc.fill_null(answer, False)))
     is_row = pc.and_(is_row, pc.is_valid(decoded["row"]))
     row, misfit = _rows(given, pc.and_(passes, is_row), by)
     added = {"_transformed": row, "_selected": passes, "_misfit": misfit}
-    if by.leaving:
-        left, _ = _rows(given, pc.and_(is_left, is_row), by, only=by.leaving)
+    if plan.leaves_by_where:
+        left, _ = _rows(given, pc.and_(is_left, is_row), by, only=plan.leaving_columns)
         added["_transformed"] = pc.if_else(is_left, left, row)
         by_route = decoded.get("left_to", pa.scalar(None, pa.string()))
         added["_left_to"] = pc.if_else(is_left, FILTERED, by_route)
-    if by.has_ended:
+    if plan.moved_by:
         is_ended = pc.is_valid(decoded["ended"])
-        if by.is_exploded:
+        if plan.explode:
             ended = pa.nulls(batch.num_rows, by.row)
         else:
             ended, _ = _rows(_given(batch, decoded["ended"]), is_ended, by)
@@ -153,11 +144,13 @@ def _rows(
         for each, field, is_wanted in pairs
     ]
     fits, details = is_row, pa.nulls(len(is_row), pa.string())
-    for field, column in zip(by.row, columns, strict=True):
-        if longest := by.longest.get(field.name):
-            is_long = pc.fill_null(pc.greater(pc.utf8_length(column), longest), False)
+    by_name = dict(zip((field.name for field in by.row), columns, strict=True))
+    for each in by.plan.made:
+        if each.type.word == "VARCHAR":
+            size = pc.utf8_length(by_name[each.name])
+            is_long = pc.fill_null(pc.greater(size, each.type.precision), False)
             is_long = pc.and_(is_long, fits)
-            details = pc.if_else(is_long, field.name, details)
+            details = pc.if_else(is_long, each.name, details)
             fits = pc.and_(fits, pc.invert(is_long))
     reasons = pc.if_else(pc.is_valid(details), "too_long", pa.scalar(None, pa.string()))
     misfit = pa.StructArray.from_arrays(

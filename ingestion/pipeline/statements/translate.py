@@ -19,7 +19,6 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from oncelake.ingestion.declaration.ddl import DeclaredColumn
-from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.declaration.sql import identifier, literal
 from oncelake.ingestion.pipeline.schema.types import nothing_of
 
@@ -120,14 +119,10 @@ def translate(frame: DataFrame, expressions: Sequence[Column]) -> tuple[Statemen
 
 
 def translate_conditions(
-    spark: SparkSession,
-    spec: StreamSpec,
-    conditions: Iterable[str],
-    *,
-    of: Iterable[DeclaredColumn],
+    spark: SparkSession, row: Iterable[DeclaredColumn], conditions: Iterable[str]
 ) -> tuple[Statement, ...] | None:
-    """Return conditions over columns of a table; ``None`` where one of them is Spark's alone."""
-    return translate(nothing_of(spark, spec, of), [F.expr(each) for each in conditions])
+    """Return conditions over some columns; ``None`` where one of them is Spark's alone."""
+    return translate(nothing_of(spark, row), [F.expr(each) for each in conditions])
 
 
 def _statement(nodes: _Nodes, shared: Mapping[int, _Nodes]) -> Statement:

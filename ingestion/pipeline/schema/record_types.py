@@ -41,22 +41,22 @@ def learn_record_types(
     for topic, type_ in most_first:
         if known.setdefault(topic, type_) != type_:
             rows = {each: counts.types[topic, each] for of, each in most_first if of == topic}
-            raise _refusal(spec, topic, rows, known[topic])
+            raise _refusal(spec.name, spec.file, topic, rows=rows, known=known[topic])
     return {**(declaration or {}), RECORD_TYPES: known} if known else declaration
 
 
 def _refusal(
-    spec: StreamSpec, topic: str, rows: Mapping[str, int], known: str
+    stream: str, file: str, topic: str, *, rows: Mapping[str, int], known: str
 ) -> SeveralRecordTypesError:
     described = {type_: counted(number, "row") for type_, number in rows.items()}
     described.setdefault(known, "in the table already")
     types = "; ".join(f"{printable(type_)} ({many})" for type_, many in described.items())
     name = known if _PLAIN.fullmatch(known) else json.dumps(known, ensure_ascii=False)
     return SeveralRecordTypesError(
-        spec.name,
+        stream,
         f"topic {topic} has records of several types: {types}. A record of one would be taken for "
         f"a row of another, with nulls for the fields that it lacks. {NOTHING_WRITTEN}",
-        remedy=f"write the type that is meant into {spec.file}: `record: {name}`; the others "
+        remedy=f"write the type that is meant into {file}: `record: {name}`; the others "
         "are counted as filtered, and another stream may read them. If one table is for several, "
         "name them all: `record: [a, b]`",
     )
