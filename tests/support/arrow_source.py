@@ -23,8 +23,10 @@ from unittest.mock import patch
 import duckdb
 import pyarrow as pa
 import sqlglot
+from pyspark.sql import SparkSession
 
 import oncelake.ingestion.kafka.admin
+import oncelake.ingestion.modes.engines.rows
 import oncelake.ingestion.operations.run
 import oncelake.ingestion.pipeline.batch
 import oncelake.ingestion.pipeline.schema.types
@@ -196,6 +198,14 @@ def _flatten_with_conditions(
     return Rows(records=rows, work=unchanged, in_spark=transformed.in_spark)
 
 
+def _as_frame(records: Any) -> Any:
+    """Let Spark compute over records in memory, where the test has one."""
+    spark = SparkSession.getActiveSession()
+    if not isinstance(records, pa.Table) or spark is None:
+        return _SPARKS["as_frame"](records)
+    return spark.createDataFrame(records)
+
+
 def _why_no_condition(spark: Any, spec: StreamSpec, sql: str) -> str | None:
     return None if isinstance(spark, ArrowSession) else _SPARKS["why"](spark, spec, sql)
 
@@ -208,6 +218,7 @@ _SPARKS: Final[dict[str, Any]] = {
     "read_table": oncelake.ingestion.pipeline.batch.read_table,
     "waiting_records": oncelake.ingestion.pipeline.batch.waiting_records,
     "conditions": oncelake.ingestion.pipeline.validate.flatten_with_conditions,
+    "as_frame": oncelake.ingestion.modes.engines.rows.as_frame,
     "why": oncelake.ingestion.pipeline.schema.types._why_no_condition,
 }
 _CLIENTS: Final = {
@@ -229,6 +240,7 @@ _SEAMS: Final[tuple[tuple[Any, dict[str, Any]], ...]] = (
         oncelake.ingestion.pipeline.validate,
         {"flatten_with_conditions": _flatten_with_conditions},
     ),
+    (oncelake.ingestion.modes.engines.rows, {"as_frame": _as_frame}),
     (oncelake.ingestion.pipeline.schema.types, {"_why_no_condition": _why_no_condition}),
     *(
         (owner, {name: make for name, make in _CLIENTS.items() if hasattr(owner, name)})
