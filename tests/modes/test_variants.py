@@ -309,7 +309,7 @@ def use_sink(world: World, sink: str, request: pytest.FixtureRequest) -> None:
         world.settings = world.settings.model_copy(update={"postgres": address})
 
 
-ON_KAFKA = pytest.param("kafka", marks=[pytest.mark.spark, pytest.mark.kafka])
+ON_KAFKA = pytest.param("kafka", marks=pytest.mark.kafka)
 
 
 @pytest.mark.parametrize("sink", ["iceberg", "postgres", ON_KAFKA])

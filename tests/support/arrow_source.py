@@ -1,10 +1,11 @@
-"""Runs of streams without Spark: records come from topics in memory, as Arrow tables.
+"""Runs of streams without Spark's query: records come from topics in memory, as Arrow tables.
 
 Everything from the decoder's worker on is the product's own: decoding, validation, counts, the
 decision and the commit, in DuckDB and the sink. The checkpoint's files are written here as Spark
 writes them. ``apply_as_deletes``, which Spark alone evaluates, is left to DuckDB: conditions of
-tests without Spark mean the same to both. What Spark itself does (its query, its plans, its engine)
-is tried by tests that are marked ``spark``.
+tests without Spark mean the same to both. A test that is marked ``spark`` alone has a session,
+which evaluates the statements of ``where``, ``select`` and ``transform``. What else Spark does (its
+query, its engine) is tried by tests that are marked ``kafka``, too.
 """
 
 from __future__ import annotations
