@@ -61,7 +61,7 @@ def rows_in(shop: Shop) -> dict[str, list[Any]]:
     return {table: [row["id"] for row in rows_of(each)] for table, each in shop.streams.items()}
 
 
-@pytest.mark.parametrize("otherwise", ["quarantine", "ignore", "clicks"])
+@pytest.mark.parametrize("otherwise", ["quarantine", "clicks", *twins("ignore")])
 def test_a_routed_record_waits_for_its_schema_in_each_table(
     world: World, registry: SmallRegistry, late: int, otherwise: str
 ) -> None:

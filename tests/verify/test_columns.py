@@ -135,7 +135,7 @@ def test_hostile_messages_are_read_as_the_rule_reads_them(
         assert disagreements(database, spec, values[start : start + 500]) == []
 
 
-@settings(max_examples=40 if IS_LONG else 8, **QUIETLY)
+@settings(max_examples=40 if IS_LONG else 4, **QUIETLY)
 @given(seed=st.integers(0, 2**32), spec=st.sampled_from([*SPECS.values()]))
 def test_mutated_messages_are_read_as_the_rule_reads_them(seed: int, spec: StreamSpec) -> None:
     """Whatever is done to a message."""
@@ -333,7 +333,7 @@ def test_hostile_envelopes_are_read_as_the_rule_reads_them(
         assert disagreements(database, spec, values[start : start + 1000]) == []
 
 
-@settings(max_examples=40 if IS_LONG else 8, **QUIETLY)
+@settings(max_examples=40 if IS_LONG else 4, **QUIETLY)
 @given(seed=st.integers(0, 2**32), spec=st.sampled_from([*ENVELOPES.values()]))
 def test_mutated_envelopes_are_read_as_the_rule_reads_them(seed: int, spec: StreamSpec) -> None:
     """Whatever is done to an envelope."""
