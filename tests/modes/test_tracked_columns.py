@@ -119,10 +119,9 @@ def test_the_history_is_that_of_all_records_wherever_they_are_cut(
     world.settings = world.settings.model_copy(update=update)
     world.declare(**DECLARED, sink=sink)
     # A batch takes Spark some hundred times as long as it takes this process.
-    is_short = engine == "spark" and not IS_LONG
-    records = some_records(dice, 30 if is_short else 60)
-    inner = dice.sample(range(1, len(records)), 2 if is_short else 5)
-    cuts = [0, *sorted(inner), len(records)]
+    count = 2 if engine == "spark" and not IS_LONG else 5
+    records = some_records(dice, 60)
+    cuts = [0, *sorted(dice.sample(range(1, len(records)), count)), len(records)]
 
     for start, end in pairwise(cuts):
         send(world, records[start:end])
