@@ -1,8 +1,9 @@
 """What every test may ask for: a real broker, a real Spark, a lake of its own.
 
-A stream's ``world`` has both where the test is marked ``spark``. Where it is marked ``kafka``
-alone, librdkafka reads the broker, and there is no Spark. Without a mark its topics are in memory,
-and its records come as Arrow: see ``tests.support.arrow_source``.
+A stream's ``world`` has both where the test is marked ``spark`` and ``kafka``. Where it is marked
+``kafka`` alone, librdkafka reads the broker, and there is no Spark. Without that mark its topics
+are in memory, and its records come as Arrow: see ``tests.support.arrow_source``. Marked ``spark``
+alone, Spark says what statements mean, and evaluates those that nothing else can.
 """
 
 from __future__ import annotations
@@ -60,8 +61,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory, store_address: str) -> Itera
         jars=JARS,
         spark_master="local[2]",
         spark_driver_memory="2g",
-        # Of many small queries, compiling costs twice what it saves.
-        spark_java_options="-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+        # Of many small queries, compiling costs twice what it saves; and a heap that begins small
+        # is collected twice as long.
+        spark_java_options="-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xms1g -Xmn500m",
     )
     on_s3 = settings.model_copy(update={"lake": "s3://any"})
     with pytest.MonkeyPatch.context() as environment:

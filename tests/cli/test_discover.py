@@ -110,7 +110,6 @@ def test_a_number_of_json_schema_that_rounds_is_named(
     assert find_problems(world) == ()
 
 
-@pytest.mark.kafka
 @pytest.mark.spark
 def test_a_field_that_the_sink_cannot_name_is_read_as_the_advice_says(
     world: World, registry: SmallRegistry

@@ -35,11 +35,6 @@ HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 PLAIN = "id INT NOT NULL, name STRING, at INT"
 
 
-def through_spark(test: Any) -> Any:
-    """Mark a test that needs Kafka, a registry and Spark."""
-    return pytest.mark.kafka(pytest.mark.spark(test))
-
-
 @pytest.fixture
 def registered(registered: World) -> World:
     """A stream of Avro."""
@@ -164,7 +159,8 @@ WIDER = record(
 WITHOUT = record(column("id", "int"), column("other", "string"))
 
 
-@through_spark
+@pytest.mark.kafka
+@pytest.mark.spark
 def test_schemas_evolve_inside_one_batch(registered: World, subject: Subject) -> None:
     """Each record is read by the schema that wrote it; what a schema lacks is null."""
     old = subject.avro(OLD, {"id": 1, "name": "a"}, {"id": 2, "name": "b"})
@@ -220,7 +216,6 @@ def test_hostile_bytes_are_refused_each_with_its_reason() -> None:
     assert {str(proven(schemas[0], PLAIN, payload)) for payload in payloads} == {"None"}
 
 
-@through_spark
 def test_what_cannot_be_read_waits_in_quarantine(registered: World, subject: Subject) -> None:
     """It is there as it was, with its reason, and stops no batch."""
     good = subject.avro(WIDER, row(1, "a", 1))[0]
@@ -234,7 +229,6 @@ def test_what_cannot_be_read_waits_in_quarantine(registered: World, subject: Sub
     assert find_problems(registered) == ()
 
 
-@through_spark
 def test_keys_may_be_avro_too(registered: World, subject: Subject, registry_address: str) -> None:
     """A null value deletes the row of its framed key, a record or a bare value."""
     registered.declare(key_format="avro")
@@ -252,7 +246,6 @@ def test_keys_may_be_avro_too(registered: World, subject: Subject, registry_addr
     assert find_problems(registered) == ()
 
 
-@through_spark
 def test_a_registry_that_is_down_loses_nothing(registered: World, subject: Subject) -> None:
     """The run stops as one that may be tried again, commits nothing, and goes on when it is up."""
     registered.send(*subject.avro(OLD, {"id": 1, "name": "a"}))
@@ -288,7 +281,6 @@ def test_bytes_that_only_look_framed_are_refused_before_the_registry_is_asked() 
         )
 
 
-@through_spark
 def test_a_schema_may_refer_to_others(
     registered: World, subject: Subject, registry_address: str
 ) -> None:

@@ -163,7 +163,6 @@ def test_what_a_real_database_did_not_send_is_kept(world: World, schemas: bool) 
     assert find_problems(world) == ()
 
 
-@pytest.mark.kafka
 @pytest.mark.spark
 @pytest.mark.parametrize(
     "schemas",

@@ -144,7 +144,6 @@ def test_a_mysql_table_is_followed_by_its_log(world: World) -> None:
     assert find_problems(world) == ()
 
 
-@pytest.mark.kafka
 @pytest.mark.spark
 def test_a_delete_that_where_would_leave_out_is_applied(world: World) -> None:
     """Filtered out, it would leave its row in the table."""
@@ -379,7 +378,6 @@ def test_half_a_character_blocks_nothing() -> None:
     assert disagreements("debezium", ddl, values) == []
 
 
-@pytest.mark.kafka
 @pytest.mark.spark
 def test_an_exploded_delete_without_its_array_is_seen(world: World) -> None:
     """Which rows are gone it does not say: it waits, and is never taken for a filtered record."""

@@ -71,7 +71,6 @@ def test_a_document_of_mongodb_is_there_as_text() -> None:
     )
 
 
-@pytest.mark.kafka
 @pytest.mark.spark
 def test_documents_of_mongodb_are_read_as_the_docs_say(world: World) -> None:
     """Created, updated and deleted by the declaration of the docs."""

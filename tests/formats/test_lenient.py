@@ -166,7 +166,6 @@ def test_lenient_values_are_counted_and_proven(world: World, extra: dict[str, An
     assert find_problems(world) == ()
 
 
-@pytest.mark.kafka
 @pytest.mark.spark
 def test_an_exploded_record_is_counted_once(world: World) -> None:
     """Its values are its own, however many rows its array gives; engine and proof count alike."""

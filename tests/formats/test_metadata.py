@@ -530,7 +530,6 @@ def test_a_row_of_debezium_moves_within_its_tenant(world: World, engine: str) ->
     assert prove(world).holds
 
 
-@pytest.mark.kafka
 @pytest.mark.spark
 def test_each_element_has_the_columns_of_its_record(world: World) -> None:
     """Header and key are the record's, in each row that it gives."""

@@ -321,7 +321,6 @@ def test_a_record_type_is_for_values_of_the_registry(fields: Any, problem: str) 
         declared(**fields)
 
 
-@pytest.mark.kafka
 @pytest.mark.spark
 @pytest.mark.parametrize("engine", ["local", *twins("spark")])
 def test_a_table_of_users_is_never_filled_by_orders(

@@ -251,8 +251,6 @@ def test_no_id_is_asked_for_that_only_seems_to_be_one(registry: SmallRegistry) -
     assert asked == []
 
 
-@pytest.mark.kafka
-@pytest.mark.spark
 @pytest.mark.parametrize("engine", ["auto", *twins("spark")])
 def test_ids_and_guids_in_headers_arrive_in_the_table(
     world: World, registry: SmallRegistry, engine: str

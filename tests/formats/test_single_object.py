@@ -131,8 +131,6 @@ def test_single_objects_arrive_in_the_table(world: World, engine: str) -> None:
     assert find_problems(world) == ()
 
 
-@pytest.mark.kafka
-@pytest.mark.spark
 @pytest.mark.parametrize("engine", ["auto", *twins("spark")])
 def test_what_has_no_type_arrives_as_a_variant(world: World, engine: str) -> None:
     """A union of unlike types, and a record in itself, which the proof reads, too."""

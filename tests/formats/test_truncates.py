@@ -105,7 +105,6 @@ def test_rows_from_before_it_go_wherever_it_lies(
 
 
 @pytest.mark.spark
-@pytest.mark.kafka
 def test_a_replay_leaves_one_that_waits_where_it_is(table: World) -> None:
     """A redrive is its way into the table; one that was applied is not applied again."""
     select = {"name": "upper(name)"}

@@ -14,7 +14,7 @@ from tests.support.long import IS_LONG, twins
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.slow]
 
-LENGTH = 50 if IS_LONG else 9
+LENGTH = 50 if IS_LONG else 6
 # What dies in the short life of this number does so by an exception.
 FIRST = 6606
 LIVES = [pytest.param(nth, kind, id=kind.name) for nth, kind in enumerate(KINDS)]

@@ -53,7 +53,6 @@ def again(world: World, sink: type[WriteMode], **good: Any) -> tuple[WriteMode, 
     return sink(target, Good(**{**told, "deletes": 0, "size_bytes": 9, **good})), metadata
 
 
-@pytest.mark.kafka
 @pytest.mark.spark
 def test_a_replay_adds_to_an_append_only_what_is_missing(world: World) -> None:
     """Equal records are rows of their own, and a record that is there is not added again."""

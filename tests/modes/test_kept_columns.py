@@ -238,7 +238,6 @@ def test_a_row_that_moves_takes_its_columns_along(world: World, engine: str, del
     assert find_problems(world) == ()
 
 
-@pytest.mark.kafka
 @pytest.mark.spark
 def test_what_decides_about_a_record_cannot_be_left_out(world: World) -> None:
     """A column that `where` reads is of the record, not of the row; others are kept."""

@@ -58,7 +58,6 @@ def there(world: World) -> list[tuple[Any, ...]]:
     )
 
 
-@pytest.mark.kafka
 @pytest.mark.spark
 @pytest.mark.parametrize(
     ("declared", "engine"),

@@ -309,7 +309,7 @@ def use_sink(world: World, sink: str, request: pytest.FixtureRequest) -> None:
         world.settings = world.settings.model_copy(update={"postgres": address})
 
 
-ON_KAFKA = pytest.param("kafka", marks=[pytest.mark.spark, pytest.mark.kafka])
+ON_KAFKA = pytest.param("kafka", marks=pytest.mark.kafka)
 
 
 @pytest.mark.parametrize("sink", ["iceberg", "postgres", ON_KAFKA])
@@ -372,7 +372,6 @@ def test_the_proof_reads_the_text_in_a_condition(
 
 
 @pytest.mark.spark
-@pytest.mark.kafka
 def test_statements_read_the_text_where_a_sink_has_no_other(world: World) -> None:
     """As a STRING, and the proof has them evaluated."""
     filtered = "get_json_object(v, '$.b') IS NULL OR length(v) > 9"
@@ -388,7 +387,6 @@ def test_statements_read_the_text_where_a_sink_has_no_other(world: World) -> Non
 
 
 @pytest.mark.spark
-@pytest.mark.kafka
 @pytest.mark.parametrize("engine", ["local", *twins("spark")])
 def test_statements_that_read_them_are_proven(world: World, engine: str) -> None:
     """Those that make one, too, in every place; numbers keep their types on the way to Spark."""

@@ -163,7 +163,6 @@ def test_a_name_that_came_free_is_another_column(world: World) -> None:
     assert find_problems(world) == ()
 
 
-@pytest.mark.kafka
 @pytest.mark.spark
 @pytest.mark.parametrize("world", DELTA_ALONE, indirect=True)
 def test_conditions_read_a_column_by_its_name_of_then(world: World) -> None:
@@ -182,7 +181,6 @@ def test_conditions_read_a_column_by_its_name_of_then(world: World) -> None:
     assert prove(world).holds
 
 
-@pytest.mark.kafka
 @pytest.mark.spark
 @pytest.mark.parametrize("world", DELTA_ALONE, indirect=True)
 def test_a_field_keeps_its_name_where_the_table_does_not(world: World) -> None:
@@ -226,8 +224,6 @@ def test_an_alter_that_dies_is_finished_by_the_same_command(world: World, place:
     assert find_problems(world) == ()
 
 
-@pytest.mark.kafka
-@pytest.mark.spark
 @pytest.mark.parametrize("world", [*DELTA_ALONE, "postgres"], indirect=True)
 @pytest.mark.parametrize("place", [Failpoint.LEDGER_HEALED, Failpoint.ALTERED])
 def test_an_alter_that_is_killed_is_typed_again(

@@ -223,8 +223,6 @@ CASES = {
 }
 
 
-@pytest.mark.kafka
-@pytest.mark.spark
 @pytest.mark.parametrize(
     "case",
     [

@@ -61,7 +61,7 @@ def rows_in(shop: Shop) -> dict[str, list[Any]]:
     return {table: [row["id"] for row in rows_of(each)] for table, each in shop.streams.items()}
 
 
-@pytest.mark.parametrize("otherwise", ["quarantine", "ignore", "clicks"])
+@pytest.mark.parametrize("otherwise", ["quarantine", "clicks", *twins("ignore")])
 def test_a_routed_record_waits_for_its_schema_in_each_table(
     world: World, registry: SmallRegistry, late: int, otherwise: str
 ) -> None:
@@ -113,9 +113,7 @@ def test_a_stream_that_reads_later_may_know_the_schema(
     assert shop.problems() == []
 
 
-@pytest.mark.kafka
-@pytest.mark.spark
-@pytest.mark.parametrize("engine", ["spark", *twins("local")])
+@pytest.mark.parametrize("engine", ["local", *twins("spark")])
 def test_a_route_in_a_field_waits_for_the_schema_of_its_record(
     world: World, registry: SmallRegistry, late: int, engine: str
 ) -> None:

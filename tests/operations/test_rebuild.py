@@ -39,7 +39,7 @@ def fill(world: World) -> None:
     world.run()
 
 
-pytestmark = [pytest.mark.spark, pytest.mark.kafka]
+pytestmark = pytest.mark.spark
 
 
 @pytest.fixture(scope="module")
@@ -244,6 +244,7 @@ def test_a_rebuild_heals_its_own_ledger(written: World) -> None:
     assert find_problems(written) == ()
 
 
+@pytest.mark.kafka
 def test_a_rebuild_from_a_topic_made_again_is_a_persons_to_decide(world: World) -> None:
     """What the old topic held is in the old table alone, before and after it was adopted."""
     fill(world)

@@ -29,7 +29,7 @@ from tests.pairs.play import play, refusal
 from tests.support.long import IS_LONG
 
 # `make test` plays each topic of so many; `make test-long` all.
-ONE_IN = 1 if IS_LONG else 5
+ONE_IN = 1 if IS_LONG else 10
 
 
 @pytest.mark.parametrize("pack", topics()[::ONE_IN], ids=name_of)

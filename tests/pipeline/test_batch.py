@@ -235,8 +235,6 @@ def test_one_key_in_two_partitions_needs_an_order(world: World, in_one_batch: bo
     assert find_problems(world) == ()
 
 
-@pytest.mark.kafka
-@pytest.mark.spark
 @pytest.mark.parametrize("engine", ["auto", "spark"])
 @pytest.mark.parametrize("deletes", ["hard", *twins("soft")])
 @pytest.mark.parametrize("again", [row(1, "b"), None])

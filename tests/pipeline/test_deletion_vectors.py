@@ -18,8 +18,6 @@ from tests.support.long import twins
 from tests.support.proof import find_problems
 from tests.support.world import World, row
 
-pytestmark = [pytest.mark.kafka, pytest.mark.spark]
-
 
 def marked(world: World) -> int:
     """Count the rows that are marked as gone."""

@@ -18,7 +18,7 @@ from tests.support.proof import find_problems, prove
 from tests.support.world import World, transactional
 from tests.trials.failpoints import PlannedError, crashing_at
 
-pytestmark = [pytest.mark.spark, pytest.mark.kafka]
+pytestmark = pytest.mark.spark
 
 VALUE = "id INT NOT NULL, at INT, items ARRAY<STRUCT<sku: STRING, qty: INT>>"
 LINES: dict[str, Any] = {
@@ -61,6 +61,7 @@ def total_counts(world: World) -> dict[str, int]:
     return {name: n for name, n in world.ledger[-1].counts.items() if n and name != "winners"}
 
 
+@pytest.mark.kafka
 def test_each_element_gives_a_row_and_the_books_know_how_many(world: World) -> None:
     """Of one record the last line of a key wins; a bad line sends the whole order to quarantine."""
     world.declare(**LINES, where="items.qty >= 0", apply_as_deletes="qty = 0")

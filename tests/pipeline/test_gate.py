@@ -23,7 +23,9 @@ CHECKED = {"publish": "checked"}
 NAMED = {"named": {"rule": "name IS NOT NULL", "on_miss": "refuse"}}
 
 
-@pytest.fixture(params=["local", pytest.param("spark", marks=pytest.mark.spark)])
+@pytest.fixture(
+    params=["local", pytest.param("spark", marks=[pytest.mark.kafka, pytest.mark.spark])]
+)
 def judged(world: World, request: pytest.FixtureRequest) -> World:
     """A stream whose batches are decided by either engine."""
     world.settings = changed(world.settings, merge_engine=request.param)

@@ -11,7 +11,7 @@ from tests.support.long import twins
 from tests.support.proof import find_problems, prove
 from tests.support.world import World
 
-pytestmark = [pytest.mark.spark, pytest.mark.kafka]
+pytestmark = pytest.mark.spark
 
 # Names of a record's place, of a batch's columns, of the proof's, and such as no table has.
 NAMES = (
@@ -20,7 +20,7 @@ NAMES = (
 )
 
 
-@pytest.fixture(params=["local", *twins("spark")])
+@pytest.fixture(params=["local", *twins(pytest.param("spark", marks=pytest.mark.kafka))])
 def merging(request: pytest.FixtureRequest, world: World) -> World:
     """A stream that one of the engines merges."""
     engine = "spark" if request.param == "spark" else "auto"

@@ -11,7 +11,6 @@ from tests.support.world import World, row
 COLUMNS = "id INT NOT NULL, name STRING, at TIMESTAMP, on DATE, of ARRAY<STRUCT<a: DECIMAL(9, 2)>>"
 
 
-@pytest.mark.kafka
 @pytest.mark.spark
 @pytest.mark.parametrize(
     ("more", "few_bytes", "is_by_spark"),

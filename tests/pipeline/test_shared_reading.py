@@ -142,9 +142,8 @@ def places_of(world: World) -> Counter[tuple[int, int]]:
 @pytest.mark.parametrize(
     ("make", "engine"),
     [
-        (in_json, "local"),
         (in_avro, "local"),
-        *twins((in_json, "spark"), (in_avro, "spark")),
+        *twins((in_json, "local"), (in_json, "spark"), (in_avro, "spark")),
         *twins((in_protobuf, "local"), (in_protobuf, "spark")),
     ],
 )

@@ -215,7 +215,6 @@ def test_a_time_beyond_orders_nothing_and_waits_to_be_redriven(world: World, eng
     assert find_problems(world) == ()
 
 
-@pytest.mark.kafka
 @pytest.mark.spark
 def test_what_waits_for_its_time_is_applied_once_nothing_asks_for_it(world: World) -> None:
     """A redrive knows a time that no column can have by the moment that is kept of it."""

@@ -23,7 +23,7 @@ from tests.support.long import twins
 from tests.support.proof import find_problems, prove
 from tests.support.world import World, row
 
-pytestmark = [pytest.mark.spark, pytest.mark.kafka]
+pytestmark = pytest.mark.spark
 
 VALUE = "id INT NOT NULL, first STRING, last STRING, cents BIGINT, status STRING"
 TABLE = "id INT NOT NULL, name STRING, total DECIMAL(12, 2), tenant STRING, sent_at TIMESTAMP"
@@ -182,6 +182,7 @@ def test_what_no_table_could_hold_is_quarantined(world: World, engine: str, by: 
     assert prove(world).holds
 
 
+@pytest.mark.kafka
 @pytest.mark.parametrize("where", ["lower(code) <> 'x'", *twins(None)])
 def test_a_text_may_be_too_long_for_a_shorter_column(world: World, where: str | None) -> None:
     """Where nothing else is done to values, and whatever letters a condition is asked about."""
@@ -196,6 +197,7 @@ def test_a_text_may_be_too_long_for_a_shorter_column(world: World, where: str | 
     assert (verdict.holds, verdict.limits) == (True, (NOT_INDEPENDENT,))
 
 
+@pytest.mark.kafka
 def test_spark_is_asked_where_duckdb_might_answer_otherwise(world: World) -> None:
     """Only then, and then for all that comes after."""
     world.declare(where="lower(name) <> 'x'")
@@ -252,6 +254,7 @@ def test_what_is_taken_without_spark_spark_takes_too(spark: SparkSession) -> Non
         refuse_bad_transformation(spark, compile_plan(spec).rows)
 
 
+@pytest.mark.kafka
 @pytest.mark.parametrize("engine", ["local", *twins("spark")])
 @pytest.mark.parametrize(
     ("fields", "says"),
@@ -353,6 +356,7 @@ def test_a_statement_that_cannot_be_trusted_is_refused(
         refuse_bad_transformation(spark, compile_plan(spec).rows)
 
 
+@pytest.mark.kafka
 @pytest.mark.parametrize("key", ["id", *twins("code")])
 def test_both_engines_make_the_same_rows(world: World, key: str) -> None:
     """Rows, quarantine and counts, of good and bad values, deletes and tombstones."""
@@ -399,6 +403,7 @@ def test_both_engines_make_the_same_rows(world: World, key: str) -> None:
     assert prove(other).holds
 
 
+@pytest.mark.kafka
 def test_a_value_that_only_spark_understands_is_left_to_it(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

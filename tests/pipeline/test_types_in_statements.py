@@ -12,7 +12,7 @@ from oncelake.ingestion.declaration.spec import EVALUATED_BY
 from tests.support.proof import find_problems, prove
 from tests.support.world import World
 
-pytestmark = [pytest.mark.spark, pytest.mark.kafka]
+pytestmark = pytest.mark.spark
 
 SCALARS = {
     "ntz": "TIMESTAMP_NTZ",
@@ -98,6 +98,7 @@ DELETES = {
 }
 
 
+@pytest.mark.kafka
 def test_what_spark_evaluated_is_proven(world: World) -> None:
     """By DuckDB where it understands a condition, and by Spark: deletes and a table's own rules."""
     world.declare(schema=DDL, where="rlike(CAST(id AS STRING), '^[0-9]')")

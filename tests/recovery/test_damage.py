@@ -400,7 +400,6 @@ def test_a_property_that_breaks_the_promise_is_refused(
         ),
     ],
 )
-@pytest.mark.kafka
 @pytest.mark.spark
 def test_a_feature_that_the_audit_cannot_read_is_refused(
     world: World, feature: str, properties: dict[str, str]

@@ -9,7 +9,6 @@ from pathlib import Path
 from unittest.mock import patch
 
 import pytest
-from pyspark.sql import SparkSession
 
 from oncelake.ingestion.declaration.files.loader import DeclaredStream
 from oncelake.ingestion.operations.history.rewind import rewind
@@ -20,11 +19,10 @@ from oncelake.ingestion.settings import Settings
 from oncelake.ingestion.storage import failpoints
 from oncelake.ingestion.storage.failpoints import Failpoint
 from tests.support.long import twins
+from tests.support.places import spark_for
 from tests.support.proof import find_problems, prove, rows_of_no_commit
 from tests.support.world import World, row
 from tests.trials.failpoints import PlannedError, crashing_at
-
-pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
 GONE = "gone"
 # Of a batch, in their order: between its files and its row in the ledger.
@@ -39,13 +37,14 @@ PLACES = (
 )
 
 
-@pytest.fixture(params=["local", *twins("spark")])
-def world(
-    request: pytest.FixtureRequest, settings: Settings, spark: SparkSession
-) -> Iterator[World]:
+REAL = [pytest.mark.spark, pytest.mark.kafka]
+
+
+@pytest.fixture(params=["local", *twins(pytest.param("spark", marks=REAL))])
+def world(request: pytest.FixtureRequest, settings: Settings) -> Iterator[World]:
     """A stream whose batches have bad records and deletes."""
     chosen = settings.model_copy(update={"merge_engine": request.param})
-    with World.made(chosen, spark) as made:
+    with World.made(chosen, spark_for(request)) as made:
         made.declare(
             tombstones="quarantine", sequence_by=["at"], apply_as_deletes=f"name = '{GONE}'"
         )

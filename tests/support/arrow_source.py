@@ -1,10 +1,11 @@
-"""Runs of streams without Spark: records come from topics in memory, as Arrow tables.
+"""Runs of streams without Spark's query: records come from topics in memory, as Arrow tables.
 
 Everything from the decoder's worker on is the product's own: decoding, validation, counts, the
 decision and the commit, in DuckDB and the sink. The checkpoint's files are written here as Spark
 writes them. ``apply_as_deletes``, which Spark alone evaluates, is left to DuckDB: conditions of
-tests without Spark mean the same to both. What Spark itself does (its query, its plans, its engine)
-is tried by tests that are marked ``spark``.
+tests without Spark mean the same to both. A test that is marked ``spark`` alone has a session,
+which evaluates the statements of ``where``, ``select`` and ``transform``. What else Spark does (its
+query, its engine) is tried by tests that are marked ``kafka``, too.
 """
 
 from __future__ import annotations
@@ -23,9 +24,11 @@ from unittest.mock import patch
 import duckdb
 import pyarrow as pa
 import sqlglot
+from pyspark.sql import SparkSession
 from sqlglot.expressions import Column
 
 import oncelake.ingestion.kafka.admin
+import oncelake.ingestion.modes.engines.rows
 import oncelake.ingestion.operations.run
 import oncelake.ingestion.pipeline.batch
 import oncelake.ingestion.pipeline.gate.rules
@@ -228,6 +231,14 @@ def statement_of(text: str) -> Statement:
     return Statement(sql=sql, columns=tuple(names), is_column=isinstance(parsed, Column))
 
 
+def _as_frame(records: Any) -> Any:
+    """Let Spark compute over records in memory, where the test has one."""
+    spark = SparkSession.getActiveSession()
+    if not isinstance(records, pa.Table) or spark is None:
+        return _SPARKS["as_frame"](records)
+    return spark.createDataFrame(records)
+
+
 # What the product does where a stream's Kafka is a real one.
 _SPARKS: Final[dict[str, Any]] = {
     "read_stream": oncelake.ingestion.operations.run.read_stream,
@@ -238,6 +249,7 @@ _SPARKS: Final[dict[str, Any]] = {
     "conditions": oncelake.ingestion.pipeline.validate.flatten_with_conditions,
     "translate_conditions": oncelake.ingestion.pipeline.validate.translate_conditions,
     "no_conditions": oncelake.ingestion.pipeline.schema.types._no_conditions,
+    "as_frame": oncelake.ingestion.modes.engines.rows.as_frame,
 }
 _CLIENTS: Final = {
     "AdminClient": topics_in_memory.admin_client,
@@ -266,6 +278,7 @@ _SEAMS: Final[tuple[tuple[Any, dict[str, Any]], ...]] = (
         {"translate_conditions": _translate_conditions},
     ),
     (oncelake.ingestion.pipeline.schema.types, {"_no_conditions": _no_conditions}),
+    (oncelake.ingestion.modes.engines.rows, {"as_frame": _as_frame}),
     *(
         (owner, {name: make for name, make in _CLIENTS.items() if hasattr(owner, name)})
         for owner in (

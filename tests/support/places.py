@@ -1,4 +1,4 @@
-"""Whether a test has a real Kafka and a real Spark, Kafka alone, or neither: by its marks."""
+"""Whether a test has a real Kafka, a real Spark, both, or neither: by its marks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.topics_in_memory import Cluster
 
 def kafka_for(request: pytest.FixtureRequest) -> str:
     """Return the address of a broker for a marked test, and of topics in memory for another."""
-    if _is_marked(request, "spark", "kafka"):
+    if _is_marked(request, "kafka"):
         address: str = request.getfixturevalue("kafka_address")
         return address
     request.getfixturevalue("arrow_session")

@@ -58,11 +58,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> GroupSchedul
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Write down which tests share what is dear, and put the short ones last.
 
-    One worker alone goes in the order of the files. A test whose ``engine`` is ``spark`` has one.
+    One worker alone goes in the order of the files. A test whose ``engine`` is ``spark`` has one,
+    and its streams read a broker: that engine takes what Spark's query has read.
     """
     for item in items:
         if getattr(item, "callspec", None) and item.callspec.params.get("engine") == "spark":
             item.add_marker(pytest.mark.spark)
+            if "settings" in item.fixturenames:  # type: ignore[attr-defined]
+                item.add_marker(pytest.mark.kafka)
     worker: dict[str, Any] | None = getattr(config, "workerinput", None)
     if worker is None:
         return

@@ -13,7 +13,6 @@ from tests.support.proof import find_problems, prove
 from tests.support.world import World, row
 
 pytestmark = [
-    pytest.mark.kafka,
     pytest.mark.spark,
     pytest.mark.parametrize("sink", ["postgres"]),
 ]

@@ -123,18 +123,19 @@ SPECS = {
 }
 
 
-@pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
+@pytest.mark.parametrize("name", SPECS)
 def test_hostile_messages_are_read_as_the_rule_reads_them(
-    database: duckdb.DuckDBPyConnection, spec: StreamSpec
+    database: duckdb.DuckDBPyConnection, name: str
 ) -> None:
-    """Whatever stands in whatever column."""
-    values = [each.value for each in MESSAGES] + EVERYWHERE
+    """Whatever stands in whatever column; where time is short, of each stream every third value."""
+    spec, step = SPECS[name], 1 if IS_LONG else 3
+    values = [*(each.value for each in MESSAGES), *EVERYWHERE[[*SPECS].index(name) % step :: step]]
 
     for start in range(0, len(values), 500):
         assert disagreements(database, spec, values[start : start + 500]) == []
 
 
-@settings(max_examples=40 if IS_LONG else 8, **QUIETLY)
+@settings(max_examples=40 if IS_LONG else 4, **QUIETLY)
 @given(seed=st.integers(0, 2**32), spec=st.sampled_from([*SPECS.values()]))
 def test_mutated_messages_are_read_as_the_rule_reads_them(seed: int, spec: StreamSpec) -> None:
     """Whatever is done to a message."""
@@ -326,13 +327,13 @@ def test_hostile_envelopes_are_read_as_the_rule_reads_them(
     """Whatever stands in whatever field."""
     values = [*odd_envelopes(), *in_every_place()]
     if not IS_LONG:
-        values = random.Random(str(spec.format)).sample(values, 1000)
+        values = random.Random(str(spec.format)).sample(values, 600)
 
     for start in range(0, len(values), 1000):
         assert disagreements(database, spec, values[start : start + 1000]) == []
 
 
-@settings(max_examples=40 if IS_LONG else 8, **QUIETLY)
+@settings(max_examples=40 if IS_LONG else 4, **QUIETLY)
 @given(seed=st.integers(0, 2**32), spec=st.sampled_from([*ENVELOPES.values()]))
 def test_mutated_envelopes_are_read_as_the_rule_reads_them(seed: int, spec: StreamSpec) -> None:
     """Whatever is done to an envelope."""

@@ -679,7 +679,7 @@ def test_it_says_what_a_whole_proof_says_whatever_befalls_a_stream(world: World,
     with with_schemas(world, *SCHEMAS):
         life._send()
         proven(world)
-        for _ in range(60 if IS_LONG else 8):
+        for _ in range(60 if IS_LONG else 4):
             life.step()
 
     assert life.gone_on > 0
