@@ -322,7 +322,7 @@ def _checks_of(spec: StreamSpec | None) -> dict[str, Callable[[Evidence], dg.Ass
     if spec is None:
         return _CHECKS
     asked = {
-        gate: bool(spec.expect) or spec.publish == "checked",
+        gate: bool(spec.expect) or spec.publish.is_checked,
         expectations: bool(spec.expectations),
         verified: spec.verify,
     }

@@ -16,7 +16,7 @@ from pydantic import Field, ValidationInfo, field_validator
 
 from oncelake.ingestion.declaration.ddl import DeclaredColumn, parse_columns
 from oncelake.ingestion.declaration.derived import SchemaSource
-from oncelake.ingestion.declaration.gate import Guard, Rule, RuleName
+from oncelake.ingestion.declaration.gate import Guard, Publish, Rule, RuleName
 from oncelake.ingestion.declaration.modes import (
     COORDINATES,
     INDEX_COLUMN,
@@ -233,8 +233,8 @@ class Declaration(Part):
     guard: Guard = Field(
         Guard(), description="What a batch may be beside the batches before; or `true`."
     )
-    publish: Literal["always", "checked"] = Field(
-        "always",
+    publish: Publish = Field(
+        Publish(),
         description="Whether a batch is judged by its books, `expect`, `guard` and `expectations` "
         "before it is committed, and committed only if it passes.",
     )

@@ -39,6 +39,37 @@ class Rule(Part):
         return {"rule": value} if isinstance(value, str) else value
 
 
+class Publish(Part):
+    """When the rows of a batch become visible, and where those of one that is not published are.
+
+    A word stands for ``when``.
+    """
+
+    when: Literal["always", "checked"] = Field(
+        "always", description="Whatever is found; or if nothing is missed. With a branch: checked."
+    )
+    branch: RuleName | None = Field(
+        None, description="The branch of an Iceberg table that shows a batch which is withheld."
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _word_is_when(cls, value: Any) -> Any:
+        return {"when": value} if isinstance(value, str) else value
+
+    @field_validator("branch")
+    @classmethod
+    def _main_is_the_table(cls, value: str | None) -> str | None:
+        if value == "main":
+            raise ValueError("main is the table itself; write another name, such as audit")
+        return value
+
+    @property
+    def is_checked(self) -> bool:
+        """Whether a batch is judged before its commit."""
+        return self.when == "checked" or self.branch is not None
+
+
 class Guard(Part):
     """What a batch may be beside the table and the batches before it, or it is not published.
 

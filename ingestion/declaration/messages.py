@@ -11,7 +11,7 @@ from pydantic_core import ErrorDetails
 
 from oncelake.ingestion.declaration.fields import NOT_WRITTEN
 from oncelake.ingestion.declaration.files.yaml_reader import FieldPath
-from oncelake.ingestion.declaration.gate import Guard, Rule
+from oncelake.ingestion.declaration.gate import Guard, Publish, Rule
 from oncelake.ingestion.declaration.names import nearest
 from oncelake.ingestion.declaration.parts import (
     FollowPace,
@@ -32,6 +32,7 @@ _FIELDS_OF: Final[Mapping[FieldPath, tuple[str, ...]]] = {
         if name not in NOT_WRITTEN
     ),
     ("expect",): tuple(Rule.model_fields),
+    ("publish",): tuple(Publish.model_fields),
     ("guard",): tuple(Guard.model_fields),
     ("follow",): tuple(FollowPace.model_fields),
     ("maintenance",): tuple(Maintenance.model_fields),
@@ -63,6 +64,7 @@ _PATTERNS: Final = {
     "where": "write an SQL condition, such as `total > 0`",
     "select": "write an SQL expression, such as `upper(name)`",
     "expect": "a rule's name is letters, digits and underscores, 64 at most",
+    "branch": "write a name of letters, digits and underscores, such as audit",
     "rule": "write an SQL condition, such as `total > 0`",
     "transform": "write package.module.function",
 }

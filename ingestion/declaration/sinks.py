@@ -169,6 +169,7 @@ class SinkKind:
         seals: Whether its files are synced and checked by Oncelake: it is a ``SealedTable``.
         renames_columns: Whether columns that are there can get other names, or go.
         orders_columns: Whether they can be put into another order.
+        has_branches: Whether a change can be shown beside the table: it is a ``BranchingTable``.
     """
 
     module: str
@@ -193,6 +194,7 @@ class SinkKind:
     seals: bool = False
     renames_columns: bool = False
     orders_columns: bool = False
+    has_branches: bool = False
 
     def statement(self, text: str, column: DeclaredColumn, *, table: str, where: str = "") -> str:
         """Fill in one of its texts about a column.
@@ -305,6 +307,7 @@ _OWN: Final[dict[str, SinkKind]] = {
         keeps_scale=True,
         renames_columns=True,
         orders_columns=True,
+        has_branches=True,
     ),
     "postgres": SinkKind(
         module="oncelake.ingestion.sinks.postgres.table",

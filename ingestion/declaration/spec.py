@@ -321,6 +321,7 @@ def _shorten_gate(fields: dict[str, Any]) -> None:
     rules = fields["expect"]["patternProperties"]
     rules |= {name: _with_short_form(rule, {"type": "string"}) for name, rule in rules.items()}
     fields["guard"] = _with_short_form(fields["guard"], {"type": "boolean"})
+    fields["publish"] = _with_short_form(fields["publish"], {"enum": ["always", "checked"]})
 
 
 def _of_mode(name: str, mode: Mode) -> dict[str, Any]:

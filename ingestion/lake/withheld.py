@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from oncelake.ingestion.kafka.offsets import Range
 from oncelake.ingestion.lake.paths import StreamPaths
+from oncelake.ingestion.tables.table import BranchingTable
 
 _EVIDENCE: Final = "withheld.json"
 ROWS: Final = "rows.parquet"
@@ -104,6 +105,8 @@ def write_withheld(paths: StreamPaths, held: WithheldBatch) -> None:
     (paths.gate / _EVIDENCE).put(text.encode())
 
 
-def forget_withheld(paths: StreamPaths) -> None:
-    """Remove evidence and rows, if any are there; needs the stream's lock."""
+def forget_withheld(paths: StreamPaths, branch: str | None = None) -> None:
+    """Remove evidence, rows and the branch that shows them; needs the stream's lock."""
     paths.gate.delete_all()
+    if branch is not None and isinstance(paths.table, BranchingTable):
+        paths.table.drop_branch(branch)

@@ -20,7 +20,7 @@ from oncelake.ingestion.lake.paths import StreamPaths
 from oncelake.ingestion.lake.side_tables import read_back
 from oncelake.ingestion.modes import sql
 from oncelake.ingestion.modes.engines.engine import Decision, Engine
-from oncelake.ingestion.modes.engines.table_writer import TableWriter
+from oncelake.ingestion.modes.engines.table_writer import ChangeWriter, TableWriter
 from oncelake.ingestion.storage.location import Location
 from oncelake.ingestion.tables.commit_log import DELETED, INSERTED, UPDATED, Commit
 from oncelake.ingestion.tables.commit_metadata import CommitMetadata, Kind, SideFile, SideFileName
@@ -126,6 +126,11 @@ class WriteMode(ABC):
     def commit(self, metadata: CommitMetadata) -> None:
         """Make the one commit that holds the rows, the seq and the metadata."""
         self._table.commit(self._decision, metadata)
+
+    def stage(self, metadata: CommitMetadata, branch: str) -> None:
+        """Show what was decided on a branch of the table, which stays as it is."""
+        assert isinstance(self._table, ChangeWriter), "Spark writes to sinks without branches"
+        self._table.stage(self._decision, metadata, branch)
 
     def _decide(self, decided: str, *, key_ranges: Ranges = MappingProxyType({})) -> None:
         """Take the rows of a query as the decision, and count them by their dispositions.

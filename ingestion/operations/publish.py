@@ -119,7 +119,7 @@ class Publish(StreamTask):
 
     def _waiting(self, stream: Stream, position: Position) -> WithheldBatch:
         batch, name = waiting_at(position, stream.paths), stream.name
-        if batch is None or stream.spec.publish != "checked":
+        if batch is None or not stream.spec.publish.is_checked:
             raise InvalidSpecError(f"{name}: no batch waits at its gate. Next: oncelake status")
         if batch.id != self.accepted.id:
             raise withheld_error(stream.spec, batch, is_other=True)

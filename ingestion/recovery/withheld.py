@@ -11,7 +11,7 @@ from oncelake.ingestion.recovery.position import Position, read_position
 
 def waiting_batch(spec: StreamSpec, paths: StreamPaths) -> WithheldBatch | None:
     """Return the batch that waits at a stream's gate, if one does; asks the lake alone."""
-    if spec.publish != "checked":
+    if not spec.publish.is_checked:
         return None
     return waiting_at(read_position(paths, RefusedError), paths)
 

@@ -56,7 +56,7 @@ def refuse_spark(spec: StreamSpec, *, by: str | None) -> None:
         "transform": spec.transform,
         "value_schema": spec.value_ddl,
         "expect": spec.expect,
-        "expectations": spec.publish == "checked" and spec.expectations,
+        "expectations": spec.publish.is_checked and spec.expectations,
     }
     found = [f"`{name}`" for name, is_there in declared.items() if is_there]
     if why := by or (f"Spark evaluates {', '.join(found)}" if found else None):

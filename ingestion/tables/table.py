@@ -453,6 +453,18 @@ class RewindableTable(SinkTable):
         return self._commit(metadata, lambda begun: begun.restore(version, metadata))
 
 
+class BranchingTable(SinkTable):
+    """The table of a sink with branches (``SinkKind.has_branches``).
+
+    Its transactions have ``stage(change, metadata, branch)``, too, which commits a change to a
+    branch that nothing of the stream stands on; another is none of ours, and is refused.
+    """
+
+    @abstractmethod
+    def drop_branch(self, branch: str) -> None:
+        """Remove a branch that ``stage`` has made, if it is there; needs the lock."""
+
+
 class MarkableTable(SinkTable):
     """The table of a sink that can mark rows as gone (``SinkKind.marks_rows``)."""
 

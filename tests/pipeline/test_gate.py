@@ -296,6 +296,7 @@ def test_an_acceptance_is_not_taken_for_another(world: World) -> None:
     world.forget_before(0, 2)
     row_of_loss = accept(batch=None)
     assert row_of_loss.counts["lost"] == 1
+    assert waiting_batch(world.spec, world.paths) is None, "it was judged beside another position"
     world.run()
     assert world.rows() == [row(1, "a"), row(3, "c")]
 

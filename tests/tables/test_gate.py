@@ -9,9 +9,11 @@ from contextlib import contextmanager
 
 import pytest
 
-from oncelake.ingestion.errors import BatchWithheldError
+from oncelake.ingestion.errors import BatchWithheldError, RefusedError
+from oncelake.ingestion.operations.erase.erase import erase
+from oncelake.ingestion.operations.upkeep.maintain import maintain
 from oncelake.ingestion.storage.failpoints import Failpoint
-from tests.support.gate import publish
+from tests.support.gate import publish, withheld_by
 from tests.support.long import twins
 from tests.support.proof import find_problems
 from tests.support.world import World, row
@@ -113,3 +115,60 @@ def test_a_topic_gets_nothing_of_a_batch_that_is_held_back(world: World) -> None
     publish(world)
     assert world.rows() == [row(1, "a"), row(2, None)]
     assert find_problems(world) == ()
+
+
+@pytest.mark.parametrize("sink", ["iceberg"])
+def test_a_branch_shows_what_is_withheld_and_main_does_not(world: World) -> None:
+    """Other tools can look at it there; it goes with the batch, with an erase, and with upkeep."""
+    world.declare(publish={"branch": "audit"}, expect={"named": RULE})
+    world.send(row(1, "a"), row(2, "b"))
+    world.run()
+    world.send(row(1, None), row(3, "c"))
+
+    assert withheld_by(world) == ["expect.named"]
+
+    assert world.rows() == [row(1, "a"), row(2, "b")]
+    assert shown_on(world, "audit") == [(1, None), (2, "b"), (3, "c")]
+    world.send(row(4, "d"))
+    assert withheld_by(world) == ["expect.named"]
+    assert shown_on(world, "audit") == [(1, None), (2, "b"), (3, "c"), (4, "d")]
+    publish(world)
+    assert world.rows() == [row(1, None), row(2, "b"), row(3, "c"), row(4, "d")]
+    assert shown_on(world, "audit") is None
+    world.send(row(5, None))
+    assert withheld_by(world) == ["expect.named"]
+    maintain(world.spec, world.settings, run_id="m")
+    assert shown_on(world, "audit") is not None
+    erase(world.spec, world.settings, key='{"id": 5}', reason="asked", run_id="e")
+    assert shown_on(world, "audit") is None
+    world.declare(expect={})
+    world.run()
+    assert find_problems(world) == ()
+
+
+@pytest.mark.parametrize("sink", ["iceberg"])
+def test_a_branch_of_somebody_else_is_left_alone(world: World) -> None:
+    """It is named, and its batch is refused; nothing is published either."""
+    world.declare(publish={"branch": "audit"}, expect={"named": RULE})
+    world.send(row(1, "a"))
+    world.run()
+    table = world.paths.table._entry.loaded()  # type: ignore[attr-defined]
+    table.manage_snapshots().create_branch(table.current_snapshot().snapshot_id, "audit").commit()
+    world.send(row(2, None))
+    with pytest.raises(RefusedError, match="branch audit, which somebody else has made"):
+        world.run()
+    assert shown_on(world, "audit") == world_rows(world) == [(1, "a")]
+
+
+def shown_on(world: World, branch: str) -> list[tuple[int, str | None]] | None:
+    """Read a branch by pyiceberg, where it is there."""
+    table = world.paths.table._entry.loaded()  # type: ignore[attr-defined]
+    if (found := table.metadata.refs.get(branch)) is None:
+        return None
+    rows = table.scan(snapshot_id=found.snapshot_id).to_arrow().to_pylist()
+    return sorted((each["id"], each["name"]) for each in rows)
+
+
+def world_rows(world: World) -> list[tuple[int, str | None]]:
+    """Read the table."""
+    return [(each["id"], each["name"]) for each in world.rows()]

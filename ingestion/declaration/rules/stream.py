@@ -319,16 +319,19 @@ def _gate_violations(
             yield (*at, "on_miss"), f"{problem}; write `warn`, or `refuse` with `publish: checked`"
     needs_gate = [f"expect.{n}" for n, each in spec.expect.items() if each.on_miss == "refuse"]
     needs_gate += ["guard"] if spec.guard.is_declared else []
-    if needs_gate and spec.publish != "checked":
+    if needs_gate and not spec.publish.is_checked:
         problem = "missing; what may hold a batch back is judged before the commit"
         yield "publish", f"{problem}: write `publish: checked`, or remove {needs_gate[0]}"
+    if spec.publish.branch and not spec.sink.kind.has_branches:
+        problem = f"`sink: {spec.sink.name}` has no branches"
+        yield ("publish", "branch"), f"{problem}; write `publish: checked`"
     lacking = {
         "share_of_deletes": "deletes" * (not spec.write_mode.has_deletes),
         "new_keys": "keys" * (not spec.write_mode.has_keys),
     }
     if spec.guard.at_least and not spec.guard.is_declared:
         yield "guard", "missing: a limit, such as `share_of_deletes: 0.5`"
-    if spec.publish == "checked" and spec.format.options.truncate_policy == "apply":
+    if spec.publish.is_checked and spec.format.options.truncate_policy == "apply":
         problem = "`apply` empties the table by a commit of its own, which nothing judges"
         yield ("format", "on_truncate"), f"{problem}; write `stop`, or `quarantine`"
     for field in (name for name in lacking if getattr(spec.guard, name) is not None):

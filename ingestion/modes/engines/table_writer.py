@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -91,6 +91,11 @@ class ChangeWriter:
         change = self._change(decision) if decision.count(decision.changes) else None
         with unless_committed(self._table.log(), self._table.stream, metadata):
             self._begun().commit(change, metadata)
+        self.close()
+
+    def stage(self, decision: Decision, metadata: CommitMetadata, branch: str) -> None:
+        """Hand the rows over to a branch of the sink's table; nothing is committed."""
+        cast("Any", self._begun()).stage(self._change(decision), metadata, branch)
         self.close()
 
     def close(self) -> None:

@@ -103,6 +103,7 @@ def erase(
         _refuse_rewound(spec.name, position, standing.rows)
         erasing = _Erasing.of(spec, paths, parse_key(spec, paths.table, key))
         tell(f"{spec.name}: rows…")
+        forget_withheld(paths, spec.publish.branch)
         row = erasing.commit(position, reason=reason, run_id=run_id)
         tell(f"{spec.name}: tombstones and quarantine…")
         row, unreadable = erasing.clear_side_tables(row)
@@ -110,7 +111,6 @@ def erase(
         put_rows(paths, row)
         copy_ledger(paths)
         # It has a hash of each key. A proof that goes on meanwhile finds the batch in the ledger.
-        forget_withheld(paths)
         forget_key(paths.proof, as_of_its_table(spec, paths), erasing.key, seq=row.seq)
         tell(f"{spec.name}: older versions…")
         row = erasing.drop_versions(row)

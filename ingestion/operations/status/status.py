@@ -191,7 +191,7 @@ def _compare_declaration(status: StreamStatus, spec: StreamSpec, paths: StreamPa
 
 
 def _look_at_gate(status: StreamStatus, spec: StreamSpec, paths: StreamPaths) -> None:
-    if spec.publish == "checked" and (batch := waiting_at(status.position, paths)):
+    if spec.publish.is_checked and (batch := waiting_at(status.position, paths)):
         status.withheld_since = dt.datetime.fromisoformat(batch.since)
         raise withheld_error(spec, batch)
 

@@ -104,7 +104,7 @@ def maintain(
         # Copies that a restore left that was cut short.
         paths.restored.delete_all(partial(refuse_lost_lease, paths))
         if waiting_at(standing.position, paths) is None:
-            forget_withheld(paths)
+            forget_withheld(paths, spec.publish.branch)
         rows = standing_rows(standing.rows)
         keep = window if window is not None else dt.timedelta(days=spec.rewind_window_days)
         forgotten = _forget_deletes(spec, paths, rows)

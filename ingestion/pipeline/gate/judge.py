@@ -92,7 +92,7 @@ class Gate:
             missed = self._rules.judge(engine, mode.judged) if mode.decided else {}
         counts = {f"{MISSED}{name}": each.rows for name, each in missed.items()}
         metadata = replace(metadata, counts={**metadata.counts, **counts})
-        if self._spec.publish != "checked" or self._has_passed(metadata):
+        if not self._spec.publish.is_checked or self._has_passed(metadata):
             return metadata
         misses = [*self._misses(engine, mode, metadata, position, missed)]
         if not misses:
@@ -103,13 +103,13 @@ class Gate:
         if metadata.kind != "ingest" or self._published is not None:
             what = "redone" if self._published is None else "rebuilt"
             raise unaccepted_error(self._spec, batch, what=what)
-        self._withhold(engine, mode, batch)
+        self._withhold(engine, mode, metadata, batch)
         raise withheld_error(self._spec, batch, is_other=bool(self._accepted))
 
     def published(self) -> None:
         """Forget what waited, since a later batch is in the table."""
-        if self._spec.publish == "checked":
-            forget_withheld(self._stream.paths)
+        if self._spec.publish.is_checked:
+            forget_withheld(self._stream.paths, self._spec.publish.branch)
 
     def _has_passed(self, metadata: CommitMetadata) -> bool:
         """Tell whether a rebuild reads what the table in use has, and nothing beyond."""
@@ -216,14 +216,18 @@ class Gate:
             misses=tuple(misses),
         )
 
-    def _withhold(self, engine: Engine, mode: WriteMode, batch: WithheldBatch) -> None:
+    def _withhold(
+        self, engine: Engine, mode: WriteMode, metadata: CommitMetadata, batch: WithheldBatch
+    ) -> None:
         """Write down what waits: the rows first, so that evidence without rows is none."""
-        paths = self._stream.paths
-        forget_withheld(paths)
+        paths, branch = self._stream.paths, self._spec.publish.branch
+        forget_withheld(paths, branch)
         if mode.decided:
             changes = ", ".join(map(text, mode.changing))
             rows = f"SELECT * FROM decided WHERE _what IN ({changes})"
             engine.write_parquet(rows, paths.gate / ROWS)
+            if branch is not None:
+                mode.stage(metadata, branch)
         write_withheld(paths, batch)
 
 

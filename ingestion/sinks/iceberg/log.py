@@ -25,6 +25,8 @@ SEQ: Final = "oncelake.seq"
 EPOCH: Final = "oncelake.epoch"
 NOTE: Final = "oncelake.note"
 OPERATION: Final = "oncelake.operation"
+# Of a snapshot on a branch that shows a batch which is withheld: the stream.
+WITHHELD: Final = "oncelake.withheld"
 COUNTS: Final = {
     INSERTED: "oncelake.inserted",
     UPDATED: "oncelake.updated",

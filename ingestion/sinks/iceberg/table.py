@@ -36,10 +36,11 @@ from pyiceberg import types as iceberg
 from pyiceberg.manifest import DataFile
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
-from pyiceberg.table.refs import MAIN_BRANCH
+from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRef
 from pyiceberg.table.snapshots import Operation, Snapshot
 from pyiceberg.table.update import (
     AddSchemaUpdate,
+    RemoveSnapshotRefUpdate,
     RemoveSnapshotsUpdate,
     SetPropertiesUpdate,
     TableUpdate,
@@ -62,6 +63,8 @@ from oncelake.ingestion.tables.commit_log import Commit, CommitLog, operation_of
 from oncelake.ingestion.tables.commit_metadata import CommitMetadata
 from oncelake.ingestion.tables.table import (
     REPLACED,
+    BranchingTable,
+    Change,
     ErasableTable,
     Layout,
     NamedTable,
@@ -104,7 +107,7 @@ def open_table(stream: str, sink: IcebergSink, settings: Settings, lake: Locatio
     return IcebergTable(CatalogEntry.of(stream, sink, lake))
 
 
-class IcebergTable(NamedTable, ErasableTable, RewindableTable):
+class IcebergTable(NamedTable, ErasableTable, RewindableTable, BranchingTable):
     """A stream's Iceberg table; see ``SinkTable``."""
 
     def __init__(self, entry: CatalogEntry) -> None:
@@ -254,6 +257,12 @@ class IcebergTable(NamedTable, ErasableTable, RewindableTable):
         deleted = self._delete_orphans(now - max(window, _ORPHAN_AGE).total_seconds())
         return {"compacted": compacted, "written": written, "expired": expired, "deleted": deleted}
 
+    def drop_branch(self, branch: str) -> None:
+        """Remove the reference; what only it leads to expires with older snapshots."""
+        table = self._entry.load()
+        if table is not None and _branch_of(table, branch, self._entry):
+            self._entry.commit(table, [RemoveSnapshotRefUpdate(ref_name=branch)])
+
     def _compact(self, target_bytes: int) -> tuple[int, int]:
         last = self.log().last_seq(self.stream)
         begun = self.begin(0 if last is None else last + 1)
@@ -319,6 +328,24 @@ class IcebergTable(NamedTable, ErasableTable, RewindableTable):
         """
         others = chain.from_iterable(map(files.reachable, self._entry.set_aside()))
         return {*files.reachable(table, chosen), *others}
+
+
+def _branch_of(table: Table, branch: str, entry: CatalogEntry) -> SnapshotRef | None:
+    """Return a branch of the table that shows a batch, if it is there.
+
+    Raises:
+        RefusedError: it is somebody else's.
+    """
+    if (found := table.metadata.refs.get(branch)) is None:
+        return None
+    snapshot = table.snapshot_by_id(found.snapshot_id)
+    if snapshot and snapshots.summary_of(snapshot).get(snapshots.WITHHELD) == entry.stream:
+        return found
+    raise RefusedError(
+        entry.stream,
+        f"{entry.where} has the branch {branch}, which somebody else has made.",
+        remedy="name another one in `publish`, or drop that",
+    )
 
 
 def _schema(columns: Sequence[DeclaredColumn], keys: Sequence[str]) -> Schema:
@@ -460,6 +487,8 @@ class IcebergTransaction(FilesTransaction[DataFile]):
         self._entry, self._table = entry, table
         # What gives the table other columns.
         self._schema: tuple[TableUpdate, ...] = ()
+        # What is committed beside the table.
+        self._branch: str | None = None
 
     @cached_property
     def files(self) -> list[DataFile]:
@@ -513,6 +542,12 @@ class IcebergTransaction(FilesTransaction[DataFile]):
                 metadata, counts=counts_of(None), added=(), removed=(), schema_id=schema_id
             )
 
+    def stage(self, change: Change, metadata: CommitMetadata, branch: str) -> None:
+        """Commit a change to a branch, without a note."""
+        _branch_of(self._table, branch, self._entry)
+        self._branch = branch
+        self.commit(change, metadata)
+
     def commit_moved(self, added: Collection[DataFile], removed: Collection[DataFile]) -> None:
         """Commit a snapshot without a note."""
         staged = files.StagedSnapshot(self._table, added=added, removed=removed)
@@ -561,6 +596,9 @@ class IcebergTransaction(FilesTransaction[DataFile]):
             schema_id: The columns that the table has from then on; by default its own.
         """
         entry, table = self._entry, self._table
+        if self._branch is not None:
+            self._commit_aside(self._branch, added, removed)
+            return
         ours = {snapshots.STREAM: entry.stream, snapshots.SEQ: str(self.seq)}
         summary = {
             **ours,
@@ -581,3 +619,14 @@ class IcebergTransaction(FilesTransaction[DataFile]):
                 if last is not None and last >= self.seq:
                     raise seq_conflict(entry.stream, entry.where, self.seq, last=last) from error
                 raise
+
+    def _commit_aside(
+        self, branch: str, added: Collection[DataFile], removed: Collection[DataFile]
+    ) -> None:
+        """Commit a snapshot to a branch; the table's own, and what it says of itself, stay."""
+        said = {snapshots.WITHHELD: self._entry.stream}
+        staged = files.StagedSnapshot(self._table, added=added, removed=removed, properties=said)
+        with discarding(staged.discard, *self.refusals):
+            *others, to_main = staged.write(Operation.OVERWRITE if removed else Operation.APPEND)
+            to_branch = to_main.model_copy(update={"ref_name": branch})
+            self._entry.commit(self._table, (*others, to_branch), staged.snapshot_id)
