@@ -15,6 +15,7 @@ from tests.ui.installation import Installation, installed, order, running
 
 _CHROMIUM = os.environ.get("CHROMIUM", "chromium")
 _SCHEMA = "id BIGINT NOT NULL, status STRING, total DECIMAL(12, 2), updated_at TIMESTAMP NOT NULL"
+STREAMS = ("orders", "payments", "visits", "refunds")
 _ORDERS = {"schema": _SCHEMA, "keys": ["id"], "sequence_by": ["updated_at"]}
 
 
@@ -38,7 +39,7 @@ def shop(
     """A shop's streams: one in order, one with little to read, one with a lot."""
     folder = tmp_path_factory.mktemp("ui")
     with installed(folder, settings_in(folder, kafka_address)) as place:
-        for stream in ("orders", "payments", "visits"):
+        for stream in STREAMS:
             place.create_topic(f"shop.{stream}")
         place.declare(
             "orders",
@@ -53,12 +54,21 @@ def shop(
         place.declare(
             "visits", topic="shop.visits", max_offsets_per_trigger=100, sensor=False, **_ORDERS
         )
+        place.declare(
+            "refunds",
+            topic="shop.refunds",
+            sensor=False,
+            publish="checked",
+            expect={"small": {"rule": "total < 100", "on_miss": "refuse"}},
+            **_ORDERS,
+        )
+        place.send("shop.refunds", *map(order, range(30)))
         place.send("shop.orders", *map(order, range(300)), b"garbage", order(300, total="ten"))
         place.send("shop.payments", *map(order, range(30)))
         place.send("shop.visits", *map(order, range(20_000)))
         with running(place):
             yield place
-        for stream in ("orders", "payments", "visits"):
+        for stream in STREAMS:
             place.delete_topic(f"shop.{stream}")
     shutil.rmtree(folder, ignore_errors=True)
 

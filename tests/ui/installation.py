@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import socket
+import subprocess
+import sys
 import time
 import urllib.error
 import urllib.request
@@ -103,6 +105,17 @@ class Installation:
         """Count the observations of an asset."""
         with dg.DagsterInstance.from_config(str(self.home)) as instance:
             return len(instance.fetch_observations(dg.AssetKey(key), limit=100).records)
+
+    def materializations(self, key: str) -> int:
+        """Count the materializations of an asset."""
+        with dg.DagsterInstance.from_config(str(self.home)) as instance:
+            return len(instance.fetch_materializations(dg.AssetKey(key), limit=100).records)
+
+    def type(self, *words: str) -> None:
+        """Type a command of ``oncelake`` beside the browser."""
+        command = [sys.executable, "-m", "ingestion", *words]
+        environment = environment_in(self.settings, self.home)
+        subprocess.run(command, check=True, cwd=ROOT, env=environment)
 
     def last_skip(self, sensor: str) -> str:
         """Return why the latest tick of a sensor started nothing."""

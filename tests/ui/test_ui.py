@@ -35,11 +35,13 @@ def photograph(page: Page, name: str) -> None:
 
 def materialize(page: Page, shop: Installation, stream: str) -> str:
     """Materialize a stream by a click, and look at its run; return the run's id."""
+    known = {run.run_id for run in shop.runs()}
     page.goto(f"{shop.url}/assets/{stream}")
     page.get_by_role("button", name="Materialize").first.click()
-    page.get_by_role("link", name="View", exact=True).click()
-    page.wait_for_url("**/runs/*")
-    return page.url.rpartition("/")[2]
+    shop.wait_until(lambda: {run.run_id for run in shop.runs()} - known, "a run by the click")
+    (run_id,) = {run.run_id for run in shop.runs()} - known
+    page.goto(f"{shop.url}/runs/{run_id}")
+    return run_id
 
 
 def ends_with(page: Page, status: str) -> None:
@@ -186,3 +188,31 @@ def test_a_refused_run_says_why_and_what_to_do(shop: Installation, page: Page) -
     expect(page.get_by_text("was deleted and created again").first).to_be_visible()
     expect(page.get_by_text("oncelake adopt-topic payments").first).to_be_visible()
     photograph(page, "refused")
+
+
+@whole
+def test_a_batch_at_the_gate_is_shown_and_published_once_it_is_accepted(
+    shop: Installation, page: Page
+) -> None:
+    """No materialization; the check has the rows; the acceptance by its id lets it pass."""
+    materialize(page, shop, "refunds")
+    ends_with(page, "Success")
+    shop.send("shop.refunds", order(100, total=5000), order(101))
+    materialize(page, shop, "refunds")
+    ends_with(page, "Failure")
+    expect(page.get_by_text("is not published").first).to_be_visible()
+    assert shop.materializations("refunds") == 1
+
+    page.goto(f"{shop.url}/assets/refunds?view=checks&checkDetail=gate")
+    expect(page.get_by_text("1 row does not meet total < 100").first).to_be_visible()
+    photograph(page, "gate")
+    page.goto(f"{shop.url}/assets/refunds?view=events")
+    expect(page.get_by_text("Observed").first).to_be_visible()
+
+    id = re.findall(r"--batch (\w+)", " ".join(shop.events_of(shop.runs()[0].run_id)))[0]
+    shop.type("accept", "refunds", "--batch", id, "--reason", "a large one, for once")
+    materialize(page, shop, "refunds")
+    ends_with(page, "Success")
+    page.goto(f"{shop.url}/assets/refunds?view=checks&checkDetail=gate")
+    expect(page.get_by_text("was published as it is: a large one, for once").first).to_be_visible()
+    assert shop.materializations("refunds") >= 2
