@@ -51,9 +51,14 @@ def argument_violations(expectation: str, arguments: Mapping[str, Any]) -> tuple
 
     Where it is not installed, as without Dagster, nobody evaluates one.
     """
-    if find_spec("great_expectations") is None:
+    if not can_evaluate():
         return ()
     return tuple(_violations(expectation, arguments))
+
+
+def can_evaluate() -> bool:
+    """Tell whether Great Expectations is installed."""
+    return find_spec("great_expectations") is not None
 
 
 def _violations(expectation: str, arguments: Mapping[str, Any]) -> Iterator[Violation]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from pydantic import ValidationError
 
 from oncelake.ingestion.errors import BadFieldError, BatchWithheldError, InvalidSpecError
 from oncelake.ingestion.lake.withheld import ROWS, read_withheld
@@ -368,3 +369,33 @@ def test_what_waits_is_none_once_the_table_has_gone_on(world: World) -> None:
     assert world.rows() == [row(1, "long")]
     assert withheld_by(world) == ["expect.named"]
     assert waiting(world).id != shown
+
+
+@pytest.mark.spark
+@pytest.mark.filterwarnings("default")  # Of Great Expectations and what it imports.
+def test_great_expectations_are_asked_before_the_commit(world: World) -> None:
+    """A critical one holds the batch back; a warning does not; what a person accepts passes."""
+    unique = {"type": "expect_column_values_to_be_unique", "column": "name"}
+    least = {"type": "expect_column_min_to_be_between", "column": "at", "min_value": 5}
+    world.declare(**CHECKED, expectations=[unique, {**least, "severity": "warning"}])
+    world.send(row(1, "a", 1), row(2, "b", 2))
+    world.run()
+    world.send(row(3, "c", 3), row(4, "c", 4))
+
+    assert withheld_by(world) == ["expectations"]
+    (miss,) = waiting(world).misses
+    assert miss.what == (
+        "expect_column_values_to_be_unique(column=name) is not met: 2 unexpected (100.00 %)"
+    )
+    publish(world)
+    assert len(world.rows()) == 4
+
+
+def test_expectations_that_nobody_can_evaluate_are_refused(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else no batch would ever pass."""
+    monkeypatch.setattr("oncelake.ingestion.declaration.rules.stream.can_evaluate", lambda: False)
+    world.declare(**CHECKED, expectations=[{"type": "expect_column_to_exist", "column": "id"}])
+    with pytest.raises(ValidationError, match="Great Expectations is not installed"):
+        world.run()

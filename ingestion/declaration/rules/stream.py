@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final
 
 from oncelake.ingestion.declaration.ddl import DeclaredColumn
-from oncelake.ingestion.declaration.expectations import columns_asked
+from oncelake.ingestion.declaration.expectations import can_evaluate, columns_asked
 from oncelake.ingestion.declaration.fields import Declaration
 from oncelake.ingestion.declaration.formats import FORMATS, DebeziumOptions
 from oncelake.ingestion.declaration.modes import (
@@ -322,6 +322,9 @@ def _gate_violations(
     if needs_gate and not spec.publish.is_checked:
         problem = "missing; what may hold a batch back is judged before the commit"
         yield "publish", f"{problem}: write `publish: checked`, or remove {needs_gate[0]}"
+    if spec.publish.is_checked and spec.expectations and not can_evaluate():
+        problem = "Great Expectations is not installed, and no batch would pass without it"
+        yield "expectations", f"{problem}; pip install 'WHEEL[dagster]', or write `expect`"
     if spec.publish.branch and not spec.sink.kind.has_branches:
         problem = f"`sink: {spec.sink.name}` has no branches"
         yield ("publish", "branch"), f"{problem}; write `publish: checked`"

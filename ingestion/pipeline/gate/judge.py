@@ -22,6 +22,7 @@ from oncelake.ingestion.errors import counted
 from oncelake.ingestion.kafka.offsets import Offsets
 from oncelake.ingestion.lake.books import imbalances
 from oncelake.ingestion.lake.ledger import Ledger
+from oncelake.ingestion.lake.lock import refuse_lost_lease
 from oncelake.ingestion.lake.stream import Stream
 from oncelake.ingestion.lake.withheld import (
     ROWS,
@@ -221,6 +222,7 @@ class Gate:
     ) -> None:
         """Write down what waits: the rows first, so that evidence without rows is none."""
         paths, branch = self._stream.paths, self._spec.publish.branch
+        refuse_lost_lease(paths)
         forget_withheld(paths, branch)
         if mode.decided:
             changes = ", ".join(map(text, mode.changing))
