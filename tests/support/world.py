@@ -248,12 +248,12 @@ class World:
         name, *options = self.operation
         return [sys.executable, "-m", "ingestion", *name.split(), self.name, *options]
 
-    def run_elsewhere(self) -> subprocess.CompletedProcess[str]:
+    def run_elsewhere(self, **environment: str) -> subprocess.CompletedProcess[str]:
         """Run the stream once in another process, as a person would, and wait for its end."""
         return subprocess.run(
             self.command,
             cwd=ROOT,
-            env=self.environment(),
+            env={**self.environment(), **environment},
             capture_output=True,
             text=True,
             check=False,

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -13,16 +16,18 @@ from oncelake.ingestion.errors import BatchWithheldError, RefusedError
 from oncelake.ingestion.operations.erase.erase import erase
 from oncelake.ingestion.operations.upkeep.maintain import maintain
 from oncelake.ingestion.storage.failpoints import Failpoint
-from tests.support.gate import publish, withheld_by
-from tests.support.long import twins
+from tests.support.gate import publish, waiting, withheld_by
+from tests.support.long import only_long, twins
 from tests.support.proof import find_problems
 from tests.support.world import World, row
-from tests.trials.failpoints import PlannedError, crashing_at
+from tests.trials.failpoints import PlannedCrash, PlannedError, crashing_at
 
 RULE = {"rule": "name IS NOT NULL", "on_miss": "refuse"}
 # A tenth of these is red; see docs/reliability.md.
 BATCHES = int(os.environ.get("ONCELAKE_TEST_BATCHES", "10"))
 SINKS = ["delta", "postgres", *twins("iceberg")]
+KILLS = int(os.environ.get("ONCELAKE_TEST_KILLS", "4"))
+OF_KAFKA = pytest.param("kafka", marks=[pytest.mark.kafka, pytest.mark.spark])
 
 
 class Reader:
@@ -59,7 +64,7 @@ def watched(world: World) -> Iterator[Reader]:
     assert reader.looks
 
 
-@pytest.mark.parametrize("sink", SINKS)
+@pytest.mark.parametrize("sink", [*SINKS, *twins(OF_KAFKA)])
 def test_a_reader_never_meets_what_was_held_back(world: World) -> None:
     """Every tenth batch is red: it is corrected, or its run dies between judging and commit."""
     world.declare(publish="checked", expect={"named": RULE})
@@ -97,6 +102,40 @@ def test_what_was_accepted_is_there_as_it_was_shown(world: World) -> None:
             publish(world)
         world.run()
     assert [each.accepted for each in world.ledger if each.counts["read"]] == 2 * ["looked at"]
+    assert find_problems(world) == ()
+
+
+@only_long
+@pytest.mark.kafka
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.parametrize("sink", ["delta", "postgres"])
+def test_a_process_that_is_killed_publishes_all_of_a_batch_or_nothing(
+    world: World, tmp_path: Path
+) -> None:
+    """A run of what passes, and an acceptance of what does not, around the commit."""
+    world.declare(publish="checked", expect={"named": RULE})
+    world.send(row(0, "a"))
+    world.run()
+    for nth in range(1, KILLS + 1):
+        place = (Failpoint.PREPARED, Failpoint.COMMITTED)[nth % 2]
+        is_red = nth % 4 < 2
+        world.send(row(nth, None if is_red else "a"))
+        words: tuple[str, ...] = ("run",)
+        if is_red:
+            assert withheld_by(world) == ["expect.named"]
+            words = ("accept", "--batch", waiting(world).id, "--reason", "looked at")
+        world.write_declaration()
+        visits = str(tmp_path / f"visits-{nth}")
+        crash = PlannedCrash(place=place, way="kill_python", visits=visits)
+        killed = replace(world, operation=words).run_elsewhere(**crash.environment())
+        assert killed.returncode == -signal.SIGKILL, killed.stderr
+        there = len(world.rows())
+        assert there == (nth if place == Failpoint.PREPARED else nth + 1)
+        if is_red and place == Failpoint.PREPARED:
+            publish(world)
+        world.run()
+        assert len(world.rows()) == nth + 1
     assert find_problems(world) == ()
 
 
