@@ -70,9 +70,9 @@ class FrailBroker:
         self.start()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def frail_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FrailBroker]:
-    """One such broker a session."""
+    """One such broker a module: idle, it would look for work of its log all the time."""
     folder = tmp_path_factory.mktemp("frail")
     direct, behind, controller, proxied = free_ports(4)
     configuration = {

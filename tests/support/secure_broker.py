@@ -211,9 +211,9 @@ def unique(what: str) -> str:
     return f"{what}_{uuid.uuid4().hex[:12]}"
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def secure_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureBroker]:
-    """One such broker a session; it dies with the session."""
+    """One such broker a module: idle, it would take a fifth of a core from all that follow."""
     folder = tmp_path_factory.mktemp("secure")
     with TokenServer.started() as tokens:
         made = SecureBroker(folder, tokens)
