@@ -22,6 +22,7 @@ OF_EXTRAS = {
     "ingestion/sinks/postgres": "postgres",
     "ingestion/operations/telemetry": "observability",
     "ingestion/operations/audit": "iceberg postgres",
+    "ingestion/pipeline/gate/expectations.py": "dagster",
     "ingestion/cli/demo": "demo",
     "resources": "dagster",
     "assets": "dagster",

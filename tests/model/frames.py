@@ -87,7 +87,7 @@ class Copy(list[Judged]):
 
 
 def validate(
-    records: Frame | Waiting, _plan: object, reached: Offsets, _constraints: object
+    records: Frame | Waiting, _plan: object, reached: Offsets, *_asked: object
 ) -> Frame | Waiting:
     """Give each record its disposition when it is read."""
     if isinstance(records, Frame):

@@ -21,6 +21,8 @@ class ModelUpsert:
 
     changes = UpsertMode.changes
     rows_of_seq = UpsertMode.rows_of_seq
+    # The schedules declare no rules, so nothing is judged by what was decided.
+    decided = 0
 
     def __init__(self, target: Target, good: Good) -> None:
         """Take the good records of a batch."""
