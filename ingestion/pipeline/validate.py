@@ -95,15 +95,14 @@ def validate(
         headers, and everything that only a record in quarantine needs, are null in the others.
     """
     rules = batch_of(judged(plan, reached, has_constraints=bool(constraints)), plan)
-    left_to_spark = {} if conditions else constraints
-    is_by_spark = bool(plan.apply_as_deletes or left_to_spark)
+    in_spark = partial(flatten_with_conditions, transformed, plan, constraints)
+    is_by_spark = bool(plan.apply_as_deletes or (constraints and not conditions))
     if is_by_spark:
-        flat = flatten_with_conditions(transformed, plan, left_to_spark)
+        flat = in_spark()
     else:
         flat = transformed.then(partial(flatten, plan=plan))
-    if conditions:
-        in_spark = partial(flatten_with_conditions, transformed, plan, constraints)
-        flat = replace(flat.then(partial(check, conditions=conditions)), in_spark=in_spark)
+        if conditions:
+            flat = replace(flat.then(partial(check, conditions=conditions)), in_spark=in_spark)
     if plan.explode and (is_by_spark or transformed.in_spark is None):
         # Spark has cut the rows of a record apart: the rules alone tell which is bad.
         return replace(flat, sql=rules)

@@ -399,3 +399,24 @@ def test_expectations_that_nobody_can_evaluate_are_refused(
     world.declare(**CHECKED, expectations=[{"type": "expect_column_to_exist", "column": "id"}])
     with pytest.raises(ValidationError, match="Great Expectations is not installed"):
         world.run()
+
+
+@pytest.mark.kafka
+@pytest.mark.spark
+def test_the_note_says_what_has_evaluated_a_condition_beside_deletes(world: World) -> None:
+    """With `apply_as_deletes` Spark evaluates the `where`, too, whatever the rule would need."""
+    world.declare(
+        where="id > 0",
+        apply_as_deletes="name = 'gone'",
+        expect={"short": {"rule": "length(name) < 5", "on_miss": "quarantine"}},
+    )
+    world.send(row(0, "a"), row(1, "a"), row(2, "too long"), row(3, "gone"))
+
+    world.run()
+
+    assert world.rows() == [row(1, "a")]
+    assert "evaluated_by" not in (world.ledger[-1].declaration or {})
+    world.declare(apply_as_deletes=None)
+    world.send(row(4, "d"))
+    world.run()
+    assert (world.ledger[-1].declaration or {})["evaluated_by"] == "local"

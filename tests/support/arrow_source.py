@@ -42,8 +42,9 @@ from oncelake.ingestion.kafka.last_record import digest_of
 from oncelake.ingestion.kafka.offsets import Offsets, Range, TopicPartition
 from oncelake.ingestion.modes.engines.rows import RECORDS, Rows, unchanged
 from oncelake.ingestion.pipeline.plan import JudgePlan
+from oncelake.ingestion.pipeline.statements.evaluate import check
 from oncelake.ingestion.pipeline.statements.translate import Statement
-from oncelake.ingestion.pipeline.validate import flatten
+from oncelake.ingestion.pipeline.validate import described, flatten
 from oncelake.ingestion.settings import Settings
 from oncelake.ingestion.source.librdkafka import read_waiting
 from oncelake.ingestion.storage.failpoints import Failpoint, hit
@@ -189,8 +190,8 @@ def _write(path: Path, text: str) -> None:
 def _flatten_with_conditions(
     transformed: Rows, plan: JudgePlan, constraints: Mapping[str, str]
 ) -> Rows:
-    """Let DuckDB tell what ``apply_as_deletes`` means."""
-    if not plan.apply_as_deletes or constraints or not isinstance(transformed.records, pa.Table):
+    """Let DuckDB tell what ``apply_as_deletes`` means, and which constraint is not met."""
+    if not plan.apply_as_deletes or not isinstance(transformed.records, pa.Table):
         return _SPARKS["conditions"](transformed, plan, constraints)
     flat = transformed.then(partial(flatten, plan=plan))
     (condition,) = sqlglot.transpile(
@@ -200,7 +201,9 @@ def _flatten_with_conditions(
         database.execute("SET TimeZone = 'UTC'")
         database.register("flat", flat.here())
         rows = database.sql(f"SELECT *, ({condition}) AS _is_selected FROM flat").to_arrow_table()
-    return Rows(records=rows, work=unchanged, in_spark=transformed.in_spark)
+    named = {described(name, sql): statement_of(sql) for name, sql in constraints.items()}
+    work = check(unchanged, named) if named else unchanged
+    return Rows(records=rows, work=work, in_spark=transformed.in_spark)
 
 
 def _no_conditions(
