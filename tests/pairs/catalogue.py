@@ -52,7 +52,13 @@ def topics() -> list[tuple[Feature, ...]]:
 def playable(known: Collection[str]) -> list[tuple[Feature, Feature]]:
     """Return the pairs that are played here: not those that are ``known`` to be refused."""
     valid = (pair for pair in pairs() if name_of(pair) not in known and not is_awaited(pair))
-    return [pair for pair in valid if not any(each.has_spark for each in pair)]
+    return [pair for pair in valid if not needs_spark(pair)]
+
+
+def needs_spark(features: Sequence[Feature]) -> bool:
+    """Tell whether only Spark can play them; Great Expectations look at a frame of its own."""
+    declared = {name for each in features for name in each.fields}
+    return {"publish", "expectations"} <= declared or any(each.has_spark for each in features)
 
 
 def is_awaited(features: Sequence[Feature]) -> bool:
