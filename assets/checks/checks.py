@@ -250,9 +250,7 @@ def gate(evidence: Evidence) -> dg.AssetCheckResult:
         says = str(withheld_error(spec, batch))
         return withheld_result(spec, batch, says, evidence.translation)
     missed = {
-        name: n
-        for name in evidence.spec.expect
-        if (n := total_of(evidence.judged, f"{MISSED}{name}"))
+        name: n for name in spec.expect if (n := total_of(evidence.judged, f"{MISSED}{name}"))
     }
     accepted = [row for row in evidence.judged if row.kind == "ingest" and row.accepted]
     says = "; ".join(
@@ -289,7 +287,7 @@ def withheld_metadata(batch: WithheldBatch) -> dict[str, Any]:
     """Return what Dagster shows of a batch that is held back."""
     return {
         "since": batch.since,
-        "ranges": ", ".join(str(each) for each in batch.ranges if len(each)),
+        "ranges": batch.read,
         "read": batch.counts.get("read", 0),
         "misses": _table([{"name": m.name, "what": m.what, "rows": m.rows} for m in batch.misses]),
         "rows": _table([dict(row) for miss in batch.misses for row in miss.examples]),

@@ -74,6 +74,11 @@ class WithheldBatch:
         return self.table_id, self.seq, self.epoch
 
     @property
+    def read(self) -> str:
+        """The ranges that hold offsets, in words."""
+        return ", ".join(str(each) for each in self.ranges if len(each)) or "no offsets"
+
+    @property
     def id(self) -> str:
         """Names what was judged and found: two runs that find the same give it the same name."""
         misses = [(each.name, each.what, each.rows) for each in self.misses]
@@ -99,9 +104,9 @@ def read_withheld(paths: StreamPaths) -> WithheldBatch | None:
         return None
 
 
-def write_withheld(paths: StreamPaths, held: WithheldBatch) -> None:
+def write_withheld(paths: StreamPaths, batch: WithheldBatch) -> None:
     """Write the evidence, behind the rows: without it nothing waits."""
-    text = json.dumps(asdict(held), default=str, ensure_ascii=False)
+    text = json.dumps(asdict(batch), default=str, ensure_ascii=False)
     (paths.gate / _EVIDENCE).put(text.encode())
 
 

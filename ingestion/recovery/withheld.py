@@ -34,8 +34,7 @@ def withheld_error(
         is_other: Whether a person has accepted another.
     """
     name = spec.name
-    ranges = ", ".join(str(each) for each in batch.ranges if len(each)) or "no offsets"
-    problem = f"a batch of {ranges} is not published (since {batch.since}): {_what(batch)}."
+    problem = f"a batch of {batch.read} is not published (since {batch.since}): {_what(batch)}."
     if is_other:
         problem = f"what is there now is not the batch that was accepted: {problem}"
     return BatchWithheldError(

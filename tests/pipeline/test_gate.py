@@ -14,8 +14,10 @@ from oncelake.ingestion.errors import BadFieldError, BatchWithheldError, Invalid
 from oncelake.ingestion.lake.withheld import ROWS, read_withheld
 from oncelake.ingestion.operations.decisions import reset
 from oncelake.ingestion.operations.erase.erase import erase
+from oncelake.ingestion.operations.history.rewind import rewind
 from oncelake.ingestion.operations.publish import publish_or_accept
 from oncelake.ingestion.recovery.withheld import waiting_batch
+from tests.operations.test_routes import TABLES, Shop, record
 from tests.support.gate import publish, waiting, withheld_by
 from tests.support.proof import find_problems
 from tests.support.world import World, changed, row
@@ -420,3 +422,45 @@ def test_the_note_says_what_has_evaluated_a_condition_beside_deletes(world: Worl
     world.send(row(4, "d"))
     world.run()
     assert (world.ledger[-1].declaration or {})["evaluated_by"] == "local"
+
+
+def test_of_siblings_one_that_waits_holds_back_no_other(world: World) -> None:
+    """They read Kafka together; each is judged for itself, and catches up by itself."""
+    orders = {**TABLES["orders"], **CHECKED}
+    orders["expect"] = {"cheap": {"rule": "total < 100 OR total IS NULL", "on_miss": "refuse"}}
+    shop = Shop(world, tables={**TABLES, "orders": orders}, otherwise="ignore")
+    world.send(record("orders", 1, total=500), record("paid", 1), record("clicks", 0, page="/"))
+
+    ended = shop.run_together()
+
+    red = shop.streams["orders"]
+    assert {table for table, each in ended.items() if isinstance(each, Exception)} == {"orders"}
+    assert [each.name for each in waiting(red).misses] == ["expect.cheap"]
+    world.send(record("orders", 2, total=5), record("paid", 2))
+    publish(red)
+    assert red.rows() == [{"id": 1, "total": 500}]
+    assert not any(isinstance(each, Exception) for each in shop.run_together().values())
+    assert [each["id"] for each in red.rows()] == [1, 2]
+    assert shop.problems() == []
+
+
+def test_a_batch_that_waits_means_nothing_behind_a_rewind(world: World) -> None:
+    """The offsets of before are read again, and judged as what they are then."""
+    world.declare(**CHECKED, expect=NAMED)
+    for id in (1, 2):
+        world.send(row(id, "a"))
+        world.run()
+    world.send(row(3, None))
+    assert withheld_by(world) == ["expect.named"]
+    shown = waiting(world).id
+
+    rewind(world.spec, world.settings, to="seq:1", reason="why", run_id="back")
+
+    assert waiting_batch(world.spec, world.paths) is None
+    assert withheld_by(world) == ["expect.named"]
+    assert [len(each) for each in waiting(world).ranges if len(each)] == [2]
+    with pytest.raises(BatchWithheldError, match="not the batch that was accepted"):
+        publish(world, shown)
+    publish(world)
+    assert [each["id"] for each in world.rows()] == [1, 2, 3]
+    assert not find_problems(world)

@@ -215,8 +215,7 @@ def _unsent(waiting: int) -> str:
 
 
 def _print_withheld(stream: str, batch: WithheldBatch, written: Path | None) -> None:
-    ranges = ", ".join(str(each) for each in batch.ranges if len(each))
-    output.say(f"{stream}: a batch of {ranges} waits since {batch.since} (run {batch.run_id})")
+    output.say(f"{stream}: a batch of {batch.read} waits since {batch.since} (run {batch.run_id})")
     counts = ", ".join(f"{name} {n:,}" for name, n in batch.counts.items() if n)
     output.say(f"  {counts}")
     for miss in batch.misses:

@@ -1,4 +1,4 @@
-"""Declared expectations, evaluated by Great Expectations on the rows that a run wrote.
+"""Declared expectations, evaluated by Great Expectations on rows: of a batch, or of a run.
 
 Its defaults are cured here: it would cache frames for good, collect every failing key, call a
 missing column a failure like any other, and send analytics. Importing it takes seconds, so that
@@ -90,7 +90,7 @@ def evaluate(
     cached = rows.persist()
     try:
         return _evaluated(declared, cached, declared_in, table)
-    except Exception as error:  # noqa: BLE001 (the rows are committed: it is told, and not thrown)
+    except Exception as error:  # noqa: BLE001 (each caller tells of it as an outcome)
         failed = f"{declared_in}: nothing could be evaluated: {_first_line(error)}"
         return tuple(not_evaluated(each, failed) for each in declared)
     finally:

@@ -200,22 +200,23 @@ class Gate:
         position: Position,
         misses: Sequence[Miss],
     ) -> WithheldBatch:
-        place = (position.table_id, metadata.seq, metadata.epoch)
-        before = read_withheld(self._stream.paths)
-        now = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
         (found,) = engine.rows("SELECT sum(CAST(_digest AS DECIMAL(38, 0))) AS records FROM batch")
-        return WithheldBatch(
+        batch = WithheldBatch(
             table_id=position.table_id,
             seq=metadata.seq,
             epoch=metadata.epoch,
             judged_by=_fingerprint(self._spec),
             run_id=metadata.run_id,
-            since=before.since if before and before.place == place else now,
+            since=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
             records=int(found["records"] or 0),
             ranges=tuple(each.range for each in metadata.ranges),
             counts=metadata.counts,
             misses=tuple(misses),
         )
+        before = read_withheld(self._stream.paths)
+        if before and before.place == batch.place:
+            return replace(batch, since=before.since)
+        return batch
 
     def _withhold(
         self, engine: Engine, mode: WriteMode, metadata: CommitMetadata, batch: WithheldBatch
