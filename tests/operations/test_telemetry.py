@@ -405,6 +405,7 @@ def full_status(spec: StreamSpec) -> StreamStatus:
         table="t",
         row_count=20,
         committed_at=now,
+        withheld_since=now,
         waiting=3,
         lag=7,
         retention=Retention(spec=spec, least=least, oldest_unread=now),

@@ -65,6 +65,30 @@ def test_a_batch_that_misses_a_rule_is_not_there_and_waits(judged: World) -> Non
     assert not find_problems(judged)
 
 
+@pytest.mark.parametrize(
+    "fields", [{}, {"apply_as_deletes": "name = 'gone'"}], ids=["plain", "deletes"]
+)
+def test_rules_over_a_varchar_are_judged(judged: World, fields: dict[str, str]) -> None:
+    """Spark's statements know that type in tables alone."""
+    rules = {"known": "name <> 'x'", "short": {"rule": "id < 9", "on_miss": "quarantine"}}
+    refused = {"rule": "name <> 'never'", "on_miss": "refuse"}
+    judged.declare(
+        **CHECKED,
+        **fields,
+        schema="id INT, name VARCHAR(9)",
+        expect=rules | {"refused": refused},
+    )
+    judged.send(row(1, "a"), row(9, "b"), row(2, "x"))
+
+    judged.run()
+
+    assert judged.rows() == [{"id": 1, "name": "a"}, {"id": 2, "name": "x"}]
+    assert judged.ledger[-1].counts["quarantined"] == 1
+    assert not find_problems(judged)
+    judged.send(row(3, "never"))
+    assert withheld_by(judged) == ["expect.refused"]
+
+
 def test_what_misses_a_rule_goes_to_quarantine_and_is_sent_in_when_it_changes(
     judged: World,
 ) -> None:

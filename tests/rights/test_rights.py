@@ -47,7 +47,9 @@ _ENDS: Final = {
 }
 # What is typed behind a command; ``out`` has `sink: kafka`, and ``plain`` has none.
 _WORDS: Final = {
-    **dict.fromkeys(("run", "verify", "status", "plan", "doctor", "history", "maintain"), ("out",)),
+    **dict.fromkeys(
+        ("run", "verify", "status", "plan", "doctor", "history", "batch", "maintain"), ("out",)
+    ),
     **dict.fromkeys(("redrive", "rebuild", "ledger", "quarantine"), ("plain",)),
     "init": ("{topic}", "--dry-run"),
     "audit": (
@@ -134,7 +136,7 @@ def stage(
     with World.made(settings, spark) as world:
         world.send(row(1, "a"), row(2, "b"), {"name": "of nobody"})
         for name, sink in (("plain", "delta"), ("out", {"kafka": {"topic": f"{world.topic}.out"}})):
-            world.declare(name=name, sink=sink)
+            world.declare(name=name, sink=sink, publish="checked")
             world.run()
             world.write_declaration()
         yield Stage(broker=secure_broker, world=world, rows=f"{world.topic}.out")

@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 _SECTION: Final = part_of_page("The store of the lake")
 _POLICY: Final[Any] = json.loads(_SECTION.partition("```json")[2].partition("```")[0])
 _BELOW: Final = re.findall(r"`([^`]+/)`", _SECTION.partition("objects are below")[2])
-_LOOKING: Final = ("status", "plan", "doctor", "verify", "history", "ledger", "quarantine")
+_LOOKING: Final = ("status", "plan", "doctor", "verify", "history", "ledger", "quarantine", "batch")
 _TO_LOOK: Final = {"s3:ListBucket", "s3:GetObject"}
 # In this order: what comes later needs, or takes away, what is before it.
 _WRITING: Final = {
@@ -97,7 +97,7 @@ def stage(
         World.made(settings, spark) as world,
     ):
         use_store(proxy.address, environment)
-        world.declare(name="orders")
+        world.declare(name="orders", publish="checked")
         world.write_declaration()
         world.send(row(1, "a"), row(2, "b"), {"name": "of nobody"})
         world.run()

@@ -244,7 +244,8 @@ def test_the_ledger_stands_for_batches_of_records_alone() -> None:
     decisions = [unlike(second, kind="accept"), unlike(second, kind="erase")]
 
     assert [each.seq for each in gaps.dropped] == [second.seq]
-    for decision in (*decisions, unlike(second, accepted="why")):
+    assert replace(gaps, ledger=(first, unlike(second, accepted="why"), third)).dropped
+    for decision in (*decisions, unlike(second, accepted="why", balanced=False)):
         assert replace(gaps, ledger=(first, decision, third)).dropped == ()
 
 

@@ -78,8 +78,8 @@ def batch(
     """Show the batch that waits at a stream's gate: what it is held back for, and by which rows.
 
     A stream with `publish: checked` commits a batch only if it meets what the declaration asks.
-    Of one that does not, nothing is in the table and no offset has moved. Needs neither Spark nor
-    Kafka. Exits with 1 when a batch waits.
+    Of one that does not, nothing is in the table and no offset has moved. Asks the lake and its
+    table alone. Exits with 1 when a batch waits.
     """
     from oncelake.ingestion.lake.paths import StreamPaths
     from oncelake.ingestion.lake.withheld import ROWS

@@ -36,13 +36,9 @@ def spark_transformation(
     from oncelake.ingestion.declaration.files.loader import locating_problems
     from oncelake.ingestion.formats.decoder import arrow_type
     from oncelake.ingestion.pipeline.plan import compile_plan
-    from oncelake.ingestion.pipeline.schema.types import frame_of, row_type
+    from oncelake.ingestion.pipeline.schema.types import frame_of, row_type, statement_ddl
     from oncelake.ingestion.pipeline.spark.session import start_session
-    from oncelake.ingestion.pipeline.statements.transform import (
-        RECORD,
-        refuse_bad_transformation,
-        statement_ddl,
-    )
+    from oncelake.ingestion.pipeline.statements.transform import RECORD, refuse_bad_transformation
 
     # Values come from this process and go back to it: no cluster is worth the way.
     here = settings.model_copy(update={"spark_master": "local[*]"})

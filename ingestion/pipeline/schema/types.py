@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 import pyarrow as pa
@@ -89,9 +90,16 @@ def judged_columns(spec: StreamSpec) -> tuple[DeclaredColumn, ...]:
     return (*spec.in_statements(spec.table_columns), *system_columns())
 
 
+def statement_ddl(columns: Iterable[DeclaredColumn]) -> str:
+    """Return columns as Spark's statements have them, which know VARCHAR in tables alone."""
+    return ", ".join(
+        replace(c, type=c.type.with_words({"VARCHAR": "STRING"})).as_ddl() for c in columns
+    )
+
+
 def nothing_of(spark: SparkSession, row: Iterable[DeclaredColumn]) -> DataFrame:
     """Return a frame without rows that has some columns, as statements read them."""
-    return spark.createDataFrame([], row_type(as_ddl(row)))
+    return spark.createDataFrame([], row_type(statement_ddl(row)))
 
 
 def declared_row(row: Iterable[DeclaredColumn], given: Mapping[str, Column]) -> Column:

@@ -8,7 +8,7 @@ statements over an empty frame shows whether they can be trusted with that, befo
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
@@ -21,7 +21,6 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from oncelake.ingestion.declaration.ddl import DeclaredColumn
 from oncelake.ingestion.declaration.names import plain_name
 from oncelake.ingestion.declaration.sql import quoted
 from oncelake.ingestion.declaration.types import SqlType
@@ -29,7 +28,12 @@ from oncelake.ingestion.errors import BadFieldError
 from oncelake.ingestion.modes.engines.frame_cache import FrameCache, is_local
 from oncelake.ingestion.modes.engines.rows import Rows, unchanged
 from oncelake.ingestion.pipeline.plan import RowsPlan
-from oncelake.ingestion.pipeline.schema.types import declared_row, row_type, sentence_of
+from oncelake.ingestion.pipeline.schema.types import (
+    declared_row,
+    row_type,
+    sentence_of,
+    statement_ddl,
+)
 from oncelake.ingestion.pipeline.statements.evaluate import FILTERED, Transformation, evaluate
 from oncelake.ingestion.pipeline.statements.translate import translate
 
@@ -51,13 +55,6 @@ _UNSTEADY: Final = re.compile(
     r"\b(current_timestamp|now|current_date|localtimestamp|current_user|input_file_name"
     r"|current_time)\("
 )
-
-
-def statement_ddl(columns: Iterable[DeclaredColumn]) -> str:
-    """Return columns as Spark's statements have them, which know VARCHAR in tables alone."""
-    return ", ".join(
-        replace(c, type=c.type.with_words({"VARCHAR": "STRING"})).as_ddl() for c in columns
-    )
 
 
 def transform(decoded: Rows, plan: RowsPlan, frames: FrameCache, by: Transformation | None) -> Rows:
