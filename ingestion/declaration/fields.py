@@ -207,8 +207,8 @@ class Declaration(Part):
     rewind_window_days: Days = Field(7, description="How far back the table can be rewound.")
     deletion_vectors: Flag = Field(
         False,
-        description="Whether Delta marks rows as gone, instead of writing their files anew; "
-        "readers must heed that.",
+        description="Whether rows are marked as gone, instead of writing their files anew: by "
+        "deletion vectors in Delta, by position deletes in Iceberg. Readers must heed that.",
     )
     maintenance: Maintenance = Field(
         Maintenance(), description="How tables are kept small: see oncelake maintain."

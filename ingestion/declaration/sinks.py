@@ -298,6 +298,7 @@ _OWN: Final[dict[str, SinkKind]] = {
         part=IcebergSink,
         stored_as={"TINYINT": "INT", "SMALLINT": "INT", "VARCHAR": "STRING", "VARIANT": "STRING"},
         unstorable=f".`{_CONTROL}",
+        marks_rows=True,
         statements=Statements(
             add="ALTER TABLE {table} ADD COLUMN {ticked} {type}{comment}",
             take_nulls="ALTER TABLE {table} ALTER COLUMN {ticked} DROP NOT NULL",

@@ -31,19 +31,14 @@ from pyiceberg.exceptions import (
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.manifest import (
     DataFile,
-    DataFileContent,
-    FileFormat,
-    ManifestContent,
     ManifestEntry,
     ManifestFile,
-    ManifestWriterV2,
 )
 from pyiceberg.schema import Schema
 from pyiceberg.table import StaticTable, Table
 from pyiceberg.table.snapshots import Operation
 from pyiceberg.table.update import RemoveSnapshotRefUpdate
 from pyiceberg.transforms import IdentityTransform
-from pyiceberg.typedef import Record
 from sqlalchemy.exc import OperationalError
 
 from oncelake.ingestion.declaration.ddl import DeclaredColumn, parse_type
@@ -588,66 +583,13 @@ def test_files_that_are_gone_or_cut_short_are_named(tmp_path: Path, table: Icebe
 
 
 def test_what_this_sink_cannot_write_is_refused(tmp_path: Path, table: IcebergTable) -> None:
-    """Rows that somebody deletes without rewriting them are not read as if they were there."""
-    commit(table, 1, change(1, inserted={1: "a", 2: "b"}))
+    """Before anything is read, with what to do."""
     assert table.check(table.log()) is None
-    delete_first_row(table, others(tmp_path))
-
-    assert others(tmp_path).scan().to_arrow()["id"].to_pylist() == [2]
-    assert (table.log().row_count(), table.log().is_empty) == (1, False)
-    with closing(table.begin(2)) as transaction:
-        for attempt in (
-            lambda: names_in(table),
-            lambda: table.maintain(LONG),
-            lambda: transaction.rows_of(ids(1)),
-            lambda: transaction.commit(change(2, updated={1: "A"}), replace(NOTE, seq=2)),
-        ):
-            with pytest.raises(RefusedError, match="rewrite_data_files"):
-                attempt()
     with others(tmp_path).update_spec() as update:
         update.add_field("_epoch", IdentityTransform())
     assert "partitioned" in str(table.check(table.log()))
     with pytest.raises(RefusedError, match="partitioned"):
-        table.begin(2)
-
-
-def delete_first_row(table: IcebergTable, foreign: Table) -> None:
-    """Delete a row as a merge-on-read writer does, which pyiceberg itself is not."""
-    [path] = foreign.inspect.files().to_pydict()["file_path"]
-    deletes = path.replace(".parquet", "-deletes.parquet")
-    fields = [
-        pa.field("file_path", pa.string(), False, {"PARQUET:field_id": "2147483546"}),
-        pa.field("pos", pa.int64(), False, {"PARQUET:field_id": "2147483545"}),
-    ]
-    pq.write_table(pa.table([[path], [0]], schema=pa.schema(fields)), deletes)
-    file = DataFile.from_args(
-        content=DataFileContent.POSITION_DELETES,
-        file_path=deletes,
-        file_format=FileFormat.PARQUET,
-        partition=Record(),
-        record_count=1,
-        file_size_in_bytes=Path(deletes).stat().st_size,
-        spec_id=0,
-    )
-
-    class Writer(ManifestWriterV2):
-        def content(self) -> ManifestContent:
-            return ManifestContent.DELETES
-
-        @property
-        def _meta(self) -> dict[str, str]:
-            return {**super()._meta, "content": "deletes"}
-
-    class Staged(files.StagedSnapshot):
-        def _process_manifests(self, manifests: list[ManifestFile]) -> list[ManifestFile]:
-            output = self.new_manifest_output()
-            spec, schema = foreign.spec(), foreign.schema()
-            with Writer(spec, schema, output, self.snapshot_id, "deflate") as writer:
-                writer.add(ManifestEntry.from_args(data_file=file))
-            return [*manifests, writer.to_manifest_file()]
-
-    staged = Staged(foreign, properties={"added-delete-files": "1"})
-    table._entry.commit(foreign, staged.write(Operation.DELETE), staged.snapshot_id)
+        table.begin(1)
 
 
 def test_an_earlier_version_is_restored(tmp_path: Path, table: IcebergTable) -> None:
@@ -1104,15 +1046,11 @@ def erased(table: IcebergTable, seq: int, **values: Any) -> int:
 class Theirs(files.StagedSnapshot):
     """A snapshot as Spark writes it: the bounds of what goes are beside those of what stays."""
 
-    def _deleted_entries(self) -> list[ManifestEntry]:
-        return []
-
-    def _existing_manifests(self) -> list[ManifestFile]:
-        metadata = self._transaction.table_metadata
-        current = metadata.snapshot_by_id(metadata.current_snapshot_id or 0)
-        assert current is not None
-        with self.new_manifest_writer(metadata.spec()) as writer:
-            for manifest in current.manifests(self._io):
+    def _manifests(self) -> list[ManifestFile]:
+        with self.new_manifest_writer(self._transaction.table_metadata.spec()) as writer:
+            for file in self._added_data_files:
+                writer.add(ManifestEntry.from_args(data_file=file))
+            for manifest in self._current_manifests():
                 for entry in manifest.fetch_manifest_entry(self._io):
                     is_gone = entry.data_file in self._deleted_data_files
                     (writer.delete if is_gone else writer.existing)(entry)
@@ -1129,16 +1067,17 @@ def history_of_a_person(lake: Path, table: IcebergTable) -> None:
     commit(table, 4, change(4, inserted={8: "h"}))
     foreign = others(lake)
     writer = files.IcebergFileWriter(foreign)
-    for batch in files.read_file(foreign.io, large, foreign.schema()):
+    for batch in files.read_file(foreign.io, large.data, foreign.schema()):
         writer.write(batch)
     writer.close()
-    compacted = Theirs(foreign, added=writer.files, removed=[large])
+    added = [each.data for each in writer.files]
+    compacted = Theirs(foreign, added=added, removed=[large.data])
     updates = compacted.write(Operation.REPLACE)
     # Of ours, that died before its commit, a file of rows and manifests are left.
     dead = files.IcebergFileWriter(foreign)
     dead.write(rows({NUMBER: PERSON}, seq=5))
     dead.close()
-    files.StagedSnapshot(foreign, added=dead.files).write(Operation.APPEND)
+    files.StagedSnapshot(foreign, added=[each.data for each in dead.files]).write(Operation.APPEND)
     table._entry.commit(foreign, updates)
 
 

@@ -15,6 +15,7 @@ from oncelake.ingestion.declaration.sinks import SINKS, IcebergSink, KafkaSink, 
 from oncelake.ingestion.settings import Settings
 from oncelake.ingestion.sinks.delta.table import DeltaSinkTable
 from oncelake.ingestion.sinks.iceberg import table as iceberg
+from oncelake.ingestion.sinks.iceberg.catalog import CatalogEntry
 from oncelake.ingestion.sinks.kafka import table as topic
 from oncelake.ingestion.sinks.postgres import table as postgres_sink
 from oncelake.ingestion.storage.location import Location
@@ -76,6 +77,25 @@ class TestIceberg(SinkConformance):
         """Open a table of a lake of its own."""
         settings, lake = Settings(lake=tmp_path), Location.of(tmp_path)
         return partial(iceberg.open_table, "orders", IcebergSink(), settings, lake)
+
+
+class MarkedIceberg(iceberg.IcebergTable):
+    """A table whose rows are marked as gone."""
+
+    def create(self, wanted: TableDefinition) -> None:
+        """Make it so."""
+        super().create(replace(wanted, deletion_vectors=True))
+
+
+class TestIcebergWithMarks(TestIceberg):
+    """Iceberg, whose rows are marked by position deletes, also the last ones of their files."""
+
+    @pytest.fixture
+    def opened(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Opener:
+        """Open a table of a lake of its own."""
+        monkeypatch.setattr("oncelake.ingestion.sinks.iceberg.files._MOST_GONE", 1.0)
+        lake = Location.of(tmp_path)
+        return lambda: MarkedIceberg(CatalogEntry.of("orders", IcebergSink(), lake))
 
 
 class TestPostgres(SinkConformance):

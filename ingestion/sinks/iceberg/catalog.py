@@ -31,7 +31,7 @@ from pyiceberg.exceptions import (
     UnauthorizedError,
 )
 from pyiceberg.io import PY_IO_IMPL
-from pyiceberg.manifest import DataFile, ManifestContent
+from pyiceberg.manifest import DataFile, DataFileContent, ManifestContent
 from pyiceberg.table import ManifestGroupPlanner, Table
 from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Snapshot
@@ -54,7 +54,7 @@ from oncelake.ingestion.errors import (
     TableBusyError,
     first_line,
 )
-from oncelake.ingestion.sinks.iceberg.files import DurableFileIO, is_live
+from oncelake.ingestion.sinks.iceberg.files import DurableFileIO, LiveFile, is_live
 from oncelake.ingestion.storage.location import Location
 from oncelake.ingestion.tables.commit_log import UnknownOutcomeError
 
@@ -255,25 +255,34 @@ class CatalogEntry:
             return None
         return "/".join([f"{self.folder}/warehouse", *self.identifier]) + f"-{uuid.uuid4().hex}"
 
-    def data_files(self, table: Table, snapshot: Snapshot | None = None) -> list[DataFile]:
-        """List the data files of a snapshot, or of the current one.
+    def data_files(self, table: Table, snapshot: Snapshot | None = None) -> list[LiveFile]:
+        """List the data files of a snapshot, or of the current one, with what marks rows in them.
 
         Raises:
-            RefusedError: rows in them are deleted by other files.
+            RefusedError: rows are deleted by their values, of which no file says where they are.
         """
         snapshot = snapshot or table.current_snapshot()
         manifests = snapshot.manifests(table.io) if snapshot else []
-        if any(each.content == ManifestContent.DELETES and is_live(each) for each in manifests):
+        by_values = DataFileContent.EQUALITY_DELETES
+        if any(each.content == by_values for each in self.delete_files(table, snapshot)):
             raise RefusedError(
                 self.stream,
-                f"{self.where} has delete files, by which somebody else deletes rows without "
-                "rewriting them (merge-on-read).",
+                f"{self.where} has equality deletes, by which somebody else deletes rows without "
+                "looking them up.",
                 remedy="compact it, by Spark: CALL system.rewrite_data_files(table => "
-                f"'{self.name}', options => map('delete-file-threshold', '1')), and "
-                "rewrite_position_delete_files",
+                f"'{self.name}', options => map('delete-file-threshold', '1', "
+                "'remove-dangling-deletes', 'true')); and let what writes them merge another way",
             )
         planner = ManifestGroupPlanner(table.metadata, table.io)
-        return [task.file for task in planner.plan_files(manifests)]
+        tasks = planner.plan_files(manifests)
+        return [LiveFile(task.file, frozenset(task.delete_files)) for task in tasks]
+
+    def delete_files(self, table: Table, snapshot: Snapshot | None) -> Iterator[DataFile]:
+        """List the delete files of a snapshot, also such as apply to no data file any more."""
+        for manifest in snapshot.manifests(table.io) if snapshot else []:
+            if manifest.content == ManifestContent.DELETES and is_live(manifest):
+                entries = manifest.fetch_manifest_entry(table.io)
+                yield from (entry.data_file for entry in entries)
 
     def commit(
         self, table: Table, updates: Sequence[TableUpdate], snapshot_id: int | None = None

@@ -2,21 +2,27 @@
 
 Columns are known by their field ids, so that a file which is older than the table's columns reads
 as they are now. Files are read here, and not by pyiceberg's scan, which takes a file into memory
-whole, and checks no page. pyiceberg keeps to itself what makes a snapshot: ``StagedSnapshot`` alone
-reaches for that, and the version is pinned for it.
+whole, and checks no page. Rows that are marked as gone are in position delete files of format 2;
+each of ours is of one data file, and has all its marks, so that the next takes its place. pyiceberg
+keeps to itself what makes a snapshot: ``StagedSnapshot`` alone reaches for that, and the version is
+pinned for it.
 """
 
 from __future__ import annotations
 
 import math
 import uuid
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from io import BufferedWriter
 from io import FileIO as RawFile
 from typing import Any, Final, cast
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow.fs import FileSelector, FileType
 from pyiceberg import types as iceberg
@@ -29,16 +35,39 @@ from pyiceberg.io.pyarrow import (
     parquet_path_to_id_mapping,
     schema_to_pyarrow,
 )
-from pyiceberg.manifest import DataFile, ManifestEntry, ManifestFile
+from pyiceberg.manifest import (
+    DataFile,
+    DataFileContent,
+    FileFormat,
+    ManifestContent,
+    ManifestEntry,
+    ManifestEntryStatus,
+    ManifestFile,
+    ManifestWriter,
+    ManifestWriterV2,
+)
+from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table, TableProperties, Transaction
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.snapshots import Operation, Snapshot, Summary
+from pyiceberg.table.snapshots import (
+    Operation,
+    Snapshot,
+    Summary,
+    UpdateMetrics,
+    update_snapshot_summaries,
+)
 from pyiceberg.table.update import AddSnapshotUpdate, SetCurrentSchemaUpdate, TableUpdate
-from pyiceberg.table.update.snapshot import _MergeAppendFiles, _OverwriteFiles
+from pyiceberg.table.update.snapshot import _MergeAppendFiles
 from pyiceberg.typedef import EMPTY_DICT
 
-from oncelake.ingestion.sinks.files import TARGET_BYTES, FileWriter, read_columns
+from oncelake.ingestion.sinks.files import (
+    TARGET_BYTES,
+    FileWriter,
+    Mask,
+    read_columns,
+    wanted_of,
+)
 from oncelake.ingestion.storage.location import Location
 
 _FIELD_ID: Final = b"PARQUET:field_id"
@@ -55,6 +84,18 @@ ORDERED: Final = (
     iceberg.TimestampType,
     iceberg.TimestamptzType,
 )
+# Beyond this share of its rows a file is written anew, and not marked.
+_MOST_GONE: Final = 0.5
+# The columns of a position delete file, which the specification gives these ids.
+_PATH_ID: Final = 2147483546
+_POSITIONS: Final = pa.schema(
+    [
+        pa.field("file_path", pa.string(), False, {_FIELD_ID: str(_PATH_ID)}),
+        pa.field("pos", pa.int64(), False, {_FIELD_ID: "2147483545"}),
+    ]
+)
+# Manifests are of one partition spec, and of data or of deletes.
+_Kind = tuple[int, ManifestContent]
 
 
 class DurableFileIO(PyArrowFileIO):
@@ -87,6 +128,49 @@ def arrow_schema(schema: Schema) -> pa.Schema:
     return schema_to_pyarrow(schema, include_field_ids=False)
 
 
+@dataclass(frozen=True, slots=True)
+class LiveFile:
+    """A data file of a snapshot, and the delete files that mark rows of it as gone."""
+
+    data: DataFile
+    deletes: frozenset[DataFile] = frozenset()
+
+    @property
+    def all(self) -> frozenset[DataFile]:
+        """The files that it is made of."""
+        return self.deletes | {self.data}
+
+
+def gone_in(io: FileIO, file: LiveFile) -> Mask | None:
+    """Flag the rows of a file that are marked as gone; ``None`` where none is."""
+    if not file.deletes:
+        return None
+    path, flags = file.data.file_path, np.zeros(file.data.record_count, dtype=np.bool_)
+    for each in file.deletes:
+        with io.new_input(each.file_path).open() as source:
+            marks = pq.read_table(source, columns=_POSITIONS.names, page_checksum_verification=True)
+        rows = marks.filter(pc.field("file_path") == path).column("pos").to_numpy()
+        if len(rows) and not 0 <= rows.min() <= rows.max() < len(flags):
+            raise pa.ArrowInvalid(f"{each.file_path} marks rows that {path} does not have")
+        flags[rows] = True
+    return flags
+
+
+def count_in(io: FileIO, file: LiveFile) -> int:
+    """Count the rows of a file that are not marked as gone; reads nothing of what is ours."""
+    match [*file.deletes]:
+        case [each] if is_ours(each.file_path):
+            return file.data.record_count - each.record_count
+    is_gone = gone_in(io, file)
+    return file.data.record_count - (0 if is_gone is None else int(is_gone.sum()))
+
+
+def read_living(io: FileIO, file: LiveFile, columns: Schema) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a file that are not marked as gone."""
+    is_gone, batches = gone_in(io, file), read_file(io, file.data, columns)
+    yield from batches if is_gone is None else wanted_of(batches, ~is_gone)
+
+
 def read_file(io: FileIO, file: DataFile, columns: Schema) -> Iterator[pa.RecordBatch]:
     """Yield a file's rows in their order; a column that the file does not have is null."""
     schema = arrow_schema(columns)
@@ -106,38 +190,86 @@ def _names_in(file: pa.Schema, wanted: Schema) -> list[str | None]:
     return [names.get(str(field.field_id).encode()) for field in wanted.fields]
 
 
-class IcebergFileWriter(FileWriter[DataFile]):
+class IcebergFileWriter(FileWriter[LiveFile]):
     """Writes rows to new data files of a table."""
 
     compression = "zstd"
 
-    def __init__(self, table: Table, target_bytes: int = TARGET_BYTES) -> None:
-        """Take the table whose columns and folder they have."""
-        super().__init__(schema_to_pyarrow(table.schema()), target_bytes)
-        self._table = table
+    def __init__(
+        self, table: Table, target_bytes: int = TARGET_BYTES, *, marks: bool = False
+    ) -> None:
+        """Take the table whose columns and folder they have.
 
-    def _begin(self) -> tuple[str, Any]:
-        name = f"{_OURS}{uuid.uuid4()}.parquet"
+        Args:
+            table: The table.
+            target_bytes: What a file grows to.
+            marks: Whether rows may be marked as gone.
+        """
+        super().__init__(schema_to_pyarrow(table.schema()), target_bytes)
+        self._table, self._marks = table, marks
+        self._deletes: list[str] = []
+
+    def _begin(self, ending: str = "") -> tuple[str, Any]:
+        name = f"{_OURS}{uuid.uuid4()}{ending}.parquet"
         path = self._table.location_provider().new_data_location(name)
         return path, self._table.io.new_output(path).create()
 
-    def _describe(self, path: str, metadata: pq.FileMetaData, size: int) -> DataFile:
+    def mark(self, file: LiveFile, is_gone: Mask) -> bool:
+        """Mark rows, unless most of the file's are gone then."""
+        if not self._marks or is_gone.mean() > _MOST_GONE:
+            return False
+        self.files.append(self.marked(file, is_gone))
+        return True
+
+    def marked(self, file: LiveFile, is_gone: Mask) -> LiveFile:
+        """Write all marks of a file into one delete file."""
+        rows, of = np.flatnonzero(is_gone), file.data
+        marks = pa.table([pa.repeat(of.file_path, len(rows)), rows], schema=_POSITIONS)
+        path, stream = self._begin("-deletes")
+        self._deletes.append(path)
+        with stream:
+            pq.write_table(marks, stream, compression=self.compression, write_page_checksum=True)
+            size = stream.tell()
+        # By bounds that are one path, in full, readers know that it is of that file alone.
+        bounds = {_PATH_ID: of.file_path.encode()}
+        deletes = DataFile.from_args(
+            content=DataFileContent.POSITION_DELETES,
+            file_path=path,
+            file_format=FileFormat.PARQUET,
+            partition=of.partition,
+            record_count=len(rows),
+            file_size_in_bytes=size,
+            lower_bounds=bounds,
+            upper_bounds=bounds,
+        )
+        deletes.spec_id = of.spec_id
+        return LiveFile(of, frozenset({deletes}))
+
+    def discard(self) -> None:
+        """Delete what was written."""
+        super().discard()
+        self._delete(self._deletes)
+
+    def _describe(self, path: str, metadata: pq.FileMetaData, size: int) -> LiveFile:
         del size
         table, prefix = self._table, TableProperties.METRICS_MODE_COLUMN_CONF_PREFIX
         unbounded = _without_bounds(metadata, table.schema())
         counted = {f"{prefix}.{name}": "counts" for name in unbounded}
         of_table = table.metadata.model_copy(update={"properties": {**table.properties, **counted}})
-        return parquet_file_to_data_file(table.io, of_table, path)
+        file = parquet_file_to_data_file(table.io, of_table, path)
+        file.spec_id = table.metadata.default_spec_id
+        return LiveFile(file)
 
     def _delete(self, paths: Sequence[str]) -> None:
         delete_files(self._table.io, paths)
 
 
-def bounds_of(file: DataFile, field: iceberg.NestedField) -> tuple[Any, Any]:
+def bounds_of(file: LiveFile, field: iceberg.NestedField) -> tuple[Any, Any]:
     """Return the lowest and highest value of a column, as far as they are known."""
     assert isinstance(field.field_type, iceberg.PrimitiveType)
+    of = file.data
     lower, upper = (
-        (bounds or {}).get(field.field_id) for bounds in (file.lower_bounds, file.upper_bounds)
+        (bounds or {}).get(field.field_id) for bounds in (of.lower_bounds, of.upper_bounds)
     )
     if lower is None or upper is None:
         return None, None
@@ -192,10 +324,26 @@ class _LoadedTable(Transaction):
         return self._table.metadata
 
 
-class StagedSnapshot(_OverwriteFiles, _MergeAppendFiles):
+class _DeletesWriter(ManifestWriterV2):
+    def content(self) -> ManifestContent:
+        """Return that it is of delete files, of which pyiceberg writes none."""
+        return ManifestContent.DELETES
+
+    @property
+    def _meta(self) -> dict[str, str]:
+        return {**super()._meta, "content": "deletes"}
+
+
+def _kind_of(file: DataFile) -> _Kind:
+    is_data = file.content == DataFileContent.DATA
+    return file.spec_id, ManifestContent.DATA if is_data else ManifestContent.DELETES
+
+
+class StagedSnapshot(_MergeAppendFiles):
     """A snapshot on top of a table's current one, of files that come and go; no catalog knows it.
 
-    Its manifests are put together as the table's properties ``commit.manifest…`` say.
+    Manifests of data are put together as the table's properties ``commit.manifest…`` say; what is
+    marked as gone is in one, since each batch brings marks that take the place of others.
     """
 
     def __init__(
@@ -206,7 +354,7 @@ class StagedSnapshot(_OverwriteFiles, _MergeAppendFiles):
         removed: Iterable[DataFile] = (),
         properties: Mapping[str, str] = EMPTY_DICT,
     ) -> None:
-        """Take the files, and what the summary says beside the usual."""
+        """Take the files, of data and of deletes, and what the summary says beside the usual."""
         # pyiceberg sums up few operations: ``write`` puts in what it is.
         super().__init__(
             Operation.OVERWRITE,
@@ -220,31 +368,86 @@ class StagedSnapshot(_OverwriteFiles, _MergeAppendFiles):
         self._added_data_files += added
         self._deleted_data_files.update(removed)
 
-    def _deleted_entries(self) -> list[ManifestEntry]:
-        """Leave bounds out of what is said of files that go: they are values of rows that do."""
-        entries = super()._deleted_entries()
-        for file in (entry.data_file for entry in entries):
-            for bounds in (file.lower_bounds, file.upper_bounds):
-                (bounds or {}).clear()
-        return entries
+    def _manifests(self) -> list[ManifestFile]:
+        added, removed = self._added_data_files, self._deleted_data_files
+        of_added, going = {*map(_kind_of, added)}, {*map(_kind_of, removed)}
+        with_deletes = {kind for kind in of_added | going if kind[1] == ManifestContent.DELETES}
+        left = defaultdict[_Kind, list[ManifestEntry]](list)
+        gone = defaultdict[_Kind, list[ManifestEntry]](list)
+        staying = list[ManifestFile]()
+        for manifest in filter(is_live, self._current_manifests()):
+            kind = manifest.partition_spec_id, manifest.content
+            # What earlier snapshots say of files that were gone with them is left out.
+            if kind not in going | with_deletes and not manifest.deleted_files_count:
+                staying.append(manifest)
+                continue
+            entries = manifest.fetch_manifest_entry(self._io)
+            there = [each for each in entries if each.data_file not in removed]
+            gone[kind] += [each for each in entries if each.data_file in removed]
+            if kind in with_deletes:
+                left[kind] += there
+            elif len(there) == len(entries) and not manifest.deleted_files_count:
+                staying.append(manifest)
+            elif there:
+                staying.append(self._written(kind, existing=there))
+        if len(removed) != sum(map(len, gone.values())):
+            raise AssertionError("a file that a commit takes out of the table is not in it")
+        coming = defaultdict[_Kind, list[DataFile]](list)
+        for file in added:
+            coming[_kind_of(file)].append(file)
+        new = [
+            self._written(kind, added=coming[kind], existing=left[kind])
+            for kind in dict.fromkeys((*coming, *left))
+            if coming[kind] or left[kind]
+        ]
+        over = [self._written(kind, deleted=files) for kind, files in gone.items() if files]
+        return self._process_manifests([*new, *over, *staying])
 
-    def _process_manifests(self, manifests: list[ManifestFile]) -> list[ManifestFile]:
-        """Leave out what earlier snapshots say of files that were gone with them."""
-        return super()._process_manifests(
-            [
-                self._without_deleted(manifest)
-                for manifest in manifests
-                if manifest.added_snapshot_id == self.snapshot_id or is_live(manifest)
-            ]
-        )
+    def _current_manifests(self) -> list[ManifestFile]:
+        current = self._transaction.table_metadata.snapshot_by_id(self._parent_snapshot_id or -1)
+        return current.manifests(self._io) if current else []
 
-    def _without_deleted(self, manifest: ManifestFile) -> ManifestFile:
-        if manifest.added_snapshot_id == self.snapshot_id or manifest.deleted_files_count == 0:
-            return manifest
-        with self.new_manifest_writer(self.spec(manifest.partition_spec_id)) as writer:
-            for entry in manifest.fetch_manifest_entry(self._io):
+    def _written(
+        self,
+        kind: _Kind,
+        *,
+        added: Iterable[DataFile] = (),
+        existing: Iterable[ManifestEntry] = (),
+        deleted: Iterable[ManifestEntry] = (),
+    ) -> ManifestFile:
+        """Write a manifest."""
+        spec_id, content = kind
+        with self._writer_of(self.spec(spec_id), content) as writer:
+            for file in added:
+                new = {"status": ManifestEntryStatus.ADDED, "snapshot_id": self.snapshot_id}
+                writer.add(ManifestEntry.from_args(**cast("Any", new), data_file=file))
+            for entry in existing:
                 writer.existing(entry)
+            for entry in deleted:
+                # Bounds are values of rows that go.
+                for bounds in (entry.data_file.lower_bounds, entry.data_file.upper_bounds):
+                    (bounds or {}).clear()
+                writer.delete(entry)
         return writer.to_manifest_file()
+
+    def _writer_of(self, spec: PartitionSpec, content: ManifestContent) -> ManifestWriter:
+        if content == ManifestContent.DATA:
+            return self.new_manifest_writer(spec)
+        output = self.new_manifest_output()
+        return _DeletesWriter(spec, self.schema(), output, self.snapshot_id, self._compression)
+
+    def _summary(self, snapshot_properties: dict[str, str] = EMPTY_DICT) -> Summary:
+        """Sum up, whichever partition specs the files are of."""
+        metrics, metadata = UpdateMetrics(), self._transaction.table_metadata
+        for file in self._added_data_files:
+            metrics.add_file(file)
+        for file in self._deleted_data_files:
+            metrics.remove_file(file)
+        before = metadata.snapshot_by_id(self._parent_snapshot_id or -1)
+        return update_snapshot_summaries(
+            Summary(self._operation, **metrics.to_dict(), **snapshot_properties),
+            before.summary if before else None,
+        )
 
     def write(self, operation: Operation, schema_id: int | None = None) -> tuple[TableUpdate, ...]:
         """Write the manifests; return what makes it the table's newest.

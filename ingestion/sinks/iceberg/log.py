@@ -17,6 +17,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import TOTAL_DELETE_FILES, TOTAL_RECORDS, Operation, Snapshot
 
 from oncelake.ingestion.sinks.iceberg.catalog import CatalogEntry
+from oncelake.ingestion.sinks.iceberg.files import count_in
 from oncelake.ingestion.tables.commit_log import DELETED, INSERTED, UPDATED, Commit, CommitLog
 from oncelake.ingestion.tables.commit_metadata import CommitMetadata, DamagedMetadataError, app_id
 
@@ -189,7 +190,7 @@ class IcebergLog(CommitLog):
         return last_seq(self._table, stream)
 
     def row_count(self) -> int:
-        """Return what the snapshot has summed up; with delete files, which it cannot, count."""
+        """Return what the snapshot has summed up; with delete files, which it cannot, ask them."""
         current = self._there.current_snapshot()
         if current is None:
             return 0
@@ -197,7 +198,8 @@ class IcebergLog(CommitLog):
         if TOTAL_RECORDS in summary and summary.get(TOTAL_DELETE_FILES, "0") == "0":
             return int(summary[TOTAL_RECORDS])
         with self._entry.translated():
-            return self._there.scan().count()
+            files, io = self._entry.data_files(self._there, current), self._there.io
+            return sum(count_in(io, file) for file in files)
 
     def highest_epoch(self) -> int:
         """Return the table's property, which each commit of ours has set."""

@@ -37,7 +37,7 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRef
-from pyiceberg.table.snapshots import Operation, Snapshot
+from pyiceberg.table.snapshots import ADDED_RECORDS, Operation, Snapshot
 from pyiceberg.table.update import (
     AddSchemaUpdate,
     RemoveSnapshotRefUpdate,
@@ -46,20 +46,28 @@ from pyiceberg.table.update import (
     TableUpdate,
 )
 from pyiceberg.table.update.schema import UpdateSchema
+from pyiceberg.typedef import EMPTY_DICT
 from sqlalchemy.exc import SQLAlchemyError
 
 from oncelake.ingestion.declaration.ddl import DeclaredColumn
 from oncelake.ingestion.declaration.sinks import BESIDE, SINKS, IcebergSink
 from oncelake.ingestion.declaration.types import SqlType
 from oncelake.ingestion.settings import Settings
-from oncelake.ingestion.sinks.files import TARGET_BYTES, FilesTransaction, discarding
+from oncelake.ingestion.sinks.files import TARGET_BYTES, FilesTransaction, Mask, discarding
 from oncelake.ingestion.sinks.iceberg import files
 from oncelake.ingestion.sinks.iceberg import log as snapshots
 from oncelake.ingestion.sinks.iceberg.catalog import CatalogEntry
-from oncelake.ingestion.sinks.iceberg.files import IcebergFileWriter
+from oncelake.ingestion.sinks.iceberg.files import IcebergFileWriter, LiveFile, StagedSnapshot
 from oncelake.ingestion.storage.failpoints import Failpoint, hit
 from oncelake.ingestion.storage.location import Location
-from oncelake.ingestion.tables.commit_log import Commit, CommitLog, operation_of
+from oncelake.ingestion.tables.commit_log import (
+    DELETED,
+    INSERTED,
+    UPDATED,
+    Commit,
+    CommitLog,
+    operation_of,
+)
 from oncelake.ingestion.tables.commit_metadata import CommitMetadata
 from oncelake.ingestion.tables.table import (
     REPLACED,
@@ -67,6 +75,7 @@ from oncelake.ingestion.tables.table import (
     Change,
     ErasableTable,
     Layout,
+    MarkableTable,
     NamedTable,
     RewindableTable,
     TableDefinition,
@@ -84,6 +93,14 @@ _PROPERTIES: Final = {
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "20",
 }
+# By these readers and other writers know how rows go.
+_MODES: Final = [f"write.{act}.mode" for act in ("delete", "update", "merge")]
+_MARKING: Final = "merge-on-read"
+_REWRITING: Final = "copy-on-write"
+# Of the rows of a file; upkeep writes one anew that has more of them marked as gone.
+_MOST_GONE: Final = 0.1
+# Of how many of the newest batches it is counted what they have copied.
+_BATCHES_MEASURED: Final = 10
 # No run takes so long, so that nothing younger is an orphan.
 _ORPHAN_AGE: Final = dt.timedelta(days=1)
 _TYPES: Final[dict[str, iceberg.PrimitiveType]] = {
@@ -107,7 +124,7 @@ def open_table(stream: str, sink: IcebergSink, settings: Settings, lake: Locatio
     return IcebergTable(CatalogEntry.of(stream, sink, lake))
 
 
-class IcebergTable(NamedTable, ErasableTable, RewindableTable, BranchingTable):
+class IcebergTable(NamedTable, ErasableTable, RewindableTable, BranchingTable, MarkableTable):
     """A stream's Iceberg table; see ``SinkTable``."""
 
     def __init__(self, entry: CatalogEntry) -> None:
@@ -144,11 +161,38 @@ class IcebergTable(NamedTable, ErasableTable, RewindableTable, BranchingTable):
                 entry.identifier,
                 schema=_schema(wanted.columns, wanted.keys),
                 location=entry.new_location(),
-                properties={**_PROPERTIES, **ours, "comment": wanted.description},
+                properties={
+                    **_PROPERTIES,
+                    **ours,
+                    **_modes(is_marking=wanted.deletion_vectors),
+                    "comment": wanted.description,
+                },
             )
         if snapshots.STREAM not in table.properties and self.log().is_empty:
             entry.commit(table, [SetPropertiesUpdate(updates=ours)])
         entry.table_id = table.metadata.table_uuid
+
+    def use_deletion_vectors(self, is_wanted: bool) -> None:
+        """Set Iceberg's own properties: what marks rows are position deletes."""
+        table = self._entry.loaded()
+        if is_wanted != _is_marking(table):
+            updates = _modes(is_marking=is_wanted)
+            self._entry.commit(table, [SetPropertiesUpdate(updates=updates)])
+
+    def rewritten(self, log: CommitLog) -> tuple[int, int]:
+        """Take what the summaries say."""
+        table = self._entry.load()
+        if table is None or _is_marking(table):
+            return 0, 0
+        ours = [each for each in log.newest_first() if each.metadata is not None]
+        past, batches = snapshots.by_version(table.metadata), ours[:_BATCHES_MEASURED]
+        counts = [each.metrics for each in batches]
+        added = (
+            snapshots.summary_of(past[each.version]).get(ADDED_RECORDS, "0") for each in batches
+        )
+        new = sum(of.get(name, 0) for of in counts for name in (INSERTED, UPDATED))
+        changed = sum(of.get(name, 0) for of in counts for name in (UPDATED, DELETED))
+        return max(0, sum(map(int, added)) - new), changed
 
     def columns(self) -> tuple[DeclaredColumn, ...]:
         """Return the columns of the table's current schema."""
@@ -195,7 +239,7 @@ class IcebergTable(NamedTable, ErasableTable, RewindableTable, BranchingTable):
         snapshot = None if version is None else self._at(table, version)
         columns = _selected(table.schema(), names)
         for file in self._entry.data_files(table, snapshot):
-            for batch in files.read_file(table.io, file, columns):
+            for batch in files.read_living(table.io, file, columns):
                 yield since(batch, since_seq)
 
     def rows_of_seq(self, seq: int, *, commit: Commit) -> int:
@@ -267,11 +311,23 @@ class IcebergTable(NamedTable, ErasableTable, RewindableTable, BranchingTable):
         last = self.log().last_seq(self.stream)
         begun = self.begin(0 if last is None else last + 1)
         with begun.translated():
-            sizes = {file: file.file_size_in_bytes for file in begun.files}
+            sizes = {file: file.data.file_size_in_bytes for file in begun.files}
             small = [file for file, size in sizes.items() if size < target_bytes * 3 // 4]
             if len(small) <= -(-sum(map(sizes.__getitem__, small)) // target_bytes):
+                small = []
+            most = _MOST_GONE if begun.marks else 0
+            marked = {
+                file: begun.measure(file)[0] - begun.count(file)
+                for file in begun.files
+                if file.deletes and file not in small
+            }
+            chosen = [
+                *small,
+                *(file for file, gone in marked.items() if gone > most * begun.measure(file)[0]),
+            ]
+            if not chosen:
                 return 0, 0
-            return len(small), begun.rewrite(small, target_bytes=target_bytes)
+            return len(chosen), begun.rewrite(chosen, target_bytes=target_bytes)
 
     def written_files(self) -> frozenset[str]:
         """Return the files in the table's folder that this program has written."""
@@ -346,6 +402,14 @@ def _branch_of(table: Table, branch: str, entry: CatalogEntry) -> SnapshotRef | 
         f"{entry.where} has the branch {branch}, which somebody else has made.",
         remedy="name another one in `publish`, or drop that",
     )
+
+
+def _modes(*, is_marking: bool) -> dict[str, str]:
+    return dict.fromkeys(_MODES, _MARKING if is_marking else _REWRITING)
+
+
+def _is_marking(table: Table) -> bool:
+    return table.properties.get(_MODES[-1]) == _MARKING
 
 
 def _schema(columns: Sequence[DeclaredColumn], keys: Sequence[str]) -> Schema:
@@ -470,7 +534,7 @@ def _reshape(update: UpdateSchema, schema: Schema, layout: Layout) -> None:
         update.move_after((name,), (before,))
 
 
-class IcebergTransaction(FilesTransaction[DataFile]):
+class IcebergTransaction(FilesTransaction[LiveFile]):
     """One snapshot to be, on top of the one that was current when it was begun."""
 
     def __init__(self, entry: CatalogEntry, seq: int) -> None:
@@ -491,24 +555,37 @@ class IcebergTransaction(FilesTransaction[DataFile]):
         self._branch: str | None = None
 
     @cached_property
-    def files(self) -> list[DataFile]:
+    def files(self) -> list[LiveFile]:
         """The files of the snapshot."""
         return self._entry.data_files(self._table)
+
+    @property
+    def marks(self) -> bool:  # type: ignore[override]
+        """Tell whether rows may be marked as gone."""
+        return _is_marking(self._table)
 
     @cached_property
     def schema(self) -> pa.Schema:
         """The columns, without their field ids."""
         return files.arrow_schema(self._table.schema())
 
-    def read(self, file: DataFile, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    def read(self, file: LiveFile, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Read by field ids."""
-        return files.read_file(self._table.io, file, _selected(self._table.schema(), names))
+        return files.read_file(self._table.io, file.data, _selected(self._table.schema(), names))
 
-    def measure(self, file: DataFile) -> tuple[int, int]:
+    def measure(self, file: LiveFile) -> tuple[int, int]:
         """Ask the manifest."""
-        return file.record_count, file.file_size_in_bytes
+        return file.data.record_count, file.data.file_size_in_bytes
 
-    def bounds(self, name: str) -> Callable[[DataFile], tuple[Any, Any]] | None:
+    def count(self, file: LiveFile) -> int:
+        """Leave out what its delete files mark."""
+        return files.count_in(self._table.io, file)
+
+    def gone(self, file: LiveFile) -> Mask | None:
+        """Read its delete files."""
+        return files.gone_in(self._table.io, file)
+
+    def bounds(self, name: str) -> Callable[[LiveFile], tuple[Any, Any]] | None:
         """Ask the manifest."""
         field = self._table.schema().find_field(name)
         if not isinstance(field.field_type, files.ORDERED):
@@ -517,7 +594,7 @@ class IcebergTransaction(FilesTransaction[DataFile]):
 
     def open_writer(self, target_bytes: int = TARGET_BYTES) -> IcebergFileWriter:
         """Write into the table's folder."""
-        return IcebergFileWriter(self._table, target_bytes)
+        return IcebergFileWriter(self._table, target_bytes, marks=self.marks)
 
     def translated(self) -> AbstractContextManager[None]:
         """Translate what catalog and files raise."""
@@ -548,9 +625,12 @@ class IcebergTransaction(FilesTransaction[DataFile]):
         self._branch = branch
         self.commit(change, metadata)
 
-    def commit_moved(self, added: Collection[DataFile], removed: Collection[DataFile]) -> None:
-        """Commit a snapshot without a note."""
-        staged = files.StagedSnapshot(self._table, added=added, removed=removed)
+    def commit_moved(self, added: Collection[LiveFile], removed: Collection[LiveFile]) -> None:
+        """Commit a snapshot without a note, and without delete files that mark nothing any more."""
+        entry, table = self._entry, self._table
+        marking = {delete for file in self.files for delete in file.deletes}
+        idle = {*entry.delete_files(table, table.current_snapshot())} - marking
+        staged = self._staged(added, removed, also_removed=idle)
         with discarding(staged.discard, *self.refusals):
             updates = staged.write(Operation.REPLACE)
             self._entry.commit(self._table, updates, staged.snapshot_id)
@@ -564,16 +644,29 @@ class IcebergTransaction(FilesTransaction[DataFile]):
         with entry.translated():
             then, now = set(entry.data_files(table, past[version])), set(self.files)
             for file in then - now:
-                if not table.io.new_input(file.file_path).exists():
-                    raise self._gone(f"{file.file_path} is missing")
-            self.commit_files(
-                metadata,
-                counts=counts_of(None),
-                added=then - now,
-                removed=now - then,
-                operation=snapshots.RESTORE,
-                schema_id=past[version].schema_id,
-            )
+                for path in (each.file_path for each in file.all):
+                    if not table.io.new_input(path).exists():
+                        raise self._gone(f"{path} is missing")
+            writer = self.open_writer()
+            with discarding(writer.discard, *self.refusals):
+                self.commit_files(
+                    metadata,
+                    counts=counts_of(None),
+                    added=[self._marked_again(file, writer) for file in then - now],
+                    removed=now - then,
+                    operation=snapshots.RESTORE,
+                    schema_id=past[version].schema_id,
+                )
+
+    def _marked_again(self, file: LiveFile, writer: IcebergFileWriter) -> LiveFile:
+        """Return a file that comes back with marks that do so, too.
+
+        Those of others may be of several files, some of which never went; what comes back is newer.
+        """
+        is_gone = self.gone(file)
+        if is_gone is None or all(files.is_ours(each.file_path) for each in file.deletes):
+            return file
+        return writer.marked(file, is_gone)
 
     def _gone(self, what: str) -> RewindError:
         stream = self._entry.stream
@@ -584,8 +677,8 @@ class IcebergTransaction(FilesTransaction[DataFile]):
         metadata: CommitMetadata,
         *,
         counts: Mapping[str, int],
-        added: Collection[DataFile],
-        removed: Collection[DataFile],
+        added: Collection[LiveFile],
+        removed: Collection[LiveFile],
         operation: str | None = None,
         schema_id: int | None = None,
     ) -> None:
@@ -606,7 +699,7 @@ class IcebergTransaction(FilesTransaction[DataFile]):
             snapshots.OPERATION: operation or operation_of(counts),
             **{snapshots.COUNTS[name]: str(value) for name, value in counts.items()},
         }
-        staged = files.StagedSnapshot(table, added=added, removed=removed, properties=summary)
+        staged = self._staged(added, removed, summary)
         properties = SetPropertiesUpdate(updates={**ours, snapshots.EPOCH: str(metadata.epoch)})
         with discarding(staged.discard, *self.refusals):
             kind = Operation.OVERWRITE if removed else Operation.APPEND
@@ -620,12 +713,34 @@ class IcebergTransaction(FilesTransaction[DataFile]):
                     raise seq_conflict(entry.stream, entry.where, self.seq, last=last) from error
                 raise
 
+    def _staged(
+        self,
+        added: Collection[LiveFile],
+        removed: Collection[LiveFile],
+        properties: Mapping[str, str] = EMPTY_DICT,
+        *,
+        also_removed: Collection[DataFile] = (),
+    ) -> StagedSnapshot:
+        """Stage what is in one and not in the other: a file that is marked stays as it is.
+
+        Marks of others may be of several files, and stay as long as one of these does.
+        """
+        going, coming = set(removed), {each for file in added for each in file.all}
+        kept = {each for file in self.files if file not in going for each in file.deletes}
+        before = {each for file in removed for each in file.all} - kept
+        return StagedSnapshot(
+            self._table,
+            added=coming - before,
+            removed=(before - coming) | {*also_removed},
+            properties=properties,
+        )
+
     def _commit_aside(
-        self, branch: str, added: Collection[DataFile], removed: Collection[DataFile]
+        self, branch: str, added: Collection[LiveFile], removed: Collection[LiveFile]
     ) -> None:
         """Commit a snapshot to a branch; the table's own, and what it says of itself, stay."""
         said = {snapshots.WITHHELD: self._entry.stream}
-        staged = files.StagedSnapshot(self._table, added=added, removed=removed, properties=said)
+        staged = self._staged(added, removed, said)
         with discarding(staged.discard, *self.refusals):
             *others, to_main = staged.write(Operation.OVERWRITE if removed else Operation.APPEND)
             to_branch = to_main.model_copy(update={"ref_name": branch})
