@@ -21,7 +21,7 @@ from oncelake.ingestion.sinks.postgres import table as postgres_sink
 from oncelake.ingestion.storage.location import Location
 from oncelake.ingestion.tables.table import SinkTable, TableDefinition
 from oncelake.testing import Opener, SinkConformance
-from tests.support.long import IS_LONG
+from tests.support.long import IS_LONG, only_long
 
 if not IS_LONG:
     SinkConformance.kills = 1
@@ -87,6 +87,15 @@ class MarkedIceberg(iceberg.IcebergTable):
         super().create(replace(wanted, deletion_vectors=True))
 
 
+def open_marked(
+    stream: str, sink: IcebergSink, settings: Settings, lake: Location
+) -> iceberg.IcebergTable:
+    """Open it."""
+    del settings
+    return MarkedIceberg(CatalogEntry.of(stream, sink, lake))
+
+
+@only_long
 class TestIcebergWithMarks(TestIceberg):
     """Iceberg, whose rows are marked by position deletes, also the last ones of their files."""
 
@@ -94,8 +103,7 @@ class TestIcebergWithMarks(TestIceberg):
     def opened(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Opener:
         """Open a table of a lake of its own."""
         monkeypatch.setattr("oncelake.ingestion.sinks.iceberg.files._MOST_GONE", 1.0)
-        lake = Location.of(tmp_path)
-        return lambda: MarkedIceberg(CatalogEntry.of("orders", IcebergSink(), lake))
+        return partial(open_marked, "orders", IcebergSink(), Settings(), Location.of(tmp_path))
 
 
 class TestPostgres(SinkConformance):
