@@ -1,6 +1,6 @@
 """What a commit of 10,000 changed rows costs by itself: no Kafka, no Spark, literal rows.
 
-    python -m bench.merge [MILLIONS] [--vectors]
+    python -m bench.merge [MILLIONS] [--vectors] [--iceberg]
 
 A table of so many million rows gets 9,000 updates from all over it and 1,000 inserts, five times:
 the look-up of the keys, the decision being given, and the commit, each with its audit. Then one of
@@ -15,17 +15,21 @@ import tempfile
 import time
 from contextlib import closing
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pyarrow as pa
-from deltalake import DeltaTable
 
 from oncelake.ingestion.declaration.ddl import parse_columns, system_columns
+from oncelake.ingestion.declaration.sinks import IcebergSink
 from oncelake.ingestion.kafka.offsets import Offsets
+from oncelake.ingestion.settings import Settings
 from oncelake.ingestion.sinks.delta.table import DeltaSinkTable
+from oncelake.ingestion.sinks.files import FilesTransaction
+from oncelake.ingestion.sinks.iceberg.table import open_table
 from oncelake.ingestion.storage.location import Location
 from oncelake.ingestion.tables.commit_metadata import CommitMetadata, Identity
-from oncelake.ingestion.tables.table import Change, Layout, TableDefinition
+from oncelake.ingestion.tables.table import Change, Layout, SealedTable, SinkTable, TableDefinition
 
 _MILLION = 1_000_000
 _COLUMNS = "id BIGINT NOT NULL, name STRING, status STRING, total FLOAT, at TIMESTAMP"
@@ -60,13 +64,22 @@ def note_of(seq: int) -> CommitMetadata:
     )  # fmt: skip
 
 
-def measure(folder: Path, millions: int, *, vectors: bool) -> None:
+def seal(table: SinkTable) -> None:
+    """Sync the files of a table that does not do so by itself."""
+    if isinstance(table, SealedTable):
+        table.seal()
+
+
+def measure(folder: Path, millions: int, *, vectors: bool, is_iceberg: bool) -> None:
     """Fill a table, change it five times, and print what each time took."""
-    table = DeltaSinkTable("bench", Location.of(folder / "bench"))
+    table: SinkTable = DeltaSinkTable("bench", Location.of(folder / "bench"))
+    if is_iceberg:
+        table = open_table("bench", IcebergSink(), Settings(), Location.of(folder))
     columns = (*parse_columns(_COLUMNS), *system_columns())
     table.create(TableDefinition(columns=columns, keys=("id",), deletion_vectors=vectors))
     table.commit_note(note_of(0))
-    schema = pa.schema(DeltaTable(folder / "bench").schema().to_arrow())
+    with closing(table.begin(1)) as transaction:
+        schema = cast("FilesTransaction[object]", transaction).schema
     nothing, dice = schema.empty_table(), np.random.default_rng(1)
     for seq in range(1, millions + 1):
         ids = np.arange((seq - 1) * _MILLION, seq * _MILLION)
@@ -75,7 +88,7 @@ def measure(folder: Path, millions: int, *, vectors: bool) -> None:
         )
         with closing(table.begin(seq)) as transaction:
             transaction.commit(new, note_of(seq))
-    table.seal()
+    seal(table)
     for seq in range(millions + 1, millions + 6):
         there = np.sort(dice.choice(millions * _MILLION, 9_000, replace=False))
         added = np.arange(1_000) + (millions + seq) * _MILLION
@@ -88,7 +101,7 @@ def measure(folder: Path, millions: int, *, vectors: bool) -> None:
             looked = time.monotonic() - wall
             change = Change(inserted=inserted, updated=updated, deleted=nothing.select(["id"]))
             transaction.commit(change, note_of(seq))
-        table.seal()
+        seal(table)
         commit = table.log().find("bench", seq)
         assert commit is not None, "what was just committed"
         if (len(found), table.rows_of_seq(seq, commit=commit)) != (9_000, 10_000):
@@ -109,9 +122,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.merge", description=__doc__)
     parser.add_argument("millions", type=int, nargs="?", default=1)
     parser.add_argument("--vectors", action="store_true", help="mark rows as gone")
+    parser.add_argument("--iceberg", action="store_true", help="into Iceberg instead of Delta")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="oncelake-bench-") as folder:
-        measure(Path(folder), asked.millions, vectors=asked.vectors)
+        measure(Path(folder), asked.millions, vectors=asked.vectors, is_iceberg=asked.iceberg)
 
 
 if __name__ == "__main__":

@@ -315,6 +315,13 @@ class TableBusyError(TransientError):
 
     exit_code = UNREACHABLE
 
+    @classmethod
+    def meanwhile(cls, name: str) -> TableBusyError:
+        """Say of a stream, or a table, that others have committed first."""
+        return cls(
+            f"{name}: somebody else changed the table meanwhile. Nothing was changed. Next: {AGAIN}"
+        )
+
 
 class DependencyError(TransientError):
     """A service outside this process does not answer in time."""

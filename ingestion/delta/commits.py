@@ -203,14 +203,7 @@ def translate_conflicts(name: str) -> Iterator[None]:
     except CommitFailedError as error:
         if is_unwritable(error):
             raise
-        raise overtaken(name) from error
-
-
-def overtaken(name: str) -> TableBusyError:
-    """Return the error of a commit that others got in before; names the stream, or the table."""
-    return TableBusyError(
-        f"{name}: somebody else changed the table meanwhile. Nothing was changed. Next: {AGAIN}"
-    )
+        raise TableBusyError.meanwhile(name) from error
 
 
 def is_unwritable(error: DeltaError) -> bool:

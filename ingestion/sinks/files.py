@@ -30,9 +30,9 @@ from oncelake.ingestion.errors import (
     first_line,
 )
 from oncelake.ingestion.tables.arrow_types import cast_rows, cast_values
-from oncelake.ingestion.tables.commit_log import ROW_COUNTS, UnknownOutcomeError
-from oncelake.ingestion.tables.commit_metadata import CommitMetadata
-from oncelake.ingestion.tables.table import Change, Transaction
+from oncelake.ingestion.tables.commit_log import ROW_COUNTS, Commit, UnknownOutcomeError
+from oncelake.ingestion.tables.commit_metadata import CommitMetadata, app_id
+from oncelake.ingestion.tables.table import Change, Transaction, seq_conflict
 
 if TYPE_CHECKING:
     import duckdb
@@ -49,6 +49,8 @@ _BYTES_IN_GROUP: Final = 96 << 20
 _ROWS_READ_AT_ONCE: Final = 1 << 17
 # Of the files that have rows of the keys, so much is kept until they are written anew.
 _KEPT_BYTES: Final = 256 << 20
+# How often a commit is tried when others commit before it.
+ATTEMPTS: Final = 3
 PLACES: Final = pa.schema([(name, pa.int64()) for name in ("_key", "_file", "_row")])
 NO_PLACES: Final = PLACES.empty_table()
 
@@ -184,10 +186,12 @@ class FilesTransaction(Transaction, Generic[File]):
 
     Attributes:
         refusals: What ``commit_files`` raises where it has certainly committed nothing.
+        overtaken: Which of these says that others have committed before.
         marks: Whether rows are marked as gone, where files would otherwise be written anew.
     """
 
     refusals: ClassVar[tuple[type[Exception], ...]] = (IngestionError, OSError)
+    overtaken: ClassVar[type[Exception]]
 
     marks = False
 
@@ -253,6 +257,24 @@ class FilesTransaction(Transaction, Generic[File]):
     def commit_moved(self, added: Collection[File], removed: Collection[File]) -> None:
         """Commit that rows are in other files, without a note; it raises as ``commit_files``."""
 
+    @abstractmethod
+    def look_again(self) -> None:
+        """Take what others have left, if the rows are as they were looked up, and so are columns.
+
+        Raises:
+            CommitConflictError: another run of the stream has committed.
+            TableBusyError: somebody else has changed rows, or what the table is.
+        """
+
+    def again(self, commit: Callable[[], None]) -> None:
+        """Commit; where others have only put files together meanwhile, on what they have left."""
+        for _ in range(ATTEMPTS - 1):
+            try:
+                return commit()
+            except self.overtaken:
+                self.look_again()
+        return commit()
+
     @property
     def columns(self) -> Sequence[str]:
         """The columns of the schema."""
@@ -287,9 +309,13 @@ class FilesTransaction(Transaction, Generic[File]):
         """Write files anew without the rows that go, and commit them once."""
         nothing = self.schema.empty_table()
         change = change or Change(inserted=nothing, updated=nothing, deleted=nothing)
-        with self.translated():
-            places = self._places_of(change)
-            self._rewrite(metadata, places, updated=change.updated, inserted=change.inserted)
+
+        def act() -> None:
+            with self.translated():
+                places = self._places_of(change)
+                self._rewrite(metadata, places, updated=change.updated, inserted=change.inserted)
+
+        self.again(act)
 
     def erase(self, keys: pa.Table, metadata: CommitMetadata) -> None:
         """Find the rows, of which 24 bytes each are in memory, and commit all others.
@@ -297,9 +323,13 @@ class FilesTransaction(Transaction, Generic[File]):
         A file that holds bytes of them is written anew, though they may be marked as gone.
         """
         nothing, keys = self.schema.empty_table(), self._as_stored(keys)
-        with self.translated():
-            places = self.find_in(keys, self.searched(keys))
-            self._rewrite(metadata, places, updated=nothing, inserted=nothing, may_mark=False)
+
+        def act() -> None:
+            with self.translated():
+                places = self.find_in(keys, self.searched(keys))
+                self._rewrite(metadata, places, updated=nothing, inserted=nothing, may_mark=False)
+
+        self.again(act)
 
     def rewrite(self, files: Collection[File], *, target_bytes: int) -> int:
         """Commit files put together, without the rows that are marked as gone; no row changes.
@@ -509,6 +539,20 @@ class FilesTransaction(Transaction, Generic[File]):
                 "Nothing was changed.",
                 remedy="change the declaration, or alter the table",
             ) from error
+
+
+def refuse_other_rows(stream: str, where: str, seq: int, since: Iterable[Commit]) -> None:
+    """Make sure that later commits have left the rows as they were looked up.
+
+    Raises:
+        CommitConflictError: one of the commits is of the stream.
+        TableBusyError: somebody else has changed rows.
+    """
+    for commit in since:
+        if (last := commit.txns.get(app_id(stream))) is not None:
+            raise seq_conflict(stream, where, seq, last=last)
+        if commit.changes_rows:
+            raise TableBusyError.meanwhile(stream)
 
 
 def read_columns(

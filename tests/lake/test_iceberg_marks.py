@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,9 @@ from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.table import StaticTable
 from pyiceberg.table.snapshots import Operation
 from pyiceberg.typedef import Record
+from pyiceberg.types import LongType
 
-from oncelake.ingestion.errors import DamagedTableError, RefusedError
+from oncelake.ingestion.errors import DamagedTableError, RefusedError, TableBusyError
 from oncelake.ingestion.sinks.iceberg.files import StagedSnapshot
 from oncelake.ingestion.sinks.iceberg.table import IcebergTable
 from oncelake.ingestion.tables.table import TableDefinition
@@ -298,6 +299,73 @@ def test_a_mark_that_was_altered_is_damage(tmp_path: Path, table: IcebergTable) 
 
     with pytest.raises(DamagedTableError, match="CRC"), table.translate_read_errors():
         names_in(table)
+
+
+@contextmanager
+def overtaken(
+    transaction: Any, act: Callable[[], object], monkeypatch: pytest.MonkeyPatch, *, times: int = 1
+) -> Iterator[None]:
+    """Let somebody else commit right before a transaction does, some times."""
+    entry, left = transaction._entry, [act] * times
+    commit_it = entry.commit
+
+    def commit_later(*given: Any) -> None:
+        if left:
+            left.pop()()
+        commit_it(*given)
+
+    monkeypatch.setattr("oncelake.ingestion.sinks.iceberg.table._WAITED", (0, 0))
+    monkeypatch.setattr(entry, "commit", commit_later)
+    yield
+    monkeypatch.setattr(entry, "commit", commit_it)
+
+
+@pytest.mark.parametrize("is_marking", [True, False], ids=["marked", "rewritten"])
+def test_files_that_others_have_put_together_are_searched_again(
+    tmp_path: Path, table: IcebergTable, monkeypatch: pytest.MonkeyPatch, *, is_marking: bool
+) -> None:
+    """Rows only move by that, so that the batch is made again on what is left."""
+    commit(table, 2, change(2, inserted={20: "t"}, deleted=[2]))
+    table.use_deletion_vectors(is_marking)
+    elsewhere = opened(tmp_path)
+    what = change(3, updated={1: "B", 20: "T"}, inserted={30: "x"}, deleted=[4])
+    with closing(table.begin(3)) as transaction:
+        assert len(transaction.rows_of(ids(1, 4, 20, 30))) == 3
+        with overtaken(transaction, lambda: elsewhere.maintain(LONG), monkeypatch):
+            transaction.commit(what, replace(NOTE, seq=3))
+
+    left = {n: name for n, name in TEN.items() if n not in (2, 4)}
+    assert_holds(tmp_path, table, {**left, 1: "B", 20: "T", 30: "x"})
+    assert [each.operation for each in table.log().newest_first()][:2] == ["MERGE", "replace"]
+
+
+@pytest.mark.parametrize("what", ["row", "columns", "always"])
+def test_others_that_change_more_end_the_commit(
+    tmp_path: Path, table: IcebergTable, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """A row, or what the table is; and whoever is always first is not waited for without end."""
+    acts: dict[str, Callable[[], object]] = {
+        "row": lambda: marks_of_others(tmp_path, places(tmp_path, {3})),
+        "columns": lambda: others(tmp_path).update_schema().add_column("n", LongType()).commit(),
+        "always": lambda: replaced(tmp_path),
+    }
+    with (
+        closing(table.begin(2)) as transaction,
+        overtaken(transaction, acts[what], monkeypatch, times=9 if what == "always" else 1),
+        pytest.raises(TableBusyError, match="somebody else changed the table meanwhile"),
+    ):
+        transaction.commit(change(2, updated={3: "D"}), replace(NOTE, seq=2))
+
+    gone = {3} if what == "row" else set()
+    assert_holds(tmp_path, table, {n: name for n, name in TEN.items() if n not in gone})
+    assert table.log().last_seq(STREAM) == 1
+
+
+def replaced(lake: Path) -> None:
+    """Commit a snapshot that moves no row."""
+    foreign = others(lake)
+    with closing(foreign.catalog) as catalog:
+        catalog.commit_table(foreign, (), StagedSnapshot(foreign).write(Operation.REPLACE))
 
 
 class Course:

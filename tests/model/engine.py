@@ -16,12 +16,13 @@ from deltalake.exceptions import CommitFailedError
 from greenlet import getcurrent
 
 from oncelake.ingestion.declaration.spec import StreamSpec
-from oncelake.ingestion.delta.commits import fenced_commit, overtaken
+from oncelake.ingestion.delta.commits import fenced_commit
+from oncelake.ingestion.errors import TableBusyError
 from oncelake.ingestion.kafka.offsets import Range
 from oncelake.ingestion.lake.quarantine import WAITS
 from oncelake.ingestion.modes.engines.choose import EngineName
 from oncelake.ingestion.pipeline.counts import IS_GOOD, is_first_row
-from oncelake.ingestion.sinks.delta.transaction import ATTEMPTS, refuse_other_rows
+from oncelake.ingestion.sinks.files import ATTEMPTS, refuse_other_rows
 from oncelake.ingestion.tables.commit_log import DELETED, INSERTED, UPDATED
 from oncelake.ingestion.tables.commit_metadata import CommitMetadata
 from oncelake.ingestion.tables.table import seq_conflict
@@ -202,7 +203,7 @@ class ModelLocalEngine(ModelEngine):
             else:
                 step("hear of the commit")
                 return
-        raise overtaken(stream)
+        raise TableBusyError.meanwhile(stream)
 
     def _refuse_to_rebase(self, table: Table, read_at: int) -> None:
         if table.fences and len(table.commits) - 1 != read_at:

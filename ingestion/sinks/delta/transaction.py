@@ -28,7 +28,6 @@ from pyarrow import types
 from oncelake.ingestion.declaration.sql import equal, identifier, quoted
 from oncelake.ingestion.delta.commits import (
     fenced_commit,
-    overtaken,
     put_commit,
     removing,
     restore_version,
@@ -49,7 +48,7 @@ from oncelake.ingestion.delta.vectors import (
     mask_of,
     vector_files,
 )
-from oncelake.ingestion.errors import counted
+from oncelake.ingestion.errors import TableBusyError, counted
 from oncelake.ingestion.sinks.delta.writer import DeltaFileWriter
 from oncelake.ingestion.sinks.files import (
     TARGET_BYTES,
@@ -58,17 +57,16 @@ from oncelake.ingestion.sinks.files import (
     as_numbers,
     numbered,
     read_columns,
+    refuse_other_rows,
 )
 from oncelake.ingestion.storage.checksums import matches_checksum, seal
 from oncelake.ingestion.storage.damage import damaged_table
 from oncelake.ingestion.storage.failpoints import Failpoint, hit
 from oncelake.ingestion.storage.location import Location
-from oncelake.ingestion.tables.commit_log import INSERTED, UPDATED, Commit, unless_committed
+from oncelake.ingestion.tables.commit_log import INSERTED, UPDATED, unless_committed
 from oncelake.ingestion.tables.commit_metadata import CommitMetadata, app_id
 from oncelake.ingestion.tables.table import REPLACED, Change, Layout, Tell, seq_conflict
 
-# How often a commit is tried when others commit before it.
-ATTEMPTS: Final = 3
 _STATISTICS: Final = "delta.dataSkippingStatsColumns"
 _INDEXED: Final = "delta.dataSkippingNumIndexedCols"
 _INTERVAL: Final = "delta.checkpointInterval"
@@ -87,6 +85,7 @@ class DeltaTransaction(FilesTransaction[AddedFile]):
     """One version to be, on top of the one that was newest when it was begun."""
 
     refusals = (*FilesTransaction.refusals, CommitFailedError)
+    overtaken = CommitFailedError
 
     def __init__(self, path: Location, stream: str, seq: int, *, table_id: str | None) -> None:
         """Open the table that was read, if any was, which must stand at the seq before."""
@@ -244,19 +243,15 @@ class DeltaTransaction(FilesTransaction[AddedFile]):
 
     def commit(self, change: Change | None, metadata: CommitMetadata) -> None:
         """Commit, and write a checkpoint."""
-        self._again(lambda: super(DeltaTransaction, self).commit(change, metadata))
+        super().commit(change, metadata)
         self._write_checkpoint()
-
-    def erase(self, keys: pa.Table, metadata: CommitMetadata) -> None:
-        """Commit the files that have them anew."""
-        self._again(lambda: super(DeltaTransaction, self).erase(keys, metadata))
 
     def restore(self, version: int, metadata: CommitMetadata) -> None:
         """Bring the files of that version back; delta-rs does it where it can."""
         opened, log = open_delta(self._path), DeltaLog(self._path)
         read = self._snapshot
         if (opened.version(), opened.metadata().id) != (read.version(), read.metadata().id):
-            raise overtaken(self.stream)
+            raise TableBusyError.meanwhile(self.stream)
         fenced = fenced_commit(opened, self.stream, metadata)
         with (
             unless_committed(log, self.stream, metadata, DeltaError),
@@ -264,17 +259,14 @@ class DeltaTransaction(FilesTransaction[AddedFile]):
         ):
             restore_version(self._path, opened, fenced, version)
 
-    def _again(self, commit: Callable[[], None]) -> None:
-        """Commit; where others have only put files together meanwhile, on what they have left."""
-        for attempt in range(ATTEMPTS):
-            try:
-                return commit()
-            except CommitFailedError as error:
-                if attempt + 1 == ATTEMPTS:
-                    raise overtaken(self.stream) from error
-                self._look_again()
+    def again(self, commit: Callable[[], None]) -> None:
+        """Say that others were always first as all sinks do."""
+        try:
+            super().again(commit)
+        except CommitFailedError as error:
+            raise TableBusyError.meanwhile(self.stream) from error
 
-    def _look_again(self) -> None:
+    def look_again(self) -> None:
         """Open the newest version, if all is there as it was looked up."""
         before = self._snapshot
         log_files(self._path).forget()
@@ -282,7 +274,7 @@ class DeltaTransaction(FilesTransaction[AddedFile]):
         since = range(before.version() + 1, self._snapshot.version() + 1)
         refuse_other_rows(self.stream, self.where, self.seq, map(log.read, since))
         if _settings_of(before) != _settings_of(self._snapshot):
-            raise overtaken(self.stream)
+            raise TableBusyError.meanwhile(self.stream)
         self.close()
         for name in ("added", "files"):
             self.__dict__.pop(name, None)
@@ -331,7 +323,7 @@ class DeltaTransaction(FilesTransaction[AddedFile]):
         is_rewritten = any(now.get(field.name) != field.type for field in before)
         files = self.files if is_rewritten else []
         if files and unwritable_features(self._snapshot):
-            raise overtaken(self.stream)
+            raise TableBusyError.meanwhile(self.stream)
         copy_files(
             self._path,
             files,
@@ -410,20 +402,6 @@ def refuse_altered(path: Location, names: Iterable[str]) -> None:
     for name in names:
         if not matches_checksum(path / name):
             raise damaged_table(path, f"data file {name} is not as it was written")
-
-
-def refuse_other_rows(stream: str, where: str, seq: int, since: Iterable[Commit]) -> None:
-    """Make sure that later commits have left the rows as they were looked up.
-
-    Raises:
-        CommitConflictError: one of the commits is of the stream.
-        TableBusyError: somebody else has changed rows.
-    """
-    for commit in since:
-        if (last := commit.txns.get(app_id(stream))) is not None:
-            raise seq_conflict(stream, where, seq, last=last)
-        if commit.changes_rows:
-            raise overtaken(stream)
 
 
 def _settings_of(table: DeltaTable) -> tuple[Any, ...]:

@@ -67,6 +67,10 @@ _SHORTEST_SECRET: Final = 6
 _REFUSALS: Final = (BadRequestError, UnauthorizedError, ForbiddenError)
 
 
+class OvertakenError(TableBusyError):
+    """Somebody else has committed before; the table is there to be looked at again."""
+
+
 @dataclass(kw_only=True)
 class CatalogEntry:
     """The table of a stream in a catalog; it need not be there.
@@ -315,7 +319,7 @@ class CatalogEntry:
     def _refusal(self, error: Exception) -> TableBusyError | SinkUnavailableError:
         tail = f"({self.reason(error)}). Nothing was changed. Next: {AGAIN}"
         if isinstance(error, CommitFailedException):
-            return TableBusyError(
+            return OvertakenError(
                 f"{self.stream}: {self.where}: somebody else changed the table meanwhile {tail}"
             )
         return SinkUnavailableError(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 import math
+import random
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
@@ -53,10 +54,16 @@ from oncelake.ingestion.declaration.ddl import DeclaredColumn
 from oncelake.ingestion.declaration.sinks import BESIDE, SINKS, IcebergSink
 from oncelake.ingestion.declaration.types import SqlType
 from oncelake.ingestion.settings import Settings
-from oncelake.ingestion.sinks.files import TARGET_BYTES, FilesTransaction, Mask, discarding
+from oncelake.ingestion.sinks.files import (
+    TARGET_BYTES,
+    FilesTransaction,
+    Mask,
+    discarding,
+    refuse_other_rows,
+)
 from oncelake.ingestion.sinks.iceberg import files
 from oncelake.ingestion.sinks.iceberg import log as snapshots
-from oncelake.ingestion.sinks.iceberg.catalog import CatalogEntry
+from oncelake.ingestion.sinks.iceberg.catalog import CatalogEntry, OvertakenError
 from oncelake.ingestion.sinks.iceberg.files import IcebergFileWriter, LiveFile, StagedSnapshot
 from oncelake.ingestion.storage.failpoints import Failpoint, hit
 from oncelake.ingestion.storage.location import Location
@@ -99,6 +106,8 @@ _MARKING: Final = "merge-on-read"
 _REWRITING: Final = "copy-on-write"
 # Of the rows of a file; upkeep writes one anew that has more of them marked as gone.
 _MOST_GONE: Final = 0.1
+# Seconds, before a commit is tried again.
+_WAITED: Final = (0.05, 0.5)
 # Of how many of the newest batches it is counted what they have copied.
 _BATCHES_MEASURED: Final = 10
 # No run takes so long, so that nothing younger is an orphan.
@@ -412,6 +421,13 @@ def _is_marking(table: Table) -> bool:
     return table.properties.get(_MODES[-1]) == _MARKING
 
 
+def _shape_of(table: Table) -> tuple[Any, ...]:
+    """Return all that a commit must fit, but for the files."""
+    metadata = table.metadata
+    ids = (metadata.table_uuid, metadata.current_schema_id, metadata.default_spec_id)
+    return *ids, metadata.format_version, _is_marking(table)
+
+
 def _schema(columns: Sequence[DeclaredColumn], keys: Sequence[str]) -> Schema:
     ids = count(len(columns) + 1)
     fields = [
@@ -537,6 +553,8 @@ def _reshape(update: UpdateSchema, schema: Schema, layout: Layout) -> None:
 class IcebergTransaction(FilesTransaction[LiveFile]):
     """One snapshot to be, on top of the one that was current when it was begun."""
 
+    overtaken = OvertakenError
+
     def __init__(self, entry: CatalogEntry, seq: int) -> None:
         """Load the table that was read, which must stand at the seq before, and be writable."""
         super().__init__(entry.stream, entry.where, seq)
@@ -558,6 +576,22 @@ class IcebergTransaction(FilesTransaction[LiveFile]):
     def files(self) -> list[LiveFile]:
         """The files of the snapshot."""
         return self._entry.data_files(self._table)
+
+    def look_again(self) -> None:
+        """Load the newest snapshot, which such as only move rows have led to."""
+        # Who puts files together all the time is given some.
+        time.sleep(random.uniform(*_WAITED))
+        entry, before = self._entry, self._table
+        current, log = before.current_snapshot(), snapshots.IcebergLog(entry)
+        read = current.sequence_number if current else None
+        since = [each for each in log.versions() if each > (-1 if read is None else read)]
+        refuse_other_rows(self.stream, self.where, self.seq, map(log.read, since))
+        table = entry.loaded()
+        if _shape_of(table) != _shape_of(before):
+            raise TableBusyError.meanwhile(self.stream)
+        self._table = table
+        self.close()
+        self.__dict__.pop("files", None)
 
     @property
     def marks(self) -> bool:  # type: ignore[override]
