@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from functools import cached_property, partial
-from itertools import chain, count, pairwise
+from itertools import chain, count, islice, pairwise
 from typing import Any, Final
 
 import pyarrow as pa
@@ -193,8 +193,8 @@ class IcebergTable(NamedTable, ErasableTable, RewindableTable, BranchingTable, M
         table = self._entry.load()
         if table is None or _is_marking(table):
             return 0, 0
-        ours = [each for each in log.newest_first() if each.metadata is not None]
-        past, batches = snapshots.by_version(table.metadata), ours[:_BATCHES_MEASURED]
+        ours = (each for each in log.newest_first() if each.metadata is not None)
+        past, batches = snapshots.by_version(table.metadata), [*islice(ours, _BATCHES_MEASURED)]
         counts = [each.metrics for each in batches]
         added = (
             snapshots.summary_of(past[each.version]).get(ADDED_RECORDS, "0") for each in batches
