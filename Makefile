@@ -56,6 +56,9 @@ test-ui: setup .jars/.tests-fetched ## daily: Click through Dagster's UI in Chro
 		"install it (Debian, Ubuntu: apt install chromium), or name it: make test-ui CHROMIUM=..." >&2; exit 2; }
 	@UI=1 CHROMIUM=$(CHROMIUM) $(bin)/pytest tests/ui
 
+readers: setup .venv-readers/.installed ## proof: Let DuckDB, Polars, pyiceberg and Spark read our Iceberg tables
+	@ONCELAKE_READERS=$(CURDIR)/.venv-readers/bin/python $(bin)/pytest tests/readers
+
 screenshots: export SCREENSHOTS := 1
 screenshots: test-ui ## release: The same, and take the pictures of the docs on the way
 
@@ -172,6 +175,7 @@ lock: .venv/.tools ## release: Bring the lock files in line with pyproject.toml 
 	@echo uv | $(bin)/uv pip compile $(compile) -o requirements-uv.lock -
 	@$(bin)/uv pip compile $(compile) --all-extras -o requirements.lock pyproject.toml
 	@$(bin)/uv pip compile $(compile) -o bench/requirements.lock bench/requirements.in
+	@$(bin)/uv pip compile $(compile) -o tests/readers/requirements.lock tests/readers/requirements.in
 	@$(bin)/uv pip compile $(compile) -o .ci/audit.lock .ci/audit.in
 	@$(MAKE) .venv/.installed
 	@$(bin)/python -m oncelake.ingestion.local.jars --lock
@@ -188,7 +192,7 @@ spark-s3: setup-s3 ## release: Compile what is ours of Spark on S3 into ingestio
 java := $(addprefix ingestion/local/,ConditionalLogStore.java FolderlessS3.java)
 
 clean: ## daily: Remove the set-up and the caches; the lake and the embedded Kafka's records stay
-	rm -rf .venv .venv-bench .venv-audit .jars *.egg-info build dist site
+	rm -rf .venv .venv-bench .venv-readers .venv-audit .jars *.egg-info build dist site
 	rm -rf .pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -215,6 +219,12 @@ compile := --quiet --universal --python-version 3.11 --generate-hashes --no-anno
 	@$(bin)/uv venv --quiet --clear --python $(bin)/python .venv-bench
 	@$(bin)/uv pip install --quiet --python .venv-bench/bin/python --require-hashes \
 		-r bench/requirements.lock
+	@touch $@
+
+.venv-readers/.installed: .venv/.tools tests/readers/requirements.lock
+	@$(bin)/uv venv --quiet --clear --python $(bin)/python .venv-readers
+	@$(bin)/uv pip install --quiet --python .venv-readers/bin/python --require-hashes \
+		-r tests/readers/requirements.lock
 	@touch $@
 
 .venv-audit/.installed: .venv/.tools .ci/audit.lock

@@ -1,0 +1,1 @@
+"""Who reads our tables beside the product."""

@@ -1,0 +1,84 @@
+"""Reads an Iceberg table as others do, in an environment of theirs, which knows nothing of ours.
+
+python read.py READER METADATA OUTPUT [CONDITION]
+
+The rows are written to a Parquet file, all columns, in no order.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+# Of this line of Spark, for which Iceberg 1.12 has a runtime; ivy fetches it once.
+RUNTIME = "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"
+
+
+def by_duckdb(metadata: str, condition: str) -> pa.Table:
+    """Read by DuckDB's own reader, in C++."""
+    import duckdb
+
+    connection = duckdb.connect(config={"allow_unsigned_extensions": "true"})
+    connection.execute("SET TimeZone = 'UTC'")
+    for name in ("avro", "iceberg"):
+        package = import_module(f"duckdb_extension_{name}")
+        for path in Path(package.__path__[0]).rglob("*.duckdb_extension"):
+            connection.execute(f"LOAD '{path}'")
+    query = f"SELECT * FROM iceberg_scan('{metadata}') WHERE {condition or 'true'}"
+    return connection.execute(query).to_arrow_table()
+
+
+def by_polars(metadata: str, condition: str) -> pa.Table:
+    """Read by Polars' own reader, in Rust, of what pyiceberg has planned."""
+    import polars
+
+    scanned = polars.scan_iceberg(metadata, reader_override="native")
+    if condition:
+        scanned = scanned.filter(polars.sql_expr(condition))
+    return scanned.collect().to_arrow()
+
+
+def by_pyiceberg(metadata: str, condition: str) -> pa.Table:
+    """Read by pyiceberg's scan."""
+    from pyiceberg.table import StaticTable
+
+    table = StaticTable.from_metadata(metadata)
+    return (table.scan(condition) if condition else table.scan()).to_arrow()
+
+
+def by_spark(metadata: str, condition: str) -> pa.Table:
+    """Read by Iceberg's own library, in Java."""
+    from pyspark.sql import SparkSession
+
+    session = (
+        SparkSession.builder.master("local[1]")
+        .config("spark.jars.packages", RUNTIME)
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.ui.enabled", "false")
+        .config("spark.sql.session.timeZone", "UTC")
+        .getOrCreate()
+    )
+    try:
+        # Iceberg's library for Spark reserves these names, and refuses to read such columns.
+        rows = session.read.format("iceberg").load(metadata).drop("_partition", "_deleted")
+        return (rows.where(condition) if condition else rows).toArrow()
+    finally:
+        session.stop()
+
+
+READERS = {"duckdb": by_duckdb, "polars": by_polars, "pyiceberg": by_pyiceberg, "spark": by_spark}
+
+
+def main() -> None:
+    """Read, and write what was read."""
+    reader, metadata, output, *condition = sys.argv[1:]
+    pq.write_table(READERS[reader](metadata, *(condition or [""])), output)
+
+
+if __name__ == "__main__":
+    main()
