@@ -154,6 +154,8 @@ class _Proxy:
                 return _refusal("503 Slow Down", "SlowDown", "Please reduce your request rate.")
             case "error":
                 return _refusal("500 Internal Server Error", "InternalError", "Please try again.")
+            case "bad_gateway":
+                return _refusal("502 Bad Gateway", "BadGateway", "Nobody is behind this.")
             case "denied":
                 return _refusal("403 Forbidden", "AccessDenied", "Access Denied")
             case "stall":
@@ -169,6 +171,12 @@ class _Proxy:
             case "late_error":
                 await self._pass_on(message)
                 return _refusal("500 Internal Server Error", "InternalError", "Please try again.")
+            case "gateway_timeout":
+                await self._pass_on(message)
+                return _refusal("504 Gateway Timeout", "GatewayTimeout", "It took too long.")
+            case "twice":
+                await self._pass_on(message)
+                return await self._pass_on(message)
         raise ConnectionResetError
 
     async def _pass_on(self, message: _Message) -> _Message:

@@ -1,0 +1,110 @@
+"""Iceberg catalogs under test: each by a real server, and what tests do to the way there."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.exceptions import NoSuchTableError
+
+from tests.support.rest_catalog import seaweedfs
+from tests.support.store_proxy import Fault, Requests, StoreProxy
+
+# Which are tried: `make catalogs` names them all, `make world-rest` the one of a person.
+TRIED = tuple(os.environ.get("CATALOGS", "seaweedfs").split())
+# What `make test` leaves to `make catalogs`.
+only_catalogs = pytest.mark.skipif("CATALOGS" not in os.environ, reason="left to make catalogs")
+# The name in pyiceberg's configuration that streams of tests declare.
+NAME = "tests"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TriedCatalog:
+    """A catalog, and a namespace of its own in it.
+
+    Attributes:
+        kind: One of ``TRIED``.
+        properties: What pyiceberg is told of it.
+        commit: The requests that commit to a table, as a ``StoreProxy`` names them.
+        proxy: Passes its requests on, where they are of HTTP.
+    """
+
+    kind: str
+    properties: dict[str, str]
+    commit: str = ""
+    proxy: StoreProxy | None = None
+    namespace: str = field(default_factory=lambda: f"oncelake_{uuid.uuid4().hex[:12]}")
+
+    def environment(self) -> dict[str, str]:
+        """Return the variables that tell pyiceberg of it."""
+        names = {name: name.upper().replace(".", "__").replace("-", "_") for name in self.properties}
+        return {
+            f"PYICEBERG_CATALOG__{NAME.upper()}__{names[name]}": value
+            for name, value in self.properties.items()
+        }
+
+    @contextmanager
+    def opened(self) -> Iterator[Catalog]:
+        """Speak to it as somebody else does."""
+        with closing(load_catalog(NAME, **self.properties)) as catalog:
+            yield catalog
+
+    def sink(self, table: str) -> dict[str, Any]:
+        """Return what a stream declares whose rows are in a table of the namespace."""
+        return {"iceberg": {"table": f"{self.namespace}.{table}", "catalog": NAME}}
+
+    def clear(self) -> None:
+        """Remove the namespace, and what is in it."""
+        with self.opened() as catalog:
+            if not catalog.namespace_exists(self.namespace):
+                return
+            for name in catalog.list_tables(self.namespace):
+                try:
+                    catalog.purge_table(name)
+                except (NoSuchTableError, NotImplementedError):
+                    catalog.drop_table(name)
+            catalog.drop_namespace(self.namespace)
+
+    @contextmanager
+    def fault(self, fault: Fault, **how: Any) -> Iterator[Requests]:
+        """Let this happen to the commits of the block; by default to the first."""
+        assert self.proxy is not None
+        with self.proxy.fault(fault, self.commit, **{"times": 1, **how}) as requests:
+            yield requests
+
+    @contextmanager
+    def through_a_proxy(self, uri: str = "uri") -> Iterator[TriedCatalog]:
+        """Lead its requests through a proxy, in which faults happen."""
+        with StoreProxy.before(self.properties[uri]) as proxy:
+            properties = {**self.properties, uri: proxy.address}
+            yield replace(self, properties=properties, proxy=proxy)
+
+
+@contextmanager
+def served(kind: str, folder: Path, request: pytest.FixtureRequest) -> Iterator[TriedCatalog]:
+    """Start what serves a catalog, or skip the test where that cannot be had."""
+    with _SERVERS[kind](folder, request) as catalog:
+        try:
+            yield catalog
+        finally:
+            catalog.clear()
+
+
+@contextmanager
+def _seaweedfs(folder: Path, request: pytest.FixtureRequest) -> Iterator[TriedCatalog]:
+    del request
+    with ExitStack() as stack:
+        properties = stack.enter_context(seaweedfs(folder))
+        commit = r"^POST /v1/lake/namespaces/[^/]+/tables/[^/]+$"
+        plain = TriedCatalog(kind="seaweedfs", properties=properties, commit=commit)
+        yield stack.enter_context(plain.through_a_proxy())
+
+
+_SERVERS: dict[str, Callable[[Path, pytest.FixtureRequest], Any]] = {"seaweedfs": _seaweedfs}
