@@ -44,7 +44,9 @@ class TriedCatalog:
 
     def environment(self) -> dict[str, str]:
         """Return the variables that tell pyiceberg of it."""
-        names = {name: name.upper().replace(".", "__").replace("-", "_") for name in self.properties}
+        names = {
+            name: name.upper().replace(".", "__").replace("-", "_") for name in self.properties
+        }
         return {
             f"PYICEBERG_CATALOG__{NAME.upper()}__{names[name]}": value
             for name, value in self.properties.items()

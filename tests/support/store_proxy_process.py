@@ -27,6 +27,18 @@ _PER_CONNECTION = {"connection", "expect", "keep-alive", "transfer-encoding"}
 # What of a query tells one request from another of its kind.
 _TELLING = ("prefix", "start-after", "uploads", "uploadId", "delete")
 
+# What faults answer instead of the server, and what they do behind its back.
+_BEFORE = {
+    "slow_down": ("503 Slow Down", "SlowDown", "Please reduce your request rate."),
+    "error": ("500 Internal Server Error", "InternalError", "Please try again."),
+    "bad_gateway": ("502 Bad Gateway", "BadGateway", "Nobody is behind this."),
+    "denied": ("403 Forbidden", "AccessDenied", "Access Denied"),
+}
+_BEHIND = {
+    "late_error": _BEFORE["error"],
+    "gateway_timeout": ("504 Gateway Timeout", "GatewayTimeout", "It took too long."),
+}
+
 
 @dataclass(kw_only=True)
 class _Rule:
@@ -149,35 +161,25 @@ class _Proxy:
         return answer
 
     async def _suffer(self, rule: _Rule, message: _Message) -> _Message:
+        if refusal := _BEFORE.get(rule.fault):
+            return _refusal(*refusal)
         match rule.fault:
-            case "slow_down":
-                return _refusal("503 Slow Down", "SlowDown", "Please reduce your request rate.")
-            case "error":
-                return _refusal("500 Internal Server Error", "InternalError", "Please try again.")
-            case "bad_gateway":
-                return _refusal("502 Bad Gateway", "BadGateway", "Nobody is behind this.")
-            case "denied":
-                return _refusal("403 Forbidden", "AccessDenied", "Access Denied")
             case "stall":
                 await rule.ended.wait()
+                raise ConnectionResetError
+            case "reset":
+                raise ConnectionResetError
             case "delay":
                 await asyncio.sleep(rule.seconds)
-                return await self._pass_on(message)
+        answer = await self._pass_on(message)
+        match rule.fault:
             case "lost_answer":
-                await self._pass_on(message)
+                raise ConnectionResetError
             case "hung_up":
-                await self._pass_on(message)
                 raise EOFError
-            case "late_error":
-                await self._pass_on(message)
-                return _refusal("500 Internal Server Error", "InternalError", "Please try again.")
-            case "gateway_timeout":
-                await self._pass_on(message)
-                return _refusal("504 Gateway Timeout", "GatewayTimeout", "It took too long.")
             case "twice":
-                await self._pass_on(message)
-                return await self._pass_on(message)
-        raise ConnectionResetError
+                answer = await self._pass_on(message)
+        return _refusal(*_BEHIND[rule.fault]) if rule.fault in _BEHIND else answer
 
     async def _pass_on(self, message: _Message) -> _Message:
         """Ask the server, over a connection of the request's own."""
