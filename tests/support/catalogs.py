@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
@@ -15,7 +16,7 @@ from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import NoSuchTableError
 
 from tests.support.rest_catalog import seaweedfs
-from tests.support.store_proxy import Fault, Requests, StoreProxy
+from tests.support.store_proxy import Fault, Request, Requests, StoreProxy
 
 # Which are tried: `make catalogs` names them all, `make world-rest` the one of a person.
 TRIED = tuple(os.environ.get("CATALOGS", "seaweedfs").split())
@@ -33,12 +34,15 @@ class TriedCatalog:
         kind: One of ``TRIED``.
         properties: What pyiceberg is told of it.
         commit: The requests that commit to a table, as a ``StoreProxy`` names them.
+        requests_of_a_refusal: How many of those there are where a commit is refused; it takes none
+            to see that the table has changed.
         proxy: Passes its requests on, where they are of HTTP.
     """
 
     kind: str
     properties: dict[str, str]
     commit: str = ""
+    requests_of_a_refusal: int = 1
     proxy: StoreProxy | None = None
     namespace: str = field(default_factory=lambda: f"oncelake_{uuid.uuid4().hex[:12]}")
 
@@ -80,6 +84,26 @@ class TriedCatalog:
         assert self.proxy is not None
         with self.proxy.fault(fault, self.commit, **{"times": 1, **how}) as requests:
             yield requests
+
+    @contextmanager
+    def watched(self) -> Iterator[Requests]:
+        """Collect the requests of the block; there are none where it does not speak HTTP."""
+        if self.proxy is None:
+            yield Requests(list)
+            return
+        with self.proxy.counted() as requests:
+            yield requests
+
+    def commits_in(self, requests: Requests) -> list[Request]:
+        """Choose those that commit."""
+        return [each for each in requests if re.search(self.commit, f"{each.kind} {each.target}")]
+
+    @contextmanager
+    def away(self) -> Iterator[None]:
+        """Let nobody reach it while the block runs."""
+        assert self.proxy is not None
+        with self.proxy.fault("reset"):
+            yield
 
     @contextmanager
     def through_a_proxy(self, uri: str = "uri") -> Iterator[TriedCatalog]:

@@ -27,6 +27,7 @@ Fault = Literal[
     "bad_gateway",
     "gateway_timeout",
     "twice",
+    "page",
 ]
 
 # The request that writes a version of a Delta table.
@@ -146,12 +147,12 @@ class StoreProxy:
         """Let this happen while the block runs, and collect the requests to which it happened.
 
         The store does not hear of a request with these: ``slow_down`` answers 503, ``error`` 500,
-        ``bad_gateway`` 502 and ``denied`` 403, with S3's XML; ``stall`` never answers, and resets
-        the connection when the block ends; ``reset`` resets it at once. It does what it is asked to
-        with these: ``delay`` passes the request on after ``seconds``, whether or not its client
-        still waits; when it is done, ``lost_answer`` resets the connection, ``hung_up`` closes it,
-        ``late_error`` answers 500 and ``gateway_timeout`` 504; ``twice`` asks it a second time, and
-        gives that answer.
+        ``bad_gateway`` 502 and ``denied`` 403, with S3's XML, and ``page`` 200 with such; ``stall``
+        never answers, and resets the connection when the block ends; ``reset`` resets it at once.
+        It does what it is asked to with these: ``delay`` passes the request on after ``seconds``,
+        whether or not its client still waits; when it is done, ``lost_answer`` resets the
+        connection, ``hung_up`` closes it, ``late_error`` answers 500 and ``gateway_timeout`` 504;
+        ``twice`` asks it a second time, and gives that answer.
 
         Args:
             fault: What happens.

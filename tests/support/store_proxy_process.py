@@ -33,6 +33,7 @@ _BEFORE = {
     "error": ("500 Internal Server Error", "InternalError", "Please try again."),
     "bad_gateway": ("502 Bad Gateway", "BadGateway", "Nobody is behind this."),
     "denied": ("403 Forbidden", "AccessDenied", "Access Denied"),
+    "page": ("200 OK", "Welcome", "You have come to the wrong server."),
 }
 _BEHIND = {
     "late_error": _BEFORE["error"],

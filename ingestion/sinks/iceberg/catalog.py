@@ -153,6 +153,8 @@ class CatalogEntry:
             try:
                 return load_catalog(self.catalog, **(self.configuration or {}))
             except (ValueError, NotInstalledError) as error:
+                if _is_of_a_client(error):
+                    raise  # Such as an answer that is not of a catalog.
                 # What is wrong with an address may have a part of its password in it.
                 is_safe = isinstance(error, NotInstalledError)
                 why = self.reason(error) if is_safe else "its type or its uri cannot be read"
@@ -200,7 +202,7 @@ class CatalogEntry:
                 raise  # Whoever knows the volumes names the one that fails.
             raise self._unavailable(error) from error
         except Exception as error:
-            if not _CLIENTS & {each.__module__.partition(".")[0] for each in type(error).__mro__}:
+            if not _is_of_a_client(error):
                 raise
             raise self._unavailable(error) from error
 
@@ -416,6 +418,10 @@ class LentFileIO(PyArrowFileIO):
     def has_ended(self) -> bool:
         """Tell whether no credentials are left."""
         return self._end <= time.time()
+
+
+def _is_of_a_client(error: Exception) -> bool:
+    return bool(_CLIENTS & {each.__module__.partition(".")[0] for each in type(error).__mro__})
 
 
 def _values_in(configuration: Mapping[str, Any]) -> Iterator[str]:
