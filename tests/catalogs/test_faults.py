@@ -10,13 +10,11 @@ from oncelake.ingestion.errors import CommitConflictError, DependencyError
 from oncelake.ingestion.sinks.iceberg import catalog as iceberg_catalog
 from oncelake.ingestion.sinks.iceberg.catalog import CatalogEntry
 from oncelake.ingestion.tables.commit_log import UnknownOutcomeError
-from tests.support.catalogs import TriedCatalog
+from tests.support.catalogs import BEFORE, BEHIND, TriedCatalog, first_or_all, only_catalogs
 from tests.support.proof import find_problems
 from tests.support.store_proxy import Fault
 from tests.support.world import World, row, wait_until
 
-BEFORE: tuple[Fault, ...] = ("error", "slow_down", "bad_gateway", "reset", "denied")
-AFTER: tuple[Fault, ...] = ("late_error", "gateway_timeout", "lost_answer", "hung_up", "twice")
 # As much as a slow machine may need, and little to wait for.
 PATIENCE_SECONDS = 3.0
 
@@ -38,7 +36,7 @@ def is_proven(world: World) -> bool:
     return find_problems(world) == ()
 
 
-@pytest.mark.parametrize("fault", BEFORE)
+@pytest.mark.parametrize("fault", first_or_all(*BEFORE, "denied"))
 def test_a_commit_that_never_arrives_is_made_by_the_next_run(
     begun: World, catalog: TriedCatalog, fault: Fault
 ) -> None:
@@ -53,7 +51,7 @@ def test_a_commit_that_never_arrives_is_made_by_the_next_run(
     assert is_proven(begun)
 
 
-@pytest.mark.parametrize("fault", AFTER)
+@pytest.mark.parametrize("fault", first_or_all(*BEHIND))
 def test_a_commit_that_is_made_without_an_answer_counts(
     begun: World, catalog: TriedCatalog, fault: Fault
 ) -> None:
@@ -65,6 +63,7 @@ def test_a_commit_that_is_made_without_an_answer_counts(
     assert is_proven(begun)
 
 
+@only_catalogs
 def test_a_commit_that_arrives_after_its_run_has_given_up_counts_once(
     begun: World, catalog: TriedCatalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:

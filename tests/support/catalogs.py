@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from pyiceberg.catalog import Catalog, load_catalog
@@ -22,8 +22,19 @@ from tests.support.store_proxy import Fault, Request, Requests, StoreProxy
 TRIED = tuple(os.environ.get("CATALOGS", "seaweedfs").split())
 # What `make test` leaves to `make catalogs`.
 only_catalogs = pytest.mark.skipif("CATALOGS" not in os.environ, reason="left to make catalogs")
+# What the network does to a request that the server never hears of, and to one that it carries out.
+BEFORE: Final[tuple[Fault, ...]] = ("error", "bad_gateway", "slow_down", "reset")
+BEHIND: Final[tuple[Fault, ...]] = (
+    *("late_error", "gateway_timeout", "lost_answer", "hung_up", "twice"),
+)
 # The name in pyiceberg's configuration that streams of tests declare.
 NAME = "tests"
+
+
+def first_or_all(*params: Fault) -> list[Any]:
+    """Return parameters of a test, of which `make test` tries the first."""
+    first, *more = params
+    return [first, *(pytest.param(each, marks=only_catalogs) for each in more)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +47,7 @@ class TriedCatalog:
         commit: The requests that commit to a table, as a ``StoreProxy`` names them.
         requests_of_a_refusal: How many of those there are where a commit is refused; it takes none
             to see that the table has changed.
+        faults: What can happen to a commit.
         proxy: Passes its requests on, where they are of HTTP.
     """
 
@@ -43,6 +55,7 @@ class TriedCatalog:
     properties: dict[str, str]
     commit: str = ""
     requests_of_a_refusal: int = 1
+    faults: tuple[Fault, ...] = (*BEFORE, *BEHIND, "delay", "stall")
     proxy: StoreProxy | None = None
     namespace: str = field(default_factory=lambda: f"oncelake_{uuid.uuid4().hex[:12]}")
 
@@ -82,7 +95,7 @@ class TriedCatalog:
     def fault(self, fault: Fault, **how: Any) -> Iterator[Requests]:
         """Let this happen to the commits of the block; by default to the first."""
         assert self.proxy is not None
-        with self.proxy.fault(fault, self.commit, **{"times": 1, **how}) as requests:
+        with self.proxy.fault(fault, **{"of": self.commit, "times": 1, **how}) as requests:
             yield requests
 
     @contextmanager
