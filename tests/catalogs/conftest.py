@@ -29,6 +29,9 @@ def configured(catalog: TriedCatalog, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name)
     for name, value in catalog.environment().items():
         monkeypatch.setenv(name, value)
+    if catalog.kind == "glue":
+        # Its client asks up to ten times, and waits up to twenty seconds in between.
+        monkeypatch.setattr("botocore.endpoint.time.sleep", lambda seconds: None)
 
 
 @pytest.fixture

@@ -57,9 +57,9 @@ def opened(tmp_path: Path, catalog: TriedCatalog) -> Opener:
 
 
 def others(opened: Opener, catalog: TriedCatalog) -> Table:
-    """Load the table as somebody else does."""
-    with catalog.opened() as other:
-        return other.load_table(opened()._entry.identifier)
+    """Load the table as somebody else does, who reads it."""
+    with catalog.table(opened()._entry.identifier[-1]) as table:
+        return table
 
 
 def test_a_late_writer_is_refused(opened: Opener) -> None:
@@ -108,12 +108,14 @@ def test_a_commit_that_meets_another_is_not_made_again_on_top_of_it(
 ) -> None:
     """Not by pyiceberg either, whose own transactions are, however often the table lets it try."""
     commit(opened(), 1, change(1, inserted={1: "a"}))
-    table = others(opened, catalog)
-    table.transaction().set_properties({"commit.retry.num-retries": "4"}).commit_transaction()
-    stale, begun, theirs = others(opened, catalog), opened().begin(2), others(opened, catalog)
-    theirs.append(rows({8: "first"}, seq=0).cast(theirs.schema().as_arrow()))
-    # This is what must not happen to us, and the library does it.
-    stale.append(rows({9: "second"}, seq=0).cast(stale.schema().as_arrow()))
+    name = opened()._entry.identifier[-1]
+    with catalog.table(name) as table:
+        table.transaction().set_properties({"commit.retry.num-retries": "4"}).commit_transaction()
+    with catalog.table(name) as theirs, catalog.table(name) as stale:
+        begun = opened().begin(2)
+        theirs.append(rows({8: "first"}, seq=0).cast(theirs.schema().as_arrow()))
+        # This is what must not happen to us, and the library does it.
+        stale.append(rows({9: "second"}, seq=0).cast(stale.schema().as_arrow()))
     head = others(opened, catalog).metadata
 
     def refuse(*_: object, **__: object) -> None:

@@ -10,12 +10,19 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
+from unittest.mock import patch
+from urllib.parse import urlsplit
 
+import psycopg
 import pytest
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import NoSuchTableError
+from pyiceberg.table import Table
+from sqlalchemy.dialects.postgresql.base import PGDialect
 
+from tests.support.postgres import postgres
 from tests.support.rest_catalog import seaweedfs
+from tests.support.store import environment_of_store, make_bucket, moto
 from tests.support.store_proxy import Fault, Request, Requests, StoreProxy
 
 # Which are tried: `make catalogs` names them all, `make world-rest` the one of a person.
@@ -48,6 +55,7 @@ class TriedCatalog:
         requests_of_a_refusal: How many of those there are where a commit is refused; it takes none
             to see that the table has changed.
         faults: What can happen to a commit.
+        retries: Whether its client itself asks again where no answer comes.
         proxy: Passes its requests on, where they are of HTTP.
     """
 
@@ -56,6 +64,7 @@ class TriedCatalog:
     commit: str = ""
     requests_of_a_refusal: int = 1
     faults: tuple[Fault, ...] = (*BEFORE, *BEHIND, "delay", "stall")
+    retries: bool = False
     proxy: StoreProxy | None = None
     namespace: str = field(default_factory=lambda: f"oncelake_{uuid.uuid4().hex[:12]}")
 
@@ -74,6 +83,12 @@ class TriedCatalog:
         """Speak to it as somebody else does."""
         with closing(load_catalog(NAME, **self.properties)) as catalog:
             yield catalog
+
+    @contextmanager
+    def table(self, name: str) -> Iterator[Table]:
+        """Load a table of its namespace as somebody else does, who may change it in the block."""
+        with self.opened() as catalog:
+            yield catalog.load_table(f"{self.namespace}.{name}")
 
     def sink(self, table: str) -> dict[str, Any]:
         """Return what a stream declares whose rows are in a table of the namespace."""
@@ -126,6 +141,36 @@ class TriedCatalog:
             yield replace(self, properties=properties, proxy=proxy)
 
 
+class SqlOfPostgres(TriedCatalog):
+    """One whose commits are transactions: what happens to them happens in the driver."""
+
+    @contextmanager
+    def fault(self, fault: Fault, **how: Any) -> Iterator[Requests]:
+        """End the session before the first commit of the block, or when the server has done it."""
+        met, commit = list[Request](), PGDialect.do_commit
+        given = {"kind": "COMMIT", "target": "", "headers": {}, "status": 0}
+
+        def fail(dialect: PGDialect, connection: Any) -> None:
+            if met and how.get("times", 1) is not None:
+                commit(dialect, connection)
+                return
+            met.append(Request(**given))
+            if fault in BEHIND:
+                commit(dialect, connection)
+            connection.close()
+            raise psycopg.OperationalError("server closed the connection unexpectedly")
+
+        with patch.object(PGDialect, "do_commit", fail):
+            yield Requests(lambda: met)
+
+    @contextmanager
+    def away(self) -> Iterator[None]:
+        """Let no connection be made while the block runs."""
+        refusal = psycopg.OperationalError("connection refused")
+        with patch.object(psycopg, "connect", side_effect=refusal):
+            yield
+
+
 @contextmanager
 def served(kind: str, folder: Path, request: pytest.FixtureRequest) -> Iterator[TriedCatalog]:
     """Start what serves a catalog, or skip the test where that cannot be had."""
@@ -146,4 +191,68 @@ def _seaweedfs(folder: Path, request: pytest.FixtureRequest) -> Iterator[TriedCa
         yield stack.enter_context(plain.through_a_proxy())
 
 
-_SERVERS: dict[str, Callable[[Path, pytest.FixtureRequest], Any]] = {"seaweedfs": _seaweedfs}
+@contextmanager
+def _postgres(folder: Path, request: pytest.FixtureRequest) -> Iterator[TriedCatalog]:
+    """Start pyiceberg's own catalog in a database of PostgreSQL; files are in moto's S3."""
+    database = f"c{uuid.uuid4().hex[:12]}"
+    with ExitStack() as stack:
+        server = stack.enter_context(postgres(folder))
+        with psycopg.connect(server, autocommit=True) as connection:
+            connection.execute(f"CREATE DATABASE {database}")
+        store = stack.enter_context(moto(_made(folder / "store")))
+        uri = urlsplit(server)._replace(scheme="postgresql+psycopg", path=database).geturl()
+        files = {"warehouse": f"s3://{make_bucket(store)}/warehouse", **_login(store)}
+        yield SqlOfPostgres(
+            kind="postgres",
+            properties={"type": "sql", "uri": uri, **files},
+            requests_of_a_refusal=0,
+            faults=("reset", "lost_answer"),
+        )
+
+
+@contextmanager
+def _glue(folder: Path, request: pytest.FixtureRequest) -> Iterator[TriedCatalog]:
+    """Start moto's Glue, which compares versions (``moto_server.py``), and its S3."""
+    del request
+    with ExitStack() as stack:
+        server = stack.enter_context(moto(_made(folder / "store")))
+        login = environment_of_store(server)
+        plain = TriedCatalog(
+            kind="glue",
+            properties={
+                "type": "glue",
+                "warehouse": f"s3://{make_bucket(server)}/warehouse",
+                "glue.endpoint": server,
+                "glue.region": login["AWS_REGION"],
+                "glue.access-key-id": login["AWS_ACCESS_KEY_ID"],
+                "glue.secret-access-key": login["AWS_SECRET_ACCESS_KEY"],
+                **_login(server),
+            },
+            commit=r"^POST / .*\.UpdateTable$",
+            requests_of_a_refusal=0,
+            retries=True,
+        )
+        yield stack.enter_context(plain.through_a_proxy("glue.endpoint"))
+
+
+def _login(store: str) -> dict[str, str]:
+    """Return pyiceberg's properties of a store."""
+    login = environment_of_store(store)
+    return {
+        "s3.endpoint": store,
+        "s3.region": login["AWS_REGION"],
+        "s3.access-key-id": login["AWS_ACCESS_KEY_ID"],
+        "s3.secret-access-key": login["AWS_SECRET_ACCESS_KEY"],
+    }
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir()
+    return folder
+
+
+_SERVERS: dict[str, Callable[[Path, pytest.FixtureRequest], Any]] = {
+    "seaweedfs": _seaweedfs,
+    "postgres": _postgres,
+    "glue": _glue,
+}

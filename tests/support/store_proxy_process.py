@@ -24,6 +24,8 @@ _RESET_AT_ONCE = struct.pack("ii", 1, 0)
 _CONDITIONS = {"if-match", "if-none-match"}
 # These are about one connection, or about how a body goes over it.
 _PER_CONNECTION = {"connection", "expect", "keep-alive", "transfer-encoding"}
+# Names what a request is for where all go to one path, as Glue's do.
+_ACTION = "x-amz-target"
 # What of a query tells one request from another of its kind.
 _TELLING = ("prefix", "start-after", "uploads", "uploadId", "delete")
 
@@ -201,6 +203,7 @@ def _described(message: _Message) -> dict[str, Any]:
     path, _, query = target.partition("?")
     asked = parse_qs(query, keep_blank_values=True)
     telling = [f"{name}={asked[name][0]}" for name in _TELLING if name in asked]
+    telling += [message.header(_ACTION)] if message.header(_ACTION) else []
     return {
         "kind": "LIST" if "list-type" in asked else method,
         "target": " ".join([unquote(path), *telling]),
