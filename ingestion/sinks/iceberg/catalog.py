@@ -54,7 +54,9 @@ from oncelake.ingestion.declaration.sinks import IcebergSink
 from oncelake.ingestion.errors import (
     AGAIN,
     DamagedTableError,
+    DependencyError,
     InvalidSpecError,
+    MissingRightError,
     RefusedError,
     SinkUnavailableError,
     TableBusyError,
@@ -80,7 +82,8 @@ _LEAST_LIFE_SECONDS: Final = 900.0
 # By these packages catalogs are asked that raise errors of their own.
 _CLIENTS: Final = frozenset({"botocore", "thrift", "pydantic", "pydantic_core"})
 # What a catalog raises that has certainly not committed: one that is busy may do so later.
-_REFUSALS: Final = (BadRequestError, UnauthorizedError, ForbiddenError)
+_DENIALS: Final = (UnauthorizedError, ForbiddenError)
+_REFUSALS: Final = (BadRequestError, *_DENIALS)
 
 
 @dataclass(kw_only=True)
@@ -183,7 +186,9 @@ class CatalogEntry:
         """Translate what the catalog, and the files that it leads to, raise.
 
         Raises:
-            DependencyError: the catalog does not answer, or a file cannot be reached.
+            DependencyError: the catalog does not answer, or a file cannot be reached; or one of
+                them does not let us.
+            RefusedError: the catalog does not do what it is asked for.
             DamagedTableError: a file is missing, or is not what it should be.
             TableBusyError: somebody else has changed the table.
         """
@@ -201,12 +206,23 @@ class CatalogEntry:
                     raise self.damaged(f"a file cannot be read ({first_line(error)})") from error
                 raise  # Whoever knows the volumes names the one that fails.
             raise self._unavailable(error) from error
+        except NotImplementedError as error:
+            raise RefusedError(
+                self.stream,
+                f"{self.where}: its catalog does not do that: {self.reason(error)}.",
+                remedy="take one that does, or let it do so; then run the same command again",
+            ) from error
         except Exception as error:
             if not _is_of_a_client(error):
                 raise
             raise self._unavailable(error) from error
 
-    def _unavailable(self, error: Exception) -> SinkUnavailableError:
+    def _unavailable(self, error: Exception) -> DependencyError:
+        if isinstance(error, _DENIALS):
+            return MissingRightError(
+                f"{self.stream}: {self.where}: the catalog does not let us: {self.reason(error)}. "
+                "Next: grant the login of pyiceberg's configuration what docs/catalogs.md lists"
+            )
         remedy = (
             "check that the catalog and its store are up, and pyiceberg's configuration of them"
         )
@@ -256,6 +272,17 @@ class CatalogEntry:
         if table is None:
             raise FileNotFoundError(f"{self.where} is not there")
         return table
+
+    def make_namespace(self, catalog: Catalog) -> None:
+        """Make the namespace where it is not there: who may not needs one that somebody made."""
+        namespace = self.identifier[:-1]
+        if catalog.namespace_exists(namespace):
+            return
+        try:
+            catalog.create_namespace_if_not_exists(namespace)
+        except SQLAlchemyError:
+            # Of two who make it at once, a database refuses the second.
+            catalog.create_namespace_if_not_exists(namespace)
 
     def with_ending(self, ending: str) -> CatalogEntry:
         """Return the table of the same catalog whose name is this one's with an ending."""
