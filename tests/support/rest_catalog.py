@@ -6,6 +6,7 @@ listens on every address, and reports to its makers; it does neither here.
 
 from __future__ import annotations
 
+import base64
 import json
 import shutil
 import socket
@@ -25,17 +26,20 @@ BUCKET = "lake"
 # Who may do everything, and who may only read.
 OWNER = ("a-key-of-tests", "a-secret-of-tests")
 READER = ("a-key-of-readers", "a-secret-of-readers")
+_ROLE = "arn:aws:iam::role/Lender"
+# SeaweedFS lends none for less.
+SHORTEST_LIFE_SECONDS = 900
 # SeaweedFS takes the port of an interface of its own by adding this to that of HTTP.
 _TO_GRPC = 10_000
 _QUIET = ("-master.telemetry=false", "-webdav=false", "-admin.ui=false", "-s3.port.lance=0")
 
 
 @contextmanager
-def seaweedfs(folder: Path, *more: str) -> Iterator[dict[str, str]]:
+def seaweedfs(folder: Path, *, is_lending: bool = False) -> Iterator[dict[str, str]]:
     """Yield pyiceberg's properties of a catalog, which lives as long as the block or this process.
 
     Args:
-        more: Further flags of ``weed mini``.
+        is_lending: Whether it lends credentials for each table's files, by a role of its own.
     """
     program = weed()
     if program is None:
@@ -46,7 +50,10 @@ def seaweedfs(folder: Path, *more: str) -> Iterator[dict[str, str]]:
     (folder / "data").mkdir()
     command = [str(program), f"-logdir={folder}", "mini", f"-dir={folder}/data"]
     command += [f"-s3.config={settings}", f"-s3.localSocket={folder}/s3.sock"]
-    command += ["-ip=127.0.0.1", "-ip.bind=127.0.0.1", f"-tableBucket={BUCKET}", *_QUIET, *more]
+    command += ["-ip=127.0.0.1", "-ip.bind=127.0.0.1", f"-tableBucket={BUCKET}", *_QUIET]
+    if is_lending:
+        command += [f"-s3.iam.config={_iam(folder)}", f"-s3.iceberg.credentialRole={_ROLE}"]
+        command += [f"-s3.iceberg.credentialDurationSeconds={SHORTEST_LIFE_SECONDS}"]
     command += [f"-s3.port={s3}", f"-s3.port.iceberg={iceberg}"]
     kinds = ("master", "volume", "filer", "admin")
     command += [f"-{kind}.port={port}" for kind, port in zip(kinds, others, strict=True)]
@@ -94,6 +101,31 @@ def _identities() -> list[dict[str, object]]:
         {"name": name, "credentials": [{"accessKey": key, "secretKey": secret}], "actions": may}
         for name, ((key, secret), may) in logins.items()
     ]
+
+
+def _iam(folder: Path) -> Path:
+    """Write the settings of a role that the catalog assumes, for the sessions that it lends."""
+    may = {"Effect": "Allow", "Action": ["s3:*", "s3tables:*", "sts:*"], "Resource": ["*"]}
+    trusted = {
+        "Effect": "Allow",
+        "Principal": {"Federated": "iceberg-catalog"},
+        "Action": ["sts:AssumeRole", "sts:AssumeRoleWithCredentials"],
+    }
+    role = {
+        "roleName": _ROLE.rpartition("/")[2],
+        "roleArn": _ROLE,
+        "trustPolicy": {"Version": "2012-10-17", "Statement": [trusted]},
+        "attachedPolicies": ["All"],
+    }
+    settings = {
+        "sts": {"issuer": "tests", "signingKey": base64.b64encode(bytes(32)).decode()},
+        "policy": {"defaultEffect": "Deny", "storeType": "memory"},
+        "policies": [{"name": "All", "document": {"Version": "2012-10-17", "Statement": [may]}}],
+        "roles": [role],
+    }
+    file = folder / "iam.json"
+    file.write_text(json.dumps(settings))
+    return file
 
 
 def _free_ports(count: int) -> list[int]:

@@ -124,6 +124,14 @@ class StoreProxy:
         """
         self._do("behave", ignores=ignores_conditions, skew_seconds=clock_skew_seconds)
 
+    def lend(self, seconds: float, store: str) -> None:
+        """Let the credentials that a catalog lends end so soon, and be those of another store.
+
+        A catalog's answers are rewritten to that; a store's proxy refuses such as are older, as S3
+        does (``ExpiredToken``): it reads in a session's token when it was made.
+        """
+        self._do("lend", seconds=seconds, store=store)
+
     @contextmanager
     def counted(self) -> Iterator[Requests]:
         """Collect the requests that come while the block runs."""

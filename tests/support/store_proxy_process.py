@@ -6,12 +6,15 @@ It prints its address, answers each command on its standard input by one line, a
 from __future__ import annotations
 
 import asyncio
+import base64
 import itertools
 import json
+import math
 import re
 import socket
 import struct
 import sys
+import time
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -92,6 +95,14 @@ class _Message:
         dated = ("Date", format_datetime(date, usegmt=True))
         return replace(self, headers=[*self.without({"date"}).headers, dated])
 
+    def lending(self, seconds: float, store: str) -> _Message:
+        """Say another end of lent credentials, and another store, in an answer of a catalog."""
+        end = str(int((time.time() + seconds) * 1000)).encode()
+        body = re.sub(rb'("s3\.session-token-expires-at-ms":\s*")\d+', rb"\g<1>" + end, self.body)
+        body = re.sub(rb'("s3\.endpoint":\s*")[^"]+', rb"\g<1>" + store.encode(), body)
+        kept = self.without({"content-length"}).headers
+        return replace(self, headers=[*kept, ("Content-Length", str(len(body)))], body=body)
+
     async def completed(self, reader: asyncio.StreamReader, *, to_the_end: bool) -> _Message:
         """Read the body that the headers announce, and say its size instead of its chunks."""
         if self.header("transfer-encoding").lower() == "chunked":
@@ -119,9 +130,14 @@ class _Proxy:
         self._rules: dict[int, _Rule] = {}
         self._ignores_conditions = False
         self._ahead = timedelta(0)
+        self._life_seconds = math.inf
+        self._store = ""
 
     def behave(self, *, ignores: bool, skew_seconds: float) -> None:
         self._ignores_conditions, self._ahead = ignores, timedelta(seconds=skew_seconds)
+
+    def lend(self, *, seconds: float, store: str) -> None:
+        self._life_seconds, self._store = seconds, store
 
     def begin(self, *, number: int, **rule: Any) -> None:
         self._rules[number] = _Rule(**rule)
@@ -159,7 +175,10 @@ class _Proxy:
         number, rule = next((pair for pair in rules if pair[1].applies_to(asked)), (None, None))
         self._requests.append({**request, "fault": number, "status": 0})
         noted = self._requests[-1]
-        answer = await (self._suffer(rule, message) if rule else self._pass_on(message))
+        if _age_seconds(message) > self._life_seconds:
+            answer = _refusal("400 Bad Request", "ExpiredToken", "The token has expired.")
+        else:
+            answer = await (self._suffer(rule, message) if rule else self._pass_on(message))
         noted["status"] = answer.status
         return answer
 
@@ -195,7 +214,19 @@ class _Proxy:
             answer = await _read_answer(reader, to_method=message.start.split()[0])
         finally:
             writer.close()
+        if self._store:
+            answer = answer.lending(self._life_seconds, self._store)
         return answer.dated(self._ahead) if self._ahead else answer
+
+
+def _age_seconds(message: _Message) -> float:
+    """Return how old the token of a session is; a login without one never ends."""
+    token = message.header("x-amz-security-token")
+    if not token:
+        return -math.inf
+    claims = token.split(".")[1]
+    padded = claims + "=" * (-len(claims) % 4)
+    return time.time() - float(json.loads(base64.urlsafe_b64decode(padded))["iat"])
 
 
 def _described(message: _Message) -> dict[str, Any]:

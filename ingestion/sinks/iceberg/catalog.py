@@ -256,7 +256,8 @@ class CatalogEntry:
         with self.session() as catalog, suppress(NoSuchTableError, NoSuchNamespaceError):
             table = catalog.load_table(self.identifier)
             given, own = table.io.properties, catalog.properties
-            lent = {name for name in given if name.startswith(_LENT) and name not in own}
+            tokens = [name for name in given if name.startswith(_LENT)]
+            lent = [name for name in tokens if given[name] != own.get(name)]
             if lent and type(table.io) is PyArrowFileIO:
                 table.io = self.files = LentFileIO(given, self._renewed_credentials)
             return table
