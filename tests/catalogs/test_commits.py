@@ -170,8 +170,8 @@ def test_an_answer_that_is_none_of_a_catalog_is_named(
     opened: Opener, catalog: TriedCatalog
 ) -> None:
     """Such as the page of a gateway, with 200."""
-    if catalog.proxy is None:
-        pytest.skip("it does not speak HTTP")
+    if catalog.proxy is None or catalog.properties["type"] != "rest":
+        pytest.skip("it is no server of REST behind a proxy")
     with catalog.proxy.fault("page"), pytest.raises(SinkUnavailableError):
         opened().log().last_seq(STREAM)
 
@@ -180,7 +180,7 @@ def test_an_answer_that_is_none_of_a_catalog_is_named(
 def test_who_may_not_commit_changes_nothing(opened: Opener, catalog: TriedCatalog) -> None:
     """A commit that the catalog forbids leaves no file, and is made by one who may."""
     if catalog.proxy is None:
-        pytest.skip("its rights are those of the database")
+        pytest.skip("no proxy can stand before it")
     commit(opened(), 1, change(1, inserted={1: "a"}))
     before = opened().written_files()
     with catalog.fault("denied", times=None), pytest.raises((DependencyError, RefusedError)):

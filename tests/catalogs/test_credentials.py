@@ -58,8 +58,12 @@ class Lender:
 
 
 @pytest.fixture(scope="module")
-def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+def servers(
+    tmp_path_factory: pytest.TempPathFactory, catalog: TriedCatalog
+) -> Iterator[dict[str, str]]:
     """One server a module."""
+    if catalog.kind != "seaweedfs":
+        pytest.skip("SeaweedFS lends credentials here")
     with seaweedfs(tmp_path_factory.mktemp("lending"), is_lending=True) as properties:
         yield properties
 

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 
 import pytest
 from pyiceberg.catalog.rest import Capability, RestCatalog
@@ -32,16 +33,24 @@ def told(world: World) -> list[tuple[str, int]]:
     return [(re.sub(r"oncelake_\w+|tests", "X", each.what), each.exit_code) for each in found]
 
 
-def test_a_namespace_that_is_not_there_is_a_note(world: World) -> None:
+@pytest.fixture
+def unmade(world: World, catalog: TriedCatalog) -> Iterator[World]:
+    """A stream whose namespace is not there."""
+    beside = replace(catalog, namespace=f"oncelake_{world.name}")
+    world.declare(sink=beside.sink("orders"))
+    yield world
+    beside.clear()
+
+
+def test_a_namespace_that_is_not_there_is_a_note(unmade: World) -> None:
     """The first run makes it, and a doctor has nothing to tell any more."""
-    world.declare(sink={"iceberg": {"table": f"oncelake_{world.name}.orders", "catalog": "tests"}})
     new = "the namespace X is not in Iceberg catalog X yet; the first run makes it"
-    assert told(world) == [(new, DONE)]
-    world.send(row(1, "a"))
+    assert told(unmade) == [(new, DONE)]
+    unmade.send(row(1, "a"))
 
-    world.run()
+    unmade.run()
 
-    assert told(world) == []
+    assert told(unmade) == []
 
 
 @only_catalogs
@@ -86,14 +95,13 @@ def test_a_catalog_that_lets_nobody_in_is_one_finding(world: World, catalog: Tri
     ids=["commits", "renames", "namespaces"],
 )
 def test_what_a_catalog_does_not_do_is_told(
-    world: World, catalog: TriedCatalog, missing: Capability, what: str, exit_code: int
+    unmade: World, catalog: TriedCatalog, missing: Capability, what: str, exit_code: int
 ) -> None:
     """By what it says of itself; a run is refused with a remedy."""
     if catalog.properties["type"] != "rest":
         pytest.skip("only REST says what it does")
-    world.declare(sink={"iceberg": {"table": f"oncelake_{world.name}.orders", "catalog": "tests"}})
     with without(missing):
-        found = [each for each in told(world) if what in each[0]]
+        found = [each for each in told(unmade) if what in each[0]]
 
     assert [code for _, code in found] == [exit_code]
 

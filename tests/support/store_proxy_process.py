@@ -205,7 +205,13 @@ class _Proxy:
 
     async def _pass_on(self, message: _Message) -> _Message:
         """Ask the server, over a connection of the request's own."""
-        reader, writer = await asyncio.open_connection(self._server.hostname, self._server.port)
+        is_safe, host = self._server.scheme == "https", self._server.hostname
+        port = self._server.port or (443 if is_safe else 80)
+        reader, writer = await asyncio.open_connection(host, port, ssl=is_safe or None)
+        if is_safe:
+            # Of one that has several names, the request says which is meant.
+            kept = message.without({"host"}).headers
+            message = replace(message, headers=[("Host", self._server.netloc), *kept])
         asked = message.without(_CONDITIONS) if self._ignores_conditions else message
         asked = replace(asked, headers=[*asked.headers, ("Connection", "close")])
         try:
