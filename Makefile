@@ -14,6 +14,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-s3 demo ui test test-long test-ui screenshots wheel-test ranges unit docs lint format lock clean
 .PHONY: audit sbom spark-s3 bench size kills cluster-kills crash-matrix power-cuts modes-matrix double-starts ends mutants model histories pairs soak lives proofs
+.PHONY: catalogs world-rest
 
 help: ## daily: List the targets
 	@for group in daily proof release; do \
@@ -128,6 +129,12 @@ lives: setup ## proof: Do to streams what people do, in any order (STEPS=60 SEED
 pairs: setup ## proof: Declare each field beside every other, on random topics (SEEDS=1 SEED=1 MINUTES=60 ALONE=)
 	@$(bin)/python -m tests.pairs --seeds $(or $(SEEDS),1) --first $(or $(SEED),1) \
 		--minutes $(or $(MINUTES),60) $(if $(ALONE),--alone)
+
+catalogs: setup .jars/.tests-fetched ## proof: Try Iceberg's catalogs on servers of their own (CATALOGS="seaweedfs postgres glue" LONG=)
+	@LONG=$(LONG) CATALOGS="$(or $(CATALOGS),seaweedfs postgres glue)" $(bin)/pytest tests/catalogs
+
+world-rest: setup ## proof: Try an Iceberg REST catalog of your own (URI=https://… CATALOG=default; docs/catalogs.md)
+	@$(bin)/python -m tests.catalogs --catalog $(or $(CATALOG),default) $(if $(URI),--uri $(URI))
 
 docs: setup ## daily: Build the documentation as a site in site/, strictly
 	@NO_MKDOCS_2_WARNING=1 $(bin)/mkdocs build --strict

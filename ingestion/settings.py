@@ -409,17 +409,26 @@ def _variable_at(place: tuple[int | str, ...]) -> str:
     return variable(*(str(part) for part in place if part != _ADDRESS))
 
 
+def variables_of(begin: str) -> dict[str, str]:
+    """Return the variables that begin so; the environment goes before ``.env``."""
+    found = {**dotenv_values(project_root() / ".env"), **os.environ}
+    return {
+        name: value
+        for name, value in found.items()
+        if value is not None and name.upper().startswith(begin)
+    }
+
+
 def settings_of_sink(name: str) -> dict[str, str]:
     """Return the variables of a sink of another package, without what they begin with.
 
     ``ONCELAKE_<SINK>`` itself has an empty name. The environment goes before ``.env``.
     """
     begin = variable(name)
-    found = {**dotenv_values(project_root() / ".env"), **os.environ}
     return {
         key.removeprefix(begin).lstrip("_").lower(): value
-        for key, value in found.items()
-        if value is not None and _is_of_sink(key, begin)
+        for key, value in variables_of(begin).items()
+        if _is_of_sink(key, begin)
     }
 
 

@@ -57,7 +57,7 @@ def moto(folder: Path) -> Iterator[str]:
     """Yield the address of moto's S3, which lives as long as the block, and no longer than us."""
     port = free_port()
     server = Path(__file__).with_name("moto_server.py")
-    with _serving([sys.executable, "-P", str(server), str(port)], port, folder) as address:
+    with serving([sys.executable, "-P", str(server), str(port)], port, folder) as address:
         yield address
 
 
@@ -77,7 +77,7 @@ def versitygw(folder: Path) -> Iterator[tuple[str, str]]:
     command = [program, "--port", f"127.0.0.1:{port}", "--access", _ACCESS_KEY]
     command += ["--secret", _SECRET_KEY, "--region", _REGION, "--quiet"]
     command += ["posix", str(folder / "buckets")]
-    with _serving(command, port, folder) as address:
+    with serving(command, port, folder) as address:
         yield address, "bucket"
 
 
@@ -89,7 +89,11 @@ def free_port() -> int:
 
 
 @contextmanager
-def _serving(command: Sequence[str], port: int, folder: Path) -> Iterator[str]:
+def serving(command: Sequence[str], port: int, folder: Path) -> Iterator[str]:
+    """Run a server's command until the block ends, or this process does; yield its address.
+
+    Its folder, which gets its log, goes with it.
+    """
     launch(command, pid_file=folder / "pid", log=folder / "log", tied=True)
     address = f"http://127.0.0.1:{port}"
     try:

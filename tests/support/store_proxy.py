@@ -24,6 +24,10 @@ Fault = Literal[
     "lost_answer",
     "hung_up",
     "late_error",
+    "bad_gateway",
+    "gateway_timeout",
+    "twice",
+    "page",
 ]
 
 # The request that writes a version of a Delta table.
@@ -120,6 +124,14 @@ class StoreProxy:
         """
         self._do("behave", ignores=ignores_conditions, skew_seconds=clock_skew_seconds)
 
+    def lend(self, seconds: float, store: str) -> None:
+        """Let the credentials that a catalog lends end so soon, and be those of another store.
+
+        A catalog's answers are rewritten to that; a store's proxy refuses such as are older, as S3
+        does (``ExpiredToken``): it reads in a session's token when it was made.
+        """
+        self._do("lend", seconds=seconds, store=store)
+
     @contextmanager
     def counted(self) -> Iterator[Requests]:
         """Collect the requests that come while the block runs."""
@@ -142,12 +154,13 @@ class StoreProxy:
     ) -> Iterator[Requests]:
         """Let this happen while the block runs, and collect the requests to which it happened.
 
-        The store does not hear of a request with these: ``slow_down`` answers 503, ``error``
-        500 and ``denied`` 403, with S3's XML; ``stall`` never answers, and resets the connection
-        when the block ends; ``reset`` resets it at once. It does what it is asked to with these:
-        ``delay`` passes the request on after ``seconds``, whether or not its client still waits;
-        when it is done, ``lost_answer`` resets the connection, ``hung_up`` closes it, and
-        ``late_error`` answers 500.
+        The store does not hear of a request with these: ``slow_down`` answers 503, ``error`` 500,
+        ``bad_gateway`` 502 and ``denied`` 403, with S3's XML, and ``page`` 200 with such; ``stall``
+        never answers, and resets the connection when the block ends; ``reset`` resets it at once.
+        It does what it is asked to with these: ``delay`` passes the request on after ``seconds``,
+        whether or not its client still waits; when it is done, ``lost_answer`` resets the
+        connection, ``hung_up`` closes it, ``late_error`` answers 500 and ``gateway_timeout`` 504;
+        ``twice`` asks it a second time, and gives that answer.
 
         Args:
             fault: What happens.

@@ -6,12 +6,15 @@ It prints its address, answers each command on its standard input by one line, a
 from __future__ import annotations
 
 import asyncio
+import base64
 import itertools
 import json
+import math
 import re
 import socket
 import struct
 import sys
+import time
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -24,8 +27,23 @@ _RESET_AT_ONCE = struct.pack("ii", 1, 0)
 _CONDITIONS = {"if-match", "if-none-match"}
 # These are about one connection, or about how a body goes over it.
 _PER_CONNECTION = {"connection", "expect", "keep-alive", "transfer-encoding"}
+# Names what a request is for where all go to one path, as Glue's do.
+_ACTION = "x-amz-target"
 # What of a query tells one request from another of its kind.
 _TELLING = ("prefix", "start-after", "uploads", "uploadId", "delete")
+
+# What faults answer instead of the server, and what they do behind its back.
+_BEFORE = {
+    "slow_down": ("503 Slow Down", "SlowDown", "Please reduce your request rate."),
+    "error": ("500 Internal Server Error", "InternalError", "Please try again."),
+    "bad_gateway": ("502 Bad Gateway", "BadGateway", "Nobody is behind this."),
+    "denied": ("403 Forbidden", "AccessDenied", "Access Denied"),
+    "page": ("200 OK", "Welcome", "You have come to the wrong server."),
+}
+_BEHIND = {
+    "late_error": _BEFORE["error"],
+    "gateway_timeout": ("504 Gateway Timeout", "GatewayTimeout", "It took too long."),
+}
 
 
 @dataclass(kw_only=True)
@@ -77,6 +95,14 @@ class _Message:
         dated = ("Date", format_datetime(date, usegmt=True))
         return replace(self, headers=[*self.without({"date"}).headers, dated])
 
+    def lending(self, seconds: float, store: str) -> _Message:
+        """Say another end of lent credentials, and another store, in an answer of a catalog."""
+        end = str(int((time.time() + seconds) * 1000)).encode()
+        body = re.sub(rb'("s3\.session-token-expires-at-ms":\s*")\d+', rb"\g<1>" + end, self.body)
+        body = re.sub(rb'("s3\.endpoint":\s*")[^"]+', rb"\g<1>" + store.encode(), body)
+        kept = self.without({"content-length"}).headers
+        return replace(self, headers=[*kept, ("Content-Length", str(len(body)))], body=body)
+
     async def completed(self, reader: asyncio.StreamReader, *, to_the_end: bool) -> _Message:
         """Read the body that the headers announce, and say its size instead of its chunks."""
         if self.header("transfer-encoding").lower() == "chunked":
@@ -104,9 +130,14 @@ class _Proxy:
         self._rules: dict[int, _Rule] = {}
         self._ignores_conditions = False
         self._ahead = timedelta(0)
+        self._life_seconds = math.inf
+        self._store = ""
 
     def behave(self, *, ignores: bool, skew_seconds: float) -> None:
         self._ignores_conditions, self._ahead = ignores, timedelta(seconds=skew_seconds)
+
+    def lend(self, *, seconds: float, store: str) -> None:
+        self._life_seconds, self._store = seconds, store
 
     def begin(self, *, number: int, **rule: Any) -> None:
         self._rules[number] = _Rule(**rule)
@@ -144,36 +175,43 @@ class _Proxy:
         number, rule = next((pair for pair in rules if pair[1].applies_to(asked)), (None, None))
         self._requests.append({**request, "fault": number, "status": 0})
         noted = self._requests[-1]
-        answer = await (self._suffer(rule, message) if rule else self._pass_on(message))
+        if _age_seconds(message) > self._life_seconds:
+            answer = _refusal("400 Bad Request", "ExpiredToken", "The token has expired.")
+        else:
+            answer = await (self._suffer(rule, message) if rule else self._pass_on(message))
         noted["status"] = answer.status
         return answer
 
     async def _suffer(self, rule: _Rule, message: _Message) -> _Message:
+        if refusal := _BEFORE.get(rule.fault):
+            return _refusal(*refusal)
         match rule.fault:
-            case "slow_down":
-                return _refusal("503 Slow Down", "SlowDown", "Please reduce your request rate.")
-            case "error":
-                return _refusal("500 Internal Server Error", "InternalError", "Please try again.")
-            case "denied":
-                return _refusal("403 Forbidden", "AccessDenied", "Access Denied")
             case "stall":
                 await rule.ended.wait()
+                raise ConnectionResetError
+            case "reset":
+                raise ConnectionResetError
             case "delay":
                 await asyncio.sleep(rule.seconds)
-                return await self._pass_on(message)
+        answer = await self._pass_on(message)
+        match rule.fault:
             case "lost_answer":
-                await self._pass_on(message)
+                raise ConnectionResetError
             case "hung_up":
-                await self._pass_on(message)
                 raise EOFError
-            case "late_error":
-                await self._pass_on(message)
-                return _refusal("500 Internal Server Error", "InternalError", "Please try again.")
-        raise ConnectionResetError
+            case "twice":
+                answer = await self._pass_on(message)
+        return _refusal(*_BEHIND[rule.fault]) if rule.fault in _BEHIND else answer
 
     async def _pass_on(self, message: _Message) -> _Message:
         """Ask the server, over a connection of the request's own."""
-        reader, writer = await asyncio.open_connection(self._server.hostname, self._server.port)
+        is_safe, host = self._server.scheme == "https", self._server.hostname
+        port = self._server.port or (443 if is_safe else 80)
+        reader, writer = await asyncio.open_connection(host, port, ssl=is_safe or None)
+        if is_safe:
+            # Of one that has several names, the request says which is meant.
+            kept = message.without({"host"}).headers
+            message = replace(message, headers=[("Host", self._server.netloc), *kept])
         asked = message.without(_CONDITIONS) if self._ignores_conditions else message
         asked = replace(asked, headers=[*asked.headers, ("Connection", "close")])
         try:
@@ -182,7 +220,19 @@ class _Proxy:
             answer = await _read_answer(reader, to_method=message.start.split()[0])
         finally:
             writer.close()
+        if self._store:
+            answer = answer.lending(self._life_seconds, self._store)
         return answer.dated(self._ahead) if self._ahead else answer
+
+
+def _age_seconds(message: _Message) -> float:
+    """Return how old the token of a session is; a login without one never ends."""
+    token = message.header("x-amz-security-token")
+    if not token:
+        return -math.inf
+    claims = token.split(".")[1]
+    padded = claims + "=" * (-len(claims) % 4)
+    return time.time() - float(json.loads(base64.urlsafe_b64decode(padded))["iat"])
 
 
 def _described(message: _Message) -> dict[str, Any]:
@@ -190,6 +240,7 @@ def _described(message: _Message) -> dict[str, Any]:
     path, _, query = target.partition("?")
     asked = parse_qs(query, keep_blank_values=True)
     telling = [f"{name}={asked[name][0]}" for name in _TELLING if name in asked]
+    telling += [message.header(_ACTION)] if message.header(_ACTION) else []
     return {
         "kind": "LIST" if "list-type" in asked else method,
         "target": " ".join([unquote(path), *telling]),

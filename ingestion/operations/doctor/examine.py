@@ -23,7 +23,8 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from oncelake.ingestion.declaration.files.loader import DeclaredStream
-from oncelake.ingestion.errors import SetupError
+from oncelake.ingestion.declaration.sinks import IcebergSink
+from oncelake.ingestion.errors import MissingRightError, SetupError, SinkUnavailableError
 from oncelake.ingestion.kafka.java import find_java
 from oncelake.ingestion.lake.ledger import known_paths, written_seqs
 from oncelake.ingestion.lake.lock import Holder, holder_of
@@ -31,6 +32,7 @@ from oncelake.ingestion.lake.paths import StreamPaths
 from oncelake.ingestion.local.jars import missing_jars
 from oncelake.ingestion.local.process import run_and_capture
 from oncelake.ingestion.operations.doctor import findings as kinds
+from oncelake.ingestion.operations.doctor.catalog import examine_catalog
 from oncelake.ingestion.operations.doctor.findings import Finding
 from oncelake.ingestion.operations.failure import Failure
 from oncelake.ingestion.operations.status.status import StatusReader, StreamStatus, costly_merges
@@ -48,6 +50,8 @@ _IDLE_SECONDS = 30
 _OLDEST_JAVA = 17
 _JAVA_SECONDS = 30
 _LEAST_FREE_BYTES = 2**30
+# What a status meets where the catalog of an Iceberg table does not answer, or does not let us.
+_OF_A_CATALOG = (SinkUnavailableError.__name__, MissingRightError.__name__)
 _FINDINGS = TypeAdapter(dict[str, tuple[Finding, ...]])
 
 
@@ -95,15 +99,28 @@ def _examine_stream(
     stream: DeclaredStream, settings: Settings, reader: StatusReader
 ) -> list[Finding]:
     status = reader.read_status(stream)
-    findings = [_finding_of(failure) for failure in status.problems]
-    if status.retention is not None and status.retention.is_low:
-        findings.append(kinds.LOW_RETENTION.of(stream.name, str(status.retention)))
+    findings = [*_examine_sink(stream, settings)]
+    # What the status has met already is told once, in its words; of a catalog, in the catalog's.
+    known = _OF_A_CATALOG if any(finding.exit_code for finding in findings) else ()
+    failures, leftovers = [*status.problems], list[Finding]()
     try:
         paths = known_paths(stream.name, settings, stream.sink)
-        return [*findings, *examine_leftovers(stream.name, paths)]
+        leftovers += examine_leftovers(stream.name, paths)
     except Exception as error:  # noqa: BLE001 (what cannot be found out is a finding, too)
-        # What the status has met already is told once, in its words.
-        return [*findings, _finding_of(Failure.of(error, stream=stream.name, debug=True))]
+        failures.append(Failure.of(error, stream=stream.name, debug=True))
+    findings += [_finding_of(failure) for failure in failures if failure.type not in known]
+    if status.retention is not None and status.retention.is_low:
+        findings.append(kinds.LOW_RETENTION.of(stream.name, str(status.retention)))
+    return findings + leftovers
+
+
+def _examine_sink(stream: DeclaredStream, settings: Settings) -> Iterator[Finding]:
+    try:
+        sink = stream.sink.declared if stream.sink else None
+        if isinstance(sink, IcebergSink):
+            yield from examine_catalog(stream.name, sink, settings)
+    except Exception as error:  # noqa: BLE001 (what cannot be found out is a finding, too)
+        yield _finding_of(Failure.of(error, stream=stream.name, debug=True))
 
 
 def _finding_of(failure: Failure) -> Finding:

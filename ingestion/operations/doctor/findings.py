@@ -62,6 +62,35 @@ SILENT_KAFKA = FindingKind("{problem}", "{remedy}", UNREACHABLE)
 FAILING_RUN = FindingKind("{problem}", "{remedy}")
 LOW_RETENTION = FindingKind("records may be lost before they are read", "oncelake run {about}")
 
+# The catalog of a stream's Iceberg table.
+SILENT_CATALOG = FindingKind(
+    "its Iceberg catalog {catalog} does not answer as it should",
+    "check that it is up, and pyiceberg's configuration of it",
+    UNREACHABLE,
+)
+CLOSED_CATALOG = FindingKind(
+    "its Iceberg catalog {catalog} does not let the login see the tables of {namespace}",
+    "grant it the rights that docs/catalogs.md lists",
+)
+CATALOG_WITHOUT_COMMITS = FindingKind(
+    "its Iceberg catalog {catalog} takes no commits",
+    "name another catalog in sink, or let this one take them",
+)
+CATALOG_WITHOUT_RENAMES = FindingKind(
+    "its Iceberg catalog {catalog} renames no table, so that reset and rebuild are refused",
+    "leave it, or name another catalog in sink",
+    DONE,
+)
+NO_NAMESPACE = FindingKind(
+    "the namespace {namespace} is not there, and Iceberg catalog {catalog} lets no client make one",
+    "make the namespace {namespace}, as the catalog's own documentation says",
+)
+NEW_NAMESPACE = FindingKind(
+    "the namespace {namespace} is not in Iceberg catalog {catalog} yet; the first run makes it",
+    "oncelake run {about}",
+    DONE,
+)
+
 # What the runs of a stream left.
 RUN_UNDER_WAY = FindingKind("a run holds this stream", "wait for it to end", DONE)
 RUN_ELSEWHERE = FindingKind(

@@ -6,17 +6,21 @@ transactions would put a stale commit on top of whatever came between.
 
 from __future__ import annotations
 
+import os
+import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from pathlib import Path
+from threading import Lock
 from types import SimpleNamespace
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 import pyarrow as pa
+from pyarrow.fs import FileSystem
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import (
@@ -31,6 +35,7 @@ from pyiceberg.exceptions import (
     UnauthorizedError,
 )
 from pyiceberg.io import PY_IO_IMPL
+from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.manifest import DataFile, DataFileContent, ManifestContent
 from pyiceberg.table import ManifestGroupPlanner, Table
 from pyiceberg.table.refs import MAIN_BRANCH
@@ -41,6 +46,7 @@ from pyiceberg.table.update import (
     AssertTableUUID,
     TableUpdate,
 )
+from pyiceberg.typedef import Properties
 from pyiceberg.utils.config import Config
 from sqlalchemy.exc import OperationalError, SQLAlchemyError
 
@@ -48,12 +54,15 @@ from oncelake.ingestion.declaration.sinks import IcebergSink
 from oncelake.ingestion.errors import (
     AGAIN,
     DamagedTableError,
+    DependencyError,
     InvalidSpecError,
+    MissingRightError,
     RefusedError,
     SinkUnavailableError,
     TableBusyError,
     first_line,
 )
+from oncelake.ingestion.settings import variables_of
 from oncelake.ingestion.sinks.iceberg.files import DurableFileIO, LiveFile, is_live
 from oncelake.ingestion.storage.location import Location
 from oncelake.ingestion.tables.commit_log import UnknownOutcomeError
@@ -63,8 +72,18 @@ _SQLITE_SECONDS: Final = 60
 # How long a catalog may take to accept a connection, and to answer.
 _REQUEST_SECONDS: Final = (5.0, 60.0)
 _SHORTEST_SECRET: Final = 6
+IDEMPOTENCY_KEY: Final = "Idempotency-Key"
+# What names the moment at which credentials of a store end, in milliseconds.
+_ENDS: Final = ("expires-at", "expiration-time")
+# What credentials that a catalog lends are called, and how long those live at least that name no
+# end: as long as AWS's shortest session.
+_LENT: Final = ("s3.session-token", "gcs.oauth2.token", "adls.sas-token")
+_LEAST_LIFE_SECONDS: Final = 900.0
+# By these packages catalogs are asked that raise errors of their own.
+_CLIENTS: Final = frozenset({"botocore", "thrift", "pydantic", "pydantic_core"})
 # What a catalog raises that has certainly not committed: one that is busy may do so later.
-_REFUSALS: Final = (BadRequestError, UnauthorizedError, ForbiddenError)
+_DENIALS: Final = (UnauthorizedError, ForbiddenError)
+_REFUSALS: Final = (BadRequestError, *_DENIALS)
 
 
 class OvertakenError(TableBusyError):
@@ -80,6 +99,7 @@ class CatalogEntry:
         configuration: What that says of it.
         folder: Where the lake's own catalog is, if the configuration has none.
         table_id: Of the table that a log has read last, or that was made.
+        files: Those of the table that was loaded last, where credentials for them are lent.
     """
 
     stream: str
@@ -88,6 +108,7 @@ class CatalogEntry:
     configuration: Mapping[str, Any] | None
     folder: Path | None
     table_id: uuid.UUID | None = field(default=None, init=False)
+    files: LentFileIO | None = field(default=None, init=False)
 
     @classmethod
     def of(cls, stream: str, sink: IcebergSink, lake: Location) -> CatalogEntry:
@@ -97,6 +118,8 @@ class CatalogEntry:
             InvalidSpecError: it is not in pyiceberg's configuration, and the lake, which would
                 have one of its own, is not on this machine.
         """
+        for variable, value in variables_of("PYICEBERG_").items():
+            os.environ.setdefault(variable, value)
         config = Config()
         name = sink.catalog or config.get_default_catalog_name()
         configuration = config.get_catalog_config(name)
@@ -137,6 +160,8 @@ class CatalogEntry:
             try:
                 return load_catalog(self.catalog, **(self.configuration or {}))
             except (ValueError, NotInstalledError) as error:
+                if _is_of_a_client(error):
+                    raise  # Such as an answer that is not of a catalog.
                 # What is wrong with an address may have a part of its password in it.
                 is_safe = isinstance(error, NotInstalledError)
                 why = self.reason(error) if is_safe else "its type or its uri cannot be read"
@@ -165,7 +190,9 @@ class CatalogEntry:
         """Translate what the catalog, and the files that it leads to, raise.
 
         Raises:
-            DependencyError: the catalog does not answer, or a file cannot be reached.
+            DependencyError: the catalog does not answer, or a file cannot be reached; or one of
+                them does not let us.
+            RefusedError: the catalog does not do what it is asked for.
             DamagedTableError: a file is missing, or is not what it should be.
             TableBusyError: somebody else has changed the table.
         """
@@ -182,11 +209,36 @@ class CatalogEntry:
                 if error.errno is None:  # Of Parquet itself; one of the volume has a number.
                     raise self.damaged(f"a file cannot be read ({first_line(error)})") from error
                 raise  # Whoever knows the volumes names the one that fails.
-            raise SinkUnavailableError(
-                f"{self.stream}: {self.where} does not answer as it should: {self.reason(error)}. "
-                "Next: check that the catalog and its store are up, and pyiceberg's configuration "
-                "of them"
+            raise self._unavailable(error) from error
+        except NotImplementedError as error:
+            raise RefusedError(
+                self.stream,
+                f"{self.where}: its catalog does not do that: {self.reason(error)}.",
+                remedy="take one that does, or let it do so; then run the same command again",
             ) from error
+        except Exception as error:
+            if not _is_of_a_client(error):
+                raise
+            raise self._unavailable(error) from error
+
+    def _unavailable(self, error: Exception) -> DependencyError:
+        if isinstance(error, _DENIALS):
+            return MissingRightError(
+                f"{self.stream}: {self.where}: the catalog does not let us: {self.reason(error)}. "
+                "Next: grant the login of pyiceberg's configuration what docs/catalogs.md lists"
+            )
+        remedy = (
+            "check that the catalog and its store are up, and pyiceberg's configuration of them"
+        )
+        if isinstance(error, OSError) and self.files and self.files.has_ended:
+            remedy = (
+                "let the catalog lend credentials for longer: those of a file ended while it was "
+                "open; or let a batch have less, by max_offsets_per_trigger"
+            )
+        return SinkUnavailableError(
+            f"{self.stream}: {self.where} does not answer as it should: {self.reason(error)}. "
+            f"Next: {remedy}"
+        )
 
     def reason(self, error: Exception) -> str:
         """Say what went wrong, without anything of the configuration that may be secret."""
@@ -206,8 +258,18 @@ class CatalogEntry:
         if self.folder and not (self.folder / "catalog.db").exists():
             return None
         with self.session() as catalog, suppress(NoSuchTableError, NoSuchNamespaceError):
-            return catalog.load_table(self.identifier)
+            table = catalog.load_table(self.identifier)
+            given, own = table.io.properties, catalog.properties
+            tokens = [name for name in given if name.startswith(_LENT)]
+            lent = [name for name in tokens if given[name] != own.get(name)]
+            if lent and type(table.io) is PyArrowFileIO:
+                table.io = self.files = LentFileIO(given, self._renewed_credentials)
+            return table
         return None
+
+    def _renewed_credentials(self) -> Properties:
+        with self.session() as catalog:
+            return catalog.load_table(self.identifier).io.properties
 
     def loaded(self) -> Table:
         """Load a table that must be there."""
@@ -215,6 +277,17 @@ class CatalogEntry:
         if table is None:
             raise FileNotFoundError(f"{self.where} is not there")
         return table
+
+    def make_namespace(self, catalog: Catalog) -> None:
+        """Make the namespace where it is not there: who may not needs one that somebody made."""
+        namespace = self.identifier[:-1]
+        if catalog.namespace_exists(namespace):
+            return
+        try:
+            catalog.create_namespace_if_not_exists(namespace)
+        except SQLAlchemyError:
+            # Of two who make it at once, a database refuses the second.
+            catalog.create_namespace_if_not_exists(namespace)
 
     def with_ending(self, ending: str) -> CatalogEntry:
         """Return the table of the same catalog whose name is this one's with an ending."""
@@ -302,7 +375,7 @@ class CatalogEntry:
             UnknownOutcomeError: no answer came.
         """
         try:
-            with closing(self._catalog) as catalog:
+            with closing(self._catalog) as catalog, _idempotent(catalog):
                 answer = catalog.commit_table(table, _requirements(table), tuple(updates))
                 if self.folder is not None:
                     # SQLite commits by removing its journal, of which only the folder tells.
@@ -337,6 +410,60 @@ class CatalogEntry:
 
     def _unknown(self, error: Exception) -> UnknownOutcomeError:
         return UnknownOutcomeError.of(f"{self.stream}: {self.where}", self.reason(error))
+
+
+@contextmanager
+def _idempotent(catalog: Catalog) -> Iterator[None]:
+    """Give the requests of the block a key, by which a REST catalog knows one that comes twice.
+
+    It is a UUID of version 7, as their specification asks, which Python has no function for.
+    """
+    headers = vars(catalog)["_session"].headers if "_session" in vars(catalog) else {}
+    # What is random there has the variant where it belongs.
+    moment, random = time.time_ns() // 10**6, uuid.uuid4().int & (1 << 76) - 1
+    headers[IDEMPOTENCY_KEY] = str(uuid.UUID(int=moment << 80 | 7 << 76 | random))
+    try:
+        yield
+    finally:
+        del headers[IDEMPOTENCY_KEY]
+
+
+class LentFileIO(PyArrowFileIO):
+    """Files of a table whose catalog lends the credentials for them, and for a while only.
+
+    Before a file is opened of which less than a third of their life is left, they are renewed.
+    """
+
+    def __init__(self, properties: Properties, renew: Callable[[], Properties]) -> None:
+        super().__init__(properties)
+        self._renew, self._begin, self._lock = renew, time.time(), Lock()
+        self._store_of = cache(self._initialize_fs)
+        self.fs_by_scheme = self._renewed_store_of
+
+    def _renewed_store_of(self, scheme: str, host: str | None = None) -> FileSystem:
+        with self._lock:
+            if (self._end - time.time()) * 3 < self._end - self._begin:
+                self.properties, self._begin = self._renew(), time.time()
+                self._store_of = cache(self._initialize_fs)
+            if self.has_ended:
+                raise OSError("the credentials that its catalog lends for its files have ended")
+            return self._store_of(scheme, host)
+
+    @property
+    def _end(self) -> float:
+        given = self.properties.items()
+        named = [value for name, value in given if any(each in name for each in _ENDS)]
+        ends = [int(value) / 1000 for value in named if str(value).isdigit()]
+        return min(ends, default=self._begin + _LEAST_LIFE_SECONDS)
+
+    @property
+    def has_ended(self) -> bool:
+        """Tell whether no credentials are left."""
+        return self._end <= time.time()
+
+
+def _is_of_a_client(error: Exception) -> bool:
+    return bool(_CLIENTS & {each.__module__.partition(".")[0] for each in type(error).__mro__})
 
 
 def _values_in(configuration: Mapping[str, Any]) -> Iterator[str]:

@@ -48,7 +48,6 @@ from pyiceberg.table.update import (
 )
 from pyiceberg.table.update.schema import UpdateSchema
 from pyiceberg.typedef import EMPTY_DICT
-from sqlalchemy.exc import SQLAlchemyError
 
 from oncelake.ingestion.declaration.ddl import DeclaredColumn
 from oncelake.ingestion.declaration.sinks import BESIDE, SINKS, IcebergSink
@@ -161,11 +160,7 @@ class IcebergTable(NamedTable, ErasableTable, RewindableTable, BranchingTable, M
         """
         entry, ours = self._entry, {snapshots.STREAM: self.stream}
         with entry.session() as catalog:
-            try:
-                catalog.create_namespace_if_not_exists(entry.identifier[:-1])
-            except SQLAlchemyError:
-                # Of two who make it at once, SQLite refuses the second.
-                catalog.create_namespace_if_not_exists(entry.identifier[:-1])
+            entry.make_namespace(catalog)
             table = catalog.create_table_if_not_exists(
                 entry.identifier,
                 schema=_schema(wanted.columns, wanted.keys),

@@ -1,0 +1,68 @@
+"""What a doctor asks an Iceberg catalog: does it answer, is the namespace there, what may we do?
+
+It changes nothing: whether files may be written shows only when a run does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from oncelake.ingestion.declaration.sinks import IcebergSink
+from oncelake.ingestion.errors import DependencyError, MissingRightError
+from oncelake.ingestion.operations.doctor import findings as kinds
+from oncelake.ingestion.operations.doctor.findings import Finding
+from oncelake.ingestion.settings import Settings
+from oncelake.ingestion.storage.location import Location
+
+if TYPE_CHECKING:
+    from oncelake.ingestion.sinks.iceberg.catalog import CatalogEntry
+
+# What a client of REST must be able to ask for, and for which commands; by its name in pyiceberg.
+_COMMITS, _RENAMES, _MAKES = "V1_UPDATE_TABLE", "V1_RENAME_TABLE", "V1_CREATE_NAMESPACE"
+
+
+def examine_catalog(stream: str, sink: IcebergSink, settings: Settings) -> Iterator[Finding]:
+    """Say what is wrong with the catalog of a stream; the lake's own is a file of the lake.
+
+    Raises:
+        IngestionError: it cannot be asked.
+    """
+    from oncelake.ingestion.sinks.iceberg.catalog import CatalogEntry
+
+    entry = CatalogEntry.of(stream, sink, Location.of(settings.lake))
+    if entry.folder is not None:
+        return
+    facts = {"catalog": entry.catalog, "namespace": ".".join(entry.identifier[:-1])}
+    try:
+        yield from _examine(stream, entry, facts)
+    except MissingRightError as error:
+        yield kinds.CLOSED_CATALOG.of(stream, str(error), **facts)
+    except DependencyError as error:
+        yield kinds.SILENT_CATALOG.of(stream, str(error), **facts)
+
+
+def _examine(stream: str, entry: CatalogEntry, facts: dict[str, str]) -> Iterator[Finding]:
+    namespace = entry.identifier[:-1]
+    with entry.session() as catalog:
+        offered = _offered(catalog)
+        if offered is not None and _COMMITS not in offered:
+            yield kinds.CATALOG_WITHOUT_COMMITS.of(stream, entry.where, **facts)
+        if offered is not None and _RENAMES not in offered:
+            yield kinds.CATALOG_WITHOUT_RENAMES.of(stream, entry.where, **facts)
+        if catalog.namespace_exists(namespace):
+            catalog.list_tables(namespace)
+        elif offered is not None and _MAKES not in offered:
+            yield kinds.NO_NAMESPACE.of(stream, entry.where, **facts)
+        else:
+            yield kinds.NEW_NAMESPACE.of(stream, entry.where, **facts)
+
+
+def _offered(catalog: Any) -> set[str] | None:
+    """Return what a server of REST says that it can do; another kind of catalog says nothing."""
+    if not hasattr(catalog, "_supported_endpoints"):
+        return None
+    from pyiceberg.catalog.rest import Capability
+
+    found = {name: getattr(Capability, name) for name in (_COMMITS, _RENAMES, _MAKES)}
+    return {name for name, point in found.items() if point in catalog._supported_endpoints}
