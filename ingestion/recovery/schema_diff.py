@@ -215,6 +215,7 @@ def column_changes(
         drops = f"; or {_alter(spec)} drops it, and its values, or by `renamed_from` renames it"
         remedy = f"{_how_to_keep(found[name], table)}{'' if is_kept else drops}; or {instead}"
         yield _undeclared(found[name], remedy, is_kept=is_kept)
+    yield from _partition_changes(spec, table, instead)
     yield from _constraint_changes(spec, paths, instead)
 
 
@@ -266,6 +267,8 @@ def why_fixed(spec: StreamSpec, table: SinkTable, *names: str) -> str | None:
         return "it identifies or orders rows"
     if any(name.startswith("_") for name in names):
         return "it is one of Oncelake's own"
+    if {*names} & {each.column for each in table.partitions()}:
+        return "the table is partitioned by it"
     rules = table.rules()
     for rule, sql in {**rules.constraints, **rules.generated}.items():
         with suppress(ValueError):
@@ -273,6 +276,17 @@ def why_fixed(spec: StreamSpec, table: SinkTable, *names: str) -> str | None:
                 continue
         return f"{rule} of the table may rest on it ({sql})"
     return rules.fixed_by or None
+
+
+def _partition_changes(spec: StreamSpec, table: SinkTable, instead: str) -> Iterator[SchemaChange]:
+    """Yield that the table is partitioned otherwise; where nothing is declared, as it is."""
+    found = [*map(str, table.partitions())]
+    declared = [*map(str, spec.partitions)]
+    if declared and declared != found:
+        what = f"is [{', '.join(declared)}], and the table's is [{', '.join(found)}]"
+        as_found = f"write `partition_by: [{', '.join(found)}]`" if found else "remove it"
+        remedy = f"{as_found}, as the table has it; or {instead}"
+        yield SchemaChange(field="partition_by", what=what, effect="refused", remedy=remedy)
 
 
 def layout_changes(spec: StreamSpec, table: SinkTable) -> Iterator[SchemaChange]:

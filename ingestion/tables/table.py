@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from oncelake.ingestion.declaration.ddl import DeclaredColumn
+from oncelake.ingestion.declaration.partitions import DeclaredPartition
 from oncelake.ingestion.errors import (
     AGAIN,
     CommitConflictError,
@@ -104,6 +105,7 @@ class TableDefinition:
         description: What a person says of it.
         window: How far back it shall be read.
         deletion_vectors: Whether rows may be marked as gone, where the sink can.
+        partitions: What it is partitioned by, where the sink can.
     """
 
     columns: tuple[DeclaredColumn, ...]
@@ -111,6 +113,7 @@ class TableDefinition:
     description: str = ""
     window: dt.timedelta = A_WEEK
     deletion_vectors: bool = False
+    partitions: tuple[DeclaredPartition, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -209,6 +212,10 @@ class SinkTable(ABC):
     def rules(self) -> Rules:
         """Return what the table asks of its rows."""
         return Rules()
+
+    def partitions(self) -> tuple[DeclaredPartition, ...]:
+        """Return what the rows that are written from now on are partitioned by, in order."""
+        return ()
 
     def reshape(self, layout: Layout, metadata: CommitMetadata) -> Commit:
         """Commit other columns and a note; see ``Transaction``. Needs the stream's lock.

@@ -174,7 +174,7 @@ def path_of(transform: Transform[Any, Any], type_: iceberg.PrimitiveType, value:
     """Name the folder of one value."""
     schema = Schema(iceberg.NestedField(1, "x", type_))
     spec = PartitionSpec(PartitionField(1, 1000, transform, "x"))
-    return Partitioning(schema, spec).path((value,))
+    return Partitioning(schema, spec).key((value,)).to_path()
 
 
 PATHS: Final = [

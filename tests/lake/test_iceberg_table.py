@@ -42,7 +42,6 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import StaticTable, Table
 from pyiceberg.table.snapshots import Operation
 from pyiceberg.table.update import RemoveSnapshotRefUpdate
-from pyiceberg.transforms import IdentityTransform
 from pyiceberg.typedef import Record
 from sqlalchemy.exc import OperationalError
 
@@ -604,11 +603,6 @@ def test_what_this_sink_cannot_write_is_refused(tmp_path: Path, table: IcebergTa
         ):
             with pytest.raises(RefusedError, match="rewrite_data_files"):
                 attempt()
-    with others(tmp_path).update_spec() as update:
-        update.add_field("_epoch", IdentityTransform())
-    assert "partitioned" in str(table.check(table.log()))
-    with pytest.raises(RefusedError, match="partitioned"):
-        table.begin(2)
 
 
 def delete_first_row(table: IcebergTable, foreign: Table) -> None:

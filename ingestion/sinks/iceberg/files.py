@@ -14,6 +14,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from io import BufferedWriter
 from io import FileIO as RawFile
+from itertools import takewhile
+from pathlib import Path
 from typing import Any, Final, cast
 
 import pyarrow as pa
@@ -29,7 +31,8 @@ from pyiceberg.io.pyarrow import (
     parquet_path_to_id_mapping,
     schema_to_pyarrow,
 )
-from pyiceberg.manifest import DataFile, ManifestEntry, ManifestFile
+from pyiceberg.manifest import DATA_FILE_TYPE, DataFile, ManifestEntry, ManifestFile
+from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionKey
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table, TableProperties, Transaction
 from pyiceberg.table.metadata import TableMetadata
@@ -39,10 +42,15 @@ from pyiceberg.table.update.snapshot import _MergeAppendFiles, _OverwriteFiles
 from pyiceberg.typedef import EMPTY_DICT
 
 from oncelake.ingestion.sinks.files import TARGET_BYTES, FileWriter, read_columns
+from oncelake.ingestion.sinks.iceberg.partitions import Partitioning, Values, naming
 from oncelake.ingestion.storage.location import Location
 
 _FIELD_ID: Final = b"PARQUET:field_id"
 _LAST_BEFORE_PAIRS: Final = "\ud7ff"
+# Where a data file has its partition's values.
+_PARTITION: Final = [field.name for field in DATA_FILE_TYPE[2].fields].index("partition")
+# So many files of a commit are open at a time, each of another partition.
+_OPEN_FILES: Final = 32
 # In the name of every file that is written here, so that it is known as ours without a commit.
 _OURS: Final = "oncelake-"
 # The columns whose bounds are ordered as their values are; moments and days have theirs as numbers.
@@ -68,8 +76,11 @@ class DurableFileIO(PyArrowFileIO):
 
 class _DurableFile(PyArrowFile):
     def create(self, overwrite: bool = False) -> pa.PythonFile:
-        """Make the file, and its folder; it is synced when it is closed."""
+        """Make the file, and its folders, which are synced; it is itself when it is closed."""
+        made = [*takewhile(lambda folder: not folder.exists(), Path(self._path).parents)]
         super().create(overwrite).close()
+        for folder in made:
+            Location.of(folder).parent.sync()
         return pa.PythonFile(BufferedWriter(_SyncedFile(self._path, "wb")), mode="w")
 
 
@@ -107,18 +118,20 @@ def _names_in(file: pa.Schema, wanted: Schema) -> list[str | None]:
 
 
 class IcebergFileWriter(FileWriter[DataFile]):
-    """Writes rows to new data files of a table."""
+    """Writes rows to new data files of a table: those of one partition, where it has any."""
 
     compression = "zstd"
 
-    def __init__(self, table: Table, target_bytes: int = TARGET_BYTES) -> None:
+    def __init__(
+        self, table: Table, target_bytes: int = TARGET_BYTES, partition: PartitionKey | None = None
+    ) -> None:
         """Take the table whose columns and folder they have."""
         super().__init__(schema_to_pyarrow(table.schema()), target_bytes)
-        self._table = table
+        self._table, self._partition = table, partition
 
     def _begin(self) -> tuple[str, Any]:
         name = f"{_OURS}{uuid.uuid4()}.parquet"
-        path = self._table.location_provider().new_data_location(name)
+        path = self._table.location_provider().new_data_location(name, self._partition)
         return path, self._table.io.new_output(path).create()
 
     def _describe(self, path: str, metadata: pq.FileMetaData, size: int) -> DataFile:
@@ -126,11 +139,57 @@ class IcebergFileWriter(FileWriter[DataFile]):
         table, prefix = self._table, TableProperties.METRICS_MODE_COLUMN_CONF_PREFIX
         unbounded = _without_bounds(metadata, table.schema())
         counted = {f"{prefix}.{name}": "counts" for name in unbounded}
-        of_table = table.metadata.model_copy(update={"properties": {**table.properties, **counted}})
-        return parquet_file_to_data_file(table.io, of_table, path)
+        # It would take a partition's values for those of the columns, which they seldom are.
+        undivided = {"partition_specs": [UNPARTITIONED_PARTITION_SPEC], "default_spec_id": 0}
+        changed = {"properties": {**table.properties, **counted}, **undivided}
+        file = parquet_file_to_data_file(table.io, table.metadata.model_copy(update=changed), path)
+        if self._partition is not None:
+            file[_PARTITION] = self._partition.partition
+        file.spec_id = table.spec().spec_id
+        return file
 
     def _delete(self, paths: Sequence[str]) -> None:
         delete_files(self._table.io, paths)
+
+
+class PartitionedFileWriter(IcebergFileWriter):
+    """Writes the rows of each partition to files of their own.
+
+    It keeps rows back as any writer does, and then writes those of one partition after the other:
+    of the files that are open a few stay so, and of the rows no more are in memory.
+    """
+
+    def __init__(self, table: Table, target_bytes: int = TARGET_BYTES) -> None:
+        """Take the table whose columns, partitions and folder they have."""
+        super().__init__(table, target_bytes)
+        self._partitioning = Partitioning(table.schema(), table.spec())
+        # By the values of their partitions, the one that was last written behind.
+        self._open: dict[Values, IcebergFileWriter] = {}
+
+    def _write_group(self) -> None:
+        rows = pa.Table.from_batches(self._waiting)
+        self._waiting, self._rows, self._bytes = [], 0, 0
+        for values, part in self._partitioning.split(rows):
+            writer = self._open.pop(values, None) or self._writer_of(values)
+            self._open[values] = writer
+            writer.write_now(part)
+            if len(self._open) > _OPEN_FILES:
+                self._open.pop(next(iter(self._open))).close()
+
+    def _writer_of(self, values: Values) -> IcebergFileWriter:
+        key = self._partitioning.key(values)
+        writer = IcebergFileWriter(self._table, self._target, key)
+        writer.files, writer.paths = self.files, self.paths
+        return writer
+
+    def _complete(self) -> None:
+        super()._complete()
+        while self._open:
+            self._open.pop(next(iter(self._open))).close()
+
+    def _abandon(self) -> None:
+        for writer in self._open.values():
+            writer._abandon()
 
 
 def bounds_of(file: DataFile, field: iceberg.NestedField) -> tuple[Any, Any]:
@@ -187,9 +246,14 @@ def is_live(manifest: ManifestFile) -> bool:
 class _LoadedTable(Transaction):
     """A transaction that changes nothing; pyiceberg's checks all metadata when it is asked."""
 
+    def __init__(self, table: Table) -> None:
+        super().__init__(table)
+        specs = {"partition_specs": naming(table.metadata.partition_specs)}
+        self._metadata = table.metadata.model_copy(update=specs)
+
     @property
     def table_metadata(self) -> TableMetadata:
-        return self._table.metadata
+        return self._metadata
 
 
 class StagedSnapshot(_OverwriteFiles, _MergeAppendFiles):

@@ -11,6 +11,8 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from decimal import Decimal
+from functools import cached_property
+from itertools import count
 from typing import Any, Final, TypeAlias
 from urllib.parse import quote_plus
 
@@ -20,7 +22,14 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg import types as iceberg
-from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.manifest import DataFile
+from pyiceberg.partitioning import (
+    PARTITION_FIELD_ID_START,
+    PartitionField,
+    PartitionFieldValue,
+    PartitionKey,
+    PartitionSpec,
+)
 from pyiceberg.schema import Schema
 from pyiceberg.transforms import (
     BucketTransform,
@@ -32,9 +41,11 @@ from pyiceberg.transforms import (
     TruncateTransform,
     VoidTransform,
     YearTransform,
+    parse_transform,
 )
 from pyiceberg.typedef import Record
 
+from oncelake.ingestion.declaration.partitions import DeclaredPartition
 from oncelake.ingestion.sinks.files import as_numbers
 
 AnyTransform: TypeAlias = Transform[Any, Any]
@@ -187,6 +198,56 @@ def _floor(value: Decimal, width: int, scale: int) -> Decimal:
     return Decimal((int(floor < 0), tuple(map(int, str(abs(floor)))), -scale))
 
 
+def specification(schema: Schema, declared: Sequence[DeclaredPartition]) -> PartitionSpec:
+    """Return a new table's specification; its fields are named as Iceberg does."""
+    fields, taken = list[PartitionField](), set(schema.column_names)
+    for number, each in enumerate(declared, PARTITION_FIELD_ID_START):
+        transform = parse_transform(
+            f"{each.transform}[{each.number}]" if each.number else each.transform
+        )
+        name = each.column
+        if not isinstance(transform, IdentityTransform):
+            word = "trunc" if isinstance(transform, TruncateTransform) else each.transform
+            name = f"{name}_{word}{f'_{each.number}' if each.number else ''}"
+            # A field of another column's name would be taken for that column.
+            name = next(name + "_" * more for more in count() if name + "_" * more not in taken)
+        taken.add(name)
+        source = schema.find_field(each.column).field_id
+        fields.append(PartitionField(source, number, transform, name))
+    return PartitionSpec(*fields)
+
+
+def declared(schema: Schema, spec: PartitionSpec) -> tuple[DeclaredPartition, ...]:
+    """Return a specification as a declaration has it, without fields that are always null."""
+    return tuple(
+        DeclaredPartition(
+            transform=str(field.transform).partition("[")[0],
+            column=schema.find_column_name(field.source_id) or f"column {field.source_id}",
+            number=_number_of(field.transform),
+        )
+        for field in spec.fields
+        if not isinstance(field.transform, VoidTransform)
+    )
+
+
+def _number_of(transform: AnyTransform) -> int:
+    if isinstance(transform, BucketTransform):
+        return transform.num_buckets
+    return transform.width if isinstance(transform, TruncateTransform) else 0
+
+
+def not_computed(schema: Schema, spec: PartitionSpec) -> str | None:
+    """Name a field of which no values are computed here, if there is any."""
+    types = {field.field_id: field.field_type for field in schema.fields}
+    for field in spec.fields:
+        if isinstance(field.transform, VoidTransform):
+            continue
+        type_ = types.get(field.source_id)
+        if type_ is None or not can_compute(field.transform, type_):
+            return f"{field.transform} of {schema.find_column_name(field.source_id)}"
+    return None
+
+
 class Partitioning:
     """How the rows of a table are divided: by its columns, and one of its specifications."""
 
@@ -221,9 +282,10 @@ class Partitioning:
         column = rows.column(name).combine_chunks() if name else pa.nulls(len(rows))
         return transformed(field.transform, column)
 
-    def path(self, values: Values) -> str:
-        """Name the folder of a partition."""
-        return self._spec.partition_to_path(Record(*values), self._schema)
+    def key(self, values: Values) -> PartitionKey:
+        """Return what names the folder of a partition, and the partition in a manifest."""
+        named = map(PartitionFieldValue, self._fields, values)
+        return _ComputedKey([*named], self._spec, self._schema)
 
     def wanted(self, keys: pa.Table) -> Callable[[Record], bool] | None:
         """Return what tells whether a partition may have a row of some keys.
@@ -244,6 +306,19 @@ class Partitioning:
         columns = [self._values(self._fields[at], keys).to_pylist() for at in of_keys]
         wanted = set(zip(*columns, strict=True))
         return lambda partition: tuple(partition[at] for at in of_keys) in wanted
+
+
+def values_of(file: DataFile) -> Values:
+    """Return the values of a file's partition, as they can be compared."""
+    return tuple(file.partition[at] for at in range(len(file.partition)))
+
+
+class _ComputedKey(PartitionKey):
+    """A partition whose values are computed; pyiceberg would take two of a column for a mistake."""
+
+    @cached_property
+    def partition(self) -> Record:
+        return Record(*(each.value for each in self.field_values))
 
 
 class _NamingSpec(PartitionSpec):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime as dt
 import math
 import time
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from functools import cached_property, partial
@@ -49,14 +50,16 @@ from pyiceberg.table.update.schema import UpdateSchema
 from sqlalchemy.exc import SQLAlchemyError
 
 from oncelake.ingestion.declaration.ddl import DeclaredColumn
+from oncelake.ingestion.declaration.partitions import DeclaredPartition
 from oncelake.ingestion.declaration.sinks import BESIDE, SINKS, IcebergSink
 from oncelake.ingestion.declaration.types import SqlType
 from oncelake.ingestion.settings import Settings
 from oncelake.ingestion.sinks.files import TARGET_BYTES, FilesTransaction, discarding
-from oncelake.ingestion.sinks.iceberg import files
+from oncelake.ingestion.sinks.iceberg import files, partitions
 from oncelake.ingestion.sinks.iceberg import log as snapshots
 from oncelake.ingestion.sinks.iceberg.catalog import CatalogEntry
-from oncelake.ingestion.sinks.iceberg.files import IcebergFileWriter
+from oncelake.ingestion.sinks.iceberg.files import IcebergFileWriter, PartitionedFileWriter
+from oncelake.ingestion.sinks.iceberg.partitions import Partitioning, Values, values_of
 from oncelake.ingestion.storage.failpoints import Failpoint, hit
 from oncelake.ingestion.storage.location import Location
 from oncelake.ingestion.tables.commit_log import Commit, CommitLog, operation_of
@@ -134,6 +137,7 @@ class IcebergTable(NamedTable, ErasableTable, RewindableTable, BranchingTable):
         One that has rows, and is not ours, stays as it is. Two may do this at once.
         """
         entry, ours = self._entry, {snapshots.STREAM: self.stream}
+        schema = _schema(wanted.columns, wanted.keys)
         with entry.session() as catalog:
             try:
                 catalog.create_namespace_if_not_exists(entry.identifier[:-1])
@@ -142,8 +146,9 @@ class IcebergTable(NamedTable, ErasableTable, RewindableTable, BranchingTable):
                 catalog.create_namespace_if_not_exists(entry.identifier[:-1])
             table = catalog.create_table_if_not_exists(
                 entry.identifier,
-                schema=_schema(wanted.columns, wanted.keys),
+                schema=schema,
                 location=entry.new_location(),
+                partition_spec=partitions.specification(schema, wanted.partitions),
                 properties={**_PROPERTIES, **ours, "comment": wanted.description},
             )
         if snapshots.STREAM not in table.properties and self.log().is_empty:
@@ -161,6 +166,11 @@ class IcebergTable(NamedTable, ErasableTable, RewindableTable, BranchingTable):
             )
             for field in self._entry.loaded().schema().fields
         )
+
+    def partitions(self) -> tuple[DeclaredPartition, ...]:
+        """Return the table's current specification, but for fields that are always null."""
+        table = self._entry.loaded()
+        return partitions.declared(table.schema(), table.spec())
 
     def _is_ours(self, table: Table | None) -> bool:
         return table is not None and table.properties.get(snapshots.STREAM) == self.stream
@@ -267,11 +277,17 @@ class IcebergTable(NamedTable, ErasableTable, RewindableTable, BranchingTable):
         last = self.log().last_seq(self.stream)
         begun = self.begin(0 if last is None else last + 1)
         with begun.translated():
-            sizes = {file: file.file_size_in_bytes for file in begun.files}
-            small = [file for file, size in sizes.items() if size < target_bytes * 3 // 4]
-            if len(small) <= -(-sum(map(sizes.__getitem__, small)) // target_bytes):
-                return 0, 0
-            return len(small), begun.rewrite(small, target_bytes=target_bytes)
+            by_partition = defaultdict[tuple[int, Values], list[DataFile]](list)
+            for file in begun.files:
+                if file.file_size_in_bytes < target_bytes * 3 // 4:
+                    by_partition[file.spec_id, values_of(file)].append(file)
+            small = [
+                file
+                for files in by_partition.values()
+                if len(files) > -(-sum(f.file_size_in_bytes for f in files) // target_bytes)
+                for file in files
+            ]
+            return len(small), begun.rewrite(small, target_bytes=target_bytes) if small else 0
 
     def written_files(self) -> frozenset[str]:
         """Return the files in the table's folder that this program has written."""
@@ -424,8 +440,8 @@ def _refuse_named(entry: CatalogEntry, table: Table) -> None:
 def _settings_error(entry: CatalogEntry, table: Table) -> TableSettingsError | None:
     if table.format_version != _FORMAT:
         problem = f"is of format version {table.format_version}, and not {_FORMAT}"
-    elif not table.spec().is_unpartitioned():
-        problem = "is partitioned, which a stream's table cannot be"
+    elif by := partitions.not_computed(table.schema(), table.spec()):
+        problem = f"is partitioned by {by}, of which no values are computed here"
     else:
         return None
     is_ours = table.properties.get(snapshots.STREAM) == entry.stream
@@ -516,8 +532,23 @@ class IcebergTransaction(FilesTransaction[DataFile]):
         return partial(files.bounds_of, field=field)
 
     def open_writer(self, target_bytes: int = TARGET_BYTES) -> IcebergFileWriter:
-        """Write into the table's folder."""
-        return IcebergFileWriter(self._table, target_bytes)
+        """Write into the table's folder, or into those of its partitions."""
+        is_divided = not self._table.spec().is_unpartitioned()
+        return (PartitionedFileWriter if is_divided else IcebergFileWriter)(
+            self._table, target_bytes
+        )
+
+    def searched(self, keys: pa.Table) -> list[int]:
+        """Leave out the files of partitions in which no row of the keys can be."""
+        table, numbers = self._table, super().searched(keys)
+        schema, specs = table.schema(), table.specs()
+        of = {id_: Partitioning(schema, specs[id_]).wanted(keys) for id_ in specs}
+        return [
+            number
+            for number in numbers
+            if (is_wanted := of[self.files[number].spec_id]) is None
+            or is_wanted(self.files[number].partition)
+        ]
 
     def translated(self) -> AbstractContextManager[None]:
         """Translate what catalog and files raise."""
