@@ -23,7 +23,7 @@ _NUMBERS_AND_TEXTS: Final = (
     *("STRING", "VARCHAR", "BINARY"),
 )
 # The types of which there is a value; of a float there is none, since equal ones differ in bits.
-_TYPES: Final[Mapping[str, tuple[str, ...]]] = {
+TYPES: Final[Mapping[str, tuple[str, ...]]] = {
     IDENTITY: ("BOOLEAN", *_NUMBERS_AND_TEXTS, "DATE", *_MOMENTS),
     "year": ("DATE", *_MOMENTS),
     "month": ("DATE", *_MOMENTS),
@@ -64,8 +64,8 @@ def parse_partition(text: str) -> DeclaredPartition:
     if not (call := _CALL.fullmatch(text)):
         return DeclaredPartition(transform=IDENTITY, column=text.strip())
     name, given = call["name"], call["given"].strip()
-    if name not in _TYPES:
-        raise ValueError(f"{name!r} is no transform; {suggest(name, _TYPES, likeness=0.5)}")
+    if name not in TYPES:
+        raise ValueError(f"{name!r} is no transform; {suggest(name, TYPES, likeness=0.5)}")
     if name not in _WITH_NUMBER:
         return DeclaredPartition(transform=name, column=given)
     number, _, column = (part.strip() for part in given.partition(","))
@@ -121,9 +121,13 @@ def _problem(each: DeclaredPartition, types: Mapping[str, SqlType]) -> str | Non
     name, word = each.column, each.transform
     if name not in types:
         return _unknown(name, types)
-    if types[name].word in _TYPES[word]:
+    if types[name].word in TYPES[word]:
+        # Cut to more, the lowest numbers would have more bytes than their column.
+        highest = 10 ** types[name].precision // 4
+        if word == "truncate" and types[name].word == "DECIMAL" and each.number > highest:
+            return f"{each.number} is too much for a {types[name]}; write at most {highest}"
         return None
-    if able := [other for other in _TYPES if types[name].word in _TYPES[other]]:
+    if able := [other for other in TYPES if types[name].word in TYPES[other]]:
         return f"{name} is {types[name]}, which has no `{word}`; it has {', '.join(able)}"
     what = f"{name} is {types[name]}, by which no table is partitioned"
     return f"{what}; name another column, or `select` one for it"
@@ -139,6 +143,16 @@ def _unknown(name: str, known: Collection[str]) -> str:
     return f"{name!r} is not a column of the table; {suggest(name, known, likeness=0.5)}"
 
 
-def covers(partitions: Sequence[DeclaredPartition], keys: Collection[str]) -> tuple[str, ...]:
-    """Name the fields that follow from a row's key alone, so that a lookup is narrowed by them."""
-    return tuple(str(each) for each in partitions if each.column in keys)
+def lookup_of(partitions: Sequence[DeclaredPartition], keys: Sequence[str]) -> str:
+    """Say which files of a partitioned table are searched for the rows of a batch.
+
+    A field narrows that only if it is computed of a key column: a delete has no other values, and
+    an update may have others than its row.
+    """
+    if by := ", ".join(str(each) for each in partitions if each.column in keys):
+        return f"a batch searches the partitions of its keys alone, by {by}"
+    fields = ", ".join(map(str, partitions))
+    return (
+        f"a batch searches each file that may have one of its keys, by the bounds of "
+        f"{', '.join(keys)}, in all partitions: {fields} does not follow from `keys`"
+    )

@@ -13,7 +13,7 @@ Which type is a wider one, ``SqlType.widens_to`` says, and its sink whether a ta
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
@@ -21,6 +21,7 @@ from typing import Any, Final, Literal
 from oncelake.ingestion.declaration.ddl import DeclaredColumn, parse_type, system_columns
 from oncelake.ingestion.declaration.gate import quarantining, rule_of
 from oncelake.ingestion.declaration.modes import EXTRA_COLUMN
+from oncelake.ingestion.declaration.partitions import DeclaredPartition, lookup_of
 from oncelake.ingestion.declaration.spec import StreamSpec, meaning, meaning_changes
 from oncelake.ingestion.declaration.sql import columns_in, quoted
 from oncelake.ingestion.declaration.types import SqlType
@@ -67,12 +68,14 @@ class SchemaPlan:
     Attributes:
         table: Where it is; ``None`` when the first run will make it.
         is_ours: Whether the table has a commit of the stream.
+        lookup: Which files are searched for the rows of a batch, if the table has partitions.
     """
 
     stream: str
     table: str | None
     changes: tuple[SchemaChange, ...]
     is_ours: bool = True
+    lookup: str | None = None
 
     @property
     def effect(self) -> Effect:
@@ -96,15 +99,31 @@ def plan_schema_change(spec: StreamSpec, paths: StreamPaths) -> SchemaPlan:
     if position is None:
         is_there = paths.table.log().exists
         changes = tuple(column_changes(spec, paths, is_ours=False)) if is_there else ()
-        where = paths.table.where if is_there else None
-        return SchemaPlan(stream=spec.name, table=where, changes=changes, is_ours=False)
+        where, partitions = None, spec.partitions
+        if is_there:
+            where, partitions = paths.table.where, paths.table.partitions()
+        lookup = _lookup(spec, partitions)
+        return SchemaPlan(
+            stream=spec.name, table=where, changes=changes, is_ours=False, lookup=lookup
+        )
     changes = (
         *identity_changes(spec, position.identity),
         *column_changes(spec, paths),
         *layout_changes(spec, paths.table),
         *_onward_changes(spec, position, paths.table),
     )
-    return SchemaPlan(stream=spec.name, table=paths.table.where, changes=changes)
+    return SchemaPlan(
+        stream=spec.name,
+        table=paths.table.where,
+        changes=changes,
+        lookup=_lookup(spec, paths.table.partitions()),
+    )
+
+
+def _lookup(spec: StreamSpec, partitions: Sequence[DeclaredPartition]) -> str | None:
+    """Say which files a batch searches; one that only adds rows searches none."""
+    keys = spec.row_keys if spec.mode == "aggregate" else spec.keys
+    return lookup_of(partitions, keys) if partitions and keys else None
 
 
 def _onward_changes(

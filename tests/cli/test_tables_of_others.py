@@ -384,6 +384,10 @@ def test_a_partitioned_iceberg_table_is_taken_as_it_is(home: Path) -> None:
     assert planned()["refusals"] == []
     declare(home, "orders", f"{evolving}partition_by: bucket(4, id)\n")
     assert planned()["refusals"] == []
+    assert planned()["lookup"] == (
+        "a batch searches the partitions of its keys alone, by bucket(4, id)"
+    )
+    assert "  a batch searches the partitions of its keys alone" in oncelake("plan").output
 
     declare(home, "orders", f"{evolving}partition_by: [bucket(8, id), total]\n")
     problem = refusal()

@@ -8,14 +8,14 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
-from oncelake.ingestion.declaration.partitions import DeclaredPartition, covers, parse_partition
+from oncelake.ingestion.declaration.partitions import DeclaredPartition, lookup_of, parse_partition
 from oncelake.ingestion.declaration.spec import StreamSpec, fingerprint, meaning
 
 ORDERS = {
     "name": "orders",
     "topic": "orders",
     "schema": "id BIGINT NOT NULL, at TIMESTAMP, day DATE, region STRING, total DOUBLE, "
-    "is_open BOOLEAN, place STRUCT<city: STRING>, more VARIANT, `a,b` INT",
+    "is_open BOOLEAN, place STRUCT<city: STRING>, more VARIANT, `a,b` INT, rate DECIMAL(2,1)",
     "keys": ["id"],
     "sink": "iceberg",
 }
@@ -94,6 +94,7 @@ def test_partitions_decide_nothing_about_records() -> None:
             "day is DATE, which has no `hour`; it has identity, year, month, day, bucket",
         ),
         ("bucket(2, is_open)", "is_open is BOOLEAN, which has no `bucket`; it has identity"),
+        ("truncate(26, rate)", "26 is too much for a DECIMAL(2, 1); write at most 25"),
         ("total", "total is DOUBLE, by which no table is partitioned; name another column, or"),
         ("place", "place is STRUCT<city: STRING>, by which no table is partitioned"),
         ("more", "more is VARIANT, by which no table is partitioned"),
@@ -131,6 +132,11 @@ def test_a_lookup_is_narrowed_by_fields_of_the_keys_alone() -> None:
     """Of any other column, a row may have been given another value since."""
     fields = tuple(map(parse_partition, ("day(at)", "bucket(4, id)", "region")))
 
-    assert covers(fields, ("id", "region")) == ("bucket(4, id)", "region")
-    assert covers(fields, ("other",)) == ()
+    assert lookup_of(fields, ("id", "region")) == (
+        "a batch searches the partitions of its keys alone, by bucket(4, id), region"
+    )
+    assert lookup_of(fields, ("other", "more")) == (
+        "a batch searches each file that may have one of its keys, by the bounds of other, more, "
+        "in all partitions: day(at), bucket(4, id), region does not follow from `keys`"
+    )
     assert str(DeclaredPartition(transform="bucket", number=4, column="id")) == "bucket(4, id)"

@@ -7,6 +7,7 @@ import random
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote_plus
@@ -27,7 +28,7 @@ from pyiceberg.transforms import (
 )
 
 from oncelake.ingestion.declaration.ddl import system_columns
-from oncelake.ingestion.declaration.partitions import parse_partition
+from oncelake.ingestion.declaration.partitions import TYPES, DeclaredPartition, parse_partition
 from oncelake.ingestion.declaration.sinks import IcebergSink
 from oncelake.ingestion.errors import RefusedError
 from oncelake.ingestion.settings import Settings
@@ -392,6 +393,30 @@ def test_a_table_whose_partitions_are_not_computed_is_refused(tmp_path: Path) ->
         table.begin(1)
 
 
+def test_files_of_other_partitions_stay_and_are_found(tmp_path: Path) -> None:
+    """Where somebody changes the fields, rows that are written anew follow them, others do not."""
+    table, dice = created(tmp_path, "bucket(4, id)"), random.Random(11)
+    commit(table, 1, inserted=[row(id, dice, 1) for id in range(40)])
+    with others(tmp_path).update_spec() as update:
+        update.remove_field("id_bucket_4")
+        update.add_field("region", IdentityTransform())
+    assert [*map(str, table.partitions())] == ["region"]
+    updated = [row(id, dice, 2) for id in range(5)]
+    commit(table, 2, inserted=[row(100, dice, 2)], updated=updated, deleted=[39])
+    with others(tmp_path).update_spec() as update:
+        update.add_field("id", BucketTransform(2), "part")
+    commit(table, 3, inserted=[row(101, dice, 3)], deleted=[3, 38])
+
+    due = {*range(3), *range(4, 38), 100, 101}
+    assert {*rows_of(table)} == due
+    check_partitions(tmp_path)
+    assert {file.spec_id for file in files_of(tmp_path)} > {2}
+    table.maintain(dt.timedelta(0))
+    commit(table, 4, deleted=[0, 101])
+    assert {*rows_of(table)} == due - {0, 101}
+    check_partitions(tmp_path)
+
+
 def test_a_field_is_never_called_as_another_column(tmp_path: Path) -> None:
     """A reader would take its values for that column's."""
     table = opened(tmp_path)
@@ -423,6 +448,54 @@ def test_a_column_of_a_partition_takes_a_wider_type(tmp_path: Path) -> None:
 
     assert {*rows_of(table)} == {0, 2, 3, 4, 1 << 40}
     check_partitions(tmp_path)
+
+
+OF_EACH_TYPE: Final[dict[str, list[Any]]] = {
+    "BOOLEAN": [True, False],
+    "INT": [-(2**31) + 1000, -1, 0, 2**31 - 1],
+    "BIGINT": [-(2**63) + 1000, -1, 0, 2**63 - 1],
+    "DECIMAL(9,2)": [Decimal("-9999999.99"), Decimal("-1.28"), Decimal("0.00"), Decimal("1.27")],
+    "DECIMAL(38,0)": [Decimal(-(10**38) + 1), Decimal(128), Decimal(10**38 - 1)],
+    "STRING": ["", "é😀x", "a/b", "\u0000"],
+    "BINARY": [b"", b"\xff\xfe", b"abcd"],
+    "DATE": [dt.date(1, 1, 1), dt.date(1969, 12, 31), dt.date(9999, 12, 31)],
+    "TIMESTAMP": [EPOCH - dt.timedelta(microseconds=1), EPOCH],
+    "TIMESTAMP_NTZ": [dt.datetime(1, 1, 1), dt.datetime(2024, 2, 29, 23, 59, 59)],  # noqa: DTZ001
+}
+
+
+@pytest.mark.parametrize("type_", OF_EACH_TYPE)
+def test_a_key_of_each_type_is_found_in_its_partition(tmp_path: Path, type_: str) -> None:
+    """By each transform of the type, also after manifests were put together."""
+    value = column(f"value {type_} NOT NULL")
+    columns, table = (value, *COLUMNS[1:]), opened(tmp_path)
+    fields = [
+        DeclaredPartition(transform=word, column="value", number=number)
+        for word, number in {"identity": 0, "day": 0, "bucket": 4, "truncate": 3}.items()
+        if value.type.word in TYPES[word]
+    ]
+    table.create(TableDefinition(columns=columns, keys=("value",), partitions=tuple(fields)))
+    few = {"commit.manifest.min-count-to-merge": "2"}
+    others(tmp_path).transaction().set_properties(few).commit_transaction()
+    schema, dice = arrow_schema(columns), random.Random(12)
+    rows = [{**row(0, dice, 0), "value": each} for each in OF_EACH_TYPE[type_]]
+
+    for seq, each in enumerate(rows):
+        with closing(table.begin(seq)) as transaction:
+            new = pa.Table.from_pylist([each], schema)
+            change = Change(inserted=new, updated=new[:0], deleted=new[:0].select(["value"]))
+            transaction.commit(change, replace(NOTE, seq=seq))
+
+    assert len(files_of(tmp_path)) == len(rows)
+    for seq, each in enumerate(rows, len(rows)):
+        keys = pa.Table.from_pylist([each], schema).select(["value"])
+        with closing(table.begin(seq)) as transaction:
+            assert len(transaction.searched(keys)) == 1
+            assert transaction.rows_of(keys)["value"].to_pylist() == [each["value"]]
+            nothing = pa.Table.from_pylist([], schema)
+            change = Change(inserted=nothing, updated=nothing, deleted=keys)
+            transaction.commit(change, replace(NOTE, seq=seq))
+    assert table.log().row_count() == 0
 
 
 def test_an_erased_value_is_looked_for_in_its_partition(tmp_path: Path) -> None:

@@ -278,9 +278,10 @@ class Partitioning:
             yield values, rows.slice(start, end - start)
 
     def _values(self, field: PartitionField, rows: pa.Table) -> pa.Array:
+        if isinstance(field.transform, VoidTransform):
+            return pa.nulls(len(rows), pa.int32())
         name = self._schema.find_column_name(field.source_id)
-        column = rows.column(name).combine_chunks() if name else pa.nulls(len(rows))
-        return transformed(field.transform, column)
+        return transformed(field.transform, rows.column(name).combine_chunks())
 
     def key(self, values: Values) -> PartitionKey:
         """Return what names the folder of a partition, and the partition in a manifest."""

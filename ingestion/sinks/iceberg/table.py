@@ -561,6 +561,7 @@ class IcebergTransaction(FilesTransaction[DataFile]):
 
     def reshape(self, layout: Layout, metadata: CommitMetadata) -> None:
         """Commit another schema with the snapshot of the note; no file changes."""
+        self._refuse_drop(layout)
         update = self._table.update_schema()
         _reshape(update, self._table.schema(), layout)
         schema = update._apply()
@@ -572,6 +573,15 @@ class IcebergTransaction(FilesTransaction[DataFile]):
             self.commit_files(
                 metadata, counts=counts_of(None), added=(), removed=(), schema_id=schema_id
             )
+
+    def _refuse_drop(self, layout: Layout) -> None:
+        """Make sure that the columns by which any file is partitioned stay."""
+        schema, kept = self._table.schema(), {*layout.renamed.values()}
+        kept |= {column.name for column in layout.columns}
+        for spec in self._table.specs().values():
+            for each in partitions.declared(schema, spec):
+                if each.column in schema.column_names and each.column not in kept:
+                    raise NotImplementedError(f"files of it are partitioned by {each.column}")
 
     def stage(self, change: Change, metadata: CommitMetadata, branch: str) -> None:
         """Commit a change to a branch, without a note."""
