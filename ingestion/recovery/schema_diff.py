@@ -34,6 +34,8 @@ from oncelake.ingestion.tables.table import Rules, SinkTable
 Effect = Literal["nothing", "evolve", "onward", "alter", "epoch", "refused"]
 # `oncelake alter` notes what it does behind a commit of the stream, which such a table lacks.
 _BY_HAND: Final = "or execute them yourself"
+# The field of a change that concerns no column.
+PARTITION_BY: Final = "partition_by"
 _WORST: Final = ("refused", "epoch", "alter", "evolve", "onward", "nothing")
 
 
@@ -234,7 +236,7 @@ def column_changes(
         drops = f"; or {_alter(spec)} drops it, and its values, or by `renamed_from` renames it"
         remedy = f"{_how_to_keep(found[name], table)}{'' if is_kept else drops}; or {instead}"
         yield _undeclared(found[name], remedy, is_kept=is_kept)
-    yield from _partition_changes(spec, table, instead)
+    yield from _partition_changes(spec, table, instead, is_ours=is_ours)
     yield from _constraint_changes(spec, paths, instead)
 
 
@@ -297,15 +299,22 @@ def why_fixed(spec: StreamSpec, table: SinkTable, *names: str) -> str | None:
     return rules.fixed_by or None
 
 
-def _partition_changes(spec: StreamSpec, table: SinkTable, instead: str) -> Iterator[SchemaChange]:
+def _partition_changes(
+    spec: StreamSpec, table: SinkTable, instead: str, *, is_ours: bool
+) -> Iterator[SchemaChange]:
     """Yield that the table is partitioned otherwise; where nothing is declared, as it is."""
-    found = [*map(str, table.partitions())]
+    found = [*map(str, table.partitions())] if spec.partitions else []
     declared = [*map(str, spec.partitions)]
-    if declared and declared != found:
+    # Their order decides nothing but the names of folders.
+    if sorted(declared) != sorted(found):
         what = f"is [{', '.join(declared)}], and the table's is [{', '.join(found)}]"
-        as_found = f"write `partition_by: [{', '.join(found)}]`" if found else "remove it"
-        remedy = f"{as_found}, as the table has it; or {instead}"
-        yield SchemaChange(field="partition_by", what=what, effect="refused", remedy=remedy)
+        ways = [f"write `partition_by: [{', '.join(found)}]`" if found else "remove it"]
+        ways[0] += ", as the table has it"
+        if is_ours:
+            ways.insert(0, f"{_alter(spec)} lets new files follow it, and older ones stay")
+        remedy = "; or ".join([*ways, instead])
+        effect: Effect = "alter" if is_ours else "refused"
+        yield SchemaChange(field=PARTITION_BY, what=what, effect=effect, remedy=remedy)
 
 
 def layout_changes(spec: StreamSpec, table: SinkTable) -> Iterator[SchemaChange]:

@@ -124,12 +124,14 @@ class Layout:
         columns: All of them, by their stored types, in order; any other is dropped.
         found: The table's own, as they were read, of which these are made.
         renamed: What the table calls columns so far, by their new names.
+        partitions: What new rows are to be partitioned by, where that is to change.
         tell: Called with a sentence for each step.
     """
 
     columns: Sequence[DeclaredColumn]
     found: Sequence[DeclaredColumn]
     renamed: Mapping[str, str] = field(default_factory=dict)
+    partitions: tuple[DeclaredPartition, ...] | None = None
     tell: Tell = lambda text: None
 
 

@@ -30,7 +30,7 @@ from pyiceberg.transforms import (
 from oncelake.ingestion.declaration.ddl import system_columns
 from oncelake.ingestion.declaration.partitions import TYPES, DeclaredPartition, parse_partition
 from oncelake.ingestion.declaration.sinks import IcebergSink
-from oncelake.ingestion.errors import RefusedError
+from oncelake.ingestion.errors import RefusedError, TableBusyError
 from oncelake.ingestion.settings import Settings
 from oncelake.ingestion.sinks.iceberg import files
 from oncelake.ingestion.sinks.iceberg.table import IcebergTable, open_table
@@ -415,6 +415,51 @@ def test_files_of_other_partitions_stay_and_are_found(tmp_path: Path) -> None:
     commit(table, 4, deleted=[0, 101])
     assert {*rows_of(table)} == due - {0, 101}
     check_partitions(tmp_path)
+
+
+def test_a_new_column_may_partition_what_comes_with_it(tmp_path: Path) -> None:
+    """In one commit; a field that was there before is the same one again, and its column stays."""
+    table, dice = created(tmp_path, "region", "bucket(4, id)"), random.Random(13)
+    commit(table, 1, inserted=[row(id, dice, 1) for id in range(20)])
+    more = column("more INT")
+    fields = tuple(map(parse_partition, ("bucket(4, id)", "truncate(10, more)")))
+    wider = Layout(columns=(*COLUMNS, more), found=table.columns(), partitions=fields)
+
+    table.reshape(wider, replace(NOTE, seq=2))
+    new = table_of([row(100, dice, 3)]).append_column("more", pa.array([17], pa.int32()))
+    with closing(table.begin(3)) as transaction:
+        change = Change(inserted=new, updated=new[:0], deleted=ids([3]))
+        transaction.commit(change, replace(NOTE, seq=3))
+
+    first, second = others(tmp_path).metadata.partition_specs
+    assert [*map(str, table.partitions())] == ["bucket(4, id)", "truncate(10, more)"]
+    assert [field.field_id for field in first.fields] == [1000, 1001]
+    assert [field.field_id for field in second.fields] == [1001, 1002]
+    assert {*rows_of(table)} == {*range(20), 100} - {3}
+    check_partitions(tmp_path)
+    for columns, gone in ((COLUMNS, "more"), ((*COLUMNS[:2], *COLUMNS[3:], more), "region")):
+        smaller = Layout(columns=columns, found=table.columns())
+        with pytest.raises(RefusedError, match=f"files of it are partitioned by {gone}"):
+            table.reshape(smaller, replace(NOTE, seq=4))
+    back = tuple(map(parse_partition, ("region", "bucket(4, id)")))
+    same = Layout(columns=table.columns(), found=table.columns(), partitions=back)
+    table.reshape(same, replace(NOTE, seq=4))
+    assert others(tmp_path).spec() == first
+
+
+def test_partitions_that_somebody_changes_meanwhile_make_the_table_busy(tmp_path: Path) -> None:
+    """A commit is made on exactly the table that was loaded."""
+    table, dice = created(tmp_path, "region"), random.Random(14)
+    with closing(table.begin(1)) as transaction:
+        with others(tmp_path).update_spec() as update:
+            update.add_field("id", BucketTransform(2), "part")
+        new = table_of([row(1, dice, 1)])
+        change = Change(inserted=new, updated=new[:0], deleted=ids([]))
+        with pytest.raises(TableBusyError, match="somebody else changed the table"):
+            transaction.commit(change, replace(NOTE, seq=1))
+
+    commit(table, 1, inserted=[row(1, dice, 1)])
+    assert {*rows_of(table)} == {1}
 
 
 def test_a_field_is_never_called_as_another_column(tmp_path: Path) -> None:

@@ -8,8 +8,10 @@ from itertools import product
 from typing import Any, Final
 
 import pytest
+from pyiceberg.table import Table
 
 from oncelake.ingestion.errors import SchemaChangedError
+from oncelake.ingestion.operations.alter import alter
 from oncelake.ingestion.operations.erase.erase import erase
 from oncelake.ingestion.operations.history.rewind import rewind
 from oncelake.ingestion.operations.upkeep.maintain import maintain
@@ -89,7 +91,7 @@ def test_every_layout_holds_in_every_mode(world: World, layout: str, mode: str, 
 
 
 def test_other_partitions_than_the_tables_are_refused(world: World) -> None:
-    """Before anything is read; a rebuild makes a table as it is declared now."""
+    """Before anything is read; an alter, or a rebuild, makes them those that are declared."""
     dice = random.Random(0)
     world.declare(schema=COLUMNS, partition_by=["region"])
     send(world, dice, 20, deletes=True)
@@ -102,13 +104,51 @@ def test_other_partitions_than_the_tables_are_refused(world: World) -> None:
 
     says = "partition_by is [bucket(4, id), day(moment)], and the table's is [region]"
     assert says in str(refused.value)
-    assert "write `partition_by: [region]`, as the table has it; or oncelake rebuild" in str(
-        refused.value
-    )
+    alter_it = f"`oncelake alter {world.name} --yes` lets new files follow it, and older ones stay"
+    as_it_is = "or write `partition_by: [region]`, as the table has it; or oncelake rebuild"
+    assert f"Next: partition_by: {alter_it}; {as_it_is}" in str(refused.value)
     assert len(world.ledger) == 1
     world.rebuild()
     assert [*map(str, world.paths.table.partitions())] == ["bucket(4, id)", "day(moment)"]
     assert find_problems(world) == ()
+
+
+def test_an_alter_divides_new_files_otherwise(world: World) -> None:
+    """Older ones stay, and are found, and so it is when they become what they were."""
+    dice = random.Random(2)
+    world.declare(schema=COLUMNS, partition_by=["region"])
+    send(world, dice, 30, deletes=True)
+    world.run()
+    before = spec_ids(world)
+    world.declare(partition_by=["bucket(4, id)", "day(moment)"])
+
+    done = alter(world.spec, world.settings, drops=(), run_id="a")
+    send(world, dice, 30, deletes=True)
+    world.run()
+
+    assert [change.field for change in done.changes] == ["partition_by"]
+    assert find_problems(world) == ()
+    assert (before, spec_ids(world) >= {1}) == ({0}, True)
+    world.declare(partition_by=["region"])
+    alter(world.spec, world.settings, drops=(), run_id="b")
+    send(world, dice, 30, deletes=True)
+    world.run()
+    assert find_problems(world) == ()
+    maintain(world.spec, world.settings, run_id="m", window=dt.timedelta(0))
+    assert find_problems(world) == ()
+    assert [*map(str, world.paths.table.partitions())] == ["region"]
+    assert table_of(world).metadata.default_spec_id == 0
+
+
+def table_of(world: World) -> Table:
+    """Load the table as pyiceberg has it."""
+    entry: Any = world.paths.table
+    return entry._entry.loaded()
+
+
+def spec_ids(world: World) -> set[int]:
+    """Return by which specifications the files are divided."""
+    return {task.file.spec_id for task in table_of(world).scan().plan_files()}
 
 
 def test_a_stream_that_says_nothing_takes_the_tables_partitions(world: World) -> None:

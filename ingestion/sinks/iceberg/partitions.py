@@ -31,6 +31,8 @@ from pyiceberg.partitioning import (
     PartitionSpec,
 )
 from pyiceberg.schema import Schema
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.update import AddPartitionSpecUpdate, SetDefaultSpecUpdate, TableUpdate
 from pyiceberg.transforms import (
     BucketTransform,
     DayTransform,
@@ -198,10 +200,23 @@ def _floor(value: Decimal, width: int, scale: int) -> Decimal:
     return Decimal((int(floor < 0), tuple(map(int, str(abs(floor)))), -scale))
 
 
-def specification(schema: Schema, declared: Sequence[DeclaredPartition]) -> PartitionSpec:
-    """Return a new table's specification; its fields are named as Iceberg does."""
+def specification(
+    schema: Schema,
+    declared: Sequence[DeclaredPartition],
+    past: TableMetadata | None = None,
+) -> PartitionSpec:
+    """Return a specification, whose fields are named as Iceberg does.
+
+    Args:
+        schema: The columns that the table is to have.
+        past: Of a table that is there: a field that it has had stays the same one.
+    """
+    specs = past.partition_specs if past else []
+    known = {(field.source_id, str(field.transform)): field for s in specs for field in s.fields}
+    last = past.last_partition_id if past else None
+    numbers = count(PARTITION_FIELD_ID_START if last is None else last + 1)
     fields, taken = list[PartitionField](), set(schema.column_names)
-    for number, each in enumerate(declared, PARTITION_FIELD_ID_START):
+    for each in declared:
         transform = parse_transform(
             f"{each.transform}[{each.number}]" if each.number else each.transform
         )
@@ -213,8 +228,19 @@ def specification(schema: Schema, declared: Sequence[DeclaredPartition]) -> Part
             name = next(name + "_" * more for more in count() if name + "_" * more not in taken)
         taken.add(name)
         source = schema.find_field(each.column).field_id
-        fields.append(PartitionField(source, number, transform, name))
-    return PartitionSpec(*fields)
+        fields.append(
+            known.get((source, str(transform)))
+            or PartitionField(source, next(numbers), transform, name)
+        )
+    return PartitionSpec(*fields, spec_id=max((s.spec_id for s in specs), default=-1) + 1)
+
+
+def divided_by(spec: PartitionSpec, past: TableMetadata) -> tuple[TableUpdate, ...]:
+    """Return what makes a specification that of new files; one that was there comes back."""
+    for earlier in past.partition_specs:
+        if earlier.fields == spec.fields:
+            return (SetDefaultSpecUpdate(spec_id=earlier.spec_id),)
+    return AddPartitionSpecUpdate(spec=spec), SetDefaultSpecUpdate(spec_id=-1)
 
 
 def declared(schema: Schema, spec: PartitionSpec) -> tuple[DeclaredPartition, ...]:

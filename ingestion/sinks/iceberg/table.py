@@ -501,8 +501,9 @@ class IcebergTransaction(FilesTransaction[DataFile]):
         if problem := _settings_error(entry, table):
             raise problem
         self._entry, self._table = entry, table
-        # What gives the table other columns.
+        # What gives the table other columns, and what divides it anew, behind those.
         self._schema: tuple[TableUpdate, ...] = ()
+        self._partitions: tuple[TableUpdate, ...] = ()
         # What is committed beside the table.
         self._branch: str | None = None
 
@@ -560,7 +561,7 @@ class IcebergTransaction(FilesTransaction[DataFile]):
         super().erase(keys, metadata)
 
     def reshape(self, layout: Layout, metadata: CommitMetadata) -> None:
-        """Commit another schema with the snapshot of the note; no file changes."""
+        """Commit another schema or partitions with the snapshot of the note; no file changes."""
         self._refuse_drop(layout)
         update = self._table.update_schema()
         _reshape(update, self._table.schema(), layout)
@@ -569,6 +570,10 @@ class IcebergTransaction(FilesTransaction[DataFile]):
         schema_id = next(known, None)
         if schema_id is None:
             self._schema, schema_id = (AddSchemaUpdate(schema_=schema),), schema.schema_id
+        if layout.partitions is not None:
+            past = self._table.metadata
+            spec = partitions.specification(schema, layout.partitions, past)
+            self._partitions = partitions.divided_by(spec, past)
         with self.translated():
             self.commit_files(
                 metadata, counts=counts_of(None), added=(), removed=(), schema_id=schema_id
@@ -652,8 +657,8 @@ class IcebergTransaction(FilesTransaction[DataFile]):
         with discarding(staged.discard, *self.refusals):
             kind = Operation.OVERWRITE if removed else Operation.APPEND
             try:
-                updates = (*self._schema, *staged.write(kind, schema_id), properties)
-                entry.commit(table, updates, staged.snapshot_id)
+                updates = (*self._schema, *staged.write(kind, schema_id), *self._partitions)
+                entry.commit(table, (*updates, properties), staged.snapshot_id)
             except TableBusyError as error:
                 # Another run of the stream may have changed it.
                 last = snapshots.last_seq(entry.load(), entry.stream)
