@@ -26,6 +26,11 @@ from oncelake.ingestion.declaration.modes import (
     Mode,
 )
 from oncelake.ingestion.declaration.names import name_problem
+from oncelake.ingestion.declaration.partitions import (
+    DeclaredPartition,
+    parse_partition,
+    rejoined,
+)
 from oncelake.ingestion.declaration.parts import (
     Count,
     Cron,
@@ -43,6 +48,7 @@ from oncelake.ingestion.declaration.parts import (
     Minutes,
     Owner,
     Part,
+    PartitionText,
     Pattern,
     PauseSeconds,
     QuarantineRate,
@@ -157,6 +163,11 @@ class Declaration(Part):
     mode: str = Field("upsert", description="How records become rows.")
     keys: tuple[str, ...] = Field((), description="Columns that identify a row.")
     sequence_by: tuple[str, ...] = Field((), description="Columns that say which record is newer.")
+    partition_by: tuple[PartitionText, ...] = Field(
+        (),
+        description="Columns, or transforms of them, by which the table is divided: day(at), "
+        "bucket(16, id), region. Left out: as the table is.",
+    )
     track: tuple[str, ...] = Field(
         (),
         description="With `mode: scd2`: columns of which one must change to make a new version. "
@@ -291,11 +302,18 @@ class Declaration(Part):
         return {key: value} if isinstance(value, str) else value
 
     @field_validator(
-        "exclude", "from_key", "keys", "record", "sequence_by", "topics", "track", mode="before"
+        *("exclude", "from_key", "keys", "partition_by", "record", "sequence_by"),
+        *("topics", "track"),
+        mode="before",
     )
     @classmethod
     def _one_is_a_list(cls, value: Any) -> Any:
         return (value,) if isinstance(value, str) else value
+
+    @field_validator("partition_by", mode="before")
+    @classmethod
+    def _a_call_is_one_text(cls, value: Any) -> Any:
+        return rejoined(value) if isinstance(value, list | tuple) else value
 
     @field_validator("name")
     @classmethod
@@ -332,6 +350,11 @@ class Declaration(Part):
     def columns(self) -> tuple[DeclaredColumn, ...]:
         """The declared columns, in order."""
         return parse_columns(self.ddl)
+
+    @cached_property
+    def partitions(self) -> tuple[DeclaredPartition, ...]:
+        """The declared fields by which the table is partitioned, in order."""
+        return tuple(map(parse_partition, self.partition_by))
 
     @cached_property
     def value_columns(self) -> tuple[DeclaredColumn, ...]:

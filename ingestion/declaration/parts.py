@@ -24,6 +24,7 @@ from pydantic_core.core_schema import custom_error_schema
 from oncelake.ingestion.declaration.expectations import argument_violations
 from oncelake.ingestion.declaration.formats import FORMATS, Options
 from oncelake.ingestion.declaration.names import hint
+from oncelake.ingestion.declaration.partitions import readable_partition
 from oncelake.ingestion.declaration.rules.violations import RuleViolationsError
 from oncelake.ingestion.declaration.sql import readable_sql
 
@@ -73,6 +74,7 @@ Share = Annotated[
 Flag = Annotated[bool, Field(strict=True)]
 Topic = Annotated[str, StringConstraints(pattern=r"^[a-zA-Z0-9._-]{1,249}$")]
 Sql = Annotated[str, StringConstraints(pattern=r"\S"), AfterValidator(readable_sql)]
+PartitionText = Annotated[str, AfterValidator(readable_partition)]
 DottedName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)+$")]
 Pattern = Annotated[str, StringConstraints(min_length=1)]
 TombstonePolicy = Literal["delete", "ignore", "quarantine"]

@@ -170,6 +170,7 @@ class SinkKind:
         renames_columns: Whether columns that are there can get other names, or go.
         orders_columns: Whether they can be put into another order.
         has_branches: Whether a change can be shown beside the table: it is a ``BranchingTable``.
+        has_partitions: Whether a declaration may partition its tables.
     """
 
     module: str
@@ -195,6 +196,7 @@ class SinkKind:
     renames_columns: bool = False
     orders_columns: bool = False
     has_branches: bool = False
+    has_partitions: bool = False
 
     def statement(self, text: str, column: DeclaredColumn, *, table: str, where: str = "") -> str:
         """Fill in one of its texts about a column.
@@ -309,6 +311,7 @@ _OWN: Final[dict[str, SinkKind]] = {
         renames_columns=True,
         orders_columns=True,
         has_branches=True,
+        has_partitions=True,
     ),
     "postgres": SinkKind(
         module="oncelake.ingestion.sinks.postgres.table",

@@ -13,7 +13,7 @@ Which type is a wider one, ``SqlType.widens_to`` says, and its sink whether a ta
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
@@ -21,6 +21,7 @@ from typing import Any, Final, Literal
 from oncelake.ingestion.declaration.ddl import DeclaredColumn, parse_type, system_columns
 from oncelake.ingestion.declaration.gate import quarantining, rule_of
 from oncelake.ingestion.declaration.modes import EXTRA_COLUMN
+from oncelake.ingestion.declaration.partitions import DeclaredPartition, lookup_of
 from oncelake.ingestion.declaration.spec import StreamSpec, meaning, meaning_changes
 from oncelake.ingestion.declaration.sql import columns_in, quoted
 from oncelake.ingestion.declaration.types import SqlType
@@ -33,6 +34,8 @@ from oncelake.ingestion.tables.table import Rules, SinkTable
 Effect = Literal["nothing", "evolve", "onward", "alter", "epoch", "refused"]
 # `oncelake alter` notes what it does behind a commit of the stream, which such a table lacks.
 _BY_HAND: Final = "or execute them yourself"
+# The field of a change that concerns no column.
+PARTITION_BY: Final = "partition_by"
 _WORST: Final = ("refused", "epoch", "alter", "evolve", "onward", "nothing")
 
 
@@ -67,12 +70,14 @@ class SchemaPlan:
     Attributes:
         table: Where it is; ``None`` when the first run will make it.
         is_ours: Whether the table has a commit of the stream.
+        lookup: Which files are searched for the rows of a batch, if the table has partitions.
     """
 
     stream: str
     table: str | None
     changes: tuple[SchemaChange, ...]
     is_ours: bool = True
+    lookup: str | None = None
 
     @property
     def effect(self) -> Effect:
@@ -96,15 +101,31 @@ def plan_schema_change(spec: StreamSpec, paths: StreamPaths) -> SchemaPlan:
     if position is None:
         is_there = paths.table.log().exists
         changes = tuple(column_changes(spec, paths, is_ours=False)) if is_there else ()
-        where = paths.table.where if is_there else None
-        return SchemaPlan(stream=spec.name, table=where, changes=changes, is_ours=False)
+        where, partitions = None, spec.partitions
+        if is_there:
+            where, partitions = paths.table.where, paths.table.partitions()
+        lookup = _lookup(spec, partitions)
+        return SchemaPlan(
+            stream=spec.name, table=where, changes=changes, is_ours=False, lookup=lookup
+        )
     changes = (
         *identity_changes(spec, position.identity),
         *column_changes(spec, paths),
         *layout_changes(spec, paths.table),
         *_onward_changes(spec, position, paths.table),
     )
-    return SchemaPlan(stream=spec.name, table=paths.table.where, changes=changes)
+    return SchemaPlan(
+        stream=spec.name,
+        table=paths.table.where,
+        changes=changes,
+        lookup=_lookup(spec, paths.table.partitions()),
+    )
+
+
+def _lookup(spec: StreamSpec, partitions: Sequence[DeclaredPartition]) -> str | None:
+    """Say which files a batch searches; one that only adds rows searches none."""
+    keys = spec.row_keys if spec.mode == "aggregate" else spec.keys
+    return lookup_of(partitions, keys) if partitions and keys else None
 
 
 def _onward_changes(
@@ -215,6 +236,7 @@ def column_changes(
         drops = f"; or {_alter(spec)} drops it, and its values, or by `renamed_from` renames it"
         remedy = f"{_how_to_keep(found[name], table)}{'' if is_kept else drops}; or {instead}"
         yield _undeclared(found[name], remedy, is_kept=is_kept)
+    yield from _partition_changes(spec, table, instead, is_ours=is_ours)
     yield from _constraint_changes(spec, paths, instead)
 
 
@@ -266,6 +288,8 @@ def why_fixed(spec: StreamSpec, table: SinkTable, *names: str) -> str | None:
         return "it identifies or orders rows"
     if any(name.startswith("_") for name in names):
         return "it is one of Oncelake's own"
+    if {*names} & {each.column for each in table.partitions()}:
+        return "the table is partitioned by it"
     rules = table.rules()
     for rule, sql in {**rules.constraints, **rules.generated}.items():
         with suppress(ValueError):
@@ -273,6 +297,24 @@ def why_fixed(spec: StreamSpec, table: SinkTable, *names: str) -> str | None:
                 continue
         return f"{rule} of the table may rest on it ({sql})"
     return rules.fixed_by or None
+
+
+def _partition_changes(
+    spec: StreamSpec, table: SinkTable, instead: str, *, is_ours: bool
+) -> Iterator[SchemaChange]:
+    """Yield that the table is partitioned otherwise; where nothing is declared, as it is."""
+    found = [*map(str, table.partitions())] if spec.partitions else []
+    declared = [*map(str, spec.partitions)]
+    # Their order decides nothing but the names of folders.
+    if sorted(declared) != sorted(found):
+        what = f"is [{', '.join(declared)}], and the table's is [{', '.join(found)}]"
+        ways = [f"write `partition_by: [{', '.join(found)}]`" if found else "remove it"]
+        ways[0] += ", as the table has it"
+        if is_ours:
+            ways.insert(0, f"{_alter(spec)} lets new files follow it, and older ones stay")
+        remedy = "; or ".join([*ways, instead])
+        effect: Effect = "alter" if is_ours else "refused"
+        yield SchemaChange(field=PARTITION_BY, what=what, effect=effect, remedy=remedy)
 
 
 def layout_changes(spec: StreamSpec, table: SinkTable) -> Iterator[SchemaChange]:

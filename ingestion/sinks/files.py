@@ -116,6 +116,12 @@ class FileWriter(ABC, Generic[File]):
             if self._rows >= _ROWS_IN_GROUP or self._bytes >= _BYTES_IN_GROUP:
                 self._write_group()
 
+    def write_now(self, rows: pa.Table) -> None:
+        """Write rows, and keep none of them back."""
+        self.write(rows)
+        if self._rows:
+            self._write_group()
+
     def end_source(self, size: int) -> None:
         """Begin another file, unless what was copied so far is small: so small ones end."""
         self._source_bytes += size
@@ -126,8 +132,8 @@ class FileWriter(ABC, Generic[File]):
         rows = pa.Table.from_batches(self._waiting).cast(self._schema)
         self._waiting, self._rows, self._bytes = [], 0, 0
         if self._writer is None:
-            path, self._stream = self._begin()
-            self.paths.append(path)
+            self._path, self._stream = self._begin()
+            self.paths.append(self._path)
             self._writer = pq.ParquetWriter(
                 self._stream,
                 self._schema,
@@ -152,15 +158,21 @@ class FileWriter(ABC, Generic[File]):
             return
         self._writer.close()
         metadata, size = self._writer.writer.metadata, self._stream.tell()
-        self._end(self.paths[-1], self._stream)
-        self.files.append(self._describe(self.paths[-1], metadata, size))
+        self._end(self._path, self._stream)
+        self.files.append(self._describe(self._path, metadata, size))
         self._writer = None
 
     def discard(self) -> None:
         """Delete what was written."""
-        if self._writer is not None:
-            self._stream.close()
+        self._abandon()
         self._delete(self.paths)
+
+    def _abandon(self) -> None:
+        """Let go of a file that is not complete."""
+        if self._writer is not None:
+            # Else it would write the file's end, once it is collected, to a stream that is closed.
+            self._writer.is_open = False
+            self._stream.close()
 
 
 @contextmanager

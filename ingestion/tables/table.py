@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from oncelake.ingestion.declaration.ddl import DeclaredColumn
+from oncelake.ingestion.declaration.partitions import DeclaredPartition
 from oncelake.ingestion.errors import (
     AGAIN,
     CommitConflictError,
@@ -104,6 +105,7 @@ class TableDefinition:
         description: What a person says of it.
         window: How far back it shall be read.
         deletion_vectors: Whether rows may be marked as gone, where the sink can.
+        partitions: What it is partitioned by, where the sink can.
     """
 
     columns: tuple[DeclaredColumn, ...]
@@ -111,6 +113,7 @@ class TableDefinition:
     description: str = ""
     window: dt.timedelta = A_WEEK
     deletion_vectors: bool = False
+    partitions: tuple[DeclaredPartition, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -121,12 +124,14 @@ class Layout:
         columns: All of them, by their stored types, in order; any other is dropped.
         found: The table's own, as they were read, of which these are made.
         renamed: What the table calls columns so far, by their new names.
+        partitions: What new rows are to be partitioned by, where that is to change.
         tell: Called with a sentence for each step.
     """
 
     columns: Sequence[DeclaredColumn]
     found: Sequence[DeclaredColumn]
     renamed: Mapping[str, str] = field(default_factory=dict)
+    partitions: tuple[DeclaredPartition, ...] | None = None
     tell: Tell = lambda text: None
 
 
@@ -209,6 +214,10 @@ class SinkTable(ABC):
     def rules(self) -> Rules:
         """Return what the table asks of its rows."""
         return Rules()
+
+    def partitions(self) -> tuple[DeclaredPartition, ...]:
+        """Return what the rows that are written from now on are partitioned by, in order."""
+        return ()
 
     def reshape(self, layout: Layout, metadata: CommitMetadata) -> Commit:
         """Commit other columns and a note; see ``Transaction``. Needs the stream's lock.

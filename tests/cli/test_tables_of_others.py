@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
-from pyiceberg.transforms import IdentityTransform
-from pyiceberg.types import IntegerType, NestedField, StringType
+from pyiceberg.transforms import BucketTransform, IdentityTransform
+from pyiceberg.types import DoubleType, IntegerType, NestedField, StringType
 
 from oncelake.ingestion.declaration.modes import OUR_COLUMNS
 from oncelake.ingestion.declaration.sinks import SinkSpec
@@ -344,7 +344,9 @@ def test_a_generated_column_is_declared_by_what_computes_it(home: Path) -> None:
     assert (plan["effect"], plan["refusals"]) == ("nothing", [])
 
 
-def make_iceberg_table(*, is_partitioned: bool = False, more: Sequence[NestedField] = ()) -> None:
+def make_iceberg_table(
+    *, by: PartitionField | None = None, more: Sequence[NestedField] = ()
+) -> None:
     """Make an empty table of ``orders`` in the lake's own catalog, as another tool would."""
     sink = SinkSpec.model_validate({"iceberg": {}})
     entry: Any = StreamPaths.of("orders", load_settings(), sink).table
@@ -354,8 +356,7 @@ def make_iceberg_table(*, is_partitioned: bool = False, more: Sequence[NestedFie
         NestedField(2, "total", IntegerType()),
         *more,
     )
-    of_total = PartitionField(2, 1000, IdentityTransform(), "total")
-    parts = PartitionSpec(of_total) if is_partitioned else UNPARTITIONED_PARTITION_SPEC
+    parts = PartitionSpec(by) if by else UNPARTITIONED_PARTITION_SPEC
     with entry.session() as catalog:
         catalog.create_namespace_if_not_exists(entry.identifier[:-1])
         location = entry.new_location()
@@ -375,10 +376,46 @@ def test_an_iceberg_table_with_the_users_columns_alone_gets_ours(home: Path) -> 
     assert [change["field"] for change in plan["changes"]] == [name for name, _ in OURS]
 
 
+def test_a_partitioned_iceberg_table_is_taken_as_it_is(home: Path) -> None:
+    """Where the declaration says nothing of partitions, or the same; else either can be changed."""
+    evolving = f"{ORDERS}sink: iceberg\nschema_change: evolve\n"
+    declare(home, "orders", evolving)
+    make_iceberg_table(by=PartitionField(1, 1000, BucketTransform(4), "part"))
+    assert planned()["refusals"] == []
+    declare(home, "orders", f"{evolving}partition_by: bucket(4, id)\n")
+    assert planned()["refusals"] == []
+    assert planned()["lookup"] == (
+        "a batch searches the partitions of its keys alone, by bucket(4, id)"
+    )
+    assert "  a batch searches the partitions of its keys alone" in oncelake("plan").output
+
+    declare(home, "orders", f"{evolving}partition_by: [bucket(8, id), total]\n")
+    problem = refusal()
+
+    assert "partition_by is [bucket(8, id), total], and the table's is [bucket(4, id)]" in problem
+    assert "partition_by: write `partition_by: [bucket(4, id)]`, as the table has it" in problem
+    assert "or drop or rename that table, or declare another one in `sink`" in problem
+
+
+def test_an_undivided_iceberg_table_stays_so(home: Path) -> None:
+    """Its declaration has no partitions then."""
+    declare(home, "orders", f"{ORDERS}sink: iceberg\npartition_by: total\n")
+    make_iceberg_table()
+
+    assert "partition_by: remove it, as the table has it; or drop or rename" in refusal()
+
+
 @pytest.mark.parametrize(
     ("table", "said"),
     [
-        pytest.param({"is_partitioned": True}, "is partitioned", id="partitions"),
+        pytest.param(
+            {
+                "by": PartitionField(3, 1000, IdentityTransform(), "share"),
+                "more": [NestedField(3, "share", DoubleType())],
+            },
+            "is partitioned by identity of share",
+            id="partitions",
+        ),
         pytest.param({"more": [NestedField(3, "n", StringType())]}, "n STRING is in", id="column"),
     ],
 )

@@ -38,7 +38,6 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import StaticTable, Table
 from pyiceberg.table.snapshots import Operation
 from pyiceberg.table.update import RemoveSnapshotRefUpdate
-from pyiceberg.transforms import IdentityTransform
 from sqlalchemy.exc import OperationalError
 
 from oncelake.ingestion.declaration.ddl import DeclaredColumn, parse_type
@@ -580,16 +579,6 @@ def test_files_that_are_gone_or_cut_short_are_named(tmp_path: Path, table: Icebe
         table.check(table.log())
     with pytest.raises(DamagedTableError, match="missing"), table.translate_read_errors():
         names_in(table)
-
-
-def test_what_this_sink_cannot_write_is_refused(tmp_path: Path, table: IcebergTable) -> None:
-    """Before anything is read, with what to do."""
-    assert table.check(table.log()) is None
-    with others(tmp_path).update_spec() as update:
-        update.add_field("_epoch", IdentityTransform())
-    assert "partitioned" in str(table.check(table.log()))
-    with pytest.raises(RefusedError, match="partitioned"):
-        table.begin(1)
 
 
 def test_an_earlier_version_is_restored(tmp_path: Path, table: IcebergTable) -> None:

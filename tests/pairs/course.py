@@ -399,6 +399,13 @@ COURSE: Final = (
     ),
     Feature(name="deletion_vectors", fields={"deletion_vectors": True}, page="maintain.md"),
     Feature(name="sink: iceberg", fields={"sink.iceberg": {}}, page="sinks.md"),
+    Feature(
+        name="partition_by",
+        # Every update moves its row to another partition, whatever is declared beside it.
+        fields={"partition_by": ["bucket(2, id)", "truncate(3, _offset)"]},
+        needs={"sink.iceberg": {}},
+        page="sinks.md",
+    ),
     Feature(name="what changes no row", fields=silent(), page=STREAMS),
     Feature(name="backfill_from", fields={"backfill_from": "2024-01-01"}, page="dagster.md"),
     Feature(

@@ -168,7 +168,7 @@ class _Plan:
 
     def document(self) -> dict[str, object]:
         """Return the JSON form."""
-        names = ("table", "effect", "changes")
+        names = ("table", "effect", "changes", "lookup")
         return {
             "stream": self.stream,
             **(output.fields_of(self.diff, *names) if self.diff else {}),
@@ -182,6 +182,8 @@ class _Plan:
         if self.diff is not None:
             is_stopped = any(failure.type in shown for failure in self.refusals)
             _print_plan(self.diff, is_stopped=is_stopped)
+            if self.diff.lookup:
+                output.say(f"  {self.diff.lookup}")
         for failure in self.refusals:
             if failure.type not in shown:
                 output.say(failure.message, "bold red")

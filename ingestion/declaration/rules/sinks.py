@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from typing import Final
 
 from oncelake.ingestion.declaration.aggregates import Aggregate, aggregates_of
-from oncelake.ingestion.declaration.ddl import DeclaredColumn
+from oncelake.ingestion.declaration.ddl import DeclaredColumn, system_columns
 from oncelake.ingestion.declaration.fields import Declaration
 from oncelake.ingestion.declaration.modes import MODES
+from oncelake.ingestion.declaration.partitions import partition_violations
 from oncelake.ingestion.declaration.rules.stream import renaming_advice
 from oncelake.ingestion.declaration.rules.violations import Violation
 from oncelake.ingestion.declaration.sinks import BESIDE, SINKS, KafkaSink, PostgresSink
@@ -34,6 +35,7 @@ def sink_violations(spec: Declaration, columns: tuple[DeclaredColumn, ...]) -> I
         yield "mode", f"`sink: {name}` cannot keep `mode: {spec.mode}`; write {allowed}"
     if spec.deletion_vectors and not kind.marks_rows:
         yield "deletion_vectors", f"`sink: {name}` keeps none; remove it"
+    yield from _partition_violations(spec, columns)
     if kind.is_log:
         yield from _log_violations(spec)
     if spec.sink.kafka:
@@ -49,6 +51,18 @@ def sink_violations(spec: Declaration, columns: tuple[DeclaredColumn, ...]) -> I
             yield "schema", f"column {column.name!r}: {problem}; {advice}"
         for word in kind.refused_in(column.type):
             yield _refused_type(spec, column.name, word, made_by.get(column.name))
+
+
+def _partition_violations(
+    spec: Declaration, columns: tuple[DeclaredColumn, ...]
+) -> Iterator[Violation]:
+    if spec.partition_by and not spec.sink.kind.has_partitions:
+        able = next(name for name, kind in SINKS.items() if kind.has_partitions)
+        problem = f"`sink: {spec.sink.name}` has no partitions"
+        yield "partition_by", f"{problem}; remove it, or write `sink: {able}`"
+        return
+    types = {column.name: column.type for column in (*columns, *system_columns())}
+    yield from partition_violations(spec.partition_by, types)
 
 
 def _sketch_violations(spec: Declaration) -> Iterator[Violation]:

@@ -43,6 +43,7 @@ def create_table(stream: Stream, *, run_id: str) -> None:
             description=spec.description,
             window=dt.timedelta(days=spec.rewind_window_days),
             deletion_vectors=spec.deletion_vectors,
+            partitions=spec.partitions,
         )
     )
     hit(Failpoint.TABLE_CREATED)

@@ -1,7 +1,7 @@
 """A stream's table as its Iceberg catalog knows it: how it is loaded, and committed to once.
 
-A commit requires the very snapshot, columns and table that were loaded: pyiceberg's own
-transactions would put a stale commit on top of whatever came between.
+A commit requires the very snapshot, columns, partitions and table that were loaded: pyiceberg's
+own transactions would put a stale commit on top of whatever came between.
 """
 
 from __future__ import annotations
@@ -42,6 +42,8 @@ from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update import (
     AssertCurrentSchemaId,
+    AssertDefaultSpecId,
+    AssertLastAssignedPartitionId,
     AssertRefSnapshotId,
     AssertTableUUID,
     TableUpdate,
@@ -496,4 +498,6 @@ def _requirements(table: Table) -> tuple[Any, ...]:
         AssertTableUUID(uuid=table.metadata.table_uuid),
         AssertRefSnapshotId(ref=MAIN_BRANCH, snapshot_id=current.snapshot_id if current else None),
         AssertCurrentSchemaId(current_schema_id=table.metadata.current_schema_id),
+        AssertDefaultSpecId(default_spec_id=table.metadata.default_spec_id),
+        AssertLastAssignedPartitionId(last_assigned_partition_id=table.metadata.last_partition_id),
     )

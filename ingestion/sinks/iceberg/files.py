@@ -18,6 +18,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from io import BufferedWriter
 from io import FileIO as RawFile
+from itertools import takewhile
+from pathlib import Path
 from typing import Any, Final, cast
 
 import numpy as np
@@ -36,6 +38,7 @@ from pyiceberg.io.pyarrow import (
     schema_to_pyarrow,
 )
 from pyiceberg.manifest import (
+    DATA_FILE_TYPE,
     DataFile,
     DataFileContent,
     FileFormat,
@@ -46,7 +49,7 @@ from pyiceberg.manifest import (
     ManifestWriter,
     ManifestWriterV2,
 )
-from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionKey, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table, TableProperties, Transaction
 from pyiceberg.table.metadata import TableMetadata
@@ -68,10 +71,15 @@ from oncelake.ingestion.sinks.files import (
     read_columns,
     wanted_of,
 )
+from oncelake.ingestion.sinks.iceberg.partitions import Partitioning, Values, naming
 from oncelake.ingestion.storage.location import Location
 
 _FIELD_ID: Final = b"PARQUET:field_id"
 _LAST_BEFORE_PAIRS: Final = "\ud7ff"
+# Where a data file has its partition's values.
+_PARTITION: Final = [field.name for field in DATA_FILE_TYPE[2].fields].index("partition")
+# So many files of a commit are open at a time, each of another partition.
+_OPEN_FILES: Final = 32
 # In the name of every file that is written here, so that it is known as ours without a commit.
 _OURS: Final = "oncelake-"
 # The columns whose bounds are ordered as their values are; moments and days have theirs as numbers.
@@ -109,8 +117,11 @@ class DurableFileIO(PyArrowFileIO):
 
 class _DurableFile(PyArrowFile):
     def create(self, overwrite: bool = False) -> pa.PythonFile:
-        """Make the file, and its folder; it is synced when it is closed."""
+        """Make the file, and its folders, which are synced; it is itself when it is closed."""
+        made = [*takewhile(lambda folder: not folder.exists(), Path(self._path).parents)]
         super().create(overwrite).close()
+        for folder in made:
+            Location.of(folder).parent.sync()
         return pa.PythonFile(BufferedWriter(_SyncedFile(self._path, "wb")), mode="w")
 
 
@@ -191,27 +202,33 @@ def _names_in(file: pa.Schema, wanted: Schema) -> list[str | None]:
 
 
 class IcebergFileWriter(FileWriter[LiveFile]):
-    """Writes rows to new data files of a table."""
+    """Writes rows to new data files of a table: those of one partition, where it has any."""
 
     compression = "zstd"
 
     def __init__(
-        self, table: Table, target_bytes: int = TARGET_BYTES, *, marks: bool = False
+        self,
+        table: Table,
+        target_bytes: int = TARGET_BYTES,
+        partition: PartitionKey | None = None,
+        *,
+        marks: bool = False,
     ) -> None:
         """Take the table whose columns and folder they have.
 
         Args:
             table: The table.
             target_bytes: What a file grows to.
-            marks: Whether rows may be marked as gone.
+            partition: Of all rows that are written.
+            marks: Whether rows of other files may be marked as gone.
         """
         super().__init__(schema_to_pyarrow(table.schema()), target_bytes)
-        self._table, self._marks = table, marks
+        self._table, self._partition, self._marks = table, partition, marks
         self._deletes: list[str] = []
 
     def _begin(self, ending: str = "") -> tuple[str, Any]:
         name = f"{_OURS}{uuid.uuid4()}{ending}.parquet"
-        path = self._table.location_provider().new_data_location(name)
+        path = self._table.location_provider().new_data_location(name, self._partition)
         return path, self._table.io.new_output(path).create()
 
     def mark(self, file: LiveFile, is_gone: Mask) -> bool:
@@ -255,13 +272,57 @@ class IcebergFileWriter(FileWriter[LiveFile]):
         table, prefix = self._table, TableProperties.METRICS_MODE_COLUMN_CONF_PREFIX
         unbounded = _without_bounds(metadata, table.schema())
         counted = {f"{prefix}.{name}": "counts" for name in unbounded}
-        of_table = table.metadata.model_copy(update={"properties": {**table.properties, **counted}})
-        file = parquet_file_to_data_file(table.io, of_table, path)
-        file.spec_id = table.metadata.default_spec_id
+        # It would take a partition's values for those of the columns, which they seldom are.
+        undivided = {"partition_specs": [UNPARTITIONED_PARTITION_SPEC], "default_spec_id": 0}
+        changed = {"properties": {**table.properties, **counted}, **undivided}
+        file = parquet_file_to_data_file(table.io, table.metadata.model_copy(update=changed), path)
+        if self._partition is not None:
+            file[_PARTITION] = self._partition.partition
+        file.spec_id = table.spec().spec_id
         return LiveFile(file)
 
     def _delete(self, paths: Sequence[str]) -> None:
         delete_files(self._table.io, paths)
+
+
+class PartitionedFileWriter(IcebergFileWriter):
+    """Writes the rows of each partition to files of their own.
+
+    It keeps rows back as any writer does, and then writes those of one partition after the other:
+    of the files that are open a few stay so, and of the rows no more are in memory.
+    """
+
+    def __init__(self, table: Table, target_bytes: int = TARGET_BYTES, *, marks: bool) -> None:
+        """Take the table whose columns, partitions and folder they have."""
+        super().__init__(table, target_bytes, marks=marks)
+        self._partitioning = Partitioning(table.schema(), table.spec())
+        # By the values of their partitions, the one that was last written behind.
+        self._open: dict[Values, IcebergFileWriter] = {}
+
+    def _write_group(self) -> None:
+        rows = pa.Table.from_batches(self._waiting)
+        self._waiting, self._rows, self._bytes = [], 0, 0
+        for values, part in self._partitioning.split(rows):
+            writer = self._open.pop(values, None) or self._writer_of(values)
+            self._open[values] = writer
+            writer.write_now(part)
+            if len(self._open) > _OPEN_FILES:
+                self._open.pop(next(iter(self._open))).close()
+
+    def _writer_of(self, values: Values) -> IcebergFileWriter:
+        key = self._partitioning.key(values)
+        writer = IcebergFileWriter(self._table, self._target, key)
+        writer.files, writer.paths = self.files, self.paths
+        return writer
+
+    def _complete(self) -> None:
+        super()._complete()
+        while self._open:
+            self._open.pop(next(iter(self._open))).close()
+
+    def _abandon(self) -> None:
+        for writer in self._open.values():
+            writer._abandon()
 
 
 def bounds_of(file: LiveFile, field: iceberg.NestedField) -> tuple[Any, Any]:
@@ -319,9 +380,14 @@ def is_live(manifest: ManifestFile) -> bool:
 class _LoadedTable(Transaction):
     """A transaction that changes nothing; pyiceberg's checks all metadata when it is asked."""
 
+    def __init__(self, table: Table) -> None:
+        super().__init__(table)
+        specs = {"partition_specs": naming(table.metadata.partition_specs)}
+        self._metadata = table.metadata.model_copy(update=specs)
+
     @property
     def table_metadata(self) -> TableMetadata:
-        return self._table.metadata
+        return self._metadata
 
 
 class _DeletesWriter(ManifestWriterV2):

@@ -10,6 +10,7 @@ import datetime as dt
 import math
 import random
 import time
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from functools import cached_property, partial
@@ -50,6 +51,7 @@ from pyiceberg.table.update.schema import UpdateSchema
 from pyiceberg.typedef import EMPTY_DICT
 
 from oncelake.ingestion.declaration.ddl import DeclaredColumn
+from oncelake.ingestion.declaration.partitions import DeclaredPartition
 from oncelake.ingestion.declaration.sinks import BESIDE, SINKS, IcebergSink
 from oncelake.ingestion.declaration.types import SqlType
 from oncelake.ingestion.settings import Settings
@@ -60,10 +62,16 @@ from oncelake.ingestion.sinks.files import (
     discarding,
     refuse_other_rows,
 )
-from oncelake.ingestion.sinks.iceberg import files
+from oncelake.ingestion.sinks.iceberg import files, partitions
 from oncelake.ingestion.sinks.iceberg import log as snapshots
 from oncelake.ingestion.sinks.iceberg.catalog import CatalogEntry, OvertakenError
-from oncelake.ingestion.sinks.iceberg.files import IcebergFileWriter, LiveFile, StagedSnapshot
+from oncelake.ingestion.sinks.iceberg.files import (
+    IcebergFileWriter,
+    LiveFile,
+    PartitionedFileWriter,
+    StagedSnapshot,
+)
+from oncelake.ingestion.sinks.iceberg.partitions import Partitioning, Values, values_of
 from oncelake.ingestion.storage.failpoints import Failpoint, hit
 from oncelake.ingestion.storage.location import Location
 from oncelake.ingestion.tables.commit_log import (
@@ -159,12 +167,14 @@ class IcebergTable(NamedTable, ErasableTable, RewindableTable, BranchingTable, M
         One that has rows, and is not ours, stays as it is. Two may do this at once.
         """
         entry, ours = self._entry, {snapshots.STREAM: self.stream}
+        schema = _schema(wanted.columns, wanted.keys)
         with entry.session() as catalog:
             entry.make_namespace(catalog)
             table = catalog.create_table_if_not_exists(
                 entry.identifier,
-                schema=_schema(wanted.columns, wanted.keys),
+                schema=schema,
                 location=entry.new_location(),
+                partition_spec=partitions.specification(schema, wanted.partitions),
                 properties={
                     **_PROPERTIES,
                     **ours,
@@ -209,6 +219,11 @@ class IcebergTable(NamedTable, ErasableTable, RewindableTable, BranchingTable, M
             )
             for field in self._entry.loaded().schema().fields
         )
+
+    def partitions(self) -> tuple[DeclaredPartition, ...]:
+        """Return the table's current specification, but for fields that are always null."""
+        table = self._entry.loaded()
+        return partitions.declared(table.schema(), table.spec())
 
     def _is_ours(self, table: Table | None) -> bool:
         return table is not None and table.properties.get(snapshots.STREAM) == self.stream
@@ -315,23 +330,23 @@ class IcebergTable(NamedTable, ErasableTable, RewindableTable, BranchingTable, M
         last = self.log().last_seq(self.stream)
         begun = self.begin(0 if last is None else last + 1)
         with begun.translated():
-            sizes = {file: file.data.file_size_in_bytes for file in begun.files}
-            small = [file for file, size in sizes.items() if size < target_bytes * 3 // 4]
-            if len(small) <= -(-sum(map(sizes.__getitem__, small)) // target_bytes):
-                small = []
-            most = _MOST_GONE if begun.marks else 0
-            marked = {
-                file: begun.measure(file)[0] - begun.count(file)
-                for file in begun.files
-                if file.deletes and file not in small
+            by_partition = defaultdict[tuple[int, Values], list[LiveFile]](list)
+            for file in begun.files:
+                if begun.measure(file)[1] < target_bytes * 3 // 4:
+                    by_partition[file.data.spec_id, values_of(file.data)].append(file)
+            chosen = {
+                file
+                for files in by_partition.values()
+                if len(files) > -(-sum(begun.measure(f)[1] for f in files) // target_bytes)
+                for file in files
             }
-            chosen = [
-                *small,
-                *(file for file, gone in marked.items() if gone > most * begun.measure(file)[0]),
-            ]
-            if not chosen:
-                return 0, 0
-            return len(chosen), begun.rewrite(chosen, target_bytes=target_bytes)
+            most = _MOST_GONE if begun.marks else 0
+            for file in begun.files:
+                rows = begun.measure(file)[0]
+                if file.deletes and rows - begun.count(file) > most * rows:
+                    chosen.add(file)
+            in_order = [file for file in begun.files if file in chosen]
+            return len(chosen), begun.rewrite(in_order, target_bytes=target_bytes) if chosen else 0
 
     def written_files(self) -> frozenset[str]:
         """Return the files in the table's folder that this program has written."""
@@ -499,8 +514,8 @@ def _refuse_named(entry: CatalogEntry, table: Table) -> None:
 def _settings_error(entry: CatalogEntry, table: Table) -> TableSettingsError | None:
     if table.format_version != _FORMAT:
         problem = f"is of format version {table.format_version}, and not {_FORMAT}"
-    elif not table.spec().is_unpartitioned():
-        problem = "is partitioned, which a stream's table cannot be"
+    elif by := partitions.not_computed(table.schema(), table.spec()):
+        problem = f"is partitioned by {by}, of which no values are computed here"
     else:
         return None
     is_ours = table.properties.get(snapshots.STREAM) == entry.stream
@@ -562,8 +577,9 @@ class IcebergTransaction(FilesTransaction[LiveFile]):
         if problem := _settings_error(entry, table):
             raise problem
         self._entry, self._table = entry, table
-        # What gives the table other columns.
+        # What gives the table other columns, and what divides it anew, behind those.
         self._schema: tuple[TableUpdate, ...] = ()
+        self._partitions: tuple[TableUpdate, ...] = ()
         # What is committed beside the table.
         self._branch: str | None = None
 
@@ -622,8 +638,22 @@ class IcebergTransaction(FilesTransaction[LiveFile]):
         return partial(files.bounds_of, field=field)
 
     def open_writer(self, target_bytes: int = TARGET_BYTES) -> IcebergFileWriter:
-        """Write into the table's folder."""
-        return IcebergFileWriter(self._table, target_bytes, marks=self.marks)
+        """Write into the table's folder, or into those of its partitions."""
+        is_divided = not self._table.spec().is_unpartitioned()
+        kind = PartitionedFileWriter if is_divided else IcebergFileWriter
+        return kind(self._table, target_bytes, marks=self.marks)
+
+    def searched(self, keys: pa.Table) -> list[int]:
+        """Leave out the files of partitions in which no row of the keys can be."""
+        table, numbers = self._table, super().searched(keys)
+        schema, specs = table.schema(), table.specs()
+        of = {id_: Partitioning(schema, specs[id_]).wanted(keys) for id_ in specs}
+        return [
+            number
+            for number in numbers
+            if (is_wanted := of[self.files[number].data.spec_id]) is None
+            or is_wanted(self.files[number].data.partition)
+        ]
 
     def translated(self) -> AbstractContextManager[None]:
         """Translate what catalog and files raise."""
@@ -635,7 +665,8 @@ class IcebergTransaction(FilesTransaction[LiveFile]):
         super().erase(keys, metadata)
 
     def reshape(self, layout: Layout, metadata: CommitMetadata) -> None:
-        """Commit another schema with the snapshot of the note; no file changes."""
+        """Commit another schema or partitions with the snapshot of the note; no file changes."""
+        self._refuse_drop(layout)
         update = self._table.update_schema()
         _reshape(update, self._table.schema(), layout)
         schema = update._apply()
@@ -643,10 +674,23 @@ class IcebergTransaction(FilesTransaction[LiveFile]):
         schema_id = next(known, None)
         if schema_id is None:
             self._schema, schema_id = (AddSchemaUpdate(schema_=schema),), schema.schema_id
+        if layout.partitions is not None:
+            past = self._table.metadata
+            spec = partitions.specification(schema, layout.partitions, past)
+            self._partitions = partitions.divided_by(spec, past)
         with self.translated():
             self.commit_files(
                 metadata, counts=counts_of(None), added=(), removed=(), schema_id=schema_id
             )
+
+    def _refuse_drop(self, layout: Layout) -> None:
+        """Make sure that the columns by which any file is partitioned stay."""
+        schema, kept = self._table.schema(), {*layout.renamed.values()}
+        kept |= {column.name for column in layout.columns}
+        for spec in self._table.specs().values():
+            for each in partitions.declared(schema, spec):
+                if each.column in schema.column_names and each.column not in kept:
+                    raise NotImplementedError(f"files of it are partitioned by {each.column}")
 
     def stage(self, change: Change, metadata: CommitMetadata, branch: str) -> None:
         """Commit a change to a branch, without a note."""
@@ -733,8 +777,8 @@ class IcebergTransaction(FilesTransaction[LiveFile]):
         with discarding(staged.discard, *self.refusals):
             kind = Operation.OVERWRITE if removed else Operation.APPEND
             try:
-                updates = (*self._schema, *staged.write(kind, schema_id), properties)
-                entry.commit(table, updates, staged.snapshot_id)
+                updates = (*self._schema, *staged.write(kind, schema_id), *self._partitions)
+                entry.commit(table, (*updates, properties), staged.snapshot_id)
             except TableBusyError as error:
                 # Another run of the stream may have changed it.
                 last = snapshots.last_seq(entry.load(), entry.stream)

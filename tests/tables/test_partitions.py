@@ -1,0 +1,169 @@
+"""A stream into a partitioned table is proven, however its rows move between partitions."""
+
+from __future__ import annotations
+
+import datetime as dt
+import random
+from itertools import product
+from typing import Any, Final
+
+import pytest
+from pyiceberg.table import Table
+
+from oncelake.ingestion.errors import SchemaChangedError
+from oncelake.ingestion.operations.alter import alter
+from oncelake.ingestion.operations.erase.erase import erase
+from oncelake.ingestion.operations.history.rewind import rewind
+from oncelake.ingestion.operations.upkeep.maintain import maintain
+from tests.support.long import IS_LONG, only_long
+from tests.support.proof import find_problems
+from tests.support.world import World
+
+LAYOUTS: Final = {
+    "bucket of the key": ["bucket(4, id)"],
+    "day": ["day(moment)"],
+    "identity": ["region"],
+    "truncate": ["truncate(2, name)"],
+    "two fields": ["day(moment)", "bucket(3, id)"],
+}
+MODES: Final[dict[str, dict[str, Any]]] = {
+    "upsert": {},
+    "soft": {"deletes": "soft"},
+    "partial": {"ignore_null_updates": True},
+    "append": {"mode": "append", "keys": [], "tombstones": "ignore"},
+    "scd2": {"mode": "scd2", "sequence_by": ["at"], "tombstones": "ignore"},
+}
+# Each layout, and each mode with another of them; what is left takes long.
+PLAYED: Final = {*product(LAYOUTS, ["upsert"]), *zip(LAYOUTS, reversed(MODES), strict=True)}
+PAIRS: Final = [
+    pytest.param(*pair, id=" ".join(pair), marks=() if pair in PLAYED else only_long)
+    for pair in product(LAYOUTS, MODES)
+]
+COLUMNS: Final = "id INT NOT NULL, at INT NOT NULL, moment TIMESTAMP, region STRING, name STRING"
+MOMENTS: Final = [
+    *("1969-12-31T23:59:59.999999Z", "1970-01-01T00:30:00+01:00", "1970-01-01T00:00:00Z"),
+    *("2024-02-29T23:59:59-05:00", "0001-01-01T00:00:00Z", "9999-12-31T23:59:59Z", None),
+]
+REGIONS: Final = ["eu", "us", "a/b=c d", "", "..", "é😀", None]
+NAMES: Final = ["", None, "é😀x", "é😀y", "é", "aa", "aab", "gone"]
+
+
+@pytest.fixture
+def sink() -> str:
+    """The one that has partitions."""
+    return "iceberg"
+
+
+def record(id: int, at: int, dice: random.Random) -> dict[str, Any]:
+    """Make a record of any partition."""
+    drawn = {"moment": MOMENTS, "region": REGIONS, "name": NAMES}
+    return {"id": id, "at": at, **{name: dice.choice(of) for name, of in drawn.items()}}
+
+
+def send(world: World, dice: random.Random, count: int, *, deletes: bool) -> None:
+    """Send records of few keys, and null values of some."""
+    for _ in range(count):
+        id = dice.randrange(12)
+        if deletes and dice.random() < 0.2:
+            world.send(None, id=id)
+        else:
+            world.send(record(id, dice.randrange(50), dice))
+
+
+@pytest.mark.parametrize(("layout", "mode"), PAIRS)
+@pytest.mark.parametrize("seed", range(4 if IS_LONG else 1))
+def test_every_layout_holds_in_every_mode(world: World, layout: str, mode: str, seed: int) -> None:
+    """Updates, moves, deletes, upkeep, and records that are read again end as the proof folds."""
+    dice, deletes = random.Random(f"{layout} {mode} {seed}"), mode in ("upsert", "soft", "partial")
+    world.declare(schema=COLUMNS, partition_by=LAYOUTS[layout], **MODES[mode])
+
+    for _ in range(3):
+        send(world, dice, 25, deletes=deletes)
+        assert world.run().is_balanced
+    maintain(world.spec, world.settings, run_id="m", window=dt.timedelta(0))
+    if mode != "partial":
+        world.replay()
+    send(world, dice, 25, deletes=deletes)
+    world.run()
+
+    assert find_problems(world) == ()
+    assert [*map(str, world.paths.table.partitions())] == LAYOUTS[layout]
+
+
+def test_other_partitions_than_the_tables_are_refused(world: World) -> None:
+    """Before anything is read; an alter, or a rebuild, makes them those that are declared."""
+    dice = random.Random(0)
+    world.declare(schema=COLUMNS, partition_by=["region"])
+    send(world, dice, 20, deletes=True)
+    world.run()
+    world.declare(schema=COLUMNS, partition_by=["bucket(4, id)", "day(moment)"])
+    send(world, dice, 20, deletes=True)
+
+    with pytest.raises(SchemaChangedError) as refused:
+        world.run()
+
+    says = "partition_by is [bucket(4, id), day(moment)], and the table's is [region]"
+    assert says in str(refused.value)
+    alter_it = f"`oncelake alter {world.name} --yes` lets new files follow it, and older ones stay"
+    as_it_is = "or write `partition_by: [region]`, as the table has it; or oncelake rebuild"
+    assert f"Next: partition_by: {alter_it}; {as_it_is}" in str(refused.value)
+    assert len(world.ledger) == 1
+    world.rebuild()
+    assert [*map(str, world.paths.table.partitions())] == ["bucket(4, id)", "day(moment)"]
+    assert find_problems(world) == ()
+
+
+def test_an_alter_divides_new_files_otherwise(world: World) -> None:
+    """Older ones stay, and are found, and so it is when they become what they were."""
+    dice = random.Random(2)
+    world.declare(schema=COLUMNS, partition_by=["region"])
+    send(world, dice, 30, deletes=True)
+    world.run()
+    before = spec_ids(world)
+    world.declare(partition_by=["bucket(4, id)", "day(moment)"])
+
+    done = alter(world.spec, world.settings, drops=(), run_id="a")
+    send(world, dice, 30, deletes=True)
+    world.run()
+
+    assert [change.field for change in done.changes] == ["partition_by"]
+    assert find_problems(world) == ()
+    assert (before, spec_ids(world) >= {1}) == ({0}, True)
+    world.declare(partition_by=["region"])
+    alter(world.spec, world.settings, drops=(), run_id="b")
+    send(world, dice, 30, deletes=True)
+    world.run()
+    assert find_problems(world) == ()
+    maintain(world.spec, world.settings, run_id="m", window=dt.timedelta(0))
+    assert find_problems(world) == ()
+    assert [*map(str, world.paths.table.partitions())] == ["region"]
+    assert table_of(world).metadata.default_spec_id == 0
+
+
+def table_of(world: World) -> Table:
+    """Load the table as pyiceberg has it."""
+    entry: Any = world.paths.table
+    return entry._entry.loaded()
+
+
+def spec_ids(world: World) -> set[int]:
+    """Return by which specifications the files are divided."""
+    return {task.file.spec_id for task in table_of(world).scan().plan_files()}
+
+
+def test_a_stream_that_says_nothing_takes_the_tables_partitions(world: World) -> None:
+    """And keeps them when its rows come back as they were, or are erased."""
+    dice = random.Random(1)
+    world.declare(schema=COLUMNS, partition_by=["truncate(1, name)"])
+    send(world, dice, 30, deletes=False)
+    world.run()
+    world.declare(partition_by=[])
+    send(world, dice, 30, deletes=True)
+    world.run()
+    rewind(world.spec, world.settings, to="seq:1", reason="a test", run_id="r")
+    world.run()
+    assert find_problems(world) == ()
+    erase(world.spec, world.settings, key='{"id": 3}', reason="asked", run_id="e")
+
+    assert find_problems(world) == ()
+    assert [*map(str, world.paths.table.partitions())] == ["truncate(1, name)"]
