@@ -71,11 +71,15 @@ def opened(lake: Path) -> IcebergTable:
     return open_table(STREAM, IcebergSink(table="shop.orders"), Settings(), Location.of(lake))
 
 
-def created(lake: Path, *partitions: str) -> IcebergTable:
+def created(lake: Path, *partitions: str, is_marked: bool = False) -> IcebergTable:
     """Make a partitioned table, and commit its first note."""
     table = opened(lake)
     fields = tuple(map(parse_partition, partitions))
-    table.create(TableDefinition(columns=COLUMNS, keys=("id",), partitions=fields))
+    table.create(
+        TableDefinition(
+            columns=COLUMNS, keys=("id",), partitions=fields, deletion_vectors=is_marked
+        )
+    )
     table.commit_note(NOTE)
     return table
 
@@ -158,10 +162,13 @@ def check_partitions(lake: Path) -> None:
             assert {compute(each[source.name]) for each in found} == {file.partition[nth]}
 
 
+@pytest.mark.parametrize("is_marked", [False, True], ids=["rewritten", "marked"])
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_rows_are_where_they_belong_after_every_change(tmp_path: Path, layout: str) -> None:
+def test_rows_are_where_they_belong_after_every_change(
+    tmp_path: Path, layout: str, *, is_marked: bool
+) -> None:
     """Inserts, updates that move rows, and deletes leave each row once, as it was last written."""
-    table, dice = created(tmp_path, *LAYOUTS[layout]), random.Random(layout)
+    table, dice = created(tmp_path, *LAYOUTS[layout], is_marked=is_marked), random.Random(layout)
     assert [str(each) for each in table.partitions()] == LAYOUTS[layout]
     assert table.check(table.log()) is None
     due: dict[int, Row] = {}
@@ -193,10 +200,14 @@ def test_rows_are_where_they_belong_after_every_change(tmp_path: Path, layout: s
     check_partitions(tmp_path)
 
 
+@pytest.mark.parametrize("is_marked", [False, True], ids=["rewritten", "marked"])
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_row_that_moves_is_gone_from_where_it_was(tmp_path: Path, layout: str) -> None:
+def test_a_row_that_moves_is_gone_from_where_it_was(
+    tmp_path: Path, layout: str, *, is_marked: bool
+) -> None:
     """Between each two values, null among them; a delete takes it from the last place."""
-    table, dice, seq = created(tmp_path, *LAYOUTS[layout]), random.Random(1), 1
+    table = created(tmp_path, *LAYOUTS[layout], is_marked=is_marked)
+    dice, seq = random.Random(1), 1
     fixed = row(2, dice, 1)
     commit(table, seq, inserted=[row(1, dice, 1), fixed])
     for region, name in zip(REGIONS, NAMES, strict=True):

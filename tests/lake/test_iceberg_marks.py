@@ -15,13 +15,13 @@ import pytest
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.table import StaticTable
 from pyiceberg.table.snapshots import Operation
-from pyiceberg.typedef import Record
 from pyiceberg.types import LongType
 
+from oncelake.ingestion.declaration.partitions import parse_partition
 from oncelake.ingestion.errors import DamagedTableError, RefusedError, TableBusyError
 from oncelake.ingestion.sinks.iceberg.files import StagedSnapshot
 from oncelake.ingestion.sinks.iceberg.table import IcebergTable
-from oncelake.ingestion.tables.table import TableDefinition
+from oncelake.ingestion.tables.table import Layout, TableDefinition
 from tests.lake.test_iceberg_table import LONG, data_in, no_configuration, opened, others
 from tests.support.long import IS_LONG
 from tests.support.orders import (
@@ -45,8 +45,14 @@ BY_VALUES = DataFileContent.EQUALITY_DELETES
 @pytest.fixture
 def table(tmp_path: Path) -> IcebergTable:
     """A table whose rows are marked, with ten of them in one file."""
-    table = opened(tmp_path)
-    table.create(TableDefinition(columns=COLUMNS, keys=KEYS, deletion_vectors=True))
+    return created(tmp_path)
+
+
+def created(lake: Path, *partitions: str) -> IcebergTable:
+    """Make a table whose rows are marked."""
+    table, by = opened(lake), tuple(map(parse_partition, partitions))
+    wanted = TableDefinition(columns=COLUMNS, keys=KEYS, deletion_vectors=True, partitions=by)
+    table.create(wanted)
     table.commit_note(NOTE)
     commit(table, 1, change(1, inserted=dict(TEN)))
     return table
@@ -181,6 +187,11 @@ def marks_of_others(
 ) -> None:
     """Delete rows as Spark does by one file for all: it says neither whose, nor between which."""
     foreign = others(lake)
+    [(spec_id, partition)] = {
+        (each.file.spec_id, each.file.partition)
+        for each in foreign.scan().plan_files()
+        if each.file.file_path in {path for path, _ in positions}
+    }
     path = f"{foreign.location()}/data/{ending}-deletes.parquet"
     fields = [
         pa.field("file_path", pa.string(), False, {"PARQUET:field_id": "2147483546"}),
@@ -192,12 +203,12 @@ def marks_of_others(
         content=content,
         file_path=path,
         file_format=FileFormat.PARQUET,
-        partition=Record(),
+        partition=partition,
         record_count=len(rows),
         file_size_in_bytes=Path(path).stat().st_size,
         equality_ids=[1] if content == BY_VALUES else None,
     )
-    file.spec_id = 0
+    file.spec_id = spec_id
     staged = StagedSnapshot(foreign, added=[file])
     with closing(foreign.catalog) as catalog:
         catalog.commit_table(foreign, (), staged.write(Operation.OVERWRITE))
@@ -414,10 +425,23 @@ class Course:
         """Mark some rows as others do."""
         gone = self.chance.sample(sorted(self.rows), min(len(self.rows), 3))
         marked = {*dead_places(self.table)}
-        if found := [each for each in places(self.lake, gone) if each not in marked]:
-            marks_of_others(self.lake, found, ending=str(self.chance.random()))
+        found = [each for each in places(self.lake, gone) if each not in marked]
+        # One file for all, where there never were partitions, each of which needs one of its own.
+        is_divided = len(others(self.lake).specs()) > 1 or self.table.partitions()
+        parts = [[each] for each in found] if is_divided else [found] * bool(found)
+        for part in parts:
+            marks_of_others(self.lake, part, ending=str(self.chance.random()))
+        if found:
             self.rows = {n: v for n, v in self.rows.items() if n not in gone}
             self.past[self.table.log().versions()[0]] = dict(self.rows)
+
+    def divide(self) -> None:
+        """Divide what comes from now on otherwise."""
+        self.seq += 1
+        found, by = self.table.columns(), self.chance.choice(LAYOUTS)
+        layout = Layout(columns=found, found=found, partitions=tuple(map(parse_partition, by)))
+        self.table.reshape(layout, replace(NOTE, seq=self.seq))
+        self.past[self.table.log().versions()[0]] = dict(self.rows)
 
 
 def dead_places(table: IcebergTable) -> list[tuple[str, int]]:
@@ -431,11 +455,18 @@ def dead_places(table: IcebergTable) -> list[tuple[str, int]]:
         ]
 
 
+LAYOUTS = [[], ["bucket(3, id)"], ["truncate(1, name)"], ["name", "truncate(20, id)"]]
+
+
+@pytest.mark.parametrize("is_divided", [False, True], ids=["whole", "partitioned"])
 @pytest.mark.parametrize("seed", range(40 if IS_LONG else 2))
-def test_any_history_holds_what_it_should(tmp_path: Path, table: IcebergTable, seed: int) -> None:
-    """Merges, rewinds, upkeep and marks of others, in any order."""
+def test_any_history_holds_what_it_should(tmp_path: Path, seed: int, *, is_divided: bool) -> None:
+    """Merges, rewinds, upkeep, other partitions, and marks of others, in any order."""
+    by = random.Random(seed).choice(LAYOUTS[1:]) if is_divided else []
+    table = created(tmp_path, *by)
     course = Course(tmp_path, table, seed)
     acts: list[Any] = [*[course.merge] * 5, course.restore, course.maintain, course.turn]
+    acts += [course.divide] * is_divided
     for _ in range(25):
         course.chance.choice([*acts, course.others])()
         assert_holds(tmp_path, table, course.rows)
