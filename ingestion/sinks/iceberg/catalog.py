@@ -249,6 +249,19 @@ class CatalogEntry:
         """Return the error of a table that is not as it was written."""
         return DamagedTableError.of(self.stream, self.where, what)
 
+    def offered_by(self, catalog: Catalog) -> set[str] | None:
+        """Return what a server of REST says that it can do; another kind of catalog says nothing.
+
+        The words are the names that pyiceberg's ``Capability`` has for them.
+        """
+        if not hasattr(catalog, "_supported_endpoints"):
+            return None
+        from pyiceberg.catalog.rest import Capability
+
+        points = catalog._supported_endpoints
+        named = {each: point for each, point in vars(Capability).items() if each.startswith("V1_")}
+        return {each for each, point in named.items() if point in points}
+
     def load(self) -> Table | None:
         """Load the table as it is now; to look makes no catalog."""
         if self.folder and not (self.folder / "catalog.db").exists():
