@@ -27,7 +27,7 @@ from tests.support.store import environment_of_store, make_bucket, moto
 from tests.support.store_proxy import Fault, Request, Requests, StoreProxy
 
 # Which are tried: `make catalogs` names them all, `make world-rest` the one of a person.
-TRIED = tuple(os.environ.get("CATALOGS", "seaweedfs").split())
+TRIED = tuple(os.environ.get("CATALOGS", "sqlite seaweedfs").split())
 # What `make test` leaves to `make catalogs`.
 only_catalogs = pytest.mark.skipif("CATALOGS" not in os.environ, reason="left to make catalogs")
 # What the network does to a request that the server never hears of, and to one that it carries out.
@@ -191,6 +191,22 @@ def served(kind: str, folder: Path, request: pytest.FixtureRequest) -> Iterator[
 
 
 @contextmanager
+def _sqlite(folder: Path, request: pytest.FixtureRequest) -> Iterator[TriedCatalog]:
+    """Take a file for a catalog, as a person may; no fault can happen on the way to it."""
+    del request
+    yield TriedCatalog(
+        kind="sqlite",
+        properties={
+            "type": "sql",
+            "uri": f"sqlite:///{folder}/catalog.db?timeout=60",
+            "warehouse": f"file://{folder}/warehouse",
+        },
+        requests_of_a_refusal=0,
+        faults=(),
+    )
+
+
+@contextmanager
 def _seaweedfs(folder: Path, request: pytest.FixtureRequest) -> Iterator[TriedCatalog]:
     del request
     with ExitStack() as stack:
@@ -274,6 +290,7 @@ def _yours(folder: Path, request: pytest.FixtureRequest) -> Iterator[TriedCatalo
 
 
 _SERVERS: dict[str, Callable[[Path, pytest.FixtureRequest], Any]] = {
+    "sqlite": _sqlite,
     "seaweedfs": _seaweedfs,
     "postgres": _postgres,
     "glue": _glue,

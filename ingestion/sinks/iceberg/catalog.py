@@ -441,7 +441,7 @@ class LentFileIO(PyArrowFileIO):
 
     def _renewed_store_of(self, scheme: str, host: str | None = None) -> FileSystem:
         with self._lock:
-            if (self._end - time.time()) * 3 < self._end - self._begin:
+            if (self._end - time.time()) * 3 <= self._end - self._begin:
                 self.properties, self._begin = self._renew(), time.time()
                 self._store_of = cache(self._initialize_fs)
             if self.has_ended:
