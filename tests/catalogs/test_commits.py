@@ -11,12 +11,15 @@ from pathlib import Path
 
 import pytest
 from pyiceberg import table as pyiceberg
+from pyiceberg.exceptions import ForbiddenError
 from pyiceberg.table import Table
 
 from oncelake.ingestion.declaration.sinks import IcebergSink
 from oncelake.ingestion.errors import (
     CommitConflictError,
     DependencyError,
+    IngestionError,
+    MissingRightError,
     RefusedError,
     SinkUnavailableError,
     TableBusyError,
@@ -143,6 +146,40 @@ def test_each_commit_has_a_key_of_its_own(opened: Opener, catalog: TriedCatalog)
     keys = [uuid.UUID(each) for each in sent if each is not None]
     assert len(keys) == len(set(keys)) == len(catalog.commits_in(requests)) == 2
     assert {key.version for key in keys} == {7}
+
+
+@pytest.mark.parametrize(
+    ("refusal", "error", "message"),
+    [
+        (ForbiddenError("not yours"), MissingRightError, "does not let us: not yours.*Next: grant"),
+        (NotImplementedError("none here"), RefusedError, "does not do that: none here.*Next: take"),
+    ],
+    ids=["forbidden", "not offered"],
+)
+def test_a_namespace_that_is_there_needs_nobody_who_may_make_one(
+    opened: Opener,
+    catalog: TriedCatalog,
+    monkeypatch: pytest.MonkeyPatch,
+    refusal: Exception,
+    error: type[IngestionError],
+    message: str,
+) -> None:
+    """Where it is not there, the run is refused what it needs, by name."""
+    with catalog.opened() as other:
+        kind = type(other)
+
+    def refuse(*_: object, **__: object) -> None:
+        raise refusal
+
+    monkeypatch.setattr(kind, "create_namespace", refuse)
+    wanted = TableDefinition(columns=COLUMNS, keys=KEYS)
+    table = opened()
+
+    table.create(wanted)
+
+    table._entry.identifier = (f"{catalog.namespace}_not", "there")
+    with pytest.raises(error, match=message):
+        table.create(wanted)
 
 
 @only_catalogs

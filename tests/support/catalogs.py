@@ -254,6 +254,8 @@ def _glue(folder: Path, request: pytest.FixtureRequest) -> Iterator[TriedCatalog
             },
             commit=r"^POST / .*\.UpdateTable$",
             requests_of_a_refusal=0,
+            # Its client waits for an answer for a minute, ten times.
+            faults=(*BEFORE, *BEHIND, "delay"),
             retries=True,
         )
         yield stack.enter_context(plain.through_a_proxy("glue.endpoint"))
