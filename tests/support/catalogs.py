@@ -22,7 +22,7 @@ from pyiceberg.table import Table
 from sqlalchemy.dialects.postgresql.base import PGDialect
 
 from tests.support.postgres import postgres
-from tests.support.rest_catalog import seaweedfs
+from tests.support.rest_catalog import seaweedfs, servlet
 from tests.support.store import environment_of_store, make_bucket, moto
 from tests.support.store_proxy import Fault, Request, Requests, StoreProxy
 
@@ -216,6 +216,15 @@ def _seaweedfs(folder: Path, request: pytest.FixtureRequest) -> Iterator[TriedCa
 
 
 @contextmanager
+def _servlet(folder: Path, request: pytest.FixtureRequest) -> Iterator[TriedCatalog]:
+    del request
+    with servlet(folder) as properties:
+        plain = TriedCatalog(kind="servlet", properties=properties, commit=_COMMIT)
+        with plain.through_a_proxy() as proxied:
+            yield proxied
+
+
+@contextmanager
 def _postgres(folder: Path, request: pytest.FixtureRequest) -> Iterator[TriedCatalog]:
     """Start pyiceberg's own catalog in a database of PostgreSQL; files are in moto's S3."""
     database = f"c{uuid.uuid4().hex[:12]}"
@@ -294,6 +303,7 @@ def _yours(folder: Path, request: pytest.FixtureRequest) -> Iterator[TriedCatalo
 _SERVERS: dict[str, Callable[[Path, pytest.FixtureRequest], Any]] = {
     "sqlite": _sqlite,
     "seaweedfs": _seaweedfs,
+    "servlet": _servlet,
     "postgres": _postgres,
     "glue": _glue,
     "yours": _yours,
