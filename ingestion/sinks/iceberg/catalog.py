@@ -84,6 +84,8 @@ _CLIENTS: Final = frozenset({"botocore", "thrift", "pydantic", "pydantic_core"})
 # What a catalog raises that has certainly not committed: one that is busy may do so later.
 _DENIALS: Final = (UnauthorizedError, ForbiddenError)
 _REFUSALS: Final = (BadRequestError, *_DENIALS)
+# What those say that have no class for it: AWS's services, and Arrow of a store.
+_DENIED: Final = ("AccessDenied", "ACCESS_DENIED")
 
 
 @dataclass(kw_only=True)
@@ -218,10 +220,11 @@ class CatalogEntry:
             raise self._unavailable(error) from error
 
     def _unavailable(self, error: Exception) -> DependencyError:
-        if isinstance(error, _DENIALS):
+        if isinstance(error, _DENIALS) or any(word in str(error) for word in _DENIED):
             return MissingRightError(
-                f"{self.stream}: {self.where}: the catalog does not let us: {self.reason(error)}. "
-                "Next: grant the login of pyiceberg's configuration what docs/catalogs.md lists"
+                f"{self.stream}: {self.where}: its catalog or store refuses us: "
+                f"{self.reason(error)}. Next: grant the login of pyiceberg's configuration what "
+                "docs/catalogs.md lists"
             )
         remedy = (
             "check that the catalog and its store are up, and pyiceberg's configuration of them"
