@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 import psycopg
 import pytest
 from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.table import Table
 from sqlalchemy.dialects.postgresql.base import PGDialect
@@ -155,21 +156,24 @@ class SqlOfPostgres(TriedCatalog):
 
     @contextmanager
     def fault(self, fault: Fault, **how: Any) -> Iterator[Requests]:
-        """End the session before the first commit of the block, or when the server has done it."""
-        met, commit = list[Request](), PGDialect.do_commit
+        """End the session before the first commit to a table, or when the server has done it."""
+        met, commit, commit_table = list[Request](), PGDialect.do_commit, SqlCatalog.commit_table
         given = {"kind": "COMMIT", "target": "", "headers": {}, "status": 0}
 
         def fail(dialect: PGDialect, connection: Any) -> None:
-            if met and how.get("times", 1) is not None:
-                commit(dialect, connection)
-                return
             met.append(Request(**given))
             if fault in BEHIND:
                 commit(dialect, connection)
-            connection.close()
+            connection.dbapi_connection.close()
             raise psycopg.OperationalError("server closed the connection unexpectedly")
 
-        with patch.object(PGDialect, "do_commit", fail):
+        def commit_and_fail(*of_table: Any) -> Any:
+            if met and how.get("times", 1) is not None:
+                return commit_table(*of_table)
+            with patch.object(PGDialect, "do_commit", fail):
+                return commit_table(*of_table)
+
+        with patch.object(SqlCatalog, "commit_table", commit_and_fail):
             yield Requests(lambda: met)
 
     @contextmanager
