@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
+import random
 import shutil
 import socket
 import sys
@@ -148,7 +149,8 @@ def _free_ports(count: int) -> list[int]:
     """Return ports of loopback that nobody listens on, and neither on those of their interfaces."""
     ports = list[int]()
     with ExitStack() as stack:
-        for port in range(20_000, 30_000):
+        # Others look for some at the same moment.
+        for port in random.SystemRandom().sample(range(20_000, 30_000), 1_000):
             with ExitStack() as pair:
                 try:
                     for each in (port, port + _TO_GRPC):
