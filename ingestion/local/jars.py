@@ -4,10 +4,11 @@ PySpark brings Ivy along; it runs once, here, so that Spark starts later without
 anything. ``ivy.xml`` says which jars, ``jars.lock`` what is in them: a jar with another
 sha256, a missing jar and a surplus one are all refused, and nothing half-fetched is ever seen.
 
-    python -m oncelake.ingestion.local.jars          fetch what is missing
-    python -m oncelake.ingestion.local.jars --s3     fetch what Spark needs for a lake on S3
-    python -m oncelake.ingestion.local.jars --tests  fetch what only the tests need
-    python -m oncelake.ingestion.local.jars --lock   accept what Maven Central has, write jars.lock
+    python -m oncelake.ingestion.local.jars             fetch what is missing
+    python -m oncelake.ingestion.local.jars --s3        fetch what Spark needs for a lake on S3
+    python -m oncelake.ingestion.local.jars --tests     fetch what only the tests need
+    python -m oncelake.ingestion.local.jars --catalogs  fetch what the tests of catalogs need
+    python -m oncelake.ingestion.local.jars --lock      accept what Maven Central has, and lock it
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from oncelake.ingestion.settings import load_settings
 CONFIGURATIONS = ("spark", "broker")
 STORE_CONFIGURATIONS = ("s3",)
 TEST_CONFIGURATIONS = ("registry",)
+CATALOG_CONFIGURATIONS = ("catalog",)
 CAPTURE_CONFIGURATIONS = ("capture",)
 
 _HERE = Path(__file__).parent
@@ -83,7 +85,7 @@ def lock(folder: Path) -> Iterator[str]:
     lines: list[str] = []
     for conf in (
         *(*CONFIGURATIONS, *STORE_CONFIGURATIONS),
-        *(*TEST_CONFIGURATIONS, *CAPTURE_CONFIGURATIONS),
+        *(*TEST_CONFIGURATIONS, *CATALOG_CONFIGURATIONS, *CAPTURE_CONFIGURATIONS),
     ):
         with _fetched(folder, conf) as incoming:
             lines += (f"{sha}  {name}\n" for name, sha in _sums(incoming, conf).items())
@@ -163,7 +165,11 @@ def _verify(found: dict[str, str], expected: dict[str, str], *, cache: Path) -> 
 def main(arguments: list[str]) -> int:
     """Run from a shell; the errors end up as one line each."""
     folder = load_settings().jars
-    extras = {"--s3": STORE_CONFIGURATIONS, "--tests": TEST_CONFIGURATIONS}
+    extras = {
+        "--s3": STORE_CONFIGURATIONS,
+        "--tests": TEST_CONFIGURATIONS,
+        "--catalogs": CATALOG_CONFIGURATIONS,
+    }
     wanted = extras.get("".join(arguments), CONFIGURATIONS)
     try:
         for line in lock(folder) if arguments == ["--lock"] else fetch(folder, wanted):

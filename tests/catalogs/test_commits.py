@@ -11,12 +11,15 @@ from pathlib import Path
 
 import pytest
 from pyiceberg import table as pyiceberg
+from pyiceberg.exceptions import ForbiddenError
 from pyiceberg.table import Table
 
 from oncelake.ingestion.declaration.sinks import IcebergSink
 from oncelake.ingestion.errors import (
     CommitConflictError,
     DependencyError,
+    IngestionError,
+    MissingRightError,
     RefusedError,
     SinkUnavailableError,
     TableBusyError,
@@ -145,6 +148,40 @@ def test_each_commit_has_a_key_of_its_own(opened: Opener, catalog: TriedCatalog)
     assert {key.version for key in keys} == {7}
 
 
+@pytest.mark.parametrize(
+    ("refusal", "error", "message"),
+    [
+        (ForbiddenError("not yours"), MissingRightError, "refuses us: not yours.*Next: grant"),
+        (NotImplementedError("none here"), RefusedError, "does not do that: none here.*Next: take"),
+    ],
+    ids=["forbidden", "not offered"],
+)
+def test_a_namespace_that_is_there_needs_nobody_who_may_make_one(
+    opened: Opener,
+    catalog: TriedCatalog,
+    monkeypatch: pytest.MonkeyPatch,
+    refusal: Exception,
+    error: type[IngestionError],
+    message: str,
+) -> None:
+    """Where it is not there, the run is refused what it needs, by name."""
+    with catalog.opened() as other:
+        kind = type(other)
+
+    def refuse(*_: object, **__: object) -> None:
+        raise refusal
+
+    monkeypatch.setattr(kind, "create_namespace", refuse)
+    wanted = TableDefinition(columns=COLUMNS, keys=KEYS)
+    table = opened()
+
+    table.create(wanted)
+
+    table._entry.identifier = (f"{catalog.namespace}_not", "there")
+    with pytest.raises(error, match=message):
+        table.create(wanted)
+
+
 @only_catalogs
 def test_a_catalog_that_is_away_is_named(opened: Opener, catalog: TriedCatalog) -> None:
     """Whoever looks, begins, or commits is told, exits with 5, and finds all when it is back."""
@@ -190,3 +227,29 @@ def test_who_may_not_commit_changes_nothing(opened: Opener, catalog: TriedCatalo
     if catalog.properties["type"] == "rest":
         assert opened().written_files() == before
     commit(opened(), 2, change(2, updated={1: "A"}))
+
+
+@only_catalogs
+def test_a_store_that_refuses_the_login_is_named(
+    opened: Opener, catalog: TriedCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The catalog lets it in, and the files are another's."""
+    if catalog.kind != "seaweedfs":
+        pytest.skip("SeaweedFS checks signatures")
+    commit(opened(), 1, change(1, inserted={1: "a"}))
+    with monkeypatch.context() as patch:
+        patch.setenv(f"PYICEBERG_CATALOG__{NAME.upper()}__S3__SECRET_ACCESS_KEY", "another")
+        wrong = open_like(opened())
+        refusal = r"catalog or store refuses us.*docs/catalogs"
+        with pytest.raises(MissingRightError, match=refusal), wrong.translate_read_errors():
+            names_in(wrong)
+        with pytest.raises(MissingRightError, match=refusal):
+            commit(wrong, 2, change(2, inserted={2: "b"}))
+
+    assert (names_in(opened()), last_seq(opened())) == ({1: "a"}, 1)
+
+
+def open_like(table: IcebergTable) -> IcebergTable:
+    """Open the same table by the configuration of now."""
+    declared = IcebergSink(table=table._entry.name, catalog=NAME)
+    return open_table(STREAM, declared, Settings(), Location.of("/nowhere"))

@@ -945,6 +945,26 @@ def test_the_catalog_of_the_configuration_is_used(
     assert not lake.exists()
 
 
+def test_the_configuration_may_stand_in_a_file_of_variables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``.env`` names a catalog as the environment does, which wins."""
+    (tmp_path / "dagster.yaml").touch()
+    names = [f"PYICEBERG_CATALOG__MINE__{name}" for name in ("URI", "WAREHOUSE")]
+    (tmp_path / ".env").write_text(f"{names[0]}=sqlite:///{tmp_path}/c.db\n{names[1]}=file:///no\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv(names[0], raising=False)
+    # What the file sets is not there in the next test.
+    monkeypatch.setattr(os, "environ", {**os.environ, names[1]: f"file://{tmp_path}/warehouse"})
+    declared, lake = IcebergSink(catalog="mine"), Location.of(tmp_path / "lake")
+
+    table = open_table(STREAM, declared, Settings(), lake)
+
+    table.create(TableDefinition(columns=COLUMNS, keys=KEYS))
+    assert table.uri.startswith(f"file://{tmp_path}/warehouse")
+    assert (tmp_path / "c.db").exists()
+
+
 def test_a_table_that_was_set_aside_keeps_its_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

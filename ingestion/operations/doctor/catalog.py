@@ -6,7 +6,7 @@ It changes nothing: whether files may be written shows only when a run does.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from oncelake.ingestion.declaration.sinks import IcebergSink
 from oncelake.ingestion.errors import DependencyError, MissingRightError
@@ -18,7 +18,7 @@ from oncelake.ingestion.storage.location import Location
 if TYPE_CHECKING:
     from oncelake.ingestion.sinks.iceberg.catalog import CatalogEntry
 
-# What a client of REST must be able to ask for, and for which commands; by its name in pyiceberg.
+# What a server of REST may offer, by its name in pyiceberg.
 _COMMITS, _RENAMES, _MAKES = "V1_UPDATE_TABLE", "V1_RENAME_TABLE", "V1_CREATE_NAMESPACE"
 
 
@@ -45,7 +45,7 @@ def examine_catalog(stream: str, sink: IcebergSink, settings: Settings) -> Itera
 def _examine(stream: str, entry: CatalogEntry, facts: dict[str, str]) -> Iterator[Finding]:
     namespace = entry.identifier[:-1]
     with entry.session() as catalog:
-        offered = _offered(catalog)
+        offered = entry.offered_by(catalog)
         if offered is not None and _COMMITS not in offered:
             yield kinds.CATALOG_WITHOUT_COMMITS.of(stream, entry.where, **facts)
         if offered is not None and _RENAMES not in offered:
@@ -56,13 +56,3 @@ def _examine(stream: str, entry: CatalogEntry, facts: dict[str, str]) -> Iterato
             yield kinds.NO_NAMESPACE.of(stream, entry.where, **facts)
         else:
             yield kinds.NEW_NAMESPACE.of(stream, entry.where, **facts)
-
-
-def _offered(catalog: Any) -> set[str] | None:
-    """Return what a server of REST says that it can do; another kind of catalog says nothing."""
-    if not hasattr(catalog, "_supported_endpoints"):
-        return None
-    from pyiceberg.catalog.rest import Capability
-
-    found = {name: getattr(Capability, name) for name in (_COMMITS, _RENAMES, _MAKES)}
-    return {name for name, point in found.items() if point in catalog._supported_endpoints}

@@ -86,6 +86,8 @@ _CLIENTS: Final = frozenset({"botocore", "thrift", "pydantic", "pydantic_core"})
 # What a catalog raises that has certainly not committed: one that is busy may do so later.
 _DENIALS: Final = (UnauthorizedError, ForbiddenError)
 _REFUSALS: Final = (BadRequestError, *_DENIALS)
+# What those say that have no class for it: AWS's services, and Arrow of a store.
+_DENIED: Final = ("AccessDenied", "ACCESS_DENIED")
 
 
 class OvertakenError(TableBusyError):
@@ -224,10 +226,11 @@ class CatalogEntry:
             raise self._unavailable(error) from error
 
     def _unavailable(self, error: Exception) -> DependencyError:
-        if isinstance(error, _DENIALS):
+        if isinstance(error, _DENIALS) or any(word in str(error) for word in _DENIED):
             return MissingRightError(
-                f"{self.stream}: {self.where}: the catalog does not let us: {self.reason(error)}. "
-                "Next: grant the login of pyiceberg's configuration what docs/catalogs.md lists"
+                f"{self.stream}: {self.where}: its catalog or store refuses us: "
+                f"{self.reason(error)}. Next: grant the login of pyiceberg's configuration what "
+                "docs/catalogs.md lists"
             )
         remedy = (
             "check that the catalog and its store are up, and pyiceberg's configuration of them"
@@ -254,6 +257,19 @@ class CatalogEntry:
     def damaged(self, what: str) -> DamagedTableError:
         """Return the error of a table that is not as it was written."""
         return DamagedTableError.of(self.stream, self.where, what)
+
+    def offered_by(self, catalog: Catalog) -> set[str] | None:
+        """Return what a server of REST says that it can do; another kind of catalog says nothing.
+
+        The words are the names that pyiceberg's ``Capability`` has for them.
+        """
+        if not hasattr(catalog, "_supported_endpoints"):
+            return None
+        from pyiceberg.catalog.rest import Capability
+
+        points = catalog._supported_endpoints
+        named = {each: point for each, point in vars(Capability).items() if each.startswith("V1_")}
+        return {each for each, point in named.items() if point in points}
 
     def load(self) -> Table | None:
         """Load the table as it is now; to look makes no catalog."""
@@ -444,7 +460,7 @@ class LentFileIO(PyArrowFileIO):
 
     def _renewed_store_of(self, scheme: str, host: str | None = None) -> FileSystem:
         with self._lock:
-            if (self._end - time.time()) * 3 < self._end - self._begin:
+            if (self._end - time.time()) * 3 <= self._end - self._begin:
                 self.properties, self._begin = self._renew(), time.time()
                 self._store_of = cache(self._initialize_fs)
             if self.has_ended:
