@@ -166,16 +166,16 @@ def test_rows_are_where_they_belong_after_every_change(tmp_path: Path, layout: s
     assert table.check(table.log()) is None
     due: dict[int, Row] = {}
 
-    for seq in range(1, 9):
+    for seq in range(1, 6):
         chosen = dice.sample([*due], len(due) // 2)
         updated = [row(id, dice, seq) for id in chosen[::2]]
         deleted = chosen[1::2]
-        inserted = [row(seq * 100 + nth, dice, seq) for nth in range(20)]
+        inserted = [row(seq * 100 + nth, dice, seq) for nth in range(12)]
         commit(table, seq, inserted=inserted, updated=updated, deleted=deleted)
         due |= {each["id"]: each for each in (*inserted, *updated)}
         due = {id: each for id, each in due.items() if id not in deleted}
-    for seq in range(9, 12):
-        inserted = [row(seq * 100 + nth, dice, seq) for nth in range(20)]
+    for seq in range(6, 8):
+        inserted = [row(seq * 100 + nth, dice, seq) for nth in range(12)]
         commit(table, seq, inserted=inserted)
         due |= {each["id"]: each for each in inserted}
 
@@ -215,7 +215,7 @@ def test_only_partitions_of_the_keys_are_searched(
 ) -> None:
     """Where the partition follows from the key, a lookup reads its files and no other."""
     table, dice = created(tmp_path, "bucket(8, id)", "day(at)"), random.Random(3)
-    commit(table, 1, inserted=[row(id, dice, 1) for id in range(400)])
+    commit(table, 1, inserted=[row(id, dice, 1) for id in range(100)])
     read = set[str]()
     read_file = files.read_file
 
@@ -236,7 +236,7 @@ def test_only_partitions_of_the_keys_are_searched(
 
 FILTERS: Final[list[tuple[str, BooleanExpression, Any]]] = [
     ("bucket(4, id)", EqualTo("id", 7), lambda each: each["id"] == 7),
-    ("truncate(10, id)", LessThan("id", 35), lambda each: each["id"] < 35),
+    ("truncate(10, id)", LessThan("id", 15), lambda each: each["id"] < 15),
     ("id", GreaterThan("id", 35), lambda each: each["id"] > 35),
     (
         "day(at)",
@@ -272,7 +272,7 @@ def test_a_reader_that_filters_finds_all_its_rows(
 ) -> None:
     """It skips partitions by their values, which are those that it computes itself."""
     table, dice = created(tmp_path, by), random.Random(4)
-    rows = [row(id, dice, 1) for id in range(60)]
+    rows = [row(id, dice, 1) for id in range(40)]
     commit(table, 1, inserted=rows)
 
     foreign = others(tmp_path)
@@ -287,7 +287,7 @@ def test_thousands_of_partitions_need_few_open_files(
 ) -> None:
     """Each is written behind the other, and begun again where more of it comes later."""
     monkeypatch.setattr(files, "_OPEN_FILES", 3)
-    monkeypatch.setattr("oncelake.ingestion.sinks.files._ROWS_IN_GROUP", 100)
+    monkeypatch.setattr("oncelake.ingestion.sinks.files._ROWS_IN_GROUP", 20)
     table, dice = created(tmp_path, "id"), random.Random(5)
     open_files, most = set[str](), 0
     begin, describe = files.IcebergFileWriter._begin, files.IcebergFileWriter._describe
@@ -306,9 +306,9 @@ def test_thousands_of_partitions_need_few_open_files(
     monkeypatch.setattr(files.IcebergFileWriter, "_begin", counting_begin)
     monkeypatch.setattr(files.IcebergFileWriter, "_describe", counting_describe)
 
-    commit(table, 1, inserted=[row(id, dice, 1) for id in range(250)])
+    commit(table, 1, inserted=[row(id, dice, 1) for id in range(50)])
 
-    assert (len(rows_of(table)), len(files_of(tmp_path)), most) == (250, 250, 4)
+    assert (len(rows_of(table)), len(files_of(tmp_path)), most) == (50, 50, 3)
 
 
 def test_a_commit_that_fails_leaves_no_file(

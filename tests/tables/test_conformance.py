@@ -11,16 +11,18 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from pydantic import SecretStr
 
+from oncelake.ingestion.declaration.partitions import parse_partition
 from oncelake.ingestion.declaration.sinks import SINKS, IcebergSink, KafkaSink, PostgresSink
 from oncelake.ingestion.settings import Settings
 from oncelake.ingestion.sinks.delta.table import DeltaSinkTable
 from oncelake.ingestion.sinks.iceberg import table as iceberg
+from oncelake.ingestion.sinks.iceberg.catalog import CatalogEntry
 from oncelake.ingestion.sinks.kafka import table as topic
 from oncelake.ingestion.sinks.postgres import table as postgres_sink
 from oncelake.ingestion.storage.location import Location
 from oncelake.ingestion.tables.table import SinkTable, TableDefinition
 from oncelake.testing import Opener, SinkConformance
-from tests.support.long import IS_LONG
+from tests.support.long import IS_LONG, only_long
 
 if not IS_LONG:
     SinkConformance.kills = 1
@@ -76,6 +78,26 @@ class TestIceberg(SinkConformance):
         """Open a table of a lake of its own."""
         settings, lake = Settings(lake=tmp_path), Location.of(tmp_path)
         return partial(iceberg.open_table, "orders", IcebergSink(), settings, lake)
+
+
+class DividedTable(iceberg.IcebergTable):
+    """A table in which every update moves its row to another partition."""
+
+    def create(self, wanted: TableDefinition) -> None:
+        """Make it so; nothing renames or drops the columns of every table."""
+        fields = map(parse_partition, ("bucket(2, _offset)", "_seq"))
+        super().create(replace(wanted, partitions=tuple(fields)))
+
+
+@only_long
+class TestPartitionedIceberg(TestIceberg):
+    """Iceberg, whose rows are divided by more than their keys."""
+
+    @pytest.fixture
+    def opened(self, tmp_path: Path) -> Opener:
+        """Open a table of a lake of its own."""
+        lake = Location.of(tmp_path)
+        return lambda: DividedTable(CatalogEntry.of("orders", IcebergSink(), lake))
 
 
 class TestPostgres(SinkConformance):
