@@ -89,6 +89,14 @@ class DividedTable(iceberg.IcebergTable):
         super().create(replace(wanted, partitions=tuple(fields)))
 
 
+def open_divided(
+    stream: str, sink: IcebergSink, settings: Settings, lake: Location
+) -> DividedTable:
+    """Open such a table."""
+    del settings
+    return DividedTable(CatalogEntry.of(stream, sink, lake))
+
+
 @only_long
 class TestPartitionedIceberg(TestIceberg):
     """Iceberg, whose rows are divided by more than their keys."""
@@ -96,8 +104,7 @@ class TestPartitionedIceberg(TestIceberg):
     @pytest.fixture
     def opened(self, tmp_path: Path) -> Opener:
         """Open a table of a lake of its own."""
-        lake = Location.of(tmp_path)
-        return lambda: DividedTable(CatalogEntry.of("orders", IcebergSink(), lake))
+        return partial(open_divided, "orders", IcebergSink(), Settings(), Location.of(tmp_path))
 
 
 class TestPostgres(SinkConformance):
