@@ -417,6 +417,21 @@ def test_files_of_other_partitions_stay_and_are_found(tmp_path: Path) -> None:
     check_partitions(tmp_path)
 
 
+def test_rows_of_other_buckets_are_put_into_those_of_today(tmp_path: Path) -> None:
+    """A number of before is never taken for one of the new buckets."""
+    table, dice = created(tmp_path, "bucket(4, id)"), random.Random(15)
+    commit(table, 1, inserted=[row(id, dice, 1) for id in range(30)])
+    more = (parse_partition("bucket(7, id)"),)
+    same = Layout(columns=table.columns(), found=table.columns(), partitions=more)
+    table.reshape(same, replace(NOTE, seq=2))
+
+    commit(table, 3, updated=[row(id, dice, 3) for id in range(0, 30, 3)], deleted=[1])
+
+    assert {*rows_of(table)} == {*range(30)} - {1}
+    assert {file.spec_id for file in files_of(tmp_path)} == {1}
+    check_partitions(tmp_path)
+
+
 def test_a_new_column_may_partition_what_comes_with_it(tmp_path: Path) -> None:
     """In one commit; a field that was there before is the same one again, and its column stays."""
     table, dice = created(tmp_path, "region", "bucket(4, id)"), random.Random(13)
