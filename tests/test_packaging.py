@@ -32,6 +32,7 @@ PARTS = {
     "py4j": "pyspark",
     "pydantic_core": "pydantic",
     "dagster_shared": "dagster",
+    "mmh3": "pyiceberg",
     "sqlalchemy": "pyiceberg",
     "requests": "pyiceberg",
     "prometheus_client": "opentelemetry-exporter-prometheus",

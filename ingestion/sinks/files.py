@@ -116,9 +116,13 @@ class FileWriter(ABC, Generic[File]):
             if self._rows >= _ROWS_IN_GROUP or self._bytes >= _BYTES_IN_GROUP:
                 self._write_group()
 
-    def write_now(self, rows: pa.Table) -> None:
-        """Write rows, and keep none of them back."""
+    def copy(self, rows: pa.RecordBatch, file: File) -> None:
+        """Write rows that a file of the table has."""
+        del file
         self.write(rows)
+
+    def flush(self) -> None:
+        """Keep no row back."""
         if self._rows:
             self._write_group()
 
@@ -152,8 +156,7 @@ class FileWriter(ABC, Generic[File]):
 
     def _complete(self) -> None:
         self._source_bytes = 0
-        if self._rows:
-            self._write_group()
+        self.flush()
         if self._writer is None:
             return
         self._writer.close()
@@ -361,7 +364,7 @@ class FilesTransaction(Transaction, Generic[File]):
             for file in files:
                 batches, is_gone = self.read(file, self.schema.names), self.gone(file)
                 for batch in batches if is_gone is None else wanted_of(batches, ~is_gone):
-                    writer.write(batch)
+                    writer.copy(batch, file)
             writer.close()
             before, after = (sum(map(self.count, some)) for some in (files, writer.files))
             if before != after:
@@ -500,7 +503,7 @@ class FilesTransaction(Transaction, Generic[File]):
             removed.append(file)
             is_marked = may_mark and writer.mark(file, is_gone)
             for batch in () if is_marked else wanted_of(self._whole(number), ~is_gone):
-                writer.write(batch)
+                writer.copy(batch, file)
             new = np.sort(rows.column("_key").to_numpy())
             writer.write(updated.take(pa.array(new[new < updated.num_rows])))
             if not is_marked:

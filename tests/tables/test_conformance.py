@@ -11,6 +11,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from pydantic import SecretStr
 
+from oncelake.ingestion.declaration.partitions import parse_partition
 from oncelake.ingestion.declaration.sinks import SINKS, IcebergSink, KafkaSink, PostgresSink
 from oncelake.ingestion.settings import Settings
 from oncelake.ingestion.sinks.delta.table import DeltaSinkTable
@@ -104,6 +105,33 @@ class TestIcebergWithMarks(TestIceberg):
         """Open a table of a lake of its own."""
         monkeypatch.setattr("oncelake.ingestion.sinks.iceberg.files._MOST_GONE", 1.0)
         return partial(open_marked, "orders", IcebergSink(), Settings(), Location.of(tmp_path))
+
+
+class DividedTable(iceberg.IcebergTable):
+    """A table in which every update moves its row to another partition."""
+
+    def create(self, wanted: TableDefinition) -> None:
+        """Make it so; nothing renames or drops the columns of every table."""
+        fields = map(parse_partition, ("bucket(2, _offset)", "_seq"))
+        super().create(replace(wanted, partitions=tuple(fields)))
+
+
+def open_divided(
+    stream: str, sink: IcebergSink, settings: Settings, lake: Location
+) -> DividedTable:
+    """Open such a table."""
+    del settings
+    return DividedTable(CatalogEntry.of(stream, sink, lake))
+
+
+@only_long
+class TestPartitionedIceberg(TestIceberg):
+    """Iceberg, whose rows are divided by more than their keys."""
+
+    @pytest.fixture
+    def opened(self, tmp_path: Path) -> Opener:
+        """Open a table of a lake of its own."""
+        return partial(open_divided, "orders", IcebergSink(), Settings(), Location.of(tmp_path))
 
 
 class TestPostgres(SinkConformance):

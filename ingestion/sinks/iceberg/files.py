@@ -71,7 +71,7 @@ from oncelake.ingestion.sinks.files import (
     read_columns,
     wanted_of,
 )
-from oncelake.ingestion.sinks.iceberg.partitions import Partitioning, Values, naming
+from oncelake.ingestion.sinks.iceberg.partitions import Partitioning, Values, naming, values_of
 from oncelake.ingestion.storage.location import Location
 
 _FIELD_ID: Final = b"PARQUET:field_id"
@@ -303,16 +303,31 @@ class PartitionedFileWriter(IcebergFileWriter):
         rows = pa.Table.from_batches(self._waiting)
         self._waiting, self._rows, self._bytes = [], 0, 0
         for values, part in self._partitioning.split(rows):
-            writer = self._open.pop(values, None) or self._writer_of(values)
-            self._open[values] = writer
-            writer.write_now(part)
-            if len(self._open) > _OPEN_FILES:
-                self._open.pop(next(iter(self._open))).close()
+            writer = self._writer_of(values)
+            writer.write(part)
+            writer.flush()
+
+    def copy(self, rows: pa.RecordBatch, file: LiveFile) -> None:
+        """Write rows whose partition is known: it is their file's."""
+        if file.data.spec_id != self._partitioning.spec_id:
+            self.write(rows)
+            return
+        latest = next(reversed(self._open.values()), None)
+        writer = self._writer_of(values_of(file.data))
+        if latest not in (None, writer):
+            latest.flush()
+        writer.write(rows)
 
     def _writer_of(self, values: Values) -> IcebergFileWriter:
-        key = self._partitioning.key(values)
-        writer = IcebergFileWriter(self._table, self._target, key)
-        writer.files, writer.paths = self.files, self.paths
+        """Return what writes a partition's file, as the one that was used last."""
+        writer = self._open.pop(values, None)
+        if writer is None:
+            key = self._partitioning.key(values)
+            writer = IcebergFileWriter(self._table, self._target, key)
+            writer.files, writer.paths = self.files, self.paths
+        self._open[values] = writer
+        if len(self._open) > _OPEN_FILES:
+            self._open.pop(next(iter(self._open))).close()
         return writer
 
     def _complete(self) -> None:

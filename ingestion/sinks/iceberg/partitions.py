@@ -330,8 +330,9 @@ class Partitioning:
         ]
         if not of_keys:
             return None
-        columns = [self._values(self._fields[at], keys).to_pylist() for at in of_keys]
-        wanted = set(zip(*columns, strict=True))
+        columns = {str(at): self._values(self._fields[at], keys) for at in of_keys}
+        distinct = pa.table(columns).group_by([*columns]).aggregate([])
+        wanted = set(zip(*(each.to_pylist() for each in distinct.columns), strict=True))
         return lambda partition: tuple(partition[at] for at in of_keys) in wanted
 
 
