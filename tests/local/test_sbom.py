@@ -17,7 +17,7 @@ def test_every_locked_package_and_jar_is_listed_with_its_checksum() -> None:
     packages = re.findall(r"^([\w.-]+==[^\s;]+)", (ROOT / "requirements.lock").read_text(), re.M)
     assert {f"pkg:pypi/{each.replace('==', '@')}" for each in packages} <= listed.keys()
     for jar, sha256 in locked_jars().items():
-        if not jar.startswith(("registry/", "capture/")):
+        if not jar.startswith(("registry/", "catalog/", "capture/")):
             assert listed[jar]["hashes"] == [{"alg": "SHA-256", "content": sha256}]
             assert re.fullmatch(r"pkg:maven/[\w.-]+/[\w.-]+@[\w.-]+", listed[jar]["purl"])
     assert any(ref.startswith("pyspark/spark-core_") for ref in listed)
