@@ -283,9 +283,9 @@ class IcebergTable(NamedTable, ErasableTable, RewindableTable, BranchingTable):
                     by_partition[file.spec_id, values_of(file)].append(file)
             small = [
                 file
-                for files in by_partition.values()
-                if len(files) > -(-sum(f.file_size_in_bytes for f in files) // target_bytes)
-                for file in files
+                for alike in by_partition.values()
+                if len(alike) > -(-sum(f.file_size_in_bytes for f in alike) // target_bytes)
+                for file in alike
             ]
             return len(small), begun.rewrite(small, target_bytes=target_bytes) if small else 0
 
@@ -440,7 +440,7 @@ def _refuse_named(entry: CatalogEntry, table: Table) -> None:
 def _settings_error(entry: CatalogEntry, table: Table) -> TableSettingsError | None:
     if table.format_version != _FORMAT:
         problem = f"is of format version {table.format_version}, and not {_FORMAT}"
-    elif by := partitions.not_computed(table.schema(), table.spec()):
+    elif by := partitions.uncomputed(table.schema(), table.spec()):
         problem = f"is partitioned by {by}, of which no values are computed here"
     else:
         return None
@@ -501,7 +501,7 @@ class IcebergTransaction(FilesTransaction[DataFile]):
         if problem := _settings_error(entry, table):
             raise problem
         self._entry, self._table = entry, table
-        # What gives the table other columns, and what divides it anew, behind those.
+        # What gives the table other columns, or lets them go, and what divides it anew by those.
         self._schema: tuple[TableUpdate, ...] = ()
         self._partitions: tuple[TableUpdate, ...] = ()
         # What is committed beside the table.
@@ -609,6 +609,9 @@ class IcebergTransaction(FilesTransaction[DataFile]):
             raise self._gone(f"version {version} has expired, or was rolled back")
         with entry.translated():
             then, now = set(entry.data_files(table, past[version])), set(self.files)
+            if (schema_id := past[version].schema_id) is not None:
+                schema = table.schemas()[schema_id]
+                self._schema = partitions.divided_as_of(schema, table.metadata)
             for file in then - now:
                 if not table.io.new_input(file.file_path).exists():
                     raise self._gone(f"{file.file_path} is missing")
@@ -618,7 +621,7 @@ class IcebergTransaction(FilesTransaction[DataFile]):
                 added=then - now,
                 removed=now - then,
                 operation=snapshots.RESTORE,
-                schema_id=past[version].schema_id,
+                schema_id=schema_id,
             )
 
     def _gone(self, what: str) -> RewindError:
