@@ -43,7 +43,16 @@ ODD = {
 }
 # Names within SQL that are of no column of a batch or a table.
 NO_COLUMNS = {
-    *("_delta_log", "_last_checkpoint", "_sidecars", "_table", "_snapshots", "_rollbacks"),
+    *(
+        "_delta_log",
+        "_last_checkpoint",
+        "_sidecars",
+        "_session",
+        "_supported_endpoints",
+        "_table",
+        "_snapshots",
+        "_rollbacks",
+    ),
     *("_stack", "_gateway_client", "_error", "_cb", "_lsn", "_uuid", "_version", "_id", "_at"),
     *("_on", "_deleted_at", "_erased", "_written_off", "_ledger", "_between", "_count", "_sum"),
     *(

@@ -473,6 +473,27 @@ def test_a_new_column_may_partition_what_comes_with_it(tmp_path: Path) -> None:
     assert others(tmp_path).spec() == first
 
 
+def test_a_version_without_the_column_comes_back_without_its_partitions(tmp_path: Path) -> None:
+    """New files follow those of before; else no run could go on."""
+    table, dice = created(tmp_path, "bucket(4, id)"), random.Random(17)
+    commit(table, 1, inserted=[row(id, dice, 1) for id in range(20)])
+    before = table.log().find(STREAM, 1)
+    assert before is not None
+    fields = tuple(map(parse_partition, ("bucket(4, id)", "truncate(10, more)")))
+    wider = (*COLUMNS, column("more INT"))
+    table.reshape(
+        Layout(columns=wider, found=table.columns(), partitions=fields), replace(NOTE, seq=2)
+    )
+
+    table.restore(before.version, replace(NOTE, seq=3))
+
+    assert table.columns() == COLUMNS
+    assert [*map(str, table.partitions())] == ["bucket(4, id)"]
+    commit(table, 4, updated=[row(3, dice, 4)], deleted=[1])
+    assert {*rows_of(table)} == {*range(20)} - {1}
+    check_partitions(tmp_path)
+
+
 def test_partitions_that_somebody_changes_meanwhile_make_the_table_busy(tmp_path: Path) -> None:
     """A commit is made on exactly the table that was loaded."""
     table, dice = created(tmp_path, "region"), random.Random(14)

@@ -243,6 +243,14 @@ def divided_by(spec: PartitionSpec, past: TableMetadata) -> tuple[TableUpdate, .
     return AddPartitionSpecUpdate(spec=spec), SetDefaultSpecUpdate(spec_id=-1)
 
 
+def divided_as_of(schema: Schema, past: TableMetadata) -> tuple[TableUpdate, ...]:
+    """Return what lets new files follow the newest specification of columns that were there."""
+    able = [spec.spec_id for spec in past.partition_specs if not uncomputed(schema, spec)]
+    if past.default_spec_id in able or not able:
+        return ()
+    return (SetDefaultSpecUpdate(spec_id=max(able)),)
+
+
 def declared(schema: Schema, spec: PartitionSpec) -> tuple[DeclaredPartition, ...]:
     """Return a specification as a declaration has it, without fields that are always null."""
     return tuple(
@@ -262,7 +270,7 @@ def _number_of(transform: AnyTransform) -> int:
     return transform.width if isinstance(transform, TruncateTransform) else 0
 
 
-def not_computed(schema: Schema, spec: PartitionSpec) -> str | None:
+def uncomputed(schema: Schema, spec: PartitionSpec) -> str | None:
     """Name a field of which no values are computed here, if there is any."""
     types = {field.field_id: field.field_type for field in schema.fields}
     for field in spec.fields:

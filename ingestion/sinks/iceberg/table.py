@@ -336,9 +336,9 @@ class IcebergTable(NamedTable, ErasableTable, RewindableTable, BranchingTable, M
                     by_partition[file.data.spec_id, values_of(file.data)].append(file)
             chosen = {
                 file
-                for files in by_partition.values()
-                if len(files) > -(-sum(begun.measure(f)[1] for f in files) // target_bytes)
-                for file in files
+                for alike in by_partition.values()
+                if len(alike) > -(-sum(begun.measure(f)[1] for f in alike) // target_bytes)
+                for file in alike
             }
             most = _MOST_GONE if begun.marks else 0
             for file in begun.files:
@@ -514,7 +514,7 @@ def _refuse_named(entry: CatalogEntry, table: Table) -> None:
 def _settings_error(entry: CatalogEntry, table: Table) -> TableSettingsError | None:
     if table.format_version != _FORMAT:
         problem = f"is of format version {table.format_version}, and not {_FORMAT}"
-    elif by := partitions.not_computed(table.schema(), table.spec()):
+    elif by := partitions.uncomputed(table.schema(), table.spec()):
         problem = f"is partitioned by {by}, of which no values are computed here"
     else:
         return None
@@ -577,7 +577,7 @@ class IcebergTransaction(FilesTransaction[LiveFile]):
         if problem := _settings_error(entry, table):
             raise problem
         self._entry, self._table = entry, table
-        # What gives the table other columns, and what divides it anew, behind those.
+        # What gives the table other columns, or lets them go, and what divides it anew by those.
         self._schema: tuple[TableUpdate, ...] = ()
         self._partitions: tuple[TableUpdate, ...] = ()
         # What is committed beside the table.
@@ -716,6 +716,9 @@ class IcebergTransaction(FilesTransaction[LiveFile]):
             raise self._gone(f"version {version} has expired, or was rolled back")
         with entry.translated():
             then, now = set(entry.data_files(table, past[version])), set(self.files)
+            if (schema_id := past[version].schema_id) is not None:
+                schema = table.schemas()[schema_id]
+                self._schema = partitions.divided_as_of(schema, table.metadata)
             for file in then - now:
                 for path in (each.file_path for each in file.all):
                     if not table.io.new_input(path).exists():
@@ -728,7 +731,7 @@ class IcebergTransaction(FilesTransaction[LiveFile]):
                     added=[self._marked_again(file, writer) for file in then - now],
                     removed=now - then,
                     operation=snapshots.RESTORE,
-                    schema_id=past[version].schema_id,
+                    schema_id=schema_id,
                 )
 
     def _marked_again(self, file: LiveFile, writer: IcebergFileWriter) -> LiveFile:
