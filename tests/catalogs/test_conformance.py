@@ -22,7 +22,7 @@ class TestCatalog(SinkConformance):
 
     kind = SINKS["iceberg"]
     # A step of its client takes long, and a request takes longer.
-    steps, steps_of_others, seconds = 10, 0, 180
+    steps, steps_of_others, seconds = 10, 0, 300
     named = " ,;:{}()[]='\"%@-"
     is_on_disk = False
 
