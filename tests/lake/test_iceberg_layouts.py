@@ -617,3 +617,25 @@ def test_an_earlier_version_comes_back(tmp_path: Path) -> None:
 
     assert rows_of(table) == {each["id"]: each for each in rows[1:]}
     check_partitions(tmp_path)
+
+
+@pytest.mark.parametrize("is_marked", [False, True], ids=["rewritten", "marked"])
+def test_files_of_earlier_partitions_come_back(tmp_path: Path, *, is_marked: bool) -> None:
+    """A rewind over an alter brings them back with the partitions that they have."""
+    table, dice = created(tmp_path, "bucket(4, id)", is_marked=is_marked), random.Random(16)
+    rows = [row(id, dice, 1) for id in range(30)]
+    commit(table, 1, inserted=rows)
+    before = table.log().find(STREAM, 1)
+    assert before is not None
+    fields = tuple(map(parse_partition, ("region", "bucket(7, id)")))
+    same = Layout(columns=table.columns(), found=table.columns(), partitions=fields)
+    table.reshape(same, replace(NOTE, seq=2))
+    commit(table, 3, updated=[row(id, dice, 3) for id in range(10)], deleted=[29])
+
+    table.restore(before.version, replace(NOTE, seq=4))
+    assert rows_of(table) == {each["id"]: each for each in rows}
+    check_partitions(tmp_path)
+    commit(table, 5, updated=[row(id, dice, 5) for id in range(5)], deleted=[20])
+
+    assert {*rows_of(table)} == {*range(30)} - {20}
+    check_partitions(tmp_path)
