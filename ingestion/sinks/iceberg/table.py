@@ -198,8 +198,9 @@ class IcebergTable(NamedTable, ErasableTable, RewindableTable, BranchingTable, M
         table = self._entry.load()
         if table is None or _is_marking(table):
             return 0, 0
-        ours = (each for each in log.newest_first() if each.metadata is not None)
-        past, batches = snapshots.by_version(table.metadata), [*islice(ours, _BATCHES_MEASURED)]
+        past = snapshots.by_version(table.metadata)
+        ours = (e for e in log.newest_first() if e.metadata is not None and e.version in past)
+        batches = [*islice(ours, _BATCHES_MEASURED)]
         counts = [each.metrics for each in batches]
         added = (
             snapshots.summary_of(past[each.version]).get(ADDED_RECORDS, "0") for each in batches
