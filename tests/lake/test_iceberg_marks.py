@@ -76,6 +76,8 @@ def assert_holds(lake: Path, table: IcebergTable, expected: Mapping[int, str | N
     """See that we, others, and the count agree."""
     assert names_in(table) == seen_by_others(lake) == {**expected}
     assert table.log().row_count() == len(expected)
+    paths = others(lake).inspect.files().to_pydict()["file_path"]
+    assert len(paths) == len({*paths}), "a file is in the table twice"
 
 
 def test_rows_are_marked_and_no_file_is_written_anew(tmp_path: Path, table: IcebergTable) -> None:
