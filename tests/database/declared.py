@@ -121,7 +121,7 @@ class Declared:
     takes_header: bool = False
     schema: Literal["written", "embedded", "registry"] = "written"
     limit: int = 1000
-    sink: Literal["delta", "vectors", "iceberg", "postgres"] = "delta"
+    sink: Literal["delta", "vectors", "iceberg", "partitions", "postgres"] = "delta"
 
     @property
     def is_routed(self) -> bool:
@@ -204,10 +204,12 @@ class Setup:
         fields: dict[str, Any] = {
             "max_offsets_per_trigger": declared.limit,
             "quarantine_rate": {"stop_above": 1},
-            "sink": "delta" if declared.sink == "vectors" else declared.sink,
+            "sink": {"vectors": "delta", "partitions": "iceberg"}.get(declared.sink, declared.sink),
         }
-        if declared.sink == "vectors":
+        if declared.sink in ("vectors", "partitions"):
             fields["deletion_vectors"] = True
+        if declared.sink == "partitions":
+            fields["partition_by"] = ["state", "bucket(2, id)"]
         if is_debezium:
             columns = {"columns": {"lsn": "source.lsn"}} if declared.is_ordered else {}
             options: dict[str, Any] = {"on_truncate": declared.on_truncate}

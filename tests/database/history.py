@@ -128,7 +128,7 @@ class History:
         return Counter(each for step in self.steps for each in self._of_step(step, database))
 
     def _of_step(self, step: Step, database: Database) -> Iterator[str]:
-        if step == Alter("nest") and self.setup.declared.sink == "iceberg":
+        if step == Alter("nest") and self.setup.declared.sink in ("iceberg", "partitions"):
             yield "a field within a column of Iceberg"
         for change in _changes(step, database):
             yield from self._features(change)

@@ -194,7 +194,7 @@ def histories(
     draw: st.DrawFn,
     *,
     sessions: int = 4,
-    sinks: Sequence[str] = ("delta", "vectors", "iceberg"),
+    sinks: Sequence[str] = ("delta", "vectors", "iceberg", "partitions"),
     without: Sequence[str] = (),
 ) -> History:
     """Draw a declaration, and some steps of several sessions.
