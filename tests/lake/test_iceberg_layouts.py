@@ -37,6 +37,7 @@ from oncelake.ingestion.sinks.iceberg.table import IcebergTable, open_table
 from oncelake.ingestion.storage.location import Location
 from oncelake.ingestion.tables.arrow_types import arrow_schema
 from oncelake.ingestion.tables.table import Change, Layout, TableDefinition
+from tests.support.long import twins
 from tests.support.orders import NOTE, STREAM, column
 
 COLUMNS: Final = (
@@ -162,7 +163,7 @@ def check_partitions(lake: Path) -> None:
             assert {compute(each[source.name]) for each in found} == {file.partition[nth]}
 
 
-@pytest.mark.parametrize("is_marked", [False, True], ids=["rewritten", "marked"])
+@pytest.mark.parametrize("is_marked", [False, *twins(True)])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_rows_are_where_they_belong_after_every_change(
     tmp_path: Path, layout: str, *, is_marked: bool
@@ -200,7 +201,7 @@ def test_rows_are_where_they_belong_after_every_change(
     check_partitions(tmp_path)
 
 
-@pytest.mark.parametrize("is_marked", [False, True], ids=["rewritten", "marked"])
+@pytest.mark.parametrize("is_marked", [False, *twins(True)])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_row_that_moves_is_gone_from_where_it_was(
     tmp_path: Path, layout: str, *, is_marked: bool
