@@ -10,7 +10,7 @@ from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import unquote_plus
+from urllib.parse import quote_plus, unquote_plus
 
 import pyarrow as pa
 import pytest
@@ -37,6 +37,7 @@ from oncelake.ingestion.sinks.iceberg.table import IcebergTable, open_table
 from oncelake.ingestion.storage.location import Location
 from oncelake.ingestion.tables.arrow_types import arrow_schema
 from oncelake.ingestion.tables.table import Change, Layout, TableDefinition
+from tests.lake.test_iceberg_table import PERSON, traces
 from tests.support.long import twins
 from tests.support.orders import NOTE, STREAM, column
 
@@ -370,7 +371,7 @@ def test_a_table_that_somebody_partitioned_is_taken_as_it_is(tmp_path: Path) -> 
     theirs = created(tmp_path / "theirs")
     schema = others(tmp_path / "theirs").schema()
     spec = PartitionSpec(
-        PartitionField(schema.find_field("region").field_id, 1000, VoidTransform(), "gone"),
+        PartitionField(schema.find_field("id").field_id, 1000, VoidTransform(), "gone"),
         PartitionField(schema.find_field("at").field_id, 1001, DayTransform(), "on"),
         PartitionField(schema.find_field("id").field_id, 1002, BucketTransform(5), "part"),
     )
@@ -390,6 +391,63 @@ def test_a_table_that_somebody_partitioned_is_taken_as_it_is(tmp_path: Path) -> 
     assert rows_of(table) == {each["id"]: each for each in rows if each["id"] not in (3, 4)}
     check_partitions(tmp_path)
     assert {file.file_path.split("/")[-4] for file in files_of(tmp_path)} == {"gone=null"}
+
+
+def test_upkeep_puts_more_partitions_together_than_files_are_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One partition after the other, so that there is nothing left to do."""
+    monkeypatch.setattr(files, "_OPEN_FILES", 3)
+    table, dice = created(tmp_path, "bucket(20, id)"), random.Random(17)
+    for seq in range(1, 5):
+        commit(table, seq, inserted=[row(seq * 100 + nth, dice, seq) for nth in range(60)])
+    before = rows_of(table)
+
+    done = table.maintain(dt.timedelta(0))
+
+    parts = {str(file.partition) for file in files_of(tmp_path)}
+    assert done["written"] == len(files_of(tmp_path)) == len(parts) > 10
+    assert table.maintain(dt.timedelta(0))["compacted"] == 0
+    assert rows_of(table) == before
+
+
+@pytest.mark.parametrize("by", ["region", "truncate(9, region)"])
+def test_what_is_erased_is_in_no_partition(tmp_path: Path, by: str) -> None:
+    """A partition is a value of its rows, in manifests and in the names of files and folders."""
+    table, dice = created(tmp_path, by), random.Random(18)
+    rows = [{**row(id, dice, 1), "region": "eu"} for id in range(9)]
+    rows.append({**row(9, dice, 1), "region": PERSON})
+    commit(table, 1, inserted=rows)
+    assert traces(tmp_path)
+
+    written = table.written_files()
+    table.erase(ids([9]), replace(NOTE, kind="erase", seq=2))
+    table.remove_older_versions(written)
+
+    assert [*rows_of(table)] == [*range(9)]
+    assert not traces(tmp_path)
+    folders = [quote_plus(str(each)) for each in (tmp_path / ".iceberg").rglob("*")]
+    assert not [each for each in folders if "Lovelace" in each or "region=Ada" in each]
+
+
+def test_a_batch_that_only_inserts_reads_no_list_of_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It costs as much, however many files there are; so does a note."""
+    table, dice = created(tmp_path, "region"), random.Random(19)
+    commit(table, 1, inserted=[row(1, dice, 1)])
+
+    def fail(*_: object) -> None:
+        raise AssertionError("the files were listed")
+
+    monkeypatch.setattr("oncelake.ingestion.sinks.iceberg.catalog.CatalogEntry.data_files", fail)
+    with closing(table.begin(2)) as transaction:
+        new = Change(inserted=table_of([row(2, dice, 2)]), updated=table_of([]), deleted=ids([]))
+        transaction.commit(new, replace(NOTE, seq=2))
+    table.commit_note(replace(NOTE, seq=3))
+    monkeypatch.undo()
+
+    assert {*rows_of(table)} == {1, 2}
 
 
 def test_a_table_whose_partitions_are_not_computed_is_refused(tmp_path: Path) -> None:

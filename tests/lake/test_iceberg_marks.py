@@ -15,10 +15,16 @@ import pytest
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.table import StaticTable
 from pyiceberg.table.snapshots import Operation
+from pyiceberg.table.update import RemoveSnapshotsUpdate
 from pyiceberg.types import LongType
 
 from oncelake.ingestion.declaration.partitions import parse_partition
-from oncelake.ingestion.errors import DamagedTableError, RefusedError, TableBusyError
+from oncelake.ingestion.errors import (
+    CommitConflictError,
+    DamagedTableError,
+    RefusedError,
+    TableBusyError,
+)
 from oncelake.ingestion.sinks.iceberg.files import StagedSnapshot
 from oncelake.ingestion.sinks.iceberg.table import IcebergTable
 from oncelake.ingestion.tables.table import Layout, TableDefinition
@@ -372,6 +378,75 @@ def test_others_that_change_more_end_the_commit(
     gone = {3} if what == "row" else set()
     assert_holds(tmp_path, table, {n: name for n, name in TEN.items() if n not in gone})
     assert table.log().last_seq(STREAM) == 1
+
+
+@pytest.mark.parametrize("what", ["ours", "theirs"])
+def test_what_is_committed_while_it_is_looked_at_again_is_seen(
+    tmp_path: Path, table: IcebergTable, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """A second run that wakes up, or a person: the table is judged as it is loaded, once."""
+    elsewhere = opened(tmp_path)
+    acts: dict[str, Callable[[], object]] = {
+        "ours": lambda: commit(elsewhere, 2, change(2, inserted={30: "x"})),
+        "theirs": lambda: marks_of_others(tmp_path, places(tmp_path, {3})),
+    }
+    with closing(table.begin(2)) as transaction:
+        entry, left = transaction._entry, [acts[what]]
+        load = entry.load
+
+        def load_later() -> Any:
+            loaded = load()
+            if left:
+                left.pop()()
+            return loaded
+
+        def compact() -> None:
+            replaced(tmp_path)
+            monkeypatch.setattr(entry, "load", load_later)
+
+        with (
+            overtaken(transaction, compact, monkeypatch),
+            pytest.raises((CommitConflictError, TableBusyError)),
+        ):
+            transaction.commit(change(2, inserted={30: "x"}), replace(NOTE, seq=2))
+
+    gone, new = ({3}, {}) if what == "theirs" else (set[int](), {30: "x"})
+    assert_holds(tmp_path, table, {n: v for n, v in TEN.items() if n not in gone} | new)
+
+
+@pytest.mark.parametrize("way", ["rolled back", "expired"])
+def test_a_history_that_does_not_lead_to_what_was_read_ends_the_commit(
+    tmp_path: Path, table: IcebergTable, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """Somebody has rolled a commit of ours back, or expired what came in between."""
+    commit(table, 2, change(2, inserted={20: "t"}))
+    elsewhere = opened(tmp_path)
+
+    def roll_back() -> None:
+        foreign = others(tmp_path)
+        parent = foreign.current_snapshot().parent_snapshot_id  # type: ignore[union-attr]
+        foreign.manage_snapshots().rollback_to_snapshot(parent).commit()
+
+    def expire() -> None:
+        commit(elsewhere, 3, change(3, inserted={30: "x"}))
+        foreign = others(tmp_path)
+        middle = foreign.current_snapshot()
+        assert middle is not None
+        replaced(tmp_path)
+        with closing((foreign := others(tmp_path)).catalog) as catalog:
+            catalog.commit_table(
+                foreign, (), (RemoveSnapshotsUpdate(snapshot_ids=[middle.snapshot_id]),)
+            )
+
+    act = roll_back if way == "rolled back" else expire
+    with (
+        closing(table.begin(3)) as transaction,
+        overtaken(transaction, act, monkeypatch),
+        pytest.raises((CommitConflictError, TableBusyError)),
+    ):
+        transaction.commit(change(3, inserted={30: "x"}), replace(NOTE, seq=3))
+
+    assert seen_by_others(tmp_path) == dict(TEN) | ({20: "t", 30: "x"} if way == "expired" else {})
 
 
 def replaced(lake: Path) -> None:

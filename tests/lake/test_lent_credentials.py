@@ -10,6 +10,7 @@ import pytest
 from pyiceberg.catalog.memory import InMemoryCatalog
 from requests import Session
 
+from oncelake.ingestion.errors import SinkUnavailableError
 from oncelake.ingestion.sinks.iceberg import catalog as iceberg_catalog
 from oncelake.ingestion.sinks.iceberg.catalog import IDEMPOTENCY_KEY, LentFileIO, _idempotent
 
@@ -59,6 +60,25 @@ def test_credentials_that_have_ended_are_not_used(monkeypatch: pytest.MonkeyPatc
         with pytest.raises(OSError, match="have ended"):
             io.fs_by_scheme("file", None)
         assert (lender.lent, io.has_ended) == (lent, True)
+
+
+def test_a_catalog_that_is_away_for_a_moment_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it has lent is used as long as it is good, and each file asks for more."""
+    lender = Lender(monkeypatch, life_seconds=60)
+    asked: list[int] = []
+
+    def away() -> dict[str, Any]:
+        asked.append(1)
+        raise SinkUnavailableError("it does not answer")
+
+    io = LentFileIO(lender.lend(), away)
+    lender.now = BEGIN + 50
+    assert io.fs_by_scheme("file", None) is io.fs_by_scheme("file", None)
+    assert len(asked) == 2
+    lender.now = BEGIN + 61
+
+    with pytest.raises(SinkUnavailableError):
+        io.fs_by_scheme("file", None)
 
 
 def test_credentials_without_an_end_live_for_a_quarter_of_an_hour(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
@@ -36,7 +36,7 @@ from pyiceberg.exceptions import (
 )
 from pyiceberg.io import PY_IO_IMPL
 from pyiceberg.io.pyarrow import PyArrowFileIO
-from pyiceberg.manifest import DataFile, DataFileContent, ManifestContent
+from pyiceberg.manifest import DataFile, DataFileContent, ManifestContent, ManifestFile
 from pyiceberg.table import ManifestGroupPlanner, Table
 from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Snapshot
@@ -57,6 +57,7 @@ from oncelake.ingestion.errors import (
     AGAIN,
     DamagedTableError,
     DependencyError,
+    IngestionError,
     InvalidSpecError,
     MissingRightError,
     RefusedError,
@@ -214,16 +215,20 @@ class CatalogEntry:
                     raise self.damaged(f"a file cannot be read ({first_line(error)})") from error
                 raise  # Whoever knows the volumes names the one that fails.
             raise self._unavailable(error) from error
-        except NotImplementedError as error:
-            raise RefusedError(
+        except Exception as error:
+            if (other := self._translation_of(error)) is None:
+                raise
+            raise other from error
+
+    def _translation_of(self, error: Exception) -> IngestionError | None:
+        # Arrow has a kind of its own, of values.
+        if type(error) is NotImplementedError:
+            return RefusedError(
                 self.stream,
                 f"{self.where}: its catalog does not do that: {self.reason(error)}.",
                 remedy="take one that does, or let it do so; then run the same command again",
-            ) from error
-        except Exception as error:
-            if not _is_of_a_client(error):
-                raise
-            raise self._unavailable(error) from error
+            )
+        return self._unavailable(error) if _is_of_a_client(error) else None
 
     def _unavailable(self, error: Exception) -> DependencyError:
         if isinstance(error, _DENIALS) or any(word in str(error) for word in _DENIED):
@@ -286,8 +291,9 @@ class CatalogEntry:
         return None
 
     def _renewed_credentials(self) -> Properties:
-        with self.session() as catalog:
+        with self.session() as catalog, suppress(NoSuchTableError):
             return catalog.load_table(self.identifier).io.properties
+        raise FileNotFoundError(f"{self.where} is not there")
 
     def loaded(self) -> Table:
         """Load a table that must be there."""
@@ -359,7 +365,7 @@ class CatalogEntry:
         snapshot = snapshot or table.current_snapshot()
         manifests = snapshot.manifests(table.io) if snapshot else []
         by_values = DataFileContent.EQUALITY_DELETES
-        if any(each.content == by_values for each in self.delete_files(table, snapshot)):
+        if any(each.content == by_values for each in self.delete_files(table, manifests)):
             raise RefusedError(
                 self.stream,
                 f"{self.where} has equality deletes, by which somebody else deletes rows without "
@@ -372,9 +378,9 @@ class CatalogEntry:
         tasks = planner.plan_files(manifests)
         return [LiveFile(task.file, frozenset(task.delete_files)) for task in tasks]
 
-    def delete_files(self, table: Table, snapshot: Snapshot | None) -> Iterator[DataFile]:
+    def delete_files(self, table: Table, manifests: Iterable[ManifestFile]) -> Iterator[DataFile]:
         """List the delete files of a snapshot, also such as apply to no data file any more."""
-        for manifest in snapshot.manifests(table.io) if snapshot else []:
+        for manifest in manifests:
             if manifest.content == ManifestContent.DELETES and is_live(manifest):
                 entries = manifest.fetch_manifest_entry(table.io)
                 yield from (entry.data_file for entry in entries)
@@ -461,11 +467,20 @@ class LentFileIO(PyArrowFileIO):
     def _renewed_store_of(self, scheme: str, host: str | None = None) -> FileSystem:
         with self._lock:
             if (self._end - time.time()) * 3 <= self._end - self._begin:
-                self.properties, self._begin = self._renew(), time.time()
-                self._store_of = cache(self._initialize_fs)
+                self._take_new()
             if self.has_ended:
                 raise OSError("the credentials that its catalog lends for its files have ended")
             return self._store_of(scheme, host)
+
+    def _take_new(self) -> None:
+        try:
+            self.properties, self._begin = self._renew(), time.time()
+        except DependencyError:
+            # The next file asks again, as long as those that are there are good.
+            if self.has_ended:
+                raise
+            return
+        self._store_of = cache(self._initialize_fs)
 
     @property
     def _end(self) -> float:

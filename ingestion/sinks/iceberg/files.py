@@ -11,6 +11,7 @@ pinned for it.
 from __future__ import annotations
 
 import math
+import os
 import uuid
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -387,6 +388,13 @@ def delete_files(io: FileIO, paths: Iterable[str]) -> int:
     return deleted
 
 
+def remove_empty_folders(table: Table) -> None:
+    """Remove folders of partitions that have no file any more: their names are values."""
+    for folder, _, _ in os.walk(plain(table.location()), topdown=False):
+        with suppress(OSError):
+            os.rmdir(folder)
+
+
 def is_live(manifest: ManifestFile) -> bool:
     """Tell whether a manifest names a file that is there, as against such as are gone."""
     return manifest.has_added_files() or manifest.has_existing_files()
@@ -434,8 +442,13 @@ class StagedSnapshot(_MergeAppendFiles):
         added: Iterable[DataFile] = (),
         removed: Iterable[DataFile] = (),
         properties: Mapping[str, str] = EMPTY_DICT,
+        is_silent: bool = False,
     ) -> None:
-        """Take the files, of data and of deletes, and what the summary says beside the usual."""
+        """Take the files, of data and of deletes, and what the summary says beside the usual.
+
+        Args:
+            is_silent: Whether manifests do not name what goes.
+        """
         # pyiceberg sums up few operations: ``write`` puts in what it is.
         super().__init__(
             Operation.OVERWRITE,
@@ -448,6 +461,7 @@ class StagedSnapshot(_MergeAppendFiles):
         self._merge_enabled = True
         self._added_data_files += added
         self._deleted_data_files.update(removed)
+        self._is_silent = is_silent
 
     def _manifests(self) -> list[ManifestFile]:
         added, removed = self._added_data_files, self._deleted_data_files
@@ -481,7 +495,8 @@ class StagedSnapshot(_MergeAppendFiles):
             for kind in dict.fromkeys((*coming, *left))
             if coming[kind] or left[kind]
         ]
-        over = [self._written(kind, deleted=files) for kind, files in gone.items() if files]
+        named = {} if self._is_silent else gone
+        over = [self._written(kind, deleted=files) for kind, files in named.items() if files]
         return self._process_manifests([*new, *over, *staying])
 
     def _current_manifests(self) -> list[ManifestFile]:

@@ -98,6 +98,22 @@ class IcebergLog(CommitLog):
         self._entry.table_id = table.metadata.table_uuid if table else None
         return table
 
+    def since(self, snapshot_id: int | None) -> tuple[Table, list[Commit] | None]:
+        """Return the table, and the commits that lead from a snapshot to its newest, newest first.
+
+        ``None`` where they do not: it was rolled back, or one of them has expired. Of a table
+        without a snapshot the id is ``None``.
+        """
+        chain, newer = history(self._there.metadata), list[Snapshot]()
+        for each in chain:
+            if each.snapshot_id == snapshot_id:
+                break
+            newer.append(each)
+        else:
+            if (chain[-1].parent_snapshot_id if chain else None) != snapshot_id:
+                return self._there, None
+        return self._there, [self._commit(each.sequence_number or 0, each) for each in newer]
+
     @property
     def _there(self) -> Table:
         if self._table is None:

@@ -363,6 +363,13 @@ class _NamingSpec(PartitionSpec):
     pyiceberg has no name for a day that Python does not have, and one of any length for a text.
     """
 
+    def partition_type(self, schema: Schema) -> iceberg.StructType:
+        """Return the types of the values, each of which may be null, as a void one is."""
+        fields = super().partition_type(schema).fields
+        return iceberg.StructType(
+            *(iceberg.NestedField(f.field_id, f.name, f.field_type, required=False) for f in fields)
+        )
+
     def partition_to_path(self, data: Record, schema: Schema) -> str:
         types = self.partition_type(schema).fields
         named = zip(self.fields, types, data._data, strict=True)

@@ -17,6 +17,8 @@ from functools import cached_property, partial
 from itertools import chain, count, islice, pairwise
 from typing import Any, Final
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from oncelake.ingestion.errors import (
@@ -333,21 +335,12 @@ class IcebergTable(NamedTable, ErasableTable, RewindableTable, BranchingTable, M
         with begun.translated():
             by_partition = defaultdict[tuple[int, Values], list[LiveFile]](list)
             for file in begun.files:
-                if begun.measure(file)[1] < target_bytes * 3 // 4:
-                    by_partition[file.data.spec_id, values_of(file.data)].append(file)
-            chosen = {
-                file
-                for alike in by_partition.values()
-                if len(alike) > -(-sum(begun.measure(f)[1] for f in alike) // target_bytes)
-                for file in alike
-            }
-            most = _MOST_GONE if begun.marks else 0
-            for file in begun.files:
-                rows = begun.measure(file)[0]
-                if file.deletes and rows - begun.count(file) > most * rows:
-                    chosen.add(file)
-            in_order = [file for file in begun.files if file in chosen]
-            return len(chosen), begun.rewrite(in_order, target_bytes=target_bytes) if chosen else 0
+                by_partition[file.data.spec_id, values_of(file.data)].append(file)
+            # One partition after the other: few files are open at a time.
+            chosen = [
+                file for files in by_partition.values() for file in begun.worn(files, target_bytes)
+            ]
+            return len(chosen), begun.rewrite(chosen, target_bytes=target_bytes) if chosen else 0
 
     def written_files(self) -> frozenset[str]:
         """Return the files in the table's folder that this program has written."""
@@ -370,6 +363,8 @@ class IcebergTable(NamedTable, ErasableTable, RewindableTable, BranchingTable, M
             for path in removed:
                 with suppress(FileNotFoundError):
                     table.io.delete(path)
+            if entry.folder is not None:
+                files.remove_empty_folders(table)
         hit(Failpoint.VACUUMED)
         self._expire(math.inf)
         return sum(path.endswith(".parquet") for path in removed)
@@ -578,9 +573,13 @@ class IcebergTransaction(FilesTransaction[LiveFile]):
         if problem := _settings_error(entry, table):
             raise problem
         self._entry, self._table = entry, table
+        # The marks of files that were looked up, a bit for each row.
+        self._marked = dict[LiveFile, npt.NDArray[np.uint8]]()
         # What gives the table other columns, or lets them go, and what divides it anew by those.
         self._schema: tuple[TableUpdate, ...] = ()
         self._partitions: tuple[TableUpdate, ...] = ()
+        # Whether nothing is said of files that go: a partition is a value, and in their names.
+        self._is_erase = False
         # What is committed beside the table.
         self._branch: str | None = None
 
@@ -594,12 +593,13 @@ class IcebergTransaction(FilesTransaction[LiveFile]):
         # Who puts files together all the time is given some.
         time.sleep(random.uniform(*_WAITED))
         entry, before = self._entry, self._table
-        current, log = before.current_snapshot(), snapshots.IcebergLog(entry)
-        read = current.sequence_number if current else None
-        since = [each for each in log.versions() if each > (-1 if read is None else read)]
-        refuse_other_rows(self.stream, self.where, self.seq, map(log.read, since))
-        table = entry.loaded()
-        if _shape_of(table) != _shape_of(before):
+        table, since = snapshots.IcebergLog(entry).since(before.metadata.current_snapshot_id)
+        refuse_other_rows(self.stream, self.where, self.seq, since or ())
+        last = snapshots.last_seq(table, self.stream)
+        if self.seq != (-1 if last is None else last) + 1:
+            # A commit of the stream may have expired, or was rolled back.
+            raise seq_conflict(self.stream, self.where, self.seq, last=last)
+        if since is None or _shape_of(table) != _shape_of(before):
             raise TableBusyError.meanwhile(self.stream)
         self._table = table
         self.close()
@@ -628,8 +628,18 @@ class IcebergTransaction(FilesTransaction[LiveFile]):
         return files.count_in(self._table.io, file)
 
     def gone(self, file: LiveFile) -> Mask | None:
-        """Read its delete files."""
-        return files.gone_in(self._table.io, file)
+        """Read its delete files, once."""
+        if file not in self._marked:
+            is_gone = files.gone_in(self._table.io, file)
+            if is_gone is None:
+                return None
+            self._marked[file] = np.packbits(is_gone)
+        return np.unpackbits(self._marked[file], count=self.measure(file)[0]).astype(np.bool_)
+
+    def close(self) -> None:
+        """Forget what marks rows, too."""
+        super().close()
+        self._marked.clear()
 
     def bounds(self, name: str) -> Callable[[LiveFile], tuple[Any, Any]] | None:
         """Ask the manifest."""
@@ -637,6 +647,17 @@ class IcebergTransaction(FilesTransaction[LiveFile]):
         if not isinstance(field.field_type, files.ORDERED):
             return None
         return partial(files.bounds_of, field=field)
+
+    def worn(self, alike: Sequence[LiveFile], target_bytes: int) -> list[LiveFile]:
+        """Return which files of a partition are small, or have too many rows marked as gone."""
+        sizes = {file: self.measure(file)[1] for file in alike}
+        small = [file for file, size in sizes.items() if size < target_bytes * 3 // 4]
+        if len(small) <= -(-sum(map(sizes.__getitem__, small)) // target_bytes):
+            small = []
+        most = _MOST_GONE if self.marks else 0
+        rows = {file: self.measure(file)[0] for file in alike if file.deletes}
+        marked = {file for file, count in rows.items() if count - self.count(file) > most * count}
+        return [file for file in alike if file in marked or file in small]
 
     def open_writer(self, target_bytes: int = TARGET_BYTES) -> IcebergFileWriter:
         """Write into the table's folder, or into those of its partitions."""
@@ -663,6 +684,7 @@ class IcebergTransaction(FilesTransaction[LiveFile]):
     def erase(self, keys: pa.Table, metadata: CommitMetadata) -> None:
         """Do so, unless a branch or tag would keep the rows."""
         _refuse_named(self._entry, self._table)
+        self._is_erase = True
         super().erase(keys, metadata)
 
     def reshape(self, layout: Layout, metadata: CommitMetadata) -> None:
@@ -703,7 +725,9 @@ class IcebergTransaction(FilesTransaction[LiveFile]):
         """Commit a snapshot without a note, and without delete files that mark nothing any more."""
         entry, table = self._entry, self._table
         marking = {delete for file in self.files for delete in file.deletes}
-        idle = {*entry.delete_files(table, table.current_snapshot())} - marking
+        current = table.current_snapshot()
+        manifests = current.manifests(table.io) if current else []
+        idle = {*entry.delete_files(table, manifests)} - marking
         staged = self._staged(added, removed, also_removed=idle)
         with discarding(staged.discard, *self.refusals):
             updates = staged.write(Operation.REPLACE)
@@ -803,13 +827,16 @@ class IcebergTransaction(FilesTransaction[LiveFile]):
         Marks of others may be of several files, and stay as long as one of these does.
         """
         going, coming = set(removed), {each for file in added for each in file.all}
-        kept = {each for file in self.files if file not in going for each in file.deletes}
+        kept = set[DataFile]()
+        if any(file.deletes for file in going):
+            kept = {each for file in self.files if file not in going for each in file.deletes}
         before = {each for file in removed for each in file.all} - kept
         return StagedSnapshot(
             self._table,
             added=coming - before,
             removed=(before - coming) | {*also_removed},
             properties=properties,
+            is_silent=self._is_erase,
         )
 
     def _commit_aside(
