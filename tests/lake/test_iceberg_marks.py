@@ -26,6 +26,7 @@ from oncelake.ingestion.errors import (
     TableBusyError,
 )
 from oncelake.ingestion.sinks.iceberg.files import StagedSnapshot
+from oncelake.ingestion.sinks.iceberg.log import IcebergLog
 from oncelake.ingestion.sinks.iceberg.table import IcebergTable
 from oncelake.ingestion.tables.table import Layout, TableDefinition
 from tests.lake.test_iceberg_table import LONG, data_in, no_configuration, opened, others
@@ -391,24 +392,21 @@ def test_what_is_committed_while_it_is_looked_at_again_is_seen(
         "theirs": lambda: marks_of_others(tmp_path, places(tmp_path, {3})),
     }
     with closing(table.begin(2)) as transaction:
-        entry, left = transaction._entry, [acts[what]]
-        load = entry.load
+        left, since = [acts[what]], IcebergLog.since
 
-        def load_later() -> Any:
-            loaded = load()
+        def since_then(log: IcebergLog, snapshot_id: int | None) -> Any:
+            found = since(log, snapshot_id)
             if left:
                 left.pop()()
-            return loaded
+            return found
 
-        def compact() -> None:
-            replaced(tmp_path)
-            monkeypatch.setattr(entry, "load", load_later)
-
+        monkeypatch.setattr(IcebergLog, "since", since_then)
         with (
-            overtaken(transaction, compact, monkeypatch),
+            overtaken(transaction, lambda: replaced(tmp_path), monkeypatch),
             pytest.raises((CommitConflictError, TableBusyError)),
         ):
             transaction.commit(change(2, inserted={30: "x"}), replace(NOTE, seq=2))
+        assert not left
 
     gone, new = ({3}, {}) if what == "theirs" else (set[int](), {30: "x"})
     assert_holds(tmp_path, table, {n: v for n, v in TEN.items() if n not in gone} | new)
