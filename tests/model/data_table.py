@@ -38,6 +38,10 @@ class ModelData:
         state = self._table.states[commit.version]
         return sum(row.seq == seq for row in state.values())
 
+    def partitions(self) -> tuple[()]:
+        """It has none."""
+        return ()
+
     def check(self, log: CommitLog) -> None:
         """Find nothing: memory is not damaged."""
         del log
