@@ -15,7 +15,7 @@ import os
 import uuid
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from io import BufferedWriter
 from io import FileIO as RawFile
@@ -423,6 +423,19 @@ class _DeletesWriter(ManifestWriterV2):
         return {**super()._meta, "content": "deletes"}
 
 
+@contextmanager
+def _writing(writer: ManifestWriter) -> Iterator[ManifestWriter]:
+    """Write a manifest; left to itself, pyiceberg calls one that fails early an empty one."""
+    writer.__enter__()
+    try:
+        yield writer
+    except BaseException:
+        with suppress(OSError, ValueError):
+            writer._writer.__exit__(None, None, None)
+        raise
+    writer.__exit__(None, None, None)
+
+
 def _kind_of(file: DataFile) -> _Kind:
     is_data = file.content == DataFileContent.DATA
     return file.spec_id, ManifestContent.DATA if is_data else ManifestContent.DELETES
@@ -513,7 +526,7 @@ class StagedSnapshot(_MergeAppendFiles):
     ) -> ManifestFile:
         """Write a manifest."""
         spec_id, content = kind
-        with self._writer_of(self.spec(spec_id), content) as writer:
+        with _writing(self._writer_of(self.spec(spec_id), content)) as writer:
             for file in added:
                 new = {"status": ManifestEntryStatus.ADDED, "snapshot_id": self.snapshot_id}
                 writer.add(ManifestEntry.from_args(**cast("Any", new), data_file=file))
