@@ -14,12 +14,10 @@ from urllib.parse import quote_plus, unquote_plus
 
 import pyarrow as pa
 import pytest
-from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.expressions import And, BooleanExpression, EqualTo, GreaterThan, IsNull, LessThan
 from pyiceberg.manifest import DataFile
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
-from pyiceberg.table import Table
 from pyiceberg.transforms import (
     BucketTransform,
     DayTransform,
@@ -29,17 +27,16 @@ from pyiceberg.transforms import (
 
 from oncelake.ingestion.declaration.ddl import system_columns
 from oncelake.ingestion.declaration.partitions import TYPES, DeclaredPartition, parse_partition
-from oncelake.ingestion.declaration.sinks import IcebergSink
 from oncelake.ingestion.errors import RefusedError, TableBusyError
-from oncelake.ingestion.settings import Settings
 from oncelake.ingestion.sinks.iceberg import files
-from oncelake.ingestion.sinks.iceberg.table import IcebergTable, open_table
-from oncelake.ingestion.storage.location import Location
+from oncelake.ingestion.sinks.iceberg.table import IcebergTable
 from oncelake.ingestion.tables.arrow_types import arrow_schema
 from oncelake.ingestion.tables.table import Change, Layout, TableDefinition
-from tests.lake.test_iceberg_table import PERSON, traces
+from tests.lake.test_iceberg_table import PERSON, no_configuration, opened, others, traces
 from tests.support.long import twins
 from tests.support.orders import NOTE, STREAM, column
+
+__all__ = ["no_configuration"]
 
 COLUMNS: Final = (
     column("id BIGINT NOT NULL"),
@@ -62,17 +59,6 @@ NAMES: Final = ["", None, "é😀x", "é😀y", "é", "aa", "ab", "aab"]
 Row = dict[str, Any]
 
 
-@pytest.fixture(autouse=True)
-def no_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let no configuration of this machine's pyiceberg be seen."""
-    monkeypatch.setenv("HOME", str(tmp_path))
-
-
-def opened(lake: Path) -> IcebergTable:
-    """Open the table of a lake."""
-    return open_table(STREAM, IcebergSink(table="shop.orders"), Settings(), Location.of(lake))
-
-
 def created(lake: Path, *partitions: str, is_marked: bool = False) -> IcebergTable:
     """Make a partitioned table, and commit its first note."""
     table = opened(lake)
@@ -84,14 +70,6 @@ def created(lake: Path, *partitions: str, is_marked: bool = False) -> IcebergTab
     )
     table.commit_note(NOTE)
     return table
-
-
-def others(lake: Path) -> Table:
-    """Load the table as somebody else does."""
-    folder = lake / ".iceberg"
-    uri = f"sqlite:///{folder}/catalog.db"
-    with closing(SqlCatalog("oncelake", uri=uri, warehouse=f"{folder}/warehouse")) as catalog:
-        return catalog.load_table("shop.orders")
 
 
 def row(id: int, dice: random.Random, seq: int) -> Row:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -157,9 +158,16 @@ def test_a_topic_gets_nothing_of_a_batch_that_is_held_back(world: World) -> None
 
 
 @pytest.mark.parametrize("sink", ["iceberg"])
-def test_a_branch_shows_what_is_withheld_and_main_does_not(world: World) -> None:
+@pytest.mark.parametrize(
+    "fields",
+    [{}, {"deletion_vectors": True, "partition_by": ["name", "bucket(2, id)"]}],
+    ids=["plain", "marked partitions"],
+)
+def test_a_branch_shows_what_is_withheld_and_main_does_not(
+    world: World, fields: dict[str, Any]
+) -> None:
     """Other tools can look at it there; it goes with the batch, with an erase, and with upkeep."""
-    world.declare(publish={"branch": "audit"}, expect={"named": RULE})
+    world.declare(publish={"branch": "audit"}, expect={"named": RULE}, **fields)
     world.send(row(1, "a"), row(2, "b"))
     world.run()
     world.send(row(1, None), row(3, "c"))
