@@ -49,6 +49,9 @@ _BYTES_IN_GROUP: Final = 96 << 20
 _ROWS_READ_AT_ONCE: Final = 1 << 17
 # Of the files that have rows of the keys, so much is kept until they are written anew.
 _KEPT_BYTES: Final = 256 << 20
+# Beyond this share of its rows a file is written anew, and not marked; and by upkeep beyond this.
+MOST_MARKED: Final = 0.5
+_MOST_LEFT_MARKED: Final = 0.1
 # How often a commit is tried when others commit before it.
 ATTEMPTS: Final = 3
 PLACES: Final = pa.schema([(name, pa.int64()) for name in ("_key", "_file", "_row")])
@@ -244,6 +247,17 @@ class FilesTransaction(Transaction, Generic[File]):
         """Flag the rows of a file that are marked as gone; ``None`` where none is."""
         del file
         return None
+
+    def is_worn(self, file: File, *, is_all: bool = False) -> bool:
+        """Tell whether upkeep writes a file anew for the rows that are marked as gone in it.
+
+        Args:
+            file: The file.
+            is_all: Whether any is too many, as where rows are not marked any more.
+        """
+        rows = self.measure(file)[0]
+        most = _MOST_LEFT_MARKED if self.marks and not is_all else 0
+        return rows - self.count(file) > most * rows
 
     @abstractmethod
     def bounds(self, name: str) -> Callable[[File], tuple[Any, Any]] | None:

@@ -61,7 +61,7 @@ class TestDeltaWithVectors(TestDelta):
     @pytest.fixture
     def opened(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Opener:
         """Open a table of a lake of its own."""
-        monkeypatch.setattr("oncelake.ingestion.sinks.delta.writer._MOST_GONE", 1.0)
+        monkeypatch.setattr("oncelake.ingestion.sinks.delta.writer.MOST_MARKED", 1.0)
         return partial(MarkedTable, "orders", Location.of(tmp_path / "orders"))
 
 
@@ -103,7 +103,7 @@ class TestIcebergWithMarks(TestIceberg):
     @pytest.fixture
     def opened(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Opener:
         """Open a table of a lake of its own."""
-        monkeypatch.setattr("oncelake.ingestion.sinks.iceberg.files._MOST_GONE", 1.0)
+        monkeypatch.setattr("oncelake.ingestion.sinks.iceberg.files.MOST_MARKED", 1.0)
         return partial(open_marked, "orders", IcebergSink(), Settings(), Location.of(tmp_path))
 
 

@@ -27,8 +27,6 @@ from oncelake.ingestion.tables.table import Layout, Tell
 
 # Clustering rewrites the whole table: not for a share of its bytes that is smaller than this.
 _CLUSTERED_SHARE: Final = 0.25
-# A file with a larger share of its rows marked as gone is written anew.
-_MOST_GONE: Final = 0.1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -111,9 +109,8 @@ def _compact_with_vectors(path: Location, *, target_bytes: int, is_all: bool) ->
     Where vectors are not declared any more, or all is to be put in order, every file that has one.
     """
     begun = DeltaTransaction.upkeep(path)
-    most = 0.0 if is_all or not begun.marks else _MOST_GONE
     marked = [file for file in begun.files if file.vector]
-    files = [file for file in marked if file.rows - file.living > most * file.rows]
+    files = [file for file in marked if begun.is_worn(file, is_all=is_all)]
     small = [file for file in begun.files if file.size_bytes < target_bytes]
     if len(small) > 1:
         files = [*files, *(file for file in small if file not in files)]

@@ -16,14 +16,12 @@ import pyarrow.parquet as pq
 
 from oncelake.ingestion.delta.data_files import AddedFile, describe_file
 from oncelake.ingestion.delta.vectors import VectorWriter
-from oncelake.ingestion.sinks.files import TARGET_BYTES, FileWriter, Mask
+from oncelake.ingestion.sinks.files import MOST_MARKED, TARGET_BYTES, FileWriter, Mask
 from oncelake.ingestion.storage.checksums import has_seal, matches_checksum
 from oncelake.ingestion.storage.location import Location
 
 # A file on its way into a store is on this machine from here on.
 _IN_MEMORY: Final = 32 << 20
-# Beyond this share of its rows a file is written anew, and not marked.
-_MOST_GONE: Final = 0.5
 
 
 class DeltaFileWriter(FileWriter[AddedFile]):
@@ -72,7 +70,7 @@ class DeltaFileWriter(FileWriter[AddedFile]):
     def mark(self, file: AddedFile, is_gone: Mask) -> bool:
         """Give a file another vector, unless most of its rows are gone then."""
         stats = json.loads(file.stats or "{}")
-        is_fit = "numRecords" in stats and is_gone.mean() <= _MOST_GONE
+        is_fit = "numRecords" in stats and is_gone.mean() <= MOST_MARKED
         if self._vectors is None or not is_fit:
             return False
         vector = self._vectors.add(np.flatnonzero(is_gone))

@@ -66,6 +66,7 @@ from pyiceberg.table.update.snapshot import _MergeAppendFiles
 from pyiceberg.typedef import EMPTY_DICT
 
 from oncelake.ingestion.sinks.files import (
+    MOST_MARKED,
     TARGET_BYTES,
     FileWriter,
     Mask,
@@ -93,8 +94,6 @@ ORDERED: Final = (
     iceberg.TimestampType,
     iceberg.TimestamptzType,
 )
-# Beyond this share of its rows a file is written anew, and not marked.
-_MOST_GONE: Final = 0.5
 # The columns of a position delete file, which the specification gives these ids.
 _PATH_ID: Final = 2147483546
 _POSITIONS: Final = pa.schema(
@@ -234,7 +233,7 @@ class IcebergFileWriter(FileWriter[LiveFile]):
 
     def mark(self, file: LiveFile, is_gone: Mask) -> bool:
         """Mark rows, unless most of the file's are gone then."""
-        if not self._marks or is_gone.mean() > _MOST_GONE:
+        if not self._marks or is_gone.mean() > MOST_MARKED:
             return False
         self.files.append(self.marked(file, is_gone))
         return True

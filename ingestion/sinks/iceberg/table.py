@@ -113,8 +113,6 @@ _PROPERTIES: Final = {
 _MODES: Final = [f"write.{act}.mode" for act in ("delete", "update", "merge")]
 _MARKING: Final = "merge-on-read"
 _REWRITING: Final = "copy-on-write"
-# Of the rows of a file; upkeep writes one anew that has more of them marked as gone.
-_MOST_GONE: Final = 0.1
 # Seconds, before a commit is tried again.
 _WAITED: Final = (0.05, 0.5)
 # Of how many of the newest batches it is counted what they have copied.
@@ -654,10 +652,7 @@ class IcebergTransaction(FilesTransaction[LiveFile]):
         small = [file for file, size in sizes.items() if size < target_bytes * 3 // 4]
         if len(small) <= -(-sum(map(sizes.__getitem__, small)) // target_bytes):
             small = []
-        most = _MOST_GONE if self.marks else 0
-        rows = {file: self.measure(file)[0] for file in alike if file.deletes}
-        marked = {file for file, count in rows.items() if count - self.count(file) > most * count}
-        return [file for file in alike if file in marked or file in small]
+        return [file for file in alike if file in small or (file.deletes and self.is_worn(file))]
 
     def open_writer(self, target_bytes: int = TARGET_BYTES) -> IcebergFileWriter:
         """Write into the table's folder, or into those of its partitions."""
