@@ -168,6 +168,9 @@ class Declaration(Part):
         description="Columns, or transforms of them, by which the table is divided: day(at), "
         "bucket(16, id), region. Left out: as the table is.",
     )
+    sort_by: tuple[str, ...] = Field(
+        (), description="Columns by which the rows of a file are sorted. Left out: as the table is."
+    )
     track: tuple[str, ...] = Field(
         (),
         description="With `mode: scd2`: columns of which one must change to make a new version. "
@@ -303,7 +306,7 @@ class Declaration(Part):
 
     @field_validator(
         *("exclude", "from_key", "keys", "partition_by", "record", "sequence_by"),
-        *("topics", "track"),
+        *("sort_by", "topics", "track"),
         mode="before",
     )
     @classmethod

@@ -1,4 +1,4 @@
-"""The partitions of a table, as they are declared: ``day(at)``, ``bucket(16, id)``, ``region``.
+"""The partitions of a table, as they are declared, and its sort order: ``day(at)``, ``region``.
 
 The words are those of Iceberg's specification, and so is what each makes of which type.
 """
@@ -32,6 +32,8 @@ TYPES: Final[Mapping[str, tuple[str, ...]]] = {
     "bucket": (*_NUMBERS_AND_TEXTS, "DATE", *_MOMENTS),
     "truncate": _NUMBERS_AND_TEXTS,
 }
+# Of the text of a VARIANT, an order says nothing.
+_SORTED: Final = (*TYPES[IDENTITY], "FLOAT", "DOUBLE")
 _WITH_NUMBER: Final = {"bucket": 16, "truncate": 10}
 _BY_TIME: Final = ("year", "month", "day", "hour")
 
@@ -120,7 +122,7 @@ def partition_violations(texts: Sequence[str], types: Mapping[str, SqlType]) -> 
 def _problem(each: DeclaredPartition, types: Mapping[str, SqlType]) -> str | None:
     name, word = each.column, each.transform
     if name not in types:
-        return _unknown(name, types)
+        return _unknown(name, types, "partition")
     if types[name].word in TYPES[word]:
         # Cut to more, the lowest numbers would have more bytes than their column.
         highest = 10 ** types[name].precision // 4
@@ -133,14 +135,30 @@ def _problem(each: DeclaredPartition, types: Mapping[str, SqlType]) -> str | Non
     return f"{what}; name another column, or `select` one for it"
 
 
-def _unknown(name: str, known: Collection[str]) -> str:
+def _unknown(name: str, known: Collection[str], act: str) -> str:
     column, _, part = name.partition(".")
     if part and column in known:
         return (
             f"{name} is a field within {column}; `select` it as a column of its own, and "
-            "partition by that"
+            f"{act} by that"
         )
     return f"{name!r} is not a column of the table; {suggest(name, known, likeness=0.5)}"
+
+
+def sort_violations(columns: Sequence[str], types: Mapping[str, SqlType]) -> Iterator[Violation]:
+    """Yield every column that rows cannot be sorted by.
+
+    Args:
+        types: The types of all columns of the table, by name.
+    """
+    for nth, name in enumerate(columns):
+        if name not in types:
+            yield ("sort_by", nth), _unknown(name, types, "sort")
+        elif types[name].word not in _SORTED:
+            what = f"{name} is {types[name]}, by which no rows are sorted"
+            yield ("sort_by", nth), f"{what}; name another column, or `select` one for it"
+        elif name in columns[:nth]:
+            yield ("sort_by", nth), f"{name} is there before; remove it here"
 
 
 def lookup_of(partitions: Sequence[DeclaredPartition], keys: Sequence[str]) -> str:

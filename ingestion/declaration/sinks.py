@@ -170,7 +170,7 @@ class SinkKind:
         renames_columns: Whether columns that are there can get other names, or go.
         orders_columns: Whether they can be put into another order.
         has_branches: Whether a change can be shown beside the table: it is a ``BranchingTable``.
-        has_partitions: Whether a declaration may partition its tables.
+        has_partitions: Whether a declaration may partition its tables, and sort their rows.
     """
 
     module: str

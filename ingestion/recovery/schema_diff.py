@@ -34,8 +34,9 @@ from oncelake.ingestion.tables.table import Rules, SinkTable
 Effect = Literal["nothing", "evolve", "onward", "alter", "epoch", "refused"]
 # `oncelake alter` notes what it does behind a commit of the stream, which such a table lacks.
 _BY_HAND: Final = "or execute them yourself"
-# The field of a change that concerns no column.
+# The fields of changes that concern no column.
 PARTITION_BY: Final = "partition_by"
+SORT_BY: Final = "sort_by"
 _WORST: Final = ("refused", "epoch", "alter", "evolve", "onward", "nothing")
 
 
@@ -236,7 +237,7 @@ def column_changes(
         drops = f"; or {_alter(spec)} drops it, and its values, or by `renamed_from` renames it"
         remedy = f"{_how_to_keep(found[name], table)}{'' if is_kept else drops}; or {instead}"
         yield _undeclared(found[name], remedy, is_kept=is_kept)
-    yield from _partition_changes(spec, table, instead, is_ours=is_ours)
+    yield from _file_changes(spec, table, instead, is_ours=is_ours)
     yield from _constraint_changes(spec, paths, instead)
 
 
@@ -290,6 +291,8 @@ def why_fixed(spec: StreamSpec, table: SinkTable, *names: str) -> str | None:
         return "it is one of Oncelake's own"
     if {*names} & {each.column for each in table.partitions()}:
         return "the table is partitioned by it"
+    if {*names} & {*table.sort_by()}:
+        return "the table is sorted by it"
     rules = table.rules()
     for rule, sql in {**rules.constraints, **rules.generated}.items():
         with suppress(ValueError):
@@ -299,22 +302,26 @@ def why_fixed(spec: StreamSpec, table: SinkTable, *names: str) -> str | None:
     return rules.fixed_by or None
 
 
-def _partition_changes(
+def _file_changes(
     spec: StreamSpec, table: SinkTable, instead: str, *, is_ours: bool
 ) -> Iterator[SchemaChange]:
-    """Yield that the table is partitioned otherwise; where nothing is declared, as it is."""
-    found = [*map(str, table.partitions())] if spec.partitions else []
-    declared = [*map(str, spec.partitions)]
-    # Their order decides nothing but the names of folders.
-    if sorted(declared) != sorted(found):
+    """Yield that the table is laid out otherwise; where nothing is declared, as it is."""
+    partitions = [*map(str, spec.partitions)], [*map(str, table.partitions())]
+    sorting = [*spec.sort_by], [*table.sort_by()]
+    for field, (declared, found) in ((PARTITION_BY, partitions), (SORT_BY, sorting)):
+        # The order of partitions decides nothing but the names of folders.
+        if not declared or declared == found or (field == PARTITION_BY and {*declared} == {*found}):
+            continue
         what = f"is [{', '.join(declared)}], and the table's is [{', '.join(found)}]"
-        ways = [f"write `partition_by: [{', '.join(found)}]`" if found else "remove it"]
+        # For an order of others, a declaration may have no words.
+        write_it = f"write `{field}: [{', '.join(found)}]`"
+        ways = [write_it if found and field == PARTITION_BY else "remove it"]
         ways[0] += ", as the table has it"
         if is_ours:
             ways.insert(0, f"{_alter(spec)} lets new files follow it, and older ones stay")
         remedy = "; or ".join([*ways, instead])
         effect: Effect = "alter" if is_ours else "refused"
-        yield SchemaChange(field=PARTITION_BY, what=what, effect=effect, remedy=remedy)
+        yield SchemaChange(field=field, what=what, effect=effect, remedy=remedy)
 
 
 def layout_changes(spec: StreamSpec, table: SinkTable) -> Iterator[SchemaChange]:

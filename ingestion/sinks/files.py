@@ -112,12 +112,19 @@ class FileWriter(ABC, Generic[File]):
         if isinstance(rows, pa.RecordBatch):
             rows = pa.Table.from_batches([rows])
         at_once = _BYTES_IN_GROUP * rows.num_rows // max(rows.nbytes, 1)
-        for batch in rows.to_batches(max_chunksize=min(max(at_once, 1), _ROWS_IN_GROUP)):
+        at_once = min(max(at_once, 1), _ROWS_IN_GROUP)
+        if rows.num_rows > at_once:
+            rows = self._in_order(rows)
+        for batch in rows.to_batches(max_chunksize=at_once):
             self._waiting.append(batch)
             self._rows += batch.num_rows
             self._bytes += batch.nbytes
             if self._rows >= _ROWS_IN_GROUP or self._bytes >= _BYTES_IN_GROUP:
                 self._write_group()
+
+    def _in_order(self, rows: pa.Table) -> pa.Table:
+        """Put rows of several row groups into the order of the table, where it has one."""
+        return rows
 
     def copy(self, rows: pa.RecordBatch, file: File) -> None:
         """Write rows that a file of the table has."""
@@ -375,14 +382,19 @@ class FilesTransaction(Transaction, Generic[File]):
     def copy(self, files: Collection[File], writer: FileWriter[File]) -> None:
         """Write the rows of some files to others, but for those that are marked as gone."""
         with discarding(writer.discard):
-            for file in files:
-                batches, is_gone = self.read(file, self.schema.names), self.gone(file)
-                for batch in batches if is_gone is None else wanted_of(batches, ~is_gone):
-                    writer.copy(batch, file)
+            for file, batch in self.living(files):
+                writer.copy(batch, file)
             writer.close()
             before, after = (sum(map(self.count, some)) for some in (files, writer.files))
             if before != after:
                 raise AssertionError(f"{self.where}: of {before} rows {after} were written")
+
+    def living(self, files: Collection[File]) -> Iterator[tuple[File, pa.RecordBatch]]:
+        """Yield the rows of some files that are not marked as gone, each with its file."""
+        for file in files:
+            batches, is_gone = self.read(file, self.schema.names), self.gone(file)
+            for batch in batches if is_gone is None else wanted_of(batches, ~is_gone):
+                yield file, batch
 
     def close(self) -> None:
         """Forget what was looked up."""

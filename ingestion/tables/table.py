@@ -106,6 +106,7 @@ class TableDefinition:
         window: How far back it shall be read.
         deletion_vectors: Whether rows may be marked as gone, where the sink can.
         partitions: What it is partitioned by, where the sink can.
+        sort_by: What the rows of a file are sorted by, as a declaration has it.
     """
 
     columns: tuple[DeclaredColumn, ...]
@@ -114,6 +115,7 @@ class TableDefinition:
     window: dt.timedelta = A_WEEK
     deletion_vectors: bool = False
     partitions: tuple[DeclaredPartition, ...] = ()
+    sort_by: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -125,6 +127,7 @@ class Layout:
         found: The table's own, as they were read, of which these are made.
         renamed: What the table calls columns so far, by their new names.
         partitions: What new rows are to be partitioned by, where that is to change.
+        sort_by: What the rows of new files are to be sorted by, where that is to change.
         tell: Called with a sentence for each step.
     """
 
@@ -132,6 +135,7 @@ class Layout:
     found: Sequence[DeclaredColumn]
     renamed: Mapping[str, str] = field(default_factory=dict)
     partitions: tuple[DeclaredPartition, ...] | None = None
+    sort_by: tuple[str, ...] | None = None
     tell: Tell = lambda text: None
 
 
@@ -217,6 +221,10 @@ class SinkTable(ABC):
 
     def partitions(self) -> tuple[DeclaredPartition, ...]:
         """Return what the rows that are written from now on are partitioned by, in order."""
+        return ()
+
+    def sort_by(self) -> tuple[str, ...]:
+        """Return what the rows of new files are sorted by, as a declaration has it."""
         return ()
 
     def reshape(self, layout: Layout, metadata: CommitMetadata) -> Commit:

@@ -59,6 +59,9 @@ NO_COLUMNS = {
         "_place",
         "_sketch",
         "_to_be_unique",
+        # Of a table of upkeep's own, beside all columns of a stream.
+        "_place_",
+        "_value_",
         "_topic_",
         "_partition_",
         "_offset_",

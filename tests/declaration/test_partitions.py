@@ -128,6 +128,42 @@ def test_a_sink_without_partitions_refuses_them(sink: str) -> None:
     assert spec(**columns, partition_by=[]).partitions == ()
 
 
+def test_rows_are_sorted_by_columns_of_the_table() -> None:
+    """One or a list, in the order in which they are written; they decide nothing about records."""
+    found = spec(sort_by=["total", "_timestamp", "id", "is_open"])
+
+    assert found.sort_by == ("total", "_timestamp", "id", "is_open")
+    assert spec(sort_by="id").sort_by == ("id",)
+    assert (fingerprint(found), meaning(found)) == (fingerprint(spec()), meaning(spec()))
+
+
+@pytest.mark.parametrize(
+    ("declared", "says"),
+    [
+        ("regio", "sort_by.0: 'regio' is not a column of the table; did you mean `region`?"),
+        ("place.city", "as a column of its own, and sort by that"),
+        ("day(at)", "'day(at)' is not a column of the table"),
+        (["id", "more"], "sort_by.1: more is VARIANT, by which no rows are sorted; name another"),
+        ("place", "place is STRUCT<city: STRING>, by which no rows are sorted"),
+        (["id", "at", "id"], "sort_by.2: id is there before; remove it here"),
+    ],
+)
+def test_what_no_rows_can_be_sorted_by_is_refused(declared: Any, says: str) -> None:
+    """Each with the field to edit, and what to write instead."""
+    with pytest.raises(ValidationError) as error:
+        spec(sort_by=declared)
+
+    assert says in str(error.value)
+
+
+@pytest.mark.parametrize("sink", ["delta", "postgres", "kafka"])
+def test_a_sink_that_sorts_nothing_refuses_an_order(sink: str) -> None:
+    """With the field to remove, and a sink that sorts."""
+    says = f"sort_by: `sink: {sink}` sorts no rows; remove it, or write `sink: iceberg`"
+    with pytest.raises(ValidationError, match=says):
+        spec(schema="id BIGINT NOT NULL, region STRING", sink=sink, sort_by="region")
+
+
 def test_a_lookup_is_narrowed_by_fields_of_the_keys_alone() -> None:
     """Of any other column, a row may have been given another value since."""
     fields = tuple(map(parse_partition, ("day(at)", "bucket(4, id)", "region")))

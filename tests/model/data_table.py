@@ -42,6 +42,10 @@ class ModelData:
         """It has none."""
         return ()
 
+    def sort_by(self) -> tuple[()]:
+        """It sorts nothing."""
+        return ()
+
     def check(self, log: CommitLog) -> None:
         """Find nothing: memory is not damaged."""
         del log

@@ -406,6 +406,12 @@ COURSE: Final = (
         needs={"sink.iceberg": {}},
         page="sinks.md",
     ),
+    Feature(
+        name="sort_by",
+        fields={"sort_by": ["_offset"]},
+        needs={"sink.iceberg": {}},
+        page="sinks.md",
+    ),
     Feature(name="what changes no row", fields=silent(), page=STREAMS),
     Feature(name="backfill_from", fields={"backfill_from": "2024-01-01"}, page="dagster.md"),
     Feature(

@@ -8,9 +8,10 @@ from itertools import product
 from typing import Any, Final
 
 import pytest
+from pydantic import ValidationError
 from pyiceberg.table import Table
 
-from oncelake.ingestion.errors import SchemaChangedError
+from oncelake.ingestion.errors import RefusedError, SchemaChangedError
 from oncelake.ingestion.operations.alter import alter
 from oncelake.ingestion.operations.erase.erase import erase
 from oncelake.ingestion.operations.history.rewind import rewind
@@ -138,6 +139,57 @@ def test_an_alter_divides_new_files_otherwise(world: World) -> None:
     assert find_problems(world) == ()
     assert [*map(str, world.paths.table.partitions())] == ["region"]
     assert table_of(world).metadata.default_spec_id == 0
+
+
+def test_an_alter_sorts_new_files_and_upkeep_the_others(world: World) -> None:
+    """A run is refused until then; a column of the order is neither renamed nor dropped."""
+    dice = random.Random(3)
+    world.declare(schema=COLUMNS, partition_by=["region"])
+    send(world, dice, 30, deletes=True)
+    world.run()
+    world.declare(sort_by=["moment", "id"])
+    send(world, dice, 30, deletes=True)
+    with pytest.raises(SchemaChangedError) as refused:
+        world.run()
+    assert "sort_by is [moment, id], and the table's is []" in str(refused.value)
+    alter_it = f"`oncelake alter {world.name} --yes` lets new files follow it, and older ones stay"
+    assert f"sort_by: {alter_it}; or remove it, as the table has it; or" in str(refused.value)
+    assert {task.file.sort_order_id for task in table_of(world).scan().plan_files()} == {None}
+
+    done = alter(world.spec, world.settings, drops=(), run_id="a")
+    world.run()
+    maintain(world.spec, world.settings, run_id="m", window=dt.timedelta(0))
+
+    assert [change.field for change in done.changes] == ["sort_by"]
+    assert {task.file.sort_order_id for task in table_of(world).scan().plan_files()} == {1}
+    assert find_problems(world) == ()
+    world.declare(schema=COLUMNS.replace("moment", "then"), renamed_from={"then": "moment"})
+    with pytest.raises(ValidationError, match=r"sort_by\.0: 'moment' is not a column of the table"):
+        _ = world.spec
+    world.declare(sort_by=["id"])
+    kept = "then is moment in the table, which cannot rename it: the table is sorted by it"
+    with pytest.raises(RefusedError, match=kept):
+        alter(world.spec, world.settings, drops=(), run_id="b")
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_sorted_table_holds_in_every_mode(world: World, mode: str) -> None:
+    """With batches of several row groups, upkeep, and records that are read again."""
+    dice, deletes = random.Random(mode), mode in ("upsert", "soft", "partial")
+    world.declare(schema=COLUMNS, sort_by=["name", "moment"], **MODES[mode])
+
+    for _ in range(3):
+        send(world, dice, 25, deletes=deletes)
+        assert world.run().is_balanced
+    maintain(world.spec, world.settings, run_id="m", window=dt.timedelta(0))
+    if mode != "partial":
+        world.replay()
+    send(world, dice, 25, deletes=deletes)
+    world.run()
+
+    assert find_problems(world) == ()
+    assert world.paths.table.sort_by() == ("name", "moment")
+    assert {task.file.sort_order_id for task in table_of(world).scan().plan_files()} == {1}
 
 
 def table_of(world: World) -> Table:

@@ -10,7 +10,7 @@ from oncelake.ingestion.declaration.aggregates import Aggregate, aggregates_of
 from oncelake.ingestion.declaration.ddl import DeclaredColumn, system_columns
 from oncelake.ingestion.declaration.fields import Declaration
 from oncelake.ingestion.declaration.modes import MODES
-from oncelake.ingestion.declaration.partitions import partition_violations
+from oncelake.ingestion.declaration.partitions import partition_violations, sort_violations
 from oncelake.ingestion.declaration.rules.stream import renaming_advice
 from oncelake.ingestion.declaration.rules.violations import Violation
 from oncelake.ingestion.declaration.sinks import BESIDE, SINKS, KafkaSink, PostgresSink
@@ -35,7 +35,7 @@ def sink_violations(spec: Declaration, columns: tuple[DeclaredColumn, ...]) -> I
         yield "mode", f"`sink: {name}` cannot keep `mode: {spec.mode}`; write {allowed}"
     if spec.deletion_vectors and not kind.marks_rows:
         yield "deletion_vectors", f"`sink: {name}` keeps none; remove it"
-    yield from _partition_violations(spec, columns)
+    yield from _layout_violations(spec, columns)
     if kind.is_log:
         yield from _log_violations(spec)
     if spec.sink.kafka:
@@ -53,16 +53,19 @@ def sink_violations(spec: Declaration, columns: tuple[DeclaredColumn, ...]) -> I
             yield _refused_type(spec, column.name, word, made_by.get(column.name))
 
 
-def _partition_violations(
+def _layout_violations(
     spec: Declaration, columns: tuple[DeclaredColumn, ...]
 ) -> Iterator[Violation]:
-    if spec.partition_by and not spec.sink.kind.has_partitions:
-        able = next(name for name, kind in SINKS.items() if kind.has_partitions)
-        problem = f"`sink: {spec.sink.name}` has no partitions"
-        yield "partition_by", f"{problem}; remove it, or write `sink: {able}`"
+    if spec.sink.kind.has_partitions:
+        types = {column.name: column.type for column in (*columns, *system_columns())}
+        yield from partition_violations(spec.partition_by, types)
+        yield from sort_violations(spec.sort_by, types)
         return
-    types = {column.name: column.type for column in (*columns, *system_columns())}
-    yield from partition_violations(spec.partition_by, types)
+    able = next(name for name, kind in SINKS.items() if kind.has_partitions)
+    for field, what in (("partition_by", "has no partitions"), ("sort_by", "sorts no rows")):
+        if getattr(spec, field):
+            problem = f"`sink: {spec.sink.name}` {what}"
+            yield field, f"{problem}; remove it, or write `sink: {able}`"
 
 
 def _sketch_violations(spec: Declaration) -> Iterator[Violation]:

@@ -44,6 +44,7 @@ def create_table(stream: Stream, *, run_id: str) -> None:
             window=dt.timedelta(days=spec.rewind_window_days),
             deletion_vectors=spec.deletion_vectors,
             partitions=spec.partitions,
+            sort_by=spec.sort_by,
         )
     )
     hit(Failpoint.TABLE_CREATED)

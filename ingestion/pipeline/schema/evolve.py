@@ -22,6 +22,7 @@ from oncelake.ingestion.pipeline.schema.types import refuse_bad_constraints
 from oncelake.ingestion.recovery.position import Position
 from oncelake.ingestion.recovery.schema_diff import (
     PARTITION_BY,
+    SORT_BY,
     SchemaChange,
     allowed_changes,
     constraints_of,
@@ -98,12 +99,13 @@ def commit_columns(
         named, there = {each.field for each in changes}, [*found]
         columns = [each if each.name in named else found.get(each.name, each) for each in columns]
         columns.sort(key=lambda each: there.index(each.name) if each.name in found else len(there))
-    is_divided_anew = any(each.field == PARTITION_BY for each in changes)
+    fields = {each.field for each in changes}
     layout = Layout(
         columns=columns,
         found=read,
         renamed=renamed or {},
-        partitions=spec.partitions if is_divided_anew else None,
+        partitions=spec.partitions if PARTITION_BY in fields else None,
+        sort_by=spec.sort_by if SORT_BY in fields else None,
         tell=tell,
     )
     commit = paths.table.reshape(layout, metadata)

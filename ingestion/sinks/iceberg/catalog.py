@@ -42,6 +42,7 @@ from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update import (
     AssertCurrentSchemaId,
+    AssertDefaultSortOrderId,
     AssertDefaultSpecId,
     AssertLastAssignedPartitionId,
     AssertRefSnapshotId,
@@ -530,5 +531,6 @@ def _requirements(table: Table) -> tuple[Any, ...]:
         AssertRefSnapshotId(ref=MAIN_BRANCH, snapshot_id=current.snapshot_id if current else None),
         AssertCurrentSchemaId(current_schema_id=table.metadata.current_schema_id),
         AssertDefaultSpecId(default_spec_id=table.metadata.default_spec_id),
+        AssertDefaultSortOrderId(default_sort_order_id=table.metadata.default_sort_order_id),
         AssertLastAssignedPartitionId(last_assigned_partition_id=table.metadata.last_partition_id),
     )

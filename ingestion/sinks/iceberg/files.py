@@ -74,12 +74,16 @@ from oncelake.ingestion.sinks.files import (
     wanted_of,
 )
 from oncelake.ingestion.sinks.iceberg.partitions import Partitioning, Values, naming, values_of
+from oncelake.ingestion.sinks.iceberg.sorting import Sorting
 from oncelake.ingestion.storage.location import Location
 
 _FIELD_ID: Final = b"PARQUET:field_id"
 _LAST_BEFORE_PAIRS: Final = "\ud7ff"
-# Where a data file has its partition's values.
-_PARTITION: Final = [field.name for field in DATA_FILE_TYPE[2].fields].index("partition")
+# Where a data file has its partition's values, and what its rows are sorted by.
+_PARTITION, _SORT_ORDER = (
+    [field.name for field in DATA_FILE_TYPE[2].fields].index(name)
+    for name in ("partition", "sort_order_id")
+)
 # So many files of a commit are open at a time, each of another partition.
 _OPEN_FILES: Final = 32
 # In the name of every file that is written here, so that it is known as ours without a commit.
@@ -225,6 +229,21 @@ class IcebergFileWriter(FileWriter[LiveFile]):
         super().__init__(schema_to_pyarrow(table.schema()), target_bytes)
         self._table, self._partition, self._marks = table, partition, marks
         self._deletes: list[str] = []
+        self._sorting = Sorting.of(table)
+        # What the last row of the file was compared by, as long as all of them are sorted.
+        self._compared: pa.Table | None = None
+
+    def _in_order(self, rows: pa.Table) -> pa.Table:
+        return self._sorting.sorted(rows)[0] if self._sorting else rows
+
+    def _write_group(self) -> None:
+        if self._sorting:
+            rows, keys = self._sorting.sorted(pa.Table.from_batches(self._waiting))
+            self._waiting, before = rows.to_batches(), self._compared
+            is_sorted = before is not None and self._sorting.follows(keys, before)
+            is_sorted |= self._writer is None
+            self._compared = keys.slice(len(keys) - 1) if is_sorted else None
+        super()._write_group()
 
     def _begin(self, ending: str = "") -> tuple[str, Any]:
         name = f"{_OURS}{uuid.uuid4()}{ending}.parquet"
@@ -279,6 +298,8 @@ class IcebergFileWriter(FileWriter[LiveFile]):
         if self._partition is not None:
             file[_PARTITION] = self._partition.partition
         file.spec_id = table.spec().spec_id
+        if self._sorting and self._compared is not None:
+            file[_SORT_ORDER] = self._sorting.order_id
         return LiveFile(file)
 
     def _delete(self, paths: Sequence[str]) -> None:

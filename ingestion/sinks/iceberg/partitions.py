@@ -63,7 +63,7 @@ _LONGEST_DECIMAL: Final = 76
 # Of a name, and of a value: both are in the name of a folder, of which most systems take 255 bytes.
 _LONGEST_IN_PATH: Final = 100
 # Floats have several zeros and no number; of other types no stream has a column.
-_COMPUTED: Final = (
+COMPUTED: Final = (
     iceberg.BooleanType,
     iceberg.IntegerType,
     iceberg.LongType,
@@ -80,7 +80,7 @@ def can_compute(transform: AnyTransform, type_: iceberg.IcebergType) -> bool:
     """Tell whether ``transformed`` gives the values of a column of a type."""
     if isinstance(transform, VoidTransform):
         return True
-    return isinstance(type_, _COMPUTED) and transform.can_transform(type_)
+    return isinstance(type_, COMPUTED) and transform.can_transform(type_)
 
 
 def transformed(transform: AnyTransform, values: pa.Array) -> pa.Array:

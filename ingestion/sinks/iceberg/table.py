@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from functools import cached_property, partial
-from itertools import chain, count, islice, pairwise
+from itertools import accumulate, chain, count, groupby, islice, pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -64,7 +64,7 @@ from oncelake.ingestion.sinks.files import (
     discarding,
     refuse_other_rows,
 )
-from oncelake.ingestion.sinks.iceberg import files, partitions
+from oncelake.ingestion.sinks.iceberg import files, partitions, sorting
 from oncelake.ingestion.sinks.iceberg import log as snapshots
 from oncelake.ingestion.sinks.iceberg.catalog import CatalogEntry, OvertakenError
 from oncelake.ingestion.sinks.iceberg.files import (
@@ -74,6 +74,7 @@ from oncelake.ingestion.sinks.iceberg.files import (
     StagedSnapshot,
 )
 from oncelake.ingestion.sinks.iceberg.partitions import Partitioning, Values, values_of
+from oncelake.ingestion.sinks.iceberg.sorting import Sorting
 from oncelake.ingestion.storage.failpoints import Failpoint, hit
 from oncelake.ingestion.storage.location import Location
 from oncelake.ingestion.tables.commit_log import (
@@ -117,6 +118,8 @@ _REWRITING: Final = "copy-on-write"
 _WAITED: Final = (0.05, 0.5)
 # Of how many of the newest batches it is counted what they have copied.
 _BATCHES_MEASURED: Final = 10
+# Bytes of files whose rows upkeep sorts together.
+_MOST_SORTED: Final = 1 << 30
 # No run takes so long, so that nothing younger is an orphan.
 _ORPHAN_AGE: Final = dt.timedelta(days=1)
 _TYPES: Final[dict[str, iceberg.PrimitiveType]] = {
@@ -175,6 +178,7 @@ class IcebergTable(NamedTable, ErasableTable, RewindableTable, BranchingTable, M
                 schema=schema,
                 location=entry.new_location(),
                 partition_spec=partitions.specification(schema, wanted.partitions),
+                sort_order=sorting.specified(schema, wanted.sort_by),
                 properties={
                     **_PROPERTIES,
                     **ours,
@@ -225,6 +229,11 @@ class IcebergTable(NamedTable, ErasableTable, RewindableTable, BranchingTable, M
         """Return the table's current specification, but for fields that are always null."""
         table = self._entry.loaded()
         return partitions.declared(table.schema(), table.spec())
+
+    def sort_by(self) -> tuple[str, ...]:
+        """Return the table's current sort order."""
+        table = self._entry.loaded()
+        return sorting.declared(table.schema(), table.sort_order())
 
     def _is_ours(self, table: Table | None) -> bool:
         return table is not None and table.properties.get(snapshots.STREAM) == self.stream
@@ -333,7 +342,7 @@ class IcebergTable(NamedTable, ErasableTable, RewindableTable, BranchingTable, M
         with begun.translated():
             by_partition = defaultdict[tuple[int, Values], list[LiveFile]](list)
             for file in begun.files:
-                by_partition[file.data.spec_id, values_of(file.data)].append(file)
+                by_partition[_place_of(file)].append(file)
             # One partition after the other: few files are open at a time.
             chosen = [
                 file for files in by_partition.values() for file in begun.worn(files, target_bytes)
@@ -415,6 +424,11 @@ def _branch_of(table: Table, branch: str, entry: CatalogEntry) -> SnapshotRef | 
         f"{entry.where} has the branch {branch}, which somebody else has made.",
         remedy="name another one in `publish`, or drop that",
     )
+
+
+def _place_of(file: LiveFile) -> tuple[int, Values]:
+    """Return the partition of a file, and by which specification it is one."""
+    return file.data.spec_id, values_of(file.data)
 
 
 def _modes(*, is_marking: bool) -> dict[str, str]:
@@ -573,9 +587,9 @@ class IcebergTransaction(FilesTransaction[LiveFile]):
         self._entry, self._table = entry, table
         # The marks of files that were looked up, a bit for each row.
         self._marked = dict[LiveFile, npt.NDArray[np.uint8]]()
-        # What gives the table other columns, or lets them go, and what divides it anew by those.
+        # What gives the table other columns, or lets them go, and what lays it out by those.
         self._schema: tuple[TableUpdate, ...] = ()
-        self._partitions: tuple[TableUpdate, ...] = ()
+        self._layout: tuple[TableUpdate, ...] = ()
         # Whether nothing is said of files that go: a partition is a value, and in their names.
         self._is_erase = False
         # What is committed beside the table.
@@ -647,12 +661,28 @@ class IcebergTransaction(FilesTransaction[LiveFile]):
         return partial(files.bounds_of, field=field)
 
     def worn(self, alike: Sequence[LiveFile], target_bytes: int) -> list[LiveFile]:
-        """Return which files of a partition are small, or have too many rows marked as gone."""
+        """Return which files of a partition are small, unsorted, or have too many marked rows."""
         sizes = {file: self.measure(file)[1] for file in alike}
+        order = Sorting.of(self._table)
+        unsorted = [file for file in alike if order and file.data.sort_order_id != order.order_id]
         small = [file for file, size in sizes.items() if size < target_bytes * 3 // 4]
         if len(small) <= -(-sum(map(sizes.__getitem__, small)) // target_bytes):
             small = []
-        return [file for file in alike if file in small or (file.deletes and self.is_worn(file))]
+        due = {*small, *unsorted}
+        return [file for file in alike if file in due or (file.deletes and self.is_worn(file))]
+
+    def living(self, files: Collection[LiveFile]) -> Iterator[tuple[LiveFile, pa.RecordBatch]]:
+        """Sort the rows of files of a partition that follow one another, some at a time."""
+        if (order := Sorting.of(self._table)) is None:
+            yield from super().living(files)
+            return
+        living, read = super().living, accumulate(self.measure(file)[1] for file in files)
+        together = zip(files, (size // _MOST_SORTED for size in read), strict=True)
+        for _, some in groupby(together, lambda each: (_place_of(each[0]), each[1])):
+            alike = [file for file, _ in some]
+            rows = (batch for _, batch in living(alike))
+            for batch in order.sorted_apart(rows, self.schema):
+                yield alike[0], batch
 
     def open_writer(self, target_bytes: int = TARGET_BYTES) -> IcebergFileWriter:
         """Write into the table's folder, or into those of its partitions."""
@@ -695,7 +725,10 @@ class IcebergTransaction(FilesTransaction[LiveFile]):
         if layout.partitions is not None:
             past = self._table.metadata
             spec = partitions.specification(schema, layout.partitions, past)
-            self._partitions = partitions.divided_by(spec, past)
+            self._layout = partitions.divided_by(spec, past)
+        if layout.sort_by is not None:
+            order = sorting.specified(schema, layout.sort_by)
+            self._layout += sorting.sorted_by(order, self._table.metadata)
         with self.translated():
             self.commit_files(
                 metadata, counts=counts_of(None), added=(), removed=(), schema_id=schema_id
@@ -709,6 +742,9 @@ class IcebergTransaction(FilesTransaction[LiveFile]):
             for each in partitions.declared(schema, spec):
                 if each.column in schema.column_names and each.column not in kept:
                     raise NotImplementedError(f"files of it are partitioned by {each.column}")
+        by = {field.source_id for field in self._table.sort_order().fields}
+        if lost := [f.name for f in schema.fields if f.field_id in by and f.name not in kept]:
+            raise NotImplementedError(f"its rows are sorted by {lost[0]}")
 
     def stage(self, change: Change, metadata: CommitMetadata, branch: str) -> None:
         """Commit a change to a branch, without a note."""
@@ -739,6 +775,7 @@ class IcebergTransaction(FilesTransaction[LiveFile]):
             if (schema_id := past[version].schema_id) is not None:
                 schema = table.schemas()[schema_id]
                 self._schema = partitions.divided_as_of(schema, table.metadata)
+                self._schema += sorting.sorted_as_of(schema, table.metadata)
             for file in then - now:
                 for path in (each.file_path for each in file.all):
                     if not table.io.new_input(path).exists():
@@ -800,7 +837,7 @@ class IcebergTransaction(FilesTransaction[LiveFile]):
         with discarding(staged.discard, *self.refusals):
             kind = Operation.OVERWRITE if removed else Operation.APPEND
             try:
-                updates = (*self._schema, *staged.write(kind, schema_id), *self._partitions)
+                updates = (*self._schema, *staged.write(kind, schema_id), *self._layout)
                 entry.commit(table, (*updates, properties), staged.snapshot_id)
             except TableBusyError as error:
                 # Another run of the stream may have changed it.
