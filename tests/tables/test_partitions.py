@@ -192,6 +192,77 @@ def test_a_sorted_table_holds_in_every_mode(world: World, mode: str) -> None:
     assert {task.file.sort_order_id for task in table_of(world).scan().plan_files()} == {1}
 
 
+def event(op: str, before: str | None, after: str | None, at: int = 0, **row: Any) -> Any:
+    """Make Debezium's event of a row that moves from one region to another, of which each tells."""
+    sides = {"before": before, "after": after}
+    rows = {side: {"id": 1, "region": of, "at": at, **row} for side, of in sides.items() if of}
+    return {"op": op, "source": {"lsn": at}, "before": None, "after": None, **rows}
+
+
+# The row is not where the last event's `before` says: docs/decisions/14-before-prunes-nothing.md.
+MISLEADING: Final[dict[str, list[list[Any]]]] = {
+    "an event comes again": [
+        [event("c", None, "eu")],
+        [event("u", "eu", "us")],
+        [event("u", "eu", "us")],
+    ],
+    "an event waits": [
+        [event("c", None, "eu")],
+        [event("u", "eu", "us", name=[])],
+        [event("u", "us", "asia")],
+    ],
+    "the source has filled a column": [
+        [{"op": "c", "source": {"lsn": 0}, "before": None, "after": {"id": 1, "at": 0}}],
+        [event("u", "eu", "us")],
+    ],
+    "the table was emptied": [
+        [event("c", None, "eu")],
+        [{"op": "t", "source": {"lsn": 0}, "before": None, "after": None}],
+        [event("c", None, "us", name=[])],
+        [event("u", "us", "asia")],
+    ],
+}
+
+
+@pytest.mark.parametrize("history", MISLEADING)
+def test_a_row_is_found_where_its_before_does_not_say(world: World, history: str) -> None:
+    """And is there once."""
+    format_ = {"type": "debezium", "columns": {"lsn": "source.lsn"}}
+    quarantine = {"quarantine_rate": {"stop_above": 1}}
+    ddl = "id INT NOT NULL, at INT, region STRING, name STRING, lsn BIGINT"
+    world.declare(schema=ddl, format=format_, partition_by=["region"], **quarantine)
+
+    for batch in MISLEADING[history]:
+        world.send(*batch, id=1)
+        assert world.run().is_balanced
+
+    assert [row["region"] for row in world.rows()] == [
+        MISLEADING[history][-1][0]["after"]["region"]
+    ]
+    assert find_problems(world) == ()
+
+
+def test_a_row_is_found_where_an_event_that_waited_does_not_say(world: World) -> None:
+    """It is stale by then."""
+    format_ = {"type": "debezium", "columns": {"lsn": "source.lsn"}}
+    ddl = "id INT NOT NULL, at INT, region STRING, name STRING, lsn BIGINT NOT NULL"
+    world.declare(schema=ddl, format=format_, partition_by=["region"], sequence_by=["lsn"])
+    world.send(event("c", None, "eu"), id=1)
+    world.run()
+    world.declare(schema=ddl.replace("name STRING", "name STRING NOT NULL"))
+    world.send(event("u", "eu", "us", at=1), id=1)
+    world.run()
+    world.send(event("u", "us", "asia", at=2, name="a"), id=1)
+    world.run()
+    assert len(world.quarantined()) == 1
+    world.declare(schema=ddl)
+
+    world.redrive()
+
+    assert [row["region"] for row in world.rows()] == ["asia"]
+    assert find_problems(world) == ()
+
+
 def table_of(world: World) -> Table:
     """Load the table as pyiceberg has it."""
     entry: Any = world.paths.table
