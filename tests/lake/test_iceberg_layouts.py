@@ -13,21 +13,25 @@ from typing import Any, Final
 from urllib.parse import quote_plus, unquote_plus
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyiceberg.expressions import And, BooleanExpression, EqualTo, GreaterThan, IsNull, LessThan
+from pyiceberg.io.pyarrow import parquet_file_to_data_file
 from pyiceberg.manifest import DataFile
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
+from pyiceberg.table.name_mapping import create_mapping_from_schema
 from pyiceberg.transforms import (
     BucketTransform,
     DayTransform,
     IdentityTransform,
     VoidTransform,
 )
+from pyiceberg.typedef import Record
 
 from oncelake.ingestion.declaration.ddl import system_columns
 from oncelake.ingestion.declaration.partitions import TYPES, DeclaredPartition, parse_partition
-from oncelake.ingestion.errors import RefusedError, TableBusyError
+from oncelake.ingestion.errors import DamagedTableError, RefusedError, TableBusyError
 from oncelake.ingestion.sinks.iceberg import files
 from oncelake.ingestion.sinks.iceberg.table import IcebergTable
 from oncelake.ingestion.tables.arrow_types import arrow_schema
@@ -135,7 +139,7 @@ def check_partitions(lake: Path) -> None:
     schema = foreign.schema()
     for file in files_of(lake):
         spec = foreign.specs()[file.spec_id]
-        found = pa.Table.from_batches(files.read_file(foreign.io, file, schema)).to_pylist()
+        found = pa.Table.from_batches(files.read_file(foreign, file, schema)).to_pylist()
         for nth, field in enumerate(spec.fields):
             source = schema.find_field(field.source_id)
             compute = field.transform.transform(source.field_type)
@@ -210,9 +214,9 @@ def test_only_partitions_of_the_keys_are_searched(
     read = set[str]()
     read_file = files.read_file
 
-    def counted(io: Any, file: DataFile, columns: Schema) -> Any:
+    def counted(of: Any, file: DataFile, columns: Schema) -> Any:
         read.add(file.file_path)
-        return read_file(io, file, columns)
+        return read_file(of, file, columns)
 
     monkeypatch.setattr(files, "read_file", counted)
     with closing(table.begin(2)) as transaction:
@@ -676,3 +680,72 @@ def test_files_of_earlier_partitions_come_back(tmp_path: Path, *, is_marked: boo
 
     assert {*rows_of(table)} == {*range(30)} - {20}
     check_partitions(tmp_path)
+
+
+# As files of others must be, or pyiceberg does not take them.
+REQUIRED: Final = SCHEMA.set(0, SCHEMA.field(0).with_nullable(False))
+
+
+def added(
+    lake: Path, rows: Sequence[Row], folder: str, without: Sequence[str], *values: Any
+) -> None:
+    """Add a file of others, without some columns, to a partition, as Spark's `add_files` does."""
+    foreign, path = others(lake), lake / folder / "part-0.parquet"
+    path.parent.mkdir(parents=True)
+    pq.write_table(table_of(rows).cast(REQUIRED).drop_columns([*without]), path)
+    with foreign.transaction() as transaction:
+        named = create_mapping_from_schema(foreign.schema()).model_dump_json()
+        transaction.set_properties({"schema.name-mapping.default": named})
+        file = parquet_file_to_data_file(foreign.io, foreign.metadata, str(path))
+        file[files._PARTITION] = Record(*values)
+        file.spec_id = foreign.spec().spec_id
+        with transaction.update_snapshot().fast_append() as append:
+            append.append_data_file(file)
+
+
+def test_a_column_that_a_file_of_hive_lacks_is_its_partitions(tmp_path: Path) -> None:
+    """For readers, look-ups and upkeep, of each kind of value; null is a partition, too."""
+    table, dice = created(tmp_path, "region", "at"), random.Random(30)
+    lacking, at = ("region", "at"), EPOCH + dt.timedelta(days=3, microseconds=1)
+    folders: list[tuple[str | None, dt.datetime | None]] = [("eu", at), ("us", None), (None, at)]
+    expected = dict[int, Row]()
+    for nth, (region, moment) in enumerate(folders):
+        rows = [{**row(id, dice, 0), "region": region, "at": moment} for id in (nth, nth + 10)]
+        micros = None if moment is None else (moment - EPOCH) // dt.timedelta(microseconds=1)
+        added(tmp_path, rows, f"region={region}/at={nth}", lacking, region, micros)
+        expected |= {each["id"]: each for each in rows}
+
+    assert rows_of(table) == expected
+    seen = others(tmp_path).scan(selected_fields=("id", "region")).to_arrow().to_pylist()
+    assert {each["id"]: each["region"] for each in seen} == {
+        id: each["region"] for id, each in expected.items()
+    }
+    moved = {**expected[0], "region": "asia"}
+    commit(table, 1, updated=[moved], deleted=[11])
+    expected = {**expected, 0: moved}
+    del expected[11]
+    assert rows_of(table) == expected
+    table.maintain(dt.timedelta(0), target_bytes=1 << 20)
+    assert rows_of(table) == expected
+
+
+def test_files_without_ids_are_read_by_the_tables_names(tmp_path: Path) -> None:
+    """As pyiceberg's `add_files` leaves them, also when a column has got another name since."""
+    table, dice = created(tmp_path), random.Random(31)
+    rows, path = [row(id, dice, 0) for id in range(9)], tmp_path / "theirs.parquet"
+    pq.write_table(table_of(rows).cast(REQUIRED), path)
+    others(tmp_path).add_files([str(path)])
+
+    found = table.columns()
+    columns = [replace(each, name="zone") if each.name == "region" else each for each in found]
+    layout = Layout(columns=columns, found=found, renamed={"zone": "region"})
+    table.reshape(layout, replace(NOTE, seq=1))
+
+    zones = [each for batch in table.scan(["id", "zone"]) for each in batch.to_pylist()]
+    assert zones == [{"id": each["id"], "zone": each["region"]} for each in rows]
+
+    with others(tmp_path).transaction() as transaction:
+        transaction.remove_properties("schema.name-mapping.default")
+    says = r"no field ids, and the table has no schema\.name-mapping\.default"
+    with pytest.raises(DamagedTableError, match=says), table.translate_read_errors():
+        [*table.scan(["id"])]

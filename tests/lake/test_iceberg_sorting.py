@@ -140,7 +140,7 @@ def claimed(lake: Path) -> list[bool]:
         said.append(order is not None and not order.is_unsorted)
         if order is None or order.is_unsorted:
             continue
-        read = files.read_file(foreign.io, file, foreign.schema())
+        read = files.read_file(foreign, file, foreign.schema())
         rows = pa.Table.from_batches(read).to_pylist()
         names = [(foreign.schema().find_column_name(f.source_id), f) for f in order.fields]
         for before, after in pairwise(rows):

@@ -221,10 +221,10 @@ def test_only_files_that_can_have_the_keys_are_searched(
     searched: list[str] = []
     read_file = files.read_file
 
-    def counted(io: Any, file: DataFile, columns: Schema) -> Any:
+    def counted(of: Any, file: DataFile, columns: Schema) -> Any:
         if columns.column_names == ["id"]:
             searched.append(file.file_path)
-        return read_file(io, file, columns)
+        return read_file(of, file, columns)
 
     monkeypatch.setattr(files, "read_file", counted)
     with closing(table.begin(5)) as transaction:
@@ -1076,7 +1076,7 @@ def history_of_a_person(lake: Path, table: IcebergTable) -> None:
     commit(table, 4, change(4, inserted={8: "h"}))
     foreign = others(lake)
     writer = files.IcebergFileWriter(foreign)
-    for batch in files.read_file(foreign.io, large.data, foreign.schema()):
+    for batch in files.read_file(foreign, large.data, foreign.schema()):
         writer.write(batch)
     writer.close()
     added = [each.data for each in writer.files]

@@ -54,6 +54,7 @@ from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionKey, P
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table, TableProperties, Transaction
 from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.name_mapping import NameMapping
 from pyiceberg.table.snapshots import (
     Operation,
     Snapshot,
@@ -73,7 +74,13 @@ from oncelake.ingestion.sinks.files import (
     read_columns,
     wanted_of,
 )
-from oncelake.ingestion.sinks.iceberg.partitions import Partitioning, Values, naming, values_of
+from oncelake.ingestion.sinks.iceberg.partitions import (
+    Partitioning,
+    Values,
+    identities,
+    naming,
+    values_of,
+)
 from oncelake.ingestion.sinks.iceberg.sorting import Sorting
 from oncelake.ingestion.storage.location import Location
 
@@ -180,29 +187,44 @@ def count_in(io: FileIO, file: LiveFile) -> int:
     return file.data.record_count - (0 if is_gone is None else int(is_gone.sum()))
 
 
-def read_living(io: FileIO, file: LiveFile, columns: Schema) -> Iterator[pa.RecordBatch]:
+def read_living(table: Table, file: LiveFile, columns: Schema) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a file that are not marked as gone."""
-    is_gone, batches = gone_in(io, file), read_file(io, file.data, columns)
+    is_gone, batches = gone_in(table.io, file), read_file(table, file.data, columns)
     yield from batches if is_gone is None else wanted_of(batches, ~is_gone)
 
 
-def read_file(io: FileIO, file: DataFile, columns: Schema) -> Iterator[pa.RecordBatch]:
-    """Yield a file's rows in their order; a column that the file does not have is null."""
-    schema = arrow_schema(columns)
+def read_file(table: Table, file: DataFile, columns: Schema) -> Iterator[pa.RecordBatch]:
+    """Yield a file's rows in their order.
+
+    A column that the file does not have is its partition's value, as in files that others have
+    moved here from folders of Hive, or null.
+    """
+    schema, of_partition = arrow_schema(columns), identities(table.specs()[file.spec_id], file)
     with (
-        io.new_input(file.file_path).open() as source,
+        table.io.new_input(file.file_path).open() as source,
         pq.ParquetFile(source, page_checksum_verification=True) as parquet,
     ):
-        yield from read_columns(parquet, _names_in(parquet.schema_arrow, columns), schema)
+        known = _names_in(parquet.schema_arrow, table.name_mapping())
+        names = [known.get(field.field_id) for field in columns.fields]
+        for batch in read_columns(parquet, names, schema):
+            for at, (field, name) in enumerate(zip(columns.fields, names, strict=True)):
+                if name is None and (value := of_partition.get(field.field_id)) is not None:
+                    values = pa.repeat(pa.scalar(value, schema.field(at).type), len(batch))
+                    batch = batch.set_column(at, schema.field(at), values)
+            yield batch
 
 
-def _names_in(file: pa.Schema, wanted: Schema) -> list[str | None]:
-    """Return what a file calls the columns; one without ids calls them as the table does."""
+def _names_in(file: pa.Schema, mapping: NameMapping | None) -> dict[int, str]:
+    """Return what a file calls the columns, by their ids; one without ids, by the table's names."""
     ids = [(field.metadata or {}).get(_FIELD_ID) for field in file]
-    if not any(ids):
-        return [field.name if field.name in file.names else None for field in wanted.fields]
-    names = dict(zip(ids, file.names, strict=True))
-    return [names.get(str(field.field_id).encode()) for field in wanted.fields]
+    if any(ids):
+        return {int(id_): name for id_, name in zip(ids, file.names, strict=True) if id_}
+    if mapping is None:
+        raise pa.ArrowInvalid(
+            "it has no field ids, and the table has no schema.name-mapping.default"
+        )
+    named = {name: each.field_id for each in mapping.root for name in each.names}
+    return {id_: name for name in file.names if (id_ := named.get(name)) is not None}
 
 
 class IcebergFileWriter(FileWriter[LiveFile]):

@@ -349,6 +349,12 @@ def values_of(file: DataFile) -> Values:
     return tuple(file.partition[at] for at in range(len(file.partition)))
 
 
+def identities(spec: PartitionSpec, file: DataFile) -> dict[int, Any]:
+    """Return the values of a file's partition that are those of a column, by its field id."""
+    values = zip(spec.fields, values_of(file), strict=True)
+    return {f.source_id: v for f, v in values if isinstance(f.transform, IdentityTransform)}
+
+
 class _ComputedKey(PartitionKey):
     """A partition whose values are computed; pyiceberg would take two of a column for a mistake."""
 

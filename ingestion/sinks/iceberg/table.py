@@ -268,7 +268,7 @@ class IcebergTable(NamedTable, ErasableTable, RewindableTable, BranchingTable, M
         snapshot = None if version is None else self._at(table, version)
         columns = _selected(table.schema(), names)
         for file in self._entry.data_files(table, snapshot):
-            for batch in files.read_living(table.io, file, columns):
+            for batch in files.read_living(table, file, columns):
                 yield since(batch, since_seq)
 
     def rows_of_seq(self, seq: int, *, commit: Commit) -> int:
@@ -629,7 +629,7 @@ class IcebergTransaction(FilesTransaction[LiveFile]):
 
     def read(self, file: LiveFile, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Read by field ids."""
-        return files.read_file(self._table.io, file.data, _selected(self._table.schema(), names))
+        return files.read_file(self._table, file.data, _selected(self._table.schema(), names))
 
     def measure(self, file: LiveFile) -> tuple[int, int]:
         """Ask the manifest."""
