@@ -1,8 +1,9 @@
 """Reads an Iceberg table as others do, in an environment of theirs, which knows nothing of ours.
 
-python read.py READER METADATA OUTPUT [CONDITION]
+python read.py READER METADATA OUTPUT [CONDITION…]
 
-The rows are written to a Parquet file, all columns, in no order.
+All rows are written to the Parquet file OUTPUT-0, and those of each condition to OUTPUT-1, …, with
+all columns, in no order.
 """
 
 from __future__ import annotations
@@ -63,12 +64,9 @@ def by_spark(metadata: str, condition: str) -> pa.Table:
         .config("spark.sql.session.timeZone", "UTC")
         .getOrCreate()
     )
-    try:
-        # Iceberg's library for Spark reserves these names, and refuses to read such columns.
-        rows = session.read.format("iceberg").load(metadata).drop("_partition", "_deleted")
-        return (rows.where(condition) if condition else rows).toArrow()
-    finally:
-        session.stop()
+    # Iceberg's library for Spark reserves these names, and refuses to read such columns.
+    rows = session.read.format("iceberg").load(metadata).drop("_partition", "_deleted")
+    return (rows.where(condition) if condition else rows).toArrow()
 
 
 READERS = {"duckdb": by_duckdb, "polars": by_polars, "pyiceberg": by_pyiceberg, "spark": by_spark}
@@ -76,8 +74,9 @@ READERS = {"duckdb": by_duckdb, "polars": by_polars, "pyiceberg": by_pyiceberg, 
 
 def main() -> None:
     """Read, and write what was read."""
-    reader, metadata, output, *condition = sys.argv[1:]
-    pq.write_table(READERS[reader](metadata, *(condition or [""])), output)
+    reader, metadata, output, *conditions = sys.argv[1:]
+    for nth, condition in enumerate(["", *conditions]):
+        pq.write_table(READERS[reader](metadata, condition), f"{output}-{nth}")
 
 
 if __name__ == "__main__":

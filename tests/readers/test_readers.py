@@ -15,8 +15,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyiceberg.manifest import DataFile
 
 from oncelake.ingestion.declaration.ddl import parse_columns, system_columns
+from oncelake.ingestion.declaration.partitions import parse_partition
 from oncelake.ingestion.tables.arrow_types import cast_rows
 from oncelake.ingestion.tables.table import Change, Layout, TableDefinition
 from tests.lake.test_iceberg_table import LONG, no_configuration, opened, others
@@ -26,7 +28,7 @@ __all__ = ["no_configuration"]
 
 PYTHON = os.environ.get("ONCELAKE_READERS", "")
 READERS = ("duckdb", "polars", "pyiceberg", "spark")
-pytestmark = pytest.mark.skipif(not PYTHON, reason="left to make readers")
+PAGE = Path(__file__).parents[2] / "docs" / "readers.md"
 
 DDL = (
     "id BIGINT NOT NULL, b BOOLEAN, i INT, f FLOAT, d DOUBLE, n DECIMAL(20, 3), t STRING, "
@@ -63,10 +65,12 @@ def values_of(id: int) -> dict[str, Any]:
 class Shown:
     """A table of ours, and what it must show."""
 
-    def __init__(self, lake: Path, **definition: Any) -> None:
+    def __init__(self, lake: Path, *, by: str = "", **definition: Any) -> None:
         self.lake, self.table, self.seq = lake, opened(lake), 0
         columns = (*parse_columns(DDL), *system_columns())
-        self.table.create(TableDefinition(columns=columns, keys=("id",), **definition))
+        partitions = tuple(map(parse_partition, by.split("; "))) if by else ()
+        wanted = TableDefinition(columns=columns, keys=("id",), partitions=partitions, **definition)
+        self.table.create(wanted)
         self.table.commit_note(NOTE)
 
     def rows_of(self, schema: pa.Schema, ids: Any, **more: Any) -> pa.Table:
@@ -88,27 +92,37 @@ class Shown:
             )
             transaction.commit(change, replace(NOTE, seq=self.seq))
 
+    def reshape(self, **layout: Any) -> None:
+        """Alter the table."""
+        self.seq += 1
+        found = self.table.columns()
+        shaped = Layout(**{"columns": found, "found": found, **layout})
+        self.table.reshape(shaped, replace(NOTE, seq=self.seq))
+
     def expected(self) -> pa.Table:
         """Read by ourselves."""
         names = [each.name for each in self.table.columns()]
         batches = [*self.table.scan(names)]
         return pa.Table.from_batches(batches).sort_by("id")
 
-    def read_by(self, reader: str, condition: str = "") -> pa.Table:
-        """Read by another."""
+    def read_by(self, reader: str, *conditions: str) -> list[pa.Table]:
+        """Read by another: all rows, and those that meet each condition."""
         output = self.lake / f"{reader}.parquet"
         script = Path(__file__).with_name("read.py")
         metadata = others(self.lake).metadata_location
         ended = subprocess.run(
-            [PYTHON, str(script), reader, metadata, str(output), *[condition] * bool(condition)],
+            [PYTHON, str(script), reader, metadata, str(output), *conditions],
             capture_output=True,
             text=True,
             check=False,
         )
         assert ended.returncode == 0, ended.stderr[-2000:]
-        schema, found = self.expected().schema, pq.read_table(output)
-        schema = pa.schema([each for each in schema if each.name in found.column_names])
-        return cast_rows(found.select(schema.names), schema).sort_by("id")
+        schema, read = self.expected().schema, list[pa.Table]()
+        for nth in range(len(conditions) + 1):
+            found = pq.read_table(f"{output}-{nth}")
+            known = pa.schema([each for each in schema if each.name in found.column_names])
+            read.append(cast_rows(found.select(known.names), known).sort_by("id"))
+        return read
 
 
 def of_all_types(shown: Shown) -> None:
@@ -146,29 +160,98 @@ def with_other_columns(shown: Shown) -> None:
     columns = [wider if each.name == "i" else each for each in kept]
     columns = [replace(e, name="text") if e.name == "t" else e for e in columns]
     columns[3:3] = parse_columns("more STRING")
-    shown.seq += 1
-    layout = Layout(columns=columns, found=found, renamed={"text": "t"})
-    shown.table.reshape(layout, replace(NOTE, seq=shown.seq))
+    shown.reshape(columns=columns, renamed={"text": "t"})
 
 
+def with_moved_rows(shown: Shown) -> None:
+    """Update rows so that they go to another partition, and delete some of those."""
+    shown.merge(new=range(1, 200))
+    shown.merge(changed=range(5, 120, 5), t="other", day=dt.date(1600, 2, 29))
+    shown.merge(changed=range(5, 60, 5), gone=range(100, 120, 5), t=None)
+    shown.merge(new=range(200, 220), changed=range(10, 40, 10), t="other")
+
+
+def with_other_partitions(shown: Shown) -> None:
+    """Divide new files otherwise, twice; some of those of before are written anew."""
+    shown.merge(new=range(1, 120))
+    shown.reshape(partitions=tuple(map(parse_partition, ("month(at)", "bucket(3, id)"))))
+    shown.merge(new=range(120, 200), changed=range(5, 60, 5), gone=[1], t="other")
+    shown.reshape(partitions=tuple(map(parse_partition, ("hour(wall)", "truncate(100, i)", "b"))))
+    shown.merge(new=range(200, 260), changed=range(5, 200, 50), t="again")
+
+
+def with_sorted_rows(shown: Shown) -> None:
+    """Sort what is written, and what upkeep puts together; then by other columns."""
+    for start in range(1, 400, 100):
+        shown.merge(new=range(start, start + 100))
+    shown.merge(changed=range(5, 300, 40), gone=range(6, 300, 40), t="other")
+    shown.table.maintain(LONG)
+    assert {file.sort_order_id for file in files_of(shown.lake)} == {1}
+    shown.reshape(sort_by=("d", "n"))
+    shown.merge(new=range(401, 450))
+    assert {file.sort_order_id for file in files_of(shown.lake)} == {1, 2}
+
+
+def files_of(lake: Path) -> list[DataFile]:
+    """List the files that are in the table."""
+    return [task.file for task in others(lake).scan().plan_files()]
+
+
+MARKS: dict[str, Any] = {"deletion_vectors": True}
+# By their names in docs/readers.md.
 HISTORIES: dict[str, tuple[dict[str, Any], Callable[[Shown], None]]] = {
     "types": ({}, of_all_types),
-    "marks": ({"deletion_vectors": True}, with_marks),
-    "rewound": ({"deletion_vectors": True}, rewound),
+    "marks": (MARKS, with_marks),
+    "rewound": (MARKS, rewound),
     "columns": ({}, with_other_columns),
+    "columns in partitions": ({"by": "year(at); bucket(3, id)"}, with_other_columns),
+    "moved rows": ({"by": "t; year(day)"}, with_moved_rows),
+    "partitions": ({"by": "truncate(2, t)"}, with_other_partitions),
+    "marks in partitions": ({"by": "b; bucket(3, t)", **MARKS}, with_marks),
+    "partitions with marks": ({"by": "truncate(2, t)", **MARKS}, with_other_partitions),
+    "sorted": ({"sort_by": ("day", "t", "d")}, with_sorted_rows),
+    "sorted in partitions": ({"by": "b", "sort_by": ("t", "id"), **MARKS}, with_sorted_rows),
+}
+# What readers skip files and row groups by, and what of our rows meets it.
+CONDITIONS: dict[str, Callable[[dict[str, Any]], bool]] = {
+    "id >= 50 and id < 130": lambda row: 50 <= row["id"] < 130,
+    "d < -20.5": lambda row: row["d"] is not None and row["d"] < -20.5,
+    "i < -15": lambda row: row["i"] is not None and row["i"] < -15,
+    "t = 'ü 𝄞4'": lambda row: "ü 𝄞4" in (row.get("t"), row.get("text")),
 }
 
 
+@pytest.mark.skipif(not PYTHON, reason="left to make readers")
 @pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize("history", HISTORIES)
 def test_others_read_what_we_have_written(tmp_path: Path, history: str, reader: str) -> None:
-    """All rows and columns; see docs/sinks.md."""
+    """All rows and columns, and those that a condition leaves; see docs/readers.md."""
     definition, act = HISTORIES[history]
     shown = Shown(tmp_path, **definition)
     act(shown)
 
-    found, expected = shown.read_by(reader), shown.expected()
+    expected = shown.expected()
+
+    conditions = [
+        each if "t" in expected.column_names else each.replace("t =", "text =")
+        for each in CONDITIONS
+    ]
+    found, *filtered = shown.read_by(reader, *conditions)
 
     missing = {*expected.column_names} - {*found.column_names}
     assert missing == ({"_partition"} if reader == "spark" else set())
-    assert found.to_pylist() == expected.select(found.column_names).to_pylist()
+    rows = expected.select(found.column_names).to_pylist()
+    assert found.to_pylist() == rows
+    for some, is_met in zip(filtered, CONDITIONS.values(), strict=True):
+        assert some.to_pylist() == [row for row in rows if is_met(row)] != []
+
+
+def test_the_page_has_a_cell_for_each_test() -> None:
+    """Of each table that is read, and each reader, by their names."""
+    lines = [line.strip("| ").split(" | ") for line in PAGE.read_text().splitlines()]
+    [at] = [nth for nth, cells in enumerate(lines) if cells[0] == "table"]
+    named = [name.lower() for name in lines[at][2:]]
+    rows = {cells[0]: cells[2:] for cells in lines[at + 2 :][: len(HISTORIES)]}
+
+    assert (*named,) == READERS
+    assert rows == {history: ["yes"] * len(READERS) for history in HISTORIES}
