@@ -65,6 +65,7 @@ def by_spark(metadata: str, condition: str) -> pa.Table:
         .getOrCreate()
     )
     # Iceberg's library for Spark reserves these names, and refuses to read such columns.
+    # Of the table's own tables, such as METADATA#files, too.
     rows = session.read.format("iceberg").load(metadata).drop("_partition", "_deleted")
     return (rows.where(condition) if condition else rows).toArrow()
 

@@ -105,11 +105,11 @@ class Shown:
         batches = [*self.table.scan(names)]
         return pa.Table.from_batches(batches).sort_by("id")
 
-    def read_by(self, reader: str, *conditions: str) -> list[pa.Table]:
-        """Read by another: all rows, and those that meet each condition."""
+    def read_raw(self, reader: str, *conditions: str, part: str = "") -> list[pa.Table]:
+        """Read by another, as it gives the rows."""
         output = self.lake / f"{reader}.parquet"
         script = Path(__file__).with_name("read.py")
-        metadata = others(self.lake).metadata_location
+        metadata = others(self.lake).metadata_location + part
         ended = subprocess.run(
             [PYTHON, str(script), reader, metadata, str(output), *conditions],
             capture_output=True,
@@ -117,9 +117,12 @@ class Shown:
             check=False,
         )
         assert ended.returncode == 0, ended.stderr[-2000:]
+        return [pq.read_table(f"{output}-{nth}") for nth in range(len(conditions) + 1)]
+
+    def read_by(self, reader: str, *conditions: str) -> list[pa.Table]:
+        """Read by another: all rows, and those that meet each condition."""
         schema, read = self.expected().schema, list[pa.Table]()
-        for nth in range(len(conditions) + 1):
-            found = pq.read_table(f"{output}-{nth}")
+        for found in self.read_raw(reader, *conditions):
             known = pa.schema([each for each in schema if each.name in found.column_names])
             read.append(cast_rows(found.select(known.names), known).sort_by("id"))
         return read
@@ -244,6 +247,19 @@ def test_others_read_what_we_have_written(tmp_path: Path, history: str, reader: 
     assert found.to_pylist() == rows
     for some, is_met in zip(filtered, CONDITIONS.values(), strict=True):
         assert some.to_pylist() == [row for row in rows if is_met(row)] != []
+
+
+@pytest.mark.skipif(not PYTHON, reason="left to make readers")
+def test_spark_sees_which_files_are_sorted(tmp_path: Path) -> None:
+    """By the order that each names, or none."""
+    shown = Shown(tmp_path, sort_by=("t",))
+    shown.merge(new=range(1, 50))
+    shown.reshape(sort_by=("day", "id"))
+    shown.merge(new=range(50, 99))
+
+    [found] = shown.read_raw("spark", part="#files")
+
+    assert sorted(found["sort_order_id"].to_pylist()) == [1, 2]
 
 
 def test_the_page_has_a_cell_for_each_test() -> None:
