@@ -56,13 +56,18 @@ def sink_violations(spec: Declaration, columns: tuple[DeclaredColumn, ...]) -> I
 def _partition_violations(
     spec: Declaration, columns: tuple[DeclaredColumn, ...]
 ) -> Iterator[Violation]:
-    if spec.partition_by and not spec.sink.kind.has_partitions:
-        able = next(name for name, kind in SINKS.items() if kind.has_partitions)
+    if spec.partition_by and not spec.sink.kind.partition_types:
+        able = " or ".join(
+            f"`sink: {name}`" for name, kind in SINKS.items() if kind.partition_types
+        )
         problem = f"`sink: {spec.sink.name}` has no partitions"
-        yield "partition_by", f"{problem}; remove it, or write `sink: {able}`"
+        yield "partition_by", f"{problem}; remove it, or write {able}"
         return
     types = {column.name: column.type for column in (*columns, *system_columns())}
-    yield from partition_violations(spec.partition_by, types)
+    kind = spec.sink.kind
+    yield from partition_violations(
+        spec.partition_by, types, kind.partition_types, has_columns=kind.computes_columns
+    )
 
 
 def _sketch_violations(spec: Declaration) -> Iterator[Violation]:
