@@ -24,6 +24,7 @@ from oncelake.ingestion.declaration.partitions import (
 )
 from oncelake.ingestion.declaration.sql import quoted
 from oncelake.ingestion.declaration.types import SqlType
+from oncelake.ingestion.errors import RefusedError
 from oncelake.ingestion.tables.arrow_types import cast_values
 
 GENERATED: Final = "delta.generationExpression"
@@ -125,9 +126,30 @@ def texts_of(partitions: Sequence[StoredPartition], rows: pa.Table) -> list[pa.A
     """Return the values of each row as the log has them, partition by partition.
 
     Raises:
-        ValueError: Delta has no text for one; says which.
+        NoPartitionError: Delta has no text for one.
     """
     return [_as_text(each, rows) for each in partitions]
+
+
+class NoPartitionError(ValueError):
+    """A row is of none that Delta's log can name; says why, and what to do."""
+
+
+def unnamed_partition(stream: str, error: NoPartitionError) -> RefusedError:
+    """Return what a person is told of a batch with such a row."""
+    return RefusedError(
+        stream,
+        f"a row cannot be kept: {error}. Nothing was changed.",
+        remedy="let `select` make another value of it, or set such records aside by a rule of "
+        "`expect`, as docs/sinks.md shows for partitions",
+    )
+
+
+def empty_text(column: str) -> NoPartitionError:
+    """Return the error of a row whose value Delta would take for NULL."""
+    return NoPartitionError(
+        f"{column}, by which the table is partitioned, is an empty text, which Delta takes for NULL"
+    )
 
 
 class PartitionValues:
@@ -169,13 +191,10 @@ def _as_text(partition: StoredPartition, rows: pa.Table) -> pa.Array:
     values = partition.values(rows).combine_chunks()
     texts = values.cast(pa.string())
     if pa.types.is_string(values.type) and pc.any(pc.equal(texts, "")).as_py():
-        raise ValueError(
-            f"{partition.name} is an empty text, which Delta's partitions read as NULL"
-        )
+        raise empty_text(partition.name)
     if pa.types.is_date(values.type):
         is_far = pc.not_equal(pc.utf8_length(texts), len("2026-11-30"))
         if pc.any(is_far).as_py():
-            raise ValueError(
-                f"{partition.name} is beyond the years 1 to 9999 of Delta's partitions"
-            )
+            years = "is beyond the years 1 to 9999, as which alone Delta keeps it"
+            raise NoPartitionError(f"{partition.name}, by which the table is partitioned, {years}")
     return texts

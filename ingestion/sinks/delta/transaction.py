@@ -14,7 +14,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from typing import Any, Final
 from urllib.parse import unquote
@@ -40,7 +40,13 @@ from oncelake.ingestion.delta.durability import seal_commits
 from oncelake.ingestion.delta.files import arrows_files, open_delta, read_delta
 from oncelake.ingestion.delta.log import DeltaLog
 from oncelake.ingestion.delta.log_files import log_files
-from oncelake.ingestion.delta.partitions import PartitionValues, StoredPartition, stored
+from oncelake.ingestion.delta.partitions import (
+    NoPartitionError,
+    PartitionValues,
+    StoredPartition,
+    stored,
+    unnamed_partition,
+)
 from oncelake.ingestion.delta.vectors import (
     PROPERTY,
     Vector,
@@ -266,6 +272,14 @@ class DeltaTransaction(FilesTransaction[AddedFile]):
             return [ticked.replace("``", "`") or bare.strip() for ticked, bare in found]
         count = int(self._configuration.get(_INDEXED, _COLUMNS_INDEXED))
         return list(self.schema.names[: count if count >= 0 else None])
+
+    @contextmanager
+    def translated(self) -> Iterator[None]:
+        """Translate that a row is of no partition which Delta can name."""
+        try:
+            yield
+        except NoPartitionError as error:
+            raise unnamed_partition(self.stream, error) from error
 
     def commit(self, change: Change | None, metadata: CommitMetadata) -> None:
         """Commit, and write a checkpoint."""
