@@ -214,3 +214,21 @@ def test_days_that_delta_has_no_text_for_are_refused() -> None:
 
     with pytest.raises(NoPartitionError, match=r"at_day, .* beyond the years 1 to 9999"):
         texts_of([by], pa.table({"at": moments}))
+
+
+@pytest.mark.spark
+def test_a_day_of_a_moment_is_the_same_in_every_session(world: World) -> None:
+    """One in New York finds the rows of the evening, and computes the day of UTC."""
+    world.declare(schema=COLUMNS, partition_by=["day(moment)"])
+    world.send({"id": 1, "at": 1, "moment": "2026-11-30T01:30:00Z"})
+    world.run()
+    theirs = world.spark.newSession()
+    theirs.conf.set("spark.sql.session.timeZone", "America/New_York")
+    table = f"delta.`{world.paths.data}`"
+
+    read = theirs.sql(f"SELECT id FROM {table} WHERE moment < '2026-11-29 22:00:00'")
+    assert read.count() == 1
+    theirs.sql(f"UPDATE {table} SET moment = moment + INTERVAL 1 HOUR")
+
+    (row,) = theirs.sql(f"SELECT CAST(moment_day AS STRING) AS day FROM {table}").collect()
+    assert row["day"] == "2026-11-30"

@@ -8,7 +8,6 @@ import uuid
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
@@ -52,7 +51,7 @@ class DeltaFileWriter(FileWriter[AddedFile]):
         *,
         marks: bool = False,
         target_bytes: int = TARGET_BYTES,
-        partition: Mapping[str, str | None] = MappingProxyType({}),
+        partition: Mapping[str, str | None] | None = None,
     ) -> None:
         """Take the folder, the columns, and of which of them statistics are kept.
 
@@ -65,7 +64,7 @@ class DeltaFileWriter(FileWriter[AddedFile]):
             partition: Of all rows that are written.
         """
         super().__init__(schema, target_bytes)
-        self._table, self._statistics, self._partition = table, statistics, partition
+        self._table, self._statistics, self._partition = table, statistics, partition or {}
         self._vectors = VectorWriter(table) if marks else None
 
     def resume(self) -> bool:
