@@ -91,12 +91,11 @@ def restore_version(
     Raises:
         DeltaError: a file of that version is gone.
     """
-    then = read_delta(table, version)
-    by = (each.metadata().partition_columns for each in (then, opened))
-    if not (has_vectors(opened) or any(by)):
+    if not has_vectors(opened):
         opened.restore(version, commit_properties=fenced)
         return
     # Files come back with the vectors that they had then, which delta-rs does not compare.
+    then = read_delta(table, version)
     # By the protocol a file is known by its path and its vector.
     past, now = (
         {(path, Vector.of(add)): add for path, add in living_files(table, each).items()}

@@ -87,6 +87,20 @@ def test_every_layout_holds_in_every_mode(
     assert [*map(str, world.paths.table.partitions())] == LAYOUTS[layout]
 
 
+def test_what_a_rewritten_file_keeps_stays_in_its_partition(world: World) -> None:
+    """Of each partition one row is updated, and all others are copied."""
+    world.declare(schema=COLUMNS, partition_by=["region"])
+    world.send(*({"id": id, "at": 1, "region": "abcd"[id % 4]} for id in range(40)))
+    world.run()
+    world.send(*({"id": id, "at": 2, "region": "abcd"[id % 4]} for id in range(4)))
+    world.run()
+
+    assert {row["id"]: row["region"] for row in world.rows()} == {
+        id: "abcd"[id % 4] for id in range(40)
+    }
+    assert find_problems(world) == ()
+
+
 def test_other_partitions_are_an_alter_that_writes_all_anew(world: World) -> None:
     """Before, nothing is read; a rewind goes back to the partitions that were."""
     dice = random.Random(2)
