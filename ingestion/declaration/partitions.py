@@ -34,6 +34,14 @@ TYPES: Final[Mapping[str, tuple[str, ...]]] = {
 }
 # Of the text of a VARIANT, an order says nothing.
 _SORTED: Final = (*TYPES[IDENTITY], "FLOAT", "DOUBLE")
+# Delta keeps them as texts in its log, where some types have none that every reader takes, and
+# computes few things of a column.
+DELTA_TYPES: Final[Mapping[str, tuple[str, ...]]] = {
+    IDENTITY: ("BOOLEAN", "TINYINT", "SMALLINT", "INT", "BIGINT", "STRING", "VARCHAR", "DATE"),
+    "year": ("DATE", *_MOMENTS),
+    "month": ("DATE", *_MOMENTS),
+    "day": ("DATE", *_MOMENTS),
+}
 _WITH_NUMBER: Final = {"bucket": 16, "truncate": 10}
 _BY_TIME: Final = ("year", "month", "day", "hour")
 
@@ -101,36 +109,56 @@ def readable_partition(text: str) -> str:
     return text
 
 
-def partition_violations(texts: Sequence[str], types: Mapping[str, SqlType]) -> Iterator[Violation]:
+def computed_name(partition: DeclaredPartition) -> str:
+    """Return what a table calls a transform of which it has a column."""
+    return f"{partition.column}_{partition.transform}"
+
+
+def partition_violations(
+    texts: Sequence[str],
+    types: Mapping[str, SqlType],
+    able: Mapping[str, tuple[str, ...]],
+    *,
+    has_columns: bool,
+) -> Iterator[Violation]:
     """Yield every field that the table cannot be partitioned by.
 
     Args:
         types: The types of all columns of the table, by name.
+        able: The types that the sink partitions by, by transform.
+        has_columns: Whether the table has a column for each transform.
     """
     known = set[tuple[str, str]]()
     for nth, each in enumerate(map(parse_partition, texts)):
         # Of a column's years, months, days and hours, one says all that others do.
         kind = "time" if each.transform in _BY_TIME else str(each)
-        if problem := _problem(each, types):
+        if problem := _problem(each, types, able):
             yield ("partition_by", nth), problem
+        elif has_columns and each.transform != IDENTITY and computed_name(each) in types:
+            taken = f"the table has a column {computed_name(each)} for {each}"
+            yield ("partition_by", nth), f"{taken}; give yours another name"
         elif (each.column, kind) in known:
             same = f"{each.column} already has a field of that kind"
             yield ("partition_by", nth), f"{same}; remove {each}, or the other"
         known.add((each.column, kind))
 
 
-def _problem(each: DeclaredPartition, types: Mapping[str, SqlType]) -> str | None:
+def _problem(
+    each: DeclaredPartition, types: Mapping[str, SqlType], able: Mapping[str, tuple[str, ...]]
+) -> str | None:
     name, word = each.column, each.transform
+    if word not in able:
+        return f"this sink has no `{word}`; write one of {', '.join(able)}"
     if name not in types:
         return _unknown(name, types, "partition")
-    if types[name].word in TYPES[word]:
+    if types[name].word in able[word]:
         # Cut to more, the lowest numbers would have more bytes than their column.
         highest = 10 ** types[name].precision // 4
         if word == "truncate" and types[name].word == "DECIMAL" and each.number > highest:
             return f"{each.number} is too much for a {types[name]}; write at most {highest}"
         return None
-    if able := [other for other in TYPES if types[name].word in TYPES[other]]:
-        return f"{name} is {types[name]}, which has no `{word}`; it has {', '.join(able)}"
+    if others := [other for other in able if types[name].word in able[other]]:
+        return f"{name} is {types[name]}, which has no `{word}`; it has {', '.join(others)}"
     what = f"{name} is {types[name]}, by which no table is partitioned"
     return f"{what}; name another column, or `select` one for it"
 

@@ -17,6 +17,7 @@ from pydantic import Field, StringConstraints, create_model, field_validator, mo
 from oncelake.ingestion.declaration.ddl import DeclaredColumn
 from oncelake.ingestion.declaration.modes import MODES
 from oncelake.ingestion.declaration.names import SINKS_OF_OTHERS
+from oncelake.ingestion.declaration.partitions import DELTA_TYPES, TYPES
 from oncelake.ingestion.declaration.parts import Allowed, Part
 from oncelake.ingestion.declaration.sql import identifier, quoted
 from oncelake.ingestion.declaration.types import PLAIN_NAME, SqlType
@@ -170,7 +171,10 @@ class SinkKind:
         renames_columns: Whether columns that are there can get other names, or go.
         orders_columns: Whether they can be put into another order.
         has_branches: Whether a change can be shown beside the table: it is a ``BranchingTable``.
-        has_partitions: Whether a declaration may partition its tables, and sort their rows.
+        partition_types: The types that its tables may be partitioned by, by transform.
+        computes_columns: Whether a table has a column for each transform of another.
+        sorts_rows: Whether a declaration may sort the rows of its files.
+        divides: What an alter of its partitions does.
     """
 
     module: str
@@ -196,7 +200,10 @@ class SinkKind:
     renames_columns: bool = False
     orders_columns: bool = False
     has_branches: bool = False
-    has_partitions: bool = False
+    partition_types: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    computes_columns: bool = False
+    sorts_rows: bool = False
+    divides: str = "lets new files follow it, and older ones stay"
 
     def statement(self, text: str, column: DeclaredColumn, *, table: str, where: str = "") -> str:
         """Fill in one of its texts about a column.
@@ -286,6 +293,9 @@ _OWN: Final[dict[str, SinkKind]] = {
         seals=True,
         renames_columns=True,
         orders_columns=True,
+        partition_types=DELTA_TYPES,
+        computes_columns=True,
+        divides="writes all files anew by it, in one commit",
         way_out="oncelake reset {stream} --yes, which moves that table into the archive",
         statements=Statements(
             add="ALTER TABLE delta.`{where}` ADD COLUMNS ({ticked} {type}{comment})",
@@ -311,7 +321,8 @@ _OWN: Final[dict[str, SinkKind]] = {
         renames_columns=True,
         orders_columns=True,
         has_branches=True,
-        has_partitions=True,
+        partition_types=TYPES,
+        sorts_rows=True,
     ),
     "postgres": SinkKind(
         module="oncelake.ingestion.sinks.postgres.table",

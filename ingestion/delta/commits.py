@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from types import MappingProxyType
 from typing import Any, Final
@@ -28,7 +28,8 @@ from oncelake.ingestion.tables.commit_metadata import CommitMetadata, app_id
 _ATTEMPTS: Final = 3
 # Features of a table that commits of this process keep to.
 _WRITTEN: Final = {
-    *("appendOnly", "invariants", "timestampNtz", "variantType", "checkConstraints", FEATURE)
+    *("appendOnly", "invariants", "timestampNtz", "variantType", "checkConstraints", FEATURE),
+    "generatedColumns",
 }
 
 
@@ -116,7 +117,11 @@ def restore_version(
 
 
 def metadata_of(
-    table: DeltaTable, properties: Mapping[str, str] = MappingProxyType({}), schema: str = ""
+    table: DeltaTable,
+    properties: Mapping[str, str] = MappingProxyType({}),
+    *,
+    schema: str = "",
+    partition_by: Sequence[str] | None = None,
 ) -> dict[str, Any]:
     """Return the action that gives a table what it has, and other properties or columns."""
     metadata = table.metadata()
@@ -127,7 +132,9 @@ def metadata_of(
             "description": metadata.description,
             "format": {"provider": "parquet", "options": {}},
             "schemaString": schema or table.schema().to_json(),
-            "partitionColumns": metadata.partition_columns,
+            "partitionColumns": metadata.partition_columns
+            if partition_by is None
+            else partition_by,
             "configuration": {**metadata.configuration, **properties},
             "createdTime": metadata.created_time,
         }

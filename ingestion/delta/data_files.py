@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import quote
@@ -30,6 +30,7 @@ class AddedFile:
         rows: Those that are marked as gone among them.
         stats: As the log has them; of a new one, and in a table with vectors, alone.
         vector: Marks rows as gone.
+        partition: Its values, as text, by the columns that the table is partitioned by.
         more: What else its ``add`` said, where that is known.
     """
 
@@ -39,6 +40,7 @@ class AddedFile:
     size_bytes: int
     stats: str = ""
     vector: Vector | None = None
+    partition: Mapping[str, str | None] = field(default_factory=dict)
     more: Action = field(default_factory=dict)
 
     @property
@@ -50,7 +52,7 @@ class AddedFile:
         """Return what its ``add`` says, at a time in milliseconds."""
         return {
             "path": self.path,
-            "partitionValues": {},
+            "partitionValues": self.partition,
             "size": self.size_bytes,
             "modificationTime": now,
             **self.more,

@@ -14,10 +14,18 @@ from typing import Any, Final
 from deltalake import DeltaTable
 
 from oncelake.ingestion.declaration.ddl import DeclaredColumn, parse_type
+from oncelake.ingestion.declaration.partitions import DeclaredPartition
 from oncelake.ingestion.declaration.sql import quoted
 from oncelake.ingestion.declaration.types import SqlType
 from oncelake.ingestion.delta.commits import metadata_of
 from oncelake.ingestion.delta.files import EXACT_DIGITS
+from oncelake.ingestion.delta.partitions import (
+    GENERATED,
+    StoredPartition,
+    computed_field,
+    partitions_of,
+    stored,
+)
 from oncelake.ingestion.delta.vectors import FEATURE, PROPERTY
 from oncelake.ingestion.tables.table import Layout, TableDefinition
 
@@ -32,6 +40,8 @@ _OF_VERSIONS: Final = (
     (4, ("changeDataFeed", "generatedColumns")),
     (6, ("identityColumns",)),
 )
+# Features that readers need not know.
+_OF_WRITERS: Final = tuple(chain.from_iterable(names for _, names in _OF_VERSIONS))
 # Features that a table must have for columns of a type.
 _OF_TYPES: Final = {"timestamp_ntz": "timestampNtz", "variant": "variantType"}
 _TYPE: Final = re.compile(r'"(?:t|keyT|valueT|elementT)ype": ?"(\w+)"')
@@ -53,11 +63,14 @@ def first_commit(wanted: TableDefinition) -> bytes:
     """Return the commit that makes a table."""
     now = time.time_ns() // 1_000_000
     made = {"timestamp": now, "operation": "CREATE TABLE", "operationParameters": {}}
+    row = row_json(wanted.columns)
+    names, computed = _divided_by(wanted.partitions, wanted.columns)
     actions = making(
-        json.dumps(row_json(wanted.columns)),
+        json.dumps({**row, "fields": [*row["fields"], *computed]}),
         _properties_of(wanted),
         features=[FEATURE] if wanted.deletion_vectors else [],
         description=wanted.description,
+        partition_by=names,
     )
     return "\n".join(map(json.dumps, ({"commitInfo": made}, *actions))).encode()
 
@@ -68,18 +81,19 @@ def making(
     *,
     features: Sequence[str] = (),
     description: str | None = None,
+    partition_by: Sequence[str] = (),
 ) -> tuple[dict[str, Any], ...]:
     """Return the actions that make a table of columns as JSON, with features beside theirs."""
-    named = [*features_of(schema), *features]
+    named, computing = [*features_of(schema), *features], _computing(schema)
     protocol: dict[str, Any] = {"minReaderVersion": 1, "minWriterVersion": 2}
-    if named:
-        protocol = _protocol(named, [*named, *_OF_VERSIONS[0][1]])
+    if named or computing:
+        protocol = _protocol(named, [*named, *computing, *_OF_VERSIONS[0][1]])
     metadata: dict[str, Any] = {
         "id": str(uuid.uuid4()),
         "description": description,
         "format": {"provider": "parquet", "options": {}},
         "schemaString": schema,
-        "partitionColumns": [],
+        "partitionColumns": partition_by,
         "configuration": properties,
         "createdTime": time.time_ns() // 1_000_000,
     }
@@ -126,13 +140,26 @@ def reshaped(table: DeltaTable, layout: Layout) -> tuple[str, list[dict[str, Any
             else:
                 found[1]["metadata"].pop(_VARCHAR, None)
             field["metadata"] = {**found[1]["metadata"], **field["metadata"]}
+    names = table.metadata().partition_columns
+    computed = [known[each.name][1] for each in partitions_in(table) if each.is_computed]
+    if layout.partitions is not None:
+        names, computed = _divided_by(layout.partitions, layout.columns)
+    row["fields"] += computed
     schema = json.dumps(row)
-    needed = with_features(table, *features_of(schema))
-    return schema, [*needed, metadata_of(table, schema=schema)]
+    needed = with_features(table, *features_of(schema), *_computing(schema))
+    return schema, [*needed, metadata_of(table, schema=schema, partition_by=names)]
+
+
+def partitions_in(table: DeltaTable) -> list[StoredPartition]:
+    """Return how a table is partitioned."""
+    if not table.metadata().partition_columns:
+        return []
+    return partitions_of(table, {each.name: stored_type(each) for each in table.schema().fields})
 
 
 def columns_of(table: DeltaTable) -> tuple[DeclaredColumn, ...]:
-    """Return a table's columns, as its log has them."""
+    """Return a table's columns, as its log has them, but for those that only partition it."""
+    computed = {each.name for each in partitions_in(table) if each.is_computed}
     return tuple(
         DeclaredColumn(
             name=each.name,
@@ -141,6 +168,7 @@ def columns_of(table: DeltaTable) -> tuple[DeclaredColumn, ...]:
             comment=(each.metadata or {}).get("comment", ""),
         )
         for each in table.schema().fields
+        if each.name not in computed
     )
 
 
@@ -173,22 +201,35 @@ def with_columns(table: DeltaTable, columns: Mapping[str, Any]) -> list[dict[str
 def with_features(table: DeltaTable, *features: str) -> list[dict[str, Any]]:
     """Return the action that raises a table's protocol for features, unless it has them."""
     protocol = table.protocol()
-    for_readers = {*(protocol.reader_features or ())}
-    # A preview of a feature is as good.
-    if all({each, f"{each}-preview"} & for_readers for each in features):
-        return []
     of_version = (names for least, names in _OF_VERSIONS if protocol.min_writer_version >= least)
-    named = {*(protocol.writer_features or chain.from_iterable(of_version)), *features}
-    return [{"protocol": _protocol(sorted(for_readers.union(features)), sorted(named))}]
+    known = {*(protocol.writer_features or chain.from_iterable(of_version))}
+    # A preview of a feature is as good.
+    if all({each, f"{each}-preview"} & known for each in features):
+        return []
+    for_readers = {*(protocol.reader_features or ()), *features} - {*_OF_WRITERS}
+    return [{"protocol": _protocol(sorted(for_readers), sorted(known.union(features)))}]
 
 
 def _protocol(for_readers: Sequence[str], for_writers: Sequence[str]) -> dict[str, Any]:
-    return {
-        "minReaderVersion": 3,
-        "minWriterVersion": 7,
-        "readerFeatures": for_readers,
-        "writerFeatures": for_writers,
-    }
+    protocol = {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": for_writers}
+    if for_readers:
+        protocol |= {"minReaderVersion": 3, "readerFeatures": for_readers}
+    return protocol
+
+
+def _computing(schema: str) -> list[str]:
+    """Return the feature that writers must have for columns that the table computes."""
+    return ["generatedColumns"] if GENERATED in schema else []
+
+
+def _divided_by(
+    partitions: Sequence[DeclaredPartition], columns: Sequence[DeclaredColumn]
+) -> tuple[list[str], list[dict[str, Any]]]:
+    """Return the columns that a table is partitioned by, and those as JSON that it computes."""
+    types = {column.name: column.type for column in columns}
+    by = [stored(each) for each in partitions]
+    computed = [computed_field(p, types[p.column]) for p in partitions if stored(p).is_computed]
+    return [each.name for each in by], computed
 
 
 def features_of(schema: str) -> list[str]:

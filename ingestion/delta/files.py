@@ -163,8 +163,8 @@ def open_rows(
     snapshot = snapshot or read_delta(table, version)
     files, folder = arrows_files(table)
     there = SubTreeFileSystem(folder, files)
-    if has_vectors(snapshot):
-        vectors = vectors_of(table, snapshot)
+    vectors = vectors_of(table, snapshot) if has_vectors(snapshot) else {}
+    if has_vectors(snapshot) or snapshot.metadata().partition_columns:
         return _living_rows(table, snapshot, there, vectors, only)
     found = snapshot.to_pyarrow_dataset(filesystem=there, parquet_read_options=_MICROS)
     return found if table.is_local and only is None else _with_sizes(found, snapshot, only)
@@ -177,7 +177,10 @@ def _living_rows(
     vectors: Mapping[str, Vector],
     only: Collection[str] | None,
 ) -> Dataset | MarkedRows:
-    """Open rows of a table that may have vectors, where delta-rs refuses to."""
+    """Open rows of a table that may have vectors, which delta-rs refuses, or is partitioned.
+
+    Of values in partitions, delta-rs misreads some.
+    """
     schema, format_ = pa.schema(snapshot.schema().to_arrow()), ParquetFileFormat(_MICROS)
     added = pa.table(snapshot.get_add_actions(flatten=True))
     ends = {
@@ -187,12 +190,17 @@ def _living_rows(
         and pa.types.is_integer(schema.field(name).type)
     }
     plain, marked = list[Any](), list[Any]()
+    parted = snapshot.metadata().partition_columns
     for number, (path, size) in enumerate(
         zip(added["path"].to_pylist(), added["size_bytes"].to_pylist(), strict=True)
     ):
         name = unquote(path)
         if only is None or name in only:
             within = _within(ends, number, schema)
+            for column in parted:
+                value = added[f"partition.{column}"][number].cast(schema.field(column).type)
+                is_it = pc.field(column) == value if value.is_valid else pc.field(column).is_null()
+                within = within & is_it
             fragment = format_.make_fragment(name, there, within, file_size=size)
             (marked if name in vectors else plain).append(fragment)
     rows = FileSystemDataset(plain, schema, format_, there)

@@ -24,6 +24,7 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
+from oncelake.ingestion.delta.description import partitions_in
 from oncelake.ingestion.delta.durability import find_half_written
 from oncelake.ingestion.delta.files import data_files, open_rows, read_delta
 from oncelake.ingestion.delta.log import DeltaLog, versions_in
@@ -231,8 +232,8 @@ def _contradictions(log: DeltaLog) -> Iterator[tuple[str, str]]:
     """Yield each, and the statement of Spark that undoes it, if there is one."""
     table, protocol, path = log.snapshot.metadata(), log.snapshot.protocol(), log.path
     alter = f"ALTER TABLE delta.`{path}`"
-    if by := ", ".join(table.partition_columns):
-        yield f"{path} is partitioned by {by}, which a stream's table cannot be.", ""
+    if by := ", ".join(each.name for each in partitions_in(log.snapshot) if each.of is None):
+        yield f"{path} is partitioned by {by}, of which no values are computed here.", ""
     for field in log.snapshot.schema().fields:
         if _IDENTITY in (field.metadata or {}):
             yield (

@@ -318,7 +318,7 @@ def _file_changes(
         ways = [write_it if found and field == PARTITION_BY else "remove it"]
         ways[0] += ", as the table has it"
         if is_ours:
-            ways.insert(0, f"{_alter(spec)} lets new files follow it, and older ones stay")
+            ways.insert(0, f"{_alter(spec)} {spec.sink.kind.divides}")
         remedy = "; or ".join([*ways, instead])
         effect: Effect = "alter" if is_ours else "refused"
         yield SchemaChange(field=field, what=what, effect=effect, remedy=remedy)

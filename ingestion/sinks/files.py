@@ -38,7 +38,10 @@ if TYPE_CHECKING:
     import duckdb
 
 File = TypeVar("File")
+Rows = TypeVar("Rows", pa.RecordBatch, pa.Table)
 Mask = npt.NDArray[np.bool_]
+# What the rows of one partition have in common.
+Values = tuple[Any, ...]
 
 # What a data file grows to, and from which size on it is rewritten by itself.
 TARGET_BYTES: Final = 128 << 20
@@ -49,6 +52,8 @@ _BYTES_IN_GROUP: Final = 96 << 20
 _ROWS_READ_AT_ONCE: Final = 1 << 17
 # Of the files that have rows of the keys, so much is kept until they are written anew.
 _KEPT_BYTES: Final = 256 << 20
+# So many partitions are written to at once.
+_OPEN_FILES: Final = 32
 # Beyond this share of its rows a file is written anew, and not marked; and by upkeep beyond this.
 MOST_MARKED: Final = 0.5
 _MOST_LEFT_MARKED: Final = 0.1
@@ -186,6 +191,98 @@ class FileWriter(ABC, Generic[File]):
             # Else it would write the file's end, once it is collected, to a stream that is closed.
             self._writer.is_open = False
             self._stream.close()
+
+
+class PartitionedWriter(FileWriter[File]):
+    """Writes the rows of each partition to files of their own.
+
+    It keeps rows back as any writer does, and then writes those of one partition after the other:
+    of the files that are open a few stay so, and of the rows no more are in memory.
+    """
+
+    # By the values of their partitions, the one that was last written behind.
+    _open: dict[Values, FileWriter[File]]
+
+    @abstractmethod
+    def _values_of(self, rows: pa.Table) -> list[pa.Array]:
+        """Return what rows are divided by."""
+
+    @abstractmethod
+    def _known_of(self, file: File) -> Values | None:
+        """Return the values of a file's partition; ``None`` where it is divided otherwise."""
+
+    @abstractmethod
+    def _begin_partition(self, values: Values) -> FileWriter[File]:
+        """Return what writes the rows of one partition."""
+
+    def _stored_of(self, rows: Rows) -> Rows:
+        """Return what files have of rows."""
+        return rows
+
+    def _write_group(self) -> None:
+        rows = pa.Table.from_batches(self._waiting)
+        self._waiting, self._rows, self._bytes = [], 0, 0
+        for values, part in split(rows, self._values_of(rows)):
+            writer = self._writer_of(values)
+            writer.write(self._stored_of(part))
+            writer.flush()
+
+    def copy(self, rows: pa.RecordBatch, file: File) -> None:
+        """Write rows whose partition is known: it is their file's."""
+        if (values := self._known_of(file)) is None:
+            self.write(rows)
+            return
+        latest = next(reversed(self._open.values()), None)
+        writer = self._writer_of(values)
+        if latest not in (None, writer):
+            latest.flush()
+        writer.write(self._stored_of(rows))
+
+    def _writer_of(self, values: Values) -> FileWriter[File]:
+        """Return what writes a partition's file, as the one that was used last."""
+        writer = self._open.pop(values, None)
+        if writer is None:
+            writer = self._begin_partition(values)
+            writer.files, writer.paths = self.files, self.paths
+        self._open[values] = writer
+        if len(self._open) > _OPEN_FILES:
+            self._open.pop(next(iter(self._open))).close()
+        return writer
+
+    def _complete(self) -> None:
+        super()._complete()
+        while self._open:
+            self._open.pop(next(iter(self._open))).close()
+
+    def _abandon(self) -> None:
+        for writer in self._open.values():
+            writer._abandon()
+
+
+def split(rows: pa.Table, found: Sequence[pa.Array]) -> Iterator[tuple[Values, pa.Table]]:
+    """Yield the rows of each partition, in their order, and its values.
+
+    Args:
+        rows: The rows.
+        found: What they are divided by, a value for each row.
+    """
+    if not len(rows):
+        return
+    numbers = np.zeros(len(rows), np.int64)
+    for values in found:
+        encoded = values.dictionary_encode(null_encoding="encode")
+        numbers = numbers * len(encoded.dictionary) + encoded.indices.to_numpy()
+        # So that the next product stays a number of 64 bits.
+        numbers = np.unique(numbers, return_inverse=True)[1]
+    order = np.argsort(numbers, kind="stable")
+    starts = np.flatnonzero(np.diff(numbers[order], prepend=-1))
+    if len(starts) > 1:
+        rows = rows.take(pa.array(order))
+    for start, end in zip(starts, [*starts[1:], len(rows)], strict=True):
+        yield (
+            tuple(each[int(order[start])].as_py() for each in found),
+            rows.slice(start, end - start),
+        )
 
 
 @contextmanager

@@ -123,12 +123,18 @@ NAMED = {"type": "map", "keyType": "string", "valueType": "integer", "valueConta
 @pytest.mark.parametrize(
     ("columns", "more", "table", "said"),
     [
-        pytest.param("", (), {"partitioned_by": ["total"]}, "is partitioned by total", id="parts"),
         pytest.param(
-            "",
-            (),
-            {"partitioned_by": ["id", "total"]},
-            "is partitioned by id, total",
+            ", rate DOUBLE",
+            (field("rate", "double"),),
+            {"partitioned_by": ["rate"]},
+            "is partitioned by rate",
+            id="parts",
+        ),
+        pytest.param(
+            ", code BINARY, rate DOUBLE",
+            (field("code", "binary"), field("rate", "double")),
+            {"partitioned_by": ["code", "id", "rate"]},
+            "is partitioned by code, rate",
             id="two parts",
         ),
         pytest.param(
@@ -214,13 +220,13 @@ def test_a_table_of_ours_that_somebody_has_made_anew_in_parts_is_refused(home: P
     assert planned()["refusals"] == []
     log = home / "lake" / "orders" / "_delta_log"
     made = (log / f"{0:020d}.json").read_text()
-    made = made.replace('"partitionColumns": []', '"partitionColumns": ["total"]')
+    made = made.replace('"partitionColumns": []', '"partitionColumns": ["_timestamp"]')
     (log / f"{2:020d}.json").write_text(made.replace("CREATE", "CREATE OR REPLACE"))
 
     problem = refusal()
     done = oncelake("reset", "orders", "--yes", "--reason", "somebody made it anew")
 
-    assert "is partitioned by total" in problem
+    assert "is partitioned by _timestamp" in problem
     assert done.exit_code == 0
     assert planned()["refusals"] == []
 

@@ -52,6 +52,7 @@ NO_COLUMNS = {
         "_table",
         "_snapshots",
         "_rollbacks",
+        "_known",
     ),
     *("_stack", "_gateway_client", "_error", "_cb", "_lsn", "_uuid", "_version", "_id", "_at"),
     *("_on", "_deleted_at", "_erased", "_written_off", "_ledger", "_between", "_count", "_sum"),

@@ -281,7 +281,7 @@ def test_thousands_of_partitions_need_few_open_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each is written behind the other, and begun again where more of it comes later."""
-    monkeypatch.setattr(files, "_OPEN_FILES", 3)
+    monkeypatch.setattr("oncelake.ingestion.sinks.files._OPEN_FILES", 3)
     monkeypatch.setattr("oncelake.ingestion.sinks.files._ROWS_IN_GROUP", 20)
     table, dice = created(tmp_path, "id"), random.Random(5)
     open_files, most = set[str](), 0
@@ -379,7 +379,7 @@ def test_upkeep_puts_more_partitions_together_than_files_are_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One partition after the other, so that there is nothing left to do."""
-    monkeypatch.setattr(files, "_OPEN_FILES", 3)
+    monkeypatch.setattr("oncelake.ingestion.sinks.files._OPEN_FILES", 3)
     table, dice = created(tmp_path, "bucket(20, id)"), random.Random(17)
     for seq in range(1, 5):
         commit(table, seq, inserted=[row(seq * 100 + nth, dice, seq) for nth in range(60)])

@@ -26,6 +26,7 @@ from pyiceberg.transforms import (
     YearTransform,
 )
 
+from oncelake.ingestion.sinks.files import split
 from oncelake.ingestion.sinks.iceberg.partitions import Partitioning, can_compute, transformed
 
 # As far as Python has days and moments, by which pyiceberg computes those of others.
@@ -221,9 +222,8 @@ def test_rows_are_divided_by_all_fields_together() -> None:
         PartitionField(2, 1001, DayTransform(), "day_day"),
     )
 
-    parts = {
-        values: part["n"].to_pylist() for values, part in Partitioning(schema, spec).split(rows)
-    }
+    divided = Partitioning(schema, spec)
+    parts = {values: part["n"].to_pylist() for values, part in split(rows, divided.values(rows))}
 
     assert parts == {
         ("eu", 0): [0, 6],
@@ -233,7 +233,7 @@ def test_rows_are_divided_by_all_fields_together() -> None:
         ("us", 0): [4],
         (None, None): [5],
     }
-    assert [*Partitioning(schema, spec).split(rows[:0])] == []
+    assert [*split(rows[:0], divided.values(rows[:0]))] == []
 
 
 def test_only_what_is_computed_exactly_is_computed() -> None:

@@ -56,16 +56,24 @@ def sink_violations(spec: Declaration, columns: tuple[DeclaredColumn, ...]) -> I
 def _layout_violations(
     spec: Declaration, columns: tuple[DeclaredColumn, ...]
 ) -> Iterator[Violation]:
-    if spec.sink.kind.has_partitions:
-        types = {column.name: column.type for column in (*columns, *system_columns())}
-        yield from partition_violations(spec.partition_by, types)
+    kind, types = spec.sink.kind, {c.name: c.type for c in (*columns, *system_columns())}
+    if spec.partition_by and not kind.partition_types:
+        able = (name for name, each in SINKS.items() if each.partition_types)
+        yield "partition_by", _unable(spec, "has no partitions", able)
+    elif spec.partition_by:
+        yield from partition_violations(
+            spec.partition_by, types, kind.partition_types, has_columns=kind.computes_columns
+        )
+    if spec.sort_by and not kind.sorts_rows:
+        able = (name for name, each in SINKS.items() if each.sorts_rows)
+        yield "sort_by", _unable(spec, "sorts no rows", able)
+    elif spec.sort_by:
         yield from sort_violations(spec.sort_by, types)
-        return
-    able = next(name for name, kind in SINKS.items() if kind.has_partitions)
-    for field, what in (("partition_by", "has no partitions"), ("sort_by", "sorts no rows")):
-        if getattr(spec, field):
-            problem = f"`sink: {spec.sink.name}` {what}"
-            yield field, f"{problem}; remove it, or write `sink: {able}`"
+
+
+def _unable(spec: Declaration, what: str, able: Iterator[str]) -> str:
+    ways = " or ".join(f"`sink: {name}`" for name in able)
+    return f"`sink: {spec.sink.name}` {what}; remove it, or write {ways}"
 
 
 def _sketch_violations(spec: Declaration) -> Iterator[Violation]:

@@ -17,7 +17,10 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from oncelake.ingestion.declaration.sql import quoted
+from oncelake.ingestion.delta.description import partitions_in
+from oncelake.ingestion.delta.files import read_delta
 from oncelake.ingestion.delta.log import DeltaLog
+from oncelake.ingestion.delta.partitions import StoredPartition, empty_text, unnamed_partition
 from oncelake.ingestion.modes import sql
 from oncelake.ingestion.modes.engines.engine import Decision
 from oncelake.ingestion.modes.engines.idempotent_commit import (
@@ -54,8 +57,13 @@ class SparkWriter:
 
     @property
     def columns(self) -> Sequence[str]:
-        """Ask the version before the batch."""
-        return self._before.columns
+        """Ask the version before the batch; Delta computes what only partitions it."""
+        computed = {each.name for each in self._partitions if each.is_computed}
+        return [name for name in self._before.columns if name not in computed]
+
+    @cached_property
+    def _partitions(self) -> list[StoredPartition]:
+        return partitions_in(read_delta(self._path, self._version))
 
     def open_before(
         self, keys: str, *, columns: Sequence[str] | None = None, size_bytes: int = 0
@@ -76,10 +84,18 @@ class SparkWriter:
         else:
             is_change = _is_any_of("_what", decision.changes)
             rows = self._engine.frame("decided").where(is_change)
+            self._refuse_empty(rows)
             if decision.keys:
                 return self._merge(rows, decision, metadata)
             rows = rows.select(*map(quoted, self.columns))
         append_rows(rows, self._stream, self._path, metadata)
+
+    def _refuse_empty(self, rows: DataFrame) -> None:
+        """Make sure that Delta takes no text of a partition for NULL, which it says nothing of."""
+        texts = {name for name, type_ in rows.dtypes if type_ == "string"}
+        for name in (each.name for each in self._partitions if each.name in texts):
+            if rows.where(F.col(quoted(name)) == "").limit(1).count():
+                raise unnamed_partition(self._stream, empty_text(name))
 
     def close(self) -> None:
         """Do nothing: what is not committed is nowhere."""

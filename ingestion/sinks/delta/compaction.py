@@ -5,12 +5,14 @@ No row changes. Every step may be repeated; needs the stream's lock.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 from oncelake.ingestion.declaration.ddl import DeclaredColumn
 from oncelake.ingestion.delta.commits import translate_conflicts
+from oncelake.ingestion.delta.data_files import AddedFile
 from oncelake.ingestion.delta.description import columns_of
 from oncelake.ingestion.delta.durability import seal_commits
 from oncelake.ingestion.delta.files import data_files, open_delta, read_delta
@@ -70,9 +72,12 @@ def compact(path: Location, *, target_bytes: int, cluster_by: Sequence[str] = ()
         TableBusyError: somebody else changed the table meanwhile.
     """
     table = open_delta(path)
-    if has_vectors(table):
-        _compact_with_vectors(path, target_bytes=target_bytes, is_all=bool(cluster_by))
+    is_parted = bool(table.metadata().partition_columns)
+    if is_parted or has_vectors(table):
+        _compact_by_partition(path, target_bytes=target_bytes, is_all=bool(cluster_by))
         table = open_delta(path)
+    if is_parted and not cluster_by:
+        return
     every = data_files(table)
     small = {name: size for name, size in every.items() if size < target_bytes}
     if len(small) < 2:
@@ -103,17 +108,21 @@ def widen(path: Location, columns: Sequence[DeclaredColumn], tell: Tell) -> None
     DeltaTransaction.upkeep(path).reshape(layout, None)
 
 
-def _compact_with_vectors(path: Location, *, target_bytes: int, is_all: bool) -> None:
-    """Rewrite files of which many rows are marked as gone, and merge small files.
+def _compact_by_partition(path: Location, *, target_bytes: int, is_all: bool) -> None:
+    """Rewrite files of which many rows are marked as gone, and merge the small ones of a partition.
 
     Where vectors are not declared any more, or all is to be put in order, every file that has one.
+    Of a table without partitions, delta-rs merges those files of which no row is marked.
     """
-    begun = DeltaTransaction.upkeep(path)
-    marked = [file for file in begun.files if file.vector]
-    files = [file for file in marked if begun.is_worn(file, is_all=is_all)]
-    small = [file for file in begun.files if file.size_bytes < target_bytes]
-    if len(small) > 1:
-        files = [*files, *(file for file in small if file not in files)]
-    if not any(file in marked for file in files):
-        return
-    copy_files(path, files, lambda: begun.rewrite(files, target_bytes=target_bytes))
+    begun, of = DeltaTransaction.upkeep(path), defaultdict[Any, list[AddedFile]](list)
+    for file in begun.files:
+        of[tuple(file.partition.values())].append(file)
+    files = list[AddedFile]()
+    for alike in of.values():
+        worn = [file for file in alike if file.vector and begun.is_worn(file, is_all=is_all)]
+        small = [file for file in alike if file.size_bytes < target_bytes]
+        if len(small) > -(-sum(file.size_bytes for file in small) // target_bytes):
+            worn += [file for file in small if file not in worn]
+        files += worn
+    if any(file.vector or file.partition for file in files):
+        copy_files(path, files, lambda: begun.rewrite(files, target_bytes=target_bytes))

@@ -16,12 +16,18 @@ import pyarrow.compute as pc
 from deltalake.exceptions import DeltaError
 
 from oncelake.ingestion.declaration.ddl import DeclaredColumn
+from oncelake.ingestion.declaration.partitions import DeclaredPartition
 from oncelake.ingestion.declaration.sinks import DeltaSink
 from oncelake.ingestion.delta.commits import (
     put_metadata,
     unwritable_features,
 )
-from oncelake.ingestion.delta.description import columns_of, first_commit, with_features
+from oncelake.ingestion.delta.description import (
+    columns_of,
+    first_commit,
+    partitions_in,
+    with_features,
+)
 from oncelake.ingestion.delta.durability import seal_commits
 from oncelake.ingestion.delta.files import is_delta, read_delta, scan_rows
 from oncelake.ingestion.delta.integrity import (
@@ -33,6 +39,7 @@ from oncelake.ingestion.delta.integrity import (
 )
 from oncelake.ingestion.delta.log import DeltaLog, all_files
 from oncelake.ingestion.delta.log_files import COMMIT, commit_file, log_files
+from oncelake.ingestion.delta.partitions import GENERATED
 from oncelake.ingestion.delta.vacuum import remove_unreferenced
 from oncelake.ingestion.delta.vectors import FEATURE, PROPERTY, newest_checkpoint
 from oncelake.ingestion.errors import (
@@ -63,7 +70,6 @@ _BATCHES_MEASURED: Final = 10
 # Where a table has its constraints: in its properties, and in the metadata of columns.
 _CHECK: Final = "delta.constraints."
 _INVARIANT: Final = "delta.invariants"
-_GENERATED: Final = "delta.generationExpression"
 
 
 def open_table(stream: str, sink: DeltaSink, settings: Settings, lake: Location) -> DeltaSinkTable:
@@ -121,11 +127,17 @@ class DeltaSinkTable(ErasableTable, RewindableTable, MarkableTable, SealedTable)
         """Return the table's columns, as its log has them."""
         return columns_of(read_delta(self.path))
 
+    def partitions(self) -> tuple[DeclaredPartition, ...]:
+        """Return what its columns mean."""
+        return tuple(each.of for each in partitions_in(read_delta(self.path)) if each.of)
+
     def rules(self) -> Rules:
         """Return constraints, invariants and generated columns, and what only Spark writes."""
         table = read_delta(self.path)
         known = {each.name: each.metadata or {} for each in table.schema().fields}
-        generated = {name: of[_GENERATED] for name, of in known.items() if _GENERATED in of}
+        generated = {name: of[GENERATED] for name, of in known.items() if GENERATED in of}
+        for name in (each.name for each in partitions_in(table) if each.is_computed):
+            del generated[name]
         features = [*unwritable_features(table), *["generated columns"] * bool(generated)]
         return Rules(
             checks={

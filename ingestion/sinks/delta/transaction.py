@@ -14,7 +14,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from typing import Any, Final
 from urllib.parse import unquote
@@ -35,11 +35,18 @@ from oncelake.ingestion.delta.commits import (
     unwritable_features,
 )
 from oncelake.ingestion.delta.data_files import AddedFile, is_ordered
-from oncelake.ingestion.delta.description import reshaped
+from oncelake.ingestion.delta.description import partitions_in, reshaped
 from oncelake.ingestion.delta.durability import seal_commits
 from oncelake.ingestion.delta.files import arrows_files, open_delta, read_delta
 from oncelake.ingestion.delta.log import DeltaLog
 from oncelake.ingestion.delta.log_files import log_files
+from oncelake.ingestion.delta.partitions import (
+    NoPartitionError,
+    PartitionValues,
+    StoredPartition,
+    stored,
+    unnamed_partition,
+)
 from oncelake.ingestion.delta.vectors import (
     PROPERTY,
     Vector,
@@ -49,7 +56,7 @@ from oncelake.ingestion.delta.vectors import (
     vector_files,
 )
 from oncelake.ingestion.errors import TableBusyError, counted
-from oncelake.ingestion.sinks.delta.writer import DeltaFileWriter
+from oncelake.ingestion.sinks.delta.writer import DeltaFileWriter, PartitionedDeltaWriter
 from oncelake.ingestion.sinks.files import (
     TARGET_BYTES,
     FilesTransaction,
@@ -121,7 +128,8 @@ class DeltaTransaction(FilesTransaction[AddedFile]):
     @cached_property
     def files(self) -> list[AddedFile]:
         """The files of that version."""
-        columns = (self.added[name].to_pylist() for name in ("path", "num_records", "size_bytes"))
+        names = ("path", "num_records", "size_bytes")
+        columns = [*(self.added[name].to_pylist() for name in names), self._known.texts]
         known = living_files(self._path, self._snapshot) if has_vectors(self._snapshot) else {}
         return [
             AddedFile(
@@ -131,15 +139,31 @@ class DeltaTransaction(FilesTransaction[AddedFile]):
                 size_bytes=size,
                 stats=known[path].get("stats", "") if known else "",
                 vector=Vector.of(known[path]) if known else None,
+                partition=partition,
                 more=known.get(path, {}),
             )
-            for number, (path, rows, size) in enumerate(zip(*columns, strict=True))
+            for number, (path, rows, size, partition) in enumerate(zip(*columns, strict=True))
         ]
 
     @cached_property
     def schema(self) -> pa.Schema:
-        """The columns, as delta-rs gives them to Arrow."""
-        return pa.schema(self._snapshot.schema().to_arrow())
+        """The columns, as delta-rs gives them to Arrow, but for those that only partition it."""
+        return self._without_computed(self._snapshot.schema())
+
+    @cached_property
+    def _partitions(self) -> list[StoredPartition]:
+        """What new files are partitioned by."""
+        return partitions_in(self._snapshot)
+
+    @cached_property
+    def _known(self) -> PartitionValues:
+        return PartitionValues(self._partitions, self.added)
+
+    def _without_computed(self, schema: Schema) -> pa.Schema:
+        computed = {each.name for each in self._partitions if each.is_computed}
+        return pa.schema(
+            [each for each in pa.schema(schema.to_arrow()) if each.name not in computed]
+        )
 
     @cached_property
     def _configuration(self) -> Mapping[str, str]:
@@ -161,7 +185,9 @@ class DeltaTransaction(FilesTransaction[AddedFile]):
         with self._open(file.path) as parquet:
             there = {*parquet.schema_arrow.names}
             stored = [self._renamed.get(name, name) for name in names]
-            yield from read_columns(parquet, [n if n in there else None for n in stored], schema)
+            found = [name if name in there else None for name in stored]
+            rows = read_columns(parquet, found, schema)
+            yield from self._known.filled(rows, file.number) if self._known.names else rows
 
     def measure(self, file: AddedFile) -> tuple[int, int]:
         """Ask the log."""
@@ -178,6 +204,8 @@ class DeltaTransaction(FilesTransaction[AddedFile]):
     def bounds(self, name: str) -> Callable[[AddedFile], tuple[Any, Any]] | None:
         """Ask the log's statistics."""
         type_, ends = self.schema.field(name).type, (f"min.{name}", f"max.{name}")
+        if name in self._known.names:
+            ends = (f"partition.{name}",) * 2
         if not (is_ordered(type_) and {*ends} <= {*self.added.column_names}):
             return None
         lowest, highest = (as_numbers(self.added[end]).to_pylist() for end in ends)
@@ -196,9 +224,13 @@ class DeltaTransaction(FilesTransaction[AddedFile]):
         if is_nested or not self._is_searched_by_duckdb or not numbers:
             return super().find_in(keys, numbers, columns)
         paths = [str(self._path.path / unquote(self.files[n].path)) for n in numbers]
-        more = "".join(f", r.{identifier(name)}" for name in columns)
+        # What stands in the log, and not in the files, comes with the files' names.
+        known = {name: values.take(numbers) for name, values in self._known.values.items()}
+        more = "".join(f", {'rf'[name in known]}.{identifier(name)}" for name in columns)
+        on = [equal([name], "rf"[name in known], "k") for name in keys.column_names]
         self.connection.register("keys", numbered(keys, "_key"))
-        self.connection.register("searched", pa.table({"searched_file": paths, "_file": numbers}))
+        searched = {"searched_file": paths, "_file": numbers, **known}
+        self.connection.register("searched", pa.table(searched))
         query = f"""
             SELECT k._key, f._file, r.file_row_number AS _row{more}
             FROM read_parquet(
@@ -207,8 +239,8 @@ class DeltaTransaction(FilesTransaction[AddedFile]):
                 file_row_number = true,
                 union_by_name = {bool(columns)}
             ) r
-            JOIN keys k ON {equal(keys.column_names, "r", "k")}
             JOIN searched f ON f.searched_file = r.searched_file
+            JOIN keys k ON {" AND ".join(on)}
         """
         try:
             places: pa.Table = self.connection.sql(query, params=[paths]).to_arrow_table()
@@ -226,11 +258,11 @@ class DeltaTransaction(FilesTransaction[AddedFile]):
 
     def open_writer(self, target_bytes: int = TARGET_BYTES) -> DeltaFileWriter:
         """Write into the table's folder."""
-        return DeltaFileWriter(
-            *(self._path, self.schema, self._with_statistics),
-            marks=self.marks,
-            target_bytes=target_bytes,
-        )
+        given = (self._path, self.schema, self._with_statistics)
+        options: dict[str, Any] = {"marks": self.marks, "target_bytes": target_bytes}
+        if not self._partitions:
+            return DeltaFileWriter(*given, **options)
+        return PartitionedDeltaWriter(*given, **options, partitions=self._partitions)
 
     @property
     def _with_statistics(self) -> list[str]:
@@ -240,6 +272,14 @@ class DeltaTransaction(FilesTransaction[AddedFile]):
             return [ticked.replace("``", "`") or bare.strip() for ticked, bare in found]
         count = int(self._configuration.get(_INDEXED, _COLUMNS_INDEXED))
         return list(self.schema.names[: count if count >= 0 else None])
+
+    @contextmanager
+    def translated(self) -> Iterator[None]:
+        """Translate that a row is of no partition which Delta can name."""
+        try:
+            yield
+        except NoPartitionError as error:
+            raise unnamed_partition(self.stream, error) from error
 
     def commit(self, change: Change | None, metadata: CommitMetadata) -> None:
         """Commit, and write a checkpoint."""
@@ -276,7 +316,7 @@ class DeltaTransaction(FilesTransaction[AddedFile]):
         if _settings_of(before) != _settings_of(self._snapshot):
             raise TableBusyError.meanwhile(self.stream)
         self.close()
-        for name in ("added", "files"):
+        for name in ("added", "files", "_known"):
             self.__dict__.pop(name, None)
 
     def commit_files(
@@ -318,10 +358,13 @@ class DeltaTransaction(FilesTransaction[AddedFile]):
         if metadata is not None:
             self._fenced = fenced_commit(self._snapshot, self.stream, metadata)
         self._renamed = layout.renamed
-        self.schema = pa.schema(Schema.from_json(schema).to_arrow())
+        files, is_rewritten = self.files, layout.partitions is not None
+        if layout.partitions is not None:
+            self._partitions = [*map(stored, layout.partitions)]
+        self.schema = self._without_computed(Schema.from_json(schema))
         now = {field.name: field.type for field in self.schema}
-        is_rewritten = any(now.get(field.name) != field.type for field in before)
-        files = self.files if is_rewritten else []
+        is_rewritten |= any(now.get(field.name) != field.type for field in before)
+        files = files if is_rewritten else []
         if files and unwritable_features(self._snapshot):
             raise TableBusyError.meanwhile(self.stream)
         copy_files(
@@ -341,7 +384,8 @@ class DeltaTransaction(FilesTransaction[AddedFile]):
             tell(f"{done:,} of {counted(len(files), 'file')} written anew…")
             writer = self.open_writer(sys.maxsize)
             # Whoever has the same bytes to write, and no one else, gives them this name.
-            of = (file.path, file.vector, schema, sorted(self._renamed.items()), pa.__version__)
+            by = [each.name for each in self._partitions]
+            of = (file.path, file.vector, schema, by, sorted(self._renamed.items()), pa.__version__)
             writer.file_id = uuid.uuid5(uuid.NAMESPACE_OID, repr(of))
             if not writer.resume():
                 self.copy([file], writer)

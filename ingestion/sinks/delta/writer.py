@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 import uuid
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
@@ -15,8 +15,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from oncelake.ingestion.delta.data_files import AddedFile, describe_file
+from oncelake.ingestion.delta.partitions import StoredPartition, texts_of
 from oncelake.ingestion.delta.vectors import VectorWriter
-from oncelake.ingestion.sinks.files import MOST_MARKED, TARGET_BYTES, FileWriter, Mask
+from oncelake.ingestion.sinks.files import (
+    MOST_MARKED,
+    TARGET_BYTES,
+    FileWriter,
+    Mask,
+    PartitionedWriter,
+    Rows,
+    Values,
+)
 from oncelake.ingestion.storage.checksums import has_seal, matches_checksum
 from oncelake.ingestion.storage.location import Location
 
@@ -42,15 +51,20 @@ class DeltaFileWriter(FileWriter[AddedFile]):
         *,
         marks: bool = False,
         target_bytes: int = TARGET_BYTES,
+        partition: Mapping[str, str | None] | None = None,
     ) -> None:
         """Take the folder, the columns, and of which of them statistics are kept.
 
         Args:
+            table: The table's folder.
+            schema: The columns.
+            statistics: Names of columns.
             marks: Whether rows may be marked as gone.
             target_bytes: What a file grows to.
+            partition: Of all rows that are written.
         """
         super().__init__(schema, target_bytes)
-        self._table, self._statistics = table, statistics
+        self._table, self._statistics, self._partition = table, statistics, partition or {}
         self._vectors = VectorWriter(table) if marks else None
 
     def resume(self) -> bool:
@@ -109,9 +123,50 @@ class DeltaFileWriter(FileWriter[AddedFile]):
 
     def _describe(self, path: str, metadata: pq.FileMetaData, size: int) -> AddedFile:
         there = {*self._schema.names} & {*self._statistics}
-        return describe_file(path, metadata, size, [self._schema.field(name) for name in there])
+        fields = [self._schema.field(name) for name in there]
+        return replace(describe_file(path, metadata, size, fields), partition=self._partition)
 
     def _delete(self, paths: Sequence[str]) -> None:
         for path in paths:
             with suppress(OSError):
                 (self._table / path).delete()
+
+
+class PartitionedDeltaWriter(PartitionedWriter[AddedFile], DeltaFileWriter):
+    """Writes the rows of each partition to files of their own, all in the table's folder.
+
+    What a value is, a file's name does not say: so no character of it can be misread.
+    """
+
+    def __init__(self, *given: Any, partitions: Sequence[StoredPartition], **options: Any) -> None:
+        """Take the partitions, and what any writer of Delta's takes."""
+        super().__init__(*given, **options)
+        self._partitions, self._open = partitions, {}
+        self._names = [each.name for each in partitions]
+        kept = [field for field in self._schema if field.name not in self._names]
+        self._stored = pa.schema(kept)
+
+    def resume(self) -> bool:
+        """Write all again: into how many files the rows of one go, is not known."""
+        return False
+
+    def _values_of(self, rows: pa.Table) -> list[pa.Array]:
+        return texts_of(self._partitions, rows)
+
+    def _stored_of(self, rows: Rows) -> Rows:
+        return rows.select(self._stored.names)
+
+    def _known_of(self, file: AddedFile) -> Values | None:
+        values = file.partition
+        return tuple(values.values()) if [*values] == self._names else None
+
+    def _begin_partition(self, values: Values) -> DeltaFileWriter:
+        partition = dict(zip(self._names, values, strict=True))
+        writer = DeltaFileWriter(
+            *(self._table, self._stored, self._statistics),
+            target_bytes=self._target,
+            partition=partition,
+        )
+        if self.file_id is not None:
+            writer.file_id = uuid.uuid5(self.file_id, repr(values))
+        return writer

@@ -71,12 +71,13 @@ from oncelake.ingestion.sinks.files import (
     TARGET_BYTES,
     FileWriter,
     Mask,
+    PartitionedWriter,
+    Values,
     read_columns,
     wanted_of,
 )
 from oncelake.ingestion.sinks.iceberg.partitions import (
     Partitioning,
-    Values,
     identities,
     naming,
     values_of,
@@ -91,8 +92,6 @@ _PARTITION, _SORT_ORDER = (
     [field.name for field in DATA_FILE_TYPE[2].fields].index(name)
     for name in ("partition", "sort_order_id")
 )
-# So many files of a commit are open at a time, each of another partition.
-_OPEN_FILES: Final = 32
 # In the name of every file that is written here, so that it is known as ours without a commit.
 _OURS: Final = "oncelake-"
 # The columns whose bounds are ordered as their values are; moments and days have theirs as numbers.
@@ -328,59 +327,23 @@ class IcebergFileWriter(FileWriter[LiveFile]):
         delete_files(self._table.io, paths)
 
 
-class PartitionedFileWriter(IcebergFileWriter):
-    """Writes the rows of each partition to files of their own.
-
-    It keeps rows back as any writer does, and then writes those of one partition after the other:
-    of the files that are open a few stay so, and of the rows no more are in memory.
-    """
+class PartitionedFileWriter(PartitionedWriter[LiveFile], IcebergFileWriter):
+    """Writes the rows of each partition to files of their own, by the current specification."""
 
     def __init__(self, table: Table, target_bytes: int = TARGET_BYTES, *, marks: bool) -> None:
         """Take the table whose columns, partitions and folder they have."""
         super().__init__(table, target_bytes, marks=marks)
         self._partitioning = Partitioning(table.schema(), table.spec())
-        # By the values of their partitions, the one that was last written behind.
-        self._open: dict[Values, IcebergFileWriter] = {}
+        self._open = {}
 
-    def _write_group(self) -> None:
-        rows = pa.Table.from_batches(self._waiting)
-        self._waiting, self._rows, self._bytes = [], 0, 0
-        for values, part in self._partitioning.split(rows):
-            writer = self._writer_of(values)
-            writer.write(part)
-            writer.flush()
+    def _values_of(self, rows: pa.Table) -> list[pa.Array]:
+        return self._partitioning.values(rows)
 
-    def copy(self, rows: pa.RecordBatch, file: LiveFile) -> None:
-        """Write rows whose partition is known: it is their file's."""
-        if file.data.spec_id != self._partitioning.spec_id:
-            self.write(rows)
-            return
-        latest = next(reversed(self._open.values()), None)
-        writer = self._writer_of(values_of(file.data))
-        if latest not in (None, writer):
-            latest.flush()
-        writer.write(rows)
+    def _known_of(self, file: LiveFile) -> Values | None:
+        return values_of(file.data) if file.data.spec_id == self._partitioning.spec_id else None
 
-    def _writer_of(self, values: Values) -> IcebergFileWriter:
-        """Return what writes a partition's file, as the one that was used last."""
-        writer = self._open.pop(values, None)
-        if writer is None:
-            key = self._partitioning.key(values)
-            writer = IcebergFileWriter(self._table, self._target, key)
-            writer.files, writer.paths = self.files, self.paths
-        self._open[values] = writer
-        if len(self._open) > _OPEN_FILES:
-            self._open.pop(next(iter(self._open))).close()
-        return writer
-
-    def _complete(self) -> None:
-        super()._complete()
-        while self._open:
-            self._open.pop(next(iter(self._open))).close()
-
-    def _abandon(self) -> None:
-        for writer in self._open.values():
-            writer._abandon()
+    def _begin_partition(self, values: Values) -> IcebergFileWriter:
+        return IcebergFileWriter(self._table, self._target, self._partitioning.key(values))
 
 
 def bounds_of(file: LiveFile, field: iceberg.NestedField) -> tuple[Any, Any]:

@@ -8,7 +8,7 @@ as Iceberg's specification says. Days and moments are numbers, as in manifests, 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from decimal import Decimal
 from functools import cached_property
@@ -292,24 +292,9 @@ class Partitioning:
         self._fields = spec.fields
         self._spec = _NamingSpec(*spec.fields, spec_id=spec.spec_id)
 
-    def split(self, rows: pa.Table) -> Iterator[tuple[Values, pa.Table]]:
-        """Yield the rows of each partition, in their order, and its values."""
-        if not len(rows):
-            return
-        found = [self._values(field, rows) for field in self._fields]
-        numbers = np.zeros(len(rows), np.int64)
-        for values in found:
-            encoded = values.dictionary_encode(null_encoding="encode")
-            numbers = numbers * len(encoded.dictionary) + encoded.indices.to_numpy()
-            # So that the next product stays a number of 64 bits.
-            numbers = np.unique(numbers, return_inverse=True)[1]
-        order = np.argsort(numbers, kind="stable")
-        starts = np.flatnonzero(np.diff(numbers[order], prepend=-1))
-        if len(starts) > 1:
-            rows = rows.take(pa.array(order))
-        for start, end in zip(starts, [*starts[1:], len(rows)], strict=True):
-            values = tuple(each[int(order[start])].as_py() for each in found)
-            yield values, rows.slice(start, end - start)
+    def values(self, rows: pa.Table) -> list[pa.Array]:
+        """Return what rows are divided by, a value for each row."""
+        return [self._values(field, rows) for field in self._fields]
 
     def _values(self, field: PartitionField, rows: pa.Table) -> pa.Array:
         if isinstance(field.transform, VoidTransform):
