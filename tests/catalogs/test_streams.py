@@ -10,6 +10,7 @@ import pytest
 from pyiceberg.table import Table
 
 from oncelake.ingestion.errors import TableAlteredError
+from oncelake.ingestion.operations.alter import alter
 from oncelake.ingestion.operations.decisions import reset
 from oncelake.ingestion.operations.erase.erase import erase
 from oncelake.ingestion.operations.history.rewind import rewind
@@ -225,6 +226,26 @@ def test_columns_follow_the_schema(world: World, catalog: TriedCatalog) -> None:
     }
     assert (types["at"], types["city"]) == ("long", "string")
     assert world.rows()[-1] == {"id": 5, "name": "e", "at": 2**40, "city": "Rome"}
+
+
+@only_catalogs
+def test_a_sorted_table_gets_another_order(world: World, catalog: TriedCatalog) -> None:
+    """The catalog keeps both orders, and files name the one that they are in."""
+    world.declare(sort_by=["name"])
+    fill(world)
+    world.declare(sort_by=["at", "id"])
+    alter(world.spec, world.settings, drops=(), run_id="a")
+    world.send(row(5, "e"), row(6, None))
+    world.run()
+
+    table = table_of(world, catalog)
+    named = {task.file.sort_order_id for task in table.scan().plan_files()}
+    orders = {each.order_id: len(each.fields) for each in table.metadata.sort_orders}
+    assert named == {id_ for id_, fields in orders.items() if fields}
+    assert len(named) == 2
+    assert orders[table.metadata.default_sort_order_id] == 2
+    assert world.rows() == [*FILLED, row(5, "e"), row(6, None)]
+    assert find_problems(world) == ()
 
 
 @only_catalogs

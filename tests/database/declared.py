@@ -210,6 +210,7 @@ class Setup:
             fields["deletion_vectors"] = True
         if declared.sink == "partitions":
             fields["partition_by"] = ["state", "bucket(2, id)"]
+            fields["sort_by"] = ["_timestamp", "state"]
         if is_debezium:
             columns = {"columns": {"lsn": "source.lsn"}} if declared.is_ordered else {}
             options: dict[str, Any] = {"on_truncate": declared.on_truncate}

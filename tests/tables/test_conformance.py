@@ -108,12 +108,13 @@ class TestIcebergWithMarks(TestIceberg):
 
 
 class DividedTable(iceberg.IcebergTable):
-    """A table in which every update moves its row to another partition."""
+    """A sorted table in which every update moves its row to another partition."""
 
     def create(self, wanted: TableDefinition) -> None:
         """Make it so; nothing renames or drops the columns of every table."""
         fields = map(parse_partition, ("bucket(2, _offset)", "_seq"))
-        super().create(replace(wanted, partitions=tuple(fields)))
+        by = {"partitions": tuple(fields), "sort_by": ("_timestamp", "_offset")}
+        super().create(replace(wanted, **by))
 
 
 def open_divided(
