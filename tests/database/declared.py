@@ -28,6 +28,10 @@ _SELECT: Final = {"v": "upper(v)", "label": "coalesce(state, 'none')"}
 Image = dict[str, Any]
 
 
+# What of a sink is tried beside it.
+_SINKS: Final = {"vectors": "delta", "divided": "delta", "partitions": "iceberg"}
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Source:
     """How changes are written to the topic.
@@ -121,7 +125,7 @@ class Declared:
     takes_header: bool = False
     schema: Literal["written", "embedded", "registry"] = "written"
     limit: int = 1000
-    sink: Literal["delta", "vectors", "iceberg", "partitions", "postgres"] = "delta"
+    sink: Literal["delta", "vectors", "divided", "iceberg", "partitions", "postgres"] = "delta"
 
     @property
     def is_routed(self) -> bool:
@@ -204,9 +208,11 @@ class Setup:
         fields: dict[str, Any] = {
             "max_offsets_per_trigger": declared.limit,
             "quarantine_rate": {"stop_above": 1},
-            "sink": {"vectors": "delta", "partitions": "iceberg"}.get(declared.sink, declared.sink),
+            "sink": _SINKS.get(declared.sink, declared.sink),
         }
-        if declared.sink in ("vectors", "partitions"):
+        if declared.sink == "divided":
+            fields["partition_by"] = ["state", "day(_timestamp)"]
+        if declared.sink in ("vectors", "divided", "partitions"):
             fields["deletion_vectors"] = True
         if declared.sink == "partitions":
             fields["partition_by"] = ["state", "bucket(2, id)"]

@@ -194,7 +194,7 @@ def histories(
     draw: st.DrawFn,
     *,
     sessions: int = 4,
-    sinks: Sequence[str] = ("delta", "vectors", "iceberg", "partitions"),
+    sinks: Sequence[str] = ("delta", "vectors", "divided", "iceberg", "partitions"),
     without: Sequence[str] = (),
 ) -> History:
     """Draw a declaration, and some steps of several sessions.

@@ -94,7 +94,7 @@ def history(*statements: Any, **declared: Any) -> History:
 
 
 @pytest.mark.parametrize("mode", ["upsert", "soft", "scd2", "append"])
-@pytest.mark.parametrize("sink", ["delta", "vectors", "iceberg", "partitions"])
+@pytest.mark.parametrize("sink", ["delta", "vectors", "divided", "iceberg", "partitions"])
 def test_a_plain_history_ends_right(ground: Ground, mode: Any, sink: Any) -> None:
     """In every mode that a sink has."""
     tables = (Table(name="t", mode=mode),)
