@@ -12,7 +12,7 @@ from oncelake.ingestion.sinks.iceberg.catalog import CatalogEntry
 from oncelake.ingestion.tables.commit_log import UnknownOutcomeError
 from tests.support.catalogs import BEFORE, BEHIND, TriedCatalog, first_or_all, only_catalogs
 from tests.support.proof import find_problems
-from tests.support.store_proxy import Fault
+from tests.support.store_proxy import Fault, StoreProxy
 from tests.support.world import World, row, wait_until
 
 # As much as a slow machine may need, and little to wait for.
@@ -38,7 +38,7 @@ def is_proven(world: World) -> bool:
 
 def skip_unless_it_can_happen(catalog: TriedCatalog, fault: Fault) -> None:
     """Skip what only HTTP has, for a catalog that does not speak it."""
-    if catalog.proxy is None and fault not in catalog.faults:
+    if not isinstance(catalog.proxy, StoreProxy) and fault not in catalog.faults:
         pytest.skip("only HTTP has that")
 
 

@@ -33,6 +33,7 @@ from pyiceberg.exceptions import (
     RESTError,
     TableAlreadyExistsError,
     UnauthorizedError,
+    WaitingForLockException,
 )
 from pyiceberg.io import PY_IO_IMPL
 from pyiceberg.io.pyarrow import PyArrowFileIO
@@ -88,7 +89,8 @@ _CLIENTS: Final = frozenset({"botocore", "thrift", "pydantic", "pydantic_core"})
 _DENIALS: Final = (UnauthorizedError, ForbiddenError)
 _REFUSALS: Final = (BadRequestError, *_DENIALS)
 # What those say that have no class for it: AWS's services, and Arrow of a store.
-_DENIED: Final = ("AccessDenied", "ACCESS_DENIED")
+_DENIED: Final = ("AccessDenied", "ACCESS_DENIED", "AccessControlException")
+_HIVE: Final = ("hive", "thrift:")
 
 
 class OvertakenError(TableBusyError):
@@ -161,9 +163,13 @@ class CatalogEntry:
     @cached_property
     def _catalog(self) -> Catalog:
         if self.folder is None:
+            configuration = self.configuration or {}
             _limit_requests()
+            # As pyiceberg does, by its type or its address.
+            if str(configuration.get("type", configuration.get("uri"))).startswith(_HIVE):
+                _improve_hive()
             try:
-                return load_catalog(self.catalog, **(self.configuration or {}))
+                return load_catalog(self.catalog, **configuration)
             except (ValueError, NotInstalledError) as error:
                 if _is_of_a_client(error):
                     raise  # Such as an answer that is not of a catalog.
@@ -348,7 +354,9 @@ class CatalogEntry:
         *namespace, name = self.identifier
         with self.session() as catalog:
             tables = catalog.list_tables(tuple(namespace))
-            return [catalog.load_table(each) for each in tables if each[-1].startswith(f"{name}__")]
+            # Hive and Glue write names in small letters.
+            prefix = f"{name}__".lower()
+            return [catalog.load_table(e) for e in tables if e[-1].lower().startswith(prefix)]
 
     def new_location(self) -> str | None:
         """Return a folder that no table has had: one that was renamed keeps its own."""
@@ -415,6 +423,12 @@ class CatalogEntry:
 
     def _refusal(self, error: Exception) -> TableBusyError | SinkUnavailableError:
         tail = f"({self.reason(error)}). Nothing was changed. Next: {AGAIN}"
+        if isinstance(held := error.__cause__, WaitingForLockException):
+            return TableBusyError(
+                f"{self.stream}: {self.where}: its lock in the metastore is {self.reason(held)}. "
+                "Nothing was changed. Next: wait until they are done; a lock of a client that died "
+                f"ends, or is released, as docs/catalogs.md says; then {AGAIN}"
+            )
         if isinstance(error, CommitFailedException):
             return OvertakenError(
                 f"{self.stream}: {self.where}: somebody else changed the table meanwhile {tail}"
@@ -521,6 +535,13 @@ def _limit_requests() -> None:
 
     vars(rest)["Session"] = Session
     vars(auth)["requests"] = SimpleNamespace(post=post)
+
+
+def _improve_hive() -> None:
+    with suppress(ImportError):  # pyiceberg says what is missing.
+        from oncelake.ingestion.sinks.iceberg.hive import improve_client
+
+        improve_client(*_REQUEST_SECONDS)
 
 
 def _requirements(table: Table) -> tuple[Any, ...]:
